@@ -61,8 +61,9 @@ the numbers as printed, *reads otherwise* with the fault. A check that fails on 
 for this run.
 
 **The tests**: the files of tests that name the module or the function with the fault, or that the fault itself
-names, without slow tests and those that measure the audit. A test that fails with the fault, and not without it, is
-named. Tests farther away might find more.
+names, without slow tests and those that measure the audit; after them the record of what the package answers to
+many calls (`tests/answers/`). The first test that fails with the fault, and not without it, is named. Tests farther
+away might find more.
 
 *Not run* is what was not tried; no share counts it.
 
@@ -330,7 +331,7 @@ def relevant(fault: Fault) -> list[str]:
     First the one that it names itself and that with the name of its module, then those that name the module or the
     function or class it is in, most often first, those with the name of one of its folders, and the examples in its
     module. If there are none but these: all in the folders of tests that are named after one of its folders, or
-    that import from there.
+    that import from there. The record of answers is the last.
     """
     source, path = source_of(fault), Path(fault.path)
     stem, folders = path.stem, path.parts[-2::-1] or ("icl_theory",)
@@ -353,6 +354,7 @@ def relevant(fault: Fault) -> list[str]:
     near = near or [path for path in texts if path.parent in inside]
     near = near or [path for path, text in texts.items() if f"icl_theory.{folders[0]}" in text]
     near += [ROOT / "icl_theory" / fault.path] if python else []
+    near += [tests / "test_answers.py"]
     return [str(path.relative_to(ROOT)) for path in dict.fromkeys(near)]
 
 
@@ -376,7 +378,7 @@ def failing(task: Tests) -> str:
     os.chdir(ROOT)
     multiprocessing.process._parent_process = None  # type: ignore[attr-defined]  # no worker: those are silent
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow"]
+    options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow or answers"]
     options += [f"--deselect={name}" for name in task.without]
     ended = _guarded(lambda: int(pytest.main([*options, *task.files], plugins=[First()])), task.seconds)
     if ended == LATE:
@@ -479,7 +481,7 @@ def main() -> None:
     parser.add_argument("--tests", action="store_true", help="run tests, too")
     parser.add_argument("--out", type=Path, help="write the tables as Markdown")
     parser.add_argument("--no-audit", action="store_true", help="leave the audit out")
-    parser.add_argument("--seconds", type=int, default=600, help="of the processor for the tests, for each fault")
+    parser.add_argument("--seconds", type=int, default=900, help="of the processor for the tests, for each fault")
     parser.add_argument("--kept", type=Path, help="file of results: what it holds is not measured again")
     parser.add_argument("--only", default="", help="names of faults, separated by commas")
     parser.add_argument("--rows", default="", help="functions of rows, separated by commas; no others, and no runs")
