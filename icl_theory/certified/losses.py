@@ -187,7 +187,7 @@ def _powers(mean: Balls, count: Count, order: int = 3) -> Balls:
 def _sums(
     probs: Balls, weight: Balls, form: Balls, own: Balls, counts: Sequence[Count], s: Balls, jacobian: Balls
 ) -> tuple[arb, Balls]:
-    """Sum the integrands over some s: terms b C b of two kinds, and b y E|e|^2 of one, with y = s w, b = π y e^-y."""
+    """Sum over some s the terms b C b of two kinds, and b y E|e|^2 of one, where y = s w and b = π y e^-y."""
     rows, kinds = [count.rows for count in counts], range(len(counts))
     y = weight[:, None] * s
     mass = probs[:, None] * np.exp(-y)
