@@ -290,8 +290,8 @@ LEMMAS = [
     *(
         Case(
             row,
-            {"_over_bound": 0.5, "_over_bound_of_law": 0.9901},
-            [{"_over_bound": 1.001}, {"_over_bound_of_law": 1.001}, {"_over_bound_of_law": 0.989}],
+            {"_over_bound": 0.9901},
+            [{"_over_bound": 1.001}, {"_over_bound": 0.989}],
             ("0.9901",),
         )
         for row in (lemmas.after_phase_one_explicit, lemmas.theorem_1_explicit)
