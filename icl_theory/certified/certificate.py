@@ -59,8 +59,7 @@ class Proved:
     def interval(self) -> str:
         """The interval in decimal digits, rounded outward."""
         if isinstance(self.ball, range):
-            low, high = self.ball[0], self.ball[-1]
-            return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            return " to ".join(f"{end:,}" for end in sorted({self.ball[0], self.ball[-1]}))
         if np.ndim(self.ball):
             return f"{self.ball.size} entries to within {max(float(each.rad()) for each in self.ball.flat):.1e}"
         return str(self.ball.str(30))
@@ -69,8 +68,7 @@ class Proved:
         off, error = "", self.error
         if error is not None and isinstance(self.ball, range):
             wrong = f" and that it may be off by {self.stated:g}" if error <= self.stated else ", which is wrong"
-            inside = self.ball[0] <= self.double <= self.ball[-1]
-            off = f" (the run says {self.double:,}{'' if inside else wrong})"
+            off = f" (the run says {self.double:,}{'' if int(self.double) in self.ball else wrong})"
         elif error is not None:
             off = f" (the double is off by at most {error:.1e})"
         return f"{self.name}: proved, {self.interval}{off}\n    rests on {self.basis}"

@@ -66,27 +66,23 @@ def closed_forms(run: Trajectory, known: tuple[arb, arb] | None) -> Iterator[tup
             basis = "the sum over the counts of one feature"
             yield "floor", partial(least_loss, K, gamma, int(risk.N), risk.noise), basis, run.floor
         return
+    with ctx.workprec(EXACT):
+        c = run.eta * speed * gamma * K / arb(K - 1) ** 2
+        root = (4 * arb(epsilon) * (K - 1) / K).sqrt()  # s √(2γ) where the loss ½ γ K/(K-1) s² is ε
+        at_once = 2 * arb(epsilon) * K >= gamma * (K - 1)  # at step 0, s = (K - 1)/K
     yield "tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1"
     if stepped and risk.gamma > 0.0:  # without γ nothing stepped
         basis = f"the map u ← u + c a s² for {'L, Δ' if known else 'γ'}, η and ε as they are, and a bounded sum"
         begun = {name: part and part[0] for name, part in (run.phases or {}).items()}
-        with ctx.workprec(EXACT):
-            c = run.eta * speed * gamma * K / arb(K - 1) ** 2
-            square = 2 * arb(epsilon) * (K - 1) / (gamma * K)  # of s, where the loss ½ γ K/(K-1) s² is ε
-            at_once = 2 * arb(epsilon) * K >= gamma * (K - 1)  # at step 0, s = (K - 1)/K
         if epsilon > 0.0:
-            yield "steps", lambda: range(1) if at_once else steps_to(K, c, square.sqrt()), basis, *said
+            yield "steps", lambda: range(1) if at_once else steps_to(K, c, root / (2 * gamma).sqrt()), basis, *said
         yield "end of Phase I", partial(steps_to, K, c, arb(1) / 2), basis, begun.get("II")
         yield "start of Phase III", lambda: steps_to(K, c, deficit(K, 0)), basis, begun.get("III")
     if known and epsilon > 0.0:
         delta, basis = run.family.delta, "a change of sign in the equation of the flow time, the first one"
-
-        def L(power: int) -> arb:  # at which the loss is ε at a deficit
-            return (4 * arb(epsilon) * (K - 1) / K).sqrt() / (deficit(K, power) * delta)
-
-        yield "L*", partial(L, 0), basis, crossover(epsilon, delta, K)
+        yield "L*", lambda: root / (deficit(K, 0) * delta), basis, crossover(epsilon, delta, K)
         if K >= 7:
-            yield "L½", partial(L, 2), basis, half_way(epsilon, delta, K)
+            yield "L½", lambda: root / (deficit(K, 2) * delta), basis, half_way(epsilon, delta, K)
 
 
 def everywhere(holds: Callable[[arb], bool], low: arb, high: arb) -> int:
@@ -155,33 +151,29 @@ def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
 
 def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     """Enclose the first step at which the attention is 1 - s or more; steps with p above ``small`` are single."""
-    here, goal, done, undecided = -arb(K - 1).log(), (1 / s - 1).log(), 0, 0
-    while not here >= goal:
-        if not here.rad() + goal.rad() < 1:
+    u, goal, done, undecided = -arb(K - 1).log(), (1 / s - 1).log(), 0, 0
+    head = -(1 / (small / c).min(1 / arb(3)) - 1).log()  # the gap up to which p = c a is small, and a below 1/3
+    while not u >= goal:
+        if not u.rad() + goal.rad() < 1:
             raise ArithmeticError("the balls have become too wide to tell steps apart")
-        undecided += not here < goal  # these steps are single
-        here, more = _ahead(here, c, goal, small)
+        undecided += not u < goal  # these steps are single
+        (a, left), ahead = shares(u), None
+        if u < head:
+            ahead = _ahead(u, c, "a", goal.min(head).mid(), small)
+        elif a > 0.33 and c * left * left < small:
+            ahead = _ahead(u, c, "s", goal.mid(), small)
+        u, more = ahead or (u + c * a * left * left, 1)
         done += more
     found = range(done - undecided, done + 1)
     return steps_to(K, c, s, 0.0) if small and found[0] < done <= MOST else found
 
 
-def _ahead(u: arb, c: arb, goal: arb, small: float) -> tuple[arb, int]:
-    """Return a later iterate and how many steps lead to it: most of those left in a head or tail, else one."""
-    a, s = shares(u)
-    next_one = u + c * a * s * s, 1
-    if a > 0.33 and c * s * s < small:
-        form, end = "s", goal.mid()
-    elif a < 1 / arb(3) and c * a < small:
-        form, end = "a", goal.min(-(1 / (small / c).min(1 / arb(3)) - 1).log()).mid()
-    else:
-        return next_one
+def _ahead(u: arb, c: arb, form: str, end: arb, small: float) -> tuple[arb, int] | None:
+    """Return an iterate shortly before the end of a head or tail, and how many steps lead to it; None if few do."""
     B, doubt = abel(c, form), in_doubt(form, c, small)
     many = int((B(end) - B(u) + doubt).lower().floor().unique_fmpz()) - 2
-    if many <= 0:
-        return next_one
     aim, (a, s) = B(u) + many + doubt, shares(end)
-    return zeros(lambda u: aim - B(u), end - 8 * c * a * s * s, end)[0], many
+    return (zeros(lambda u: aim - B(u), end - 8 * c * a * s * s, end)[0], many) if many > 0 else None
 
 
 def phase_one_lies_between(K: int, c: arb) -> bool:

@@ -28,7 +28,7 @@ RISKS = "a TokenRisk, a risk of regression with features, or of linear attention
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
 THETA = 1.5  # of the bound on the error of the rule
 NATS = 1.0  # E e^σ is at most e^NATS
-Query = tuple[Any, ...]  # share up to a factor, places of scores, and for `moments` all but scores and digits
+Query = tuple[Any, ...]  # share up to a factor, places of scores, and what `moments` takes after the scores
 
 
 def balls(values: Any) -> Balls:
@@ -162,10 +162,9 @@ def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
     """Return nodes t up to e^far at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits."""
     wanted = bits * math.log(2.0) + NATS
     step = 2.0 * math.pi * THETA / (wanted + math.log(2.0) - 4.0 * math.log(math.cos(THETA)))
-    step = math.floor(2.0**16 * step) / 2.0**16  # so that its multiples are exact
     first = -math.ceil(math.log(0.5 * wanted) / step)  # x - e^-x is below half the logarithm of the error
     beyond = math.ceil((far + math.exp(-far)) / step) + 2  # one node more than needed, for these are doubles
-    x = balls(step * np.arange(first, beyond))
+    x = balls(np.arange(first, beyond)) * arb(step)
     left, theta = np.exp(-x), arb(THETA)
     t, apart = np.exp(x - left), 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
     return t, (left + 1) * arb(step), [apart / theta.cos() ** (n + 1) + t[0] ** n for n in (2, 3)]
