@@ -180,9 +180,8 @@ def _answer(bits: int, name: str, enclose: Callable[[int], Any], doublings: int 
             return bool(number.is_zero() or number.rel_accuracy_bits() >= SHARP)
         return False
 
-    enough = next(filter(known, (bits * 2**k for k in range(doublings + 1))), None)
-    if enough is None and bits not in found:
-        raise refuse("bits", bits, f"more than {bits * 2**doublings} for {name}")
-    if enough is not None and enough > bits:
-        raise refuse("bits", bits, f"at least {enough} for {name}")
+    enough = next(filter(known, (bits * 2**k for k in range(doublings + 1))), 0)
+    if enough > bits or bits not in found:
+        least = f"at least {enough}" if enough else f"more than {bits * 2**doublings}"
+        raise refuse("bits", bits, f"{least} for {name}")
     return found[bits]  # if nothing is enough, an honest interval, which more bits do not make one number

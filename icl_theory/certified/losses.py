@@ -124,8 +124,6 @@ def moments(
     Of the nodes are given the scores, the probabilities, C, (U, U), and the mean squares of the errors. Prompts are
     infinite where ``counts`` is empty. The error of the quadrature is about 2^-digits, in the units of the loss.
     """
-    rows = [count.rows for count in counts] or [slice(None)]
-    probs = np.concatenate([probs[each] / probs[each].sum() for each in rows])
     middles = np.array([float(score.mid()) for score in scores])
     weight = np.exp(scores - arb(middles.max()))
     if not counts:
@@ -133,6 +131,7 @@ def moments(
         pull = product(form, attention[:, None])[:, 0]
         squared = attention @ pull
         return squared / 2, attention * (pull - squared)
+    probs = np.concatenate([probs[count.rows] / probs[count.rows].sum() for count in counts])
     if not (apart := np.ptp(middles)) <= WIDEST:
         raise refuse("params", apart, f"scores up to {WIDEST:g} apart (the largest difference is shown)")
     if sum(count.number for count in counts) == 1:  # one token has all attention
