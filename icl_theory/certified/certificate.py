@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import instance, integer, refuse
+from icl_theory._validate import choice, instance, integer, refuse
 from icl_theory.engine.progress import counted
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
@@ -84,10 +84,8 @@ class Certificate(tuple[Proved, ...]):
 
     def named(self, name: str) -> Proved:
         """Return the quantity of a name."""
-        for each in self:
-            if each.name == name:
-                return each
-        raise refuse("name", name, "one of " + ", ".join(each.name for each in self))
+        names = [each.name for each in self]
+        return self[names.index(choice("name", name, names))]
 
     def to_dict(self) -> list[dict[str, str | None]]:
         """Return names, intervals and what they rest on as text."""
@@ -156,11 +154,9 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
     sums = not isinstance(core, MergedRisk) and math.isfinite(getattr(core, "N", 0.0))
     basis = f"the {'parameters L and Δ' if given else 'doubles of the risk'} and of the state as they are, "
     basis += "and sums in balls with the proved error of their rule" if sums else "and closed formulas in balls"
-
     for i in np.unique(np.linspace(0, len(run.t) - 1, min(states, len(run.t))).round().astype(int)):
         state, step = run.states[i], f"at step {run.t[i]}"
-        enclose = partial(losses.enclosed, risk, state, gamma=given and given[0])
-        found = _answer(bits, f"the loss {step}", enclose)
+        found = _answer(bits, f"the loss {step}", partial(losses.enclosed, risk, state, gamma=given and given[0]))
         for name, ball, double in zip(("loss", "gradient"), found, risk.evaluate(state), strict=True):
             yield Proved(f"{name} {step}", ball, basis, np.asarray(double)[()])
     for name, enclose, *others in closed.closed_forms(run, given) if run.rule == "gd" else ():
