@@ -412,6 +412,14 @@ def test_an_inequality_is_proved_on_an_interval_or_a_piece_is_named() -> None:
         closed.everywhere(lambda x: bool(x * x - x > -0.24), arb(-2), arb(2))
 
 
+def test_the_bound_after_phase_one_is_proved_for_all_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert proofs.soon_after() == 477
+    flow = closed.flow
+    monkeypatch.setattr(closed, "flow", lambda s, K: 1.005 * flow(s, K))
+    with pytest.raises(ArithmeticError, match=r"^not proved at \[0\.24"):
+        proofs.soon_after()
+
+
 def test_all_zeros_are_enclosed_or_it_is_said_that_this_is_not_proved() -> None:
     (found,) = closed.zeros(lambda x: 2 - x * x, arb(0), arb(3))
     assert float(found.rad()) < 1e-11
