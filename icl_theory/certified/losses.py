@@ -28,7 +28,7 @@ RISKS = "a TokenRisk, a risk of regression with features, or of linear attention
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
 THETA = 1.5  # of the bound on the error of the rule
 NATS = 1.0  # E e^σ is at most e^NATS
-Query = tuple[Any, ...]  # share up to a factor, places of scores, and what `moments` takes after the scores
+Query = tuple[Any, ...]  # share up to a factor, places of scores, what `moments` takes after the scores
 
 
 def balls(values: Any) -> Balls:
@@ -68,7 +68,7 @@ def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None) -> t
     queries = _of_tokens(risk) if type(risk) is TokenRisk else _of_features(risk, gamma)
     scores = np.append(params, balls([0.0]))  # in which features other than that of an ExchangeableRisk have 0
     whole, total, slopes = arb(0), arb(0), 0 * scores
-    for share, where, *query in queries:
+    for share, where, query in queries:
         loss, slope = moments(scores[where], *query, digits)
         whole, total = whole + share, total + share * loss
         slopes[where] += share * slope
@@ -88,7 +88,7 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
         else:
             form = of(q, np.reshape(risk.second, (U, U, -1)))
         own = np.diagonal(form) + np.concatenate([of(q, kind.spread) for kind in risk.kinds])
-        yield share, np.arange(U) * Q + q, probs, form, own, risk.counts
+        yield share, np.arange(U) * Q + q, (probs, form, own, risk.counts)
 
 
 def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
@@ -101,7 +101,7 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
         sizes, pairs = risk.sizes, risk.variogram
     elif type(risk) is ExchangeableRisk:
         places, sizes = np.array([[0, 1]]), np.array([risk.K])
-        pairs = [[risk.gamma if gamma is None else gamma]]
+        pairs = balls([[risk.gamma if gamma is None else gamma]])
     else:
         raise refuse("risk", type(risk).__name__, RISKS)
     counts = [] if math.isinf(risk.N) else [Count(risk.N)]
@@ -113,7 +113,7 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
         # two tokens of a group may show the same feature
         between = pairs[np.ix_(nodes, nodes)] * (1 - np.diag(1 / members))
         form, own = between[0][:, None] + between[0] - between, 2 * between[0] + arb(risk.noise) ** 2
-        yield probs[g] * int(sizes[g]), places[g][there], probs[nodes] * members, form, own, counts
+        yield probs[g] * int(sizes[g]), places[g][there], (probs[nodes] * members, form, own, counts)
 
 
 def moments(
@@ -191,8 +191,8 @@ def _sums(
     mass = probs[:, None] * np.exp(-y)
     b = y * mass
     orders = [_powers(mass[each].sum(axis=0), count) for each, count in zip(rows, counts, strict=True)]
-    terms = [((k, m), b[rows[k]] * product(form[rows[k], rows[m]], b[rows[m]])) for k in kinds for m in kinds]
-    terms += [((k,), b[each] * y[each] * own[each, None]) for k, each in enumerate(rows)]
+    pairs = [((k, m), b[rows[k]] * product(form[rows[k], rows[m]], b[rows[m]])) for k in kinds for m in kinds]
+    terms = [*pairs, *(((k,), b[each] * y[each] * own[each, None]) for k, each in enumerate(rows))]
     totals = [(of, array.sum(axis=0)) for of, array in terms]
 
     def change(of: tuple[int, ...]) -> Balls:  # of the product of all generating functions

@@ -438,7 +438,7 @@ def theorem_1_explicit(quick: bool) -> Found:
 def _over_bound(*axes: tuple[float, ...]) -> float:
     """Largest ``T - T₁ - 1`` over its bound for K, c and deficits, which say what η and ε are in units of γ."""
     K, c, deficit = np.array([*itertools.product(*axes)]).T
-    first, last = np.transpose([common.iterated_steps(*at, (0.5, s)) for *at, s in itertools.product(*axes)])
+    first, last = np.transpose([common.iterated_steps(K, c, (0.5, s)) for K, c, s in itertools.product(*axes)])
     beyond = np.maximum(last - first, 1) - 1.0
     eta, epsilon = c * (K - 1.0) ** 2 / K, 0.5 * K / (K - 1.0) * deficit**2
     return float(np.max(beyond / (after_phase_one(K, eta, epsilon) - 1.0)))
