@@ -159,8 +159,8 @@ def test_grouped_and_exchangeable_losses_hold_those_of_all_features() -> None:
                 own = losses.balls(variogram[k])
                 form = own[:, None] + own - losses.balls(variogram)
                 each = [icl.engine.tokens.square.Count(N)] if math.isfinite(N) else []
-                query = losses.balls(full[:, k]), probs, form, 2 * own + arb(0.3) ** 2
-                loss, gradient = losses.moments(*query, each, 100.0)
+                query = losses.balls(full[:, k]), 100.0, probs, form, 2 * own + arb(0.3) ** 2
+                loss, gradient = losses.moments(*query, each)
                 expected += probs[k] / probs.sum() * loss
                 parts.append(gradient * probs[k] / probs.sum())
             found, slopes = enclosed(grouped, theta, 128)

@@ -28,7 +28,7 @@ RISKS = "a TokenRisk, a risk of regression with features, or of linear attention
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
 THETA = 1.5  # of the bound on the error of the rule
 NATS = 1.0  # E e^σ is at most e^NATS
-Query = tuple[Any, ...]  # share up to a factor, places of scores, what `moments` takes after the scores
+Query = tuple[Any, ...]  # share up to a factor, places of scores, what `moments` takes after the digits
 
 
 def balls(values: Any) -> Balls:
@@ -69,7 +69,7 @@ def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None) -> t
     scores = np.append(params, balls([0.0]))  # in which features other than that of an ExchangeableRisk have 0
     whole, total, slopes = arb(0), arb(0), 0 * scores
     for share, where, query in queries:
-        loss, slope = moments(scores[where], *query, digits)
+        loss, slope = moments(scores[where], digits, *query)
         whole, total = whole + share, total + share * loss
         slopes[where] += share * slope
     return total / whole, (slopes[:-1] / whole).reshape(params.shape)[()]
@@ -117,7 +117,7 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
 
 
 def moments(
-    scores: Balls, probs: Balls, form: Balls, own: Balls, counts: Sequence[Count], digits: float
+    scores: Balls, digits: float, probs: Balls, form: Balls, own: Balls, counts: Sequence[Count]
 ) -> tuple[arb, Balls]:
     """Return the loss of a query over U nodes and its gradient with respect to their scores, (U,).
 
