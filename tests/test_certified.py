@@ -20,7 +20,7 @@ import icl_theory as icl
 from icl_theory.certified import Proved, closed, losses
 from icl_theory.certified.losses import enclosed
 from icl_theory.cli import main
-from icl_theory.papers.regression import proved
+from icl_theory.papers.regression import dynamics, lemmas
 
 RNG = np.random.default_rng
 
@@ -159,8 +159,8 @@ def test_grouped_and_exchangeable_losses_hold_those_of_all_features() -> None:
                 own = losses.balls(variogram[k])
                 form = own[:, None] + own - losses.balls(variogram)
                 each = [icl.engine.tokens.square.Count(N)] if math.isfinite(N) else []
-                query = losses.balls(full[:, k]), probs, form, 2 * own + arb(0.3) ** 2
-                loss, gradient = losses.moments(*query, each, 100.0)
+                query = losses.balls(full[:, k]), 100.0, probs, form, 2 * own + arb(0.3) ** 2
+                loss, gradient = losses.moments(*query, each)
                 expected += probs[k] / probs.sum() * loss
                 parts.append(gradient * probs[k] / probs.sum())
             found, slopes = enclosed(grouped, theta, 128)
@@ -217,7 +217,7 @@ def test_the_rule_is_as_close_as_its_bound_says(bits: int) -> None:
     with mpmath.workdps(60):
         logs = [mpmath.log(s) for s in nodes[:2]]
         x = [mpmath.findroot(lambda x, y=y: x - mpmath.exp(-x) - y, -mpmath.log(-y)) for y in logs]
-        step = mpmath.ldexp(round(mpmath.ldexp(x[1] - x[0], 16)), -16)
+        step = x[1] - x[0]
         before = [x[0] - step * j for j in range(1, 40)]
         for n, error in zip((2, 3), errors, strict=True):  # both parts of the bound at once
             left = mpmath.fsum(
@@ -412,6 +412,14 @@ def test_an_inequality_is_proved_on_an_interval_or_a_piece_is_named() -> None:
         closed.everywhere(lambda x: bool(x * x - x > -0.24), arb(-2), arb(2))
 
 
+def test_the_bound_after_phase_one_is_proved_for_all_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert proofs.soon_after() == 477
+    flow = closed.flow
+    monkeypatch.setattr(closed, "flow", lambda s, K: 1.005 * flow(s, K))
+    with pytest.raises(ArithmeticError, match=r"^not proved at \[0\.2"):
+        proofs.soon_after()
+
+
 def test_all_zeros_are_enclosed_or_it_is_said_that_this_is_not_proved() -> None:
     (found,) = closed.zeros(lambda x: 2 - x * x, arb(0), arb(3))
     assert float(found.rad()) < 1e-11
@@ -424,16 +432,16 @@ def test_all_zeros_are_enclosed_or_it_is_said_that_this_is_not_proved() -> None:
 
 
 def test_a_bound_is_proved_on_a_box_and_a_tighter_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert proved.phase_one(True).measured == "proved on 25 pieces"
+    assert lemmas.phase_one_proved(True).measured == "proved on 25 pieces"
     assert closed.phase_one_lies_between(20, arb(0.3))
     assert not closed.phase_one_lies_between(20, arb(0.3, 0.1))
     flow = closed.flow
     monkeypatch.setattr(closed, "flow", lambda s, K: flow(s, K) + 20)
-    claim = proved.phase_one(True)
+    claim = lemmas.phase_one_proved(True)
     assert claim.verdict.startswith("fails")
     assert claim.measured.startswith("not proved at ")
     monkeypatch.setitem(sys.modules, "flint", None)
-    claim = proved.steps(True)
+    claim = dynamics.proved_counts(True)
     assert claim.measured.startswith("a proof needs python-flint")
     assert claim.verdict.startswith("holds only as far as")
 

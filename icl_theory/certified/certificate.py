@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import instance, integer, refuse
+from icl_theory._validate import choice, instance, integer, refuse
 from icl_theory.engine.progress import counted
+from icl_theory.engine.pullback import innermost
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.linear_attention.risks import MergedRisk
+
+SHARP = 24  # bits that a number must have to count as known
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +59,7 @@ class Proved:
     def interval(self) -> str:
         """The interval in decimal digits, rounded outward."""
         if isinstance(self.ball, range):
-            low, high = self.ball[0], self.ball[-1]
-            return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            return " to ".join(f"{end:,}" for end in sorted({self.ball[0], self.ball[-1]}))
         if np.ndim(self.ball):
             return f"{self.ball.size} entries to within {max(float(each.rad()) for each in self.ball.flat):.1e}"
         return str(self.ball.str(30))
@@ -60,8 +68,7 @@ class Proved:
         off, error = "", self.error
         if error is not None and isinstance(self.ball, range):
             wrong = f" and that it may be off by {self.stated:g}" if error <= self.stated else ", which is wrong"
-            inside = self.ball[0] <= self.double <= self.ball[-1]
-            off = f" (the run says {self.double:,}{'' if inside else wrong})"
+            off = f" (the run says {self.double:,}{'' if int(self.double) in self.ball else wrong})"
         elif error is not None:
             off = f" (the double is off by at most {error:.1e})"
         return f"{self.name}: proved, {self.interval}{off}\n    rests on {self.basis}"
@@ -77,10 +84,8 @@ class Certificate(tuple[Proved, ...]):
 
     def named(self, name: str) -> Proved:
         """Return the quantity of a name."""
-        for each in self:
-            if each.name == name:
-                return each
-        raise refuse("name", name, "one of " + ", ".join(each.name for each in self))
+        names = [each.name for each in self]
+        return self[names.index(choice("name", name, names))]
 
     def to_dict(self) -> list[dict[str, str | None]]:
         """Return names, intervals and what they rest on as text."""
@@ -138,6 +143,41 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
         raise refuse("run", "a run without its risk", "one that says what was trained")
     if run.risk.stochastic:
         raise refuse("run", "trained on samples", "one on the population")
-    from icl_theory.certified.facts import facts  # needs python-flint
+    return Certificate(counted(_proofs(run, run.risk, bits, states), "enclosures"))
 
-    return Certificate(Proved(*each) for each in counted(facts(run, bits, states), "enclosures"))
+
+def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Proved]:
+    """Yield losses and gradients at saved states, and what gradient descent has in closed form."""
+    from icl_theory.certified import closed, losses  # need python-flint
+
+    given, core = closed.given(run), innermost(risk)[0]
+    sums = not isinstance(core, MergedRisk) and math.isfinite(getattr(core, "N", 0.0))
+    basis = f"the {'parameters L and Δ' if given else 'doubles of the risk'} and of the state as they are, "
+    basis += "and sums in balls with the proved error of their rule" if sums else "and closed formulas in balls"
+    for i in np.unique(np.linspace(0, len(run.t) - 1, min(states, len(run.t))).round().astype(int)):
+        state, step = run.states[i], f"at step {run.t[i]}"
+        found = _answer(bits, f"the loss {step}", partial(losses.enclosed, risk, state, gamma=given and given[0]))
+        for name, ball, double in zip(("loss", "gradient"), found, risk.evaluate(state), strict=True):
+            yield Proved(f"{name} {step}", ball, basis, np.asarray(double)[()])
+    for name, enclose, *others in closed.closed_forms(run, given) if run.rule == "gd" else ():
+        yield Proved(name, _answer(bits, name, partial(closed.at, enclose)), *others)
+
+
+def _answer(bits: int, name: str, enclose: Callable[[int], Any], doublings: int = 4) -> Any:
+    """Return what some bits enclose; if that says too little, say how many would do."""
+    found: dict[int, Any] = {}
+
+    def known(bits: int) -> bool:  # whether steps are one number, and other numbers have digits
+        with contextlib.suppress(ArithmeticError):
+            found[bits] = number = enclose(bits)
+            if isinstance(number, range):
+                return number[0] == number[-1]
+            number = number[0] if isinstance(number, tuple) else number  # a gradient has those of its loss
+            return bool(number.is_zero() or number.rel_accuracy_bits() >= SHARP)
+        return False
+
+    enough = next(filter(known, (bits * 2**k for k in range(doublings + 1))), 0)
+    if enough > bits or bits not in found:
+        least = f"at least {enough}" if enough else f"more than {bits * 2**doublings}"
+        raise refuse("bits", bits, f"{least} for {name}")
+    return found[bits]  # if nothing is enough, an honest interval, which more bits do not make one number

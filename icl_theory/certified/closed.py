@@ -6,9 +6,11 @@ docs/proved.md, "Numbers of steps".
 
 from __future__ import annotations
 
+import contextlib
+import math
 from bisect import bisect_left
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Callable, Iterator
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,12 @@ from flint import arb, arb_poly, arb_series, ctx
 
 from icl_theory._validate import refuse
 from icl_theory.certified.losses import balls, merged, second_moments
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.linear_attention.risks import MergedRisk
 from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
+from icl_theory.families.regression.family import Regression
+from icl_theory.families.regression.phases import crossover, half_way
+from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 
 SMALL = 1.0 / 128.0  # p up to which B counts: 5e-10 of a step is in doubt, and some 1000 steps are single
 RADIUS = 0.5  # of the circle, P
@@ -25,6 +31,58 @@ LARGEST = {"a": 0.8, "s": 20.0}  # M in head and tail, which scripts/proofs.py e
 DROP = 0.2  # 1/p changes by more than this in a step, see docs/proved.md
 MOST = 10**6  # steps that are taken one by one where the sums leave several integers
 LAST = 2**60  # steps of linear attention that are looked at
+LONGEST = 1000  # prompts whose floor is enclosed: a second of work
+EXACT = 1024  # bits for products of doubles
+SPARE = 32  # bits beyond those asked for
+
+
+def at(enclose: Callable[[], Any], bits: int) -> Any:
+    """Return what is enclosed with some bits and a few to spare."""
+    with ctx.workprec(bits + SPARE):
+        return enclose()
+
+
+def given(run: Trajectory) -> tuple[arb, arb] | None:
+    """Return γ = L²Δ²/2 and the speed, 1 or Δ⁴/4, exactly, where a run was made from L and Δ; else None."""
+    if not isinstance(run.family, Regression) or getattr(run.risk, "origin", 0) is not None:
+        return None
+    L, delta = arb(run.family.L), arb(run.family.delta)
+    with ctx.workprec(EXACT):
+        return (L * delta) ** 2 / 2, delta**4 / 4 if run.family.coordinates == "embedding" else arb(1)
+
+
+def closed_forms(run: Trajectory, known: tuple[arb, arb] | None) -> Iterator[tuple[Any, ...]]:
+    """Yield what makes a `Proved` of what gradient descent has in closed form, with a function for the ball."""
+    risk, epsilon, stepped = run.risk, run.epsilon, run.method != "flow"
+    said = run.steps, run.error or 0.0
+    if isinstance(risk, MergedRisk) and risk.start.ndim == 1 and stepped and epsilon > 0.0 and run.steps:
+        count = partial(mode_steps, risk, run.eta, epsilon, getattr(run.family, "above", None))
+        yield "steps", count, "the modes of Γ for the second moments, η and the target as they are", *said
+    if not isinstance(risk, ExchangeableRisk):
+        return
+    K, (gamma, speed) = risk.K, known or (arb(risk.gamma), arb(risk.speed))
+    if math.isfinite(risk.N):
+        if risk.N <= LONGEST:
+            basis = "the sum over the counts of one feature"
+            yield "floor", partial(least_loss, K, gamma, int(risk.N), risk.noise), basis, run.floor
+        return
+    with ctx.workprec(EXACT):
+        c = run.eta * speed * gamma * K / arb(K - 1) ** 2
+        root = (4 * arb(epsilon) * (K - 1) / K).sqrt()  # s √(2γ) where the loss ½ γ K/(K-1) s² is ε
+        at_once = 2 * arb(epsilon) * K >= gamma * (K - 1)  # at step 0, s = (K - 1)/K
+    yield "tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1"
+    if stepped and risk.gamma > 0.0:  # without γ nothing stepped
+        basis = f"the map u ← u + c a s² for {'L, Δ' if known else 'γ'}, η and ε as they are, and a bounded sum"
+        begun = {name: part and part[0] for name, part in (run.phases or {}).items()}
+        if epsilon > 0.0:
+            yield "steps", lambda: range(1) if at_once else steps_to(K, c, root / (2 * gamma).sqrt()), basis, *said
+        yield "end of Phase I", partial(steps_to, K, c, arb(1) / 2), basis, begun.get("II")
+        yield "start of Phase III", lambda: steps_to(K, c, deficit(K, 0)), basis, begun.get("III")
+    if known and epsilon > 0.0:
+        delta, basis = run.family.delta, "a change of sign in the equation of the flow time, the first one"
+        yield "L*", lambda: root / (deficit(K, 0) * delta), basis, crossover(epsilon, delta, K)
+        if K >= 7:
+            yield "L½", lambda: root / (deficit(K, 2) * delta), basis, half_way(epsilon, delta, K)
 
 
 def everywhere(holds: Callable[[arb], bool], low: arb, high: arb) -> int:
@@ -42,10 +100,9 @@ def everywhere(holds: Callable[[arb], bool], low: arb, high: arb) -> int:
 
 def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
     """Enclose all zeros of a function of balls, and of power series of balls, in order; there is one at least."""
-    try:
+    found = []
+    with contextlib.suppress(ValueError):  # a sign is not known, or a zero is not simple
         found = [start.union(end) for start, end in arb_series.find_roots(function, low, high)]
-    except ValueError:  # a sign is not known, or a zero is not simple
-        found = []
     if not found:
         raise ArithmeticError(f"not proved at {low.union(high).str(10)}: zeros that are simple")
     for i, zero in enumerate(found):
@@ -76,12 +133,11 @@ def flow(s: arb, K: int) -> arb:
 def abel(c: arb, form: str) -> Callable[[Any], Any]:
     """Return B with the polynomials in a or in s, between which constants differ; s is small in the tail."""
     terms = (arb_poly(each) * (c**j / over) for j, (each, over) in enumerate(POLYNOMIALS[form], start=1))
-    highest_first = sum(terms, start=arb_poly()).coeffs()[::-1]
+    coefficients = sum(terms, start=arb_poly()).coeffs()
 
     def B(u: Any) -> Any:
         a, s = shares(u)
-        small = a if form == "a" else s
-        polynomial = reduce(lambda value, each: value * small + each, highest_first)
+        polynomial = sum(each * (a if form == "a" else s) ** k for k, each in enumerate(coefficients))
         return flow_time(a, s) / c + (a * s * s).log() / 2 + polynomial
 
     return B
@@ -95,44 +151,29 @@ def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
 
 def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     """Enclose the first step at which the attention is 1 - s or more; steps with p above ``small`` are single."""
-    here, goal, done, low = -arb(K - 1).log(), (1 / s - 1).log(), 0, None
-    while not here >= goal:
-        if not here.rad() < 1:
+    u, goal, done, undecided = -arb(K - 1).log(), (1 / s - 1).log(), 0, 0
+    head = -(1 / (small / c).min(1 / arb(3)) - 1).log()  # the gap up to which p = c a is small, and a below 1/3
+    while not u >= goal:
+        if not u.rad() + goal.rad() < 1:
             raise ArithmeticError("the balls have become too wide to tell steps apart")
-        if low is None and not here < goal:
-            low = done
-        here, more = _ahead(here, c, goal, small)
+        undecided += not u < goal  # these steps are single
+        (a, left), ahead = shares(u), None
+        if u < head:
+            ahead = _ahead(u, c, "a", goal.min(head).mid(), small)
+        elif a > 0.33 and c * left * left < small:
+            ahead = _ahead(u, c, "s", goal.mid(), small)
+        u, more = ahead or (u + c * a * left * left, 1)
         done += more
-    found = range(done if low is None else low, done + 1)
+    found = range(done - undecided, done + 1)
     return steps_to(K, c, s, 0.0) if small and found[0] < done <= MOST else found
 
 
-def _ahead(u: arb, c: arb, goal: arb, small: float) -> tuple[arb, int]:
-    """Return a later iterate and how many steps lead to it: most of those left in a head or tail, else one."""
-    a, s = shares(u)
-    next_one = u + c * a * s * s, 1
-    if a > 0.33 and c * s * s < small:
-        form, end = "s", goal.mid()
-    elif a < 1 / arb(3) and c * a < small:
-        form, end = "a", goal.min(-(1 / (small / c).min(1 / arb(3)) - 1).log()).mid()
-    else:
-        return next_one
+def _ahead(u: arb, c: arb, form: str, end: arb, small: float) -> tuple[arb, int] | None:
+    """Return an iterate shortly before the end of a head or tail, and how many steps lead to it; None if few do."""
     B, doubt = abel(c, form), in_doubt(form, c, small)
-    many = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
-    if many is None:
-        raise ArithmeticError("the steps are not counted")
-    if many <= 2:
-        return next_one
-    aim, (a, s) = B(u) + (many - 2) + doubt, shares(end)
-    return zeros(lambda u: aim - B(u), end - 8 * c * a * s * s, end)[0], int(many) - 2
-
-
-def steps_to_loss(K: int, c: arb, gamma: arb, epsilon: float) -> range:
-    """Enclose the first step at which the loss ½ γ K/(K-1) s² is ``epsilon`` or less."""
-    with ctx.workprec(512):  # products of doubles are exact
-        if 2 * arb(epsilon) * K >= gamma * (K - 1):  # at step 0, s = (K - 1)/K
-            return range(1)
-    return steps_to(K, c, (2 * arb(epsilon) * (K - 1) / (gamma * K)).sqrt())
+    many = int((B(end) - B(u) + doubt).lower().floor().unique_fmpz()) - 2
+    aim, (a, s) = B(u) + many + doubt, shares(end)
+    return (zeros(lambda u: aim - B(u), end - 8 * c * a * s * s, end)[0], many) if many > 0 else None
 
 
 def phase_one_lies_between(K: int, c: arb) -> bool:
@@ -160,22 +201,23 @@ def deficit(K: int, power: int) -> arb:
 def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
     r"""Enclose the least loss over the gap u for finite prompts, the floor of `ExchangeableRisk`.
 
-    Without noise it is the limit at u = ∞. With noise and w = e^-u, M = N - n, T = n + M w the slope in u is w
-    times :math:`\psi(w) = E[n M T^{-3} (\sigma^2 - w (\sigma^2 + \gamma M q_n))]`, negative for w >= 1 and
-    positive at 0. So the least loss is the least one at the zeros of ψ.
+    With w = e^-u, M = N - n, T = n + M w and :math:`y = \sigma^2 + \gamma M q_n` it is :math:`\tfrac12 E[(M w^2 y +
+    n \sigma^2) T^{-2}]`. Without noise that is least in the limit w = 0. With noise its slope in u is w times
+    :math:`\psi(w) = E[n M T^{-3} (\sigma^2 - w y)]`, negative for w >= 1 and positive at 0, so that the least loss
+    is the least one at the zeros of ψ.
     """
-    p, square, n = 1 / arb(K), arb(noise) ** 2, balls(np.arange(N + 1))
-    M, present, missed = N - n, np.maximum(n, 1), np.maximum(N - n, 1)
-    chance = balls([arb.bin_uiui(N, k) * p**k * (1 - p) ** (N - k) for k in range(N + 1)])
-    each = square + gamma * (M * (1 + 1 / arb(K - 1)) + 1 - 1 / arb(K - 1))
-    terms = list(zip(chance * n * M, n, M, each, strict=True))[1:N]
+    p, square = 1 / arb(K), arb(noise) ** 2
+    (absent, _, _, alone), *terms = (
+        (arb.bin_uiui(N, n) * p**n * (1 - p) ** M, n, M, square + gamma * (M + 1 + (M - 1) / arb(K - 1)))
+        for n, M in zip(range(N + 1), range(N, -1, -1), strict=True)
+    )
 
     def psi(w: Any) -> Any:
-        return sum(x * (1 / (k + m * w)) ** 3 * (square - w * y) for x, k, m, y in terms)
+        return sum(x * n * M * (1 / (n + M * w)) ** 3 * (square - w * y) for x, n, M, y in terms)
 
     def loss(w: arb) -> arb:
-        s = np.append(balls([1.0]), M[1:] * w / (n[1:] + M[1:] * w))  # 1 without the feature, also at w = 0
-        return (chance * (s * s * each / missed + square * (1 - s) ** 2 / present)).sum() / 2
+        present = sum(x * (M * w * w * y + n * square) / (n + M * w) ** 2 for x, n, M, y in terms)
+        return (absent * alone / N + present) / 2
 
     found = zeros(psi, arb(0), arb(1)) if noise > 0.0 and N > 1 else [arb(0)]  # one token has all attention
     return reduce(arb.min, map(loss, found))

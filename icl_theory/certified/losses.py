@@ -24,18 +24,16 @@ from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 
 Balls = NDArray[Any]  # of arb
 MAPS = (Embedding, Factored, Linear, Heads, Pair)  # whose sums and products are the same for balls
-FEATURES = (PopulationRisk, SymmetricRisk, ExchangeableRisk)
 RISKS = "a TokenRisk, a risk of regression with features, or of linear attention, also in other coordinates"
 WIDEST = 2000.0  # difference of scores: the larger, the more nodes
 THETA = 1.5  # of the bound on the error of the rule
 NATS = 1.0  # E e^σ is at most e^NATS
-Query = tuple[arb, NDArray[np.intp], Balls, Balls, Balls]  # share up to a factor, places of scores, for `moments`
+Query = tuple[Any, ...]  # share up to a factor, places of scores, what `moments` takes after the digits
 
 
 def balls(values: Any) -> Balls:
     """Return an array of balls; doubles and integers are taken as they are, exactly."""
-    given = np.asarray(values)
-    return given if given.dtype == object else np.asarray(np.frompyfunc(arb, 1, 1)(given), dtype=object)
+    return np.asarray(np.frompyfunc(arb, 1, 1)(values), dtype=object)
 
 
 def product(left: Balls, right: Balls) -> Balls:
@@ -67,16 +65,11 @@ def _evaluated(risk: Risk, params: Balls, digits: float, gamma: arb | None) -> t
         return loss, balls(risk.map.outward(params, inner))
     if type(risk) is MergedRisk:  # a class that inherits from one of these may have another loss
         return merged(risk, params)
-    if type(risk) is TokenRisk:
-        counts, queries = risk.counts, _of_tokens(risk)
-    elif isinstance(risk, FEATURES) and type(risk) in FEATURES:
-        counts, queries = [] if math.isinf(risk.N) else [Count(risk.N)], _of_features(risk, gamma)
-    else:
-        raise refuse("risk", type(risk).__name__, RISKS)
+    queries = _of_tokens(risk) if type(risk) is TokenRisk else _of_features(risk, gamma)
     scores = np.append(params, balls([0.0]))  # in which features other than that of an ExchangeableRisk have 0
     whole, total, slopes = arb(0), arb(0), 0 * scores
-    for share, where, probs, form, own in queries:
-        loss, slope = moments(scores[where], probs, form, own, counts, digits)
+    for share, where, query in queries:
+        loss, slope = moments(scores[where], digits, *query)
         whole, total = whole + share, total + share * loss
         slopes[where] += share * slope
     return total / whole, (slopes[:-1] / whole).reshape(params.shape)[()]
@@ -95,20 +88,23 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
         else:
             form = of(q, np.reshape(risk.second, (U, U, -1)))
         own = np.diagonal(form) + np.concatenate([of(q, kind.spread) for kind in risk.kinds])
-        yield share, np.arange(U) * Q + q, probs, form, own
+        yield share, np.arange(U) * Q + q, (probs, form, own, risk.counts)
 
 
 def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
     """Nodes are the feature of the query, and the groups of the others: single features, or all of them."""
     places: Any = np.arange(risk.initial.size).reshape(risk.initial.shape)
-    if isinstance(risk, PopulationRisk):
+    if type(risk) is PopulationRisk:
         places = np.column_stack([places.diagonal(), places.T])
         sizes, pairs = np.ones(len(places)), risk._form.variogram
-    elif isinstance(risk, SymmetricRisk):
+    elif type(risk) is SymmetricRisk:
         sizes, pairs = risk.sizes, risk.variogram
-    else:
+    elif type(risk) is ExchangeableRisk:
         places, sizes = np.array([[0, 1]]), np.array([risk.K])
         pairs = balls([[risk.gamma if gamma is None else gamma]])
+    else:
+        raise refuse("risk", type(risk).__name__, RISKS)
+    counts = [] if math.isinf(risk.N) else [Count(risk.N)]
     groups, probs, pairs = np.arange(len(sizes)), balls(getattr(risk, "probs", [1.0])), balls(pairs)
     for g in groups:
         members = np.append(1.0, sizes - (groups == g))
@@ -117,19 +113,17 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
         # two tokens of a group may show the same feature
         between = pairs[np.ix_(nodes, nodes)] * (1 - np.diag(1 / members))
         form, own = between[0][:, None] + between[0] - between, 2 * between[0] + arb(risk.noise) ** 2
-        yield probs[g] * int(sizes[g]), places[g][there], probs[nodes] * members, form, own
+        yield probs[g] * int(sizes[g]), places[g][there], (probs[nodes] * members, form, own, counts)
 
 
 def moments(
-    scores: Balls, probs: Balls, form: Balls, own: Balls, counts: Sequence[Count], digits: float
+    scores: Balls, digits: float, probs: Balls, form: Balls, own: Balls, counts: Sequence[Count]
 ) -> tuple[arb, Balls]:
     """Return the loss of a query over U nodes and its gradient with respect to their scores, (U,).
 
     Of the nodes are given the scores, the probabilities, C, (U, U), and the mean squares of the errors. Prompts are
     infinite where ``counts`` is empty. The error of the quadrature is about 2^-digits, in the units of the loss.
     """
-    rows = [count.rows for count in counts] or [slice(None)]
-    probs = np.concatenate([probs[each] / probs[each].sum() for each in rows])
     middles = np.array([float(score.mid()) for score in scores])
     weight = np.exp(scores - arb(middles.max()))
     if not counts:
@@ -137,6 +131,7 @@ def moments(
         pull = product(form, attention[:, None])[:, 0]
         squared = attention @ pull
         return squared / 2, attention * (pull - squared)
+    probs = np.concatenate([probs[count.rows] / probs[count.rows].sum() for count in counts])
     if not (apart := np.ptp(middles)) <= WIDEST:
         raise refuse("params", apart, f"scores up to {WIDEST:g} apart (the largest difference is shown)")
     if sum(count.number for count in counts) == 1:  # one token has all attention
@@ -166,16 +161,15 @@ def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
     """Return nodes t up to e^far at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits."""
     wanted = bits * math.log(2.0) + NATS
     step = 2.0 * math.pi * THETA / (wanted + math.log(2.0) - 4.0 * math.log(math.cos(THETA)))
-    step = math.floor(2.0**16 * step) / 2.0**16  # so that its multiples are exact
     first = -math.ceil(math.log(0.5 * wanted) / step)  # x - e^-x is below half the logarithm of the error
     beyond = math.ceil((far + math.exp(-far)) / step) + 2  # one node more than needed, for these are doubles
-    x = balls(step * np.arange(first, beyond))
+    x = balls(np.arange(first, beyond)) * arb(step)
     left, theta = np.exp(-x), arb(THETA)
     t, apart = np.exp(x - left), 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
     return t, (left + 1) * arb(step), [apart / theta.cos() ** (n + 1) + t[0] ** n for n in (2, 3)]
 
 
-def _powers(mean: Balls, count: Count, order: int = 3) -> list[Balls]:
+def _powers(mean: Balls, count: Count, order: int = 3) -> Balls:
     """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... order: n is the number, or all up to it."""
     power = np.frompyfunc(lambda mean: arb_series([mean, 1], prec=order + 1), 1, 1)(mean)  # G + ε
 
@@ -185,37 +179,33 @@ def _powers(mean: Balls, count: Count, order: int = 3) -> list[Balls]:
 
     n = int(count.number)
     total = summed(n) / n if count.each else power**n
-    return [np.frompyfunc(lambda each, k=k: each[k] * math.factorial(k), 1, 1)(total) for k in range(order + 1)]
+    return np.array([[each[k] * math.factorial(k) for each in total] for k in range(order + 1)])
 
 
 def _sums(
     probs: Balls, weight: Balls, form: Balls, own: Balls, counts: Sequence[Count], s: Balls, jacobian: Balls
 ) -> tuple[arb, Balls]:
-    """Sum the integrands over some s, where y = s w and b = π y e^-y: only s and e^-y depend on the node."""
+    """Sum over some s the terms b C b of two kinds, and b y E|e|^2 of one, where y = s w and b = π y e^-y."""
     rows, kinds = [count.rows for count in counts], range(len(counts))
-    lead, x = probs * weight, np.exp(-weight[:, None] * s)
-    squares = own * lead * weight
-    left = np.vstack([lead[:, None] * form * lead, probs, squares])
-    drawn = [product(left[:, each], x[each]) for each in rows]
-    pulls = [x * each[:-2] for each in drawn]
-    orders = [_powers(each[-2], count) for each, count in zip(drawn, counts, strict=True)]
+    y = weight[:, None] * s
+    mass = probs[:, None] * np.exp(-y)
+    b = y * mass
+    orders = [_powers(mass[each].sum(axis=0), count) for each, count in zip(rows, counts, strict=True)]
+    pairs = [((k, m), b[rows[k]] * product(form[rows[k], rows[m]], b[rows[m]])) for k in kinds for m in kinds]
+    terms = [*pairs, *(((k,), b[each] * y[each] * own[each, None]) for k, each in enumerate(rows))]
+    totals = [(of, array.sum(axis=0)) for of, array in terms]
 
-    def change(*kinds: int) -> Balls:  # of the product of all generating functions
-        return math.prod((each[kinds.count(k)] for k, each in enumerate(orders)), start=s * s * jacobian)
+    def change(of: tuple[int, ...]) -> Balls:  # of the product of all generating functions
+        return math.prod((each[of.count(k)] for k, each in enumerate(orders)), start=jacobian)
 
-    def summed(array: Balls, *factors: Balls) -> Balls:
-        return product(array, np.stack(factors, axis=1)).T
-
-    loss, gradient = arb(0), []
+    gradient = 0 * weight
     for k, here in enumerate(rows):  # the slope in a score turns b into b (1 - y), b y into b y (2 - y), G into -b
-        both = sum(change(k, m, n) * pulls[m][rows[n]].sum(axis=0) for m in kinds for n in kinds)
-        both = both + sum(change(k, m) * drawn[m][-1] for m in kinds)
-        pairs, twice = np.sum([summed(pulls[m][here], change(k, m), s * change(k, m)) for m in kinds], axis=0)
-        single, steeper, falls = summed(x[here], change(k), s * change(k), s * both)
-        loss += (pairs + squares[here] * single).sum() / 2
-        steeper = twice + squares[here] * steeper / 2
-        gradient.append(pairs + squares[here] * single - weight[here] * steeper - lead[here] * falls / 2)
-    return loss, np.concatenate(gradient)
+        falls = sum(change((*of, k)) * total for of, total in totals)
+        gradient[here] -= product(b[here], falls[:, None])[:, 0] / 2
+    for of, array in terms:
+        rises, falls = product(array, np.stack([change(of), change(of) * s], axis=1)).T
+        gradient[rows[of[0]]] += rises - weight[rows[of[0]]] * falls * len(of) / 2
+    return sum((change(of) * total).sum() for of, total in totals) / 2, gradient
 
 
 def merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:

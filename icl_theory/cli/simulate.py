@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,9 +20,6 @@ from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Parameter, Word
 from icl_theory.families.parameters import nearest
 from icl_theory.results import plots
-
-if TYPE_CHECKING:
-    from icl_theory.certified import Certificate
 
 ALL = "all"  # stands for every word of a parameter
 
@@ -65,7 +62,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             if runs[-1].interrupted:
                 break
         proved = [icl_theory.certify(run) for run in runs] if certify else []
-        _show(runs, [", ".join(word.values()) for word in choices[: len(runs)]], as_json, proved)
+        _show({", ".join(word.values()): run for word, run in zip(choices, runs, strict=False)}, as_json, proved)
         for problem, run in zip(problems, runs, strict=False):
             if run.stop is Stop.FLOOR and problem.epsilon:
                 said = f"epsilon = {run.epsilon:g} is not above the lowest loss, {run.floor:.6g}"
@@ -93,19 +90,19 @@ def _several(declared: Parameter) -> bool:
     return isinstance(declared.kind, Word) and declared.axis
 
 
-def _show(runs: list[Trajectory], names: list[str], as_json: bool, proved: list[Certificate]) -> None:
+def _show(runs: dict[str, Trajectory], as_json: bool, proved: list[icl_theory.certified.Certificate]) -> None:
     if as_json:
-        found: Any = [run.to_dict() for run in runs]
-        for run, certificate in zip(found, proved, strict=False):
-            run["proved"] = certificate.to_dict()
-        print_json(dict(zip(names, found, strict=True)) if len(runs) > 1 else found[0])
+        found = {name: run.to_dict() for name, run in runs.items()}
+        for each, certificate in zip(found.values(), proved, strict=False):
+            each["proved"] = certificate.to_dict()
+        print_json(found if len(runs) > 1 else found.popitem()[1])
         return
-    if len(runs) == 1:
-        print_facts(runs[0].facts())
+    if len(runs) > 1:
+        _print_side_by_side(runs)
     else:
-        _print_side_by_side(dict(zip(names, runs, strict=True)))
-    for name, each in zip(names, proved, strict=False):
-        print(*([""] if len(runs) == 1 else ["", name]), each, sep="\n")
+        print_facts(*(run.facts() for run in runs.values()))
+    for name, certificate in zip(runs, proved, strict=False):
+        print(*([""] if len(runs) == 1 else ["", name]), certificate, sep="\n")
 
 
 def _print_side_by_side(runs: dict[str, Trajectory]) -> None:

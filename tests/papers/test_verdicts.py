@@ -26,7 +26,7 @@ from icl_theory.papers import convergence, debiased_descent, linear_attention, p
 from icl_theory.papers import representation as dictionary
 from icl_theory.papers.claim import Claim, Question
 from icl_theory.papers.recall import model, training
-from icl_theory.papers.regression import common, dynamics, experiments, lemmas, proved, questions
+from icl_theory.papers.regression import common, dynamics, experiments, lemmas, questions
 
 Measured = dict[str, Any]  # functions of the row's module, or what they return whatever they are given
 
@@ -290,8 +290,8 @@ LEMMAS = [
     *(
         Case(
             row,
-            {"_over_bound": 0.5, "_over_bound_of_law": 0.9901},
-            [{"_over_bound": 1.001}, {"_over_bound_of_law": 1.001}, {"_over_bound_of_law": 0.989}],
+            {"_over_bound": 0.9901},
+            [{"_over_bound": 1.001}, {"_over_bound": 0.989}],
             ("0.9901",),
         )
         for row in (lemmas.after_phase_one_explicit, lemmas.theorem_1_explicit)
@@ -1740,17 +1740,17 @@ def test_a_count_is_proved_only_if_every_run_has_it(
     error: float, low: int, high: int, equal: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proof, other = Made(error=0.0, ball=range(7, 8)), Made(error=error, ball=range(low, high + 1))
-    monkeypatch.setattr(proved, "simulate", lambda *_, **__: None)
+    monkeypatch.setattr(dynamics, "simulate", lambda *_, **__: None)
     certificate = Made(named=faked(in_turn(proof, other, proof)))
-    monkeypatch.setattr(proved, "certify", lambda *_, **__: certificate)
-    claim = proved.steps(True)
+    monkeypatch.setattr(dynamics, "certify", lambda *_, **__: certificate)
+    claim = dynamics.proved_counts(True)
     assert claim.violated == (equal < 36)
     assert claim.measured == f"{equal} equal; enclosures up to {high - low + 1} wide"
 
 
 def test_what_balls_cannot_prove_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icl_theory.certified.closed.phase_one_lies_between", lambda K, c: K != 4)
-    claim = proved.phase_one(True)
+    claim = lemmas.phase_one_proved(True)
     assert claim.violated
     assert claim.measured.startswith("not proved at ")
 

@@ -2,7 +2,7 @@
 
 from icl_theory.families.regression import check_bounds, crosscheck
 from icl_theory.papers.paper import Claims, Paper, Reading
-from icl_theory.papers.regression import dynamics, experiments, lemmas, proved, questions
+from icl_theory.papers.regression import dynamics, experiments, lemmas, questions
 from icl_theory.papers.regression.lemmas import ORDERS
 
 ORDER = "the order of magnitude, from the proofs; its constant is fitted on runs from a smaller range of parameters"
@@ -95,10 +95,10 @@ CLAIMS = Claims(
     (lemmas.lemma_1_identity, lemmas.direct_sums, lemmas.lemma_1_samples, dynamics.laws, dynamics.derivatives,
      dynamics.reductions, lemmas.lemma_1_envelope, lemmas.lemma_1_degenerate, lemmas.lemma_2_identity,
      lemmas.lemma_2_signs, lemmas.concentration, *ORDERS.values(), lemmas.phase_one_explicit,
-     proved.phase_one, lemmas.after_phase_one_explicit, lemmas.theorem_1_explicit, lemmas.proposition_1,
-     dynamics.closed_counts, proved.steps, dynamics.step_counts, dynamics.skipped_steps, dynamics.flow_solution,
-     dynamics.phase_one, dynamics.total_time, dynamics.regimes, dynamics.papers_rule, dynamics.monotone,
-     dynamics.stable_rates, dynamics.rescaling,
+     lemmas.phase_one_proved, lemmas.after_phase_one_explicit, lemmas.theorem_1_explicit, lemmas.proposition_1,
+     dynamics.closed_counts, dynamics.proved_counts, dynamics.step_counts, dynamics.skipped_steps,
+     dynamics.flow_solution, dynamics.phase_one, dynamics.total_time, dynamics.regimes, dynamics.papers_rule,
+     dynamics.monotone, dynamics.stable_rates, dynamics.rescaling,
      dynamics.embedding, dynamics.tail_law, dynamics.tail_law_finite, dynamics.tail_law_embeddings,
      experiments.phases_of_samples, experiments.cross_terms_of_unequal_tasks, experiments.ends_of_phases,
      experiments.oscillation, experiments.larger_steps, lemmas.conditional_loss, experiments.noisy_tokens,

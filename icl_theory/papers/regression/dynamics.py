@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from icl_theory._validate import Array
+from icl_theory.certified import certify
 from icl_theory.engine import Risk, Trajectory, descend, in_coordinates, largest_stable_eta
 from icl_theory.engine.statement import OURS, Status
 from icl_theory.families.regression import ExchangeableRisk, Features, PopulationRisk, StepCounter, flow_time, tasks
@@ -75,6 +76,23 @@ def _ends(run: Trajectory) -> list[int]:
     """Where the phases of a run end that goes through all of them or ends before."""
     assert run.phases is not None
     return [part[1] if part is not None else int(run.t[-1]) for part in run.phases.values()]
+
+
+@row("step count, proved", OURS, Status.EXACT, "the enclosures, one integer each")
+@common.by_proof
+def proved_counts(quick: bool) -> Found:
+    """the number of steps is the integer that balls enclose, also where the closed form changes its method"""
+    features = (4, 20, 50) if quick else range(2, 61)
+    proofs = [
+        certify(simulate(1.0, 1.0, float(eta), K=K, epsilon=epsilon), states=1).named("steps")
+        for K, epsilon in itertools.product(features, (1e-2, 1e-8))
+        for edge in (27.0 / 64.0 * (K - 1) ** 2 / K, K**2 / 16.0)
+        for eta in (np.nextafter(edge, 0.0), edge, np.nextafter(edge, math.inf))
+    ]
+    equal, wide = sum(each.error == 0.0 for each in proofs), max(len(each.ball) for each in proofs)
+    places = "ηL²Δ² = K²/16 and c = 27/128 and their neighbours"
+    grid = f"{len(proofs)} runs, K = {features[0]}..{features[-1]}, {places}"
+    return Found(equal == len(proofs), grid, f"{equal} equal; enclosures up to {wide} wide")
 
 
 @row(bounds.STEP_COUNT, bound="two-sided")
