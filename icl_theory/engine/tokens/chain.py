@@ -7,9 +7,9 @@ last symbol and weights :math:`w_t = e^{S(X_t, q)}`, attention predicts the law 
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-For each window the means F, A and B of :math:`e^{-\sum y}` times 1, n and :math:`|n|^2`, with sums up to t, are
-carried along. A position with y and :math:`u = y(e_x - P_q)` adds
-:math:`(F, A, B) \to (F,\ A + uF,\ B + 2u^\top A + |u|^2F)\,e^{-y}`. See docs/theory.md, "The recursion".
+For each window the means F, A and B of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2`, with sums up to t,
+are carried along. A position with y and :math:`u = y(e_x - P_q)` adds
+:math:`(F, A, B) \to (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y}`. See docs/theory.md, "The recursion".
 """
 
 from __future__ import annotations
@@ -194,61 +194,52 @@ def _block(
     sums, back = np.empty((2, length, k + 1, C, W, Q * J))
     sums[0, 1:], back[-1, :-1] = 0.0, 0.0
     sums[0, 0] = chains.start[which, :, None]
-    ends = (newest[:, None] == last)[:, :, None] * (0.5 * weights)
+    ends = (newest[:, None] == last)[:, :, None] * weights
     back[-1, -1] = chains.probs[which, None, None] * ends.reshape(W, Q * J)
     still = 1 if sink is not None else 0  # the symbol at this place is the one before
-    _carry_ahead(sums, u, decay, law.swapaxes(2, 3).copy(), still)
-    _carry_back(back, u, decay, law.copy(), still)
+    _carry(sums, u, decay, law.swapaxes(2, 3).copy(), still)
+    _carry(back, u, decay, law.copy(), still, back=True)
 
     (F, A, B), (f, a, b) = ((x[:, 0], x[:, 1:-1], x[:, -1]) for x in (sums, back))
     pull = a * F[:, None]
-    pull += 2.0 * b[:, None] * A
+    pull += b[:, None] * A
     places = range(len(y))
     ahead = [slice(n, n + 1) for n in places[:-1]] + [slice(len(y) - 1, None)]
     found = (
         np.einsum("cwx,cwx->x", b[-1], B[-1]),
         np.stack([np.einsum("tdcwx,dcwx->wx", pull[t], one) for t, one in zip(ahead, u, strict=True)]),
         np.add.reduceat(np.einsum("tdcwx,tdcwx->twx", back, sums), places) * y,
-        np.add.reduceat(np.einsum("tcwx,tcwx->twx", b, F), places) * (2.0 * y),
+        np.add.reduceat(np.einsum("tcwx,tcwx->twx", b, F), places) * y,
         np.einsum("tcwx,tcwx->x", f, F) + np.einsum("tcwx,tcwx->x", b, B),
     )
     return tuple(part.reshape(*part.shape[:-1], Q, J).sum(axis=-1) for part in found)
 
 
-def _carry_ahead(sums: Array, u: Array, decay: Array, law: Array, still: int) -> None:
-    """Fill in (F, A, B) after each position, given those before the first one in ``sums[0]``."""
-    C, others, k, _ = law.shape
-    for t in range(len(sums)):
-        at = min(t, len(u) - 1)
-        if t and t == still:
-            sums[t] = sums[t - 1]
-        elif t:
-            before = sums[t - 1].reshape(-1, C, k, others, sums.shape[-1]).swapaxes(2, 3)
-            np.matmul(law, before, out=sums[t].reshape(-1, C, others, k, sums.shape[-1]))
-        F, A, B = sums[t, 0], sums[t, 1:-1], sums[t, -1]
-        added = u[at] * F
-        both = A + added
-        B += np.add.reduce(u[at] * (A + both), axis=0)
-        A[...] = both
-        sums[t] *= decay[at]
+def _carry(sums: Array, u: Array, decay: Array, law: Array, still: int, back: bool = False) -> None:
+    """Fill in (F, A, B) after each position, given those before the first one in ``sums[0]``.
 
-
-def _carry_back(back: Array, u: Array, decay: Array, law: Array, still: int) -> None:
-    """Fill in the derivatives by (F, A, B) after each position, given those after the last: transposed steps."""
-    C, others, k, _ = law.shape
-    for t in range(len(back) - 1, 0, -1):
-        at = min(t, len(u) - 1)
-        before = back[t] * decay[at]
-        f, a, b = before[0], before[1:-1], before[-1]
-        added = u[at] * b
-        a += added
-        f += np.add.reduce(u[at] * a, axis=0)
-        a += added
-        if t == still:
-            back[t - 1] = before
-            continue
-        older = back[t - 1].reshape(-1, C, k, others, back.shape[-1]).swapaxes(2, 3)
-        np.matmul(law, before.reshape(-1, C, others, k, back.shape[-1]), out=older)
+    Or ``back`` to the first one the derivatives by them, given those after the last: with F and B exchanged, what a
+    position adds is its own transpose.
+    """
+    (C, others, k, _), at = law.shape, np.minimum(np.arange(len(sums)), len(u) - 1)
+    views = [
+        lambda x: x.reshape(-1, C, k, others, x.shape[-1]).swapaxes(2, 3),
+        lambda x: x.reshape(-1, C, others, k, x.shape[-1]),
+    ]
+    if back:
+        sums, u, at, still = sums[::-1, ::-1], u[:, ::-1], at[::-1], -still % len(sums)
+        views.reverse()
+    for n, t in enumerate(at, 1):
+        moved = np.multiply(sums[n - 1], decay[t], out=None if back else sums[n - 1])
+        F, A, B = moved[0], moved[1:-1], moved[-1]
+        half = 0.5 * u[t] * F
+        A += half
+        B += np.add.reduce(u[t] * A, axis=0)
+        A += half
+        if n == still:
+            sums[n] = moved
+        elif n < len(sums):
+            np.matmul(law, views[0](moved), out=views[1](sums[n]))
 
 
 def _edges(P: Array, last: Symbols) -> Array:
