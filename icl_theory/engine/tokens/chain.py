@@ -407,7 +407,7 @@ class ChainRisk(Risk):
 
     def sampled(self, batch: int, seed: int) -> SampledChainRisk:
         """Return the same loss, of sequences that are drawn at each step."""
-        return SampledChainRisk(self, batch, seed)
+        return SampledChainRisk(self, batch, seed, 8.0 * (self.length + len(self.chains.newest)))
 
 
 class SampledChainRisk(Sampled[ChainRisk]):
@@ -416,41 +416,33 @@ class SampledChainRisk(Sampled[ChainRisk]):
     The softmax is taken of the scores as they come: no formula is shared with `ChainRisk`.
     """
 
-    def __init__(self, risk: ChainRisk, batch: int, seed: int) -> None:
-        self.chains, self.length, self.sink = risk.chains, risk.length, risk.sink
-        super().__init__(risk, batch, seed, 8.0 * (self.length + len(self.chains.newest)))
-
     def _pass(self, params: Array, step: int) -> tuple[Array, Symbols, Array]:
-        chain, symbols, at, attention = self._attend(params, step)
-        k, rows = self.chains.symbols, np.arange(self.batch)[:, None]
-        own = attention[:, -self.length :]
-        place = rows * k + symbols
-        output = np.bincount(place.ravel(), own.ravel(), self.batch * k).reshape(-1, k).astype(np.float64)
-        if self.sink is not None:
-            output = output + attention[:, :1] * self.sink
-        error = output - self.chains.transitions[chain, symbols[:, -1]]
-        along = error[rows, symbols]
-        if self.sink is not None:
-            along = np.column_stack([error @ self.sink, along])
-        # d(½|o - P|²)/d(score of t) = a_t (o - P)·(e_x - o)
-        slope = attention * (along - (error * output).sum(axis=1)[:, None])
-        return 0.5 * (error**2).sum(axis=1), at, slope
+        chain, tokens, at, attention = self._attend(params, step)
+        chains, sink, rows = self.exact.chains, self.exact.sink, np.arange(self.batch)[:, None]
+        values = np.vstack([np.eye(chains.symbols), *([] if sink is None else [sink])])
+        places = rows * len(values) + tokens
+        share = np.bincount(places.ravel(), attention.ravel(), self.batch * len(values))
+        output = share.reshape(self.batch, -1) @ values
+        error = output - chains.transitions[chain, tokens[:, -1]]
+        # d(½|o - P|²)/d(score of t) = a_t (o - P)·(v_t - o)
+        along = (error @ values.T)[rows, tokens] - (error * output).sum(axis=1)[:, None]
+        return 0.5 * (error**2).sum(axis=1), at, attention * along
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Mean attention of the step's sequences on the windows given the last symbol."""
-        _, symbols, at, attention = self._attend(params, step)
-        often = np.bincount(symbols[:, -1], minlength=self.chains.symbols)
+        _, tokens, at, attention = self._attend(params, step)
+        often = np.bincount(tokens[:, -1], minlength=self.exact.chains.symbols)
         summed = np.bincount(at.ravel(), attention.ravel(), params.size).reshape(params.shape)
         return {"attention": summed / np.maximum(often, 1)}
 
     def _attend(self, params: Array, step: int) -> tuple[Symbols, Symbols, Symbols, Array]:
-        """Chains, (B,), symbols, (B, T), and of each token the number of its score, and the attention."""
-        chain, windows = self.chains.draw(self.generator(step), self.length, self.batch)
-        symbols = windows % self.chains.symbols
-        places = np.arange(self.length)
-        if self.sink is not None:
-            windows, places = np.column_stack([windows[:, 0], windows]), np.arange(self.length + 1)
-        at = windows * self.chains.symbols + symbols[:, -1:]
+        """Chains, (B,), and of each token its symbol, k for the sink, the number of its score and the attention."""
+        k = self.exact.chains.symbols
+        chain, windows = self.exact.chains.draw(self.generator(step), self.exact.length, self.batch)
+        tokens = windows % k
+        if self.exact.sink is not None:
+            windows, tokens = np.column_stack([windows[:, 0], windows]), np.insert(tokens, 0, k, axis=1)
+        at = windows * k + tokens[:, -1:]
         if params.ndim == 3:
-            at += np.minimum(places, len(params) - 1) * params[0].size
-        return chain, symbols, at, softmax(params.ravel()[at])[0]
+            at += np.minimum(np.arange(at.shape[1]), len(params) - 1) * params[0].size
+        return chain, tokens, at, softmax(params.ravel()[at])[0]
