@@ -347,8 +347,8 @@ def test_sampled_prompts_have_the_loss_of_the_counts(law: Any, objective: str) -
     found = np.array([risk.sampled(2000, seed=s).gradient(scores) for s in range(10)])
     z = (found.mean(axis=0) - risk.gradient(scores)) * math.sqrt(10) / np.maximum(found.std(axis=0, ddof=1), 1e-300)
     assert (np.abs(z) < 6.0).all()
-    assert np.array_equal(sampled.prompts(3).kind, risk.sampled(20_000, seed=5).prompts(3).kind)
-    assert not np.array_equal(sampled.prompts(3).kind, sampled.prompts(4).kind)
+    assert np.array_equal(sampled.losses(scores, 3), risk.sampled(20_000, seed=5).losses(scores, 3))
+    assert not np.array_equal(sampled.losses(scores, 3), sampled.losses(scores, 4))
 
 
 def test_attention_is_a_mean_over_prompts() -> None:

@@ -11,7 +11,7 @@ so that the mean of any loss is a sum over a table of the counts. See docs/theor
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.counts import CountLaw, Drawn, Table
+from icl_theory.engine.tokens.counts import CountLaw, Table
 from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
 
 LOSSES = ("log", "square", "logistic")
@@ -128,41 +128,35 @@ class CountRisk(Risk):
     objective: str = "log"
     sink: ArrayLike | None = None
     scale: float = 1.0
+    table: Table = field(init=False, repr=False)  # that of the law, with the sink as one more kind of one token
+    values: Array = field(init=False, repr=False)  # what tokens stand for, (k, V), or (k + 1, V) with the sink
 
     def __post_init__(self) -> None:
         instance("law", self.law, CountLaw, "a law of counts, as IndependentCounts or TwoStateCounts")
         choice("objective", self.objective, LOSSES)
         store(self, scale=number("scale", self.scale))
-        table, seen = self.law.table, self.law.table.counts @ self.law.values
+        table, values = self.law.table, self.law.values
         if self.sink is not None:
             sink = distributions("sink", self.sink)
             if sink.shape != table.truth.shape[1:]:
                 raise refuse("sink", self.sink, f"{table.truth.shape[1]} probabilities, one for each label")
-            store(self, sink=sink)
-            seen = seen + sink
-        if self.objective == "log" and ((seen == 0.0) & (table.truth > 0.0)).any():
+            counts = np.column_stack([table.counts, np.ones(len(table.counts))])
+            table, values = table._replace(counts=counts), np.vstack([values, sink])
+        if self.objective == "log" and ((table.counts @ values == 0.0) & (table.truth > 0.0)).any():
             raise refuse("sink", self.sink, "positive for each label: without tokens it has infinite log loss")
+        store(self, table=table, values=values)
 
     @property
     def initial(self) -> Array:
         """Zero scores, (k, Q), or (k + 1, Q) with a sink."""
-        return np.zeros((len(self._log_values), self.law.queries))
-
-    @cached_property
-    def _log_values(self) -> Array:
-        """Logarithms of what tokens stand for, (k, V), -inf for 0."""
-        values = self.law.values if self.sink is None else np.vstack([self.law.values, self.sink])
-        with np.errstate(divide="ignore"):
-            return np.log(values)
+        return np.zeros((len(self.values), self.law.queries))
 
     @cached_property
     def _parts(self) -> list[tuple[int, Array, Array, Array]]:
         """Rows of the table by query, in parts that stay in the cache: (n,), log-counts (k, n), truth (V, n)."""
-        table, found, most = self.law.table, [], 2**13  # rows at a time
+        table, found, most = self.table, [], 2**13  # rows at a time
         with np.errstate(divide="ignore"):
             log_counts = np.log(table.counts)
-        if self.sink is not None:
-            log_counts = np.column_stack([log_counts, np.zeros(len(log_counts))])
         for query in range(self.law.queries):
             rows = np.flatnonzero(table.query == query)
             for some in np.array_split(rows, 1 + len(rows) // most):
@@ -182,7 +176,7 @@ class CountRisk(Risk):
 
     @cached_property
     def _floor(self) -> float:
-        return _floor(self.objective, self.law.table)
+        return _floor(self.objective, self.table)
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the Bayes-optimal prediction's, without cancellation."""
@@ -195,14 +189,15 @@ class CountRisk(Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> SampledCounts:
         """Return the same model on prompts drawn token by token, ``batch`` at a step, which shares no formula."""
-        tokens = float(self.law.table.counts[0].sum()) + 1.0
-        return SampledCounts(self, batch, seed, tokens * (6.0 + self.law.values.shape[1]))
+        tokens = float(self.table.counts[0].sum())
+        return SampledCounts(self, batch, seed, tokens * (6.0 + self.values.shape[1]))
 
     def _moments(self, scores: Array) -> tuple[float, Array, Array]:
         """Excess, its gradient and the mean attention, (k, Q) both."""
         excess, gradient, attention = 0.0, np.zeros(scores.shape), np.zeros(scores.shape)
         asked = np.zeros(scores.shape[1])
-        log_values = self._log_values.T[:, :, None]
+        with np.errstate(divide="ignore"):
+            log_values = np.log(self.values).T[:, :, None]
         for query, p, log_counts, truth in self._parts:
             log_w = (log_counts + scores[:, query, None]) + log_values  # (V, k, n)
             top = log_w.max(axis=1, keepdims=True)
@@ -237,16 +232,12 @@ class CountRisk(Risk):
 class SampledCounts(Sampled[CountRisk]):
     """Mean loss of softmax attention over a drawn batch."""
 
-    def prompts(self, step: int = 0) -> Drawn:
-        """Return the prompts of one step."""
-        return self.exact.law.draw(self.generator(step), self.batch)
-
     def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        exact, prompts, values = self.exact, self.prompts(step), self.exact.law.values
+        exact, values = self.exact, self.exact.values
+        prompts = exact.law.draw(self.generator(step), self.batch)
         kind = prompts.kind
         if exact.sink is not None:
-            kind = np.column_stack([kind, np.full(len(kind), len(values))])
-            values = np.vstack([values, exact.sink])
+            kind = np.column_stack([kind, np.full(len(kind), len(values) - 1)])
         place, rows = kind * params.shape[1] + prompts.query[:, None], np.arange(len(kind))
         scores = params.ravel()[place]
         weight, log_total = softmax(scores)
