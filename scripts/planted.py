@@ -1087,8 +1087,8 @@ DEBIASED = (
     Fault("pair-moments-with-one-mean", "second moments of heads from products of errors with one mean of two",
           "engine/tokens/heads.py", "products[:, :-1] + products[:, -1:], products", "products[:, :-1], products"),
     Fault("pair-own-gradient", "slope of a product of two heads without the part of tokens that both see",
-          "engine/tokens/cross.py", "own[rows] * _contracted(steep_twice[rows], weights(k), flat_twice[rows]),",
-          "0.0 * own[rows] * _contracted(steep_twice[rows], weights(k), flat_twice[rows]),"),
+          "engine/tokens/cross.py", "own[rows] * _contracted(s1[rows], weights(k), t1[rows]),",
+          "0.0 * own[rows] * _contracted(s1[rows], weights(k), t1[rows]),"),
     Fault("pair-lengths-of-queries", "lengths of queries as in one dimension more", "engine/tokens/gaussian.py",
           "roots_genlaguerre(radii, 0.5 * d - 1.0)", "roots_genlaguerre(radii, 0.5 * d - 0.5)"),
 )  # fmt: skip
