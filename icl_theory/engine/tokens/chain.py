@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import (
-    LARGEST,
     Array,
     distributions,
     instance,
@@ -32,7 +31,7 @@ from icl_theory._validate import (
     real_array,
     refuse,
 )
-from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.risk import ColumnGradients, Risk, Started
 from icl_theory.engine.tokens.sampled import Sampled, chosen, softmax
 from icl_theory.engine.tokens.square import capped, rule_error
 from icl_theory.memory import check_fits
@@ -81,27 +80,24 @@ class Chains:
         probs: ArrayLike | None = None,
         start: ArrayLike | None = None,
     ) -> None:
-        P = real_array("transitions", transitions, 2 if np.ndim(transitions) == 2 else 3, most=LARGEST)
-        P = P if P.ndim == 3 else P[None]
-        C, k = P.shape[:2]
-        if P.shape[2] != k or k < 2 or not C:
-            raise refuse("transitions", np.shape(transitions), "of shape (k, k) or (C, k, k) with k >= 2")
-        self.transitions, self.symbols = distributions("transitions", P), k
+        P = distributions("transitions", transitions)
+        if P.ndim not in (2, 3) or P.shape[-2] != P.shape[-1] or P.shape[-1] < 2:
+            raise refuse("transitions", P.shape, "of shape (k, k) or (C, k, k) with k >= 2")
+        self.transitions = P = P.reshape(-1, *P.shape[-2:])
+        C, self.symbols = P.shape[:2]
         self.window = integer("window", window, minimum=1)
         self.probs = np.full(C, 1.0 / C) if probs is None else probabilities("probs", probs, C)
+        k = self.symbols
         check_fits("window", self.window, 32.0 * C * k * math.exp(min(self.window * math.log(k), 600.0)))
-        self.newest = np.arange(k**self.window) % k
-        law = np.stack([_stationary(P) for P in self.transitions]) if start is None else self._given(start)
-        while law.shape[1] < len(self.newest):
-            law = (law.reshape(C, -1, k, 1) * self.transitions[:, None]).reshape(C, -1)
-        self.start = law
-
-    def _given(self, start: ArrayLike) -> Array:
-        law = real_array("start", start, 1 if np.ndim(start) == 1 else 2, most=LARGEST)
-        C, k, W = len(self.probs), self.symbols, len(self.newest)
+        W = k**self.window
+        self.newest = np.arange(W) % k
+        law = np.stack([_stationary(each) for each in P]) if start is None else distributions("start", start)
         if law.shape not in ((W,), (C, W), (k,), (C, k)):
             raise refuse("start", law.shape, f"of shape {(W,)} or {(C, W)}, or {k} in place of {W}")
-        return np.broadcast_to(distributions("start", law), (C, law.shape[-1])).copy()
+        law = np.broadcast_to(law, (C, law.shape[-1]))
+        while law.shape[1] < W:
+            law = (law.reshape(C, -1, k, 1) * P[:, None]).reshape(C, -1)
+        self.start = law
 
     def last(self, length: int) -> Array:
         """Probability that a sequence of a length follows a chain and ends in a symbol, (C, k)."""
@@ -273,7 +269,7 @@ def _nodes(log_w: Array, length: int, step: float, first: float = -3.5, last: fl
     return x - left - most[:, None], step * (1.0 + left)
 
 
-class ChainRisk(Risk):
+class ChainRisk(Started, Risk):
     r"""The exact loss :math:`\tfrac12 E|o - P_q|^2` of softmax attention over Markov chains, trained in its scores.
 
     The loss is that of predicting :math:`P_q`; `Chains.irreducible` is not in it. `icl_theory.engine.Pullback`
@@ -339,16 +335,11 @@ class ChainRisk(Risk):
             raise refuse("sink", sink, f"{k} probabilities, one for each symbol")
         front = int(sink is not None)
         found = np.zeros((2, *shape) if front else shape) if scores is None else scores
-        self._initial = real_array("scores", found, 2 if np.ndim(found) == 2 else 3)
-        *places, W, k = self._initial.shape
+        self.start = real_array("scores", found, 2 if np.ndim(found) == 2 else 3)
+        *places, W, k = self.start.shape
         if (W, k) != shape or not (1 + front <= places[0] <= self.length + front if places else not front):
             allowed = f"({1 + front} to {self.length + front}, {shape[0]}, {shape[1]})"
             raise refuse("scores", (*places, W, k), "of shape " + (allowed if front else f"{shape} or {allowed}"))
-
-    @property
-    def initial(self) -> Array:
-        """The scores at step 0."""
-        return self._initial
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient."""
@@ -381,7 +372,7 @@ class ChainRisk(Risk):
     @property
     def column_gradients(self) -> ColumnGradients | None:
         """Gradients of single columns: each last symbol has a loss of its own. None for scores by position."""
-        if self._initial.ndim == 3:
+        if self.start.ndim == 3:
             return None
         return lambda columns, which: self._moments(columns, which).gradient
 
