@@ -32,7 +32,7 @@ from icl_theory._validate import (
     refuse,
 )
 from icl_theory.engine.risk import ColumnGradients, Risk, Started
-from icl_theory.engine.tokens.sampled import Sampled, chosen, softmax
+from icl_theory.engine.tokens.sampled import Pass, Sampled, chosen, softmax
 from icl_theory.engine.tokens.square import capped, rule_error
 from icl_theory.memory import check_fits
 
@@ -396,42 +396,35 @@ class ChainRisk(Started, Risk):
         """Expected attention on the windows given the last symbol, of the shape of the scores."""
         return {"attention": self.attention(params)}
 
-    def sampled(self, batch: int, seed: int) -> SampledChainRisk:
+    def sampled(self, batch: int, seed: int) -> Sampled:
         """Return the same loss, of sequences that are drawn at each step."""
-        return SampledChainRisk(self, batch, seed, 8.0 * (self.length + len(self.chains.newest)))
+        size = 8.0 * (self.length + len(self.chains.newest))
+        return Sampled(self.start, self._drawn, batch, seed, size, self._seen)
 
-
-class SampledChainRisk(Sampled[ChainRisk]):
-    r"""Mean of :math:`\tfrac12|o - P_q|^2` over sequences, drawn anew at each step; made by `ChainRisk.sampled`.
-
-    The softmax is taken of the scores as they come: no formula is shared with `ChainRisk`.
-    """
-
-    def _pass(self, params: Array, step: int) -> tuple[Array, Symbols, Array]:
-        chain, tokens, at, attention = self._attend(params, step)
-        chains, sink, rows = self.exact.chains, self.exact.sink, np.arange(self.batch)[:, None]
-        values = np.vstack([np.eye(chains.symbols), *([] if sink is None else [sink])])
-        places = rows * len(values) + tokens
-        share = np.bincount(places.ravel(), attention.ravel(), self.batch * len(values))
-        output = share.reshape(self.batch, -1) @ values
-        error = output - chains.transitions[chain, tokens[:, -1]]
+    def _drawn(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
+        """Losses of sequences, by the softmax of scores as they come: no formula is shared with the integral."""
+        chain, tokens, at, attention = self._attend(params, rng, B)
+        values = np.vstack([np.eye(self.chains.symbols), *([] if self.sink is None else [self.sink])])
+        rows = np.arange(B)[:, None]
+        share = np.bincount((rows * len(values) + tokens).ravel(), attention.ravel(), B * len(values))
+        output = share.reshape(B, -1) @ values
+        error = output - self.chains.transitions[chain, tokens[:, -1]]
         # d(½|o - P|²)/d(score of t) = a_t (o - P)·(v_t - o)
         along = (error @ values.T)[rows, tokens] - (error * output).sum(axis=1)[:, None]
         return 0.5 * (error**2).sum(axis=1), at, attention * along
 
-    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Mean attention of the step's sequences on the windows given the last symbol."""
-        _, tokens, at, attention = self._attend(params, step)
-        often = np.bincount(tokens[:, -1], minlength=self.exact.chains.symbols)
+    def _seen(self, params: Array, rng: np.random.Generator, B: int) -> dict[str, Array]:
+        """Mean attention of sequences on the windows given the last symbol."""
+        _, tokens, at, attention = self._attend(params, rng, B)
+        often = np.bincount(tokens[:, -1], minlength=self.chains.symbols)
         summed = np.bincount(at.ravel(), attention.ravel(), params.size).reshape(params.shape)
         return {"attention": summed / np.maximum(often, 1)}
 
-    def _attend(self, params: Array, step: int) -> tuple[Symbols, Symbols, Symbols, Array]:
+    def _attend(self, params: Array, rng: np.random.Generator, B: int) -> tuple[Symbols, Symbols, Symbols, Array]:
         """Chains, (B,), and of each token its symbol, k for the sink, the number of its score and the attention."""
-        k = self.exact.chains.symbols
-        chain, windows = self.exact.chains.draw(self.generator(step), self.exact.length, self.batch)
+        k, (chain, windows) = self.chains.symbols, self.chains.draw(rng, self.length, B)
         tokens = windows % k
-        if self.exact.sink is not None:
+        if self.sink is not None:
             windows, tokens = np.column_stack([windows[:, 0], windows]), np.insert(tokens, 0, k, axis=1)
         at = windows * k + tokens[:, -1:]
         if params.ndim == 3:

@@ -31,7 +31,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.counts import CountLaw, Table
-from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
+from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
 
 LOSSES = ("log", "square", "logistic")
 
@@ -187,10 +187,10 @@ class CountRisk(Risk):
         excess, _, attention = self._moments(params)
         return {"excess": np.asarray(excess), "attention": attention}
 
-    def sampled(self, batch: int, seed: int = 0) -> SampledCounts:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the same model on prompts drawn token by token, ``batch`` at a step, which shares no formula."""
         tokens = float(self.table.counts[0].sum())
-        return SampledCounts(self, batch, seed, tokens * (6.0 + self.values.shape[1]))
+        return Sampled(self.initial, self._drawn, batch, seed, tokens * (6.0 + self.values.shape[1]))
 
     def _moments(self, scores: Array) -> tuple[float, Array, Array]:
         """Excess, its gradient and the mean attention, (k, Q) both."""
@@ -228,31 +228,26 @@ class CountRisk(Risk):
         q = np.exp(log_q)
         return excess_loss("log", log_q, q, truth), self.scale * o * (q - truth)
 
-
-class SampledCounts(Sampled[CountRisk]):
-    """Mean loss of softmax attention over a drawn batch."""
-
-    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        exact, values = self.exact, self.exact.values
-        prompts = exact.law.draw(self.generator(step), self.batch)
+    def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
+        prompts, values = self.law.draw(rng, batch), self.values
         kind = prompts.kind
-        if exact.sink is not None:
+        if self.sink is not None:
             kind = np.column_stack([kind, np.full(len(kind), len(values) - 1)])
         place, rows = kind * params.shape[1] + prompts.query[:, None], np.arange(len(kind))
         scores = params.ravel()[place]
         weight, log_total = softmax(scores)
-        if exact.objective == "log":
+        if self.objective == "log":
             with np.errstate(divide="ignore"):
                 right, log_right = softmax(scores + np.log(values[kind, prompts.target[:, None]]))
             return log_total - log_right, place, weight - right
         v = values[kind]
         o = np.einsum("bn,bnv->bv", weight, v)
         answer = np.eye(v.shape[2])[prompts.target]
-        if exact.objective == "square":
+        if self.objective == "square":
             losses, slope = 0.5 * np.sum((o - answer) ** 2, axis=1), o - answer
         else:
-            q, log_sum = softmax(exact.scale * o)
-            losses, slope = log_sum - exact.scale * o[rows, prompts.target], exact.scale * (q - answer)
+            q, log_sum = softmax(self.scale * o)
+            losses, slope = log_sum - self.scale * o[rows, prompts.target], self.scale * (q - answer)
         return losses, place, weight * np.einsum("bnv,bv->bn", v - o[:, None], slope)
 
 

@@ -14,7 +14,7 @@ from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.tokens.cross import product
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
-from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
+from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,20 +211,15 @@ class GaussianHeadsRisk(Started, Risk):
             found.append((weight, r * X, HeadsRisk(tokens, len(self.start) // 2)))
         return tuple(found)
 
-    def sampled(self, batch: int, seed: int = 0) -> SampledHeads:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts."""
-        return SampledHeads(self, batch, seed, self.N * (self.d + 4.0 * len(self.start)))
+        return Sampled(self.start, self._drawn, batch, seed, self.N * (self.d + 4.0 * len(self.start)))
 
-
-class SampledHeads(Sampled[GaussianHeadsRisk]):
-    """Mean of ½(Σ μ_h o_h - y)² over prompts: inputs, tasks and labels drawn as `GaussianHeadsRisk` says."""
-
-    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        (output, omega), rng = np.split(params, 2), self.generator(step)
-        d, N, B = self.exact.d, self.exact.N, self.batch
+    def _drawn(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
+        (output, omega), d, N = np.split(params, 2), self.d, self.N
         x, beta = rng.normal(size=(B, N + 1, d)), rng.normal(size=(B, d))
         y = np.einsum("bnd,bd->bn", x, beta)
-        labels = y[:, :-1] + self.exact.noise * rng.normal(size=(B, N))
+        labels = y[:, :-1] + self.noise * rng.normal(size=(B, N))
         scores = np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1])
         attention, _ = softmax(omega[:, None, None] * scores)
         means = np.einsum("hbn,bn->hb", attention, labels)

@@ -24,7 +24,7 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
+from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
 from icl_theory.engine.tokens.square import Count, Moments, change_along, rule_error, trapezoid
 from icl_theory.engine.tokens.square import moments as integrate
 from icl_theory.memory import check_fits
@@ -260,10 +260,10 @@ class TokenRisk(Risk):
         reach = float(np.abs(trapezoid(self._columns(scores), self.counts).log_s).max())
         return rule_error(step) * loss + 2.0**-52 * (16.0 + reach) * alike
 
-    def sampled(self, batch: int, seed: int = 0) -> SampledTokens:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts: tokens are drawn, and softmax is applied to them as they come."""
         tokens = sum(count.number for count in self.counts)
-        return SampledTokens(self, batch, seed, tokens * (6.0 + self.errors.shape[2]))
+        return Sampled(self.initial, self._drawn, batch, seed, tokens * (6.0 + self.errors.shape[2]))
 
     def _columns(self, params: Array) -> Array:
         return params.reshape(len(self.probs), -1)
@@ -277,23 +277,19 @@ class TokenRisk(Risk):
 
         return integrate(self._columns(params), self.probs[:, None], self.own, self.counts, form, step)
 
-
-class SampledTokens(Sampled[TokenRisk]):
-    """Mean of ½|o - y|² over a batch of prompts, o the average of their values; made by `TokenRisk.sampled`."""
-
-    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        rng, exact, nodes, missing = self.generator(step), self.exact, [], []
-        query = rng.choice(len(exact.asked), self.batch, p=exact.asked)[:, None]
-        for size, rows, each in exact.counts:
-            probs, shape = exact.probs[rows], (self.batch, int(size))
+    def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
+        nodes, missing = [], []
+        query = rng.choice(len(self.asked), batch, p=self.asked)[:, None]
+        for size, rows, each in self.counts:
+            probs, shape = self.probs[rows], (batch, int(size))
             nodes.append(rows.start + rng.choice(len(probs), shape, p=probs))
-            kept = rng.integers(1, int(size) + 1, self.batch) if each else np.full(self.batch, size)
+            kept = rng.integers(1, int(size) + 1, batch) if each else np.full(batch, size)
             missing.append(np.arange(int(size)) >= kept[:, None])
         node = np.concatenate(nodes, axis=1)
-        noises = np.sqrt(exact.spread)[node, query] * rng.normal(size=node.shape)
-        place = node * len(exact.asked) + query
+        noises = np.sqrt(self.spread)[node, query] * rng.normal(size=node.shape)
+        place = node * len(self.asked) + query
         weight, _ = softmax(np.where(np.concatenate(missing, axis=1), -np.inf, params.ravel()[place]))
-        values = exact.errors[query, node]
+        values = self.errors[query, node]
         error, noise = np.einsum("bn,bnd->bd", weight, values), np.einsum("bn,bn->b", weight, noises)
         squared = np.einsum("bd,bd->b", error, error) + noise**2
         pull = np.einsum("bnd,bd->bn", values, error) + noises * noise[:, None] - squared[:, None]
