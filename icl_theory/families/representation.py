@@ -15,8 +15,6 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Later, Number, Whole, Word, label_noise, learning_rate, parameter
 
-SEES = ("all", "labelled")
-
 
 @dataclass(frozen=True, eq=False)
 class DictionaryRisk(Started, Risk):
@@ -159,7 +157,7 @@ class Representation(Family):
     m: int = parameter(8, kind=Whole(maximum=500), symbol="m", tex="m", meaning="dimension of representations")
     N: int = parameter(4, kind=Whole(maximum=500), symbol="N", tex="N", meaning="labels in a prompt")
     heads: int = parameter(4, kind=Whole(maximum=64), symbol="H", tex="H", meaning="number of heads")
-    sees: str = parameter("all", kind=Word(words=SEES), meaning="tokens that softmax runs over")
+    sees: str = parameter("all", kind=Word(words=("all", "labelled")), meaning="tokens that softmax runs over")
     noise: float = label_noise(0.3, 1e6)
     start: float = parameter(0.5, kind=Number(maximum=10.0), meaning="size of the parameters at step 0")
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of representations and start")

@@ -130,6 +130,7 @@ class CountRisk(Risk):
     scale: float = 1.0
     table: Table = field(init=False, repr=False)  # that of the law, with the sink as one more kind of one token
     values: Array = field(init=False, repr=False)  # what tokens stand for, (k, V), or (k + 1, V) with the sink
+    least: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         instance("law", self.law, CountLaw, "a law of counts, as IndependentCounts or TwoStateCounts")
@@ -144,7 +145,7 @@ class CountRisk(Risk):
             table, values = table._replace(counts=counts), np.vstack([values, sink])
         if self.objective == "log" and ((table.counts @ values == 0.0) & (table.truth > 0.0)).any():
             raise refuse("sink", self.sink, "positive for each label: without tokens it has infinite log loss")
-        store(self, table=table, values=values)
+        store(self, table=table, values=values, least=_floor(self.objective, table))
 
     @property
     def initial(self) -> Array:
@@ -172,11 +173,7 @@ class CountRisk(Risk):
 
     def floor(self) -> float:
         """Loss of the Bayes-optimal prediction."""
-        return self._floor
-
-    @cached_property
-    def _floor(self) -> float:
-        return _floor(self.objective, self.table)
+        return self.least
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the Bayes-optimal prediction's, without cancellation."""

@@ -124,7 +124,9 @@ def _integrated(
     poisson = np.exp(log_poisson(k, radius))
     k, poisson = k[poisson > rare**2], poisson[poisson > rare**2]
     points = most + 128
-    kept = _kept(points, others, radius)
+    # points on the upper half of the circle at which the function is above e^-60 of its largest
+    reach = min(60.0 / ((others - 1) * radius), 2.0) if others > 1 else 2.0
+    kept = np.arange(min(math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi)), points // 2) + 1)
     check_fits("tokens", most, 24.0 * (len(kept) + BLOCK) * len(k) + 64.0 * BLOCK * len(kept))
     roots = np.exp(2j * np.pi / points * np.arange(points))
     there = np.unique(free)
@@ -152,13 +154,6 @@ def _integrated(
         sums[2] += np.sum(weight * left * change, axis=0)
         sums[3] += np.sum(weight * left * rest[:, None] * (1.0 - missing), axis=0)
     return sums
-
-
-def _kept(points: int, others: int, radius: float, far: float = 60.0) -> NDArray[np.intp]:
-    """Numbers of the points on the upper half of the circle where the function is above e^-far of its largest."""
-    reach = min(far / ((others - 1) * radius), 2.0) if others > 1 else 2.0
-    kept = np.arange(math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi)) + 1)
-    return kept[2 * kept <= points]
 
 
 def _products(gone: Array, slope: Array, turn: Array, P: int, S: int) -> tuple[Array, Array]:

@@ -257,16 +257,13 @@ class TokenRisk(Risk):
             float(self.asked @ self.moments(scores, step=step, errors=errors).loss)
             for errors in (self.errors, np.abs(self.errors))
         )
-        reach = float(np.abs(trapezoid(self._columns(scores), self.counts).log_s).max())
+        reach = float(np.abs(trapezoid(scores.reshape(self.own.shape), self.counts).log_s).max())
         return rule_error(step) * loss + 2.0**-52 * (16.0 + reach) * alike
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts: tokens are drawn, and softmax is applied to them as they come."""
         tokens = sum(count.number for count in self.counts)
         return Sampled(self.initial, self._drawn, batch, seed, tokens * (6.0 + self.errors.shape[2]))
-
-    def _columns(self, params: Array) -> Array:
-        return params.reshape(len(self.probs), -1)
 
     def moments(self, params: Array, step: float = 0.2, errors: Array | None = None) -> Moments:
         """Moments of all queries, unchecked; with ``errors`` of the nodes other than the risk's."""
@@ -275,7 +272,8 @@ class TokenRisk(Risk):
         def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
             np.matmul(E[queries], np.matmul(E[queries][:, rows].swapaxes(1, 2), z), out=product)
 
-        return integrate(self._columns(params), self.probs[:, None], self.own, self.counts, form, step)
+        scores = params.reshape(self.own.shape)
+        return integrate(scores, self.probs[:, None], self.own, self.counts, form, step)
 
     def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
         nodes, missing = [], []
