@@ -21,16 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import (
-    Array,
-    distributions,
-    instance,
-    integer,
-    number,
-    probabilities,
-    real_array,
-    refuse,
-)
+from icl_theory._validate import Array, distributions, instance, integer, number, probabilities, real_array, refuse
 from icl_theory.engine.risk import ColumnGradients, Risk, Started
 from icl_theory.engine.tokens.sampled import Pass, Sampled, chosen, softmax
 from icl_theory.engine.tokens.square import capped, rule_error

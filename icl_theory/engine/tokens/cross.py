@@ -17,16 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.tokens.square import (
-    LATEST,
-    Count,
-    balanced,
-    capped,
-    log_mean,
-    mixed,
-    summed,
-    trapezoid,
-)
+from icl_theory.engine.tokens.square import LATEST, Count, balanced, capped, log_mean, mixed, summed, trapezoid
 
 
 def product(

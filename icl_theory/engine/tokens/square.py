@@ -66,9 +66,7 @@ def _powers(mean: Array, log: Array, n: float, order: int, scale: Array | float 
     power = np.exp(np.maximum(power, LEAST, out=power), out=power)
     power *= there
     power *= scale
-    factors = [1.0]
-    for k in range(order):
-        factors.append(factors[-1] * (n - k))
+    factors = [math.prod(n - j for j in range(k)) for k in range(order + 1)]
     powers = [np.zeros_like(log)] * (order - highest)
     for k in range(highest, 0, -1):
         powers.append(power * factors[k])
@@ -124,16 +122,14 @@ def moments(
     log_w = log_w.real
     there = np.isfinite(log_w)
     log_w = capped(log_w)
-    absent: list[Array | None] = [None] * len(counts)
-    if not there.all():
-        absent = [(probs[count.rows] * ~there[count.rows]).sum(axis=0) for count in counts]
+    absent = [(probs[count.rows] * ~there[count.rows]).sum(axis=0) for count in counts]
     probs = probs * there
     nodes = _trimmed(trapezoid(log_w, counts, step), log_w, probs, counts)
     parts, order = [], np.argsort(-nodes.counts, kind="stable")
     for queries in _alike(nodes.counts, order, len(log_w)):
         here = slice(0, nodes.counts[queries[0]])
         scores, chances, squares = (array.T[queries] for array in (log_w, probs, own))
-        gone = [None if each is None else each[queries, None] for each in absent]
+        gone = [each[queries, None] for each in absent]
         turned = None if turn is None else turn.T[queries, :, None]
         rule = nodes.log_s[here], nodes.weights[here]
         parts.append(_block(scores, turned, chances, squares, gone, counts, *rule, partial(form, queries)))
@@ -223,7 +219,7 @@ def summed(weights: Derivative, single: Sequence[Array], pairs: Sequence[Sequenc
 
 
 def _block(
-    log_w: Array, turn: Array | None, probs: Array, own: Array, absent: Sequence[Array | None],
+    log_w: Array, turn: Array | None, probs: Array, own: Array, absent: Sequence[Array],
     counts: Sequence[Count], log_s: Array, jacobian: Array, form: Callable[[slice, Array, Array], object],
 ) -> Moments:  # fmt: skip
     """Integrate some queries, one a row of each array; ``absent`` nodes of each kind never occur, (q, 1)."""
@@ -280,7 +276,7 @@ def _block(
     return Moments(loss, 0.5 * balanced(*joined), np.concatenate(attention, axis=1))
 
 
-def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Array | None) -> tuple[Array, Array]:
+def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Array) -> tuple[Array, Array]:
     """Return G of a kind, and ln G to an absolute error far below 1/N, also where G is nearly 1.
 
     ``decay`` is e^(-y), (q, C, J), and ``minus`` is -y, whose first columns are overwritten.
@@ -288,9 +284,7 @@ def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Ar
     mean = weighted(probs, decay, rows)
     log: Array = np.log(np.maximum(mean, 1e-300))
     early = minus[:, rows, : np.count_nonzero((mean > 0.5).any(axis=0))]  # G falls along the nodes
-    near_one = weighted(probs[:, rows], np.expm1(early, out=early))
-    if absent is not None:
-        near_one -= absent
+    near_one = weighted(probs[:, rows], np.expm1(early, out=early)) - absent
     log[:, : near_one.shape[1]] = log_mean(mean[:, : near_one.shape[1]], near_one)
     return mean, log
 
