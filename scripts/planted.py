@@ -69,7 +69,8 @@ FOR_THE_AUDIT = (
           'rise = 2.0 * np.einsum("mk,mk->k", residual', 'rise = 1.0 * np.einsum("mk,mk->k", residual'),
     # finite prompts
     Fault("n-minus-one", "N² instead of N(N-1) in the integral", _T,
-          "factors[-1] * (n - k)", "factors[-1] * (n - k * (k > 1))", "regression/test_one_query.py"),
+          "math.prod((n - j for j in range(k))", "math.prod((n - j * (j > 1) for j in range(k))",
+          "regression/test_one_query.py"),
     Fault("phi-power", "φ^(N-k+1) instead of φ^(N-k) in the integral", _T,
           "power = log * (n - highest)\n", "power = log * (n - highest + 1)\n", "regression/test_one_query.py"),
     Fault("own-gradient", "a term of the gradient of tokens counted twice missing", _T,

@@ -66,7 +66,7 @@ def _powers(mean: Array, log: Array, n: float, order: int, scale: Array | float 
     power = np.exp(np.maximum(power, LEAST, out=power), out=power)
     power *= there
     power *= scale
-    factors = [math.prod(n - j for j in range(k)) for k in range(order + 1)]
+    factors = [math.prod((n - j for j in range(k)), start=1.0) for k in range(order + 1)]
     powers = [np.zeros_like(log)] * (order - highest)
     for k in range(highest, 0, -1):
         powers.append(power * factors[k])
