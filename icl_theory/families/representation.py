@@ -10,12 +10,10 @@ import numpy as np
 
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.risk import Risk, Started
-from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
+from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Later, Number, Whole, Word, label_noise, learning_rate, parameter
-
-SEES = ("all", "labelled")
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +76,9 @@ class DictionaryRisk(Started, Risk):
         """Distance of the coefficients from those of ridge regression."""
         return {"off": np.asarray(np.linalg.norm(self.coefficients(params) - self.ridge))}
 
-    def sampled(self, batch: int, seed: int = 0) -> SampledDictionary:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts, which answers all queries of each from its labels."""
-        return SampledDictionary(self, batch, seed, 4.0 * self.start.size)
+        return Sampled(self.start, self._drawn, batch, seed, 4.0 * self.start.size)
 
     def _loss(self, b: Array) -> float:
         errors = np.sum((self._first @ b - self.Z) ** 2) + self.noise**2 * np.sum(b**2)
@@ -99,23 +97,18 @@ class DictionaryRisk(Started, Risk):
         weight = np.exp(scores - scores.max(axis=1, keepdims=True))
         return params[:, 0], weight / weight.sum(axis=1, keepdims=True)
 
-
-class SampledDictionary(Sampled[DictionaryRisk]):
-    """Mean of ½|y - f|²/K over a batch of tasks and noisy labels; made by `DictionaryRisk.sampled`."""
-
-    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        exact, rng = self.exact, self.generator(step)
-        truth = rng.normal(size=(self.batch, len(exact.Z))) @ exact.Z
-        labels = np.zeros((self.batch, exact.seen))  # none beyond N
-        labels[:, : exact.labelled] = truth[:, : exact.labelled]
-        labels[:, : exact.labelled] += exact.noise * rng.normal(size=(self.batch, exact.labelled))
-        output, scores = params[:, 0, None], params[:, 1:].reshape(len(params), exact.seen, -1)
+    def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
+        truth = rng.normal(size=(batch, len(self.Z))) @ self.Z
+        labels = np.zeros((batch, self.seen))  # none beyond N
+        labels[:, : self.labelled] = truth[:, : self.labelled]
+        labels[:, : self.labelled] += self.noise * rng.normal(size=(batch, self.labelled))
+        output, scores = params[:, 0, None], params[:, 1:].reshape(len(params), self.seen, -1)
         attention, _ = softmax(scores.swapaxes(1, 2))  # (H, K, M)
         heads = np.einsum("hkm,bm->bhk", attention, labels)
         missed = np.sum(output * heads, axis=1) - truth
         back = missed[:, None] / truth.shape[1]
         turn = (output * back)[..., None] * attention * (labels[:, None, None] - heads[..., None])
-        by_score = turn.swapaxes(2, 3).reshape(self.batch, len(params), -1)
+        by_score = turn.swapaxes(2, 3).reshape(batch, len(params), -1)
         slopes = np.concatenate([np.sum(back * heads, axis=2)[..., None], by_score], axis=2)
         return 0.5 * np.mean(missed**2, axis=1), np.arange(params.size).reshape(params.shape), slopes
 
@@ -164,7 +157,7 @@ class Representation(Family):
     m: int = parameter(8, kind=Whole(maximum=500), symbol="m", tex="m", meaning="dimension of representations")
     N: int = parameter(4, kind=Whole(maximum=500), symbol="N", tex="N", meaning="labels in a prompt")
     heads: int = parameter(4, kind=Whole(maximum=64), symbol="H", tex="H", meaning="number of heads")
-    sees: str = parameter("all", kind=Word(words=SEES), meaning="tokens that softmax runs over")
+    sees: str = parameter("all", kind=Word(words=("all", "labelled")), meaning="tokens that softmax runs over")
     noise: float = label_noise(0.3, 1e6)
     start: float = parameter(0.5, kind=Number(maximum=10.0), meaning="size of the parameters at step 0")
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of representations and start")

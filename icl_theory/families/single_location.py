@@ -14,7 +14,7 @@ from icl_theory.engine import Risk, Trajectory, in_coordinates
 from icl_theory.engine.risk import Started
 from icl_theory.engine.tokens.gaussian import normal, reach_of
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
-from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
+from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
 from icl_theory.families import Column, Family, Later, Number, Whole, Word, parameter
 from icl_theory.families.parameters import Fraction, label_noise, learning_rate
 from icl_theory.memory import check_fits
@@ -34,9 +34,32 @@ class LocationRisk(Started, Risk):
         """Return k, v and the bias, (9,), and their derivatives by the parameters, (9, P)."""
         return params @ HELD, HELD.T
 
-    def sampled(self, batch: int, seed: int = 0) -> SampledLocation:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts."""
-        return SampledLocation(self, batch, seed, 12.0 * self.problem.N)
+        return Sampled(self.start, self._drawn, batch, seed, 12.0 * self.problem.N)
+
+    def _drawn(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
+        """Losses of prompts whose tokens are drawn in the four directions."""
+        from scipy.special import erf  # slow to load
+
+        p, rows = self.problem, np.arange(B)
+        tokens = rng.normal(size=(B, p.N, 4))
+        place = np.where(rng.random(B) < p.chance, 0, rng.integers(1, p.N, B))
+        tokens[rows, place] = p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
+        label = tokens[rows, place, 1] + p.noise * rng.normal(size=B)
+        vectors, slopes = self.vectors(params)
+        scores, values = p.scale * tokens @ vectors[:4], tokens @ vectors[4:8]
+        if p.attention == "softmax":
+            weight, _ = softmax(scores / p.scale + vectors[8] * (np.arange(p.N) == 0))
+            pull = weight * (values - np.sum(weight * values, axis=1)[:, None])
+        elif p.attention == "erf":
+            weight, pull = erf(scores), p.scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scores**2)) * values
+        else:
+            weight, pull = scores, p.scale * values
+        error = np.sum(weight * values, axis=1) - label
+        by = [*(np.einsum("bn,bnd->bd", each, tokens) for each in (pull, weight)), pull[:, :1]]
+        back = error[:, None] * np.concatenate(by, axis=1) @ slopes
+        return 0.5 * error**2, np.arange(params.size), back
 
 
 class SeparateRisk(LocationRisk):
@@ -131,32 +154,6 @@ class SoftmaxRisk(LocationRisk):
         """Return the Bayes risk, where it is known: with a spread of 1, as of all other tokens."""
         p = self.problem
         return self.evaluate(p.bayes())[0] if p.spread == 1.0 else 0.5 * p.noise**2
-
-
-class SampledLocation(Sampled[LocationRisk]):
-    """Mean of ½(ŷ - y)² over prompts whose tokens are drawn in the four directions; made by the risks."""
-
-    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        from scipy.special import erf  # slow to load
-
-        p, rng, B = self.exact.problem, self.generator(step), self.batch
-        tokens, rows = rng.normal(size=(B, p.N, 4)), np.arange(B)
-        place = np.where(rng.random(B) < p.chance, 0, rng.integers(1, p.N, B))
-        tokens[rows, place] = p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
-        label = tokens[rows, place, 1] + p.noise * rng.normal(size=B)
-        vectors, slopes = self.exact.vectors(params)
-        scores, values = p.scale * tokens @ vectors[:4], tokens @ vectors[4:8]
-        if p.attention == "softmax":
-            weight, _ = softmax(scores / p.scale + vectors[8] * (np.arange(p.N) == 0))
-            pull = weight * (values - np.sum(weight * values, axis=1)[:, None])
-        elif p.attention == "erf":
-            weight, pull = erf(scores), p.scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scores**2)) * values
-        else:
-            weight, pull = scores, p.scale * values
-        error = np.sum(weight * values, axis=1) - label
-        by = [*(np.einsum("bn,bnd->bd", each, tokens) for each in (pull, weight)), pull[:, :1]]
-        back = error[:, None] * np.concatenate(by, axis=1) @ slopes
-        return 0.5 * error**2, np.arange(params.size), back
 
 
 @dataclass(frozen=True, eq=False)

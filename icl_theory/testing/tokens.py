@@ -45,7 +45,6 @@ def check_tokens(risk: TokenRisk, params: Array, where: str, prompts: int = 5000
 
 def _enumerated(risk: TokenRisk, scores: Array, q: int) -> float:
     """Half the mean square of the error of the attention over all prompts, of query q."""
-    spread = risk.own[:, q] - np.einsum("ud,ud->u", risk.errors[q], risk.errors[q])
     loss, laws = 0.0, []
     for kind, count in zip(risk.kinds, risk.counts, strict=True):
         nodes = range(count.rows.start, count.rows.stop)
@@ -57,5 +56,5 @@ def _enumerated(risk: TokenRisk, scores: Array, q: int) -> float:
         attention = np.exp(scores[at] - scores[at].max())
         attention /= attention.sum()
         error = attention @ risk.errors[q][at]
-        loss += 0.5 * chance * float(error @ error + attention**2 @ spread[at])
+        loss += 0.5 * chance * float(error @ error + attention**2 @ risk.spread[at, q])
     return loss

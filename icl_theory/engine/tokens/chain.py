@@ -7,9 +7,9 @@ last symbol and weights :math:`w_t = e^{S(X_t, q)}`, attention predicts the law 
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-For each window the means F, A and B of :math:`e^{-\sum y}` times 1, n and :math:`|n|^2`, with sums up to t, are
-carried along. A position with y and :math:`u = y(e_x - P_q)` adds
-:math:`(F, A, B) \to (F,\ A + uF,\ B + 2u^\top A + |u|^2F)\,e^{-y}`. See docs/theory.md, "The recursion".
+For each window the means F, A and B of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2`, with sums up to t,
+are carried along. A position with y and :math:`u = y(e_x - P_q)` adds
+:math:`(F, A, B) \to (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y}`. See docs/theory.md, "The recursion".
 """
 
 from __future__ import annotations
@@ -21,19 +21,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import (
-    LARGEST,
-    Array,
-    distributions,
-    instance,
-    integer,
-    number,
-    probabilities,
-    real_array,
-    refuse,
-)
-from icl_theory.engine.risk import ColumnGradients, Risk
-from icl_theory.engine.tokens.sampled import Sampled, chosen, softmax
+from icl_theory._validate import Array, distributions, instance, integer, number, probabilities, real_array, refuse
+from icl_theory.engine.risk import ColumnGradients, Risk, Started
+from icl_theory.engine.tokens.sampled import Pass, Sampled, chosen, softmax
 from icl_theory.engine.tokens.square import capped, rule_error
 from icl_theory.memory import check_fits
 
@@ -81,27 +71,24 @@ class Chains:
         probs: ArrayLike | None = None,
         start: ArrayLike | None = None,
     ) -> None:
-        P = real_array("transitions", transitions, 2 if np.ndim(transitions) == 2 else 3, most=LARGEST)
-        P = P if P.ndim == 3 else P[None]
-        C, k = P.shape[:2]
-        if P.shape[2] != k or k < 2 or not C:
-            raise refuse("transitions", np.shape(transitions), "of shape (k, k) or (C, k, k) with k >= 2")
-        self.transitions, self.symbols = distributions("transitions", P), k
+        P = distributions("transitions", transitions)
+        if P.ndim not in (2, 3) or P.shape[-2] != P.shape[-1] or P.shape[-1] < 2:
+            raise refuse("transitions", P.shape, "of shape (k, k) or (C, k, k) with k >= 2")
+        self.transitions = P = P.reshape(-1, *P.shape[-2:])
+        C, self.symbols = P.shape[:2]
         self.window = integer("window", window, minimum=1)
         self.probs = np.full(C, 1.0 / C) if probs is None else probabilities("probs", probs, C)
+        k = self.symbols
         check_fits("window", self.window, 32.0 * C * k * math.exp(min(self.window * math.log(k), 600.0)))
-        self.newest = np.arange(k**self.window) % k
-        law = np.stack([_stationary(P) for P in self.transitions]) if start is None else self._given(start)
-        while law.shape[1] < len(self.newest):
-            law = (law.reshape(C, -1, k, 1) * self.transitions[:, None]).reshape(C, -1)
-        self.start = law
-
-    def _given(self, start: ArrayLike) -> Array:
-        law = real_array("start", start, 1 if np.ndim(start) == 1 else 2, most=LARGEST)
-        C, k, W = len(self.probs), self.symbols, len(self.newest)
+        W = k**self.window
+        self.newest = np.arange(W) % k
+        law = np.stack([_stationary(each) for each in P]) if start is None else distributions("start", start)
         if law.shape not in ((W,), (C, W), (k,), (C, k)):
             raise refuse("start", law.shape, f"of shape {(W,)} or {(C, W)}, or {k} in place of {W}")
-        return np.broadcast_to(distributions("start", law), (C, law.shape[-1])).copy()
+        law = np.broadcast_to(law, (C, law.shape[-1]))
+        while law.shape[1] < W:
+            law = (law.reshape(C, -1, k, 1) * P[:, None]).reshape(C, -1)
+        self.start = law
 
     def last(self, length: int) -> Array:
         """Probability that a sequence of a length follows a chain and ends in a symbol, (C, k)."""
@@ -194,61 +181,52 @@ def _block(
     sums, back = np.empty((2, length, k + 1, C, W, Q * J))
     sums[0, 1:], back[-1, :-1] = 0.0, 0.0
     sums[0, 0] = chains.start[which, :, None]
-    ends = (newest[:, None] == last)[:, :, None] * (0.5 * weights)
+    ends = (newest[:, None] == last)[:, :, None] * weights
     back[-1, -1] = chains.probs[which, None, None] * ends.reshape(W, Q * J)
     still = 1 if sink is not None else 0  # the symbol at this place is the one before
-    _carry_ahead(sums, u, decay, law.swapaxes(2, 3).copy(), still)
-    _carry_back(back, u, decay, law.copy(), still)
+    _carry(sums, u, decay, law.swapaxes(2, 3).copy(), still)
+    _carry(back, u, decay, law.copy(), still, back=True)
 
     (F, A, B), (f, a, b) = ((x[:, 0], x[:, 1:-1], x[:, -1]) for x in (sums, back))
     pull = a * F[:, None]
-    pull += 2.0 * b[:, None] * A
+    pull += b[:, None] * A
     places = range(len(y))
     ahead = [slice(n, n + 1) for n in places[:-1]] + [slice(len(y) - 1, None)]
     found = (
         np.einsum("cwx,cwx->x", b[-1], B[-1]),
         np.stack([np.einsum("tdcwx,dcwx->wx", pull[t], one) for t, one in zip(ahead, u, strict=True)]),
         np.add.reduceat(np.einsum("tdcwx,tdcwx->twx", back, sums), places) * y,
-        np.add.reduceat(np.einsum("tcwx,tcwx->twx", b, F), places) * (2.0 * y),
+        np.add.reduceat(np.einsum("tcwx,tcwx->twx", b, F), places) * y,
         np.einsum("tcwx,tcwx->x", f, F) + np.einsum("tcwx,tcwx->x", b, B),
     )
     return tuple(part.reshape(*part.shape[:-1], Q, J).sum(axis=-1) for part in found)
 
 
-def _carry_ahead(sums: Array, u: Array, decay: Array, law: Array, still: int) -> None:
-    """Fill in (F, A, B) after each position, given those before the first one in ``sums[0]``."""
-    C, others, k, _ = law.shape
-    for t in range(len(sums)):
-        at = min(t, len(u) - 1)
-        if t and t == still:
-            sums[t] = sums[t - 1]
-        elif t:
-            before = sums[t - 1].reshape(-1, C, k, others, sums.shape[-1]).swapaxes(2, 3)
-            np.matmul(law, before, out=sums[t].reshape(-1, C, others, k, sums.shape[-1]))
-        F, A, B = sums[t, 0], sums[t, 1:-1], sums[t, -1]
-        added = u[at] * F
-        both = A + added
-        B += np.add.reduce(u[at] * (A + both), axis=0)
-        A[...] = both
-        sums[t] *= decay[at]
+def _carry(sums: Array, u: Array, decay: Array, law: Array, still: int, back: bool = False) -> None:
+    """Fill in (F, A, B) after each position, given those before the first one in ``sums[0]``.
 
-
-def _carry_back(back: Array, u: Array, decay: Array, law: Array, still: int) -> None:
-    """Fill in the derivatives by (F, A, B) after each position, given those after the last: transposed steps."""
-    C, others, k, _ = law.shape
-    for t in range(len(back) - 1, 0, -1):
-        at = min(t, len(u) - 1)
-        before = back[t] * decay[at]
-        f, a, b = before[0], before[1:-1], before[-1]
-        added = u[at] * b
-        a += added
-        f += np.add.reduce(u[at] * a, axis=0)
-        a += added
-        if t == still:
-            back[t - 1] = before
-            continue
-        older = back[t - 1].reshape(-1, C, k, others, back.shape[-1]).swapaxes(2, 3)
-        np.matmul(law, before.reshape(-1, C, others, k, back.shape[-1]), out=older)
+    Or ``back`` to the first one the derivatives by them, given those after the last: with F and B exchanged, what a
+    position adds is its own transpose.
+    """
+    (C, others, k, _), at = law.shape, np.minimum(np.arange(len(sums)), len(u) - 1)
+    views = [
+        lambda x: x.reshape(-1, C, k, others, x.shape[-1]).swapaxes(2, 3),
+        lambda x: x.reshape(-1, C, others, k, x.shape[-1]),
+    ]
+    if back:
+        sums, u, at, still = sums[::-1, ::-1], u[:, ::-1], at[::-1], -still % len(sums)
+        views.reverse()
+    for n, t in enumerate(at, 1):
+        moved = np.multiply(sums[n - 1], decay[t], out=None if back else sums[n - 1])
+        F, A, B = moved[0], moved[1:-1], moved[-1]
+        half = 0.5 * u[t] * F
+        A += half
+        B += np.add.reduce(u[t] * A, axis=0)
+        A += half
+        if n == still:
+            sums[n] = moved
+        elif n < len(sums):
+            np.matmul(law, views[0](moved), out=views[1](sums[n]))
 
 
 def _edges(P: Array, last: Symbols) -> Array:
@@ -282,7 +260,7 @@ def _nodes(log_w: Array, length: int, step: float, first: float = -3.5, last: fl
     return x - left - most[:, None], step * (1.0 + left)
 
 
-class ChainRisk(Risk):
+class ChainRisk(Started, Risk):
     r"""The exact loss :math:`\tfrac12 E|o - P_q|^2` of softmax attention over Markov chains, trained in its scores.
 
     The loss is that of predicting :math:`P_q`; `Chains.irreducible` is not in it. `icl_theory.engine.Pullback`
@@ -348,16 +326,11 @@ class ChainRisk(Risk):
             raise refuse("sink", sink, f"{k} probabilities, one for each symbol")
         front = int(sink is not None)
         found = np.zeros((2, *shape) if front else shape) if scores is None else scores
-        self._initial = real_array("scores", found, 2 if np.ndim(found) == 2 else 3)
-        *places, W, k = self._initial.shape
+        self.start = real_array("scores", found, 2 if np.ndim(found) == 2 else 3)
+        *places, W, k = self.start.shape
         if (W, k) != shape or not (1 + front <= places[0] <= self.length + front if places else not front):
             allowed = f"({1 + front} to {self.length + front}, {shape[0]}, {shape[1]})"
             raise refuse("scores", (*places, W, k), "of shape " + (allowed if front else f"{shape} or {allowed}"))
-
-    @property
-    def initial(self) -> Array:
-        """The scores at step 0."""
-        return self._initial
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient."""
@@ -390,7 +363,7 @@ class ChainRisk(Risk):
     @property
     def column_gradients(self) -> ColumnGradients | None:
         """Gradients of single columns: each last symbol has a loss of its own. None for scores by position."""
-        if self._initial.ndim == 3:
+        if self.start.ndim == 3:
             return None
         return lambda columns, which: self._moments(columns, which).gradient
 
@@ -414,52 +387,37 @@ class ChainRisk(Risk):
         """Expected attention on the windows given the last symbol, of the shape of the scores."""
         return {"attention": self.attention(params)}
 
-    def sampled(self, batch: int, seed: int) -> SampledChainRisk:
+    def sampled(self, batch: int, seed: int) -> Sampled:
         """Return the same loss, of sequences that are drawn at each step."""
-        return SampledChainRisk(self, batch, seed)
+        size = 8.0 * (self.length + len(self.chains.newest))
+        return Sampled(self.start, self._drawn, batch, seed, size, self._seen)
 
+    def _drawn(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
+        """Losses of sequences, by the softmax of scores as they come: no formula is shared with the integral."""
+        chain, tokens, at, attention = self._attend(params, rng, B)
+        values = np.vstack([np.eye(self.chains.symbols), *([] if self.sink is None else [self.sink])])
+        rows = np.arange(B)[:, None]
+        share = np.bincount((rows * len(values) + tokens).ravel(), attention.ravel(), B * len(values))
+        output = share.reshape(B, -1) @ values
+        error = output - self.chains.transitions[chain, tokens[:, -1]]
+        # d(½|o - P|²)/d(score of t) = a_t (o - P)·(v_t - o)
+        along = (error @ values.T)[rows, tokens] - (error * output).sum(axis=1)[:, None]
+        return 0.5 * (error**2).sum(axis=1), at, attention * along
 
-class SampledChainRisk(Sampled[ChainRisk]):
-    r"""Mean of :math:`\tfrac12|o - P_q|^2` over sequences, drawn anew at each step; made by `ChainRisk.sampled`.
-
-    The softmax is taken of the scores as they come: no formula is shared with `ChainRisk`.
-    """
-
-    def __init__(self, risk: ChainRisk, batch: int, seed: int) -> None:
-        self.chains, self.length, self.sink = risk.chains, risk.length, risk.sink
-        super().__init__(risk, batch, seed, 8.0 * (self.length + len(self.chains.newest)))
-
-    def _pass(self, params: Array, step: int) -> tuple[Array, Symbols, Array]:
-        chain, symbols, at, attention = self._attend(params, step)
-        k, rows = self.chains.symbols, np.arange(self.batch)[:, None]
-        own = attention[:, -self.length :]
-        place = rows * k + symbols
-        output = np.bincount(place.ravel(), own.ravel(), self.batch * k).reshape(-1, k).astype(np.float64)
-        if self.sink is not None:
-            output = output + attention[:, :1] * self.sink
-        error = output - self.chains.transitions[chain, symbols[:, -1]]
-        along = error[rows, symbols]
-        if self.sink is not None:
-            along = np.column_stack([error @ self.sink, along])
-        # d(½|o - P|²)/d(score of t) = a_t (o - P)·(e_x - o)
-        slope = attention * (along - (error * output).sum(axis=1)[:, None])
-        return 0.5 * (error**2).sum(axis=1), at, slope
-
-    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Mean attention of the step's sequences on the windows given the last symbol."""
-        _, symbols, at, attention = self._attend(params, step)
-        often = np.bincount(symbols[:, -1], minlength=self.chains.symbols)
+    def _seen(self, params: Array, rng: np.random.Generator, B: int) -> dict[str, Array]:
+        """Mean attention of sequences on the windows given the last symbol."""
+        _, tokens, at, attention = self._attend(params, rng, B)
+        often = np.bincount(tokens[:, -1], minlength=self.chains.symbols)
         summed = np.bincount(at.ravel(), attention.ravel(), params.size).reshape(params.shape)
         return {"attention": summed / np.maximum(often, 1)}
 
-    def _attend(self, params: Array, step: int) -> tuple[Symbols, Symbols, Symbols, Array]:
-        """Chains, (B,), symbols, (B, T), and of each token the number of its score, and the attention."""
-        chain, windows = self.chains.draw(self.generator(step), self.length, self.batch)
-        symbols = windows % self.chains.symbols
-        places = np.arange(self.length)
+    def _attend(self, params: Array, rng: np.random.Generator, B: int) -> tuple[Symbols, Symbols, Symbols, Array]:
+        """Chains, (B,), and of each token its symbol, k for the sink, the number of its score and the attention."""
+        k, (chain, windows) = self.chains.symbols, self.chains.draw(rng, self.length, B)
+        tokens = windows % k
         if self.sink is not None:
-            windows, places = np.column_stack([windows[:, 0], windows]), np.arange(self.length + 1)
-        at = windows * self.chains.symbols + symbols[:, -1:]
+            windows, tokens = np.column_stack([windows[:, 0], windows]), np.insert(tokens, 0, k, axis=1)
+        at = windows * k + tokens[:, -1:]
         if params.ndim == 3:
-            at += np.minimum(places, len(params) - 1) * params[0].size
-        return chain, symbols, at, softmax(params.ravel()[at])[0]
+            at += np.minimum(np.arange(at.shape[1]), len(params) - 1) * params[0].size
+        return chain, tokens, at, softmax(params.ravel()[at])[0]

@@ -11,7 +11,7 @@ so that the mean of any loss is a sum over a table of the counts. See docs/theor
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -30,8 +30,8 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.counts import CountLaw, Drawn, Table
-from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
+from icl_theory.engine.tokens.counts import CountLaw, Table
+from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
 
 LOSSES = ("log", "square", "logistic")
 
@@ -128,41 +128,36 @@ class CountRisk(Risk):
     objective: str = "log"
     sink: ArrayLike | None = None
     scale: float = 1.0
+    table: Table = field(init=False, repr=False)  # that of the law, with the sink as one more kind of one token
+    values: Array = field(init=False, repr=False)  # what tokens stand for, (k, V), or (k + 1, V) with the sink
+    least: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         instance("law", self.law, CountLaw, "a law of counts, as IndependentCounts or TwoStateCounts")
         choice("objective", self.objective, LOSSES)
         store(self, scale=number("scale", self.scale))
-        table, seen = self.law.table, self.law.table.counts @ self.law.values
+        table, values = self.law.table, self.law.values
         if self.sink is not None:
             sink = distributions("sink", self.sink)
             if sink.shape != table.truth.shape[1:]:
                 raise refuse("sink", self.sink, f"{table.truth.shape[1]} probabilities, one for each label")
-            store(self, sink=sink)
-            seen = seen + sink
-        if self.objective == "log" and ((seen == 0.0) & (table.truth > 0.0)).any():
+            counts = np.column_stack([table.counts, np.ones(len(table.counts))])
+            table, values = table._replace(counts=counts), np.vstack([values, sink])
+        if self.objective == "log" and ((table.counts @ values == 0.0) & (table.truth > 0.0)).any():
             raise refuse("sink", self.sink, "positive for each label: without tokens it has infinite log loss")
+        store(self, table=table, values=values, least=_floor(self.objective, table))
 
     @property
     def initial(self) -> Array:
         """Zero scores, (k, Q), or (k + 1, Q) with a sink."""
-        return np.zeros((len(self._log_values), self.law.queries))
-
-    @cached_property
-    def _log_values(self) -> Array:
-        """Logarithms of what tokens stand for, (k, V), -inf for 0."""
-        values = self.law.values if self.sink is None else np.vstack([self.law.values, self.sink])
-        with np.errstate(divide="ignore"):
-            return np.log(values)
+        return np.zeros((len(self.values), self.law.queries))
 
     @cached_property
     def _parts(self) -> list[tuple[int, Array, Array, Array]]:
         """Rows of the table by query, in parts that stay in the cache: (n,), log-counts (k, n), truth (V, n)."""
-        table, found, most = self.law.table, [], 2**13  # rows at a time
+        table, found, most = self.table, [], 2**13  # rows at a time
         with np.errstate(divide="ignore"):
             log_counts = np.log(table.counts)
-        if self.sink is not None:
-            log_counts = np.column_stack([log_counts, np.zeros(len(log_counts))])
         for query in range(self.law.queries):
             rows = np.flatnonzero(table.query == query)
             for some in np.array_split(rows, 1 + len(rows) // most):
@@ -178,11 +173,7 @@ class CountRisk(Risk):
 
     def floor(self) -> float:
         """Loss of the Bayes-optimal prediction."""
-        return self._floor
-
-    @cached_property
-    def _floor(self) -> float:
-        return _floor(self.objective, self.law.table)
+        return self.least
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the Bayes-optimal prediction's, without cancellation."""
@@ -193,16 +184,17 @@ class CountRisk(Risk):
         excess, _, attention = self._moments(params)
         return {"excess": np.asarray(excess), "attention": attention}
 
-    def sampled(self, batch: int, seed: int = 0) -> SampledCounts:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the same model on prompts drawn token by token, ``batch`` at a step, which shares no formula."""
-        tokens = float(self.law.table.counts[0].sum()) + 1.0
-        return SampledCounts(self, batch, seed, tokens * (6.0 + self.law.values.shape[1]))
+        tokens = float(self.table.counts[0].sum())
+        return Sampled(self.initial, self._drawn, batch, seed, tokens * (6.0 + self.values.shape[1]))
 
     def _moments(self, scores: Array) -> tuple[float, Array, Array]:
         """Excess, its gradient and the mean attention, (k, Q) both."""
         excess, gradient, attention = 0.0, np.zeros(scores.shape), np.zeros(scores.shape)
         asked = np.zeros(scores.shape[1])
-        log_values = self._log_values.T[:, :, None]
+        with np.errstate(divide="ignore"):
+            log_values = np.log(self.values).T[:, :, None]
         for query, p, log_counts, truth in self._parts:
             log_w = (log_counts + scores[:, query, None]) + log_values  # (V, k, n)
             top = log_w.max(axis=1, keepdims=True)
@@ -233,35 +225,26 @@ class CountRisk(Risk):
         q = np.exp(log_q)
         return excess_loss("log", log_q, q, truth), self.scale * o * (q - truth)
 
-
-class SampledCounts(Sampled[CountRisk]):
-    """Mean loss of softmax attention over a drawn batch."""
-
-    def prompts(self, step: int = 0) -> Drawn:
-        """Return the prompts of one step."""
-        return self.exact.law.draw(self.generator(step), self.batch)
-
-    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        exact, prompts, values = self.exact, self.prompts(step), self.exact.law.values
+    def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
+        prompts, values = self.law.draw(rng, batch), self.values
         kind = prompts.kind
-        if exact.sink is not None:
-            kind = np.column_stack([kind, np.full(len(kind), len(values))])
-            values = np.vstack([values, exact.sink])
+        if self.sink is not None:
+            kind = np.column_stack([kind, np.full(len(kind), len(values) - 1)])
         place, rows = kind * params.shape[1] + prompts.query[:, None], np.arange(len(kind))
         scores = params.ravel()[place]
         weight, log_total = softmax(scores)
-        if exact.objective == "log":
+        if self.objective == "log":
             with np.errstate(divide="ignore"):
                 right, log_right = softmax(scores + np.log(values[kind, prompts.target[:, None]]))
             return log_total - log_right, place, weight - right
         v = values[kind]
         o = np.einsum("bn,bnv->bv", weight, v)
         answer = np.eye(v.shape[2])[prompts.target]
-        if exact.objective == "square":
+        if self.objective == "square":
             losses, slope = 0.5 * np.sum((o - answer) ** 2, axis=1), o - answer
         else:
-            q, log_sum = softmax(exact.scale * o)
-            losses, slope = log_sum - exact.scale * o[rows, prompts.target], exact.scale * (q - answer)
+            q, log_sum = softmax(self.scale * o)
+            losses, slope = log_sum - self.scale * o[rows, prompts.target], self.scale * (q - answer)
         return losses, place, weight * np.einsum("bnv,bv->bn", v - o[:, None], slope)
 
 

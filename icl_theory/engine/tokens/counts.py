@@ -41,13 +41,8 @@ class Table(NamedTuple):
 
     counts: Array  # tokens of each kind, (A, k)
     query: Indices  # which query asks, (A,)
-    log_probability: Array  # of counts and query together, (A,)
+    probability: Array  # of counts and query together, (A,); they sum to 1
     truth: Array  # probabilities of the labels given counts and query: the Bayes-optimal prediction, (A, V)
-
-    @property
-    def probability(self) -> Array:
-        """Probabilities of the rows, which sum to 1, (A,)."""
-        return np.exp(self.log_probability)
 
     def mean(self, values: ArrayLike) -> Array:
         """Return the mean of numbers that each row has, (A, ...): the exact expectation of any loss."""
@@ -144,7 +139,8 @@ class IndependentCounts(CountLaw):
         task, mixed = softmax(counts @ _log_ratio(probs, middle).T + _log(weights))
         log += mixed
         often = log >= math.log(self.rare)
-        return Table(counts[often], np.zeros(often.sum(), dtype=np.intp), log[often], task[often] @ self.targets)
+        query = np.zeros(often.sum(), dtype=np.intp)
+        return Table(counts[often], query, np.exp(log[often]), task[often] @ self.targets)
 
     def _compositions(self) -> Array:
         """All ways to share N tokens among the kinds, with numbers that are probable for each kind by itself."""
@@ -300,12 +296,7 @@ class TwoStateCounts(CountLaw):
             raise refuse("start", self.start, "the probability of the symbol 1; stationary needs transitions")
         elif choice("start", self.start, ("stationary",)) and (chains[:, 0, 1] + chains[:, 1, 0] == 0).any():
             raise refuse("transitions", wanted, "without a chain that never changes, if the start is stationary")
-        check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * self._laws))
-
-    @property
-    def _laws(self) -> int:
-        """How many chains are known, or 1."""
-        return 1 if self.transitions is None else len(self.transitions)
+        check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * (len(chains) if known else 1)))
 
     @cached_property
     def table(self) -> Table:
@@ -332,16 +323,18 @@ class TwoStateCounts(CountLaw):
             chain, mixed = softmax(counts @ ratio.T + starts[:, first].T + _log(probs))
             log += mixed
             truth = np.einsum("az,za->a", chain, chains[:, last, 1])
-        there = np.exp(log) > 0.0
+        probability = np.exp(log)
+        there = probability > 0.0
         both = np.column_stack([1.0 - truth, truth])
         if self.first:
             counts = np.column_stack([counts, first == 0, first == 1])
-        return Table(counts[there], last[there], log[there], both[there])
+        return Table(counts[there], last[there], probability[there], both[there])
 
     def _starts(self) -> Array:
         """Probabilities of the first symbol, (Z, 2)."""
         if not isinstance(self.start, str):
-            return np.tile([1.0 - self.start, self.start], (self._laws, 1))
+            laws = 1 if self.transitions is None else len(self.transitions)
+            return np.tile([1.0 - self.start, self.start], (laws, 1))
         assert self.transitions is not None
         leave = self.transitions[:, [1, 0], [0, 1]]
         return leave / leave.sum(axis=1, keepdims=True)

@@ -17,16 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.tokens.square import (
-    LATEST,
-    Count,
-    Weights,
-    balanced,
-    capped,
-    log_mean,
-    summed,
-    trapezoid,
-)
+from icl_theory.engine.tokens.square import LATEST, Count, balanced, capped, log_mean, mixed, summed, trapezoid
 
 
 def product(
@@ -60,21 +51,19 @@ def product(
         single.append((own[rows, None] * x1[rows]).T @ z1[rows])
         for side, (left, right) in enumerate(((x1, z0), (x0, z1))):
             drawn[side].append((errors[rows].T[:, :, None] * left[rows]).swapaxes(1, 2) @ right[rows])
-    weights = Weights(counts, means, np.multiply.outer(rules[0].weights, rules[1].weights))
+    weights = mixed(counts, means, np.multiply.outer(rules[0].weights, rules[1].weights))
     pairs = [[np.einsum("dst,dst->st", drawn[0][k], drawn[1][m]) for m in kinds] for k in kinds]
     parts = []
     for k, count in enumerate(counts):
         rows = count.rows
         pull = [sum((weights(k, m) * side[m] for m in kinds[1:]), start=weights(k, 0) * side[0]) for side in drawn]
-        fall = summed(weights, single, pairs, k)
-        heads = ((x1, z0, x_slope, z0, x_slope, z1), (x0, z1, x0, z_slope, x1, z_slope))
-        for head, (left, right, steep, flat, steep_twice, flat_twice) in enumerate(heads):
-            e = errors[rows]
+        fall, e = summed(weights, single, pairs, k), errors[rows]
+        for (s0, s1), (t0, t1) in (((-x1, x_slope), (z0, z1)), ((x0, x1), (-z1, z_slope))):  # by each head's scores
             parts.append((
-                np.einsum("ud,du->u", e, _contracted(steep[rows], pull[1 - head], flat[rows])),
-                -np.einsum("ud,du->u", e, _contracted(x1[rows], pull[head], z1[rows])),
-                own[rows] * _contracted(steep_twice[rows], weights(k), flat_twice[rows]),
-                -_contracted(left[rows], fall, right[rows]),
+                np.einsum("ud,du->u", e, _contracted(s0[rows], pull[0], t1[rows])),
+                np.einsum("ud,du->u", e, _contracted(s1[rows], pull[1], t0[rows])),
+                own[rows] * _contracted(s1[rows], weights(k), t1[rows]),
+                _contracted(s0[rows], fall, t0[rows]),
             ))  # fmt: skip
     by_first, by_second = (
         balanced(*(np.concatenate(term)[None] for term in zip(*parts[head::2], strict=True)))[0] for head in (0, 1)

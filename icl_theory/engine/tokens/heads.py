@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -14,7 +15,7 @@ from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.tokens.cross import product
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
-from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
+from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +84,7 @@ class HeadsRisk(Risk):
         weights = np.append(mu, mu.sum() - 1.0)
         loss, gradient = 0.0, np.zeros_like(params)
         slopes = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
-        products = zip(self.tokens.asked, self._products(params[:, 1:]), strict=True)
-        for q, (p, (gram, along)) in enumerate(products):
+        for q, (p, gram, along) in enumerate(self._products(params[:, 1:])):
             pull = gram @ weights
             loss += 0.5 * p * float(weights @ pull)
             gradient[:, 0] += p * (pull[:-1] + pull[-1])
@@ -94,8 +94,7 @@ class HeadsRisk(Risk):
     def quadratic(self, scores: ArrayLike) -> tuple[Array, Array]:
         """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), for scores of the heads, (H, UQ)."""
         given = np.asarray(scores, dtype=np.float64)
-        found = zip(self.tokens.asked, self._products(given), strict=True)
-        gram = sum(p * each for p, (each, _) in found)
+        gram = np.sum([p * each for p, each, _ in self._products(given)], axis=0)
         products = gram[:-1] + gram[-1]  # of averages with errors and, last, the target
         return products[:, :-1] + products[:, -1:], products[:, -1]
 
@@ -108,14 +107,14 @@ class HeadsRisk(Risk):
         alone = [self.tokens.evaluate(row.reshape(self.tokens.initial.shape))[0] for row in params[:, 1:]]
         return {"output": params[:, 0].copy(), "loss_per_head": np.array(alone)}
 
-    def _products(self, scores: Array) -> list[tuple[Array, Array]]:
-        """Mean products of the errors of the heads and, last, the target, (H + 1, H + 1), for each query.
+    def _products(self, scores: Array) -> Iterator[tuple[float, Array, Array]]:
+        """The probability of each query, and mean products of the errors of the heads and, last, the target.
 
-        With them come their derivatives by the scores of the first head, (H, H + 1, U), or half of them where both
-        are the same. Scores are (H, UQ).
+        With these, (H + 1, H + 1), come their derivatives by the scores of the first head, (H, H + 1, U), or half
+        of them where both are the same. Scores are (H, UQ).
         """
         tokens, H = self.tokens, len(scores)
-        given, found = scores.reshape(H, *tokens.own.shape), []
+        given = scores.reshape(H, *tokens.own.shape)
         alone, whole = ([risk.moments(each) for each in given] for risk in (tokens, self._without))
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
             gram, slopes = np.empty((H + 1, H + 1)), np.empty((H, H + 1, given.shape[1]))
@@ -131,8 +130,7 @@ class HeadsRisk(Risk):
                     both = product(*pair, tokens.probs, errors, tokens.own[:, q], tokens.counts)
                     gram[h, k], slopes[h, k], slopes[k, h] = both
                     gram[k, h] = gram[h, k]
-            found.append((gram, slopes))
-        return found
+            yield tokens.asked[q], gram, slopes
 
 
 def least_output(gram: Array, means: Array) -> Array:
@@ -211,20 +209,15 @@ class GaussianHeadsRisk(Started, Risk):
             found.append((weight, r * X, HeadsRisk(tokens, len(self.start) // 2)))
         return tuple(found)
 
-    def sampled(self, batch: int, seed: int = 0) -> SampledHeads:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts."""
-        return SampledHeads(self, batch, seed, self.N * (self.d + 4.0 * len(self.start)))
+        return Sampled(self.start, self._drawn, batch, seed, self.N * (self.d + 4.0 * len(self.start)))
 
-
-class SampledHeads(Sampled[GaussianHeadsRisk]):
-    """Mean of ½(Σ μ_h o_h - y)² over prompts: inputs, tasks and labels drawn as `GaussianHeadsRisk` says."""
-
-    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        (output, omega), rng = np.split(params, 2), self.generator(step)
-        d, N, B = self.exact.d, self.exact.N, self.batch
+    def _drawn(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
+        (output, omega), d, N = np.split(params, 2), self.d, self.N
         x, beta = rng.normal(size=(B, N + 1, d)), rng.normal(size=(B, d))
         y = np.einsum("bnd,bd->bn", x, beta)
-        labels = y[:, :-1] + self.exact.noise * rng.normal(size=(B, N))
+        labels = y[:, :-1] + self.noise * rng.normal(size=(B, N))
         scores = np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1])
         attention, _ = softmax(omega[:, None, None] * scores)
         means = np.einsum("hbn,bn->hb", attention, labels)

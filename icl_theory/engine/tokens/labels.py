@@ -94,14 +94,23 @@ def mean_log_loss(
     >>> abs(float(found.value[0]) / ((one + 2 * two) / 3) - 1) < 1e-14
     True
     """
-    top, free, P, S = _checked(top, beta, log_rest, tokens, labels, silent)
-    if density is None:
-        found = np.empty((4, len(top)))
-        for n in np.unique(free):
-            here, each = free == n, max(float(n), 1.0) / max(P + S, 1)
-            found[:, here] = _integrated(top[here], beta, log_rest, free[here], P, S, each)
-        return LogLoss(*found)
-    return LogLoss(*_integrated(top, beta, log_rest, free, P, S, number("density", density)))
+    most, found = 1e13, np.asarray(plain_numbers("tokens", tokens, 0.0, EXACT))
+    top, free = real_array("top", top, 1, most), found.astype(np.int64)
+    if not top.size or free.shape != top.shape or (free != found).any():
+        raise refuse("tokens", tokens, "integers >= 0, one for each entry of top")
+    if log_rest != -math.inf:
+        signed("log_rest", log_rest, maximum=most)
+    signed("beta", beta, maximum=most / max(float(free.max()), 1.0))
+    P, S = integer("labels", labels, minimum=0), integer("silent", silent, minimum=0)
+    if P + S == 0 and free.any():
+        raise refuse("labels", labels, "at least 1: there are tokens to spread")
+    if density is not None:
+        return LogLoss(*_integrated(top, beta, log_rest, free, P, S, number("density", density)))
+    sums = np.empty((4, len(top)))
+    for n in np.unique(free):
+        here, each = free == n, max(float(n), 1.0) / max(P + S, 1)
+        sums[:, here] = _integrated(top[here], beta, log_rest, free[here], P, S, each)
+    return LogLoss(*sums)
 
 
 def _integrated(
@@ -115,7 +124,9 @@ def _integrated(
     poisson = np.exp(log_poisson(k, radius))
     k, poisson = k[poisson > rare**2], poisson[poisson > rare**2]
     points = most + 128
-    kept = _kept(points, others, radius)
+    # points on the upper half of the circle at which the function is above e^-60 of its largest
+    reach = min(60.0 / ((others - 1) * radius), 2.0) if others > 1 else 2.0
+    kept = np.arange(min(math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi)), points // 2) + 1)
     check_fits("tokens", most, 24.0 * (len(kept) + BLOCK) * len(k) + 64.0 * BLOCK * len(kept))
     roots = np.exp(2j * np.pi / points * np.arange(points))
     there = np.unique(free)
@@ -143,29 +154,6 @@ def _integrated(
         sums[2] += np.sum(weight * left * change, axis=0)
         sums[3] += np.sum(weight * left * rest[:, None] * (1.0 - missing), axis=0)
     return sums
-
-
-def _checked(
-    top: ArrayLike, beta: float, log_rest: float, tokens: ArrayLike, labels: int, silent: int, most: float = 1e13
-) -> tuple[Array, NDArray[np.int64], int, int]:
-    found = real_array("top", top, 1, most)
-    free = np.asarray(plain_numbers("tokens", tokens, 0.0, EXACT))
-    if not found.size or free.shape != found.shape or (free != np.floor(free)).any():
-        raise refuse("tokens", tokens, "integers >= 0, one for each entry of top")
-    if log_rest != -math.inf:
-        signed("log_rest", log_rest, maximum=most)
-    signed("beta", beta, maximum=most / max(float(free.max()), 1.0))
-    P, S = integer("labels", labels, minimum=0), integer("silent", silent, minimum=0)
-    if P + S == 0 and free.any():
-        raise refuse("labels", labels, "at least 1: there are tokens to spread")
-    return found, free.astype(np.int64), P, S
-
-
-def _kept(points: int, others: int, radius: float, far: float = 60.0) -> NDArray[np.intp]:
-    """Numbers of the points on the upper half of the circle where the function is above e^-far of its largest."""
-    reach = min(far / ((others - 1) * radius), 2.0) if others > 1 else 2.0
-    kept = np.arange(math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi)) + 1)
-    return kept[2 * kept <= points]
 
 
 def _products(gone: Array, slope: Array, turn: Array, P: int, S: int) -> tuple[Array, Array]:

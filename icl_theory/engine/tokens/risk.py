@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +24,7 @@ from icl_theory._validate import (
     store,
 )
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.sampled import Indices, Sampled, softmax
+from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
 from icl_theory.engine.tokens.square import Count, Moments, change_along, rule_error, trapezoid
 from icl_theory.engine.tokens.square import moments as integrate
 from icl_theory.memory import check_fits
@@ -154,6 +153,7 @@ class TokenRisk(Risk):
     queries: Array | None = None
     second: Array | None = None
     errors: Array = field(init=False, repr=False)  # of the nodes for each query, (Q, U, D)
+    spread: Array = field(init=False, repr=False)  # variances around them, (U, Q)
     own: Array = field(init=False, repr=False)  # their mean squares, with the spread, (U, Q)
     probs: Array = field(init=False, repr=False)  # (U,)
     counts: list[Count] = field(init=False, repr=False)
@@ -174,13 +174,14 @@ class TokenRisk(Risk):
         for kind in kinds:
             if kind.spread.shape[1] not in (1, Q):
                 raise refuse("spread", kind.spread.shape, f"one column, or {Q}")
-        spread = [np.broadcast_to(kind.spread, (len(kind.probs), Q)) for kind in kinds]
+        spread = np.concatenate([np.broadcast_to(kind.spread, (len(kind.probs), Q)) for kind in kinds])
         store(
             self,
             kinds=kinds,
             queries=queries,
             errors=errors,
-            own=np.einsum("qud,qud->uq", errors, errors) + np.concatenate(spread),
+            spread=spread,
+            own=np.einsum("qud,qud->uq", errors, errors) + spread,
             probs=np.concatenate([kind.probs for kind in kinds]),
             counts=[Count(kind.number, slice(*rows), kind.each) for kind, rows in zip(kinds, ends, strict=True)],
         )
@@ -256,15 +257,13 @@ class TokenRisk(Risk):
             float(self.asked @ self.moments(scores, step=step, errors=errors).loss)
             for errors in (self.errors, np.abs(self.errors))
         )
-        reach = float(np.abs(trapezoid(self._columns(scores), self.counts).log_s).max())
+        reach = float(np.abs(trapezoid(scores.reshape(self.own.shape), self.counts).log_s).max())
         return rule_error(step) * loss + 2.0**-52 * (16.0 + reach) * alike
 
-    def sampled(self, batch: int, seed: int = 0) -> SampledTokens:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts: tokens are drawn, and softmax is applied to them as they come."""
-        return SampledTokens(self, batch, seed)
-
-    def _columns(self, params: Array) -> Array:
-        return params.reshape(len(self.probs), -1)
+        tokens = sum(count.number for count in self.counts)
+        return Sampled(self.initial, self._drawn, batch, seed, tokens * (6.0 + self.errors.shape[2]))
 
     def moments(self, params: Array, step: float = 0.2, errors: Array | None = None) -> Moments:
         """Moments of all queries, unchecked; with ``errors`` of the nodes other than the risk's."""
@@ -273,49 +272,23 @@ class TokenRisk(Risk):
         def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
             np.matmul(E[queries], np.matmul(E[queries][:, rows].swapaxes(1, 2), z), out=product)
 
-        scores = self._columns(params)
-        own = np.ascontiguousarray(np.broadcast_to(self.own, scores.shape))
-        return integrate(scores, self.probs[:, None], own, self.counts, form, step)
+        scores = params.reshape(self.own.shape)
+        return integrate(scores, self.probs[:, None], self.own, self.counts, form, step)
 
-
-class Prompts(NamedTuple):
-    """A batch of B prompts of N tokens, of which some may be missing."""
-
-    node: Indices  # of each token, (B, N)
-    noise: Array  # of each value around that of its node, (B, N)
-    missing: NDArray[np.bool_]  # (B, N)
-    query: Indices  # (B,)
-
-
-class SampledTokens(Sampled[TokenRisk]):
-    """Mean of ½|o - y|² over a batch of prompts, o the average of their values; made by `TokenRisk.sampled`."""
-
-    def __init__(self, exact: TokenRisk, batch: int, seed: int) -> None:
-        errors = exact.errors
-        self._spread = np.sqrt(np.maximum(exact.own - np.einsum("qud,qud->uq", errors, errors), 0.0))
-        tokens = sum(count.number for count in exact.counts)
-        super().__init__(exact, batch, seed, tokens * (6.0 + errors.shape[2]))
-
-    def prompts(self, step: int = 0) -> Prompts:
-        """Return the prompts of one step."""
-        rng, asked = self.generator(step), self.exact.asked
-        query = rng.choice(len(asked), self.batch, p=asked)
+    def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
         nodes, missing = [], []
-        for size, rows, each in self.exact.counts:
-            probs, shape = self.exact.probs[rows], (self.batch, int(size))
+        query = rng.choice(len(self.asked), batch, p=self.asked)[:, None]
+        for size, rows, each in self.counts:
+            probs, shape = self.probs[rows], (batch, int(size))
             nodes.append(rows.start + rng.choice(len(probs), shape, p=probs))
-            kept = rng.integers(1, int(size) + 1, self.batch) if each else np.full(self.batch, size)
+            kept = rng.integers(1, int(size) + 1, batch) if each else np.full(batch, size)
             missing.append(np.arange(int(size)) >= kept[:, None])
         node = np.concatenate(nodes, axis=1)
-        noise = self._spread[node, query[:, None] % self._spread.shape[1]] * rng.normal(size=node.shape)
-        return Prompts(node, noise, np.concatenate(missing, axis=1), query)
-
-    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        prompts, errors = self.prompts(step), self.exact.errors
-        place = prompts.node * len(self.exact.asked) + prompts.query[:, None]
-        weight, _ = softmax(np.where(prompts.missing, -np.inf, params.ravel()[place]))
-        values = errors[prompts.query[:, None] % len(errors), prompts.node]
-        error, noise = np.einsum("bn,bnd->bd", weight, values), np.einsum("bn,bn->b", weight, prompts.noise)
+        noises = np.sqrt(self.spread)[node, query] * rng.normal(size=node.shape)
+        place = node * len(self.asked) + query
+        weight, _ = softmax(np.where(np.concatenate(missing, axis=1), -np.inf, params.ravel()[place]))
+        values = self.errors[query, node]
+        error, noise = np.einsum("bn,bnd->bd", weight, values), np.einsum("bn,bn->b", weight, noises)
         squared = np.einsum("bd,bd->b", error, error) + noise**2
-        pull = np.einsum("bnd,bd->bn", values, error) + prompts.noise * noise[:, None] - squared[:, None]
+        pull = np.einsum("bnd,bd->bn", values, error) + noises * noise[:, None] - squared[:, None]
         return 0.5 * squared, place, weight * pull

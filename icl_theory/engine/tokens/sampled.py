@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, integer
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.risk import Risk, Started
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
-Exact = TypeVar("Exact", bound=Risk)
+Pass = tuple[Array, Indices, Array]  # losses, places of parameters, and derivatives by them
 
 
-class Sampled(Risk, Generic[Exact]):
+class Sampled(Started, Risk):
     """Mean loss over ``batch`` prompts, drawn anew at each step: a function of the seed and the step.
 
-    The ``exact`` risk says how prompts are drawn, and ``size`` how many numbers one takes.
+    A function ``draw`` of parameters, random numbers and the number B of prompts returns their losses, (B,), places
+    of parameters and derivatives by them, alike in shape or broadcast: (B, N), say. ``seen`` is a function of the
+    same that returns what is observed, and ``size`` how many numbers a prompt takes.
     """
 
-    def __init__(self, exact: Exact, batch: int, seed: int, size: float) -> None:
-        self.exact = exact
+    stochastic = True  # the steps draw different prompts
+
+    def __init__(
+        self, start: Array, draw: Callable[[Array, np.random.Generator, int], Pass], batch: int, seed: int,
+        size: float, seen: Callable[[Array, np.random.Generator, int], dict[str, Array]] | None = None,
+    ) -> None:  # fmt: skip
+        self.start, self.draw, self.seen = start, draw, seen
         self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
         check_fits("batch", batch, 8.0 * batch * size)
-
-    @property
-    def initial(self) -> Array:
-        """The initial scores of the exact risk."""
-        return self.exact.initial
-
-    @property
-    def stochastic(self) -> bool:
-        """Steps draw different prompts."""
-        return True
 
     def generator(self, step: int) -> np.random.Generator:
         """Return the random numbers of a step."""
@@ -43,18 +39,18 @@ class Sampled(Risk, Generic[Exact]):
 
     def losses(self, params: Array, step: int = 0) -> Array:
         """Return the losses of the step's prompts, (B,)."""
-        return self._pass(params, step)[0]
+        return self.draw(params, self.generator(step), self.batch)[0]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
-        losses, place, back = self._pass(params, step)
+        losses, place, back = self.draw(params, self.generator(step), self.batch)
         places = np.broadcast_to(place, back.shape)
         gradient = np.bincount(places.ravel(), back.ravel(), params.size) / self.batch
         return float(losses.mean()), gradient.reshape(params.shape)
 
-    @abstractmethod
-    def _pass(self, params: Array, step: int) -> tuple[Array, Indices, Array]:
-        """Losses, (B,), places of parameters and derivatives by them, alike in shape or broadcast: (B, N), say."""
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """What is observed of the step's prompts."""
+        return {} if self.seen is None else self.seen(params, self.generator(step), self.batch)
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:

@@ -23,30 +23,25 @@ def sphere_tokens(kernel: Kernel, d: int, N: int, noise: float = 0.0, nodes: int
     :math:`\sqrt{a_l}`, and the variance of the value around them is :math:`\sum_l a_l (1 - P_l(c)^2) + \sigma^2`.
     The degrees beyond half the number of nodes share one coordinate, whose covariance with the target is exact.
     """
-    from scipy.special import roots_jacobi  # slow to load
+    from scipy.special import eval_jacobi, roots_jacobi  # slow to load
 
-    c, weights = roots_jacobi(nodes, (d - 3.0) / 2.0, (d - 3.0) / 2.0)
+    alpha, degrees = (d - 3.0) / 2.0, np.arange(1, nodes // 2)[:, None]
+    c, weights = roots_jacobi(nodes, alpha, alpha)
     probs = weights / weights.sum()
     k, size = kernel(c), float(kernel(np.ones(1))[0])
     mean = float(probs @ k)
-    left, at_one, values, target = k - mean, size - mean, list[Array](), list[float]()
-    before, now = np.ones_like(c), c  # P_0, P_1
-    for degree in range(1, nodes // 2):
-        share = float(probs @ now**2)  # one over the number of harmonics of this degree
-        if at_one <= 1e-14 * size or share < 1e-10:  # beyond, rounding is larger than the coefficients
-            break
-        a = max(float(probs @ (k * now)) / share, 0.0)
-        if a > 1e-15 * size:
-            values.append(math.sqrt(a) * now)
-            target.append(math.sqrt(a))
-            left, at_one = left - a * now, at_one - a
-        before, now = now, ((2 * degree + d - 2) * c * now - degree * before) / (degree + d - 2)
+    P = eval_jacobi(degrees, alpha, alpha, c) / eval_jacobi(degrees, alpha, alpha, 1.0)
+    share = P**2 @ probs  # one over the number of harmonics of each degree
+    a = np.divide(P @ (probs * k), share, out=np.zeros_like(share), where=share >= 1e-10)
+    a[a <= 1e-15 * size] = 0.0
+    a[size - mean - np.cumsum(a) + a <= 1e-14 * size] = 0.0  # rounding is larger than these coefficients
+    root, left, at_one = np.sqrt(a[a > 0.0]), k - mean - a @ P, size - mean - float(a.sum())
+    values = root * P[a > 0.0].T
     if at_one > 1e-14 * size:
-        values.append(left / math.sqrt(at_one))
-        target.append(math.sqrt(at_one))
-    found = np.stack(values, axis=1)
-    spread = np.maximum(size - mean - np.sum(found**2, axis=1), 0.0) + noise**2
-    return c, TokenRisk([Kind(N, probs, found, spread)], np.array(target))
+        values = np.column_stack([values, left / math.sqrt(at_one)])
+        root = np.append(root, math.sqrt(at_one))
+    spread = np.maximum(size - mean - np.sum(values**2, axis=1), 0.0) + noise**2
+    return c, TokenRisk([Kind(N, probs, values, spread)], root)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,7 @@ LEAST = -700.0  # of the logarithm of what is not zero: below it exp is slow
 HIGHEST = 3  # derivatives of a product of generating functions
 
 Form = Callable[[NDArray[np.intp], slice, Array, Array], object]
+Derivative = Callable[..., Array]
 
 
 class Count(NamedTuple):
@@ -65,9 +66,7 @@ def _powers(mean: Array, log: Array, n: float, order: int, scale: Array | float 
     power = np.exp(np.maximum(power, LEAST, out=power), out=power)
     power *= there
     power *= scale
-    factors = [1.0]
-    for k in range(order):
-        factors.append(factors[-1] * (n - k))
+    factors = [math.prod((n - j for j in range(k)), start=1.0) for k in range(order + 1)]
     powers = [np.zeros_like(log)] * (order - highest)
     for k in range(highest, 0, -1):
         powers.append(power * factors[k])
@@ -123,16 +122,14 @@ def moments(
     log_w = log_w.real
     there = np.isfinite(log_w)
     log_w = capped(log_w)
-    absent: list[Array | None] = [None] * len(counts)
-    if not there.all():
-        absent = [(probs[count.rows] * ~there[count.rows]).sum(axis=0) for count in counts]
+    absent = [(probs[count.rows] * ~there[count.rows]).sum(axis=0) for count in counts]
     probs = probs * there
     nodes = _trimmed(trapezoid(log_w, counts, step), log_w, probs, counts)
     parts, order = [], np.argsort(-nodes.counts, kind="stable")
     for queries in _alike(nodes.counts, order, len(log_w)):
         here = slice(0, nodes.counts[queries[0]])
         scores, chances, squares = (array.T[queries] for array in (log_w, probs, own))
-        gone = [None if each is None else each[queries, None] for each in absent]
+        gone = [each[queries, None] for each in absent]
         turned = None if turn is None else turn.T[queries, :, None]
         rule = nodes.log_s[here], nodes.weights[here]
         parts.append(_block(scores, turned, chances, squares, gone, counts, *rule, partial(form, queries)))
@@ -191,31 +188,29 @@ def _alike(
     yield order[start:]
 
 
-class Weights:
-    """Mixed derivatives of the product of all generating functions, times the weights of the nodes.
+def mixed(counts: Sequence[Count], means: Sequence[tuple[Array, Array]], jacobian: Array) -> Derivative:
+    """Return mixed derivatives of the product of all generating functions, times the weights of the nodes.
 
-    Of each kind are given the generating function G and its logarithm, (q, J).
+    They are a function of the kinds by whose generating functions G the product is differentiated. Of each kind are
+    given G and its logarithm, (q, J).
     """
+    scales: list[Array | float] = [jacobian, *(1.0 for _ in counts[1:])]
+    each = [count.weights(*mean, HIGHEST, scale) for count, mean, scale in zip(counts, means, scales, strict=True)]
+    known: dict[tuple[int, ...], Array] = {}
 
-    def __init__(self, counts: Sequence[Count], means: Sequence[tuple[Array, Array]], jacobian: Array) -> None:
-        scales: list[Array | float] = [jacobian, *(1.0 for _ in counts[1:])]
-        self._each = [
-            count.weights(*mean, HIGHEST, scale) for count, mean, scale in zip(counts, means, scales, strict=True)
-        ]
-        self._known: dict[tuple[int, ...], Array] = {}
+    def weights(*kinds: int) -> Array:
+        if len(each) == 1:
+            return each[0][len(kinds)]
+        orders = tuple(kinds.count(kind) for kind in range(len(each)))
+        if orders not in known:
+            first, *others = (powers[order] for powers, order in zip(each, orders, strict=True))
+            known[orders] = math.prod(others, start=first)
+        return known[orders]
 
-    def __call__(self, *kinds: int) -> Array:
-        """Differentiate by the generating functions of these kinds."""
-        if len(self._each) == 1:
-            return self._each[0][len(kinds)]
-        orders = tuple(kinds.count(kind) for kind in range(len(self._each)))
-        if orders not in self._known:
-            first, *others = (each[order] for each, order in zip(self._each, orders, strict=True))
-            self._known[orders] = math.prod(others, start=first)
-        return self._known[orders]
+    return weights
 
 
-def summed(weights: Weights, single: Sequence[Array], pairs: Sequence[Sequence[Array]], *more: int) -> Array:
+def summed(weights: Derivative, single: Sequence[Array], pairs: Sequence[Sequence[Array]], *more: int) -> Array:
     """Add up tokens counted twice and pairs of kinds, with all weights differentiated by further kinds."""
     kinds = range(len(single))
     terms = [weights(k, *more) * single[k] for k in kinds]
@@ -224,7 +219,7 @@ def summed(weights: Weights, single: Sequence[Array], pairs: Sequence[Sequence[A
 
 
 def _block(
-    log_w: Array, turn: Array | None, probs: Array, own: Array, absent: Sequence[Array | None],
+    log_w: Array, turn: Array | None, probs: Array, own: Array, absent: Sequence[Array],
     counts: Sequence[Count], log_s: Array, jacobian: Array, form: Callable[[slice, Array, Array], object],
 ) -> Moments:  # fmt: skip
     """Integrate some queries, one a row of each array; ``absent`` nodes of each kind never occur, (q, 1)."""
@@ -248,7 +243,7 @@ def _block(
             (value + fall, log + fall / np.maximum(value, 1e-300))
             for (value, log), fall in zip(means, falls, strict=True)
         ]
-    weights = Weights(counts, means, jacobian)
+    weights = mixed(counts, means, jacobian)
     double, single, twice, *products = more
     np.multiply(decay, y, out=b)
     b *= probs[:, :, None]
@@ -259,7 +254,10 @@ def _block(
     for count, product in zip(counts, products, strict=True):
         # a linear map: real and imaginary parts stand side by side
         form(count.rows, b[:, count.rows].view(np.float64), product.view(np.float64))
-    pairs = [[_inner(b, products[m], counts[k].rows) for m in kinds] for k in kinds]
+    pairs = [
+        [np.einsum("qcj,qcj->qj", b[:, count.rows], product[:, count.rows]) for product in products]
+        for count in counts
+    ]
     for k in kinds:  # squares: rounding must not make them negative
         np.maximum(pairs[k][k], 0.0, out=pairs[k][k])
     twofold = [weighted(own, double, count.rows) for count in counts]
@@ -268,18 +266,17 @@ def _block(
     for k, count in enumerate(counts):
         rows, here = count.rows, decay[:, count.rows]
         attention.append(integral(weights(k), b[:, rows]))
-        each = (
-            2.0 * integral(weights(k, m), np.multiply(single[:, rows], products[m][:, rows], out=here))
-            for m in kinds
-        )
-        drawn = sum(each, start=next(each))
+        each = [
+            integral(weights(k, m), np.multiply(single[:, rows], products[m][:, rows], out=here)) for m in kinds
+        ]
+        drawn = 2.0 * sum(each[1:], start=each[0])
         kept = own[:, rows] * integral(weights(k), twice[:, rows])
         gradient.append((drawn, -integral(summed(weights, twofold, pairs, k), b[:, rows]), kept))
     joined = [np.concatenate(term, axis=1) for term in zip(*gradient, strict=True)]
     return Moments(loss, 0.5 * balanced(*joined), np.concatenate(attention, axis=1))
 
 
-def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Array | None) -> tuple[Array, Array]:
+def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Array) -> tuple[Array, Array]:
     """Return G of a kind, and ln G to an absolute error far below 1/N, also where G is nearly 1.
 
     ``decay`` is e^(-y), (q, C, J), and ``minus`` is -y, whose first columns are overwritten.
@@ -287,9 +284,7 @@ def generating(probs: Array, decay: Array, minus: Array, rows: slice, absent: Ar
     mean = weighted(probs, decay, rows)
     log: Array = np.log(np.maximum(mean, 1e-300))
     early = minus[:, rows, : np.count_nonzero((mean > 0.5).any(axis=0))]  # G falls along the nodes
-    near_one = weighted(probs[:, rows], np.expm1(early, out=early))
-    if absent is not None:
-        near_one -= absent
+    near_one = weighted(probs[:, rows], np.expm1(early, out=early)) - absent
     log[:, : near_one.shape[1]] = log_mean(mean[:, : near_one.shape[1]], near_one)
     return mean, log
 
@@ -307,10 +302,6 @@ def weighted(weights: Array, array: Array, rows: slice = slice(None)) -> Array:
 def integral(weight: Array, array: Array) -> Array:
     """Sum over the values of s, (q, R)."""
     return np.asarray(np.matmul(array, weight[:, :, None])[:, :, 0])
-
-
-def _inner(first: Array, second: Array, rows: slice) -> Array:
-    return np.asarray(np.einsum("qcj,qcj->qj", first[:, rows], second[:, rows]))
 
 
 def balanced(*terms: Array) -> Array:
