@@ -64,7 +64,7 @@ class ErrorForm:
             return np.einsum("rq,rq->q", error, error), product, -product[own, columns]
         # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product includes the first term
         z[own, columns] = -total
-        product = self.variogram @ z
+        product = (self.variogram @ z.view(np.float64)).view(z.dtype)  # parts of complex z stand side by side
         z[own, columns] = 0.0
         shift = product[own, columns].copy()
         # a square: rounding must not make it negative
@@ -107,7 +107,7 @@ class ErrorForm:
             error = self.factor.T @ z
             error -= self.factor[own].T * total
             return error
-        error = np.zeros((self.factor.shape[1], z.shape[1]))
+        error = np.zeros((self.factor.shape[1], z.shape[1]), dtype=z.dtype)
         for rows in blocks(len(z), z.shape[1], CACHED):
             for axis, column in enumerate(self.factor.T):
                 error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])
