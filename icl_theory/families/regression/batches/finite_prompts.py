@@ -31,13 +31,14 @@ BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
 
 
 class Points(NamedTuple):
-    """Exchangeable points, (P,) each: variogram γ, σ², learning rate times speed, target, and how it is meant."""
+    """Exchangeable points, (P,) each: variogram γ, σ², learning rate, speed, target, and how it is meant."""
 
     K: Array
     N: Array
     gamma: Array
     noise: Array
     eta: Array
+    speed: Array
     target: Array
     is_excess: bool
 
@@ -190,17 +191,18 @@ def _goals(tables: _Tables, points: Points) -> _Goals:
     return _Goals(sure, attainable, floor, threshold, goal, blur, np.where(attention >= 0.5 * present, 0.0, half))
 
 
-def together(points: Points, speed: Array, max_steps: int, small: float = 1.0 / 40.0) -> dict[str, Any]:
+def together(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> dict[str, Any]:
     """Columns of points as one simulation each gives them, a loss only of those that are certain.
 
-    Each descends to its target or its floor: integers are exact, losses are right to rounding. ``points.eta`` has
-    the speed in it. Steps are counted where each differs from the next by ``small`` of itself at most.
+    Each descends to its target or its floor: integers are exact, losses are right to rounding. Steps are counted
+    where each differs from the next by ``small`` of itself at most.
     """
     tables, size = _Tables(points), len(points.K)
     sure, attainable, floor, threshold, goal, blur, half = _goals(tables, points)
     every, quiet = np.arange(size), (points.noise == 0) & (points.N > 1)
-    c = points.eta / (points.K - 1.0)
-    limit = np.where(quiet, TAIL_RATIO * (points.K - 1.0) / (4.0 * points.eta), np.inf)
+    rate = points.eta * points.speed
+    c = rate / (points.K - 1.0)
+    limit = np.where(quiet, TAIL_RATIO * (points.K - 1.0) / (4.0 * rate), np.inf)
     u, carry, pace, begin = np.zeros(size), np.zeros(size), np.full(size, np.inf), np.zeros(size, dtype=np.int64)
     last, attends, first_above, last_above = (np.full(size, -1) for _ in range(4))
     rises, error = np.zeros(size, dtype=np.int64), np.zeros(size)
@@ -263,15 +265,14 @@ def together(points: Points, speed: Array, max_steps: int, small: float = 1.0 / 
         schedule, first_above
     )
     sure &= (first_above < 0) | seen | (last_above == last)
-    tail = np.where(np.isinf(limit) | (last_above == last), -1, last_above + 1)
     reached = attainable & (u >= goal)
-    first = np.where((attends < 0) | (attends == last), last, attends)
-    second = np.where((tail < 0) | (tail == last), last, np.maximum(first, tail))
-    second = np.where(first == last, last, second)
-    constant = np.where(quiet, (points.K - 1.0) / (4.0 * speed) / (points.eta / speed), np.nan)
+    first = np.where(attends < 0, last, attends)
+    second = np.maximum(first, np.where(np.isinf(limit) | (last_above == last), last, last_above + 1))
+    constant = np.where(quiet, (points.K - 1.0) / (4.0 * points.speed) / points.eta, np.nan)
     taken = last <= AUTO_STEPS  # one by one, by a simulation
-    decays = (second < last) & (first < last)
+    decays = second < last
     return {
+        "eta_used": points.eta,
         "steps": np.where(reached, last, -1), "T_I": first, "T_II": second - first, "T_III": last - second,
         "last": last, "method": np.where(taken, "exact", "fast"),
         "error": np.where(taken, 0.0, np.where(reached, error, np.nan)),
