@@ -20,7 +20,7 @@ from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.stops import FLOOR_RTOL, SETTLED
 from icl_theory.engine.trajectory import saved_steps
 from icl_theory.families.regression.phases import TAIL_RATIO
-from icl_theory.families.regression.risks.exchangeable import binomial_nodes
+from icl_theory.families.regression.risks.exchangeable import Averages
 
 PANELS, LAST, DEGREE = 80, 40.0, 11  # the functions are analytic up to ±iπ, and each panel is half a unit long
 WIDTH = LAST / PANELS
@@ -48,19 +48,8 @@ def table(K: int, N: int) -> Array:
     """Coefficients of A, A', B, B' and the attention on the panels, (5, DEGREE + 1, PANELS), constants first."""
     nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
     u = WIDTH * (np.arange(PANELS) + 0.5) + 0.5 * WIDTH * nodes[:, None]
-    n, M, weight = binomial_nodes(N, 1.0 / K)
-    inverse = 1.0 / (K - 1.0)
-    spread = 1.0 + inverse + (1.0 - inverse) / np.maximum(M, 1.0)
-    values = np.empty((5, *u.shape))
-    for row, w in enumerate(np.exp(-u)):
-        total = n + M * w[:, None]
-        a, s, share = n / total, M * w[:, None] / total, w[:, None] / total
-        bias = s * s * spread
-        shift = np.divide(1.0 - w[:, None], total, out=np.zeros_like(total), where=n > 0)
-        values[:, row] = [
-            0.5 * (bias @ weight), -(a * bias) @ weight, 0.5 * ((a / total + s * share) @ weight),
-            (a * s * shift) @ weight, a @ weight,
-        ]  # fmt: skip
+    averages = Averages(K, N)
+    values = np.array([averages(w[:, None]) for w in np.exp(-u)]).swapaxes(0, 1)
     powers = np.vander(nodes, increasing=True)
     return np.asarray(np.linalg.solve(powers, values))
 
