@@ -44,7 +44,7 @@ FOR_THE_AUDIT = (
     Fault("gradient-finite", "gradient 1 % too large, finite N", _P,
           "return found.loss, self", "return found.loss, 1.01 * self"),
     Fault("p-missing", "p_k missing from the gradient, finite N", _P,
-          "self.features.probs * found.gradient\n", "found.gradient / len(found.gradient)\n"),
+          "self.features.probs * found.gradient, np", "found.gradient / len(found.gradient), np"),
     Fault("sign-of-alpha", "growth of the target score with the wrong sign, N = ∞", _P,
           "gradient[own, columns] = -squared", "gradient[own, columns] = squared"),
     Fault("noise-missing", "label noise left out of the loss, finite N", _P,
@@ -135,7 +135,7 @@ FOR_THE_AUDIT = (
           "return -float(found.fun) * float(unit)", "return -0.5 * float(found.fun) * float(unit)"),
     # phases, regimes, rates
     Fault("tail-start", "Phase III begins where the tail term is 0.45 of the time", "regression/phases.py",
-          "step = (w - total)", "step = (w - 0.9 * total)"),
+          "(w - flow_to(s, K))", "(w - 0.9 * flow_to(s, K))"),
     Fault("crossover", "L* without its factor 2", "regression/phases.py",
           "(4.0 * epsilon * (K - 1.0) / K) / tail_start(", "(epsilon * (K - 1.0) / K) / tail_start("),
     Fault("crossover-leading", "leading order of L* with √4 instead of √8", "regression/phases.py",

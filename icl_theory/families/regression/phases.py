@@ -18,7 +18,7 @@ from icl_theory._validate import MOST_FEATURES, Array, flag, fraction, instance,
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, State, Trajectory
-from icl_theory.families.regression.closed.flow import flow_difference
+from icl_theory.families.regression.closed.flow import flow_to
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 
 TAIL_RATIO = 2.0  # times its limit the loss may be in Phase III: see the head of the module
@@ -59,9 +59,7 @@ def _tail_start(K: int) -> float:
     w, step, before = 2.0 * K + 8.0, math.inf, math.inf
     while abs(step) > 1e-15 * w:
         s = 1.0 / math.sqrt(w)
-        u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
-        total = float(flow_difference(np.zeros(()), np.asarray(u), K))
-        step = (w - total) / (1.0 - 0.5 / (1.0 - s) ** 2)
+        step = (w - flow_to(s, K)) / (1.0 - 0.5 / (1.0 - s) ** 2)
         if abs(step) >= before:  # only rounding is left
             break
         w, before = w - step, abs(step)
@@ -139,9 +137,7 @@ def _half_way(K: int) -> float:
     # the left side is a² < 1 at the tail start and, for K >= 7, above 1 at s = 1/3; it crosses 1 once
     low, high = tail_start(K), 1.0 / 3.0
     while low < (s := 0.5 * (low + high)) < high:
-        u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
-        below = ((1.0 - s) * s) ** 2 * float(flow_difference(np.zeros(()), np.asarray(u), K)) < 1.0
-        low, high = (s, high) if below else (low, s)
+        low, high = (s, high) if ((1.0 - s) * s) ** 2 * flow_to(s, K) < 1.0 else (low, s)
     return high
 
 

@@ -99,7 +99,7 @@ class PopulationRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to S, (K, K)."""
-        losses, gradient = self._parts(params)
+        losses, gradient, _ = self._parts(params)
         return float(self.features.probs @ losses), gradient
 
     @property
@@ -136,16 +136,11 @@ class PopulationRisk(Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected target attention and loss of every query, (K,) each."""
-        if math.isfinite(self.N):
-            found = self._moments(params)
-            return {"attention": np.diagonal(found.attention).copy(), "loss_per_query": found.loss}
-        losses, _, attention = self._infinite(params)
+        losses, _, attention = self._parts(params)
         return {"attention": attention, "loss_per_query": losses}
 
     def floor(self) -> float:
         """Irreducible loss: 0 for N = ∞, else the minimum over the scores, found query by query."""
-        if math.isinf(self.N):
-            return 0.0
         return float(self.features.probs @ self.floor_per_query())
 
     def floor_per_query(self) -> Array:
@@ -190,13 +185,12 @@ class PopulationRisk(Risk):
         """Product of the Hessian with a direction, exactly, (K, K)."""
         return change_along(lambda scores: self._parts(scores)[1], params, direction)
 
-    def _parts(self, scores: Array) -> tuple[Array, Array]:
-        """Losses ℓ_k of the queries, (K,), and the gradient of their mean, (K, K)."""
+    def _parts(self, scores: Array) -> tuple[Array, Array, Array]:
+        """Losses ℓ_k of the queries, (K,), the gradient of their mean, (K, K), and target attention, (K,)."""
         if math.isinf(self.N):
-            losses, gradient, _ = self._infinite(scores)
-            return losses, gradient
+            return self._infinite(scores)
         found = self._moments(scores)
-        return found.loss, self.features.probs * found.gradient
+        return found.loss, self.features.probs * found.gradient, np.diagonal(found.attention).copy()
 
     def _close_gradient(self, a: Array, query: NDArray[np.intp], small: float = 0.01) -> Array:
         """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns with dominant wrong features."""

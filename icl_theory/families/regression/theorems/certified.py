@@ -70,15 +70,16 @@ def step_bounds(K: float | Array, c: float | Array, u: float | Array) -> tuple[A
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         none = np.zeros(sizes.size)
-        of_size = each_peak, log_growth(log, each_peak), log_growth(log, none), flow_between(none, each_peak, sizes)
+        climb = flow_difference(none, each_peak, sizes)
+        of_size = each_peak, log_growth(log, each_peak), log_growth(log, none), climb
         peak, top, started, climbed = (value[index] for value in of_size)
         before = u <= peak
-        total, reached = flow_between(np.zeros(()), u, K) / c, log_growth(log[index], u)
+        total, reached = flow_difference(np.zeros(()), u, K) / c, log_growth(log[index], u)
         log_ratio = 2.0 * c * 4.0 / 27.0
         rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
         overshoot = np.where(peak > 0, peak + c * np.exp(top), 0.0)
         passed = np.where(np.isinf(rho), rho, rho * (top - reached))  # zero times infinity would be NaN
-        after = np.maximum(0.0, flow_between(overshoot, np.maximum(u, overshoot), K) / c - passed)
+        after = np.maximum(0.0, flow_difference(overshoot, np.maximum(u, overshoot), K) / c - passed)
         low = np.where(before, total, climbed / c + np.where(u > overshoot, after, 0.0))
         rise = np.where(before, reached - started, np.where(peak > 0, top - started + 1.0, 0.0))
         rounding = 1e-12 * (1.0 + total)
@@ -198,13 +199,6 @@ def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[floa
     limits = L * distances[first, second] / unit
     found = linprog(-attention, A_ub=each[first] - each[second], b_ub=limits, bounds=bounds, method="highs")
     return -float(found.fun) * float(unit), np.asarray(found.x) * unit
-
-
-def flow_between(start: Array, end: Array, K: float | Array) -> Array:
-    """Return the flow time from gaps u to others, in units of 1/c; infinite beyond the range of float64."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        time = flow_difference(start, end, K)
-    return np.where(np.isnan(time), np.inf, time)
 
 
 def step_rate(risk: PopulationRisk, eta: float) -> Array:
