@@ -270,16 +270,12 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     if not instance("run", run, Trajectory, "a run").attention.size:
         raise refuse("run", run.stop_reason, "one with an attention")
     present = _presence(run.risk)
-    first = run.first(lambda state: bool(np.min(state.attention / present) >= 0.5))
-    if first is None:
-        second = None
-    elif tail_deficit is not None:
+    first, second = run.first(lambda state: bool(np.min(state.attention / present) >= 0.5)), None
+    if first is not None and tail_deficit is not None:
         second = run.first(lambda state: bool(np.min(state.attention / present) >= 1.0 - tail_deficit))
-    elif tail is not None:
+    elif first is not None and tail is not None:
         from icl_theory.families.regression.theorems.tails import resting_loss
 
         rest = resting_loss(run.risk, run.floor)
         second = _tail_begins(run, run.loss - rest, lambda state: state.loss - rest, tail)
-    else:
-        second = None
     return phases_of(int(run.t[-1]), first, second)

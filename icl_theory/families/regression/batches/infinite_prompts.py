@@ -209,8 +209,7 @@ def _theorems(runs: Runs, stated: Any) -> Values:
 
 def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     """Return the family's columns of one run."""
-    tail = math.nan if run.risk is None else tail_limit(run.risk, run.eta)
-    tail = math.nan if tail is None else tail
+    tail = (tail_limit(run.risk, run.eta) if run.risk is not None else None) or math.nan
     rest = resting_loss(run.risk, run.floor)
     found: dict[str, Any] = {
         "regime": run.regime or "", "attention": float(np.mean(run.attention[-1])), "tail_constant": tail,

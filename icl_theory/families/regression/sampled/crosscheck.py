@@ -237,13 +237,11 @@ def _curves(
 
 def _curve_checks(t: Steps, expected: Array, curve: Array, spread: Array, freedom: int) -> list[Check]:
     """Compare the losses of one SGD run with those of exact descent, in units of the spread of other runs."""
-    limit = _curve_limit(len(t), freedom)
-    along = [
-        Check(f"SGD loss, worst of {len(t)} steps", *map(float, (e, value, sd, z_score(value - e, sd, e), limit)))
-        for e, value, sd in zip(expected, curve, spread, strict=True)
+    limit, z = _curve_limit(len(t), freedom), z_score(curve - expected, spread, expected)
+    return [
+        Check(f"SGD loss, {name}", *map(float, (expected[i], curve[i], spread[i], z[i], limit)))
+        for name, i in ((f"worst of {len(t)} steps", np.argmax(np.abs(z))), (f"step {t[-1]}", -1))
     ]
-    worst = max(along, key=lambda check: abs(check.z))
-    return [worst, along[-1]._replace(name=f"SGD loss, step {t[-1]}")]
 
 
 def _prompts_needed(
