@@ -222,7 +222,7 @@ class PopulationRisk(Risk):
         target = weight[own, columns]
         weight[own, columns] = 0.0
         scale = probs / total**2
-        squared, gradient = self._form(weight, query, times=(total, scale))
+        squared, gradient = self._form(weight, own, total, scale)
         gradient[own, columns] = -squared / total * target * scale  # r_k = 0
         close = _cancelling(target, gradient, squared / total * scale)
         if close.size:
