@@ -359,7 +359,7 @@ MISSED = (
     Fault("gaussian-floor", "d instead of d + 1 in the floor for Gaussian inputs", "regression/risks/gaussian.py",
           "a * ((d + 1) * (1.0 - c * c) ** 2", "a * (d * (1.0 - c * c) ** 2"),
     Fault("gaussian-rate", "d instead of d + 1 in the rate for Gaussian inputs", "regression/risks/gaussian.py",
-          "self.best**2 - (d + 1)) + b) * self._scale", "self.best**2 - d) + b) * self._scale"),
+          "self.best**2 - (d + 1)) + b", "self.best**2 - d) + b"),
     Fault("smallest-imbalance", "the next larger imbalance", "regression/theorems/concentration.py",
           "return float(jumps[low]) / N", "return float(jumps[low + 1]) / N"),
     Fault("batch-presence", "Phase I ends when the attention of all prompts is ½ in batches, finite N",
