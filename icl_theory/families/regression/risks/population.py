@@ -23,18 +23,7 @@ from icl_theory.families.regression.risks.prompts import infima
 from icl_theory.families.regression.tasks import Task
 from icl_theory.memory import check_fits
 
-
-def _cancelling(target: Array, gradient: Array, scale: Array, small: float = 0.01) -> NDArray[np.intp]:
-    """Columns whose gradient is below the share ``small`` of its terms: subtracting these loses two digits or more.
-
-    ``target`` is the attention on the query's feature over the largest attention, and ``scale`` the loss times the
-    largest attention, in the units of the gradient. The target's entry alone is target · scale.
-    """
-    wrong = np.flatnonzero(target < small)
-    if not wrong.size:
-        return wrong
-    length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))[wrong]
-    return wrong[length < small * scale[wrong]]
+CANCELLED = 0.01  # share of its terms below which subtracting these for a gradient loses two digits or more
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +181,7 @@ class PopulationRisk(Risk):
         found = self._moments(scores)
         return found.loss, self.features.probs * found.gradient, np.diagonal(found.attention).copy()
 
-    def _close_gradient(self, a: Array, query: NDArray[np.intp], small: float = 0.01) -> Array:
+    def _close_gradient(self, a: Array, query: NDArray[np.intp]) -> Array:
         """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns with dominant wrong features."""
         top, columns, others = a.argmax(axis=0), np.arange(len(query)), a.copy()
         others[query, columns] = 0.0
@@ -200,7 +189,7 @@ class PopulationRisk(Risk):
         gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
         length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
         # the query's own r is zero, and rounding is relative to the others'
-        alike = a * np.abs(difference[query, columns]) > length / small
+        alike = a * np.abs(difference[query, columns]) > length / CANCELLED
         difference = self._form.against(top, others, query, alike)
         return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
 
@@ -224,7 +213,11 @@ class PopulationRisk(Risk):
         scale = probs / total**2
         squared, gradient = self._form(weight, own, total, scale)
         gradient[own, columns] = -squared / total * target * scale  # r_k = 0
-        close = _cancelling(target, gradient, squared / total * scale)
+        # of columns with dominant wrong features, those with a gradient far below its terms
+        close = np.flatnonzero(target < CANCELLED)
+        if close.size:
+            length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
+            close = close[length[close] < CANCELLED * (squared / total * scale)[close]]
         if close.size:
             a = weight[:, close] / total[close]
             a[own[close], np.arange(len(close))] = target[close] / total[close]

@@ -303,8 +303,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     for k in range(features.K):
         if labels[k] < 0:
             difference = np.abs(variogram - variogram[k])
-            rows = np.arange(features.K)
-            difference[rows, rows] = 0.0  # exchanging two features moves neither's own entry
+            np.fill_diagonal(difference, 0.0)  # exchanging two features moves neither's own entry
             difference[:, k] = 0.0
             alike = (difference.max(axis=1) <= tolerance) & (np.abs(probs - probs[k]) <= 1e-12 * probs[k])
             labels[alike & (labels < 0)] = labels.max() + 1
