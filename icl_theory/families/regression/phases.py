@@ -240,12 +240,10 @@ def _presence(risk: Risk | None) -> Array:
 
 def phases_of(last: int, first: int | None, second: int | None) -> Phases:
     """Make phases of the end of Phase I and the start of Phase III; None means after the end of the run."""
-    if first is None or first == last:
-        return Phases(I=(0, last), II=None, III=None)
-    if second is None or second == last:
-        return Phases(I=(0, first), II=(first, last), III=None)
-    second = max(first, second)
-    return Phases(I=(0, first), II=(first, second), III=(second, last))
+    first = last if first is None else min(first, last)
+    second = last if second is None else max(first, min(second, last))
+    further, tail = (first, second) if first < last else None, (second, last) if second < last else None
+    return Phases(I=(0, first), II=further, III=tail)
 
 
 def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None = None) -> Phases:
