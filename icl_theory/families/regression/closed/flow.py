@@ -71,7 +71,9 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, u: Any, K: Any) -> Self:
         """Return the place of u among K features."""
-        return cls.weighted(u, (K - 1.0) * np.exp(-u))
+        w = (K - 1.0) * np.exp(-u)
+        whole = 1.0 + w
+        return cls(u, w, 1.0 / whole, w / whole)
 
     @classmethod
     def weighted(cls, u: Any, w: Any) -> Self:

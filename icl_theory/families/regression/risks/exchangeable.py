@@ -29,7 +29,6 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.square import change_along
 from icl_theory.families.regression.closed.abel import StepCounter
 from icl_theory.families.regression.closed.flow import attention_pair, loss_curve
 from icl_theory.families.regression.closed.runs import ExchangeableSteps, step_constant
@@ -125,6 +124,8 @@ class ExchangeableRisk(Risk):
             target, missed = attention_pair(u, self.K)
             bend = target * missed**2 * (2.0 * target - missed)
             return self.gamma * (self.K / (self.K - 1.0)) * bend * direction
+        from icl_theory.engine.tokens.square import change_along  # a closed form needs none
+
         return change_along(lambda u: self._finite(np.exp(-np.clip(u, -FARTHEST, FARTHEST)))[1], params, direction)
 
     def _finite(self, w: Any) -> tuple[Any, Any]:
