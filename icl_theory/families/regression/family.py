@@ -248,9 +248,7 @@ class Regression(Family):
         risk, tail = run.risk, None
         infinite = isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)
         if isinstance(run.solution, ExchangeableSteps):
-            last = int(run.t[-1])
-            ends = run.solution.first_missing(0.5, tail_start(self.K))
-            run.phases = phases_of(last, *(min(last, end) for end in ends))
+            run.phases = phases_of(int(run.t[-1]), *run.solution.first_missing(0.5, tail_start(self.K)))
         else:
             from icl_theory.families.regression.theorems.tails import tail_limit
 

@@ -18,7 +18,7 @@ from icl_theory._validate import MOST_FEATURES, Array, flag, fraction, instance,
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, State, Trajectory
-from icl_theory.families.regression.closed.flow import flow_difference
+from icl_theory.families.regression.closed.flow import flow_to
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 
 TAIL_RATIO = 2.0  # times its limit the loss may be in Phase III: see the head of the module
@@ -59,9 +59,7 @@ def _tail_start(K: int) -> float:
     w, step, before = 2.0 * K + 8.0, math.inf, math.inf
     while abs(step) > 1e-15 * w:
         s = 1.0 / math.sqrt(w)
-        u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
-        total = float(flow_difference(np.zeros(()), np.asarray(u), K))
-        step = (w - total) / (1.0 - 0.5 / (1.0 - s) ** 2)
+        step = (w - flow_to(s, K)) / (1.0 - 0.5 / (1.0 - s) ** 2)
         if abs(step) >= before:  # only rounding is left
             break
         w, before = w - step, abs(step)
@@ -139,9 +137,7 @@ def _half_way(K: int) -> float:
     # the left side is a² < 1 at the tail start and, for K >= 7, above 1 at s = 1/3; it crosses 1 once
     low, high = tail_start(K), 1.0 / 3.0
     while low < (s := 0.5 * (low + high)) < high:
-        u = math.log(K - 1.0) + math.log1p(-s) - math.log(s)
-        below = ((1.0 - s) * s) ** 2 * float(flow_difference(np.zeros(()), np.asarray(u), K)) < 1.0
-        low, high = (s, high) if below else (low, s)
+        low, high = (s, high) if ((1.0 - s) * s) ** 2 * flow_to(s, K) < 1.0 else (low, s)
     return high
 
 
@@ -244,12 +240,10 @@ def _presence(risk: Risk | None) -> Array:
 
 def phases_of(last: int, first: int | None, second: int | None) -> Phases:
     """Make phases of the end of Phase I and the start of Phase III; None means after the end of the run."""
-    if first is None or first == last:
-        return Phases(I=(0, last), II=None, III=None)
-    if second is None or second == last:
-        return Phases(I=(0, first), II=(first, last), III=None)
-    second = max(first, second)
-    return Phases(I=(0, first), II=(first, second), III=(second, last))
+    first = last if first is None else min(first, last)
+    second = last if second is None else max(first, min(second, last))
+    further, tail = (first, second) if first < last else None, (second, last) if second < last else None
+    return Phases(I=(0, first), II=further, III=tail)
 
 
 def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None = None) -> Phases:
@@ -274,16 +268,12 @@ def run_phases(run: Trajectory, tail: float | None, tail_deficit: float | None =
     if not instance("run", run, Trajectory, "a run").attention.size:
         raise refuse("run", run.stop_reason, "one with an attention")
     present = _presence(run.risk)
-    first = run.first(lambda state: bool(np.min(state.attention / present) >= 0.5))
-    if first is None:
-        second = None
-    elif tail_deficit is not None:
+    first, second = run.first(lambda state: bool(np.min(state.attention / present) >= 0.5)), None
+    if first is not None and tail_deficit is not None:
         second = run.first(lambda state: bool(np.min(state.attention / present) >= 1.0 - tail_deficit))
-    elif tail is not None:
+    elif first is not None and tail is not None:
         from icl_theory.families.regression.theorems.tails import resting_loss
 
         rest = resting_loss(run.risk, run.floor)
         second = _tail_begins(run, run.loss - rest, lambda state: state.loss - rest, tail)
-    else:
-        second = None
     return phases_of(int(run.t[-1]), first, second)

@@ -20,7 +20,7 @@ from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.stops import FLOOR_RTOL, SETTLED
 from icl_theory.engine.trajectory import saved_steps
 from icl_theory.families.regression.phases import TAIL_RATIO
-from icl_theory.families.regression.risks.exchangeable import binomial_nodes
+from icl_theory.families.regression.risks.exchangeable import Averages
 
 PANELS, LAST, DEGREE = 80, 40.0, 11  # the functions are analytic up to ±iπ, and each panel is half a unit long
 WIDTH = LAST / PANELS
@@ -31,13 +31,14 @@ BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
 
 
 class Points(NamedTuple):
-    """Exchangeable points, (P,) each: variogram γ, σ², learning rate times speed, target, and how it is meant."""
+    """Exchangeable points, (P,) each: variogram γ, σ², learning rate, speed, target, and how it is meant."""
 
     K: Array
     N: Array
     gamma: Array
     noise: Array
     eta: Array
+    speed: Array
     target: Array
     is_excess: bool
 
@@ -47,19 +48,8 @@ def table(K: int, N: int) -> Array:
     """Coefficients of A, A', B, B' and the attention on the panels, (5, DEGREE + 1, PANELS), constants first."""
     nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
     u = WIDTH * (np.arange(PANELS) + 0.5) + 0.5 * WIDTH * nodes[:, None]
-    n, M, weight = binomial_nodes(N, 1.0 / K)
-    inverse = 1.0 / (K - 1.0)
-    spread = 1.0 + inverse + (1.0 - inverse) / np.maximum(M, 1.0)
-    values = np.empty((5, *u.shape))
-    for row, w in enumerate(np.exp(-u)):
-        total = n + M * w[:, None]
-        a, s, share = n / total, M * w[:, None] / total, w[:, None] / total
-        bias = s * s * spread
-        shift = np.divide(1.0 - w[:, None], total, out=np.zeros_like(total), where=n > 0)
-        values[:, row] = [
-            0.5 * (bias @ weight), -(a * bias) @ weight, 0.5 * ((a / total + s * share) @ weight),
-            (a * s * shift) @ weight, a @ weight,
-        ]  # fmt: skip
+    averages = Averages(K, N)
+    values = np.array([averages(w[:, None]) for w in np.exp(-u)]).swapaxes(0, 1)
     powers = np.vander(nodes, increasing=True)
     return np.asarray(np.linalg.solve(powers, values))
 
@@ -190,17 +180,18 @@ def _goals(tables: _Tables, points: Points) -> _Goals:
     return _Goals(sure, attainable, floor, threshold, goal, blur, np.where(attention >= 0.5 * present, 0.0, half))
 
 
-def together(points: Points, speed: Array, max_steps: int, small: float = 1.0 / 40.0) -> dict[str, Any]:
+def together(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> dict[str, Any]:
     """Columns of points as one simulation each gives them, a loss only of those that are certain.
 
-    Each descends to its target or its floor: integers are exact, losses are right to rounding. ``points.eta`` has
-    the speed in it. Steps are counted where each differs from the next by ``small`` of itself at most.
+    Each descends to its target or its floor: integers are exact, losses are right to rounding. Steps are counted
+    where each differs from the next by ``small`` of itself at most.
     """
     tables, size = _Tables(points), len(points.K)
     sure, attainable, floor, threshold, goal, blur, half = _goals(tables, points)
     every, quiet = np.arange(size), (points.noise == 0) & (points.N > 1)
-    c = points.eta / (points.K - 1.0)
-    limit = np.where(quiet, TAIL_RATIO * (points.K - 1.0) / (4.0 * points.eta), np.inf)
+    rate = points.eta * points.speed
+    c = rate / (points.K - 1.0)
+    limit = np.where(quiet, TAIL_RATIO * (points.K - 1.0) / (4.0 * rate), np.inf)
     u, carry, pace, begin = np.zeros(size), np.zeros(size), np.full(size, np.inf), np.zeros(size, dtype=np.int64)
     last, attends, first_above, last_above = (np.full(size, -1) for _ in range(4))
     rises, error = np.zeros(size, dtype=np.int64), np.zeros(size)
@@ -263,15 +254,14 @@ def together(points: Points, speed: Array, max_steps: int, small: float = 1.0 / 
         schedule, first_above
     )
     sure &= (first_above < 0) | seen | (last_above == last)
-    tail = np.where(np.isinf(limit) | (last_above == last), -1, last_above + 1)
     reached = attainable & (u >= goal)
-    first = np.where((attends < 0) | (attends == last), last, attends)
-    second = np.where((tail < 0) | (tail == last), last, np.maximum(first, tail))
-    second = np.where(first == last, last, second)
-    constant = np.where(quiet, (points.K - 1.0) / (4.0 * speed) / (points.eta / speed), np.nan)
+    first = np.where(attends < 0, last, attends)
+    second = np.maximum(first, np.where(np.isinf(limit) | (last_above == last), last, last_above + 1))
+    constant = np.where(quiet, (points.K - 1.0) / (4.0 * points.speed) / points.eta, np.nan)
     taken = last <= AUTO_STEPS  # one by one, by a simulation
-    decays = (second < last) & (first < last)
+    decays = second < last
     return {
+        "eta_used": points.eta,
         "steps": np.where(reached, last, -1), "T_I": first, "T_II": second - first, "T_III": last - second,
         "last": last, "method": np.where(taken, "exact", "fast"),
         "error": np.where(taken, 0.0, np.where(reached, error, np.nan)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,16 +68,31 @@ def batched(
     if not common["max_steps"]:
         return {"method": np.where(closed, "closed", "fast"), "loss": np.where(some, 0.0, np.nan)}
     values: Values = blank(family.every_column(), len(P["K"])) | {"stop": np.full(len(P["K"]), "STEPS", dtype="U9")}
-    ways: list[tuple[NDArray[np.bool_], Callable[[Mapping[str, NDArray[Any]]], Mapping[str, Any]]]] = [
-        (closed, lambda some: _closed(_points(some, common))),
-        (one, lambda some: _exchangeable(_points(some, common))),
-        (scores, lambda some: _scores(family, some, common)),
-    ]
-    for mask, measure in ways:
-        if mask.any():
-            for name, column in measure({name: value[mask] for name, value in points.items()}).items():
-                values[name][mask] = column
+    for which, columns in _found(family, points, common, closed, one, scores):
+        for name, column in columns.items():
+            values[name][which] = column
     return values
+
+
+def _found(
+    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any], closed: NDArray[np.bool_],
+    one: NDArray[np.bool_], scores: NDArray[np.bool_],
+) -> Iterator[tuple[Any, Mapping[str, Any]]]:  # fmt: skip
+    """Some points at a time, and their columns: in closed form, of one number each, and over K x K scores."""
+    for which, measure in ((closed, _closed), (one, _exchangeable)):
+        if which.any():
+            yield which, measure(_points({name: value[which] for name, value in points.items()}, common))
+    posed: dict[int, tuple[Any, Any]] = {}
+    for i in np.flatnonzero(scores).tolist():
+        with contextlib.suppress(ValueError):  # a simulation says why
+            problem: Any = family(**{**common, **{name: value[i].item() for name, value in points.items()}})
+            posed[i] = problem, problem.risk()
+    # tasks by another name may be exchangeable, too
+    alike = [i for i, (_, risk) in posed.items() if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N)]
+    if alike:
+        yield alike, _reduced([posed[i] for i in alike], common["max_steps"])
+    others = {i: pair for i, pair in posed.items() if isinstance(pair[1], PopulationRisk)}
+    yield from batched_scores(others, common["max_steps"])
 
 
 def _alike(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]:
@@ -154,41 +169,19 @@ def _closed(P: Mapping[str, Any]) -> dict[str, Any]:
 def _exchangeable(P: Mapping[str, Any]) -> Mapping[str, Any]:
     """Columns of points of one number each, from their parameters."""
     gamma, speed, eta, *_ = _steps(P)
-    made = Points(P["K"], P["N"], gamma, P["noise"] ** 2, eta * speed, P["epsilon"], "above" in P)
-    return together(made, speed, P["max_steps"]) | {"eta_used": eta}
+    made = Points(P["K"], P["N"], gamma, P["noise"] ** 2, eta, speed, P["epsilon"], "above" in P)
+    return together(made, P["max_steps"])
 
 
-def _scores(
-    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Columns of points whose tasks or features are given by name or as objects, from their risks."""
-    size = len(points["K"])
-    values: Values = blank(family.every_column(), size) | {"stop": np.full(size, "STEPS", dtype="U9")}
-    problems, risks = {}, {}
-    for i in range(size):
-        with contextlib.suppress(ValueError):  # a simulation says why
-            problems[i] = family(**{**common, **{name: value[i].item() for name, value in points.items()}})
-            risks[i] = problems[i].risk()
-    # tasks by another name may be exchangeable, too
-    one = [i for i, risk in risks.items() if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N)]
-    several = [i for i, risk in risks.items() if isinstance(risk, PopulationRisk)]
-    for which, measure in ((one, _reduced), (several, batched_scores)):
-        if which:
-            found = measure([problems[i] for i in which], [risks[i] for i in which], common["max_steps"])
-            for name, column in found.items():
-                values[name][which] = column
-    return values
-
-
-def _reduced(problems: Sequence[Any], risks: Sequence[Any], max_steps: int) -> Mapping[str, Any]:
-    """Columns of points of one number each, from their risks."""
+def _reduced(posed: Sequence[tuple[Any, ExchangeableRisk]], max_steps: int) -> Mapping[str, Any]:
+    """Columns of points of one number each, from their problems and risks."""
     K, N, gamma, noise, speed = (
-        np.array([float(getattr(risk, name)) for risk in risks]) for name in ("K", "N", "gamma", "noise", "speed")
+        np.array([float(getattr(risk, name)) for _, risk in posed])
+        for name in ("K", "N", "gamma", "noise", "speed")
     )
-    eta, above = np.array([problem.rate() for problem in problems]), problems[0].above is not None
-    goal = np.array([problem.above if above else problem.epsilon for problem in problems])
-    made = Points(K, N, gamma, noise**2, eta * speed, goal, above)
-    return together(made, speed, max_steps) | {"eta_used": eta}
+    eta, above = np.array([problem.rate() for problem, _ in posed]), posed[0][0].above is not None
+    goal = np.array([problem.above if above else problem.epsilon for problem, _ in posed])
+    return together(Points(K, N, gamma, noise**2, eta, speed, goal, above), max_steps)
 
 
 def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Values:
@@ -216,8 +209,7 @@ def _theorems(runs: Runs, stated: Any) -> Values:
 
 def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     """Return the family's columns of one run."""
-    tail = math.nan if run.risk is None else tail_limit(run.risk, run.eta)
-    tail = math.nan if tail is None else tail
+    tail = (tail_limit(run.risk, run.eta) if run.risk is not None else None) or math.nan
     rest = resting_loss(run.risk, run.floor)
     found: dict[str, Any] = {
         "regime": run.regime or "", "attention": float(np.mean(run.attention[-1])), "tail_constant": tail,

@@ -7,7 +7,7 @@ a simulation might end for another reason than their target, are simulated one b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +32,6 @@ from icl_theory.families.regression.risks.error_form import at_nodes
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.prompts import presence
 from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
-from icl_theory.grids.grid import Values, blank
 
 Mask = NDArray[np.bool_]
 SINGLE = 64  # steps that are taken one by one at first
@@ -234,30 +233,28 @@ def crossing(value: Callable[[Array], Array], low: Array, high: Array, below: Ar
     return high
 
 
-def batched_scores(problems: Sequence[Any], risks: Sequence[Any], max_steps: int) -> Values:
-    """Columns of problems of regression as one simulation each gives them, a loss only of those that are certain.
+def batched_scores(
+    posed: Mapping[int, tuple[Any, PopulationRisk]], max_steps: int
+) -> Iterator[tuple[list[int], dict[str, Array]]]:
+    """Some problems at a time, and their columns as one simulation each gives them.
 
-    The risks are those of the problems, each a `PopulationRisk`.
+    A loss have only those that are certain.
     """
-    values = blank(problems[0].every_column(), len(problems))
     groups: list[list[int]] = []
-    for i, risk in enumerate(risks):
-        group = next((group for group in groups if _go_together(risks[group[0]], risk)), None)
-        if group is None:
-            groups.append([i])
-        else:
-            group.append(i)
+    for i, (_, risk) in posed.items():
+        group = next((group for group in groups if _go_together(posed[group[0]][1], risk)), [])
+        if not group:
+            groups.append(group)
+        group.append(i)
     with Work("", "runs") as shown:
         for done, members in enumerate(groups):
             shown.update(done, len(groups))
-            some = [problems[i] for i in members]
-            for name, column in _measured(some, [risks[i] for i in members], max_steps).items():
-                values[name][members] = column
-    return values
+            yield members, _measured([posed[i] for i in members], max_steps)
 
 
-def _measured(problems: Sequence[Any], risks: Sequence[PopulationRisk], max_steps: int) -> dict[str, Array]:
+def _measured(posed: Sequence[tuple[Any, PopulationRisk]], max_steps: int) -> dict[str, Array]:
     """Columns of points that go together."""
+    problems, risks = [problem for problem, _ in posed], [risk for _, risk in posed]
     eta, floor = np.array([problem.rate() for problem in problems]), np.array([risk.floor() for risk in risks])
     goal, above = (np.array([getattr(each, name) or 0.0 for each in problems]) for name in ("epsilon", "above"))
     target = np.where(above > 0.0, floor + above, goal)
@@ -287,7 +284,7 @@ def _measured(problems: Sequence[Any], risks: Sequence[PopulationRisk], max_step
         second, certain = _tail(batch, found, rest, TAIL_RATIO * tail, last, loss, schedule)
         first = np.minimum(attends.steps, last)
         sure &= certain | (first >= last)  # then Phase I is all there is
-    second = np.where((first >= last) | (second >= last), last, np.maximum(first, second))
+    second = np.maximum(first, np.minimum(second, last))
     fast, decays = last > AUTO_STEPS, second < last
     return {
         "eta_used": eta, "steps": last, "T_I": first, "T_II": second - first, "T_III": last - second, "last": last,

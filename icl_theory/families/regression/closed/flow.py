@@ -102,8 +102,16 @@ class Place(NamedTuple):
 
 
 def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
-    """``F(a(u2)) - F(a(u1))`` as a sum of differences without cancellation."""
-    return np.asarray(-flow_back(Place.of(u1, K), Place.of(u2, K), u1 - u2))
+    """Flow time ``F(a(u2)) - F(a(u1))`` in units of 1/c, infinite beyond the range of float64."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        time = -flow_back(Place.of(u1, K), Place.of(u2, K), u1 - u2)
+    return np.where(np.isnan(time), np.inf, time)
+
+
+def flow_to(deficit: float, K: int) -> float:
+    """Flow time ``F(1 - s) - F(1/K)`` from equal scores to an attention deficit s, in units of 1/c."""
+    u = math.log(K - 1.0) + math.log1p(-deficit) - math.log(deficit)
+    return float(flow_difference(np.zeros(()), np.asarray(u), K))
 
 
 def flow_back(one: Place, two: Place, back: Any) -> Any:

@@ -31,18 +31,25 @@ class ErrorForm:
         if not self.use_factor:
             self.factor = self.factor[:, :0].copy()  # frees a factor that may be as large as the variogram
 
-    def __call__(
-        self, z: Array, query: NDArray[np.intp] | None = None, times: tuple[Array, Array] | None = None
-    ) -> tuple[Array, Array]:
-        """``(z^T C z, C z)`` for every column of z, (K, Q), whose own row ``z[query]`` must be zero.
+    def __call__(self, z: Array, own: NDArray[np.intp], mass: Array, scale: Array) -> tuple[Array, Array]:
+        """``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale`` for every column of z, (K, Q).
 
-        Column k belongs to query k by default. With ``times = (mass, scale)``, two rows (Q,), the second result is
-        ``(C z - z^T C z / mass) z scale``, computed in the same pass.
+        Column q belongs to query ``own[q]``, whose row must be zero in it; ``mass`` and ``scale`` are (Q,).
         """
-        own = np.arange(z.shape[1]) if query is None else query
-        total = z.sum(axis=0)
-        squared, product, shift = self._squares(z, own, total)
-        mean = np.zeros(len(own)) if times is None else squared / times[0]
+        columns, total = np.arange(z.shape[1]), z.sum(axis=0)
+        if self.use_factor:
+            error = self._mean_difference(z, own, total)
+            squared, product = np.einsum("rq,rq->q", error, error), self.factor @ error
+            shift = -product[own, columns]
+        else:
+            # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product includes the first term
+            z[own, columns] = -total
+            product = (self.variogram @ z.view(np.float64)).view(z.dtype)  # parts of complex z stand side by side
+            z[own, columns] = 0.0
+            shift = product[own, columns].copy()
+            # a square: rounding must not make it negative
+            squared = np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0)
+        mean = squared / mass
         for rows in blocks(len(z), z.shape[1], CACHED):
             part = product[rows]
             if self.use_factor:
@@ -50,25 +57,9 @@ class ErrorForm:
                 part -= mean  # after the shift, which cancels exactly for a feature with the query's values
             else:
                 np.subtract(shift - mean, part, out=part)
-            if times is not None:
-                part *= z[rows]
-                part *= times[1]
+            part *= z[rows]
+            part *= scale
         return squared, product
-
-    def _squares(self, z: Array, own: NDArray[np.intp], total: Array) -> tuple[Array, Array, Array]:
-        """``z^T C z``, and a product and a shift of its columns: ``C z`` is shift ± product (+ with a factor)."""
-        columns = np.arange(z.shape[1])
-        if self.use_factor:
-            error = self._mean_difference(z, own, total)
-            product = self.factor @ error
-            return np.einsum("rq,rq->q", error, error), product, -product[own, columns]
-        # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product includes the first term
-        z[own, columns] = -total
-        product = self.variogram @ z
-        z[own, columns] = 0.0
-        shift = product[own, columns].copy()
-        # a square: rounding must not make it negative
-        return np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0), product, shift
 
     def against(
         self, top: NDArray[np.intp], z: Array, query: NDArray[np.intp], alike: NDArray[np.bool_] | None = None
@@ -107,7 +98,7 @@ class ErrorForm:
             error = self.factor.T @ z
             error -= self.factor[own].T * total
             return error
-        error = np.zeros((self.factor.shape[1], z.shape[1]))
+        error = np.zeros((self.factor.shape[1], z.shape[1]), dtype=z.dtype)
         for rows in blocks(len(z), z.shape[1], CACHED):
             for axis, column in enumerate(self.factor.T):
                 error[axis] += np.einsum("mq,mq->q", z[rows], column[rows, None] - column[own])

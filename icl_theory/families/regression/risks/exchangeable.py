@@ -36,6 +36,8 @@ from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Exchangeable, Task
 from icl_theory.memory import check_fits
 
+FARTHEST = 600.0  # gap with finite prompts: beyond it products of e^-u with a count overflow or vanish
+
 
 @dataclass(frozen=True, eq=False)
 class ExchangeableRisk(Risk):
@@ -113,11 +115,7 @@ class ExchangeableRisk(Risk):
             target, missed = attention_pair(u, self.K)
             scale = self.gamma * missed * (self.K / (self.K - 1.0))
             return 0.5 * scale * missed, -scale * missed * target  # type: ignore[return-value]
-        weight, total, w, a, s, shift = self._shares(u)
-        bias = self.gamma * s * s * self._spread
-        loss = bias + self.noise**2 * (a / total + s * (w / total))
-        slope = a * (self.noise**2 * s * shift - bias)
-        return 0.5 * float(weight @ loss), float(weight @ slope)  # type: ignore[return-value]
+        return self._finite(math.exp(-min(max(u, -FARTHEST), FARTHEST)))
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Second derivative of the loss with respect to u, times the direction."""
@@ -126,10 +124,15 @@ class ExchangeableRisk(Risk):
             target, missed = attention_pair(u, self.K)
             bend = target * missed**2 * (2.0 * target - missed)
             return self.gamma * (self.K / (self.K - 1.0)) * bend * direction
-        weight, total, w, a, s, shift = self._shares(u)
-        bias = self.gamma * s * s * self._spread
-        noisy = self.noise**2 * a * s * ((s - a) * shift + w / total + shift * s)
-        return float(weight @ (noisy + a * bias * (2.0 * a - s))) * direction
+        from icl_theory.engine.tokens.square import change_along  # a closed form needs none
+
+        return change_along(lambda u: self._finite(np.exp(-np.clip(u, -FARTHEST, FARTHEST)))[1], params, direction)
+
+    def _finite(self, w: Any) -> tuple[Any, Any]:
+        """Loss and slope for finite N from e^-u, which may be complex."""
+        bias, bias_slope, noisy, noisy_slope, _ = self._averages(w)
+        variance = self.noise**2
+        return self.gamma * bias + variance * noisy, self.gamma * bias_slope + variance * noisy_slope
 
     def closed_form(self, eta: float, rule: str) -> ExchangeableSteps | None:
         """Return the steps of gradient descent for N = ∞ by their Abel function, else None."""
@@ -152,8 +155,7 @@ class ExchangeableRisk(Risk):
         u = signed("u", u)
         if math.isinf(self.N):
             return attention_pair(u, self.K)[0]
-        weight, _, _, a, *_ = self._shares(u)
-        return float(weight @ a)
+        return float(self._averages(math.exp(-min(max(u, -FARTHEST), FARTHEST)))[4])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Target attention and the gap u itself."""
@@ -182,23 +184,28 @@ class ExchangeableRisk(Risk):
         best = brentq(slope, 0.0, top, xtol=1e-12) if slope(top) > 0 and slope(0.0) < 0 else top
         return self.loss(np.asarray(best))
 
-    def _shares(self, u: float) -> tuple[Array, Array, float, Array, Array, Array]:
-        """For each count n of the query's feature: its probability, n + M w, w, a, s, and (1 - w)/(n + M w)."""
-        n, M, weight = self._counts
-        w = math.exp(-min(max(u, -600.0), 600.0))  # no product with a count overflows or vanishes
-        total = n + M * w
+    @cached_property
+    def _averages(self) -> Averages:
+        return Averages(self.K, int(self.N))
+
+
+class Averages:
+    """A, A', B, B' of the loss γ A(u) + σ² B(u) of finite prompts, and the attention, as functions of w = e^-u."""
+
+    def __init__(self, K: int, N: int) -> None:
+        self.n, self.M, self.weight = binomial_nodes(N, 1.0 / K)
+        inverse = 1.0 / (K - 1.0)
+        self.spread = 1.0 + inverse + (1.0 - inverse) / np.maximum(self.M, 1.0)  # q_n; s_n = 0 where M = 0
+
+    def __call__(self, w: Any) -> tuple[Any, ...]:
+        """Average over the counts at w, a number or an array (..., 1)."""
+        n, weight, others = self.n, self.weight, self.M * w
+        total = n + others
+        a, s = n / total, others / total
+        bias = s * s * self.spread
         shift = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
-        return weight, total, w, n / total, M * w / total, shift
-
-    @cached_property
-    def _counts(self) -> tuple[Array, Array, Array]:
-        return binomial_nodes(int(self.N), 1.0 / self.K)
-
-    @cached_property
-    def _spread(self) -> Array:
-        """``q_n``; any finite number if M = 0, because s_n is 0 then."""
-        inverse = 1.0 / (self.K - 1.0)
-        return 1.0 + inverse + (1.0 - inverse) / np.maximum(self._counts[1], 1.0)
+        noise = 0.5 * ((a / total + s * (w / total)) @ weight)
+        return 0.5 * (bias @ weight), -((a * bias) @ weight), noise, (a * s * shift) @ weight, a @ weight
 
 
 def binomial_nodes(N: int, p: float) -> tuple[Array, Array, Array]:

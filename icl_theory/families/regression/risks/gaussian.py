@@ -90,6 +90,11 @@ class QuadraticLaw:
         return cls(d, L * math.sqrt(curved / (2.0 * d * (d + 1))), L * math.sqrt((1.0 - curved) / d))
 
     @property
+    def variances(self) -> tuple[float, float]:
+        """Squares of sigma_a and sigma_b."""
+        return self.sigma_a**2, self.sigma_b**2
+
+    @property
     def L(self) -> float:
         """Root mean square norm of the gradient, √(2d(d+1) σ_A² + d σ_b²)."""
         return math.hypot(math.sqrt(2.0 * self.d * (self.d + 1)) * self.sigma_a, math.sqrt(self.d) * self.sigma_b)
@@ -145,7 +150,7 @@ class GaussianRisk(Risk):
 
         The one positive root of :math:`2\sigma_a^2[(d+2)c^3 - (d+1)c] = \sigma_b^2(1-c)`.
         """
-        d, (a, b) = self.law.d, self._weights()
+        d, (a, b) = self.law.d, self.law.variances
         c = 1.0
         while True:  # convex and increasing to the right of the root: Newton's method comes down to it
             slope = 2.0 * a * (3.0 * (d + 2) * c * c - (d + 1)) + b
@@ -163,8 +168,8 @@ class GaussianRisk(Risk):
         Its eigenvector is I. Descent from zero approaches the minimum like :math:`(1 - \eta\lambda)^t`, and comes
         closer at every step if :math:`\eta \le 1/\lambda`.
         """
-        d, (a, b) = self.law.d, self._weights()
-        return (2.0 * a * (3.0 * (d + 2) * self.best**2 - (d + 1)) + b) * self._scale
+        d, (a, b) = self.law.d, self.law.variances
+        return 2.0 * a * (3.0 * (d + 2) * self.best**2 - (d + 1)) + b
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to Q, (d, d); the loss is infinite beyond the range of float64."""
@@ -177,8 +182,8 @@ class GaussianRisk(Risk):
 
     def floor(self) -> float:
         r"""Minimum over all Q, :math:`\tfrac d2\{\sigma_a^2[(d+1)(1-c_*^2)^2 + c_*^4] + \sigma_b^2(1-c_*)^2\}`."""
-        d, c, (a, b) = self.law.d, self.best, self._weights()
-        return 0.5 * d * (a * ((d + 1) * (1.0 - c * c) ** 2 + c**4) + b * (1.0 - c) ** 2) * self._scale
+        d, c, (a, b) = self.law.d, self.best, self.law.variances
+        return 0.5 * d * (a * ((d + 1) * (1.0 - c * c) ** 2 + c**4) + b * (1.0 - c) ** 2)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Alignment tr(Q)/d, residual ``|Q - c* I|`` / √d and the excess over the floor, () each.
@@ -203,21 +208,12 @@ class GaussianRisk(Risk):
             raise refuse("params", largest, "entries with a finite Hessian (the largest is shown)")
         return product
 
-    @cached_property
-    def _scale(self) -> float:
-        return max(self.law.sigma_a, self.law.sigma_b) ** 2
-
-    def _weights(self) -> tuple[float, float]:
-        """Variances of the entries over the larger of the two."""
-        larger = max(self.law.sigma_a, self.law.sigma_b)
-        return (self.law.sigma_a / larger) ** 2, (self.law.sigma_b / larger) ** 2
-
     def _around(self, Q: Array) -> tuple[float, Array]:
         """Excess and gradient, expanded around the minimum, Q = c I + D; the terms of order 1 in D vanish.
 
         D is divided by its size s if that is above 1, so that fourth powers do not overflow.
         """
-        d, (a, b) = self.law.d, self._weights()
+        d, (a, b) = self.law.d, self.law.variances
         D = Q - self.best * np.eye(d)
         s = max(1.0, float(np.abs(D).max()))
         D, c, t1 = D / s, self.best / s, 1.0 / s  # terms of lower degree get a factor t1 for each power of s
@@ -233,7 +229,7 @@ class GaussianRisk(Risk):
         gradient[np.diag_indices(d)] += 4.0 * c * c * trace + 2.0 * c * norm - 2.0 * t1**2 * trace
         with np.errstate(over="ignore"):  # the linear part, of lower degree, is the whole loss if a = 0
             excess, gradient = excess * s * s + 0.5 * b * norm, a * gradient * s * s + b * D
-            return max(float(excess.real * s * s), 0.0) * self._scale, gradient * s * self._scale
+            return max(float(excess.real * s * s), 0.0), gradient * s
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,14 +293,14 @@ class FiniteGaussianRisk(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its derivative by c, (1,)."""
         loss, slope = 0.0, 0.0
-        for weight, X, risk in self._queries(abs(float(params[0]))):
+        for weight, X, risk in self._queries(reach_of(abs(float(params[0])), 1.0)):
             found, gradient = risk.evaluate(params[0] * X)
             loss, slope = loss + weight * found, slope + weight * float(gradient @ X)
         return loss, np.array([slope])
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Second derivative times the direction, (1,)."""
-        queries = self._queries(abs(float(params[0])))
+        queries = self._queries(reach_of(abs(float(params[0])), 1.0))
         bend = sum(weight * float(X @ risk.hessian_product(params[0] * X, X)) for weight, X, risk in queries)
         return bend * direction
 
@@ -337,12 +333,9 @@ class FiniteGaussianRisk(Risk):
         path = np.linspace(0.0, self.best, 9)
         return max(float(self.hessian_product(np.array([c]), np.ones(1))[0]) for c in path) / self.metric
 
-    def _queries(self, size: float) -> tuple[tuple[float, Array, TokenRisk], ...]:
-        """Weights of the lengths r, derivatives r X of the scores, and risks, for c of this size."""
-        return self._nodes(reach_of(size, 1.0))
-
     @lru_cache(maxsize=4)  # noqa: B019
-    def _nodes(self, largest: float) -> tuple[tuple[float, Array, TokenRisk], ...]:
+    def _queries(self, largest: float) -> tuple[tuple[float, Array, TokenRisk], ...]:
+        """Weights of the lengths r, derivatives r X of the scores, and risks, for c up to the largest."""
         law, d, found = self.law, self.law.d, []
         for weight, r, X, probs in gaussian_queries(d, self.N, largest, self.radii):
             constant = np.full_like(X, law.sigma_a * math.sqrt(d - 1.0))

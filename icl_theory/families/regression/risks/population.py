@@ -23,26 +23,7 @@ from icl_theory.families.regression.risks.prompts import infima
 from icl_theory.families.regression.tasks import Task
 from icl_theory.memory import check_fits
 
-
-def _without_own(a: Array, query: NDArray[np.intp] | None = None) -> Array:
-    """Copy with zeros in the queries' own rows; column k belongs to query k by default."""
-    result = a.copy()
-    columns = np.arange(a.shape[1])
-    result[columns if query is None else query, columns] = 0.0
-    return result
-
-
-def _cancelling(target: Array, gradient: Array, scale: Array, small: float = 0.01) -> NDArray[np.intp]:
-    """Columns whose gradient is below the share ``small`` of its terms: subtracting these loses two digits or more.
-
-    ``target`` is the attention on the query's feature over the largest attention, and ``scale`` the loss times the
-    largest attention, in the units of the gradient. The target's entry alone is target · scale.
-    """
-    wrong = np.flatnonzero(target < small)
-    if not wrong.size:
-        return wrong
-    length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))[wrong]
-    return wrong[length < small * scale[wrong]]
+CANCELLED = 0.01  # share of its terms below which subtracting these for a gradient loses two digits or more
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +88,7 @@ class PopulationRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to S, (K, K)."""
-        if math.isinf(self.N):
-            losses, gradient, _ = self._infinite(params)
-        else:
-            losses, gradient, *_ = self._moments(params)
-            gradient *= self.features.probs
+        losses, gradient, _ = self._parts(params)
         return float(self.features.probs @ losses), gradient
 
     @property
@@ -128,8 +105,7 @@ class PopulationRisk(Risk):
 
     def loss_per_query(self, S: Array) -> Array:
         """Losses ℓ_k of the queries, (K,), squared label units."""
-        scores = self._checked(S)
-        return self._infinite(scores)[0] if math.isinf(self.N) else self._moments(scores).loss
+        return self._parts(self._checked(S))[0]
 
     def growth(self, S: Array) -> Array:
         r"""Lemma 2: the growth ``-∂L/∂S`` of the scores, α on the diagonal and β off it, (K, K).
@@ -149,16 +125,11 @@ class PopulationRisk(Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected target attention and loss of every query, (K,) each."""
-        if math.isfinite(self.N):
-            found = self._moments(params)
-            return {"attention": np.diagonal(found.attention).copy(), "loss_per_query": found.loss}
-        losses, _, attention = self._infinite(params)
+        losses, _, attention = self._parts(params)
         return {"attention": attention, "loss_per_query": losses}
 
     def floor(self) -> float:
         """Irreducible loss: 0 for N = ∞, else the minimum over the scores, found query by query."""
-        if math.isinf(self.N):
-            return 0.0
         return float(self.features.probs @ self.floor_per_query())
 
     def floor_per_query(self) -> Array:
@@ -200,61 +171,32 @@ class PopulationRisk(Risk):
         )
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        r"""Product of the Hessian with a direction, exactly, (K, K).
+        """Product of the Hessian with a direction, exactly, (K, K)."""
+        return change_along(lambda scores: self._parts(scores)[1], params, direction)
 
-        For N = ∞ and a change :math:`a' = a(S' - a^\top S')` of the attention,
-        :math:`p_k[a'_m(r_m - R_k) + a_m((Ca')_m - 2r^\top a')]`; for finite N the derivative is taken
-        under the integral.
-        """
-        if math.isfinite(self.N):
-            change = change_along(lambda scores: self._moments(scores).gradient, params, direction)
-            return self.features.probs * change
-        weight, total = self._softmax(params)
-        target = np.diagonal(weight).copy()
-        a = weight / total
-        moved = a * (direction - np.einsum("mk,mk->k", a, direction))
-        others, moved_others = _without_own(a), _without_own(moved)
-        squared, residual = self._form(others)
-        change = self._form(moved_others)[1]
-        np.fill_diagonal(residual, 0.0)
-        np.fill_diagonal(change, 0.0)
-        rise = 2.0 * np.einsum("mk,mk->k", residual, moved_others)
-        result = moved * (residual - squared) + a * (change - rise)
-        close = _cancelling(target, a * (residual - squared), squared / total)
-        if close.size:
-            result[:, close] = self._close_change(a[:, close], direction[:, close], close)
-        return self.features.probs * result
-
-    def _close(self, a: Array, query: NDArray[np.intp], small: float = 0.01) -> tuple[Array, NDArray[np.bool_]]:
-        """``r_m - r_top``, (K, Q), where top has most attention; and the m for which subtracting loses digits."""
-        top, others = a.argmax(axis=0), _without_own(a, query)
-        difference = self._form.against(top, others, query)
-        gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
-        length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
-        # the query's own r is zero, and rounding is relative to the others'
-        alike = a * np.abs(difference[query, np.arange(len(query))]) > length / small
-        return self._form.against(top, others, query, alike), alike
+    def _parts(self, scores: Array) -> tuple[Array, Array, Array]:
+        """Losses ℓ_k of the queries, (K,), the gradient of their mean, (K, K), and target attention, (K,)."""
+        if math.isinf(self.N):
+            return self._infinite(scores)
+        found = self._moments(scores)
+        return found.loss, self.features.probs * found.gradient, np.diagonal(found.attention).copy()
 
     def _close_gradient(self, a: Array, query: NDArray[np.intp]) -> Array:
         """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns with dominant wrong features."""
-        difference, _ = self._close(a, query)
+        top, columns, others = a.argmax(axis=0), np.arange(len(query)), a.copy()
+        others[query, columns] = 0.0
+        difference = self._form.against(top, others, query)  # r_m - r_top
+        gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
+        length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
+        # the query's own r is zero, and rounding is relative to the others'
+        alike = a * np.abs(difference[query, columns]) > length / CANCELLED
+        difference = self._form.against(top, others, query, alike)
         return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
-
-    def _close_change(self, a: Array, direction: Array, query: NDArray[np.intp]) -> Array:
-        """Change of `_close_gradient` in a direction, (K, Q)."""
-        top = a.argmax(axis=0)
-        turn = direction - direction[top, np.arange(len(top))]
-        moved = a * (turn - np.einsum("mk,mk->k", a, turn))
-        difference, alike = self._close(a, query)
-        change = self._form.against(top, _without_own(moved, query), query, alike)
-        mean = np.einsum("mk,mk->k", a, difference)
-        rise = np.einsum("mk,mk->k", a, change) + np.einsum("mk,mk->k", moved, difference)
-        return np.asarray(moved * (difference - mean) + a * (change - rise))
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
         """N = ∞: attention a_mq ∝ p_m e^S_mq as weights (K, Q), and their column sums (Q,)."""
         # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
-        weight, tilted = np.empty(scores.shape), scores
+        weight, tilted = np.empty(scores.shape, scores.dtype), scores
         if not self.features.uniform:
             tilted = np.add(scores, np.log(self.features.probs)[:, None], out=weight)
         np.exp(np.subtract(tilted, tilted.max(axis=0), out=weight), out=weight)
@@ -269,9 +211,13 @@ class PopulationRisk(Risk):
         target = weight[own, columns]
         weight[own, columns] = 0.0
         scale = probs / total**2
-        squared, gradient = self._form(weight, query, times=(total, scale))
+        squared, gradient = self._form(weight, own, total, scale)
         gradient[own, columns] = -squared / total * target * scale  # r_k = 0
-        close = _cancelling(target, gradient, squared / total * scale)
+        # of columns with dominant wrong features, those with a gradient far below its terms
+        close = np.flatnonzero(target < CANCELLED)
+        if close.size:
+            length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
+            close = close[length[close] < CANCELLED * (squared / total * scale)[close]]
         if close.size:
             a = weight[:, close] / total[close]
             a[own[close], np.arange(len(close))] = target[close] / total[close]

@@ -83,12 +83,11 @@ class SymmetricRisk(Risk):
     variogram: Array
     N: float = math.inf
     noise: float = 0.0
-    members: Array = field(
-        init=False, repr=False
-    )  # of each class of a query, that of its own feature first, (G + 1, G)
-    _mass: Array = field(init=False, repr=False)  # probabilities of these classes
-    _matrix: Array = field(init=False, repr=False)  # error forms of the queries, (G, G, G)
-    _spread: Array = field(init=False, repr=False)  # mean variograms between the classes, (G, G + 1, G)
+    # of the classes of a query, that of its own feature first
+    members: Array = field(init=False, repr=False)  # (G + 1, G)
+    _mass: Array = field(init=False, repr=False)  # probabilities, (G + 1, G)
+    _spread: Array = field(init=False, repr=False)  # mean variograms, (G, G + 1, G + 1)
+    _matrix: Array = field(init=False, repr=False)  # error forms, of the same shape
 
     def __post_init__(self) -> None:
         sizes = real_array("sizes", self.sizes, 1)
@@ -110,13 +109,13 @@ class SymmetricRisk(Risk):
             raise refuse("variogram", self.variogram, f"a number or a symmetric ({G}, {G}) array, >= 0")
         # class c of a query of group g: its own feature, then the groups, its own less one feature
         members = np.vstack([np.ones(G), sizes[:, None] - np.eye(G)])
-        matrix, spread = np.zeros((2, G, G, G))
-        for g in range(G):
-            alone = np.divide(1.0, members[1:, g], out=np.ones(G), where=members[1:, g] > 0)
-            spread[g] = gamma * (1.0 - np.diag(alone))
-            matrix[g] = gamma[g][:, None] + gamma[g] - spread[g]
-            if np.linalg.eigvalsh(matrix[g])[0] < -1e-9 * max(float(np.abs(matrix[g]).max()), 1e-300):
-                raise refuse("variogram", self.variogram, "one for which all mean squared differences are >= 0")
+        alone = np.divide(1.0, members[1:], out=np.ones((G, G)), where=members[1:] > 0)
+        spread = np.zeros((G, G + 1, G + 1))
+        spread[:, 0, 1:] = spread[:, 1:, 0] = gamma
+        spread[:, 1:, 1:] = gamma * (1.0 - np.eye(G) * alone.T[:, None])
+        matrix = spread[:, 0, :, None] + spread[:, :1] - spread
+        if (np.linalg.eigvalsh(matrix)[:, 0] < -1e-9 * np.maximum(np.abs(matrix).max(axis=(1, 2)), 1e-300)).any():
+            raise refuse("variogram", self.variogram, "one for which all mean squared differences are >= 0")
         store(
             self,
             sizes=sizes,
@@ -126,8 +125,8 @@ class SymmetricRisk(Risk):
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
             members=members,
             _mass=members * np.vstack([probs, np.tile(probs[:, None], (1, G))]) / total,
+            _spread=spread,
             _matrix=matrix,
-            _spread=np.concatenate([gamma[:, None, :], spread], axis=1),
         )
         for array in (self.sizes, self.probs, self.variogram, self.members):
             array.flags.writeable = False
@@ -209,7 +208,7 @@ class SymmetricRisk(Risk):
     @property
     def nondegenerate(self) -> bool:
         """Whether no mixture of the other classes is as good as the query's own feature (sufficient condition)."""
-        there = [members[1:] > 0 for members in self.members.T]
+        there = [np.flatnonzero(members > 0)[1:] for members in self.members.T]
         values = (np.linalg.eigvalsh(each[np.ix_(on, on)]) for each, on in zip(self._matrix, there, strict=True))
         return all(each[0] > 1e-10 * each[-1] for each in values)
 
@@ -243,48 +242,39 @@ class SymmetricRisk(Risk):
     def _query(self, g: int) -> Query:
         """The query of group g over the classes that are not empty, with its own feature first."""
         there = np.flatnonzero(self.members[:, g] > 0)
-        matrix = np.pad(self._matrix[g], ((1, 0), (1, 0)))[np.ix_(there, there)]
-        own = np.append(0.0, 2.0 * self.variogram[g])[there] + self.noise**2
+        matrix, own = self._matrix[g][np.ix_(there, there)], self._own[there, g]
         return Query(matrix, own, self._mass[there, g], self.N, self.noise, 0)
+
+    @property
+    def _own(self) -> Array:
+        """Mean squared errors of a token of each class, (G + 1, G)."""
+        return 2.0 * self._spread[:, 0].T + self.noise**2
 
     def _parts(self, params: Array) -> Moments:
         return self._infinite(params.T) if math.isinf(self.N) else self._finite(params.T)
 
     def _infinite(self, scores: Array) -> Moments:
         """N = ∞: losses (G,), gradients ∂ℓ_g/∂θ_gc and attention, (G + 1, G)."""
-        mass, matrix = self._mass, self._matrix
         with np.errstate(divide="ignore"):
-            tilted = scores + np.log(mass)
+            tilted = scores + np.log(self._mass)
         weight = np.exp(tilted - tilted.max(axis=0))
         a = weight / weight.sum(axis=0)
 
-        squared = np.einsum("cg,cg->g", a[1:], np.einsum("gcd,dg->cg", matrix, a[1:]))
         residual = self._against(a.argmax(axis=0), a)
-        gradient = a * (residual - np.einsum("cg,cg->g", a, residual))
-        return Moments(0.5 * squared, gradient, a)
+        mean = np.einsum("cg,cg->g", a, residual)
+        return Moments(0.5 * (mean - residual[0]), a * (residual - mean), a)
 
     def _against(self, top: NDArray[np.intp], z: Array) -> Array:
         """``(C z)_c - (C z)_top``, (G + 1, G), accurate also if a wrong class ``top`` has nearly all attention."""
-        matrix, spread = self._matrix, self._spread
-        result = np.vstack([np.zeros(len(matrix)), np.einsum("gcd,dg->cg", matrix, z[1:])])
-        wrong = np.flatnonzero(top)
-        if wrong.size:
-            gap = np.vstack([np.zeros(len(matrix)), self.variogram])
-            difference = spread[wrong, top[wrong]][:, None, :] - spread[wrong]
-            part = np.einsum("gcd,dg->cg", difference, z[1:, wrong])
-            result[:, wrong] = part + (gap[:, wrong] - gap[top[wrong], wrong]) * z[1:, wrong].sum(axis=0)
-        return result
+        groups, gap = np.arange(len(top)), self._spread[:, 0].T
+        difference = self._spread[groups, top][:, None] - self._spread
+        return np.einsum("gcd,dg->cg", difference[..., 1:], z[1:]) + (gap - gap[top, groups]) * z[1:].sum(axis=0)
 
     def _finite(self, scores: Array) -> Moments:
-        mass, matrix = self._mass, self._matrix
-        own = np.vstack([np.zeros(len(matrix)), 2.0 * self.variogram]) + self.noise**2
-        absent = np.where(mass > 0, scores, -np.inf)
-
         def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
-            product[:, 0] = 0.0
-            np.matmul(matrix[queries], z[:, 1:], out=product[:, 1:])
+            np.matmul(self._matrix[queries], z, out=product)
 
-        return moments(absent, mass, own, [Count(self.N)], form)
+        return moments(np.where(self._mass > 0, scores, -np.inf), self._mass, self._own, [Count(self.N)], form)
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
@@ -313,8 +303,7 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     for k in range(features.K):
         if labels[k] < 0:
             difference = np.abs(variogram - variogram[k])
-            rows = np.arange(features.K)
-            difference[rows, rows] = 0.0  # exchanging two features moves neither's own entry
+            np.fill_diagonal(difference, 0.0)  # exchanging two features moves neither's own entry
             difference[:, k] = 0.0
             alike = (difference.max(axis=1) <= tolerance) & (np.abs(probs - probs[k]) <= 1e-12 * probs[k])
             labels[alike & (labels < 0)] = labels.max() + 1

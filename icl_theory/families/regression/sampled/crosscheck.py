@@ -120,16 +120,18 @@ def crosscheck(
             known, CountedRisk(*args, 128, streams[-3], core.noise), precision, counted_batches
         )
         checks, left_out = [], []
-        for name, size, number_of, first in (
-            ("", needed, counted_batches, runs),
-            ("trainer: ", batch, batches, runs + points),
+        p = core.features.probs
+        for name, size, number_of, first, asked in (
+            ("", needed, counted_batches, runs, np.ones(K)),
+            ("trainer: ", batch, batches, runs + points, p),
         ):
             samplers: list[Risk] = [
                 CountedRisk(*args, size, stream, core.noise) if not name else
                 SampledRisk(*args, size, stream, noise=core.noise)
                 for stream in streams[first : first + points]
             ]  # fmt: skip
-            often = _often(core, size * number_of, every_query=not name)
+            # entries whose feature and query are in enough prompts for a normal mean
+            often = size * number_of * presence(p, core.N)[:, None] * asked >= ENOUGH
             found = _point_checks(known, samplers, number_of, often, shown.add)
             checks += [check._replace(name=name + check.name) for check in found]
             if not often.any():
@@ -237,13 +239,11 @@ def _curves(
 
 def _curve_checks(t: Steps, expected: Array, curve: Array, spread: Array, freedom: int) -> list[Check]:
     """Compare the losses of one SGD run with those of exact descent, in units of the spread of other runs."""
-    limit = _curve_limit(len(t), freedom)
-    along = [
-        Check(f"SGD loss, worst of {len(t)} steps", *map(float, (e, value, sd, z_score(value - e, sd, e), limit)))
-        for e, value, sd in zip(expected, curve, spread, strict=True)
+    limit, z = _curve_limit(len(t), freedom), z_score(curve - expected, spread, expected)
+    return [
+        Check(f"SGD loss, {name}", *map(float, (expected[i], curve[i], spread[i], z[i], limit)))
+        for name, i in ((f"worst of {len(t)} steps", np.argmax(np.abs(z))), (f"step {t[-1]}", -1))
     ]
-    worst = max(along, key=lambda check: abs(check.z))
-    return [worst, along[-1]._replace(name=f"SGD loss, step {t[-1]}")]
 
 
 def _prompts_needed(
@@ -282,10 +282,3 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
         raise refuse("N", N, "finite: infinite prompts cannot be sampled")
     note = f"prompts of N = {length:g} tokens on both sides (N = ∞ cannot be sampled)"
     return around(risk, replace(inner, N=length)), note
-
-
-def _often(core: PopulationRisk, prompts: int, *, every_query: bool) -> NDArray[np.bool_]:
-    """Mask of the gradient's entries whose feature and query are in enough prompts for a normal mean."""
-    p = core.features.probs
-    asked = np.ones_like(p) if every_query else p
-    return np.asarray(prompts * presence(p, core.N)[:, None] * asked >= ENOUGH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,15 +41,13 @@ class _Path:
 
     def __init__(self, risk: PopulationRisk, scores: Callable[[int], Array], last: int) -> None:
         self.risk, self.scores, self.last = risk, scores, last
-        self._seen: dict[int, tuple[Array, float]] = {}
+        self.at = cache(self._at)
 
-    def at(self, t: int) -> tuple[Array, float]:
+    def _at(self, t: int) -> tuple[Array, float]:
         """Attention of every query on prompts with its feature, (K,), and the loss."""
-        if t not in self._seen:
-            seen = self.risk.observe(self.scores(t))
-            loss = float(self.risk.features.probs @ seen["loss_per_query"])
-            self._seen[t] = np.asarray(seen["attention"] / presence(self.risk.features.probs, self.risk.N)), loss
-        return self._seen[t]
+        seen = self.risk.observe(self.scores(t))
+        loss = float(self.risk.features.probs @ seen["loss_per_query"])
+        return np.asarray(seen["attention"] / presence(self.risk.features.probs, self.risk.N)), loss
 
     def crossing(self, height: Callable[[int], float], *, last: bool = False, coarse: int = 48) -> float:
         """First (or last) step, with fraction, at which a height falls to 0, or infinity.

@@ -127,9 +127,7 @@ class Task(ABC):
             if scale == 0:
                 continue
             rows = np.vstack([edges.T / scale, np.ones(features.K - 1)])
-            target = np.zeros(len(rows))
-            target[-1] = 1.0
-            weights, _ = nnls(rows, target)
+            weights, _ = nnls(rows, np.append(np.zeros(len(rows) - 1), 1.0))
             point = (weights / weights.sum()) @ edges
             squared = float(point @ point)
             result[k] = squared if squared > (1e-13 * scale) ** 2 * len(rows) else 0.0

@@ -10,7 +10,6 @@ from icl_theory._validate import (
     LARGEST,
     MOST_FEATURES,
     Array,
-    indexed,
     instance,
     number,
     plain_numbers,
@@ -59,26 +58,23 @@ def step_bounds(K: float | Array, c: float | Array, u: float | Array) -> tuple[A
     """
     K, c = plain_numbers("K", K, 2.0, MOST_FEATURES), plain_numbers("c", c, 1e-300, 1e300)
     u = plain_numbers("u", u, 0.0, 300.0)
-    sizes, index = indexed(K)
-    log = np.log(sizes - 1.0)
-    each_peak = np.maximum(0.0, log - np.log(2.0))  # a = 1/3, or the start if a is larger there
+    log, none = np.log(K - 1.0), np.zeros(())
+    peak = np.maximum(0.0, log - np.log(2.0))  # a = 1/3, or the start if a is larger there
 
-    def log_growth(log: Array, position: Array) -> Array:
+    def log_growth(position: Array) -> Array:
         # ln(a s²), with ln a = -ln(1 + w) and ln s = ln w + ln a
         log_w = log - position
         return 2.0 * log_w - 3.0 * np.logaddexp(0.0, log_w)
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        none = np.zeros(sizes.size)
-        of_size = each_peak, log_growth(log, each_peak), log_growth(log, none), flow_between(none, each_peak, sizes)
-        peak, top, started, climbed = (value[index] for value in of_size)
+        top, started, climbed = log_growth(peak), log_growth(none), flow_difference(none, peak, K)
         before = u <= peak
-        total, reached = flow_between(np.zeros(()), u, K) / c, log_growth(log[index], u)
+        total, reached = flow_difference(none, u, K) / c, log_growth(u)
         log_ratio = 2.0 * c * 4.0 / 27.0
         rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
         overshoot = np.where(peak > 0, peak + c * np.exp(top), 0.0)
         passed = np.where(np.isinf(rho), rho, rho * (top - reached))  # zero times infinity would be NaN
-        after = np.maximum(0.0, flow_between(overshoot, np.maximum(u, overshoot), K) / c - passed)
+        after = np.maximum(0.0, flow_difference(overshoot, np.maximum(u, overshoot), K) / c - passed)
         low = np.where(before, total, climbed / c + np.where(u > overshoot, after, 0.0))
         rise = np.where(before, reached - started, np.where(peak > 0, top - started + 1.0, 0.0))
         rounding = 1e-12 * (1.0 + total)
@@ -198,13 +194,6 @@ def worst_prediction(attention: Array, distances: Array, L: float) -> tuple[floa
     limits = L * distances[first, second] / unit
     found = linprog(-attention, A_ub=each[first] - each[second], b_ub=limits, bounds=bounds, method="highs")
     return -float(found.fun) * float(unit), np.asarray(found.x) * unit
-
-
-def flow_between(start: Array, end: Array, K: float | Array) -> Array:
-    """Return the flow time from gaps u to others, in units of 1/c; infinite beyond the range of float64."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        time = flow_difference(start, end, K)
-    return np.where(np.isnan(time), np.inf, time)
 
 
 def step_rate(risk: PopulationRisk, eta: float) -> Array:

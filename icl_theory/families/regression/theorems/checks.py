@@ -22,6 +22,7 @@ from icl_theory.engine.statement import (
     stated,
 )
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.regression.closed.flow import flow_difference
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, expanded
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.sampled.counts import CountedRisk
@@ -29,7 +30,6 @@ from icl_theory.families.regression.sampled.risk import SampledRisk
 from icl_theory.families.regression.tasks import FiniteTask
 from icl_theory.families.regression.theorems.certified import (
     after_phase_one,
-    flow_between,
     phase_one_bounds,
     step_bounds,
     step_rate,
@@ -228,7 +228,7 @@ def FLOW(run: Trajectory) -> Sides:
     risk, c = _exchangeable(run, flow=True)
     require(run.t[-1] > 0, "the run ends at its start")
     u = float(run.params)  # integrated to some 1e-9, absolutely
-    time = float(flow_between(np.zeros(()), np.asarray(u), risk.K)) / c
+    time = float(flow_difference(np.zeros(()), np.asarray(u), risk.K)) / c
     return _same(time, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
 
 

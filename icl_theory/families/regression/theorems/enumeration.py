@@ -52,10 +52,10 @@ def enumerable(N: float, K: int, most: int = 2000) -> bool:
 
 def prompts(p: Array, N: float, scores: Array) -> Prompts:
     """Return all prompts of N tokens and the attention of a query with these scores, (K,), in each."""
-    counts = p[None, :] if math.isinf(N) else count_vectors(int(N), len(p))
     if math.isinf(N):
-        probability = np.ones(1)
+        counts, probability = p[None, :], np.ones(1)
     else:
+        counts = count_vectors(int(N), len(p))
         factorials = np.array([math.lgamma(n + 1.0) for n in range(int(N) + 1)])
         logs = factorials[-1] + counts @ np.log(p) - factorials[counts.astype(int)].sum(axis=1)
         probability = np.exp(logs)
