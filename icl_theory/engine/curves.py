@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import nctdtrinc
 
-from icl_theory._validate import EXACT, LARGEST, Array, dimensions, number, real_array, refuse
+from icl_theory._validate import EXACT, LARGEST, Array, dimensions, floats, number, real_array, refuse
 from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
 from icl_theory.engine.display import Drawn
 from icl_theory.engine.progress import counted
@@ -171,12 +171,9 @@ def curve_of(run: Trajectory, losses: Any, steps: Any, errors: Any) -> Curve:
         losses = [each.mean() for each in asked]
         if all(each.size > 1 for each in asked):
             found = np.array([each.std(ddof=1) / math.sqrt(each.size) for each in asked])
-    try:
-        if losses is None or np.iscomplexobj(losses):
-            raise TypeError
-        values = np.array(losses, dtype=np.float64, ndmin=1)
-    except (TypeError, ValueError, OverflowError):
-        raise refuse("losses", losses, "numbers, a CSV file or a function of a state") from None
+    if losses is None or (numbers := floats(losses)) is None:
+        raise refuse("losses", losses, "numbers, a CSV file or a function of a state")
+    values = np.atleast_1d(numbers)
     if values.ndim > 1 or not values.size:
         raise refuse("losses", losses, "a row of at least one number")
     t = _increasing(np.arange(len(values)) if steps is None else steps)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, fraction, instance, integer, number, refuse, store
+from icl_theory._validate import Array, floats, fraction, instance, integer, number, refuse, store
 
 LONGEST = 4001  # counts, and words of a random sentence: a joint table has (H/2)² probabilities
 
@@ -40,12 +40,9 @@ class Counts:
     pmf: Array
 
     def __post_init__(self) -> None:
-        try:
-            pmf = np.array(self.pmf, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            pmf = np.empty(0)
-        pmf = pmf[:, None] if pmf.ndim == 1 else pmf
-        if pmf.ndim != 2 or not pmf.size or not np.isfinite(pmf).all() or (pmf < 0).any():
+        pmf = floats(self.pmf)
+        pmf = pmf[:, None] if pmf is not None and pmf.ndim == 1 else pmf
+        if pmf is None or pmf.ndim != 2 or not pmf.size or not np.isfinite(pmf).all() or (pmf < 0).any():
             raise refuse("pmf", self.pmf, "probabilities of c = 0, 1, ..., one a row (columns: c_tau = 0, 1, ...)")
         if abs(pmf.sum() - 1.0) > 1e-6:
             raise refuse("pmf", self.pmf, f"probabilities that sum to 1 (these sum to {pmf.sum():.9g})")
