@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import instance, integer
+from icl_theory._validate import instance, integer, store
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
@@ -127,9 +127,15 @@ class Recall(Family):
     rule: str = parameter("ngd", kind=Word(words=tuple(RULES)), meaning="normalised or plain gradient descent")
 
     def validate(self) -> None:
-        """Make the task and the risk, which check the parameters against each other."""
+        """Take over the parts of a task, and make the risk, which checks the parameters against each other."""
         if self.task is not None:
-            self._unfold(self.task)
+            declared, own = self.parameters(), instance("task", self.task, RecallTask, "a RecallTask").numbers
+            for name in PARTS:
+                value, default = getattr(self, name), declared[name].default
+                if value is not default and value not in (default, own.get(name, default)):
+                    self.unfolded({name: value, "task": self.task})  # refuses it
+            if (parts := self.task.parts) is not None:  # else the task has words of its own, and is kept
+                store(self, **{name: declared[name].check(value) for name, value in parts.items()}, task=None)
         self.population()
 
     @classmethod
@@ -145,24 +151,13 @@ class Recall(Family):
         rest = {name: value for name, value in given.items() if name != "task"}
         return {**rest, **{name: value for name, value in task.parts.items() if value is not None}}
 
-    def _unfold(self, task: RecallTask) -> None:
-        """Take over the parts of a task, and keep the task itself only if its words are not the default ones."""
-        declared, own = self.parameters(), instance("task", task, RecallTask, "a RecallTask").numbers
-        for name in PARTS:
-            value, default = getattr(self, name), declared[name].default
-            if value is not default and value not in (default, own.get(name, default)):
-                self.unfolded({name: value, "task": task})  # refuses it
-        if task.parts is not None:
-            for name, value in {**task.parts, "task": None}.items():
-                object.__setattr__(self, name, declared[name].check(value))
-
     def named(self, run: Trajectory) -> Trajectory:
         """Return the run with the parameters of its task, also if the task was given as a whole."""
         run, task = super().named(run), self.task
         if task is not None:
             run.info |= task.numbers
             run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())
-            run.info["counts"] = task.counts[0] if len(set(task.counts)) == 1 else task.counts
+            run.info["counts"] = task.law_of_counts
         if isinstance(run.info["counts"], list | tuple):  # laws, which files store as text
             run.info["counts"] = tuple(map(str, run.info["counts"]))
         return run

@@ -129,10 +129,12 @@ class RecallTask:
         longest = max(law.longest for law in set(self.counts))
         if 2 * longest + 1 > self.H:
             raise refuse("H", H, f"at least {2 * longest + 1}: there are up to {longest} bigrams of two words")
+        given = None if probs is None else tuple(np.asarray(probs, dtype=np.float64).tolist())
+        laws = None if counts is None else self.law_of_counts
         counted = isinstance(triggers, int | np.integer) and isinstance(outputs, int | np.integer)
-        self._first_words = counted and self.noise_word == self.V - 1
-        self._random_counts = counts is None
-        self._given_probs = None if probs is None else tuple(np.asarray(probs, dtype=np.float64).tolist())
+        default = counted and self.noise_word == self.V - 1
+        # its arguments by name; None if its words are not the default ones
+        self.parts: dict[str, Any] | None = self.numbers | {"probs": given, "counts": laws} if default else None
 
     def __repr__(self) -> str:
         law = "" if self.law == "markov" else f", law={self.law!r}"
@@ -145,12 +147,9 @@ class RecallTask:
         return len(self.triggers)
 
     @property
-    def parts(self) -> dict[str, Any] | None:
-        """The arguments of the task, by name; None if its words are not the default ones."""
-        if not self._first_words:
-            return None
-        counts = None if self._random_counts else self.counts[0] if len(set(self.counts)) == 1 else self.counts
-        return self.numbers | {"probs": self._given_probs, "counts": counts}
+    def law_of_counts(self) -> Counts | tuple[Counts, ...]:
+        """The law of the numbers of bigrams, or those of the triggers if they differ."""
+        return self.counts[0] if len(set(self.counts)) == 1 else self.counts
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -316,10 +315,9 @@ class RecallTask:
     def _draw_counts(self, rng: np.random.Generator, trigger: Words) -> tuple[Words, Words]:
         uniform = rng.random(len(trigger))
         c, c_tau = np.empty_like(trigger), np.empty_like(trigger)
-        laws = list(dict.fromkeys(self.counts))
-        number = {law: index for index, law in enumerate(laws)}
+        number = {law: index for index, law in enumerate(dict.fromkeys(self.counts))}
         kind = np.array([number[law] for law in self.counts])[trigger]
-        for index, law in enumerate(laws):
+        for law, index in number.items():
             rows = np.flatnonzero(kind == index)
             cells = np.flatnonzero(law.pmf)
             edges = np.cumsum(law.pmf.ravel()[cells])[:-1]
