@@ -301,10 +301,10 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        risk: Any = self.risk() if self.depth > 1 else self.merged()
-        best = risk.best if self.depth > 1 else risk.components(risk.best)
-        learnt = int(np.sum((run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)))
-        learnt *= 1 if self.depth == 1 else self.d
+        inner = innermost(self.risk())[0]
+        best = inner.observe(inner.best)["gamma"]
+        alike = self.d if self.depth > 1 else 1  # directions
+        learnt = alike * int(np.sum((run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)))
         found = {"excess": float(run.observed["excess"][-1]), "learnt": learnt}
         return found if self.tasks is None else found | {"new_loss": self.new_tasks().loss(self.gamma(run.params))}
 
