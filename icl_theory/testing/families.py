@@ -196,9 +196,6 @@ def _columns(problem: Family, run: Trajectory) -> None:
     columns = problem.every_column()
     names = [column.name for column in columns]
     expect(len(set(names)) == len(names), "names of columns", "each once", names)
-    words = {name for name, declared in problem.parameters().items() if declared.axis}
-    clash = sorted((words & {*names, STATUS.name, MESSAGE.name}) - {"method"})
-    expect(not clash, "names of columns", "none that is also a parameter's", clash)
     measured: Any = attempt("measure", problem.measured, run)
     unknown = sorted(measured.keys() - {*names, STATUS.name, MESSAGE.name})
     expect(not unknown, "columns that are measured", "those declared", f"also {', '.join(unknown)}")
