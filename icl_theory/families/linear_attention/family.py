@@ -17,24 +17,13 @@ from icl_theory._validate import LARGEST, Array, dimensions, integer, real_array
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, Trajectory
-from icl_theory.families.family import Family
+from icl_theory.families import Column, Family, Later, Number, Object, Panel, Whole, Word, parameter
 from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
 from icl_theory.families.linear_attention.law import PromptLaw, moment, root
 from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
 from icl_theory.families.linear_attention.risks import PLATEAU, Heads, MergedRisk, Pair, closed_runs
-from icl_theory.families.parameters import (
-    Later,
-    Number,
-    Object,
-    Panel,
-    Whole,
-    Word,
-    label_noise,
-    learning_rate,
-    nested,
-    parameter,
-)
-from icl_theory.grids.grid import Column, blank
+from icl_theory.families.parameters import label_noise, learning_rate, nested
+from icl_theory.grids.grid import blank
 from icl_theory.memory import check_fits
 
 COORDINATES = ("merged", "pair", "heads")

@@ -17,18 +17,8 @@ from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.family import Family
-from icl_theory.families.parameters import (
-    Later,
-    Number,
-    Object,
-    Panel,
-    Probabilities,
-    Whole,
-    Word,
-    learning_rate,
-    parameter,
-)
+from icl_theory.families import Column, Family, Later, Number, Object, Panel, Probabilities, Whole, Word, parameter
+from icl_theory.families.parameters import learning_rate
 from icl_theory.families.recall.bounds import cycle_excess, decay_rate, stall
 from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.counts import Counts
@@ -36,7 +26,6 @@ from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import LARGEST_VOCABULARY, LAWS, RecallTask, Sentences
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
-from icl_theory.grids.grid import Column
 
 PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
 
