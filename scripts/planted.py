@@ -277,7 +277,7 @@ FOR_THE_AUDIT = (
     Fault("recall-closed", "1/|Q| instead of 1/√|Q| in a step of the closed form", _R,
           "eta / math.sqrt(self.task.Q))", "eta / self.task.Q)"),
     Fault("passing", "the transformer's value matrix passes the outputs of training alone",
-          "recall/coordinates.py", "else task.passing", "else task.outputs"),
+          "recall/weights.py", "2 * V), task.passing)", "2 * V), task.outputs)"),
     Fault("softmax-words", "one word too many fills planted sentences, softmax at finite H", "recall/softmax.py",
           "return Fillers(task.V - task.Q - 2, 0, 0)", "return Fillers(task.V - task.Q - 1, 0, 0)"),
     Fault("softmax-gradient", "gradient without the other words' counts, softmax at finite H", "recall/softmax.py",

@@ -112,18 +112,17 @@ def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     row = list(_moments(d, int(N), 2 * depth))  # Chebyshev's algorithm loses digits at every step: these have all
     older = [Fraction(0)] * len(row)
     alpha, beta, norms = [row[1] / row[0]], [Fraction(0)], [row[0]]
+    values = [Fraction(0), Fraction(1)]  # of the monic orthogonal polynomials of degrees -1, 0, ... at 0
     for k in range(1, depth + 1):
+        values.append(-alpha[-1] * values[-1] - beta[-1] * values[-2])
         new = [row[i + 1] - alpha[-1] * row[i] - beta[-1] * older[i + 1] for i in range(1, len(row) - 1)]
         beta.append(new[0] / row[0])
         norms.append(new[0])
         if k < depth:
             alpha.append(new[1] / new[0] - row[1] / row[0])
         older, row = row, new
-    values = [Fraction(1), -alpha[0]]  # of the monic orthogonal polynomials at 0
-    for k in range(1, depth):
-        values.append(-alpha[k] * values[-1] - beta[k] * values[-2])
-    alpha.append(-beta[depth] * values[depth - 1] / values[depth])  # puts a node at 0
-    at_zero = float(1 / sum(p * p / h for p, h in zip(values, norms, strict=True)))
+    alpha.append(-beta[-1] * values[-2] / values[-1])  # puts a node at 0
+    at_zero = float(1 / sum(p * p / h for p, h in zip(values[1:], norms, strict=True)))
     off = np.sqrt([float(each) for each in beta[1:]])
     matrix = np.diag([float(each) for each in alpha]) + np.diag(off, 1) + np.diag(off, -1)
     nodes, vectors = np.linalg.eigh(matrix)
