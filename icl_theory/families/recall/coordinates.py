@@ -69,7 +69,7 @@ def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float 
     by_strength = csc_array((np.ones(task.Q), (rows + task.V + task.triggers, order)), (d * d, task.Q))
     if whole and noisy:
         by_strength -= csc_array((np.ones(task.Q), (rows + task.noise_word, order)), (d * d, task.Q))
-    by_gamma = gates(task, full.weights, 1.0)["feed_forward"] - gates(task, full.weights, 0.0)["feed_forward"]
+    by_gamma = gates(task, full.weights, 1.0)["feed_forward"] - fixed["feed_forward"]  # where γ is 0, or held
     by_value, by_gamma = fixed["value"].reshape(-1, 1), by_gamma.reshape(-1, 1)
     parts = [by_strength, by_value[:, : int(softmax and v is None)], by_gamma[:, : int(noisy and gamma is None)]]
     parts = parts[: len(wanted)]
