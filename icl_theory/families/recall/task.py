@@ -250,15 +250,12 @@ class RecallTask:
         if read.size and not (read.min() >= 0 and read.max() < self.V):
             raise refuse("tokens", [int(read.min()), int(read.max())], f"words 0 to {self.V - 1}")
         q = read[:, -1:]
-        follows = read[:, :-1] == q
-        after = np.where(follows, read[:, 1:], -1)
+        after = np.where(read[:, :-1] == q, read[:, 1:], -1)
         after[after == self.noise_word] = -1
         output = after.max(axis=1)
         single = ((after == output[:, None]) | (after == -1)).all(axis=1)
-        forbidden = np.isin(output, self.triggers)
-        wrong = ~np.isin(q[:, 0], self.triggers) | (output < 0) | ~single | forbidden
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
+        wrong = ~np.isin(q[:, 0], self.triggers) | (output < 0) | ~single | np.isin(output, self.triggers)
+        for row in np.flatnonzero(wrong)[:1]:
             raise refuse("tokens", read[row].tolist(), "a sentence of the task: see RecallTask")
         check_fits("tokens", read.shape, 8.0 * len(read) * self.V)
         law = np.zeros((len(read), self.V))
