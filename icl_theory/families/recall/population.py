@@ -147,7 +147,7 @@ class RecallRisk(Risk):
         """Zero."""
         return np.zeros(self.strengths + (self.scaled and self.v is None) + (self.noisy and self.gamma is None))
 
-    @property
+    @cached_property
     def metric(self) -> float | Array:
         """Ones, except that a tied λ stands for Q numbers."""
         return np.append(float(self.task.Q), np.ones(len(self.initial) - 1)) if self.tied else 1.0
