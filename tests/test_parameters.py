@@ -16,6 +16,7 @@ KINDS = {
     "within": Number(minimum=0.5, maximum=2.0),
     "signed": Number(signed=True, maximum=2.0),
     "share": Fraction(),
+    "share within": Fraction(minimum=0.3, maximum=0.6),
     "whole": Whole(maximum=10),
     "whole or infinite": Whole(infinite=True, maximum=10),
     "word": Number(words=("auto",)),
@@ -106,6 +107,8 @@ MATRIX = Number(minimum=0.5, maximum=2.0, matrix=True)
         (MATRIX, [[1.0, 3.0], [1.0, 1.0]], "x = 3.0: must be"),
         (MATRIX, [[1.0, 1.0], [0.25, 1.0]], "x = 0.25: must be"),
         (MATRIX, 3.0, "x = 3.0: must be"), (MATRIX, [1.0, 2.0], "x = "),
+        (Fraction(maximum=0.5), 0.75, "x = 0.75: must be between 0 and 0.5"),
+        (Fraction(maximum=0.5), 1.0, "x = 1.0: must be a number strictly between 0 and 1"),
     ],
 )  # fmt: skip
 def test_values_that_are_not_allowed_are_refused_in_words(kind: Kind, value: Any, message: str) -> None:

@@ -45,17 +45,12 @@ def radau(stages: int) -> Scheme:
     series = np.append(np.zeros(stages - 1), [-1.0, 1.0])
     off = legval(zeros, series) / legval(zeros, legder(series))
     nodes = np.append(zeros - off, 1.0).astype(float)
-    integrals = np.column_stack([_integral(j, nodes) for j in range(stages)])
-    weights = np.linalg.solve(legvander(nodes, stages - 1).T, integrals.T).T / 2.0
+    integrals = legval(nodes, legint(np.eye(stages), lbnd=-1))  # of each polynomial from -1 to the nodes
+    weights = np.linalg.solve(legvander(nodes, stages - 1).T, integrals).T / 2.0
     coefficients = np.linalg.inv(legvander(np.append(-1.0, nodes), stages))
     orders = [np.asarray(legder(coefficients, k)) for k in range(1, stages + 1)]
     derivatives = np.array([legval(nodes, order) for order in orders], dtype=float).transpose(2, 0, 1)
     return Scheme((nodes + 1.0) / 2.0, np.asarray(weights, dtype=float), coefficients, derivatives)
-
-
-def _integral(j: int, nodes: Array) -> Array:
-    """∫ P_j from -1 to the nodes."""
-    return np.asarray(legval(nodes, legint([0.0] * j + [1.0], lbnd=-1)))
 
 
 def stepped(scheme: Scheme, places: Array, h: float | Array, tiny: float = 20.0) -> Array:

@@ -179,8 +179,8 @@ def follow(descent: Descent, method: str, tolerance: float, known: dict[int, Arr
         return SingleSteps(descent, known)
     from icl_theory.engine.skip import Skipper  # closed forms and single steps need none of it
 
-    if method == "flow":
-        return Skipper.along_flow(descent, known)
+    if method == "flow":  # is smooth, and followed to a thousandth of the usual tolerance by fewer gradients
+        return Skipper(descent, 1e-10, known, budget=50_000, flow=True)
     return Skipper(descent, tolerance, known, exact=AUTO_STEPS if method == "auto" else 0)
 
 

@@ -35,8 +35,8 @@ class Map(Protocol):
         ...
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Derivative of `inward` along a direction."""
-        ...
+        """Derivative of `inward` along a direction, which a linear map takes like parameters."""
+        return self.inward(direction)
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Transposed derivative: the gradient in the trained parameters, from that in the inner ones."""
@@ -91,10 +91,6 @@ class Embedding(Map):
         """Class scores ``X Q Y^T``, (K, Q)."""
         return self.vectors @ params @ self.asked.T
 
-    def push(self, params: Array, direction: Array) -> Array:
-        """``X V Y^T`` for a direction V."""
-        return self.inward(direction)
-
     def outward(self, params: Array, gradient: Array) -> Array:
         """``X^T (dL/dS) Y``, (d, d)."""
         return self.vectors.T @ gradient @ self.asked
@@ -134,10 +130,6 @@ class Linear(Started, Map):
     def inward(self, params: Array) -> Array:
         """``M theta``, of the shape of the scores."""
         return np.tensordot(self.matrix, params, axes=params.ndim)
-
-    def push(self, params: Array, direction: Array) -> Array:
-        """``M v`` for a direction v."""
-        return self.inward(direction)
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """``M^T (dL/dS)``, (k,)."""

@@ -92,20 +92,20 @@ class Risk(Protocol):
 
     def loss(self, params: ArrayLike) -> float:
         """Loss at ``params``, which must be finite and of the shape of ``initial``."""
-        return self._within(params, self.evaluate, 0)
+        return self._within(params, 0)
 
     def gradient(self, params: ArrayLike) -> Array:
         """Gradient of the loss at ``params``, of the same shape."""
-        return self._within(params, self.evaluate, 1)
+        return self._within(params, 1)
 
     def gradients(self, states: Array) -> Array:
         """Gradients at some states, (n, ...), unchecked; for risks to which many cost less than each by itself."""
         return np.stack([self.evaluate(state)[1] for state in states])
 
-    def _within(self, params: ArrayLike, evaluate: Callable[[Array], Any], part: int) -> Any:
+    def _within(self, params: ArrayLike, part: int) -> Any:
         """Return a part of what is evaluated at parameters, which may be infinite; NaN is refused."""
         with np.errstate(over="ignore", invalid="ignore"):
-            found = evaluate(self._checked(params))[part]
+            found = self.evaluate(self._checked(params))[part]
         if np.isnan(found).any():
             raise refuse("params", params, "less extreme: the result is beyond the range of float64")
         return found

@@ -354,11 +354,6 @@ class Skipper(Followed):
         self._left = 0.0  # what strides before single steps have left
         self._size = 0.0  # largest scores so far
 
-    @classmethod
-    def along_flow(cls, descent: Descent, known: dict[int, Array] | None = None) -> Skipper:
-        """Follow the flow, which is smooth: to a thousandth of the usual tolerance, by fewer gradients."""
-        return cls(descent, 1e-10, known, budget=50_000, flow=True)
-
     @property
     def error(self) -> float | None:  # type: ignore[override]
         """Estimated error of the scores so far, at worst; None if no step was skipped, and of flows."""

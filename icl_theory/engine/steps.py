@@ -75,9 +75,8 @@ class Descent:
         return -float(np.sum(gradient * self.move(gradient)))
 
     def pace(self, point: Point) -> float:
-        """Largest change of a score while the number of steps grows by a factor e, at the present speed."""
-        change = float(np.abs(self.move(point.gradient)).max(initial=0.0))
-        return self.risk.gain(point.params) * change * (point.step + 1.0)
+        """Largest change of a score in one step."""
+        return self.risk.gain(point.params) * float(np.abs(self.move(point.gradient)).max(initial=0.0))
 
     def iterates(self, params: Array, step: int = 0) -> Generator[Point, None, None]:
         """Yield every iterate from ``params`` on; Kahan's compensated sum carries the rounding errors along."""

@@ -105,18 +105,14 @@ class Recorder:
         twice as far with every doubling, a logarithm as far as before. Up to step ``after`` too little is known.
         """
         last = self.saved[-1]
-        half, quarter = (self._by(last.step // share) for share in (2, 4))
-        if quarter is None or half is None or last.step < after or move > least:
+        if last.step < after or move > least:
             return False
+        half, quarter = ([saved for saved in self.saved if saved.step <= last.step // n][-1] for n in (2, 4))
         gain = self._risk.gain(last.params)
         before, now = (
             gain * float(np.abs(b.params - a.params).max(initial=0.0)) for a, b in ((quarter, half), (half, last))
         )
         return now <= min(least, 1.5 * before)
-
-    def _by(self, step: int) -> Saved | None:
-        """Return the last saved state up to a step."""
-        return next((saved for saved in reversed(self.saved) if saved.step <= step), None)
 
 
 class StopRules:
@@ -155,12 +151,11 @@ class StopRules:
             return Stop.PARAMETERS
         # where steps are skipped there is time for any plateau
         judged = self._goal.give_up and self._alike and not self._run.skipped
-        pace = self._descent.pace(point) / (point.step + 1)
         if self._alike and slope * ahead <= 2.0**-52 * abs(point.loss):  # which is lost in rounding
             found = Stop.UNMOVED
         elif judged and self.recorder.has_stalled(self._goal.epsilon):
             return Stop.ABOVE
-        elif self._run.skips and self.recorder.has_settled(SETTLED * self._tolerance, pace):
+        elif self._run.skips and self.recorder.has_settled(SETTLED * self._tolerance, self._descent.pace(point)):
             found = Stop.SETTLED
         else:
             return None

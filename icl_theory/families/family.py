@@ -44,6 +44,8 @@ from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 if TYPE_CHECKING:
     from icl_theory.papers.paper import Claims
 
+TARGET = Number(optional=True, minimum=1e-300)
+
 
 @dataclass(frozen=True, eq=False)
 class Family:
@@ -107,18 +109,10 @@ class Family:
 
     eta: float | str = learning_rate()
     epsilon: float | None = parameter(
-        None,
-        kind=Number(optional=True, minimum=1e-300),
-        symbol="ε",
-        tex=r"\varepsilon",
-        unit=LOSS,
-        meaning="target loss",
+        None, kind=TARGET, symbol="ε", tex=r"\varepsilon", unit=LOSS, meaning="target loss"
     )
     above: float | None = parameter(
-        None,
-        kind=Number(optional=True, minimum=1e-300),
-        unit=LOSS,
-        meaning="target excess of the loss over its floor",
+        None, kind=TARGET, unit=LOSS, meaning="target excess of the loss over its floor"
     )
     rule: str = parameter("gd", kind=Word(words=tuple(RULES)), meaning="update rule")
     method: str = parameter("auto", kind=Word(words=METHODS), meaning="how steps are computed", axis=False)

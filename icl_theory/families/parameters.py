@@ -147,11 +147,11 @@ class Number(Kind):
 
 @dataclass(frozen=True)
 class Fraction(Number):
-    """A number strictly between 0 and 1."""
+    """A number strictly between 0 and 1, and between ``minimum`` and ``maximum``."""
 
-    def value(self, name: str, value: Any) -> float:
+    def value(self, name: str, value: Any) -> Any:
         """Return the float."""
-        return _validate.fraction(name, value)
+        return super().value(name, _validate.fraction(name, value))
 
 
 @dataclass(frozen=True)

@@ -178,12 +178,11 @@ def _run(problem: Family) -> Trajectory:
     expect(run.info.keys() <= run.labels.keys(), "labels", f"one for each of {[*run.info]}", [*run.labels])
     present = {} if run.phases is None else run.phases.present()
     expect(present.keys() <= set(problem.phase_names), "phases", f"among {problem.phase_names}", [*present])
-    for name, (first, last) in present.items():
-        inside = 0 <= first <= last <= int(run.t[-1])
-        expect(inside, f"phase {name}", f"an interval within 0 to {run.t[-1]}", (first, last))
     ends = 0
     for name in (name for name in problem.phase_names if name in present):
         first, last = present[name]
+        inside = 0 <= first <= last <= int(run.t[-1])
+        expect(inside, f"phase {name}", f"an interval within 0 to {run.t[-1]}", (first, last))
         expect(first >= ends, f"phase {name}", f"one that begins where those before it end, {ends}", (first, last))
         ends = last
     expect(run.regime is None or isinstance(run.regime, str), "regime", "a word or None", run.regime)
@@ -197,9 +196,6 @@ def _columns(problem: Family, run: Trajectory) -> None:
     columns = problem.every_column()
     names = [column.name for column in columns]
     expect(len(set(names)) == len(names), "names of columns", "each once", names)
-    words = {name for name, declared in problem.parameters().items() if declared.axis}
-    clash = sorted((words & {*names, STATUS.name, MESSAGE.name}) - {"method"})
-    expect(not clash, "names of columns", "none that is also a parameter's", clash)
     measured: Any = attempt("measure", problem.measured, run)
     unknown = sorted(measured.keys() - {*names, STATUS.name, MESSAGE.name})
     expect(not unknown, "columns that are measured", "those declared", f"also {', '.join(unknown)}")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -112,18 +112,17 @@ def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     row = list(_moments(d, int(N), 2 * depth))  # Chebyshev's algorithm loses digits at every step: these have all
     older = [Fraction(0)] * len(row)
     alpha, beta, norms = [row[1] / row[0]], [Fraction(0)], [row[0]]
+    values = [Fraction(0), Fraction(1)]  # of the monic orthogonal polynomials of degrees -1, 0, ... at 0
     for k in range(1, depth + 1):
+        values.append(-alpha[-1] * values[-1] - beta[-1] * values[-2])
         new = [row[i + 1] - alpha[-1] * row[i] - beta[-1] * older[i + 1] for i in range(1, len(row) - 1)]
         beta.append(new[0] / row[0])
         norms.append(new[0])
         if k < depth:
             alpha.append(new[1] / new[0] - row[1] / row[0])
         older, row = row, new
-    values = [Fraction(1), -alpha[0]]  # of the monic orthogonal polynomials at 0
-    for k in range(1, depth):
-        values.append(-alpha[k] * values[-1] - beta[k] * values[-2])
-    alpha.append(-beta[depth] * values[depth - 1] / values[depth])  # puts a node at 0
-    at_zero = float(1 / sum(p * p / h for p, h in zip(values, norms, strict=True)))
+    alpha.append(-beta[-1] * values[-2] / values[-1])  # puts a node at 0
+    at_zero = float(1 / sum(p * p / h for p, h in zip(values[1:], norms, strict=True)))
     off = np.sqrt([float(each) for each in beta[1:]])
     matrix = np.diag([float(each) for each in alpha]) + np.diag(off, 1) + np.diag(off, -1)
     nodes, vectors = np.linalg.eigh(matrix)
@@ -178,17 +177,14 @@ class LoopedRisk(BestKnown):
         loss = 0.5 * np.sum(w * left ** (2 * D))
         slope = -np.sum(w * x * left ** (2 * D - 1))
         if power:
-            loss += 0.5 * power * np.sum(np.divide(w * done**2, x, out=np.zeros_like(x), where=x > 0.0))
+            loss += 0.5 * power * np.sum(np.divide(w * done**2, x, out=np.zeros_like(done), where=x > 0.0))
             slope += power * np.sum(w * (x > 0.0) * done * left ** (D - 1))
-        return float(loss), np.array([slope])
+        return float(loss.real), np.array([slope])
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Second derivative times a number."""
-        (x, w), D, power = quadrature(self.d, self.N, self.depth), self.depth, self.noise**2 / self.N
-        left = 1.0 - params[0] / D * x
-        second = (2 * D - 1) / D * np.sum(w * x**2 * left ** (2 * D - 2))
-        bent = left ** (2 * D - 2) - (D - 1) / D * left ** max(D - 2, 0) * (1.0 - left**D)
-        return (second + power * np.sum(w * x * bent)) * direction
+        """Second derivative times a number, from the derivative of this polynomial beside the real axis."""
+        beside: Any = params + 1e-100j
+        return np.asarray(self.evaluate(beside)[1].imag * 1e100 * direction)
 
     @cached_property
     def best(self) -> Array:

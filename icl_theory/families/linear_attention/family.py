@@ -17,24 +17,13 @@ from icl_theory._validate import LARGEST, Array, dimensions, integer, real_array
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Phases, Trajectory
-from icl_theory.families.family import Family
+from icl_theory.families import Column, Family, Later, Number, Object, Panel, Whole, Word, parameter
 from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
 from icl_theory.families.linear_attention.law import PromptLaw, moment, root
 from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
 from icl_theory.families.linear_attention.risks import PLATEAU, Heads, MergedRisk, Pair, closed_runs
-from icl_theory.families.parameters import (
-    Later,
-    Number,
-    Object,
-    Panel,
-    Whole,
-    Word,
-    label_noise,
-    learning_rate,
-    nested,
-    parameter,
-)
-from icl_theory.grids.grid import Column, blank
+from icl_theory.families.parameters import label_noise, learning_rate, nested
+from icl_theory.grids.grid import blank
 from icl_theory.memory import check_fits
 
 COORDINATES = ("merged", "pair", "heads")
@@ -301,10 +290,10 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        risk: Any = self.risk() if self.depth > 1 else self.merged()
-        best = risk.best if self.depth > 1 else risk.components(risk.best)
-        learnt = int(np.sum((run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)))
-        learnt *= 1 if self.depth == 1 else self.d
+        inner = innermost(self.risk())[0]
+        best = inner.observe(inner.best)["gamma"]
+        alike = self.d if self.depth > 1 else 1  # directions
+        learnt = alike * int(np.sum((run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)))
         found = {"excess": float(run.observed["excess"][-1]), "learnt": learnt}
         return found if self.tasks is None else found | {"new_loss": self.new_tasks().loss(self.gamma(run.params))}
 

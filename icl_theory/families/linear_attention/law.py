@@ -13,8 +13,10 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import (
     LARGEST,
     Array,
+    floats,
     instance,
     integer,
+    is_masked,
     number,
     plain_numbers,
     prompt_length,
@@ -303,12 +305,9 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
     """Check a symmetric, positive semidefinite matrix that is not zero, or the diagonal of one."""
     size = "d" if d is None else str(d)
     allowed = f"a symmetric, positive semidefinite matrix ({size} x {size}), or {size} numbers >= 0 on its diagonal"
-    try:
-        found = np.array(plain_numbers(name, value, -math.inf))  # type: ignore[arg-type]
-    except ValueError:
-        raise refuse(name, value, allowed) from None
-    fits = found.ndim in (1, 2) and found.size > 0 and found.shape in {(len(found),), (len(found), len(found))}
-    if not fits or (d is not None and len(found) != d) or not np.isfinite(found).all():
+    found = None if is_masked(value) else floats(value)
+    fits = found is not None and found.ndim in (1, 2) and found.size > 0 and {*found.shape} == {d or len(found)}
+    if found is None or not fits or not np.isfinite(found).all():
         raise refuse(name, value, allowed)
     largest = float(np.abs(found).max())
     if not 1e-40 <= largest <= LARGEST:
@@ -316,7 +315,7 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
     if found.ndim == 1:
         if (found < 0.0).any():
             raise refuse(name, value, f"{allowed} (the least is {found.min():.3g})")
-        return found
+        return found.copy()
     apart = float(np.abs(found - found.T).max())
     if apart > 1e-12 * largest:
         raise refuse(name, value, f"{allowed} (it differs from its transpose by {apart:.3g})")

@@ -327,28 +327,22 @@ class Heads(Started, Map):
     def inward(self, params: Array) -> Array:
         """Return the sum over heads."""
         v, keys, queries = self._split(params)
-        return self._sum(v * queries, keys)
-
-    def _sum(self, left: Array, right: Array) -> Array:
-        return left.reshape(-1, self.d).T @ right.reshape(-1, self.d)
+        return (v * queries).reshape(-1, self.d).T @ keys.reshape(-1, self.d)
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradients ⟨Q_hᵀK_h, G⟩, v_h Q_h G and v_h K_h Gᵀ."""
         v, keys, queries = self._split(params)
-        forward = queries @ gradient
-        return _joined(forward * keys, v * forward, v * (keys @ gradient.T))
+        forward, heads = queries @ gradient, len(params)
+        parts = np.sum(forward * keys, axis=(1, 2)), v * forward, v * (keys @ gradient.T)
+        return np.concatenate([part.reshape(heads, -1) for part in parts], axis=1)
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Return the three terms of the product rule."""
-        (v, keys, queries), (dv, dkeys, dqueries) = self._split(params), self._split(direction)
-        return self._sum(dv * queries + v * dqueries, keys) + self._sum(v * queries, dkeys)
+        """Return the derivative of this polynomial, from its value beside the real axis."""
+        return self.inward(params + 1e-100j * direction).imag * 1e100
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return the change of the three gradients in a direction."""
-        (v, keys, queries), (dv, dkeys, dqueries) = self._split(params), self._split(direction)
-        forward, change = queries @ gradient, dqueries @ gradient
-        back = dv * (keys @ gradient.T) + v * (dkeys @ gradient.T)
-        return _joined(change * keys + forward * dkeys, dv * forward + v * change, back)
+        return self.outward(params + 1e-100j * direction, gradient).imag * 1e100
 
     def stretch(self, params: Array) -> float:
         """Norm of the change of Γ for a unit change of the heads, from above."""
@@ -358,13 +352,6 @@ class Heads(Started, Map):
     def blocks(self, array: Array) -> Sequence[Array]:
         """Value, keys and queries of each head."""
         return [block for parts in zip(*self._split(array), strict=True) for block in parts]
-
-
-def _joined(products: Array, keys: Array, queries: Array) -> Array:
-    """Join gradients with respect to the values (products to be summed), the keys and the queries."""
-    heads = len(keys)
-    values = np.sum(products, axis=(1, 2)).reshape(heads, 1)
-    return np.concatenate([values, keys.reshape(heads, -1), queries.reshape(heads, -1)], axis=1)
 
 
 def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.sparse import csc_array
+from scipy.sparse import block_diag, csc_array
 
 from icl_theory._validate import instance, refuse, signed
 from icl_theory.engine.pullback import Affine, Pullback
@@ -64,21 +64,14 @@ def reparameterised(full: TransformerRisk, gamma: float | None = None, v: float 
     scale = 1.0 if not softmax else 0.0 if v is None else signed("v", v)
     base = [np.zeros((d, d)), scale * fixed["value"], fixed["feed_forward"]][: len(wanted)]
 
-    # for each parameter: the entries of the matrices that it sets, its index, and its sign
-    q, sizes = task.triggers, [task.Q]
-    entries = [(q * d + task.V + q, np.arange(task.Q), 1.0)]
+    # what λ, v and γ add to each matrix; those that are held, or do not exist, have no column
+    rows, order = task.triggers * d, np.arange(task.Q)
+    by_strength = csc_array((np.ones(task.Q), (rows + task.V + task.triggers, order)), (d * d, task.Q))
     if whole and noisy:
-        entries.append((q * d + task.noise_word, np.arange(task.Q), -1.0))
-    if softmax and v is None:
-        entries.append((d * d + (np.arange(d) if whole else task.passing) * (d + 1), np.array(sum(sizes)), 1.0))
-        sizes.append(1)
-    if noisy and gamma is None:
-        entries.append((2 * d * d + task.noise_word * d + q, np.array(sum(sizes)), 1.0))
-        sizes.append(1)
-    rows, columns, signs = (
-        np.concatenate([np.broadcast_to(each[part], each[0].shape) for each in entries]) for part in range(3)
-    )
-    shape = (len(base) * d * d, sum(sizes))
-    return Pullback(
-        full, Affine(np.concatenate(base, axis=None), csc_array((signs, (rows, columns)), shape), tuple(sizes))
-    )
+        by_strength -= csc_array((np.ones(task.Q), (rows + task.noise_word, order)), (d * d, task.Q))
+    by_gamma = gates(task, full.weights, 1.0)["feed_forward"] - fixed["feed_forward"]  # where γ is 0, or held
+    by_value, by_gamma = fixed["value"].reshape(-1, 1), by_gamma.reshape(-1, 1)
+    parts = [by_strength, by_value[:, : int(softmax and v is None)], by_gamma[:, : int(noisy and gamma is None)]]
+    parts = parts[: len(wanted)]
+    sizes = tuple(part.shape[1] for part in parts if part.shape[1])
+    return Pullback(full, Affine(np.concatenate(base, axis=None), block_diag(parts, "csc"), sizes))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, fraction, instance, integer, number, refuse, store
+from icl_theory._validate import Array, floats, fraction, instance, integer, number, refuse, store
 
 LONGEST = 4001  # counts, and words of a random sentence: a joint table has (H/2)² probabilities
 
@@ -40,12 +40,9 @@ class Counts:
     pmf: Array
 
     def __post_init__(self) -> None:
-        try:
-            pmf = np.array(self.pmf, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            pmf = np.empty(0)
-        pmf = pmf[:, None] if pmf.ndim == 1 else pmf
-        if pmf.ndim != 2 or not pmf.size or not np.isfinite(pmf).all() or (pmf < 0).any():
+        pmf = floats(self.pmf)
+        pmf = pmf[:, None] if pmf is not None and pmf.ndim == 1 else pmf
+        if pmf is None or pmf.ndim != 2 or not pmf.size or not np.isfinite(pmf).all() or (pmf < 0).any():
             raise refuse("pmf", self.pmf, "probabilities of c = 0, 1, ..., one a row (columns: c_tau = 0, 1, ...)")
         if abs(pmf.sum() - 1.0) > 1e-6:
             raise refuse("pmf", self.pmf, f"probabilities that sum to 1 (these sum to {pmf.sum():.9g})")
@@ -105,17 +102,15 @@ class Counts:
         if H > LONGEST:
             raise refuse("H", H, f"at most {LONGEST} if the counts are those of random sentences")
         d, noise = fraction("density", density), noise_level("noise", noise)
-        k = np.arange(1, (int(H) - 1) // 2 + 1)[:, None]
-        c_tau = np.arange(0, len(k) if noise else 1)
-        c = k - c_tau
-        free = H - 1 - 2 * k
-        log = gammaln(free + k + 1) - gammaln(free + 1) - gammaln(np.maximum(c, 0) + 1) - gammaln(c_tau + 1)
+        c = np.arange((int(H) - 1) // 2 + 1)[:, None]
+        c_tau = np.arange(len(c) - 1 if noise else 1)
+        k = c + c_tau
+        possible = (c > 0) & (k < len(c))
+        free = np.where(possible, H - 1 - 2 * k, 0)
+        log = gammaln(free + k + 1) - gammaln(free + 1) - gammaln(c + 1) - gammaln(c_tau + 1)
         log = log + k * np.log(d) + free * np.log1p(-d) + c * np.log1p(-noise) + xlogy(c_tau, noise)
-        log = np.where(c >= 1, log, -np.inf)
-        weight = np.maximum(np.exp(log - log.max()), 1e-300)
-        pmf = np.zeros((len(k) + 1, len(c_tau)))
-        rows, columns = np.nonzero(c >= 1)
-        pmf[c[rows, columns], columns] = weight[rows, columns]
+        weight = np.exp(np.where(possible, log - log[possible].max(), -np.inf))
+        pmf = np.where(possible, np.maximum(weight, 1e-300), 0.0)
         return cls(pmf / pmf.sum())
 
     @property

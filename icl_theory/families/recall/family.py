@@ -12,23 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import instance, integer
+from icl_theory._validate import instance, integer, store
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.family import Family
-from icl_theory.families.parameters import (
-    Later,
-    Number,
-    Object,
-    Panel,
-    Probabilities,
-    Whole,
-    Word,
-    learning_rate,
-    parameter,
-)
+from icl_theory.families import Column, Family, Later, Number, Object, Panel, Probabilities, Whole, Word, parameter
+from icl_theory.families.parameters import learning_rate
 from icl_theory.families.recall.bounds import cycle_excess, decay_rate, stall
 from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.counts import Counts
@@ -36,7 +26,6 @@ from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import LARGEST_VOCABULARY, LAWS, RecallTask, Sentences
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
-from icl_theory.grids.grid import Column
 
 PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
 
@@ -127,9 +116,15 @@ class Recall(Family):
     rule: str = parameter("ngd", kind=Word(words=tuple(RULES)), meaning="normalised or plain gradient descent")
 
     def validate(self) -> None:
-        """Make the task and the risk, which check the parameters against each other."""
+        """Take over the parts of a task, and make the risk, which checks the parameters against each other."""
         if self.task is not None:
-            self._unfold(self.task)
+            declared, own = self.parameters(), instance("task", self.task, RecallTask, "a RecallTask").numbers
+            for name in PARTS:
+                value, default = getattr(self, name), declared[name].default
+                if value is not default and value not in (default, own.get(name, default)):
+                    self.unfolded({name: value, "task": self.task})  # refuses it
+            if (parts := self.task.parts) is not None:  # else the task has words of its own, and is kept
+                store(self, **{name: declared[name].check(value) for name, value in parts.items()}, task=None)
         self.population()
 
     @classmethod
@@ -138,23 +133,12 @@ class Recall(Family):
         task = given.get("task")
         if not isinstance(task, RecallTask):
             return given
-        for name in {*PARTS} & given.keys():
+        for name in filter(given.__contains__, PARTS):
             raise ValueError(f"{name} = {given[name]!r}: a task carries its own {name}; give one of the two")
         if task.parts is None or task.parts["counts"] is not None:  # words of its own, or laws, not numbers
             return {**given, **task.numbers}
         rest = {name: value for name, value in given.items() if name != "task"}
         return {**rest, **{name: value for name, value in task.parts.items() if value is not None}}
-
-    def _unfold(self, task: RecallTask) -> None:
-        """Take over the parts of a task, and keep the task itself only if its words are not the default ones."""
-        declared, own = self.parameters(), instance("task", task, RecallTask, "a RecallTask").numbers
-        for name in PARTS:
-            value, default = getattr(self, name), declared[name].default
-            if value is not default and value not in (default, own.get(name, default)):
-                self.unfolded({name: value, "task": task})  # refuses it
-        if task.parts is not None:
-            for name, value in {**task.parts, "task": None}.items():
-                object.__setattr__(self, name, declared[name].check(value))
 
     def named(self, run: Trajectory) -> Trajectory:
         """Return the run with the parameters of its task, also if the task was given as a whole."""
@@ -162,7 +146,7 @@ class Recall(Family):
         if task is not None:
             run.info |= task.numbers
             run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())
-            run.info["counts"] = task.counts[0] if len(set(task.counts)) == 1 else task.counts
+            run.info["counts"] = task.law_of_counts
         if isinstance(run.info["counts"], list | tuple):  # laws, which files store as text
             run.info["counts"] = tuple(map(str, run.info["counts"]))
         return run

@@ -147,14 +147,10 @@ class RecallRisk(Risk):
         """Zero."""
         return np.zeros(self.strengths + (self.scaled and self.v is None) + (self.noisy and self.gamma is None))
 
-    @property
+    @cached_property
     def metric(self) -> float | Array:
         """Ones, except that a tied λ stands for Q numbers."""
-        if not self.tied:
-            return 1.0
-        metric = np.ones(len(self.initial))
-        metric[0] = self.task.Q
-        return metric
+        return np.append(float(self.task.Q), np.ones(len(self.initial) - 1)) if self.tied else 1.0
 
     @cached_property
     def noise_rate(self) -> float:
@@ -297,11 +293,10 @@ class RecallRisk(Risk):
 
     def _finite(self, params: ArrayLike) -> softmax.Slopes:
         """Excess, gradient and attention of softmax attention, over all sentences."""
-        task, ours = self.task, self.weights == "projection"
-        seen = task.Q - (not ours) if ours or task.law == "planted" else 0  # triggers with the logit 0
-        quiet = seen + (not self.noisy and (ours or task.law == "planted"))
-        kappa = -1 if ours else self.kappa
-        kinds, flat = softmax.fillers(task, self.weights), np.asarray(params, dtype=np.float64)
+        task, ours, flat = self.task, self.weights == "projection", np.asarray(params, dtype=np.float64)
+        kinds, kappa = softmax.fillers(task, self.weights), -1 if ours else self.kappa
+        # words with the logit 0: not y, those with logits of their own, noise, and a trigger that is attended to
+        quiet = task.V - 1 - kinds.loud - self.noisy - (not ours)
         with _threads().limit(limits=1):  # the matrices are too small for several threads
             return softmax.excess(self._cells, kinds, quiet, kappa, task.alpha, *self._split(flat))
 

@@ -129,10 +129,12 @@ class RecallTask:
         longest = max(law.longest for law in set(self.counts))
         if 2 * longest + 1 > self.H:
             raise refuse("H", H, f"at least {2 * longest + 1}: there are up to {longest} bigrams of two words")
+        given = None if probs is None else tuple(np.asarray(probs, dtype=np.float64).tolist())
+        laws = None if counts is None else self.law_of_counts
         counted = isinstance(triggers, int | np.integer) and isinstance(outputs, int | np.integer)
-        self._first_words = counted and self.noise_word == self.V - 1
-        self._random_counts = counts is None
-        self._given_probs = None if probs is None else tuple(np.asarray(probs, dtype=np.float64).tolist())
+        default = counted and self.noise_word == self.V - 1
+        # its arguments by name; None if its words are not the default ones
+        self.parts: dict[str, Any] | None = self.numbers | {"probs": given, "counts": laws} if default else None
 
     def __repr__(self) -> str:
         law = "" if self.law == "markov" else f", law={self.law!r}"
@@ -145,12 +147,9 @@ class RecallTask:
         return len(self.triggers)
 
     @property
-    def parts(self) -> dict[str, Any] | None:
-        """The arguments of the task, by name; None if its words are not the default ones."""
-        if not self._first_words:
-            return None
-        counts = None if self._random_counts else self.counts[0] if len(set(self.counts)) == 1 else self.counts
-        return self.numbers | {"probs": self._given_probs, "counts": counts}
+    def law_of_counts(self) -> Counts | tuple[Counts, ...]:
+        """The law of the numbers of bigrams, or those of the triggers if they differ."""
+        return self.counts[0] if len(set(self.counts)) == 1 else self.counts
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -251,15 +250,12 @@ class RecallTask:
         if read.size and not (read.min() >= 0 and read.max() < self.V):
             raise refuse("tokens", [int(read.min()), int(read.max())], f"words 0 to {self.V - 1}")
         q = read[:, -1:]
-        follows = read[:, :-1] == q
-        after = np.where(follows, read[:, 1:], -1)
+        after = np.where(read[:, :-1] == q, read[:, 1:], -1)
         after[after == self.noise_word] = -1
         output = after.max(axis=1)
         single = ((after == output[:, None]) | (after == -1)).all(axis=1)
-        forbidden = np.isin(output, self.triggers)
-        wrong = ~np.isin(q[:, 0], self.triggers) | (output < 0) | ~single | forbidden
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
+        wrong = ~np.isin(q[:, 0], self.triggers) | (output < 0) | ~single | np.isin(output, self.triggers)
+        for row in np.flatnonzero(wrong)[:1]:
             raise refuse("tokens", read[row].tolist(), "a sentence of the task: see RecallTask")
         check_fits("tokens", read.shape, 8.0 * len(read) * self.V)
         law = np.zeros((len(read), self.V))
@@ -316,10 +312,9 @@ class RecallTask:
     def _draw_counts(self, rng: np.random.Generator, trigger: Words) -> tuple[Words, Words]:
         uniform = rng.random(len(trigger))
         c, c_tau = np.empty_like(trigger), np.empty_like(trigger)
-        laws = list(dict.fromkeys(self.counts))
-        number = {law: index for index, law in enumerate(laws)}
+        number = {law: index for index, law in enumerate(dict.fromkeys(self.counts))}
         kind = np.array([number[law] for law in self.counts])[trigger]
-        for index, law in enumerate(laws):
+        for law, index in number.items():
             rows = np.flatnonzero(kind == index)
             cells = np.flatnonzero(law.pmf)
             edges = np.cumsum(law.pmf.ravel()[cells])[:-1]

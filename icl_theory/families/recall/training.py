@@ -17,15 +17,13 @@ from icl_theory._validate import Array, refuse
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import RULES
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.family import Family
-from icl_theory.families.parameters import Number, Whole, Word, parameter
+from icl_theory.families import Column, Family, Number, Whole, Word, parameter
 from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.family import Recall
 from icl_theory.families.recall.population import ATTENTION
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import BYTES, LAWS, RecallTask, Sentences
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
-from icl_theory.grids.grid import Column
 from icl_theory.memory import check_fits
 
 MODELS = ("full", "attention", "reparameterised")
