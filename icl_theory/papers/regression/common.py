@@ -9,6 +9,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import Features, PopulationRisk, tasks
 
 PAPER, WORDS = "paper, {} (reconstructed)", "paper, {}"  # WORDS where it states no formula
@@ -59,6 +60,16 @@ def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
     growth = risk.growth(scores)
     alpha = np.diagonal(growth)
     return np.asarray(np.abs(growth - np.diag(alpha)).max(axis=0) / alpha)
+
+
+def deficit(K: float, gamma: float, epsilon: float) -> float:
+    """What attention lacks where the loss of exchangeable tasks is ε."""
+    return math.sqrt(2.0 * epsilon * (K - 1.0) / (gamma * K))
+
+
+def rise(run: Trajectory) -> float:
+    """Largest rise of the loss from a saved step to the next."""
+    return float(np.max(np.diff(run.loss), initial=0.0))
 
 
 def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:

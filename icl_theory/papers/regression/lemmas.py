@@ -172,9 +172,8 @@ def lemma_2_signs(quick: bool) -> Found:
     cases = random_cases(20 if quick else 100, range(3, 8), (math.inf, 2.0, 4.0))
     least, errors, signs, at_zero = zip(*(_growth_of(risk, seed) for seed, risk in cases), strict=True)
     ratios = np.concatenate(at_zero)
-    most = {"exchangeable tasks": _cross_ratio_along(np.ones(5), quick)}
-    most["the kernel diag(1, 1.3, 0.8)"] = _cross_ratio_along(np.array([1.0, 1.3, 0.8]), quick)
-    most["random kernels"] = float(ratios.max())
+    kernels = {"exchangeable tasks": np.ones(5), "the kernel diag(1, 1.3, 0.8)": np.array([1.0, 1.3, 0.8])}
+    most = {k: _cross_ratio_along(each, quick) for k, each in kernels.items()} | {"random kernels": ratios.max()}
     small, large = (" and ".join(k for k in most if (most[k] > 1.0) == above) or "none" for above in (False, True))
     return Found(
         min(least) >= -1e-14 and np.max(errors) < 1e-10,
