@@ -399,19 +399,17 @@ def random_covariances(quick: bool) -> Found:
 def length_of_test(quick: bool) -> Found:
     """trained at length N and tested at M the error is that of M = ∞, of order 1/N², plus one of order 1/M"""
     spectrum = 1.0 / np.arange(1.0, 9.0)
-    lengths, trained = np.array([10**4, 10**5, 10**6]), []
-    for N in lengths.tolist():
-        gamma = PromptLaw(spectrum, N=N).best
-        endless, *finite = (PromptLaw(spectrum, N=M).loss(gamma) for M in (np.inf, 10, 1000, 10**5))
-        rest = np.array(finite) - endless
-        trained.append((endless, off(rest * [10, 1000, 10**5], rest[0] * 10)))
-    floor, straight = np.array(trained).T
+    lengths, tests = np.array([10**4, 10**5, 10**6]), [math.inf, 10, 1000, 10**5]
+    trained = [PromptLaw(spectrum, N=N).best for N in lengths.tolist()]
+    table = np.array([[PromptLaw(spectrum, N=M).loss(gamma) for M in tests] for gamma in trained])
+    floor, rest = table[:, 0], (table[:, 1:] - table[:, :1]) * tests[1:]
+    straight = off(rest, rest[:, :1])
     leading = 0.5 * float(np.sum((spectrum + spectrum.sum()) ** 2 / spectrum)) / lengths**2
     return Found(
-        abs(power(lengths, floor) + 2.0) < 0.01 and max(straight) < 1e-6 and off(floor[-1], leading[-1]) < 1e-3,
+        abs(power(lengths, floor) + 2.0) < 0.01 and straight < 1e-6 and off(floor[-1], leading[-1]) < 1e-3,
         f"d = 8, λ_j = 1/j, no noise; N = {lengths[0]}..{lengths[-1]}, M = 10, 1000, 10⁵ and ∞",
         f"at M = ∞ like N^{power(lengths, floor):.3f}, {floor[-1] / leading[-1]:.4f} of ½Σ(λ_j + tr Λ)²/(λ_jN²); M"
-        f" times the rest is constant to {decade(max(straight))}",
+        f" times the rest is constant to {decade(straight)}",
         "holds: longer tests help until M is of the order N²; then only longer training prompts do",
     )
 
