@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -211,12 +210,6 @@ def along(label: str, run: Trajectory, values: NDArray[Any], points: bool = Fals
 def above(least: float, label: str, x: NDArray[Any], y: NDArray[Any], points: bool = False) -> Series:
     """Return a curve where it is above a number: what is below is zero, or rounding, on a logarithmic axis."""
     return Series(label, x[y > least], y[y > least], points)
-
-
-def together(*parts: tuple[str, Iterable[Series]]) -> tuple[str, list[Series]]:
-    """Return an answer of several parts: their words one after the other, and the curves of all."""
-    words, series = zip(*parts, strict=True)
-    return " ".join(words), [*itertools.chain(*series)]
 
 
 @dataclass(frozen=True)

@@ -223,10 +223,8 @@ def which_basin(quick: bool) -> tuple[str, list[Series]]:
         f"Two lags, square loss, uniform first layer, T = {listed(lengths)}: from b above"
         f" {listed(above, '.2f')}. Below, it ends at {', '.join(others)}; of {len(ends)} starts"
         f" between -1 and 1 {'none is' if parted else 'some are'} on the other side."
-    ), [
-        *(Series(kind, x, y, points=True) for kind, (x, y) in groups.items()),
-        Series("boundary", np.array(lengths, dtype=float), np.array(above)),
-    ]
+    ), [*(Series(kind, x, y, points=True) for kind, (x, y) in groups.items()),
+        Series("boundary", np.array(lengths, dtype=float), np.array(above))]  # fmt: skip
 
 
 def _chains(law: str, count: int, seed: int = 0) -> Array:
@@ -332,11 +330,8 @@ def stages(quick: bool) -> Found:
 def _settings() -> Iterable[tuple[str, TwoLayerTransformer, Risk]]:
     """Yield transformers that train (r, b), and their exact losses; a sink is held at 0."""
     rng = np.random.default_rng(1)
-    for k, m, T, objective, sink in (
-        (3, 2, 16, "square", None),
-        (2, 3, 24, "square", None),
-        (2, 2, 16, "log", 0.0),
-    ):
+    for k, m, objective in ((3, 2, "square"), (2, 3, "square"), (2, 2, "log")):
+        T, sink = 8 * m, 0.0 if objective == "log" else None
         P, start = rng.dirichlet(np.ones(k), (8, k)), np.append(np.zeros(m), 1.0)
         risk = on_chains(P, m, T, objective=objective, sink=sink).risk()
         risk = replace(risk, added=0.0, least=risk.risk.floor())
@@ -371,16 +366,14 @@ def departure(name: str, reduced: TwoLayerTransformer, exact: Risk, steps: int) 
     t, found = run.t[kept], np.array([losses(whole, run.states[i], 10, 1000).mean() for i in kept])
     curve, share = np.interp(t, wanted.t, wanted.loss), wanted.loss[0] - floor
     off = np.abs(found - curve) > 0.1 * np.ptp(wanted.loss)
-    at = int(np.argmax(off)) if off.any() else -1
+    at, step = (int(np.argmax(off)), int(t[np.argmax(off)])) if off.any() else (-1, -1)
     first, last = (whole.outside(run.states[i]) for i in (kept[at], -1))
     return (
         f"{name}: {'' if off.any() else 'not '}off by a tenth of what the reduction learns at step {t[at]},"
         f" with the distances {named(first, '.2f')}; at step {steps} {named(last, '.2f')}, and the loss"
         f" {found[-1]:.4f} instead of {curve[-1]:.4f}."
-    ), [
-        Series(f"{name}, reduction", wanted.t + 1, (wanted.loss - floor) / share),
-        Series(f"{name}, all matrices", t + 1, (found - floor) / share, points=True),
-    ], int(t[at]) if off.any() else -1  # fmt: skip
+    ), [Series(f"{name}, reduction", wanted.t + 1, (wanted.loss - floor) / share),
+        Series(f"{name}, all matrices", t + 1, (found - floor) / share, points=True)], step  # fmt: skip
 
 
 @question("whole-transformer", "steps t", "loss above the least, share of the first")

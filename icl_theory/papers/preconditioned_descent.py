@@ -68,9 +68,9 @@ class WholeLayer:
             return loss + gap**2, gradient + 4.0 * gap * sign * params
 
         rng, size = np.random.default_rng(0), (self.law.d + 1) ** 2
-        found = [minimize(balanced, rng.normal(size=size), jac=True, method="BFGS", options={"gtol": 1e-9})
+        found = [minimize(balanced, rng.normal(size=size), jac=True, method="BFGS", options={"gtol": 1e-9}).fun
                  for _ in range(starts)]  # fmt: skip
-        return np.sort([each.fun for each in found]) - self.law.floor
+        return np.sort(found) - self.law.floor
 
 
 @row("linear attention: all of P and K", AHN.format("Thm 1"), bound="0; 0")

@@ -17,7 +17,7 @@ from icl_theory.families.recall import Counts, Measure, RecallRisk, RecallTask, 
 from icl_theory.families.recall.bounds import decay_rate, missing_loss, noise_cost, plain_tail, stall
 from icl_theory.families.recall.samples import failure_probability, sentences_needed
 from icl_theory.families.recall.simulate import simulate
-from icl_theory.papers.claim import Found, Series, above, along, curves, question, row, together
+from icl_theory.papers.claim import Found, Series, above, along, curves, question, row
 from icl_theory.papers.numbers import apart, decade, listed, off, power, span
 from icl_theory.papers.recall.model import NOISY, PAPER
 
@@ -65,7 +65,8 @@ def noise(quick: bool) -> tuple[str, list[Series]]:
 def samples(quick: bool) -> tuple[str, list[Series]]:
     """What does training on M sentences cost?"""
     sizes = np.array([3, 10, 30] if quick else [3, 6, 10, 20, 30, 60, 100, 200, 400])
-    return together(_cost_of_triggers(sizes, 20 if quick else 60), _cost_of_noise(sizes, quick))
+    (clean, lines), (noisy, others) = _cost_of_triggers(sizes, 20 if quick else 60), _cost_of_noise(sizes, quick)
+    return f"{clean} {noisy}", [*lines, *others]
 
 
 def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Series]]:
@@ -80,10 +81,8 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
         f": the mean population loss in the end is {figures}; predicted ln V Σ p_q (1-p_q)^M in brackets, ±"
         f" the standard deviation of a mean over {sets} sets by the same prediction. Largest distance for M ="
         f" {sizes[0]}..{sizes[likely][-1]}: {z:.1f} of these."
-    ), [
-        above(1e-6, "no noise, measured", sizes, missing, points=True),
-        above(1e-6, "no noise, predicted", sizes, predicted),
-    ]
+    ), [above(1e-6, "no noise, measured", sizes, missing, points=True),
+        above(1e-6, "no noise, predicted", sizes, predicted)]  # fmt: skip
 
 
 def _cost_of_noise(sizes: NDArray[np.int64], quick: bool) -> tuple[str, list[Series]]:
@@ -143,9 +142,7 @@ def _by_parts(full: TransformerRisk, model: Risk, steps: int) -> tuple[NDArray[n
     run, test = descend(model, 0.1, rule="ngd", steps=steps), full.task.sentences(np.random.default_rng(1), 200)
     shown = np.unique(np.linspace(1, len(run.t) - 1, 20).astype(int))
     states = [model.map.inward(state) if isinstance(model, Pullback) else state for state in run.states[shown]]
-    parts: dict[str, tuple[str, ...]] = {
-        "whole": (), "no feed-forward": ("feed_forward",), "no attention": ("attention",)
-    }  # fmt: skip
+    parts = {"whole": (), "no feed-forward": ("feed_forward",), "no attention": ("attention",)}
     return run.t[shown], {name: [full.measure(each, test, part) for each in states] for name, part in parts.items()}
 
 
@@ -194,8 +191,8 @@ def missing_costs(task: RecallTask, sizes: NDArray[np.int64], sets: int) -> tupl
 
 def published(power: float) -> str:
     """Return the published exponent that a measured power of |Q| goes with, if there is one."""
-    near = [name for name, wanted in PUBLISHED.items() if abs(power - wanted) < 0.01]
-    return near[0] if near else "none of the published exponents"
+    near = (name for name, wanted in PUBLISHED.items() if abs(power - wanted) < 0.01)
+    return next(near, "none of the published exponents")
 
 
 def zipf(Q: int) -> Array:

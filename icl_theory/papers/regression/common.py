@@ -19,10 +19,8 @@ EQUAL = 1e-9  # to which two ways to the same number agree
 def random_risk(seed: int, K: int, N: float = math.inf, noise: float = 0.0) -> PopulationRisk:
     """Return a risk with a random kernel and random feature probabilities."""
     rng = np.random.default_rng(seed)
-    root = rng.normal(size=(K, K))
-    return PopulationRisk(
-        Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 4.0))), tasks.KernelTask(root @ root.T), N, noise
-    )
+    root, features = rng.normal(size=(K, K)), Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 4.0)))
+    return PopulationRisk(features, tasks.KernelTask(root @ root.T), N, noise)
 
 
 def random_scores(seed: int, K: int, size: float) -> Array:
@@ -72,25 +70,24 @@ def rise(run: Trajectory) -> float:
     return float(np.max(np.diff(run.loss), initial=0.0))
 
 
+def iterates(K: float, c: float) -> Iterator[float]:
+    """Yield the gaps u <- u + c a s² from 0, by plain iteration."""
+    start, u = math.log(K - 1.0), 0.0
+    while True:
+        yield u
+        s = 1.0 / (1.0 + math.exp(u - start))
+        u += c * (1.0 - s) * s * s
+
+
 def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
-    """Steps of u <- u + c a s² from 0 to the first with s <= each of these deficits, by plain iteration."""
-    start, u, n, counts = math.log(K - 1.0), 0.0, 0, []
-    for deficit in deficits:
-        goal = start + math.log1p(-deficit) - math.log(deficit)
-        while u < goal:
-            s = 1.0 / (1.0 + math.exp(u - start))
-            u, n = u + c * (1.0 - s) * s * s, n + 1
-        counts.append(n)
-    return counts
+    """Steps from 0 to the first with s <= each of these deficits."""
+    goals = [math.log(K - 1.0) + math.log1p(-each) - math.log(each) for each in deficits]
+    return [next(n for n, u in enumerate(iterates(K, c)) if u >= goal) for goal in goals]
 
 
 def iterated_gaps(K: float, c: float, steps: int) -> Array:
-    """Iterates of u <- u + c a s² from 0, (steps + 1,)."""
-    start, path = math.log(K - 1.0), [0.0]
-    for _ in range(steps):
-        s = 1.0 / (1.0 + math.exp(path[-1] - start))
-        path.append(path[-1] + c * (1.0 - s) * s * s)
-    return np.array(path)
+    """Gaps up to a step, (steps + 1,)."""
+    return np.fromiter(iterates(K, c), dtype=float, count=steps + 1)
 
 
 def plain_descent(risk: PopulationRisk, params: Array, eta: float, steps: int) -> Array:

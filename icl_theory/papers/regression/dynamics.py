@@ -29,14 +29,7 @@ from icl_theory.families.regression.theorems.tails import query_constants, tail_
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import apart, decade, deviations, listed, off, span
 from icl_theory.papers.regression import common
-from icl_theory.papers.regression.common import (
-    PAPER,
-    equivalent,
-    random_cases,
-    random_risk,
-    random_scores,
-    rescaled,
-)
+from icl_theory.papers.regression.common import PAPER, random_cases, random_risk, random_scores
 
 
 @row("steps in closed form", OURS, Status.EXACT, "0; 1e-10")
@@ -199,8 +192,8 @@ def rescaling(quick: bool) -> Errors:
     """linear, Fourier, quadratic, Gaussian and finite exchangeable tasks: same run in time γ t"""
     steps = 50 if quick else 300
     standard = descend(ExchangeableRisk(6, 1.0), 1.0, steps=steps)
-    for law, features in equivalent(6).values():
-        yield rescaled(law, features, steps), standard.loss
+    for law, features in common.equivalent(6).values():
+        yield common.rescaled(law, features, steps), standard.loss
     return "five families, K = 6, K x K scores"
 
 

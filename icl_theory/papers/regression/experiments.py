@@ -302,7 +302,7 @@ def unequal_frequencies(quick: bool) -> Found:
     runs = [descend(risk, 0.5, epsilon=epsilon, method="fast") for risk in risks]
     steps, seen = [int(run.t[-1]) for run in runs], [float(run.attention[-1].min()) for run in runs]
     plain = [np.diagonal(direct(risk, run.params).attention) for risk, run in zip(risks, runs, strict=True)]
-    error = max(off(run.attention[-1], each) for run, each in zip(runs, plain, strict=True))
+    error = off([run.attention[-1] for run in runs], plain)
     ordered = all((np.diff(run.attention, axis=1) < 0.0).all() for run in runs)
     return Found(
         ordered and steps[0] > steps[1] > steps[2] and error < EQUAL,

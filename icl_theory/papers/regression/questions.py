@@ -101,10 +101,8 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
     two = bare / np.log(20 * 2.0 / np.sqrt(targets))
     attend = _moves("T₁", ("K² ln K/(ηL²Δ²)", "K²/(ηL²Δ²)"), f"K = {sizes[0]} and {sizes[-1]:,}", one, plain)
     tail = _moves("T_s - T₁", ("K ln(K LΔ ε^-½)/(ηε)", "K/(ηε)"), "ε = 1e-2 and 1e-9", two[::-1], bare[::-1])
-    return f"{attend} {tail}", [
-        Series("Phase I: T₁ over K² ln K / (ηL²Δ²)", sizes.astype(float), one),
-        Series("tail: T − T₁ over K ln(K LΔ/√ε) / (ηε)", 1.0 / targets, two),
-    ]
+    return f"{attend} {tail}", [Series("Phase I: T₁ over K² ln K / (ηL²Δ²)", sizes.astype(float), one),
+                                Series("tail: T − T₁ over K ln(K LΔ/√ε) / (ηε)", 1.0 / targets, two)]  # fmt: skip
 
 
 def _moves(time: str, bounds: tuple[str, str], ends: str, with_it: Array, without: Array) -> str:
