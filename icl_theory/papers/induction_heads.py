@@ -359,14 +359,15 @@ def reduction(quick: bool) -> Found:
 
 
 def departure(name: str, reduced: TwoLayerTransformer, exact: Risk, steps: int) -> tuple[str, list[Series], int]:
-    """When a transformer with all its matrices leaves the reduced model, -1 for never; in words, and two curves."""
+    """How a transformer with all matrices leaves the reduced model: words, two curves, the step, -1 for never."""
     whole, floor = replace(reduced, trained="all", batch=256), exact.floor()
     run, wanted = (descend(each, 0.5, steps=steps) for each in (whole, exact))
     kept = np.unique(np.linspace(0, len(run.t) - 1, 20).astype(int))
     t, found = run.t[kept], np.array([losses(whole, run.states[i], 10, 1000).mean() for i in kept])
     curve, share = np.interp(t, wanted.t, wanted.loss), wanted.loss[0] - floor
     off = np.abs(found - curve) > 0.1 * np.ptp(wanted.loss)
-    at, step = (int(np.argmax(off)), int(t[np.argmax(off)])) if off.any() else (-1, -1)
+    at = int(np.argmax(off)) if off.any() else -1
+    step = int(t[at]) if off.any() else -1
     first, last = (whole.outside(run.states[i]) for i in (kept[at], -1))
     return (
         f"{name}: {'' if off.any() else 'not '}off by a tenth of what the reduction learns at step {t[at]},"
