@@ -19,6 +19,7 @@ from icl_theory.engine.statement import BoundChecks as BoundChecks
 from icl_theory.engine.statement import Statement as Statement
 from icl_theory.engine.statement import Status as Status
 from icl_theory.engine.statement import words
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.papers.numbers import decade, off
 
 RECONSTRUCTED = "as reconstructed"
@@ -199,6 +200,16 @@ class Series(NamedTuple):
 def curves(x: NDArray[Any], every: Mapping[str, NDArray[Any]], points: bool = False) -> list[Series]:
     """Return curves over the same abscissae by their labels."""
     return [Series(label, x, y, points) for label, y in every.items()]
+
+
+def along(label: str, run: Trajectory, values: NDArray[Any], points: bool = False) -> Series:
+    """Return a curve of values along a run from its first step on: axes of steps are logarithmic."""
+    return Series(label, run.t[1:], values[1:], points)
+
+
+def above(least: float, label: str, x: NDArray[Any], y: NDArray[Any], points: bool = False) -> Series:
+    """Return a curve where it is above a number: what is below is zero, or rounding, on a logarithmic axis."""
+    return Series(label, x[y > least], y[y > least], points)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,22 +116,26 @@ def short_sequences(quick: bool) -> Found:
     )
 
 
+RANGES: dict[str, tuple[list[Any], list[Any]]] = {  # of what emergence depends on, the shorter ones first
+    "T": ([20, 30, 45], [12, 15, 20, 30, 50, 100, 200]),
+    "concentration": ([0.3, 1.0, 3.0], [0.03, 0.1, 0.3, 1.0, 3.0, 5.0, 8.0]),
+    "match": ([0.01, 0.1, 1.0], [1e-3, 1e-2, 0.1, 0.3, 1.0, 2.0]),
+    "ratio": ([0.1, 1.0, 10.0], [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]),
+    "k": ([2, 3], [2, 3, 4]),
+    "k (other points)": ([2, 3], [2, 3, 4]),
+}
+
+
 @question("induction-emergence", "parameter, over its least value", "emergence, ηt")
 def which_exponents(quick: bool) -> tuple[str, list[Series]]:
     """How does the time of emergence depend on T, k, the concentration, the first b, and the ratio of the rates?"""
     log = LOG.changed(T=30) if quick else LOG
     square = InductionHeads(T=16 if quick else 24, points=16 if quick else 32, eta=8.0)  # for more than two symbols
-    ranges: dict[str, tuple[InductionHeads, list[Any]]] = {
-        "T": (log, [20, 30, 45] if quick else [12, 15, 20, 30, 50, 100, 200]),
-        "concentration": (log, [0.3, 1.0, 3.0] if quick else [0.03, 0.1, 0.3, 1.0, 3.0, 5.0, 8.0]),
-        "match": (log, [0.01, 0.1, 1.0] if quick else [1e-3, 1e-2, 0.1, 0.3, 1.0, 2.0]),
-        "ratio": (log, [0.1, 1.0, 10.0] if quick else [0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]),
-        "k": (square, [2, 3] if quick else [2, 3, 4]),
-        "k (other points)": (square.changed(seed=1), [2, 3] if quick else [2, 3, 4]),
-    }
     lines, words, ends = [], [], dict[str, tuple[float, float]]()
-    for label, (base, values) in ranges.items():
-        times = np.array([emergence(base.changed(**{label.split()[0]: value})) for value in values])
+    for label, (few, many) in RANGES.items():
+        name, values = label.split()[0], few if quick else many
+        base = square.changed(seed=int(label != "k")) if name == "k" else log
+        times = np.array([emergence(base.changed(**{name: value})) for value in values])
         lines.append(Series(label, np.array(values) / values[0], times))
         ends[label] = first, last = power(values[:2], times[:2]), power(values[-2:], times[-2:])
         words.append(f"{label} {first:+.2f} at {values[0]:g} to {last:+.2f} at {values[-1]:g}")
@@ -158,66 +163,68 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     ), lines
 
 
+def pretrained(T: int, chains: int, seed: int) -> tuple[str, list[float]]:
+    """Where descent on chains ends; excesses over the unigram's: of end and head, there and anew, and by heart."""
+    new = LOG.changed(T=T)
+    few, every = new.changed(chains=chains, seed=seed), new.risk()
+    risk, starts = few.risk(), (few, few.changed(match=3.0, scores=(0.0, 3.0)))
+    end, head = (descend(each.risk(), 4.0, steps=100, progress=False).params for each in starts)
+    # the Bayes-optimal prediction for the chains that are trained on, which has to know them by heart
+    table, own = (innermost(each)[0].law.table for each in (every, risk))
+    excesses = [each.excess(params) for each in (risk, every) for params in (end, head)]
+    unit = new.predictors["unigram"] - new.predictors["Bayes"]
+    return few.outcome(end), [each / unit for each in (*excesses, mean_loss(table, own.truth).excess)]
+
+
 @question("induction-diversity", "chains", "excess on new chains, over the unigram's")
 def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     """From how many chains on does the head generalise to new ones?"""
-    sizes, seeds = ([1, 4, 16], 3) if quick else ([1, 2, 4, 8, 16, 32, 64], 10)
-    new, shape = LOG.changed(T=20 if quick else 50), (len(sizes), seeds)
-    every, ends, excesses = new.risk(), np.empty(shape, dtype="U20"), np.empty((*shape, 5))
-    for place in np.ndindex(shape):
-        few = new.changed(chains=sizes[place[0]], seed=place[1])
-        risk, starts = few.risk(), (few, few.changed(match=3.0, scores=(0.0, 3.0)))
-        end, head = (descend(each.risk(), 4.0, steps=100, progress=False).params for each in starts)
-        # the Bayes-optimal prediction for the chains that are trained on, which has to know them by heart
-        table, own = (innermost(each)[0].law.table for each in (every, risk))
-        by_heart = mean_loss(table, own.truth).excess
-        ends[place] = few.outcome(end)
-        excesses[place] = risk.excess(end), risk.excess(head), every.excess(end), every.excess(head), by_heart
-    learnt = ends == "induction"
-    better = (~learnt & (excesses[..., 0] < excesses[..., 1])).sum(axis=1)
-    unit = new.predictors["unigram"] - new.predictors["Bayes"]
-    _, trained, found, head, known = np.median(excesses / unit, axis=1).T
-    first, last = (next(iter(np.extract(on, sizes)), "no number of") for on in (found < 0.5, known < head))
+    sizes, seeds, T = ([1, 4, 16], 3, 20) if quick else ([1, 2, 4, 8, 16, 32, 64], 10, 50)
+    found = [pretrained(T, chains, seed) for chains in sizes for seed in range(seeds)]
+    ends, excesses = (np.reshape(each, (len(sizes), seeds, -1)) for each in zip(*found, strict=True))
+    learnt, lower = ends[..., 0] == "induction", excesses[..., 0] < excesses[..., 1]
+    _, own, end, head, new = np.median(excesses, axis=1).T
+    first, last = (next(iter(np.extract(on, sizes)), "no number of") for on in (end < 0.5, new < head))
     return (
         f"From {first} chains on, in the median of {seeds} draws. Chains {listed(sizes)}:"
-        f" {listed(learnt.sum(axis=1))} induction heads, median excess on new chains {listed(found, '.2f')} of the"
-        f" unigram's. Runs that end at no head end at {', '.join(sorted({*ends[~learnt]}))}; in {listed(better)}"
-        f" draws their loss in pretraining is below that of a head that is trained on the same chains. The"
-        f" Bayes-optimal prediction for these chains knows them by heart: in pretraining it is better than the head"
-        f" by {listed(trained, '.2f')}. On new chains it has {listed(known, '.2f')}, and the head"
-        f" {listed(head, '.2f')}: from {last} chains on it is better there, too."
-    ), curves(np.array(sizes, dtype=float), {"descent": found, "head": head, "by heart": known})
+        f" {listed(learnt.sum(axis=1))} induction heads, median excess on new chains {listed(end, '.2f')} of the"
+        f" unigram's. Runs that end at no head end at {', '.join(sorted({*ends[~learnt].flat}))}; in"
+        f" {listed((lower & ~learnt).sum(axis=1))} draws their loss in pretraining is below that of a head that is"
+        " trained on the same chains. The Bayes-optimal prediction for these chains knows them by heart: in"
+        f" pretraining it is better than the head by {listed(own, '.2f')}. On new chains it has"
+        f" {listed(new, '.2f')}, and the head {listed(head, '.2f')}: from {last} chains on it is better there, too."
+    ), curves(np.array(sizes, dtype=float), {"descent": end, "head": head, "by heart": new})
+
+
+def basin(T: int, starts: list[float], parts: int) -> tuple[dict[float, str], float]:
+    """Where descent ends from each b tried, and the b from which it ends at a head, to a part of a starts' gap."""
+    ends: dict[float, str] = {}
+
+    def learns(b: float) -> bool:
+        problem = InductionHeads(T=T, match=b)
+        ends[b] = problem.outcome(descend(problem.risk(), 20.0, steps=200, progress=False).params)
+        return ends[b] == "induction"
+
+    first = [learns(b) for b in starts].index(True)
+    fine = np.linspace(starts[first - 1], starts[first], parts + 1).tolist()
+    return ends, fine[1 + bisect_left(fine[1:-1], True, key=learns)]
 
 
 @question("induction-basins", "T", "b at step 0", "linear", "linear")
 def which_basin(quick: bool) -> tuple[str, list[Series]]:
     """From which initial b does descent end at an induction head?"""
-    lengths, starts = [4, 9] if quick else [4, 5, 6, 7, 8, 9, 12, 16], np.linspace(-1.0, 1.0, 5 if quick else 11)
-    ends, above = dict[tuple[int, float], str](), dict[int, float]()
-
-    def learns(T: int, b: float) -> bool:
-        problem = InductionHeads(T=T, match=b)
-        ends[T, b] = problem.outcome(descend(problem.risk(), 20.0, steps=200, progress=False).params)
-        return ends[T, b] == "induction"
-
-    for T in lengths:
-        first = [learns(T, b) for b in starts].index(True)
-        low, high = starts[first - 1], starts[first]
-        while high - low > (0.1 if quick else 0.02):
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if learns(T, middle) else (middle, high)
-        above[T] = high
-    others = sorted({*ends.values()} - {"induction"})
-    groups = [(end, np.transpose([at for at in ends if ends[at] == end])) for end in ("induction", *others)]
-    parted = all((b >= above[T]) == (end == "induction") for (T, b), end in ends.items())
+    lengths, count, parts = ([4, 9], 5, 8) if quick else ([4, 5, 6, 7, 8, 9, 12, 16], 11, 16)
+    found, above = zip(*(basin(T, np.linspace(-1.0, 1.0, count).tolist(), parts) for T in lengths), strict=True)
+    ends = [(T, b, end) for T, tried in zip(lengths, found, strict=True) for b, end in tried.items()]
+    others = sorted({end for *_, end in ends} - {"induction"})
+    parted = all((b >= above[lengths.index(T)]) == (end == "induction") for T, b, end in ends)
+    groups = {kind: np.transpose([(T, b) for T, b, end in ends if end == kind]) for kind in ("induction", *others)}
     return (
         f"Two lags, square loss, uniform first layer, T = {listed(lengths)}: from b above"
-        f" {listed(above.values(), '.2f')}. Below, it ends at {', '.join(others)}; of {len(ends)} starts"
+        f" {listed(above, '.2f')}. Below, it ends at {', '.join(others)}; of {len(ends)} starts"
         f" between -1 and 1 {'none is' if parted else 'some are'} on the other side."
-    ), [
-        *(Series(end, x, y, True) for end, (x, y) in groups),
-        Series("boundary", np.array(lengths, dtype=float), np.array([*above.values()])),
-    ]
+    ), [*(Series(kind, x, y, points=True) for kind, (x, y) in groups.items()),
+        Series("boundary", np.array(lengths, dtype=float), np.array(above))]  # fmt: skip
 
 
 def _chains(law: str, count: int, seed: int = 0) -> Array:
@@ -323,11 +330,8 @@ def stages(quick: bool) -> Found:
 def _settings() -> Iterable[tuple[str, TwoLayerTransformer, Risk]]:
     """Yield transformers that train (r, b), and their exact losses; a sink is held at 0."""
     rng = np.random.default_rng(1)
-    for k, m, T, objective, sink in (
-        (3, 2, 16, "square", None),
-        (2, 3, 24, "square", None),
-        (2, 2, 16, "log", 0.0),
-    ):
+    for k, m, objective in ((3, 2, "square"), (2, 3, "square"), (2, 2, "log")):
+        T, sink = 8 * m, 0.0 if objective == "log" else None
         P, start = rng.dirichlet(np.ones(k), (8, k)), np.append(np.zeros(m), 1.0)
         risk = on_chains(P, m, T, objective=objective, sink=sink).risk()
         risk = replace(risk, added=0.0, least=risk.risk.floor())
@@ -342,10 +346,8 @@ def reduction(quick: bool) -> Found:
     worst, ends, names = [], [], []
     for name, whole, exact in _settings():
         run, wanted = (descend(each, 4.0, steps=20 if quick else 200) for each in (whole, exact))
-        found = [
-            deviations(losses(whole, state, 30, 1000 * (i + 1)), exact.loss(state))
-            for i, state in enumerate(run.states[:: 6 if quick else 3])
-        ]
+        states = enumerate(run.states[:: 6 if quick else 3], start=1)
+        found = [deviations(losses(whole, state, 30, 1000 * i), exact.loss(state)) for i, state in states]
         worst.append(float(np.max(found)))
         ends.append(float(np.abs(run.params - wanted.params).max()))
         names.append(f"{name}, {len(found)} steps")
@@ -356,30 +358,33 @@ def reduction(quick: bool) -> Found:
     )
 
 
+def departure(name: str, reduced: TwoLayerTransformer, exact: Risk, steps: int) -> tuple[str, list[Series], int]:
+    """How a transformer with all matrices leaves the reduced model: words, two curves, the step, -1 for never."""
+    whole, floor = replace(reduced, trained="all", batch=256), exact.floor()
+    run, wanted = (descend(each, 0.5, steps=steps) for each in (whole, exact))
+    kept = np.unique(np.linspace(0, len(run.t) - 1, 20).astype(int))
+    t, found = run.t[kept], np.array([losses(whole, run.states[i], 10, 1000).mean() for i in kept])
+    curve, share = np.interp(t, wanted.t, wanted.loss), wanted.loss[0] - floor
+    off = np.abs(found - curve) > 0.1 * np.ptp(wanted.loss)
+    at = int(np.argmax(off)) if off.any() else -1
+    step = int(t[at]) if off.any() else -1
+    first, last = (whole.outside(run.states[i]) for i in (kept[at], -1))
+    return (
+        f"{name}: {'' if off.any() else 'not '}off by a tenth of what the reduction learns at step {t[at]},"
+        f" with the distances {named(first, '.2f')}; at step {steps} {named(last, '.2f')}, and the loss"
+        f" {found[-1]:.4f} instead of {curve[-1]:.4f}."
+    ), [Series(f"{name}, reduction", wanted.t + 1, (wanted.loss - floor) / share),
+        Series(f"{name}, all matrices", t + 1, (found - floor) / share, points=True)], step  # fmt: skip
+
+
 @question("whole-transformer", "steps t", "loss above the least, share of the first")
 def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
     """Which matrix of a two-layer transformer leaves the reduced model, when, and how far?"""
-    series, said, steps, late = list[Series](), list[str](), 30 if quick else 400, list[int]()
-    for name, reduced, exact in _settings():
-        whole, floor = replace(reduced, trained="all", batch=256), exact.floor()
-        run, wanted = (descend(each, 0.5, steps=steps) for each in (whole, exact))
-        kept = np.unique(np.linspace(0, len(run.t) - 1, 20).astype(int))
-        t, found = run.t[kept], np.array([losses(whole, run.states[i], 10, 1000).mean() for i in kept])
-        curve = np.interp(t, wanted.t, wanted.loss)
-        off = np.abs(found - curve) > 0.1 * np.ptp(wanted.loss)
-        left = int(np.argmax(off)) if off.any() else len(t) - 1
-        first, last = (whole.outside(run.states[i]) for i in (kept[left], -1))
-        said.append(
-            f"{name}: {'' if off.any() else 'not '}off by a tenth of what the reduction learns at step {t[left]},"
-            f" with the distances {named(first, '.2f')}; at step {steps} {named(last, '.2f')}, and the loss"
-            f" {found[-1]:.4f} instead of {curve[-1]:.4f}."
-        )
-        share = wanted.loss[0] - floor
-        series.append(Series(f"{name}, reduction", wanted.t + 1, (wanted.loss - floor) / share))
-        series.append(Series(f"{name}, all matrices", t + 1, (found - floor) / share, points=True))
-        late += [int(t[left])] if off.any() else []
+    steps = 30 if quick else 400
+    said, series, times = zip(*(departure(*each, steps) for each in _settings()), strict=True)
+    late = [time for time in times if time >= 0]
     many = "All" if len(late) == len(said) else f"{len(late)} of {len(said)}"
-    return f"{many} have left it at step {max(late, default=steps)}. {' '.join(said)}", series
+    return f"{many} have left it at step {max(late, default=steps)}. {' '.join(said)}", itertools.chain(*series)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from scipy.linalg import sqrtm
 from scipy.optimize import least_squares
 
 from icl_theory._validate import Array
@@ -248,8 +249,7 @@ def double_descent(quick: bool) -> Found:
 
 def best_losses(N: int, depths: Iterable[int]) -> tuple[Array, Array]:
     """Least losses over d = 8 of layers in a loop and of layers of their own, for Λ = I without noise."""
-    pairs = [(LoopedRisk(8, N, depth).floor() / 8, best_layers(8, N, depth).loss / 8) for depth in depths]
-    loop, own = np.array(pairs).T
+    loop, own = np.transpose([(LoopedRisk(8, N, D).floor() / 8, best_layers(8, N, D).loss / 8) for D in depths])
     return loop, own
 
 
@@ -286,10 +286,7 @@ def what_depth_buys(quick: bool) -> tuple[str, list[Series]]:
 
 def split(law: PromptLaw) -> tuple[Array, Array, Array]:
     """Singular values of Λq^½Γ*M^½, and factors q, k (d, d) with Γ* = Σ qᵀk: the heads of the fixed points."""
-    roots = []
-    for matrix in (law.dense.moments[2], law.dense.second):
-        values, vectors = np.linalg.eigh(matrix)
-        roots.append((vectors * np.sqrt(values)) @ vectors.T)
+    roots = [np.asarray(sqrtm(matrix)) for matrix in (law.dense.moments[2], law.dense.second)]
     best = law.dense.moments[1] @ law.dense.covariance @ np.linalg.inv(law.dense.second)
     U, sizes, V = np.linalg.svd(roots[0] @ best @ roots[1])
     return sizes, np.linalg.solve(roots[0], U * np.sqrt(sizes)).T, np.linalg.solve(roots[1], V.T * np.sqrt(sizes)).T
@@ -316,20 +313,18 @@ def fixed_points(quick: bool) -> Errors:
     return "d = 3, diagonal and not commuting, all subsets; and roots of the gradient found from random heads"
 
 
-def _rests(merged: MergedRisk, sizes: Array, starts: int) -> Errors:
-    """How far the excess is off the nearest level where the gradient of random heads has been made zero."""
+def _rests(merged: MergedRisk, sizes: Array, starts: int) -> list[float]:
+    """How far excesses are off the nearest level where gradients of random heads have been made zero."""
     d, rng = len(sizes), np.random.default_rng(0)
     levels = np.array([0.5 * float(np.array(off) @ sizes**2) for off in itertools.product((0.0, 1.0), repeat=d)])
-    roots = 0
+    found = []
     for _ in range(starts):
         risk = Pullback(merged, Heads(rng.normal(0.0, 0.6, (d, 1 + 2 * d)), d))
         root = least_squares(lambda x, risk=risk: risk.evaluate(x.reshape(d, -1))[1].ravel(), risk.initial.ravel(),
                              xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=300)  # fmt: skip
         if root.cost < 1e-24:  # other ends are minima of the gradient's norm, at which nothing rests
-            roots += 1
-            yield np.abs(levels - merged.excess(risk.map.inward(root.x.reshape(d, -1)))).min()
-    yield float(roots == 0)
-    return ""
+            found.append(float(np.abs(levels - merged.excess(risk.map.inward(root.x.reshape(d, -1)))).min()))
+    return found or [math.inf]
 
 
 @row("linear attention: levels", STAIRS.format("separate keys and queries"), bound="0")
@@ -399,19 +394,17 @@ def random_covariances(quick: bool) -> Found:
 def length_of_test(quick: bool) -> Found:
     """trained at length N and tested at M the error is that of M = ∞, of order 1/N², plus one of order 1/M"""
     spectrum = 1.0 / np.arange(1.0, 9.0)
-    lengths, trained = np.array([10**4, 10**5, 10**6]), []
-    for N in lengths.tolist():
-        gamma = PromptLaw(spectrum, N=N).best
-        endless, *finite = (PromptLaw(spectrum, N=M).loss(gamma) for M in (np.inf, 10, 1000, 10**5))
-        rest = np.array(finite) - endless
-        trained.append((endless, off(rest * [10, 1000, 10**5], rest[0] * 10)))
-    floor, straight = np.array(trained).T
+    lengths, tests = np.array([10**4, 10**5, 10**6]), [math.inf, 10, 1000, 10**5]
+    trained = [PromptLaw(spectrum, N=N).best for N in lengths.tolist()]
+    table = np.array([[PromptLaw(spectrum, N=M).loss(gamma) for M in tests] for gamma in trained])
+    floor, rest = table[:, 0], (table[:, 1:] - table[:, :1]) * tests[1:]
+    straight = off(rest, rest[:, :1])
     leading = 0.5 * float(np.sum((spectrum + spectrum.sum()) ** 2 / spectrum)) / lengths**2
     return Found(
-        abs(power(lengths, floor) + 2.0) < 0.01 and max(straight) < 1e-6 and off(floor[-1], leading[-1]) < 1e-3,
+        abs(power(lengths, floor) + 2.0) < 0.01 and straight < 1e-6 and off(floor[-1], leading[-1]) < 1e-3,
         f"d = 8, λ_j = 1/j, no noise; N = {lengths[0]}..{lengths[-1]}, M = 10, 1000, 10⁵ and ∞",
         f"at M = ∞ like N^{power(lengths, floor):.3f}, {floor[-1] / leading[-1]:.4f} of ½Σ(λ_j + tr Λ)²/(λ_jN²); M"
-        f" times the rest is constant to {decade(max(straight))}",
+        f" times the rest is constant to {decade(straight)}",
         "holds: longer tests help until M is of the order N²; then only longer training prompts do",
     )
 

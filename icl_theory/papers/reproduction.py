@@ -53,13 +53,10 @@ class Reproduced(NamedTuple):
     @property
     def verdict(self) -> str:
         """Return how many claims hold and fail, counted by whose formula was measured, the worst first."""
-        found: dict[str, Counter[Outcome]] = {}
-        for claim in self.claims:
-            found.setdefault(claim.formula, Counter())[claim.outcome] += 1
-        return "; ".join(
-            f"{formula}: " + ", ".join(f"{kind.value} ({count[kind]})" for kind in WORST_FIRST if count[kind])
-            for formula, count in found.items()
-        ) or "no number is claimed"  # fmt: skip
+        found = Counter((claim.formula, claim.outcome) for claim in self.claims)
+        words = {whose: [f"{kind.value} ({found[whose, kind]})" for kind in WORST_FIRST if found[whose, kind]]
+                 for whose, _ in found}  # fmt: skip
+        return "; ".join(f"{whose}: {', '.join(each)}" for whose, each in words.items()) or "no number is claimed"
 
     @property
     def table(self) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.certified import check_installed
 from icl_theory.engine.descent import descend
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import Features, PopulationRisk, tasks
 from icl_theory.papers.claim import Found
 
@@ -38,10 +39,8 @@ def by_proof(proof: Callable[[bool], Found]) -> Callable[[bool], Found]:
 def random_risk(seed: int, K: int, N: float = math.inf, noise: float = 0.0) -> PopulationRisk:
     """Return a risk with a random kernel and random feature probabilities."""
     rng = np.random.default_rng(seed)
-    root = rng.normal(size=(K, K))
-    return PopulationRisk(
-        Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 4.0))), tasks.KernelTask(root @ root.T), N, noise
-    )
+    root, features = rng.normal(size=(K, K)), Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 4.0)))
+    return PopulationRisk(features, tasks.KernelTask(root @ root.T), N, noise)
 
 
 def random_scores(seed: int, K: int, size: float) -> Array:
@@ -81,25 +80,34 @@ def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
     return np.asarray(np.abs(growth - np.diag(alpha)).max(axis=0) / alpha)
 
 
+def deficit(K: float, gamma: float, epsilon: float) -> float:
+    """What attention lacks where the loss of exchangeable tasks is ε."""
+    return math.sqrt(2.0 * epsilon * (K - 1.0) / (gamma * K))
+
+
+def rise(run: Trajectory) -> float:
+    """Largest rise of the loss from a saved step to the next."""
+    return float(np.max(np.diff(run.loss), initial=0.0))
+
+
+def iterates(K: float, c: float) -> Iterator[float]:
+    """Yield the gaps u <- u + c a s² from 0, by plain iteration."""
+    start, u = math.log(K - 1.0), 0.0
+    while True:
+        yield u
+        s = 1.0 / (1.0 + math.exp(u - start))
+        u += c * (1.0 - s) * s * s
+
+
 def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
-    """Steps of u <- u + c a s² from 0 to the first with s <= each of these deficits, by plain iteration."""
-    start, u, n, counts = math.log(K - 1.0), 0.0, 0, []
-    for deficit in deficits:
-        goal = start + math.log1p(-deficit) - math.log(deficit)
-        while u < goal:
-            s = 1.0 / (1.0 + math.exp(u - start))
-            u, n = u + c * (1.0 - s) * s * s, n + 1
-        counts.append(n)
-    return counts
+    """Steps from 0 to the first with s <= each of these deficits."""
+    goals = [math.log(K - 1.0) + math.log1p(-each) - math.log(each) for each in deficits]
+    return [next(n for n, u in enumerate(iterates(K, c)) if u >= goal) for goal in goals]
 
 
 def iterated_gaps(K: float, c: float, steps: int) -> Array:
-    """Iterates of u <- u + c a s² from 0, (steps + 1,)."""
-    start, path = math.log(K - 1.0), [0.0]
-    for _ in range(steps):
-        s = 1.0 / (1.0 + math.exp(path[-1] - start))
-        path.append(path[-1] + c * (1.0 - s) * s * s)
-    return np.array(path)
+    """Gaps up to a step, (steps + 1,)."""
+    return np.fromiter(iterates(K, c), dtype=float, count=steps + 1)
 
 
 def plain_descent(risk: PopulationRisk, params: Array, eta: float, steps: int) -> Array:

@@ -30,14 +30,7 @@ from icl_theory.families.regression.theorems.tails import query_constants, tail_
 from icl_theory.papers.claim import Errors, Found, identity, row
 from icl_theory.papers.numbers import apart, decade, deviations, listed, off, span
 from icl_theory.papers.regression import common
-from icl_theory.papers.regression.common import (
-    PAPER,
-    equivalent,
-    random_cases,
-    random_risk,
-    random_scores,
-    rescaled,
-)
+from icl_theory.papers.regression.common import PAPER, random_cases, random_risk, random_scores
 
 
 @row("steps in closed form", OURS, Status.EXACT, "0; 1e-10")
@@ -66,7 +59,7 @@ def _counted(rng: np.random.Generator) -> tuple[int, bool, bool] | None:
     if closed.steps is None or closed.steps > 100_000:
         return None
     exact = simulate(math.sqrt(2.0), 1.0, eta, K=K, epsilon=epsilon, method="exact")
-    deficits = (0.5, tail_start(K), math.sqrt(2.0 * epsilon * (K - 1.0) / K))
+    deficits = (0.5, tail_start(K), common.deficit(K, 1.0, epsilon))
     ends = [common.iterated_steps(K, eta * K / (K - 1.0) ** 2, (deficit,))[0] for deficit in deficits]
     shifted = any(_ends(run) != [min(end, ends[2]) for end in ends] for run in (closed, exact))
     return closed.steps, exact.steps != closed.steps, shifted
@@ -155,7 +148,7 @@ def _times(K: int, epsilon: float) -> tuple[float, float] | None:
     run = simulate(math.sqrt(2.0), 1.0, 0.01, K=K, epsilon=epsilon)
     if not run.converged:
         return None
-    flow = flow_time(1.0 - math.sqrt(2.0 * epsilon * (K - 1.0) / K), K) * (K - 1.0) ** 2 / (0.01 * K)
+    flow = flow_time(1.0 - common.deficit(K, 1.0, epsilon), K) * (K - 1.0) ** 2 / (0.01 * K)
     rule, last = K**2 / 0.01 + (K - 1) / 0.04 / epsilon, float(run.t[-1])
     return off(rule, last), off(flow, last)
 
@@ -164,11 +157,7 @@ def _times(K: int, epsilon: float) -> tuple[float, float] | None:
 def regimes(quick: bool) -> Found:
     """t ε 4η/(K-1) < 2 at the step t that reaches ε exactly for L > L*; L*Δ = √(8εK²/(K-1)) (1 + √(2/K) + ...)"""
     cases = [*itertools.product((5, 20, 300), (1e-2, 1e-6), (0.5, 0.9, 1.1, 2.0))]
-    tails = np.zeros(len(cases))
-    for at, (K, epsilon, ratio) in enumerate(cases):
-        gamma = 0.5 * (ratio * crossover(epsilon, 1.0, K)) ** 2
-        (steps,) = common.iterated_steps(K, 0.1, (math.sqrt(2.0 * epsilon * (K - 1.0) / (K * gamma)),))
-        tails[at] = steps * epsilon * 4.0 * (0.1 * (K - 1.0) ** 2 / (K * gamma)) / (K - 1.0) / TAIL_RATIO
+    tails = np.array([_tail_at(*case) for case in cases])
     wrong = int(sum((tails < 1.0) != [ratio > 1.0 for *_, ratio in cases]))
     shown = [crossover(1e-3, 1.0, K) / crossover(1e-3, 1.0, K, leading_order=True) for K in (20, 1000, 10**6)]
     orders = (np.array(shown) - 1.0) * np.sqrt([20, 1000, 10**6])
@@ -179,6 +168,13 @@ def regimes(quick: bool) -> Found:
         f" {listed(shown, '.3f')}; (that - 1) √K = {listed(orders, '.3f')}",
         f"holds; the leading order is off by {shown[0] - 1:.0%} at K = 20",
     )
+
+
+def _tail_at(K: int, epsilon: float, ratio: float) -> float:
+    """``t ε 4η/(K-1)`` over its value at the end of Phase II, at the step t that reaches ε, for L over L*."""
+    gamma = 0.5 * (ratio * crossover(epsilon, 1.0, K)) ** 2
+    (steps,) = common.iterated_steps(K, 0.1, (common.deficit(K, gamma, epsilon),))
+    return steps * epsilon * 4.0 * (0.1 * (K - 1.0) ** 2 / (K * gamma)) / (K - 1.0) / TAIL_RATIO
 
 
 @row("regimes, paper's rule", PAPER.format("Thms 1, 2"), Status.ORDER, "100 %")
@@ -204,7 +200,7 @@ def monotone(quick: bool) -> Found:
     rises = []
     for K, eta, N in itertools.product((2, 20, 500), (1e-6, 1.0, 1e3, 1e9), (math.inf, 1.0, 40.0)):
         run = descend(ExchangeableRisk(K, 2.0, N), eta, steps=20 if quick else 60)
-        rises.append(float(np.max(np.diff(run.loss), initial=0.0)) / run.loss[0])
+        rises.append(common.rise(run) / run.loss[0])
     grid = f"{len(rises)} runs, η = 1e-6..1e9, N = 1, 40, inf"
     return Found(max(rises) <= 1e-13, grid, f"largest rise {max(rises):.0e} of the initial loss")
 
@@ -214,8 +210,8 @@ def rescaling(quick: bool) -> Errors:
     """linear, Fourier, quadratic, Gaussian and finite exchangeable tasks: same run in time γ t"""
     steps = 50 if quick else 300
     standard = descend(ExchangeableRisk(6, 1.0), 1.0, steps=steps)
-    for law, features in equivalent(6).values():
-        yield rescaled(law, features, steps), standard.loss
+    for law, features in common.equivalent(6).values():
+        yield common.rescaled(law, features, steps), standard.loss
     return "five families, K = 6, K x K scores"
 
 
@@ -410,20 +406,21 @@ def skipped_steps(quick: bool) -> Found:
     risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, 20, 0.3)]
     risks += [] if quick else [_grouped(math.inf, 0.0)[0], random_risk(4, 5)]
     steps = 3000 if quick else 8000
-    errors, inside, wrong = [], [], []
-    for risk in risks:
-        taken, skipped = (descend(risk, 0.1, steps=steps, method=method) for method in ("auto", "fast"))
-        errors.append(apart(skipped.states, taken.states))
-        inside.append(skipped.states_error is not None and errors[-1] <= skipped.states_error)
-        epsilon = float(taken.loss[-1] * 0.3 + taken.loss[0] * 0.7)
-        one, two = (descend(risk, 0.1, epsilon=epsilon, steps=steps, method=m).steps for m in ("exact", "fast"))
-        wrong.append(one != two)
+    errors, inside, wrong = zip(*(_skipped(risk, steps) for risk in risks), strict=True)
     return Found(
         max(errors) <= 1e-7 and all(inside) and not any(wrong),
         f"{len(errors)} risks, single features, groups and one number, η = 0.1, {steps:,} steps, every one taken",
         f"scores apart by less than {decade(max(errors))}, {'within' if all(inside) else 'beyond'} the"
         f" estimate; {sum(wrong)} of {len(errors)} counts differ",
     )
+
+
+def _skipped(risk: Risk, steps: int) -> tuple[float, bool, bool]:
+    """How far states are off those of single steps, whether the estimate covers that, and whether counts differ."""
+    taken, skipped = (descend(risk, 0.1, steps=steps, method=method) for method in ("auto", "fast"))
+    error, epsilon = apart(skipped.states, taken.states), float(taken.loss[-1] * 0.3 + taken.loss[0] * 0.7)
+    one, two = (descend(risk, 0.1, epsilon=epsilon, steps=steps, method=m).steps for m in ("exact", "fast"))
+    return error, skipped.states_error is not None and error <= skipped.states_error, one != two
 
 
 @row("laws against samples", OURS, Status.EXACT)
@@ -493,8 +490,7 @@ def _at_bound(risk: PopulationRisk, seed: int) -> tuple[float, float]:
     gamma = float(risk.task.variogram(risk.features).max())
     bound = float(curvature_bound(gamma, likely, noise=risk.noise, N=risk.N))
     run = descend(risk, float(stable_rate(gamma, likely, noise=risk.noise, N=risk.N)), steps=30)
-    rise = float(np.max(np.diff(run.loss), initial=0.0)) / float(run.loss[0])
-    return risk.sharpness(random_scores(seed, risk.features.K, 1.0)) / bound, rise
+    return risk.sharpness(random_scores(seed, risk.features.K, 1.0)) / bound, common.rise(run) / float(run.loss[0])
 
 
 def _largest_curvature() -> float:

@@ -15,18 +15,11 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine import Trajectory, descend
 from icl_theory.engine.statement import OURS, Statement, Status
-from icl_theory.families.regression import (
-    ExchangeableRisk,
-    Features,
-    PopulationRisk,
-    crosscheck,
-    tasks,
-    worst_prediction,
-)
+from icl_theory.families.regression import ExchangeableRisk, Features, PopulationRisk, crosscheck, tasks
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems import checks as bounds
 from icl_theory.families.regression.theorems import enumeration, orderwise
-from icl_theory.families.regression.theorems.certified import after_phase_one, phase_one_bounds
+from icl_theory.families.regression.theorems.certified import after_phase_one, phase_one_bounds, worst_prediction
 from icl_theory.families.regression.theorems.concentration import concentration_probability
 from icl_theory.families.regression.theorems.enumeration import differences, direct, functions_of, prompts
 from icl_theory.papers.claim import Claim, Errors, Found, Outcome, Row, identity, row
@@ -105,23 +98,17 @@ def _extreme_ratios(risk: PopulationRisk) -> tuple[Array, Array]:
     from scipy.optimize import minimize
 
     K, log_p = risk.features.K, np.log(risk.features.probs)
-    least, most = np.zeros(K), np.zeros(K)
-    for k in range(K):
-        others = np.delete(np.arange(K), k)
 
-        def ratio(x: Array, k: int = k, others: NDArray[np.intp] = others) -> float:
-            scores = np.zeros((K, K))
-            shares = np.maximum(x, 1e-12) / np.maximum(x, 1e-12).sum()
-            scores[others, k] = np.log(shares) - log_p[others]
-            scores[k, k] = -log_p[k]
-            return 8.0 * float(risk.loss_per_query(scores)[k])  # a_k = ½
+    def ratio(x: Array, k: int) -> float:
+        scores, shares = np.zeros((K, K)), np.maximum(x, 1e-12) / np.maximum(x, 1e-12).sum()
+        scores[:, k] = np.insert(np.log(shares), k, 0.0) - log_p
+        return 8.0 * float(risk.loss_per_query(scores)[k])  # a_k = ½
 
-        even, box = np.full(K - 1, 1.0 / (K - 1)), [(0.0, 1.0)] * (K - 1)
-        total = {"type": "eq", "fun": lambda x: x.sum() - 1.0}
-        options = {"ftol": 1e-14, "maxiter": 500}
-        found = minimize(ratio, even, bounds=box, constraints=total, method="SLSQP", options=options)
-        least[k], most[k] = found.fun, max(ratio(corner) for corner in np.eye(K - 1))
-    return least, most
+    given: dict[str, Any] = {"bounds": [(0.0, 1.0)] * (K - 1), "method": "SLSQP",
+                             "constraints": {"type": "eq", "fun": lambda x: x.sum() - 1.0},
+                             "options": {"ftol": 1e-14, "maxiter": 500}}  # fmt: skip
+    least = [minimize(ratio, np.full(K - 1, 1.0 / (K - 1)), (k,), **given).fun for k in range(K)]
+    return np.array(least), np.array([max(ratio(corner, k) for corner in np.eye(K - 1)) for k in range(K)])
 
 
 LOWER_BOUND = Statement(
@@ -173,9 +160,8 @@ def lemma_2_signs(quick: bool) -> Found:
     cases = random_cases(20 if quick else 100, range(3, 8), (math.inf, 2.0, 4.0))
     least, errors, signs, at_zero = zip(*(_growth_of(risk, seed) for seed, risk in cases), strict=True)
     ratios = np.concatenate(at_zero)
-    most = {"exchangeable tasks": _cross_ratio_along(np.ones(5), quick)}
-    most["the kernel diag(1, 1.3, 0.8)"] = _cross_ratio_along(np.array([1.0, 1.3, 0.8]), quick)
-    most["random kernels"] = float(ratios.max())
+    kernels = {"exchangeable tasks": np.ones(5), "the kernel diag(1, 1.3, 0.8)": np.array([1.0, 1.3, 0.8])}
+    most = {k: _cross_ratio_along(each, quick) for k, each in kernels.items()} | {"random kernels": ratios.max()}
     small, large = (" and ".join(k for k in most if (most[k] > 1.0) == above) or "none" for above in (False, True))
     return Found(
         min(least) >= -1e-14 and np.max(errors) < 1e-10,
