@@ -33,6 +33,7 @@ DEEP = 5  # objects within objects
 LONG = 400  # entries of a list that are kept one by one
 FEW = 24  # numbers of an array that are kept one by one
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+FREE = re.compile(r"and \S+ \w+ are free")  # memory, of this machine
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def answer(ask: Callable[[], Any]) -> Any:
         said = {"out": out.getvalue(), "err": err.getvalue(), "warns": [str(one.message) for one in heard]}
         if any(said.values()):
             found = {"gives": found} | {key: value for key, value in said.items() if value}
-        return json.loads(json.dumps(found).replace(folder, "FOLDER"))
+        return json.loads(FREE.sub("and ... are free", json.dumps(found).replace(folder, "FOLDER")))
 
 
 def plain(value: Any, depth: int = 0) -> Any:
