@@ -183,3 +183,7 @@ def test_help_says_what_is_required_and_other_defaults() -> None:
     assert help_text(known["K"]).endswith(" [20].")
     assert help_text(known["coordinates"]).endswith(" [class].")
     assert not help_text(known["imbalance"]).endswith("].")
+
+
+def test_a_name_with_an_underscore_is_whole_in_tex() -> None:
+    assert icl.Regression.labels()["max_steps"].tex == r"\mathrm{max\_steps}"
