@@ -94,19 +94,20 @@ def followed(run: icl.engine.Trajectory) -> dict[str, Any]:
     return found
 
 
-def of_risk(risk: icl.Risk, params: Any, step: int = 0) -> dict[str, Any]:
-    """What a risk says at some parameters."""
+def of_risk(risk: icl.Risk, params: Any, step: int = 0, every: bool = False) -> dict[str, Any]:
+    """What a risk says at some parameters; of what it inherits only if ``every`` method is asked."""
     at = np.asarray(params, dtype=float)
     loss, gradient = risk.evaluate(at, step)
     states, steps = np.stack([at, 0.5 * at]), np.array([step, step + 1])
+    many = {"gradients": (states,), "series": (states, steps)}
+    own = {name for name in many if every or getattr(type(risk), name) is not getattr(icl.Risk, name)}
     return {
         "initial": risk.initial, "loss": loss, "gradient": gradient, "floor": risk.floor(), "metric": risk.metric,
         "stochastic": risk.stochastic, "gain": risk.gain(at), "observed": risk.observe(at, step),
         "blocks": [np.shape(block) for block in risk.blocks(np.array(gradient))], "excess": risk.excess(at),
-        "gradients": risk.gradients(states), "series": risk.series(states, steps),
         "columns": risk.column_gradients and risk.column_gradients(at[:, [-1, 0]], np.array([at.shape[1] - 1, 0])),
         "closed": None if risk.closed_form(0.5, "gd") is None else "known",
-    }  # fmt: skip
+    } | {name: getattr(risk, name)(*many[name]) for name in sorted(own)}  # fmt: skip
 
 
 def bent(risk: icl.Risk, params: Any, seed: int = 1) -> dict[str, Any]:

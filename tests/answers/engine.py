@@ -108,7 +108,7 @@ def risks() -> Asked:
         ("slope", Slope(), [[1.0, -2.0], [0.5, 3.0]]), ("columns", Columns(), [[1.0, -2.0], [0.5, 3.0]]),
         ("saddle", Saddle(0.01), [0.2, 0.3]), ("population", POPULATION, SCORES),
     ):  # fmt: skip
-        yield name, partial(of_risk, risk, at, 2)
+        yield name, partial(of_risk, risk, at, 2, every=True)
         yield f"{name}, bent", Call(partial(bent, risk, at), 1e-6)
         yield f"{name}, still", partial(risk.hessian_product, np.asarray(at), np.zeros(np.shape(at)))
     bowl = Bowl()

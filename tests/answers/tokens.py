@@ -49,12 +49,7 @@ def _extremes(risk: icl.Risk, *sizes: float) -> Any:
 
 def _sample(trainer: Any, params: Array) -> Any:
     """What a trainer on samples says at two of its steps, and of its seed."""
-    found = {
-        "batch": trainer.batch,
-        "seed": trainer.seed,
-        "stochastic": trainer.stochastic,
-        "initial": trainer.initial,
-    }
+    found = {name: getattr(trainer, name, None) for name in ("batch", "seed", "stochastic", "initial")}
     steps = [[trainer.evaluate(params, step), trainer.observe(params, step)] for step in (0, 5)]
     losses = {"losses": trainer.losses(params, 2)} if isinstance(trainer, Sampled) else {}
     return found | {"steps": steps} | losses
@@ -254,7 +249,7 @@ def spheres() -> Asked:
             c, risk = sphere_tokens(kernel, d, N, noise, nodes)
             yield (
                 f"{name} {d} {N} {noise} {nodes}",
-                lambda c=c, risk=risk: [c, risk.probs, risk.errors.shape, risk.own, risk.evaluate(0.7 * c)],
+                lambda c=c, risk=risk: [c, risk.probs, risk.own, risk.evaluate(0.7 * c)],
             )
         risk = SphereRisk.made(kernel, 4, 12, 0.6, 0.3)
         yield f"{name}, risk", Call(partial(of_risk, risk, [1.3]), 1e-7)

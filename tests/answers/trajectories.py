@@ -112,18 +112,18 @@ def _dict(found: dict[str, Any]) -> Any:
     return {
         name: np.asarray(each) if isinstance(each, list) else each
         for name, each in found.items()
-        if name != "version"
+        if name not in ("version", "notes", "command", "stop_reason", "t")
     }
 
 
 def _dataset(run: Trajectory) -> Any:
     data = run.to_xarray()
     sizes = {str(name): [list(data[name].dims), np.shape(data[name])] for name in data.variables}
-    return sizes, {name: each for name, each in data.attrs.items() if name != "version"}
+    return sizes, {name: each for name, each in data.attrs.items() if name in ("eta", "phases", "stop")}
 
 
 def _again(run: Trajectory) -> Any:
-    found = told(run)
+    found = told(run, ("states", "observed", "loss", "labels", "t"))
     found["family"] = None if run.family is None else run.family.plain()
     found["between"] = _state(run, 18) if run.solution is not None else str(_refused(run.at, 10**5))
     return found
@@ -287,10 +287,10 @@ def _compared(*given: Any, made: Callable[[], Trajectory] = _bowl, **options: An
     asked = [each(run) if callable(each) and getattr(each, "of_run", True) else each for each in given]
     found = run.compare(*asked, **options)
     return {
-        "checks": [[*check, check.passed] for check in found.checks], "note": found.note, "remarks": found.remarks,
-        "windows": found.windows, "t": found.t, "population": found.population, "losses": found.losses,
-        "errors": found.errors, "pace": found.pace, "leaves": found.leaves, "passed": found.passed,
-        "table": found.to_markdown().splitlines(),
+        "checks": np.array([check[1:] for check in found.checks]), "windows": np.array(found.windows),
+        "fails": [check.name for check in found.checks if not check.passed], "remarks": found.remarks, "t": found.t,
+        "population": found.population, "losses": found.losses, "errors": found.errors, "pace": found.pace,
+        "leaves": found.leaves, "passed": found.passed, "table": found.to_markdown().splitlines()[-3:],
     }  # fmt: skip
 
 
