@@ -48,10 +48,15 @@ class Call:
 Section = Callable[[], Iterator[tuple[str, Call | Callable[[], Any]]]]
 
 
+def modules() -> list[str]:
+    """Return the names of the modules; one whose library is not installed may have no sections."""
+    return sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
+
+
 def sections() -> dict[str, Section]:
     """Return the sections of all modules, by the name of the module and their own."""
     found = {}
-    for module in sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")):
+    for module in modules():
         loaded = importlib.import_module(f"{__name__}.{module}")
         for name, function in vars(loaded).items():
             if inspect.isgeneratorfunction(function) and function.__module__ == loaded.__name__ and name[0] != "_":
