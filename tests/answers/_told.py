@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 import icl_theory as icl
-from icl_theory._validate import Array
+from icl_theory._validate import Array, refuse
 
 HELD = (
     "t", "loss", "states", "observed", "steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error",
@@ -115,3 +116,20 @@ def bent(risk: icl.Risk, params: Any, seed: int = 1) -> dict[str, Any]:
     at = np.asarray(params, dtype=float)
     direction = np.random.default_rng(seed).normal(size=at.shape)
     return {"product": risk.hessian_product(at, direction), "sharpness": risk.sharpness(at)}
+
+
+def every(values: Mapping[str, Any], check: Callable[[Any], Any]) -> dict[str, Any]:
+    """What is made of each value; and the words of each refusal, with all that are refused in these words."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        try:
+            given = check(value)
+            found[name] = "an integer without end" if isinstance(given, int) and given > 2**999 else given
+        except Exception as error:
+            usual, said = str(refuse("x", value, "")), f"{type(error).__name__}: {error}"
+            words = said.removeprefix(f"ValueError: {usual}")
+            if words == said:  # it does not name the value
+                found[name] = said
+            else:
+                found[words] = " ".join([*found.get(words, "").split(), name.replace(" ", "_")])
+    return found

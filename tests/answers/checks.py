@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from icl_theory.testing.risks import CENTRAL, FORWARD, difference
 from tests import test_testing
 from tests import test_testing_families as sound_families
 from tests.answers import Call
-from tests.answers._told import Bowl, Columns, Saddle
+from tests.answers._told import Bowl, Columns, Saddle, every
 from tests.answers.tokens import _kinds
 from tests.test_testing import Array, Bent, Toy
 from tests.test_testing_families import CLAIMS, Biased, Sound, TwoPhases
@@ -392,17 +392,6 @@ def _family(family: type[Family], **given: Any) -> Any:
 # ---- arguments
 
 
-def _every(values: Mapping[str, Any], check: Callable[..., Any]) -> Any:
-    found = {}
-    for name, value in values.items():
-        try:
-            given = check(value)
-            found[name] = "an integer without end" if isinstance(given, int) and given > 2**999 else given
-        except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"
-    return found
-
-
 VALUES: dict[str, Any] = {
     "1": 1,
     "1.0": 1.0,
@@ -488,7 +477,7 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
 
 def arguments() -> Asked:
     for name, check in CHECKS.items():
-        yield name, partial(_every, VALUES, check)
+        yield name, partial(every, VALUES, check)
     for few in (1, 32):
         yield f"indexed, {few}", lambda few=few: _validate.indexed(np.array([3.0, 1.0, 3.0, 2.0]), few)
     yield "indexed, one", lambda: _validate.indexed(np.full(3, 2.0))

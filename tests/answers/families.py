@@ -38,7 +38,7 @@ from icl_theory.families.representation import DictionaryRisk
 from icl_theory.families.sphere import kernel
 from icl_theory.families.token_selection import SelectionRisk, cosine, hard_margin, lead
 from tests.answers import Call
-from tests.answers._told import Bowl, bent, of_risk, told
+from tests.answers._told import Bowl, bent, every, of_risk, told
 from tests.answers.tokens import _at, _sample
 
 Asked = Iterator[tuple[str, Call | Any]]
@@ -708,16 +708,12 @@ def values() -> Asked:
     """What the kinds of parameters do with values, texts and values of sweeps."""
     for name, kind in KINDS.items():
         yield f"{name}: kind", lambda kind=kind: [kind.text, kind.numeric, kind.whole, kind.matrix, kind.allowed]
-        yield f"{name}: check", lambda kind=kind: [_tried(partial(kind.check, "x", value)) for value in VALUES]
-        yield f"{name}: parse", lambda kind=kind: [_tried(partial(kind.parse, "x", text)) for text in TEXTS]
-        yield f"{name}: check all", lambda kind=kind: [_tried(partial(kind.check_all, "x", many)) for many in MANY]
+        yield f"{name}: check", partial(every, {str(each)[:40]: each for each in VALUES}, partial(kind.check, "x"))
+        yield f"{name}: parse", partial(every, {str(each)[:40]: each for each in TEXTS}, partial(kind.parse, "x"))
+        yield (
+            f"{name}: check all",
+            partial(every, {str(each)[:40]: each for each in MANY}, partial(kind.check_all, "x")),
+        )
     for word in ("etta", "EPS", "nothing", ""):
         yield f"nearest to {word}", partial(nearest, word, ["eta", "Epsilon", "K"])
     yield "nested", lambda: nested(np.array([[1.0, 2.0], [3.0, 4.0]]))
-
-
-def _tried(ask: Callable[[], Any]) -> Any:
-    try:
-        return ask()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
