@@ -18,7 +18,7 @@ from icl_theory.engine.risk import largest_eigenvalue
 from icl_theory.engine.rules import RULES, check_blocks, rule_of
 from icl_theory.engine.skip import Skipper
 from icl_theory.engine.steps import Descent, SingleSteps
-from icl_theory.engine.stops import Goal, StopRules
+from icl_theory.engine.stops import Goal, Recorder, Saved, StopRules
 from icl_theory.engine.trajectory import Stop, Trajectory, named, saved_steps
 from tests.answers import Call
 from tests.answers._told import Bowl, Columns, Saddle, Slope, Unknown, bent, counted, followed, of_risk, told
@@ -111,6 +111,12 @@ def risks() -> Asked:
         yield name, partial(of_risk, risk, at, 2, every=True)
         yield f"{name}, bent", Call(partial(bent, risk, at), 1e-6)
         yield f"{name}, still", partial(risk.hessian_product, np.asarray(at), np.zeros(np.shape(at)))
+    for size in (1e-9, 1e7):
+        direction = size * np.array([1.0, -0.4])
+        yield (
+            f"direction of length {size}",
+            Call(partial(Saddle(0.1).hessian_product, np.array([0.3, 40.0]), direction), 1e-7),
+        )
     bowl = Bowl()
     for given in ([1.0, 2.0], [[1.0, 2.0, 3.0]], [1.0, math.nan, 0.0], "words", [1e200, 0.0, 0.0], 3.0, [1j, 0, 0]):
         for ask in (bowl.loss, bowl.gradient, bowl.excess, bowl.sharpness):
@@ -322,6 +328,7 @@ def stops() -> Asked:
     yield "sampled", lambda: told(icl.descend(SAMPLED, 0.3, steps=12))
     yield "sampled, epsilon", lambda: told(icl.descend(SAMPLED, 0.3, epsilon=0.4, steps=40))
     yield "calls", partial(_called, 0.02, above=1e-3)
+    yield "calls, long", lambda: [step for step in _called(1e-4, steps=9000)[0] if step > 4000]
     yield "calls, fast", partial(_called, 1e-5, above=1e-3, method="fast")
     for stop in Stop:
         facts = {"step": 12345, "epsilon": 0.0125, "floor": 0.375, "work": 200000}
@@ -381,6 +388,37 @@ def saving() -> Asked:
     for name in ("loss", "t", "query", "family", "attention", "mine"):
         yield f"observation {name}", partial(named, {name: [1.0, 2.0]})
     yield "settled and stalled", _recorded
+    for last in (9_999, 10_000, 30_000):
+        for slope in (0.45, 0.55, 1.0, 1.2):
+            yield f"stalled at {last} with the slope {slope}", partial(_stalled, last, slope)
+    for last in (255, 256, 400):
+        yield f"settled at {last}", partial(_settled, last)
+
+
+def _stalled(last: int, slope: float) -> str:
+    """Whether a loss that falls by some share of what its slope promises is judged to stall, for two targets."""
+    recorder, found = Recorder(Unknown(), 10**6), ""
+    for share in (0.0, 1e-9, 0.004, 0.02, 0.3, 0.7, 1.0):
+        for level in (0.5, 0.02):
+            steep, start = 1e-7, last // 10
+            now = level - share * min(slope, 1.0) * steep * (last - start)
+            states = ((start, level, steep), (last, now, slope * steep))
+            recorder.saved = [Saved(t, loss, each, np.zeros(3), {}) for t, loss, each in states]
+            found += (
+                "".join(str(int(recorder.has_stalled(epsilon))) for epsilon in (0.0, now - 1e-7, now - 3e-5)) + " "
+            )
+    return found
+
+
+def _settled(last: int) -> str:
+    """Whether scores that moved so far while the step number doubled, and before, are judged to have settled."""
+    recorder, found = Recorder(Unknown(), 10**6), ""
+    for before in (1e-4, 6e-4, 2e-3):
+        for now in (1e-5, 1.4e-4, 1.6e-4, 8e-4, 1.1e-3):
+            places = ((last // 4, 0.0), (last // 2, before), (last, before + now))
+            recorder.saved = [Saved(t, 0.5, 0.0, np.array([x, 0.0, 0.0]), {}) for t, x in places]
+            found += "".join(str(int(recorder.has_settled(1e-3, move))) for move in (5e-4, 2e-3)) + " "
+    return found
 
 
 def _recorded() -> Any:

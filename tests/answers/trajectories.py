@@ -74,6 +74,7 @@ def runs() -> Asked:
         for t in (0, 1, 18, 40, 10**4, 2.0, -1, 1.5, "last"):
             yield f"{name}, at {t}", lambda made=made, t=t: _state(made(), t)
         yield f"{name}, firsts", lambda made=made: _firsts(made())
+        yield f"{name}, counts", Call(lambda made=made: _counts(made()), 1e-3)
         yield f"{name}, facts", lambda made=made: made().facts()
         yield f"{name}, holds", lambda made=made: made().holds()
         yield f"{name}, dict", lambda made=made: _dict(made().to_dict())
@@ -105,6 +106,15 @@ def _firsts(run: Trajectory) -> Any:
     ]  # fmt: skip
     last = int(run.t[-1])
     return [[run.first(each, after) for after in (0, 1, last // 2 + 1, last)] for each in conditions]
+
+
+def _counts(run: Trajectory) -> Any:
+    """First steps at a target, up to several steps."""
+    assert run.solution is not None
+    target, last = 0.5 * (run.loss[0] + run.loss[-1]), int(run.t[-1])
+    first = run.solution.first_below(target, last)
+    step = first[0] or 0
+    return first, [run.solution.first_below(target, each) for each in (step, max(step - 1, 1), 3 * last + 1)]
 
 
 def _dict(found: dict[str, Any]) -> Any:
