@@ -463,10 +463,51 @@ REFUSED: dict[str, tuple[Any, dict[str, dict[str, Any]]]] = {
 }
 
 
+EDGES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {  # what is just allowed, and just refused
+    "p": (icl.FixedChain, {"p": 1e-12}, {"p": 0.99e-12}),
+    "q": (icl.FixedChain, {"q": 1.0 - 1e-12}, {"q": 1.0 - 0.9e-12}),
+    "e": (icl.FixedChain, {"e": 1e3}, {"e": 1001.0}),
+    "readout": (icl.FixedChain, {"readout": -1e3}, {"readout": -1001.0}),
+    "L": (icl.Sphere, {"task": "cosine", "L": 20.0}, {"task": "cosine", "L": 20.1}),
+    "d": (icl.Sphere, {"d": 2, "N": 3}, {"d": 1, "N": 3}),
+    "start": (icl.Sphere, {"start": 1e3, "N": 3}, {"start": 1001.0, "N": 3}),
+    "labels": (icl.Representation, {"K": 5, "N": 5}, {"K": 5, "N": 6}),
+    "ridge": (icl.Representation, {"m": 3, "noise": 1e-5}, {"m": 3, "noise": 0.99e-5}),
+    "heads": (icl.Representation, {"heads": 64}, {"heads": 65}),
+    "no ridge": (icl.Representation, {"m": 4, "noise": 0.0}, {"m": 3, "noise": 0.0}),
+    "size": (icl.Representation, {"start": 10.0}, {"start": 10.1}),
+    "snr": (icl.SingleLocation, {"snr": 1e4, "N": 2}, {"snr": 10001.0}),
+    "spread": (icl.SingleLocation, {"spread": 100.0, "N": 2}, {"spread": 100.1}),
+    "scale": (icl.SingleLocation, {"scale": 10.0, "attention": "erf"}, {"scale": 10.1, "attention": "erf"}),
+    "tokens": (icl.SingleLocation, {"N": 2}, {"N": 1}),
+    "matrix": (
+        icl.TokenSelection,
+        {"trained": "W", "n": 100, "T": 100, "d": 10},
+        {"trained": "W", "n": 100, "T": 100, "d": 11},
+    ),
+    "T": (icl.InductionHeads, {"T": 5, "lags": 3, "points": 4}, {"T": 4, "lags": 3, "points": 4}),
+    "match": (icl.InductionHeads, {"match": -300.0, "T": 4}, {"match": -300.1}),
+    "scores": (icl.InductionHeads, {"scores": (300.0, -300.0), "T": 4}, {"scores": (300.0, -300.1), "T": 4}),
+    "sink": (icl.InductionHeads, {"sink": 300.0, "T": 4}, {"sink": 300.1}),
+    "points": (icl.InductionHeads, {"k": 3, "T": 3, "points": 8}, {"k": 3, "T": 3, "points": 12}),
+    "few points": (icl.InductionHeads, {"points": 4, "T": 4}, {"points": 3, "T": 4}),
+    "ratio": (icl.InductionHeads, {"ratio": 1e9, "T": 4}, {"ratio": 1.1e9, "T": 4}),
+    "concentration": (icl.InductionHeads, {"concentration": 0.01, "T": 4}, {"concentration": 0.009, "T": 4}),
+    "lags": (icl.InductionHeads, {"lags": 2, "T": 4}, {"lags": 1, "T": 4}),
+    "softmax heads": (icl.SoftmaxHeads, {"heads": 8}, {"heads": 9}),
+}
+
+
 def refusals() -> Asked:
     for name, (family, cases) in REFUSED.items():
         for case, given in cases.items():
             yield f"{name}: {case}", lambda family=family, given=given: family(**given).arguments()
+    for name, (family, allowed, refused) in EDGES.items():
+        yield (
+            f"edge: {name}, allowed",
+            lambda family=family, given=allowed: sorted(family(**given).changed().arguments()),
+        )
+        yield f"edge: {name}, refused", lambda family=family, given=refused: family(**given).arguments()
     yield "changed", lambda: icl.FixedChain(p=0.2).changed(epsilon=0.3, q=0.6).arguments()
     yield "changed twice", lambda: icl.FixedChain(epsilon=0.3).changed(above=0.2).arguments()
     yield "changed, unknown", lambda: icl.FixedChain().changed(probability=0.3)
