@@ -90,6 +90,10 @@ def runs() -> Asked:
     yield "beyond the range", lambda: icl.descend(Bowl(), 3.0, steps=50).at(2000)
     yield "phases", _phases
     yield "facts", _facts
+    for error in (0.04, 0.1, 0.11, 0.95, 1.0, 123.4):
+        yield f"facts with the error {error}", partial(_doubted, error)
+    for kind in (Wide, Pair):
+        yield f"dataset of {kind.__name__}", lambda kind=kind: _dataset(icl.descend(kind(), 0.1, steps=4))
     for path in ("no/such/folder/run.npz", "", 3):
         yield f"save to {path}", lambda path=path: _bowl().save(path)
 
@@ -157,6 +161,26 @@ def _attribute(value: Any, name: str) -> Any:
         return getattr(value, name)
     except AttributeError as error:
         return error
+
+
+class Wide(Bowl):
+    """With an observation of another width than the attention, and one with two axes."""
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        return super().observe(params) | {"pair": params[:2], "square": np.outer(params, params)}
+
+
+class Pair(Bowl):
+    """With two numbers and no attention."""
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        return {"pair": params[:2]}
+
+
+def _doubted(error: float) -> str:
+    run = _closed()
+    run.error = error
+    return run.facts()["method"]
 
 
 def _facts() -> Any:
