@@ -413,3 +413,9 @@ def test_the_page_shows_the_layer_that_made_its_curves() -> None:
     script = (root / "scripts" / "own_run.py").read_text(encoding="utf-8")
     layer = script.split("# ---- the layer: the page shows it from here\n")[1].split("\n\n# ---- to here")[0]
     assert layer in (root / "docs" / "guide" / "your-own-run.md").read_text(encoding="utf-8")
+
+
+def test_errors_of_a_file_that_are_none_are_named(run: icl.Trajectory, tmp_path: Path) -> None:
+    (tmp_path / "curve.csv").write_text("step,loss,error\n0,1.0,0.1\n5,0.5,0.0\n")
+    with pytest.raises(ValueError, match=r"^errors = \[0\.1, 0\.0\]: must be positive"):
+        run.compare(tmp_path / "curve.csv")

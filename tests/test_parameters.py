@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from icl_theory import Regression
 from icl_theory.cli.options import help_text
 from icl_theory.families import Fraction, Number, Probabilities, Whole, Wholes, Word, find
 from icl_theory.families.parameters import Kind
@@ -186,3 +187,7 @@ def test_help_says_what_is_required_and_other_defaults() -> None:
     assert help_text(known["K"]).endswith(" [20].")
     assert help_text(known["coordinates"]).endswith(" [class].")
     assert not help_text(known["imbalance"]).endswith("].")
+
+
+def test_a_name_with_an_underscore_is_whole_in_tex() -> None:
+    assert Regression.labels()["max_steps"].tex == r"\mathrm{max\_steps}"

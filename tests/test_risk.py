@@ -225,3 +225,9 @@ def test_a_loss_that_is_no_number_is_refused_where_it_is_asked_for() -> None:
         with pytest.raises(ValueError, match=r"^params = .*: must be less extreme"):
             getattr(Lost(), name)(params)
     assert Lost().loss([4.0, 1.0]) == 2.0
+
+
+def test_scores_of_another_shape_than_their_derivatives_are_refused() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
+    with pytest.raises(ValueError, match=r"^vectors = \(3, 2\): must be of shape \(3, 3, k\)$"):
+        icl.in_coordinates(risk, "linear", np.ones((3, 2)))

@@ -395,3 +395,17 @@ def test_differences_are_of_sixth_order_and_their_error_is_bounded(stencil: Any)
         assert slope == pytest.approx(1.0 if power == 1 else 0.0, abs=1e-12)
     slope, error = difference(lambda x: float(np.exp(x)), 1.0, stencil)
     assert abs(slope - 1.0) <= error < 1e-7
+
+
+def test_rounding_alone_is_no_fault_of_a_hessian() -> None:
+    """One token has all attention: gradient and Hessian are zero, and what is computed of them is rounding."""
+    check_risk(icl.TokenRisk(icl.Kind(1, [0.2, 0.8], [1.0, -1.0]), 0.1))
+
+
+def test_words_in_place_of_numbers_are_a_fault_like_others() -> None:
+    class Worded(Toy):
+        def series(self, states: Array, steps: Any) -> tuple[Array, dict[str, Any]]:
+            return super().series(states, steps)[0], {"norm": np.array(["a"] * len(states))}
+
+    with pytest.raises(AssertionError, match=r"observation 'norm' of series at the initial point: expected"):
+        check_risk(Worded())

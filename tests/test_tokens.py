@@ -499,3 +499,11 @@ def test_the_bound_holds_where_errors_cancel(gap: float) -> None:
     scores = np.array([0.3, 0.3])
     found, bound = problem.risk().loss(scores), problem.risk().error(scores)
     assert abs(found - gap**2 / 8.0) <= bound <= 1e-13
+
+
+def test_refusals_of_targets_and_moments_name_what_was_given() -> None:
+    kind = icl.Kind(3, [0.5, 0.5], [0.0, 1.0])
+    with pytest.raises(ValueError, match=r"^target = \(2,\): must be an array with 1 row, one for each coordinate"):
+        icl.TokenRisk(kind, [1.0, 2.0])
+    with pytest.raises(ValueError, match=r"^second = \(3, 3\): must be finite and of shape \(2, 2\)"):
+        icl.TokenRisk(kind, second=np.eye(3))

@@ -84,6 +84,21 @@ def test_a_step_that_cannot_be_reached_is_refused() -> None:
         run.at(10**6)
 
 
+@pytest.mark.parametrize("method", ["exact", "fast"])
+def test_a_step_beyond_the_range_of_float64_is_refused(method: str) -> None:
+    class Parabola(icl.Risk):
+        initial = np.array([1.0, -2.0])
+
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            return 0.5 * float(params @ params), params
+
+    run = icl.descend(Parabola(), 3.0, steps=50, method=method)
+    assert run.at(500).loss == pytest.approx(2.5 * 4.0**500)
+    for t in (520, 2000):  # the square is infinite there, and at step 2000 the numbers are, too
+        with pytest.raises(ValueError, match=f"^t = {t}: must be a step at which loss and parameters are within"):
+            run.at(t)
+
+
 def test_a_loaded_run_of_a_risk_without_a_family_has_its_saved_steps_only(tmp_path: Path) -> None:
     run = icl.descend(icl.ExchangeableRisk(20, 2.0), 4.0, epsilon=1e-3)
     run.save(tmp_path / "run.npz")

@@ -185,7 +185,8 @@ def curve_of(run: Trajectory, losses: Any, steps: Any, errors: Any) -> Curve:
     if errors is not None:
         found = real_array("errors", errors, dimensions(errors), LARGEST)
     if found is not None and (found.shape not in ((), t.shape) or not (found > 0.0).all()):
-        raise refuse("errors", errors, "positive, one number or one for each loss")
+        given = found.tolist() if errors is None else errors  # in a file, or the scatter of single prompts
+        raise refuse("errors", given, "positive, one number or one for each loss")
     return t, values, None if found is None else np.broadcast_to(found, t.shape)
 
 

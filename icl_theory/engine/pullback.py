@@ -430,7 +430,7 @@ def in_coordinates(
         matrix = np.asarray(vectors, dtype=np.float64)
         given = np.zeros(matrix.shape[-1:]) if start is None else np.asarray(start)
         if matrix.shape[: matrix.ndim - given.ndim] != shape:
-            raise refuse("vectors", matrix.shape, f"of shape {(*shape, 'k')}")
+            raise refuse("vectors", matrix.shape, f"of shape ({', '.join(map(str, shape))}, k)")
         return Pullback(risk, Linear(matrix, given))
     points = Embedding(np.asarray(vectors), None if queries is None else np.asarray(queries))
     if len(shape) != 2 or (shape[0] != shape[1] and queries is None):

@@ -247,7 +247,11 @@ class Trajectory(Drawn):
             allowed = "a saved step (see .t): the file of this run has no risk from which others could be computed"
             raise refuse("t", t, allowed)
         params = np.asarray(self.solution.states(np.array([t]))[0])
-        return State(t, params, self.risk.evaluate(params, t)[0], self.risk.observe(params, t))
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss = self.risk.evaluate(params, t)[0]
+        if not (math.isfinite(loss) and np.isfinite(params).all()):
+            raise refuse("t", t, "a step at which loss and parameters are within the range of float64")
+        return State(t, params, loss, self.risk.observe(params, t))
 
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
         """First step at which ``condition`` holds, for a condition that holds from then on.

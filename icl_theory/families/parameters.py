@@ -290,7 +290,8 @@ class Parameter(NamedTuple):
         """Return its label for tables, plots and reports."""
         unit = loss_unit if self.unit == LOSS else self.unit
         symbol = self.symbol or self.name
-        tex = self.tex or (symbol if len(symbol) == 1 else rf"\mathrm{{{self.name}}}")
+        word = self.name.replace("_", r"\_")
+        tex = self.tex or (symbol if len(symbol) == 1 else rf"\mathrm{{{word}}}")
         return Label(symbol, tex, unit, self.meaning)
 
 

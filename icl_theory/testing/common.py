@@ -58,7 +58,7 @@ def expect_same(wanted: Any, found: Any, what: str) -> None:
 def expect_near(wanted: Any, found: Any, allowed: Array, what: str, sentence: str) -> None:
     """Raise an AssertionError that names the entry that is off by most, unless all are within ``allowed``."""
     one, two = np.asarray(wanted), np.asarray(found)
-    if one.shape != two.shape or one.dtype.kind not in "fiub":
+    if one.shape != two.shape or not {one.dtype.kind, two.dtype.kind} <= {*"fiub"}:
         expect(False, what, f"{sentence}, {_shown(wanted)}", found)
     with np.errstate(all="ignore"):
         off = np.abs(two - one.astype(float)) - allowed

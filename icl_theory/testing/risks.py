@@ -68,9 +68,10 @@ def check_risk(
     change of the difference plus the rounding of the loss, :math:`10^{-14}` of it, is least; this sum bounds the
     error δ of the difference. The gradient may be off by
     :math:`\delta + 10^{-6}\,\|\nabla\mathcal L\|\,\|u\|`, Hessian products by :math:`\delta + 10^{-5}` of their
-    largest entry :math:`+ 10^{-9}` of that of the gradient. At a kink the gradient may be any number between the
-    left and the right derivative, and products are not checked. If no width gives differences that agree to
-    :math:`10^{-3}`, the loss is noise and the check fails. A direction sees every entry of the gradient.
+    largest entry :math:`+ 10^{-9}` of that of the gradient :math:`+ 10^{-14}` of the loss. At a kink the gradient
+    may be any number between the left and the right derivative, and products are not checked. If no width gives
+    differences that agree to :math:`10^{-3}`, the loss is noise and the check fails. A direction sees every entry
+    of the gradient.
 
     Examples
     --------
@@ -297,7 +298,8 @@ def _gradient(
 
 
 def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) -> None:
-    largest = float(np.abs(evaluated(risk, params, 0, where)[1]).max())
+    loss, gradient = evaluated(risk, params, 0, where)
+    rounding = ROUNDING * abs(loss) + 1e-9 * float(np.abs(gradient).max())
     what = f"Hessian product at {where}"
     for direction in _directions(params, rng):
         kept = params.copy(), direction.copy()
@@ -309,7 +311,7 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
         array(product, params.shape, what)
         expect_same(kept, (params, direction), f"arguments after the {what}")
         change, error = difference(lambda s, u=direction: risk.evaluate(params + s * u)[1], _width(params))  # type: ignore[misc]
-        allowed = np.asarray(error + 1e-5 * float(np.abs(change).max()) + 1e-9 * largest)
+        allowed = np.asarray(error + 1e-5 * float(np.abs(change).max()) + rounding)
         expect_near(change, product, allowed, what, "that by differences of gradients")
 
 

@@ -33,6 +33,7 @@ DEEP = 5  # objects within objects
 LONG = 400  # entries of a list that are kept one by one
 FEW = 24  # numbers of an array that are kept one by one
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+FREE = re.compile(r"and \S+ \w+ are free")  # memory, of this machine
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,15 @@ class Call:
 Section = Callable[[], Iterator[tuple[str, Call | Callable[[], Any]]]]
 
 
+def modules() -> list[str]:
+    """Return the names of the modules; one whose library is not installed may have no sections."""
+    return sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
+
+
 def sections() -> dict[str, Section]:
     """Return the sections of all modules, by the name of the module and their own."""
     found = {}
-    for module in sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_")):
+    for module in modules():
         loaded = importlib.import_module(f"{__name__}.{module}")
         for name, function in vars(loaded).items():
             if inspect.isgeneratorfunction(function) and function.__module__ == loaded.__name__ and name[0] != "_":
@@ -74,7 +80,7 @@ def answer(ask: Callable[[], Any]) -> Any:
         said = {"out": out.getvalue(), "err": err.getvalue(), "warns": [str(one.message) for one in heard]}
         if any(said.values()):
             found = {"gives": found} | {key: value for key, value in said.items() if value}
-        return json.loads(json.dumps(found).replace(folder, "FOLDER"))
+        return json.loads(FREE.sub("and ... are free", json.dumps(found).replace(folder, "FOLDER")))
 
 
 def plain(value: Any, depth: int = 0) -> Any:

@@ -92,15 +92,16 @@ class Kind:
         )
 
 
-def _shaped(name: str, value: ArrayLike, ndim: int, nodes: int) -> Array:
+def _shaped(name: str, value: ArrayLike, ndim: int, size: int, of: str = "node") -> Array:
     """Return an array with one row for each node and as many axes, which have length 1 unless given."""
     array = plain_numbers(name, value, -math.inf)
     largest = float(np.abs(array).max(initial=0.0))
     if not largest <= LARGEST:
         raise refuse(name, largest, f"finite, and at most {LARGEST:g} in size (the largest is shown)")
-    rows = array if array.ndim else np.full(nodes, float(array))
-    if rows.ndim > ndim or len(rows) != nodes or not rows.size:
-        raise refuse(name, array.shape, f"an array with {nodes} rows, one for each node, and up to {ndim} axes")
+    rows = array if array.ndim else np.full(size, float(array))
+    if rows.ndim > ndim or len(rows) != size or not rows.size:
+        rows_of = f"{size} row{'s' if size != 1 else ''}, one for each {of}"
+        raise refuse(name, array.shape, f"an array with {rows_of}, and up to {ndim} axes")
     return rows.reshape(*rows.shape, *(1,) * (ndim - rows.ndim))
 
 
@@ -191,7 +192,7 @@ class TokenRisk(Risk):
         sizes = {kind.values.shape[1] for kind in kinds}
         if len(sizes) > 1:
             raise refuse("values", sorted(sizes), "of one dimension in all kinds")
-        target = _shaped("target", self.target, 2, sizes.pop())
+        target = _shaped("target", self.target, 2, sizes.pop(), "coordinate")
         store(self, target=target)
         for name, columns in (("target", target.shape[1]), *(("values", kind.values.shape[2]) for kind in kinds)):
             if columns not in (1, Q):
@@ -204,7 +205,7 @@ class TokenRisk(Risk):
         second = np.asarray(self.second, dtype=np.float64)
         second = second if second.ndim == 3 else second[:, :, None] if second.ndim == 2 else second
         if second.shape not in ((U, U, 1), (U, U, Q)) or not np.isfinite(second).all():
-            raise refuse("second", second.shape, f"finite and of shape ({U}, {U}) or ({U}, {U}, {Q})")
+            raise refuse("second", np.shape(self.second), f"finite and of shape ({U}, {U}) or ({U}, {U}, {Q})")
         values, vectors = np.linalg.eigh(second.transpose(2, 0, 1))
         largest = np.maximum(values[:, -1:], 0.0)
         symmetric = np.allclose(second, second.transpose(1, 0, 2), rtol=1e-12, atol=1e-12 * float(largest.max()))
