@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -51,7 +51,13 @@ def run_calls(name: str, make: Callable[[], Trajectory], *, rtol: float = 1e-8, 
     yield f"{name}: estimates", Call(partial(once, doubts), rtol=0.5, atol=1e-13)
 
 
-def each(calls: dict[str, Callable[[], Any]], **tolerances: float) -> Asked:
-    """Yield calls of a dictionary."""
+def refused(calls: Mapping[str, Callable[[], Any]]) -> Asked:
+    """Yield calls that are refused, or only just not."""
     for name, ask in calls.items():
-        yield name, Call(ask, **tolerances)
+        yield f"refused: {name}", ask
+
+
+def measured(run: Trajectory) -> dict[str, Any]:
+    """What a sweep has of a run, but the estimate of an error where steps were skipped (see `doubts`)."""
+    found = dict(run.family.measured(run))
+    return found if run.method != "fast" else {name: value for name, value in found.items() if name != "error"}

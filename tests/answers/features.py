@@ -12,7 +12,7 @@ import icl_theory as icl
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import law
-from tests.answers._runs import Asked
+from tests.answers._runs import Asked, refused
 
 UNEQUAL = [0.4, 0.3, 0.2, 0.1]
 POINTS = [[0.3, -1.0], [2.0, 0.5], [-0.7, 0.4], [1.1, 1.9]]
@@ -39,28 +39,29 @@ def features() -> Asked:
     yield "simplex of two", partial(Features.simplex, 2, 1e-3)
     yield "orthonormal", partial(Features.orthonormal, 3)
     yield "orthonormal, scaled", partial(Features.orthonormal, 4, 1.5, UNEQUAL)
-    for name, ask in {
-        "no vectors": partial(Features, np.zeros((0, 2))),
-        "one vector": partial(Features, [[1.0, 2.0]]),
-        "no dimension": partial(Features, np.zeros((3, 0))),
-        "not a matrix": partial(Features, [1.0, 2.0]),
-        "coincide": partial(Features, [[1.0, 2.0], [0.0, 1.0], [1.0, 2.0]]),
-        "nearly coincide": partial(Features, [[1.0], [1.0 + 1e-15]]),
-        "not finite": partial(Features, [[1.0, np.nan], [0.0, 1.0]]),
-        "large": partial(Features, [[1.1e40], [0.0]]),
-        "as large as can be": partial(Features, [[1e40], [0.0]]),
-        "sum of probabilities": partial(Features, POINTS, [0.4, 0.3, 0.2, 0.2]),
-        "number of probabilities": partial(Features, POINTS, [0.5, 0.5]),
-        "probability zero": partial(Features, [[0.0], [1.0]], [0.0, 1.0]),
-        "simplex of one": partial(Features.simplex, 1, 1.0),
-        "simplex, no gap": partial(Features.simplex, 3, 0.0),
-        "simplex, small gap": partial(Features.simplex, 3, 0.9e-40),
-        "simplex, least gap": partial(Features.simplex, 3, 1e-40),
-        "simplex, large": partial(Features.simplex, 3, 2e40),
-        "orthonormal, scale": partial(Features.orthonormal, 3, -1.0),
-        "orthonormal, many": partial(Features.orthonormal, 30_000),
-    }.items():
-        yield name, ask
+    yield from refused(
+        {
+            "no vectors": partial(Features, np.zeros((0, 2))),
+            "one vector": partial(Features, [[1.0, 2.0]]),
+            "no dimension": partial(Features, np.zeros((3, 0))),
+            "not a matrix": partial(Features, [1.0, 2.0]),
+            "coincide": partial(Features, [[1.0, 2.0], [0.0, 1.0], [1.0, 2.0]]),
+            "nearly coincide": partial(Features, [[1.0], [1.0 + 1e-15]]),
+            "not finite": partial(Features, [[1.0, np.nan], [0.0, 1.0]]),
+            "large": partial(Features, [[1.1e40], [0.0]]),
+            "as large as can be": partial(Features, [[1e40], [0.0]]),
+            "sum of probabilities": partial(Features, POINTS, [0.4, 0.3, 0.2, 0.2]),
+            "number of probabilities": partial(Features, POINTS, [0.5, 0.5]),
+            "probability zero": partial(Features, [[0.0], [1.0]], [0.0, 1.0]),
+            "simplex of one": partial(Features.simplex, 1, 1.0),
+            "simplex, no gap": partial(Features.simplex, 3, 0.0),
+            "simplex, small gap": partial(Features.simplex, 3, 0.9e-40),
+            "simplex, least gap": partial(Features.simplex, 3, 1e-40),
+            "simplex, large": partial(Features.simplex, 3, 2e40),
+            "orthonormal, scale": partial(Features.orthonormal, 3, -1.0),
+            "orthonormal, many": partial(Features.orthonormal, 30_000),
+        }
+    )
     yield "repr", lambda: [repr(one) for one in (uneven(), Features.simplex(5, 0.25), Features.orthonormal(3))]
 
     def written() -> None:
@@ -101,11 +102,16 @@ def moments(make: Callable[[], tasks.Task]) -> dict[str, Any]:
     task, points = make(), uneven()
     rng = np.random.default_rng(5)
     shown = {
-        "task": task, "repr": repr(task), "kernel": task.kernel(points), "variogram": task.variogram(points),
-        "unit variogram": task.unit_variogram(points), "distances": law.variogram_of(points, task),
-        "nondegeneracy": task.nondegeneracy(points), "sample": task.sample(points, rng, 3),
+        "task": task,
+        "repr": repr(task),
+        "kernel": task.kernel(points),
+        "variogram": task.variogram(points),
+        "unit variogram": task.unit_variogram(points),
+        "distances": law.variogram_of(points, task),
+        "nondegeneracy": task.nondegeneracy(points),
+        "sample": task.sample(points, rng, 3),
         "sample, by name": task.sample(points, rng=rng, size=2),
-    }  # fmt: skip
+    }
     factor = task.factor(points)  # signs of eigenvectors are free: what it is for is its distances
     shown["factor"] = [factor.shape, np.sum((factor[:, None] - factor) ** 2, axis=2)]
     drawn = task.functions(points, np.random.default_rng(6), 2)
