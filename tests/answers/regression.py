@@ -41,7 +41,7 @@ def seen(risk: Any, params: Any, toward: Any) -> dict[str, Any]:
     return {
         "loss": [loss, risk.loss(params)],
         "gradient": gradient,
-        "same": risk.gradient(params),
+        "same": np.array_equal(gradient, risk.gradient(params)),
         "hessian": risk.hessian_product(params, toward),
         "observe": risk.observe(params),
         "initial": risk.initial,
