@@ -58,6 +58,8 @@ def refused(calls: Mapping[str, Callable[[], Any]]) -> Asked:
 
 
 def measured(run: Trajectory) -> dict[str, Any]:
-    """What a sweep has of a run, but the estimate of an error where steps were skipped (see `doubts`)."""
+    """What a sweep has of a run; the estimate of an error only where it is not that of the run (see `doubts`)."""
     found = dict(run.family.measured(run))
-    return found if run.method != "fast" else {name: value for name, value in found.items() if name != "error"}
+    if found["error"] == run.error:
+        found["error"] = "of the run"
+    return found

@@ -89,8 +89,16 @@ def bounds() -> Asked:
 
 
 def events() -> Asked:
-    cases = ((100, 4, 0.1), (100, UNEQUAL, 0.05), (10, [0.35, 0.65], 0.02), (7, 3, 0.4), (1, 2, 0.5), (1, 2, 0.49),
-             (400, 6, 0.9), (30, [0.5, 0.25, 0.25], 1e-9))  # fmt: skip
+    cases = (
+        (100, 4, 0.1),
+        (100, UNEQUAL, 0.05),
+        (10, [0.35, 0.65], 0.02),
+        (7, 3, 0.4),
+        (1, 2, 0.5),
+        (1, 2, 0.49),
+        (400, 6, 0.9),
+        (30, [0.5, 0.25, 0.25], 1e-9),
+    )
     for N, probs, delta in cases:
         yield (
             f"probability {N} {probs} {delta}",
@@ -281,8 +289,13 @@ RUNS: dict[str, dict[str, Any]] = {
     "finite": {"N": 5, "K": 3, "above": 1e-2, "imbalance": 0.2},
     "finite, noise": {"N": 5, "K": 3, "above": 1e-2, "noise": 0.3},
     "many prompts": {"N": 40, "K": 6, "above": 1e-1},
-    "linear": {"task": "linear", "features": Features(POINTS, UNEQUAL), "delta": Features(POINTS).gap,
-               "epsilon": 1e-4, "eta": 0.5},
+    "linear": {
+        "task": "linear",
+        "features": Features(POINTS, UNEQUAL),
+        "delta": Features(POINTS).gap,
+        "epsilon": 1e-4,
+        "eta": 0.5,
+    },
     "halfspace": {"task": "halfspace", "K": 4, "epsilon": 1e-3},
     "unequal": {"probs": UNEQUAL, "K": 4, "epsilon": 1e-4, "eta": 0.5},
     "unequal, long": {"probs": UNEQUAL, "K": 4, "epsilon": 1e-7, "eta": 20.0},
@@ -291,7 +304,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "far": {"epsilon": 1e-15, "K": 5},
     "line, three tokens": {"features": Features(LINE), "task": "linear", "N": 3, "above": 1e-4},
     "no step": {"epsilon": 10.0},
-}  # fmt: skip
+}
 
 
 def made(name: str) -> Any:
@@ -315,10 +328,14 @@ def statements() -> Asked:
         "token noise": SampledRisk(uneven(), tasks.Linear(1.4), 4, 8, 3, token_noise=0.1),
         "data set": SampledRisk(uneven(), tasks.Linear(1.4), 4, 8, 3, dataset=20),
     }.items():
-        yield f"{name}: run", Call(
-            lambda trainer=trainer: judged(checks.check_bounds(icl.descend(trainer, eta=0.2, steps=40))),
-            rtol=1e-5, atol=1e-9,
-        )  # fmt: skip
+        yield (
+            f"{name}: run",
+            Call(
+                lambda trainer=trainer: judged(checks.check_bounds(icl.descend(trainer, eta=0.2, steps=40))),
+                rtol=1e-5,
+                atol=1e-9,
+            ),
+        )
         yield f"{name}: population", lambda trainer=trainer: repr(checks.population_of(trainer))
     short = SampledRisk(uneven(), tasks.Linear(1.4), 4, 32, 3)
     yield "few steps", lambda: judged(checks.check_bounds(icl.descend(short, eta=0.2, steps=5))[-2:])
