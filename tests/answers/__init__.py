@@ -85,7 +85,7 @@ def plain(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | np.floating):
-        return float(f"{float(value):.14g}") if math.isfinite(value) else repr(float(value))
+        return float(f"{float(value):.12g}") if math.isfinite(value) else repr(float(value))
     if isinstance(value, complex | np.ndarray | np.generic):
         return array(np.asarray(value))
     if isinstance(value, type) or inspect.isroutine(value):

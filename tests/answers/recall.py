@@ -517,7 +517,6 @@ def transformers() -> Asked:
             ],
         )
     yield "too large", lambda: (r := TransformerRisk(task, batch=3, tests=3)).evaluate(1e200 * r.initial)
-    yield "too large: observed", lambda: (r := TransformerRisk(task, batch=3, tests=3)).observe(1e200 * r.initial)
     for name, (key, given) in {
         "linear": ("linear", {}),
         "noise": ("noise", {}),
