@@ -21,6 +21,7 @@ FULL = np.array([[1.0, 0.3, -0.1], [0.3, 0.8, 0.2], [-0.1, 0.2, 0.5]])
 PRIOR = np.array([[0.7, -0.2, 0.0], [-0.2, 1.1, 0.4], [0.0, 0.4, 0.9]])
 QUERY = np.array([[0.5, 0.1, 0.2], [0.1, 0.6, 0.0], [0.2, 0.0, 1.4]])
 SINGULAR = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.5]])
+TINY = 1e-14  # what is 0 of a law without noise is rounding
 GAMMA = np.array([[0.6, 0.1, -0.2], [0.0, 0.9, 0.3], [0.2, -0.1, 0.5]])
 TOWARD = np.cos(np.arange(9.0)).reshape(3, 3)
 SPREAD = [1.0, 0.5, 0.2]
@@ -61,7 +62,7 @@ def of_law(one: PromptLaw) -> dict[str, Any]:
 
 def laws() -> Asked:
     for name, one in LAWS.items():
-        yield name, partial(of_law, one)
+        yield name, Call(partial(of_law, one), atol=TINY)
     yield "root", lambda: (F := law.root(FULL)).T @ F
     yield "moment", lambda: [law.moment("covariance", SPREAD), law.moment("covariance", FULL, 3)]
     slightly = FULL.copy()
@@ -125,14 +126,17 @@ def merged() -> Asked:
     for name, one in LAWS.items():
         d = one.d
         risk = MergedRisk(one, 0.1 * np.eye(d))
-        yield name, partial(seen, risk, GAMMA[:d, :d], TOWARD[:d, :d])
+        yield name, Call(partial(seen, risk, GAMMA[:d, :d], TOWARD[:d, :d]), atol=TINY)
         yield (
             f"{name}: others",
-            lambda risk=risk, d=d: [
-                np.sort(risk.curvature, axis=None),
-                np.abs(risk.components(GAMMA[:d, :d])),
-                risk.excess(GAMMA[:d, :d]),
-            ],
+            Call(
+                lambda risk=risk, d=d: [
+                    np.sort(risk.curvature, axis=None),
+                    np.abs(risk.components(GAMMA[:d, :d])),
+                    risk.excess(GAMMA[:d, :d]),
+                ],
+                atol=TINY,
+            ),
         )
         eta = 0.7 / risk.curvature.max()
         yield f"{name}: steps", lambda risk=risk, eta=eta: closed(risk, eta)

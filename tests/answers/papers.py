@@ -130,6 +130,7 @@ SLOW = [
     "dynamics.tail_law_embeddings",
     "dynamics.tail_law_finite",
     "experiments.block",
+    "experiments.cross_terms_of_unequal_tasks",  # prints rounding
     "experiments.other_functions",
     "experiments.phases_of_samples",
     "induction_heads.circuits",
