@@ -394,7 +394,6 @@ def theory() -> Asked:
             "stall, alpha": partial(bounds.stall, 0.0, 0.5),
             "stall, eta": partial(bounds.stall, 0.5, 1.1e150),
             "missing, M": partial(bounds.missing_loss, plain, -1),
-            "missing, large": lambda: bounds.missing_loss(plain, np.broadcast_to(1.0, 10**10)),
             "noise cost, M": partial(bounds.noise_cost, 0, 0.1),
             "noise cost, alpha": partial(bounds.noise_cost, 5, 1.0),
         }
