@@ -85,10 +85,12 @@ def answer(ask: Callable[[], Any]) -> Any:
 
 def plain(value: Any, depth: int = 0) -> Any:
     """Return a value in the types of JSON: arrays thinned, objects of the package by all that they show."""
+    if isinstance(value, enum.Enum):
+        return value.name
     if value is None or isinstance(value, bool | int | str):
-        return value.name if isinstance(value, enum.Enum) else value
+        return value
     if isinstance(value, float | np.floating):
-        return float(f"{float(value):.14g}") if math.isfinite(value) else repr(float(value))
+        return float(f"{float(value):.12g}") if math.isfinite(value) else repr(float(value))
     if isinstance(value, complex | np.ndarray | np.generic):
         return array(np.asarray(value))
     if isinstance(value, type) or inspect.isroutine(value):
