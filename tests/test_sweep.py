@@ -376,7 +376,7 @@ def test_a_dry_run_says_it_as_the_sweep_does(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("there is\n  none")
 
     monkeypatch.setattr(icl.Regression, "risk", fails)
-    given = {"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0, "K": 4, "N": 5}
+    given = {"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0, "K": 4, "N": 5, "method": "exact"}
     assert [*estimate(plan(find("regression"), given))][
         2
     ] == "points that were tried fail: RuntimeError: there is none"

@@ -26,11 +26,14 @@ class Parabola(icl.Risk):
     initial = np.array([2.0, 0.5])
 
     def __init__(self, width: float = 1.0, floor: float = 0.0) -> None:
-        self.width, self.floor = width, floor
+        self.width, self.least = width, floor
 
     def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
         apart, weights = np.asarray(params) - [1.0, 2.0], self.width * np.array([1.0, 0.3])
-        return self.floor + 0.5 * float(weights @ apart**2), weights * apart
+        return self.least + 0.5 * float(weights @ apart**2), weights * apart
+
+    def floor(self) -> float:
+        return self.least
 
 
 @dataclass(frozen=True, eq=False)

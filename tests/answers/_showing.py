@@ -15,6 +15,7 @@ import numpy as np
 
 from icl_theory._version import __version__
 
+PARTS, PLACE = r"(part-\d{6})-\w{8}-\w{16}", r"\1"
 PICTURE = re.compile(r"data:image/svg\+xml;base64,[A-Za-z0-9+/=]+")
 
 
@@ -128,7 +129,7 @@ def content(path: Path) -> Any:
 def files(folder: str = ".") -> dict[str, Any]:
     """Return what is in all files below a folder; parts of stores under names without what depends on the version."""
     paths = sorted(path for path in Path(folder).rglob("*") if path.is_file() and path.name != ".lock")
-    return {re.sub(r"(part-\d{6})-.*(?=\.parquet)", r"\1", path.as_posix()): content(path) for path in paths}
+    return {re.sub(PARTS, PLACE, path.as_posix()): content(path) for path in paths}
 
 
 @contextlib.contextmanager
@@ -168,8 +169,20 @@ def every(asked: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         try:
             found[name] = ask()
         except (Exception, SystemExit) as error:
-            found[name] = f"{type(error).__name__}: {error}"
+            found[name] = told(error)
     return found
+
+
+def told(error: BaseException) -> str:
+    """Return what an error says, without what depends on versions of the package and of libraries."""
+    return f"{type(error).__name__}: {unversioned(re.sub(PARTS, PLACE, str(error)))}"
+
+
+@contextlib.contextmanager
+def installed(*families: Any, lines: tuple[str, ...] = ()) -> Iterator[None]:
+    """Have families known as if other packages had brought them."""
+    with patch("icl_theory.families._installed", lambda: ({each.name: each for each in families}, lines)):
+        yield
 
 
 def refused(ask: Callable[..., Any], *given: Any, **more: Any) -> str:
@@ -177,5 +190,5 @@ def refused(ask: Callable[..., Any], *given: Any, **more: Any) -> str:
     try:
         ask(*given, **more)
     except (Exception, SystemExit) as error:
-        return f"{type(error).__name__}: {error}"
+        return told(error)
     return "not refused"
