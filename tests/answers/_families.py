@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.families import Column, Family, Fraction, Number, Object, Probabilities, Whole, Wholes, Word, parameter
+from icl_theory.families import (
+    Column,
+    Family,
+    Fraction,
+    Number,
+    Object,
+    Probabilities,
+    Whole,
+    Wholes,
+    Word,
+    parameter,
+)
 
 EXTRA = (
     Column("rest", "f8", "m", "what is left, a length", "r", r"\rho", "predicted"),

@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.grids import estimate, evaluate, exponents, grid, manifest, model, store, sweep, workers
+from icl_theory.grids import estimate, evaluate, exponents, grid, manifest, model, store, sweep
 from icl_theory.grids.grid import Axis, Column, Filled, Grid
 from tests.answers import Call
 from tests.answers._families import Bowl, Dish, Plain
@@ -187,13 +187,13 @@ class Odd(Executor):
         return future
 
 
-def _evaluated(made: Grid, which: Any = Cubes(), **more: Any) -> Any:  # noqa: B008
+def _evaluated(made: Grid, which: Any = Cubes(), **more: Any) -> Any:
     seen: list[Any] = []
     found = evaluate.evaluate(made, which, progress=lambda *each: seen.append(each), **more)
     return {"values": {name: held(each) for name, each in found.values.items()}, "interrupted": found.interrupted, "progress": seen}
 
 
-def _kept(made: Grid, where: str = "kept", argument: Any = 1, command: str | None = None, columns: Any = COLUMNS, which: Any = Cubes(), **more: Any) -> Any:  # noqa: B008
+def _kept(made: Grid, where: str = "kept", argument: Any = 1, command: str | None = None, columns: Any = COLUMNS, which: Any = Cubes(), **more: Any) -> Any:
     with store.opened(where, made, columns, {"version": "1", "seed": argument}, command) as there:
         found = _evaluated(made, which, storage=there, **more)
         return found | {"done": there.done, "commands": [*there.commands]}
