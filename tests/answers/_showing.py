@@ -81,22 +81,23 @@ def drawing(figure: Any) -> Any:
         ]  # fmt: skip
         told["shapes"] = [
             [to_hex(shape.get_facecolor(), True), np.asarray(shape.get_path().vertices, float),
-             np.asarray(shape.get_extents().bounds if hasattr(shape, "none") else shape.get_xy(), float)]
+             np.asarray(shape.get_xy(), float), [getattr(shape, f"get_{side}", str)() for side in ("width", "height")]]
             for shape in ax.patches if hasattr(shape, "get_xy")
         ]  # fmt: skip
         told["many"] = []
+        kept: list[Any]
         for many in (*ax.collections, *ax.images):
             if isinstance(many, LineCollection):
-                kept: Any = [np.asarray(each, float) for each in many.get_segments()]
+                kept = [np.concatenate([np.asarray(each, float) for each in many.get_segments()] or [np.zeros(0)])]
             elif isinstance(many, QuadMesh):
-                kept = [np.asarray(many.get_coordinates(), float),
-                        np.ma.filled(np.ma.asarray(many.get_array(), float), np.nan), many.get_cmap().name]  # fmt: skip
-            elif many.get_array() is not None:
-                kept = np.ma.filled(np.ma.asarray(many.get_array(), float), np.nan)
+                kept = [np.asarray(many.get_coordinates(), float), many.get_cmap()(0.3), many.get_cmap()(0.9)]
             else:
-                kept = [[to_hex(each, True) for each in many.get_facecolor()],
-                        [np.asarray(path.vertices, float) for path in many.get_paths()]]  # fmt: skip
-            told["many"].append([type(many).__name__, kept])
+                paths = [np.asarray(path.vertices, float) for path in many.get_paths()] if hasattr(many, "get_paths") else []
+                kept = [" ".join(to_hex(each, True) for each in getattr(many, "get_facecolor", list)())]
+                kept += [np.concatenate(paths)] if paths else []
+            if many.get_array() is not None:
+                kept.append(np.ma.filled(np.ma.asarray(many.get_array(), float), np.nan))
+            told["many"].append([type(many).__name__, *kept])
         found.append(told)
     legends = [[text.get_text() for text in legend.get_texts()] for legend in figure.legends]
     return {"size": figure.get_size_inches().tolist(), "legends": legends, "axes": found}
@@ -109,7 +110,7 @@ def plotted(make: Callable[[], Any]) -> Callable[[], Any]:
 
 def content(path: Path) -> Any:
     """Return what is in a file, as far as it is the same on every machine."""
-    if path.suffix in (".png", ".pdf", ".gif", ".mp4"):
+    if path.suffix.lower() in (".png", ".pdf", ".gif", ".mp4"):
         return path.read_bytes()[:4].decode("latin-1")
     if path.suffix == ".svg":
         return path.read_text(encoding="utf-8")[:5]
