@@ -67,8 +67,9 @@ def drawing(figure: Any) -> Any:
     figure = getattr(figure, "figure", figure) or figure
     found = []
     for ax in figure.axes:
-        words = [[each.get_text(), list(np.round(np.asarray(each.get_position(), float), 9)), to_hex(each.get_color()),
-                  each.get_ha(), each.get_fontsize()]
+        words = [[each.get_text(), *(np.round(np.asarray(place, float), 9).tolist() for place in
+                                     (each.get_position(), *([each.xy] if hasattr(each, "xy") else []))),
+                  to_hex(each.get_color()), each.get_ha(), each.get_fontsize()]
                  for each in ax.findobj(Text) if each.get_text()]  # fmt: skip
         told: dict[str, Any] = {
             "limits": [ax.get_xlim(), ax.get_ylim()], "scales": [ax.get_xscale(), ax.get_yscale()], "words": words,
@@ -88,7 +89,8 @@ def drawing(figure: Any) -> Any:
         kept: list[Any]
         for many in (*ax.collections, *ax.images):
             if isinstance(many, LineCollection):
-                kept = [np.concatenate([np.asarray(each, float) for each in many.get_segments()] or [np.zeros(0)])]
+                segments = [np.asarray(each, float) for each in many.get_segments() if np.ndim(each) == 2]
+                kept = [np.concatenate(segments or [np.zeros(0)])]
             elif isinstance(many, QuadMesh):
                 kept = [np.asarray(many.get_coordinates(), float), many.get_cmap()(0.3), many.get_cmap()(0.9)]
             else:
