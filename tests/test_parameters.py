@@ -183,6 +183,10 @@ def test_help_says_what_is_required_and_other_defaults() -> None:
     assert help_text(known["K"]).endswith(" [20].")
     assert help_text(known["coordinates"]).endswith(" [class].")
     assert not help_text(known["imbalance"]).endswith("].")
+    groups = find("grouped-regression").parameters()
+    for name, spelt in (("sizes", "1,19"), ("shares", "0.5,0.5")):  # which can be typed
+        assert help_text(groups[name]).endswith(f" [{spelt}].")
+        assert tuple(groups[name].kind.parse(name, spelt)) == groups[name].default
 
 
 @pytest.mark.parametrize(
