@@ -195,3 +195,14 @@ def refused(ask: Callable[..., Any], *given: Any, **more: Any) -> str:
     except (Exception, SystemExit) as error:
         return told(error)
     return "not refused"
+
+
+def flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Return a value of JSON as what is at each of its places, by their names."""
+    if isinstance(value, dict):
+        return {key: each for part, inner in value.items() for key, each in flat(inner, f"{name}.{part}").items()}
+    if isinstance(value, list) and len(value) > 1 and all(isinstance(each, int | float) for each in value):
+        return {name: np.array(value)}
+    if isinstance(value, list) and value:
+        return {key: each for i, inner in enumerate(value) for key, each in flat(inner, f"{name}[{i}]").items()}
+    return {name: value}

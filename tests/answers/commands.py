@@ -11,7 +11,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import typer
 
 import icl_theory as icl
 from icl_theory import cli
@@ -29,7 +28,6 @@ from tests.answers._showing import (
     clocked,
     command,
     every,
-    held,
     installed,
     refused,
     unversioned,
@@ -57,7 +55,7 @@ def _read(*lines: Any, **more: Any) -> Any:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         found = _with(*lines, **more)
-    return found | {"printed": [json.loads(unversioned(line)) if line[:1] in "{[" else line for line in out.getvalue().splitlines()]}
+    return found | {"printed": [flat(json.loads(unversioned(line))) if line[:1] == "{" else line for line in out.getvalue().splitlines()]}
 
 
 def simulations() -> Asked:
@@ -102,7 +100,7 @@ GRID = "sweep --L 0.05:20:log:9 --delta 1.5 --eta 0.02 --epsilon 1e-3"
 def sweeps() -> Asked:
     lines = {
         "table": f"{GRID} --K 4,9", "over": f"{GRID} --K 4,9 --over K", "one line": GRID, "words": "bowl sweep --eta 0.3 --shape round,flat --width 4,1,2 --max-steps 100", "failing": "bowl sweep --eta 0.5,0.01 --width 1,3,1.5 --max-steps 300", "point": "bowl sweep --eta 0.3 --width 2.5 --epsilon 0.2", "point that fails": "bowl sweep --eta 0.3 --width 3", "one value": "bowl sweep --eta 0.3, --width 2", "linear": "bowl sweep --eta 0.1:0.5:lin:3 --count 3:9:log:3 --tilt=-1.5:1.5:lin:3",
-        "many rows": "dish sweep --eta 0.1:0.3:lin:40 --width 1,2", "long run": "dish sweep --eta 0.01 --width 1,6 --max-steps 20", "method": "bowl sweep --eta 0.3,0.2 --sizes 4,5 --method exact", "all": f"{GRID} --coordinates class,factored --K 3",
+        "many rows": "dish sweep --eta 0.3 --tilt=-2:2:lin:40 --width 1,2", "long run": "dish sweep --eta 0.01 --width 1,6 --max-steps 20", "method": "bowl sweep --eta 0.3,0.2 --sizes 4,5 --method exact", "all": f"{GRID} --coordinates class,factored --K 3",
     }  # fmt: skip
     for name, line in lines.items():
         yield name, Call(partial(_with, line), rtol=1e-6)
@@ -110,9 +108,9 @@ def sweeps() -> Asked:
     yield "JSON", partial(_read, "bowl sweep --eta 0.5,0.01 --width 1,3 --max-steps 300 --json")
     yield "files", partial(_with, f"{lines['failing']} --table a.md --csv b.csv --latex c.tex --parquet d.parquet --plot e.pdf", f"{lines['words']} --table f.MD --over shape --csv g.csv")
     stored = "bowl sweep --eta 0.5,0.2 --width 1,2.5"
-    yield "stored", lambda: _stored([*stored.split(), "--store", "it's kept", "--quiet"], "it's kept")
+    yield "stored", lambda: _kept([*stored.split(), "--store", "it's kept", "--quiet"], "it's kept")
     odd = ["bowl", "sweep", "--eta", "0.5,", "--tilt", "-1.5,2", "--store", "a b", "--table", "odd $x.md"]
-    yield "odd values", lambda: _stored(odd, "a b")
+    yield "odd values", lambda: _kept(odd, "a b")
     yield "resumed", lambda: [_with(f"{stored} --store kept", f"{stored} --store kept --workers 2 --json"), _commands("kept")]
     yield "other store", partial(_with, f"{stored} --store kept", f"{stored} --store kept --count 4", "table kept", "report kept --out a.txt", "report kept --out a.html --over width", "table kept --over eta --csv a.csv --plot p.png", "table kept --over no", "table none", f"{stored} --store a.html", shown=False)
     yield "point of a store", partial(_with, "bowl sweep --eta 0.5 --width 2 --store kept", "table kept", "table kept --csv a.csv", "report kept --out a.html")
@@ -132,8 +130,7 @@ def sweeps() -> Asked:
 
 def _narrow(line: str, columns: str) -> Any:
     with installed(Bowl):
-        found = command(line, COLUMNS=columns)
-    return found
+        return command(line, COLUMNS=columns)
 
 
 def _commands(store: str) -> list[str]:
@@ -141,7 +138,7 @@ def _commands(store: str) -> list[str]:
         return str(icl.load_sweep(store).attrs["command"]).splitlines()
 
 
-def _stored(line: list[str], store: str) -> Any:
+def _kept(line: list[str], store: str) -> Any:
     """Keep a sweep, and run its command again as it is recorded, in another folder."""
     import os
     import shlex
@@ -191,7 +188,6 @@ def pages() -> Asked:
     yield "report", partial(_with, run, "report run.npz --out a.html", "report run.npz --out a.html --over L", "report run.npz --out run.npz", "report none --out b.html", "report run.npz --out no/b.html", "report run.npz --out b.htm", "report run.npz")
     yield "list of papers", partial(_with, "reproduce")
     yield "papers", partial(_with, "reproduce no-paper", "reproduce nonlinear-regression --only nothing", shown=False)
-    yield "a paper", lambda: _with("reproduce degenerate-recall --quick --only nothing --out a")
     yield "explored", lambda: _explored()
     yield "explored, refused", partial(_with, "explore --out no/a.html", "explore --browse")
 
@@ -236,7 +232,7 @@ def audits() -> Asked:
 
 def helps() -> Asked:
     def parameters(made: Any) -> Any:
-        return [made.help.split("\n"), [[each.name, each.opts, each.secondary_opts, each.required, getattr(each, "help", None), str(each.default), each.make_metavar(typer.Context(made))] for each in made.params]]
+        return [made.help.split("\n"), [[each.name, each.opts, each.secondary_opts, each.required, getattr(each, "help", None), str(each.default)] for each in made.params]]
 
     for name in cli.COMMANDS:
         yield name, partial(lambda name: parameters(cli._command(name)), name)
@@ -249,8 +245,12 @@ def helps() -> Asked:
     known = Bowl.parameters() | {"L": Plain.parameters()["width"]}
     texts = ("2", " 2.5, ", "1,2", "1:3:lin:3", "3:1:log:3", "1e0", "auto", "wide", "x", "round", " flat ", "round,flat", "1:4:log:3", "nan", "2,", "", "-1:1:lin:3", "1:2:lin:10000001", "0.1:0.3:lin:3")
     for name in ("width", "count", "shape", "sizes", "share", "tilt", "weights", "eta", "max_steps", "L"):
-        yield f"values of {name}", partial(lambda name: {text: [every({"one": lambda: options.parse_value(known[name], text), "axis": lambda: held(options.parse_axis(known[name], text)) if not isinstance(options.parse_axis(known[name], text), str) else options.parse_axis(known[name], text)})] for text in texts}, name)
+        yield f"values of {name}", partial(lambda name: {text: _parsed(known[name], text) for text in texts}, name)
     yield "required", lambda: [refused(options.require, family, given) for family, given in ((Bowl, {}), (Plain, {}), (Plain, {"width": 1}), (find("regression"), {"L": 1}), (find("recall"), {}))]
+
+
+def _parsed(declared: Any, text: str) -> Any:
+    return every({"one": lambda: options.parse_value(declared, text), "axis": lambda: np.asarray(options.parse_axis(declared, text))})
 
 
 def _group(name: str, shown: Callable[[Any], Any]) -> Any:
