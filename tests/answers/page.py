@@ -70,7 +70,7 @@ const shown = () => {
   return { name: shell.name, hash: location.hash, words, hidden: [$("problems").hidden, $("clock").hidden, $("papers-heading").hidden], lists, controls, tabs, figures, log, texts, theme: document.documentElement.dataset.theme ?? null, values: shell.values, playing: Boolean(shell.playing), drawn: shell.model.drawn ? shell.model.drawn.losses.length : null, model: $("model")?.children.map((one) => [one.attributes.value, one.attributes.selected ?? null]) ?? null, labelled: $("panel").attributes["aria-labelledby"] };
 };
 """
-NAMES = ["regression", "recall", "induction-heads", "max-margin-tokens", "task-diversity", "missing"]
+NAMES = ["regression", "recall", "induction-heads", "max-margin-tokens", "task-diversity"]
 PAPERS = [{"short": "A 2024", "title": "On A", "place": "regression?L=5", "text": "as there"}, {"short": "B 2025", "title": "On B", "place": "task-diversity?tasks=8", "text": "here"}]
 DOINGS = {
     "opened": "",
@@ -121,6 +121,7 @@ def _shown(doing: str, **given: Any) -> Any:
 def shell() -> Asked:
     for name, doing in DOINGS.items():
         yield name, Call(partial(_shown, doing), rtol=1e-7)
+    yield "a missing panel", lambda: _shown("", names=["none", "recall"])["words"]["problems"]
     yield "opened at a moment", Call(partial(_shown, "", hash="#recall?t=9&alpha=0.5", still=False), rtol=1e-7)
     yield "opened without a moment", Call(partial(_shown, "", hash="#recall?alpha=0.5&nothing=1", still=False), rtol=1e-7)
     yield "copied without a clipboard", Call(partial(_shown, DOINGS["copied"], refused=True), rtol=1e-7)

@@ -27,12 +27,12 @@ SWEEPS, RUNS = swept.SWEEPS, swept.RUNS
 TIGHT = 1e-6  # of half-way points, which a root finder has
 
 
-def _plain(text: str) -> list[str]:
+def _plain(text: str, whole: bool = False) -> list[str]:
     text = re.sub(r"<style>.*?</style>", "STYLE", PICTURE.sub("PICTURE", text), flags=re.DOTALL)
     kept: list[str] = []
-    lines = unversioned(text).splitlines()
+    lines = re.sub(' style="[^"]*"| scope="[^"]*"', "", unversioned(text)).partition("<main>")[2 if whole else 0].splitlines()
     for i, line in enumerate(lines):
-        row = [each.startswith("<tr>") for each in (lines[max(i - 4, 0)], *lines[i : i + 2])]
+        row = [each.startswith("<tr>") for each in (lines[max(i - 3, 0)], *lines[i : i + 2])]
         if not all(row):  # of a long table the first rows and the last one
             kept.append(line)
     return kept
@@ -88,8 +88,8 @@ def parts() -> Asked:
 
 def phase_tables() -> Asked:
     for name, make in SWEEPS.items():
-        for over in make().dims:
-            for all_of_them in (False, True) if name in ("bowl", "counts", "regression") else (False,):
+        for over in [*make().dims][:: 1 if name in ("bowl", "regression", "three") else 2]:
+            for all_of_them in (False, True) if name in ("bowl", "counts") else (False,):
                 yield f"{name} over {over}{', every' * all_of_them}", partial(lambda make, over, each: table_of(tables.phase_table(make(), over, every=each)), make, over, all_of_them)
     yield "refusals", lambda: [refused(tables.phase_table, swept.point()), refused(tables.phase_table, swept.bowl(), "eps"), refused(tables.phase_table, swept.bowl(), every=1), refused(tables.phase_table, 3)]
 
@@ -100,7 +100,7 @@ def written_tables() -> Asked:
             tables.write_table(make(), f"table{ending}", over)
         return files()
 
-    for name, over in (("regression", None), ("regression", "K"), ("bowl", "width"), ("words", "width"), ("pending", "eta"), ("infinite", None), ("plain", "eta"), ("line", None)):
+    for name, over in (("regression", "K"), ("bowl", "width"), ("words", "width"), ("infinite", None), ("plain", "eta")):
         yield f"{name} over {over}", partial(written, SWEEPS[name], over, ".md", ".tex")
     for name, over in (("bowl", "width"), ("pending", "eta"), ("counts", None), ("infinite", None), ("words", "shape")):
         yield f"data of {name} over {over}", partial(written, SWEEPS[name], over, ".csv", ".parquet")
@@ -190,14 +190,16 @@ def _reported(make: Callable[[], Any], **given: Any) -> list[str]:
         return f"PICTURE of {[each.get_ylabel() for each in ax.figure.axes]}"
 
     with patch("icl_theory.results.report.picture", named):
-        return _plain(report.html_report(make(), **given))
+        return _plain(report.html_report(make(), **given), True)
 
 
 def reports() -> Asked:
     for name, make in RUNS.items():
-        yield f"run {name}", partial(lambda make: _plain(report.html_report(make(), source="run's.npz", date=datetime.date(2026, 1, 2))), make)
+        yield f"run {name}", partial(lambda make: _plain(report.html_report(make(), source="run's.npz", date=datetime.date(2026, 1, 2)), True), make)
     for name, make in (SWEEPS | {"none": swept.none}).items():
-        for over in (None, *make().dims)[: 3 if name in ("bowl", "regression") else 1]:
+        if name in ("line", "rates", "diagram", "many"):
+            continue  # which are like others
+        for over in (*make().dims, None)[: 2 if name in ("bowl", "regression") else 1]:
             yield f"sweep {name} over {over}", Call(partial(_reported, make, over=over), rtol=TIGHT)
     yield "stored sweep", lambda: _plain(report.html_report(swept.pending().assign_attrs(command="icl-theory a\nicl-theory b"), over="width", source="a store", date=datetime.date(2026, 12, 31)))
 
