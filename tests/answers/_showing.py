@@ -67,7 +67,7 @@ def drawing(figure: Any) -> Any:
     figure = getattr(figure, "figure", figure) or figure
     found = []
     for ax in figure.axes:
-        words = [[each.get_text(), *(np.round(np.asarray(place, float), 9).tolist() for place in
+        words = [[each.get_text(), *(" ".join(f"{float(value):.6g}" for value in place) for place in
                                      (each.get_position(), *([each.xy] if hasattr(each, "xy") else []))),
                   to_hex(each.get_color()), each.get_ha(), each.get_fontsize()]
                  for each in ax.findobj(Text) if each.get_text()]  # fmt: skip

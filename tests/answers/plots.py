@@ -129,7 +129,9 @@ def of_style() -> Asked:
         style.level(ax, 1e250, "far", "red", "--")
         return drawing(ax)
 
-    yield "shade", lambda: [shaded(phases, 3000.0), shaded(phases, 1.0, labels=False), shaded(None, 1.0)]
+    yield "shade", lambda: shaded(phases, 3000.0)
+    yield "shade without names", lambda: shaded(phases, 1.0, labels=False)
+    yield "no shade", lambda: shaded(None, 1.0)
 
     def saved() -> Any:
         figure = style.new_figure(2.0, 1.5)
