@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -49,9 +51,6 @@ def _with(*lines: Any, families: Any = (Bowl, Dish, Plain), shown: bool = True, 
 
 def _read(*lines: Any, **more: Any) -> Any:
     """Run command lines whose output is JSON, and return it with the rest."""
-    import contextlib
-    import io
-
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         found = _with(*lines, **more)
@@ -83,15 +82,20 @@ def simulations() -> Asked:
     yield "no config", partial(_with, "simulate --config none.toml")
     yield "refused", partial(_with, *(
         "simulate", "simulate --L 2", "simulate --L 2 --eta 1", f"{REGRESSION} --K 1", f"{REGRESSION} --L 1,2", f"{REGRESSION} --L 1:2:log:4", f"{REGRESSION} --coordinates clas", f"{REGRESSION} --rule sgd", f"{REGRESSION} --k 3", f"{REGRESSION} --kk 3", f"{REGRESSION} more", f"{REGRESSION} --plot a.txt", f"{REGRESSION} --plot no/a.png", f"{REGRESSION} --save no/a.npz", f"{REGRESSION} --save a.npz --coordinates all",
-        f"{REGRESSION} --epsilon 1 --above 1", f"{REGRESSION} --N many", f"{REGRESSION} --K 2.5", f"{REGRESSION} --K 4e0 --epsilon 0.3", f"{REGRESSION} --N inf --epsilon 0.5", f"{REGRESSION} --noise nan", f"{REGRESSION} --probs 0.5,x", f"{REGRESSION} --method closed --noise 0.3 --N 5", f"{REGRESSION} --L", "train", "bowl", "bowl train", "bowl simulate --shape squar --eta 0.1", "bowl simulate --sizes 1,x --eta 0.1", "bowl simulate --weights 0.5,0.6 --eta 0.1", "bowl simulate --eta auto --width 45 --shape flat", "plain simulate", "plain simulate --eta auto --width 2", "plain simulate --eta 0.1 --width narrow", "--nothing", "",
+        f"{REGRESSION} --epsilon 1 --above 1", f"{REGRESSION} --N many", f"{REGRESSION} --K 2.5", f"{REGRESSION} --K 4e0 --epsilon 0.3", f"{REGRESSION} --N inf --epsilon 0.5", f"{REGRESSION} --noise nan", f"{REGRESSION} --probs 0.5,x", f"{REGRESSION} --method closed --noise 0.3 --N 5", f"{REGRESSION} --L", "train", "bowl train", "bowl simulate --shape squar --eta 0.1", "bowl simulate --sizes 1,x --eta 0.1", "bowl simulate --weights 0.5,0.6 --eta 0.1", "bowl simulate --eta auto --width 45 --shape flat", "plain simulate", "plain simulate --eta auto --width 2", "plain simulate --eta 0.1 --width narrow", "--nothing",
     ))  # fmt: skip
-    yield "versions", partial(lambda: [_with("--version")["status"]])
+    yield "versions", lambda: _version()
     yield "broken families", lambda: _broken("recall simulate --eta 0.1 --triggers 2 --above 1", "simulate --L 2 --delta 1 --eta 1 --epsilon 1", "sweep --help", "figures --list maps")
 
 
+def _version() -> Any:
+    with patch("icl_theory.cli.__version__", "1.2.3"):
+        return _with("--version")
+
+
 def _broken(*lines: str) -> Any:
-    with installed(Bowl, lines=("the family x (y) is left out: ImportError: no", "second")):
-        return command(*lines)["status"][:2]
+    with contextlib.redirect_stdout(io.StringIO()), installed(Bowl, lines=("the family x (y) is left out: ImportError: no", "second")):
+        return command(*lines, "bowl", "")["status"]
 
 
 GRID = "sweep --L 0.05:20:log:9 --delta 1.5 --eta 0.02 --epsilon 1e-3"
