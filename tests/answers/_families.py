@@ -27,7 +27,16 @@ EXTRA = (
     Column("kind", "U6", "", "odd or even", "", "", "word", (("table", 1),)),
     Column("note", "O", "", "a text", "n", "", "detail", (("table", 1),)),
     Column("holds", "i1", "", "whether it is small", "small", "", "verdict"),
-    Column("edge", "f8", "m", "an edge; of width", "w*", "w^*", "boundary", (("of", "width"), ("definition", "edge of width"))),
+    Column(
+        "edge",
+        "f8",
+        "m",
+        "an edge; of width",
+        "w*",
+        "w^*",
+        "boundary",
+        (("of", "width"), ("definition", "edge of width")),
+    ),
 )
 
 
@@ -62,7 +71,9 @@ class Bowl(Family):
     made: Any = parameter(None, kind=Object(optional=True), meaning="an object")
     share: float = parameter(0.5, kind=Fraction(), meaning="a share of λ", unit="of all", tex="s_h")
     count: int = parameter(3, kind=Whole(minimum=2, maximum=99), symbol="C", meaning="a count of things")
-    tilt: float = parameter(0.0, kind=Number(signed=True, maximum=8.0), symbol="φ", tex=r"\varphi", meaning="its tilt")
+    tilt: float = parameter(
+        0.0, kind=Number(signed=True, maximum=8.0), symbol="φ", tex=r"\varphi", meaning="its tilt"
+    )
 
     def risk(self) -> icl.Risk:
         if self.width == 3.0:
@@ -84,7 +95,13 @@ class Bowl(Family):
 
     def measure(self, run: Any) -> dict[str, Any]:
         small = {"holds": int(self.width < 2)} if self.width < 9 else {}
-        return {"rest": self.width / 7, "kind": "odd" if self.count % 2 else "even", "note": self.regime_of(run), "edge": 2.0, **small}
+        return {
+            "rest": self.width / 7,
+            "kind": "odd" if self.count % 2 else "even",
+            "note": self.regime_of(run),
+            "edge": 2.0,
+            **small,
+        }
 
     @staticmethod
     def regime_of(run: Any) -> str:

@@ -94,7 +94,11 @@ def drawing(figure: Any) -> Any:
             elif isinstance(many, QuadMesh):
                 kept = [np.asarray(many.get_coordinates(), float), many.get_cmap()(0.3), many.get_cmap()(0.9)]
             else:
-                paths = [np.asarray(path.vertices, float) for path in many.get_paths()] if hasattr(many, "get_paths") else []
+                paths = (
+                    [np.asarray(path.vertices, float) for path in many.get_paths()]
+                    if hasattr(many, "get_paths")
+                    else []
+                )
                 kept = [" ".join(to_hex(each, True) for each in getattr(many, "get_facecolor", list)())]
                 kept += [np.concatenate(paths)] if paths else []
             if many.get_array() is not None:

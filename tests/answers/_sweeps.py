@@ -28,7 +28,9 @@ def line() -> Any:
 @cache
 def rates() -> Any:
     """An axis of rates with points that have nothing to learn, or do not get there."""
-    return icl.sweep(L=[0.01, 2.0], delta=1.0, eta=np.linspace(0.001, 0.5, 7), K=4, epsilon=1e-4, max_steps=9000, **QUIET)
+    return icl.sweep(
+        L=[0.01, 2.0], delta=1.0, eta=np.linspace(0.001, 0.5, 7), K=4, epsilon=1e-4, max_steps=9000, **QUIET
+    )
 
 
 @cache
@@ -51,7 +53,9 @@ def words() -> Any:
 @cache
 def many() -> Any:
     """A diagram over widths and rates, with marks of all kinds."""
-    return icl.sweep(Dish, eta=np.linspace(0.01, 0.3, 8), width=[0.5, 1.0, 2.0, 3.0, 4.0, 5.5, 8.0], max_steps=120, **QUIET)
+    return icl.sweep(
+        Dish, eta=np.linspace(0.01, 0.3, 8), width=[0.5, 1.0, 2.0, 3.0, 4.0, 5.5, 8.0], max_steps=120, **QUIET
+    )
 
 
 @cache
@@ -101,7 +105,24 @@ def plain() -> Any:
     return icl.sweep(Plain, width=[1.0, 2.0], eta=[0.1, 0.3], max_steps=20, **QUIET)
 
 
-SWEEPS = {each.__name__: each for each in (regression, line, rates, diagram, bowl, words, many, three, pending, point, infinite, counts, plain)}
+SWEEPS = {
+    each.__name__: each
+    for each in (
+        regression,
+        line,
+        rates,
+        diagram,
+        bowl,
+        words,
+        many,
+        three,
+        pending,
+        point,
+        infinite,
+        counts,
+        plain,
+    )
+}
 
 
 @cache

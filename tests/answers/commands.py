@@ -30,6 +30,7 @@ from tests.answers._showing import (
     clocked,
     command,
     every,
+    flat,
     installed,
     refused,
     unversioned,
@@ -42,7 +43,9 @@ Asked = Iterator[tuple[str, Call | Callable[[], Any]]]
 REGRESSION = "simulate --L 2 --delta 1.5 --eta 0.5"
 
 
-def _with(*lines: Any, families: Any = (Bowl, Dish, Plain), shown: bool = True, before: Callable[[], Any] | None = None) -> Any:
+def _with(
+    *lines: Any, families: Any = (Bowl, Dish, Plain), shown: bool = True, before: Callable[[], Any] | None = None
+) -> Any:
     with installed(*families):
         if before is not None:
             before()
@@ -54,7 +57,11 @@ def _read(*lines: Any, **more: Any) -> Any:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         found = _with(*lines, **more)
-    return found | {"printed": [flat(json.loads(unversioned(line))) if line[:1] == "{" else line for line in out.getvalue().splitlines()]}
+    return found | {
+        "printed": [
+            flat(json.loads(unversioned(line))) if line[:1] == "{" else line for line in out.getvalue().splitlines()
+        ]
+    }
 
 
 def simulations() -> Asked:
@@ -66,9 +73,16 @@ def simulations() -> Asked:
     }  # fmt: skip
     for name, line in lines.items():
         yield name, partial(_with, line)
-    for name in ("summary", "not reached", "all", "proved", "bowl", "both proved"):
+    for name in ("not reached", "all", "proved", "bowl"):
         yield f"{name}, JSON", partial(_read, f"{lines[name]} --json")
-    yield "files", partial(_with, f"{REGRESSION} --K 5 --epsilon 0.01 --plot a.png --save b.npz", f"{REGRESSION} --K 3 --epsilon 0.1 --coordinates all --plot all.svg")
+    yield (
+        "files",
+        partial(
+            _with,
+            f"{REGRESSION} --K 5 --epsilon 0.01 --plot a.png --save b.npz",
+            f"{REGRESSION} --K 3 --epsilon 0.1 --coordinates all --plot all.svg",
+        ),
+    )
 
     def configured(text: str, *lines: Any) -> Any:
         Path("a.toml").write_text(text, encoding="utf-8")
@@ -76,8 +90,25 @@ def simulations() -> Asked:
 
     good = 'L = 2\ndelta = "1.5"\neta = 0.5\n"max-steps" = 60\nK = 4\nN = 6\nabove = 0.01\n'
     yield "config", partial(configured, good, "simulate", "simulate --K 3 --above 0.3")
-    yield "config of a sweep", partial(configured, 'L = [1, 2.5]\ndelta = 1\neta = [0.5]\nepsilon = 0.01\nquiet = true\ntable = "t.md"\n', "sweep", "sweep --L 3,")
-    for name, text in {"no TOML": "L = ", "key": "LL = 3\n", "value": "[L]\na = 1\n", "inner": "L = [[1]]\n", "date": "L = 1979-05-27\n", "many digits": f"L = {'9' * 5000}\n", "true": "json = true\nL = 2\ndelta = 1\neta = 1\nK = 2\nepsilon = 0.1\n", "itself": 'config = "b"\n'}.items():
+    yield (
+        "config of a sweep",
+        partial(
+            configured,
+            'L = [1, 2.5]\ndelta = 1\neta = [0.5]\nepsilon = 0.01\nquiet = true\ntable = "t.md"\n',
+            "sweep",
+            "sweep --L 3,",
+        ),
+    )
+    for name, text in {
+        "no TOML": "L = ",
+        "key": "LL = 3\n",
+        "value": "[L]\na = 1\n",
+        "inner": "L = [[1]]\n",
+        "date": "L = 1979-05-27\n",
+        "many digits": f"L = {'9' * 5000}\n",
+        "true": "json = true\nL = 2\ndelta = 1\neta = 1\nK = 2\nepsilon = 0.1\n",
+        "itself": 'config = "b"\n',
+    }.items():
         yield f"config: {name}", partial(configured, text, "simulate --max-steps 3")
     yield "no config", partial(_with, "simulate --config none.toml")
     yield "refused", partial(_with, *(
@@ -85,7 +116,15 @@ def simulations() -> Asked:
         f"{REGRESSION} --epsilon 1 --above 1", f"{REGRESSION} --N many", f"{REGRESSION} --K 2.5", f"{REGRESSION} --K 4e0 --epsilon 0.3", f"{REGRESSION} --N inf --epsilon 0.5", f"{REGRESSION} --noise nan", f"{REGRESSION} --probs 0.5,x", f"{REGRESSION} --method closed --noise 0.3 --N 5", f"{REGRESSION} --L", "train", "bowl train", "bowl simulate --shape squar --eta 0.1", "bowl simulate --sizes 1,x --eta 0.1", "bowl simulate --weights 0.5,0.6 --eta 0.1", "bowl simulate --eta auto --width 45 --shape flat", "plain simulate", "plain simulate --eta auto --width 2", "plain simulate --eta 0.1 --width narrow", "--nothing",
     ))  # fmt: skip
     yield "versions", lambda: _version()
-    yield "broken families", lambda: _broken("recall simulate --eta 0.1 --triggers 2 --above 1", "simulate --L 2 --delta 1 --eta 1 --epsilon 1", "sweep --help", "figures --list maps")
+    yield (
+        "broken families",
+        lambda: _broken(
+            "recall simulate --eta 0.1 --triggers 2 --above 1",
+            "simulate --L 2 --delta 1 --eta 1 --epsilon 1",
+            "sweep --help",
+            "figures --list maps",
+        ),
+    )
 
 
 def _version() -> Any:
@@ -94,7 +133,10 @@ def _version() -> Any:
 
 
 def _broken(*lines: str) -> Any:
-    with contextlib.redirect_stdout(io.StringIO()), installed(Bowl, lines=("the family x (y) is left out: ImportError: no", "second")):
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        installed(Bowl, lines=("the family x (y) is left out: ImportError: no", "second")),
+    ):
         return command(*lines, "bowl", "")["status"]
 
 
@@ -110,19 +152,71 @@ def sweeps() -> Asked:
         yield name, Call(partial(_with, line), rtol=1e-6)
     yield "narrow", lambda: _narrow(lines["table"], "50")
     yield "JSON", partial(_read, "bowl sweep --eta 0.5,0.01 --width 1,3 --max-steps 300 --json")
-    yield "files", partial(_with, f"{lines['failing']} --table a.md --csv b.csv --latex c.tex --parquet d.parquet --plot e.pdf", f"{lines['words']} --table f.MD --over shape --csv g.csv")
+    yield (
+        "files",
+        partial(
+            _with,
+            f"{lines['failing']} --table a.md --csv b.csv --latex c.tex --parquet d.parquet --plot e.pdf",
+            f"{lines['words']} --table f.MD --over shape --csv g.csv",
+        ),
+    )
     stored = "bowl sweep --eta 0.5,0.2 --width 1,2.5"
     yield "stored", lambda: _kept([*stored.split(), "--store", "it's kept", "--quiet"], "it's kept")
     odd = ["bowl", "sweep", "--eta", "0.5,", "--tilt", "-1.5,2", "--store", "a b", "--table", "odd $x.md"]
     yield "odd values", lambda: _kept(odd, "a b")
-    yield "resumed", lambda: [_with(f"{stored} --store kept", f"{stored} --store kept --workers 2 --json"), _commands("kept")]
-    yield "other store", partial(_with, f"{stored} --store kept", f"{stored} --store kept --count 4", "table kept", "report kept --out a.txt", "report kept --out a.html --over width", "table kept --over eta --csv a.csv --plot p.png", "table kept --over no", "table none", f"{stored} --store a.html", shown=False)
-    yield "point of a store", partial(_with, "bowl sweep --eta 0.5 --width 2 --store kept", "table kept", "table kept --csv a.csv", "report kept --out a.html")
-    yield "failing store", partial(_with, f"{lines['failing']} --store kept", "table kept --quiet --latex a.tex", "report kept --out a.html", shown=False)
+    yield (
+        "resumed",
+        lambda: [_with(f"{stored} --store kept", f"{stored} --store kept --workers 2 --json"), _commands("kept")],
+    )
+    yield (
+        "other store",
+        partial(
+            _with,
+            f"{stored} --store kept",
+            f"{stored} --store kept --count 4",
+            "table kept",
+            "report kept --out a.txt",
+            "report kept --out a.html --over width",
+            "table kept --over eta --csv a.csv --plot p.png",
+            "table kept --over no",
+            "table none",
+            f"{stored} --store a.html",
+            shown=False,
+        ),
+    )
+    yield (
+        "point of a store",
+        partial(
+            _with,
+            "bowl sweep --eta 0.5 --width 2 --store kept",
+            "table kept",
+            "table kept --csv a.csv",
+            "report kept --out a.html",
+        ),
+    )
+    yield (
+        "failing store",
+        partial(
+            _with,
+            f"{lines['failing']} --store kept",
+            "table kept --quiet --latex a.tex",
+            "report kept --out a.html",
+            shown=False,
+        ),
+    )
     yield "unfinished", lambda: _unfinished(stored)
     yield "interrupted", lambda: _interrupted(stored)
-    for name, more in {"dry": "", "three": " --workers 3", "max_steps": " --max-steps 5", "stored": " --store x", "exact": " --method exact"}.items():
-        yield f"dry run: {name}", partial(_dry, f"bowl sweep --eta 0.001,0.002 --width 1,2 --epsilon 1e-6 --dry-run{more}")
+    for name, more in {
+        "dry": "",
+        "three": " --workers 3",
+        "max_steps": " --max-steps 5",
+        "stored": " --store x",
+        "exact": " --method exact",
+    }.items():
+        yield (
+            f"dry run: {name}",
+            partial(_dry, f"bowl sweep --eta 0.001,0.002 --width 1,2 --epsilon 1e-6 --dry-run{more}"),
+        )
     yield "dry run: JSON", lambda: _dry("dish sweep --eta 0.1:0.3:lin:40 --width 1,2 --dry-run --json --workers 2")
     yield "dry run: closed", lambda: _dry(f"{GRID} --dry-run")
     yield "refused", partial(_with, *(
@@ -156,7 +250,18 @@ def _kept(line: list[str], store: str) -> Any:
         found = icl.load_sweep(store)
         again = values_of(found)
     os.chdir("..")
-    return [first, said, second, again, _with(["report", store, "--out", "r.html"], shown=False)["status"], [each for each in Path("r.html").read_text().splitlines() if "icl-theory bowl" in each or "icl-theory table" in each]]
+    return [
+        first,
+        said,
+        second,
+        again,
+        _with(["report", store, "--out", "r.html"], shown=False)["status"],
+        [
+            each
+            for each in Path("r.html").read_text().splitlines()
+            if "icl-theory bowl" in each or "icl-theory table" in each
+        ],
+    ]
 
 
 def _unfinished(line: str) -> Any:
@@ -169,7 +274,17 @@ def _unfinished(line: str) -> Any:
             pass
         with opened("some", laid.grid, laid.model.columns, laid.arguments, "a command") as kept:
             kept.write(1, laid.model.evaluate(laid.grid.points_of(1)))
-    return _with("table none", "report none --out none.html", "table some --csv some.csv", "table some --over eta", "report some --out some.html", shown=False) | {"csv": Path("some.csv").read_text().splitlines()[:3], "report": [each for each in Path("some.html").read_text().splitlines() if "points" in each]}
+    return _with(
+        "table none",
+        "report none --out none.html",
+        "table some --csv some.csv",
+        "table some --over eta",
+        "report some --out some.html",
+        shown=False,
+    ) | {
+        "csv": Path("some.csv").read_text().splitlines()[:3],
+        "report": [each for each in Path("some.html").read_text().splitlines() if "points" in each],
+    }
 
 
 def _interrupted(line: str) -> Any:
@@ -183,15 +298,35 @@ def _interrupted(line: str) -> Any:
 
 
 def _dry(line: str) -> Any:
-    with clocked("icl_theory.grids.estimate.time.perf_counter"), patch("icl_theory.grids.estimate.free", lambda: 8e9), patch("icl_theory.grids.grid.free", lambda: 8e9):
+    with (
+        clocked("icl_theory.grids.estimate.time.perf_counter"),
+        patch("icl_theory.grids.estimate.free", lambda: 8e9),
+        patch("icl_theory.grids.grid.free", lambda: 8e9),
+    ):
         return _with(line)
 
 
 def pages() -> Asked:
     run = f"{REGRESSION} --K 5 --epsilon 0.01 --save run.npz"
-    yield "report", partial(_with, run, "report run.npz --out a.html", "report run.npz --out a.html --over L", "report run.npz --out run.npz", "report none --out b.html", "report run.npz --out no/b.html", "report run.npz --out b.htm", "report run.npz")
+    yield (
+        "report",
+        partial(
+            _with,
+            run,
+            "report run.npz --out a.html",
+            "report run.npz --out a.html --over L",
+            "report run.npz --out run.npz",
+            "report none --out b.html",
+            "report run.npz --out no/b.html",
+            "report run.npz --out b.htm",
+            "report run.npz",
+        ),
+    )
     yield "list of papers", partial(_with, "reproduce")
-    yield "papers", partial(_with, "reproduce no-paper", "reproduce nonlinear-regression --only nothing", shown=False)
+    yield (
+        "papers",
+        partial(_with, "reproduce no-paper", "reproduce nonlinear-regression --only nothing", shown=False),
+    )
     yield "explored", lambda: _explored()
     yield "explored, refused", partial(_with, "explore --out no/a.html", "explore --browse")
 
@@ -202,13 +337,33 @@ def pages() -> Asked:
         write(b_csv="step,loss,error\n" + "".join(f"{step},{found.at(3 * step).loss!r},0.001\n" for step in t))
         return _with(run, *more, shown=False)
 
-    yield "compared", lambda: compared("compare run.npz a.csv", "compare run.npz b.csv", "compare run.npz b.csv --scale 2", "compare run.npz b.csv --plot c.png", "compare none.npz a.csv", "compare run.npz none.csv", "compare run.npz a.csv --scale 0", "compare run.npz a.csv --runs 1", "compare run.npz a.csv --batch 0", "compare run.npz a.csv --plot a.txt", "compare run.npz")
-    yield "compared, JSON", lambda: compared("compare run.npz b.csv --json", "compare run.npz a.csv --batch 4 --runs 2 --json")
+    yield (
+        "compared",
+        lambda: compared(
+            "compare run.npz a.csv",
+            "compare run.npz b.csv",
+            "compare run.npz b.csv --scale 2",
+            "compare run.npz b.csv --plot c.png",
+            "compare none.npz a.csv",
+            "compare run.npz none.csv",
+            "compare run.npz a.csv --scale 0",
+            "compare run.npz a.csv --runs 1",
+            "compare run.npz a.csv --batch 0",
+            "compare run.npz a.csv --plot a.txt",
+            "compare run.npz",
+        ),
+    )
+    yield (
+        "compared, JSON",
+        lambda: compared("compare run.npz b.csv --json", "compare run.npz a.csv --batch 4 --runs 2 --json"),
+    )
 
 
 def _explored() -> Any:
     with patch("webbrowser.open", side_effect=[True, False]) as shown:
-        found = _with("explore --out a.html", "explore --out b.html", "explore --no-browser --out c.html", shown=False)
+        found = _with(
+            "explore --out a.html", "explore --out b.html", "explore --no-browser --out c.html", shown=False
+        )
         return [found, [call.args[0].rpartition("/")[2] for call in shown.call_args_list]]
 
 
@@ -223,38 +378,131 @@ def _audit() -> Audit:
 def audits() -> Asked:
     def asked(*lines: str, found: Any = None, answered: Any = None) -> Any:
         made = found or Audit(_audit().claims[:1], tuple(_answers()[:1]))
-        with patch("icl_theory.cli.audit.measure_audit", return_value=made) as measured, patch("icl_theory.cli.audit.questions", lambda: ["one", "two"]), patch("icl_theory.cli.audit.measure_answer", side_effect=answered or [*_answers()]) as answers:
-            return [command(*lines), [dict(call.kwargs) for call in measured.call_args_list], [[*call.args, dict(call.kwargs)] for call in answers.call_args_list]]
+        with (
+            patch("icl_theory.cli.audit.measure_audit", return_value=made) as measured,
+            patch("icl_theory.cli.audit.questions", lambda: ["one", "two"]),
+            patch("icl_theory.cli.audit.measure_answer", side_effect=answered or [*_answers()]) as answers,
+        ):
+            return [
+                command(*lines),
+                [dict(call.kwargs) for call in measured.call_args_list],
+                [[*call.args, dict(call.kwargs)] for call in answers.call_args_list],
+            ]
 
     yield "good", lambda: asked("audit", "audit --quick --json", "audit --claim 1", "audit --out a.md --quick")
     yield "violated", lambda: asked("audit", "audit --json", "audit --claim 2 --json", found=_audit())
     yield "failed", lambda: asked("audit", found=Audit((), (), ("b", "a")))
-    yield "questions", lambda: asked("audit --question one", "audit --question two --quick --json", "audit --question one --plot a.png")
-    yield "failing question", lambda: asked("audit --question one --plot a.png", answered=[ValueError("no\nanswer")])
-    yield "refused", lambda: asked("audit --claim 1 --question one", "audit --plot a.png", "audit --question on", "audit --question one --out a.md", "audit --out no/a.md", "audit --question one --plot a.txt", "audit --claim x")
+    yield (
+        "questions",
+        lambda: asked(
+            "audit --question one", "audit --question two --quick --json", "audit --question one --plot a.png"
+        ),
+    )
+    yield (
+        "failing question",
+        lambda: asked("audit --question one --plot a.png", answered=[ValueError("no\nanswer")]),
+    )
+    yield (
+        "refused",
+        lambda: asked(
+            "audit --claim 1 --question one",
+            "audit --plot a.png",
+            "audit --question on",
+            "audit --question one --out a.md",
+            "audit --out no/a.md",
+            "audit --question one --plot a.txt",
+            "audit --claim x",
+        ),
+    )
 
 
 def helps() -> Asked:
     def parameters(made: Any) -> Any:
-        return [made.help.split("\n"), [[each.name, each.opts, each.secondary_opts, each.required, getattr(each, "help", None), str(each.default)] for each in made.params]]
+        return [
+            made.help.split("\n"),
+            [
+                [
+                    each.name,
+                    each.opts,
+                    each.secondary_opts,
+                    each.required,
+                    getattr(each, "help", None),
+                    str(each.default),
+                ]
+                for each in made.params
+            ],
+        ]
 
     for name in cli.COMMANDS:
         yield name, partial(lambda name: parameters(cli._command(name)), name)
     for name in ("recall", "bowl", "plain"):
         yield f"of {name}", partial(lambda name: _group(name, parameters), name)
-    yield "alike", partial(_with, f"{REGRESSION} --EPSILON 3", f"{REGRESSION} --max_steps 3", "sweep --Workers 3", "bowl simulate --Eta 3")
-    yield "help texts", lambda: [options.help_text(each) for family in (Bowl, Plain, find("regression")) for each in family.parameters().values()]
-    yield "examples", lambda: [options.example("x", family, sweep) for family in (Bowl, Plain, find("regression"), find("recall")) for sweep in (True, False)]
+    yield (
+        "alike",
+        partial(
+            _with,
+            f"{REGRESSION} --EPSILON 3",
+            f"{REGRESSION} --max_steps 3",
+            "sweep --Workers 3",
+            "bowl simulate --Eta 3",
+        ),
+    )
+    yield (
+        "help texts",
+        lambda: [
+            options.help_text(each)
+            for family in (Bowl, Plain, find("regression"))
+            for each in family.parameters().values()
+        ],
+    )
+    yield (
+        "examples",
+        lambda: [
+            options.example("x", family, sweep)
+            for family in (Bowl, Plain, find("regression"), find("recall"))
+            for sweep in (True, False)
+        ],
+    )
     yield "flags", lambda: [options.flag("max_steps"), options.flag("L")]
     known = Bowl.parameters() | {"L": Plain.parameters()["width"]}
-    texts = ("2", " 2.5, ", "1,2", "1:3:lin:3", "3:1:log:3", "1e0", "wide", " flat ", "round,flat", "2,", "", "1:2:lin:10000001")
+    texts = (
+        "2",
+        " 2.5, ",
+        "1,2",
+        "1:3:lin:3",
+        "3:1:log:3",
+        "1e0",
+        "wide",
+        " flat ",
+        "round,flat",
+        "2,",
+        "",
+        "1:2:lin:10000001",
+    )
     for name in ("width", "count", "shape", "sizes", "share", "tilt", "weights", "eta", "max_steps", "L"):
         yield f"values of {name}", partial(lambda name: {text: _parsed(known[name], text) for text in texts}, name)
-    yield "required", lambda: [refused(options.require, family, given) for family, given in ((Bowl, {}), (Plain, {}), (Plain, {"width": 1}), (find("regression"), {"L": 1}), (find("recall"), {}))]
+    yield (
+        "required",
+        lambda: [
+            refused(options.require, family, given)
+            for family, given in (
+                (Bowl, {}),
+                (Plain, {}),
+                (Plain, {"width": 1}),
+                (find("regression"), {"L": 1}),
+                (find("recall"), {}),
+            )
+        ],
+    )
 
 
 def _parsed(declared: Any, text: str) -> Any:
-    return every({"one": lambda: options.parse_value(declared, text), "axis": lambda: np.asarray(options.parse_axis(declared, text))})
+    return every(
+        {
+            "one": lambda: options.parse_value(declared, text),
+            "axis": lambda: np.asarray(options.parse_axis(declared, text)),
+        }
+    )
 
 
 def _group(name: str, shown: Callable[[Any], Any]) -> Any:
@@ -265,13 +513,53 @@ def _group(name: str, shown: Callable[[Any], Any]) -> Any:
 
 def printing() -> Asked:
     yield "facts", lambda: shared.print_facts({"a": "b", "a longer name": "long " * 40})
-    yield "rows", lambda: [shared.print_rows([("a", "b"), ("c", "d")]), shared.print_rows([("a", "b")], "one", "two"), shared.print_rows([])]
-    yield "JSON", lambda: shared.print_json({"a": float("nan"), "b": [float("inf"), -float("inf"), 1.5], "c": {"d": Path("x")}, "e": None, "é": "ü"})
+    yield (
+        "rows",
+        lambda: [
+            shared.print_rows([("a", "b"), ("c", "d")]),
+            shared.print_rows([("a", "b")], "one", "two"),
+            shared.print_rows([]),
+        ],
+    )
+    yield (
+        "JSON",
+        lambda: shared.print_json(
+            {"a": float("nan"), "b": [float("inf"), -float("inf"), 1.5], "c": {"d": Path("x")}, "e": None, "é": "ü"}
+        ),
+    )
     yield "left out", lambda: shared.say_left_out({"b", "a"})
-    yield "targets", lambda: [refused(shared.check_targets, Path(plot) if plot else None, out=Path(out) if out else None) for plot, out in (("a.png", None), ("a.SVG", "b"), ("a.jpg", None), ("no/a.png", None), (None, "no/b"), (None, "b"))]
-    yield "failures", lambda: [sweeping._report_failures(each) for each in (swept.bowl(), swept.line(), swept.bowl().isel(width=1, eta=0), swept.pending())]
-    yield "tables", lambda: [sweeping._print_table(swept.pending(), None, 8), sweeping._print_table(swept.three(), "tilt", 24, 5)]
-    yield "transitions of many", lambda: [sweeping.Outputs().show(swept.line(), None, 13, most) for most in (12, 13)]
+    yield (
+        "targets",
+        lambda: [
+            refused(shared.check_targets, Path(plot) if plot else None, out=Path(out) if out else None)
+            for plot, out in (
+                ("a.png", None),
+                ("a.SVG", "b"),
+                ("a.jpg", None),
+                ("no/a.png", None),
+                (None, "no/b"),
+                (None, "b"),
+            )
+        ],
+    )
+    yield (
+        "failures",
+        lambda: [
+            sweeping._report_failures(each)
+            for each in (swept.bowl(), swept.line(), swept.bowl().isel(width=1, eta=0), swept.pending())
+        ],
+    )
+    yield (
+        "tables",
+        lambda: [
+            sweeping._print_table(swept.pending(), None, 8),
+            sweeping._print_table(swept.three(), "tilt", 24, 5),
+        ],
+    )
+    yield (
+        "transitions of many",
+        lambda: [sweeping.Outputs().show(swept.line(), None, 13, most) for most in (12, 13)],
+    )
     yield "main", lambda: _mains()
 
 
@@ -288,8 +576,17 @@ def _mains() -> Any:
 
 
 def progresses() -> Asked:
-    def lines(*updates: tuple[Any, ...], words: str = "", unit: str = "points", tick: float = 0.5, adds: tuple[int, ...] = ()) -> Any:
-        with clocked("icl_theory.engine.progress.time.monotonic", tick=tick), patch("icl_theory.engine.progress.DISPLAY", Display(1e9)):
+    def lines(
+        *updates: tuple[Any, ...],
+        words: str = "",
+        unit: str = "points",
+        tick: float = 0.5,
+        adds: tuple[int, ...] = (),
+    ) -> Any:
+        with (
+            clocked("icl_theory.engine.progress.time.monotonic", tick=tick),
+            patch("icl_theory.engine.progress.DISPLAY", Display(1e9)),
+        ):
             with Work(words, unit) as shown:
                 said = [shown.line()]
                 for update in updates:
@@ -301,15 +598,30 @@ def progresses() -> Asked:
             return [said, shown.done, shown.total]
 
     yield "points", lambda: lines((1000, 90000), (2500, 90000), (90000, 90000))
-    yield "steps", lambda: lines((0, -1, 0.123456), (12345, -1, 1e-9), (99999, 200000, 3.0), unit="steps", tick=100.0)
-    yield "words", lambda: [lines(words="drawing the figure", tick=100.0), lines(words=""), lines((3, 9), words="x", adds=(2, 1))]
+    yield (
+        "steps",
+        lambda: lines((0, -1, 0.123456), (12345, -1, 1e-9), (99999, 200000, 3.0), unit="steps", tick=100.0),
+    )
+    yield (
+        "words",
+        lambda: [
+            lines(words="drawing the figure", tick=100.0),
+            lines(words=""),
+            lines((3, 9), words="x", adds=(2, 1)),
+        ],
+    )
     yield "durations", lambda: [progress.duration(each) for each in (0, 59.9, 60, 3599, 3600, 86400.5, 1e6)]
 
     def counted() -> Any:
         display = Display(1e9)
-        with clocked("icl_theory.engine.progress.time.monotonic"), patch("icl_theory.engine.progress.DISPLAY", display):
+        with (
+            clocked("icl_theory.engine.progress.time.monotonic"),
+            patch("icl_theory.engine.progress.DISPLAY", display),
+        ):
             said = [[item, *(work.line() for work in display.works)] for item in progress.counted("abc", "letters")]
-            said += [[item, *(work.line() for work in display.works)] for item in progress.counted(iter("ab"), "letters")]
+            said += [
+                [item, *(work.line() for work in display.works)] for item in progress.counted(iter("ab"), "letters")
+            ]
             with Work("outer"), Work("hidden", quiet=True), Work("inner"):
                 said.append([work.words for work in display.shown()] + [len(display.works)])
         return [said, display.works, display.live]
@@ -321,7 +633,10 @@ def progresses() -> Asked:
 
         class Live:
             def __init__(self, get_renderable: Any, **given: Any) -> None:
-                self.get, self.said = get_renderable, [{name: str(value) for name, value in given.items() if name != "console"}]
+                self.get, self.said = (
+                    get_renderable,
+                    [{name: str(value) for name, value in given.items() if name != "console"}],
+                )
 
             def start(self, refresh: bool) -> None:
                 self.said.append({"refresh": str(refresh)})
@@ -329,14 +644,30 @@ def progresses() -> Asked:
             def stop(self) -> None:
                 self.said.append({"stopped": ""})
 
-        with clocked("icl_theory.engine.progress.time.monotonic"), patch("icl_theory.engine.progress.DISPLAY", display), patch("icl_theory.engine.progress._is_terminal", lambda stream: terminal), patch("icl_theory.engine.progress._is_taken", lambda: taken), patch("rich.live.Live", Live):
+        with (
+            clocked("icl_theory.engine.progress.time.monotonic"),
+            patch("icl_theory.engine.progress.DISPLAY", display),
+            patch("icl_theory.engine.progress._is_terminal", lambda stream: terminal),
+            patch("icl_theory.engine.progress._is_taken", lambda: taken),
+            patch("rich.live.Live", Live),
+        ):
             with Work("outer") as outer:
                 outer.update(3, 10)
                 with Work("inner", "steps") as inner:
                     inner.update(1, -1, 0.5)
                     inner.update(4, -1, 0.25)
                     grid = display.live.get() if display.live else None
-                    cells = [] if grid is None else [[str(cell) if i else [cell.total, cell.completed, cell.pulse, cell.width] for i, cell in enumerate(row)] for row in zip(*(column._cells for column in grid.columns), strict=True)]
+                    cells = (
+                        []
+                        if grid is None
+                        else [
+                            [
+                                str(cell) if i else [cell.total, cell.completed, cell.pulse, cell.width]
+                                for i, cell in enumerate(row)
+                            ]
+                            for row in zip(*(column._cells for column in grid.columns), strict=True)
+                        ]
+                    )
                     live = display.live
             return [cells, live.said if live else live, display.live]
 

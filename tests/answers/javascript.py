@@ -35,11 +35,84 @@ def _call(body: str, *given: Any) -> Callable[[], Any]:
 
 
 def numbers() -> Asked:
-    values = [0, -0.0, 1, -1, 9999, 10000, 12345678, 0.001, 0.00099951, 0.0009994, 999500, 999400, 123456.7, -0.012345, 1e-9, -3e20, 1.5e300, 2.5, 99.95, 0.1 + 0.2, 1e16, 9007199254740993, 1e21]
-    yield "short", _call("const { short } = require('numbers'); return given[0].map((x) => [short(x), short(x, 1), short(x, 4), short(x, 12)]).concat([[short(Infinity), short(-Infinity)]])", values)
-    yield "count", _call("const { count, plural, percent, raised } = require('numbers'); return [given[0].map(count), [0, 1, 2, 1e5].map((n) => plural(n, 'step')), [0, 0.5, 1, 0.00123, 1 / 3].map(percent), ['-12', 0, 345, 6789].map(raised), count(Infinity)]", values)
-    texts = ["0.001", "1e-3", "10^-3", "10⁻³", "1.5·10^6", "1 000", "1_000", "−2", "+3.", ".5", "1,5", "", "x", "10⁻¹²", "2x10^3", "2×10⁴", "2*10^1", "1e400", "--1", "10^", "5 10^2", "1E5", "10^2.5", "-10^2", "-3·10^2", "1e", "0x10", "Infinity", "NaN", "\u202f12\u202f300"]
-    yield "parse", _call("const { parse } = require('numbers'); return given[0].map(parse).concat([parse(5), parse(null)])", texts)
+    values = [
+        0,
+        -0.0,
+        1,
+        -1,
+        9999,
+        10000,
+        12345678,
+        0.001,
+        0.00099951,
+        0.0009994,
+        999500,
+        999400,
+        123456.7,
+        -0.012345,
+        1e-9,
+        -3e20,
+        1.5e300,
+        2.5,
+        99.95,
+        0.1 + 0.2,
+        1e16,
+        9007199254740993,
+        1e21,
+    ]
+    yield (
+        "short",
+        _call(
+            "const { short } = require('numbers'); return given[0].map((x) => [short(x), short(x, 1), short(x, 4), short(x, 12)]).concat([[short(Infinity), short(-Infinity)]])",
+            values,
+        ),
+    )
+    yield (
+        "count",
+        _call(
+            "const { count, plural, percent, raised } = require('numbers'); return [given[0].map(count), [0, 1, 2, 1e5].map((n) => plural(n, 'step')), [0, 0.5, 1, 0.00123, 1 / 3].map(percent), ['-12', 0, 345, 6789].map(raised), count(Infinity)]",
+            values,
+        ),
+    )
+    texts = [
+        "0.001",
+        "1e-3",
+        "10^-3",
+        "10⁻³",
+        "1.5·10^6",
+        "1 000",
+        "1_000",
+        "−2",
+        "+3.",
+        ".5",
+        "1,5",
+        "",
+        "x",
+        "10⁻¹²",
+        "2x10^3",
+        "2×10⁴",
+        "2*10^1",
+        "1e400",
+        "--1",
+        "10^",
+        "5 10^2",
+        "1E5",
+        "10^2.5",
+        "-10^2",
+        "-3·10^2",
+        "1e",
+        "0x10",
+        "Infinity",
+        "NaN",
+        "\u202f12\u202f300",
+    ]
+    yield (
+        "parse",
+        _call(
+            "const { parse } = require('numbers'); return given[0].map(parse).concat([parse(5), parse(null)])",
+            texts,
+        ),
+    )
 
 
 DRAW = """
@@ -71,8 +144,22 @@ SCALES = [
 
 def drawing() -> Asked:
     for i, scales in enumerate(SCALES):
-        yield f"frame {i}", _call(DRAW + "for (const size of [[500, 300], [260, 150]]) made(...given[0], ...size).frame(); return noted", scales)
-        yield f"places {i}", _call(DRAW + "const axes = made(...given[0]); return [axes.x, axes.y, [-1e9, 0, 0.7, 1, 2, 3, 5, 1e9].map((v) => [axes.X(v), axes.Y(v), axes.xAt(v), axes.yAt(v)]), [60, 100, 270, 479, 481, 12, 262].map((p) => [axes.xAt(p), axes.yAt(p)])]", scales)
+        yield (
+            f"frame {i}",
+            _call(
+                DRAW
+                + "for (const size of [[500, 300], [260, 150]]) made(...given[0], ...size).frame(); return noted",
+                scales,
+            ),
+        )
+        yield (
+            f"places {i}",
+            _call(
+                DRAW
+                + "const axes = made(...given[0]); return [axes.x, axes.y, [-1e9, 0, 0.7, 1, 2, 3, 5, 1e9].map((v) => [axes.X(v), axes.Y(v), axes.xAt(v), axes.yAt(v)]), [60, 100, 270, 479, 481, 12, 262].map((p) => [axes.xAt(p), axes.yAt(p)])]",
+                scales,
+            ),
+        )
     marks = {
         "curve": "axes.curve([1, 10, 1e4, 1e9], [0.2, 0.9, 0.5, 2], 'blue'); axes.curve([1, 5], [0, 1], 'red', { width: 1, dash: [2, 3], alpha: 0.5 })",
         "law": "axes.law((x) => 1 / x, 'green', 'falls', 0.3); axes.law((x) => x / 1e7, 'green', 'rises', 0.9, { dash: [1] }); axes.law((x) => x / 1e7, 'red', 'below', 0.8, { below: true }); axes.law((x) => 1 / x, 'red', 'below too', 0.1, { below: true }); axes.law(() => 5, 'red', 'out', 0.5); axes.write()",
@@ -86,7 +173,12 @@ def drawing() -> Asked:
     }  # fmt: skip
     for name, body in marks.items():
         yield name, _call(DRAW + f"const axes = made(...given[0]); {body}; return noted", SCALES[0])
-    yield "spread", _call("const { spread, both } = require('drawing'); return [spread(1, 100, 3), spread(2, 3, 5, false), spread(0.5, 8, 9), both([{ low: 1, high: 2, log: true }, { low: 0, high: 9 }], [{ low: 0.5, high: 1.5 }, { low: 1, high: 10 }])]")
+    yield (
+        "spread",
+        _call(
+            "const { spread, both } = require('drawing'); return [spread(1, 100, 3), spread(2, 3, 5, false), spread(0.5, 8, 9), both([{ low: 1, high: 2, log: true }, { low: 0, high: 9 }], [{ low: 0.5, high: 1.5 }, { low: 1, high: 10 }])]"
+        ),
+    )
 
 
 def settings() -> Asked:
@@ -94,40 +186,158 @@ def settings() -> Asked:
         "log": {"name": "a", "value": 2, "low": 0.01, "high": 100, "log": True, "minimum": 0.001, "maximum": 1e3}, "whole": {"name": "K", "value": 20, "low": 2, "high": 1e6, "log": True, "whole": True}, "zero": {"name": "t", "value": 3, "low": 1, "high": 50, "zero": True, "whole": True, "log": True, "steps": 20}, "linear": {"name": "x", "value": 1, "low": -2, "high": 2, "steps": 8},
         "words": {"name": "o", "value": "square", "words": {"square": "Square", "log": "Log"}}, "stops": {"name": "q", "value": 2, "stops": [1, 2, 5]},
     }  # fmt: skip
-    family = {"K": {"symbol": "K", "unit": "", "meaning": "of features", "whole": True, "minimum": 2, "maximum": 1e9}, "a": {"symbol": "α", "unit": "m", "meaning": "a length", "minimum": 0, "maximum": 5}}
+    family = {
+        "K": {"symbol": "K", "unit": "", "meaning": "of features", "whole": True, "minimum": 2, "maximum": 1e9},
+        "a": {"symbol": "α", "unit": "m", "meaning": "a length", "minimum": 0, "maximum": 5},
+    }
     for name, kind in kinds.items():
         yield f"complete {name}", _call("return require('settings').complete(given[0], given[1])", kind, family)
         texts = ["2", "2.6", "-5", "1e9", "x", "log", "square", "toString", "0", "1e-5", "10^3"]
-        yield f"read {name}", _call("const { complete, read, written } = require('settings'), one = complete(given[0], given[1]); return given[2].map((text) => [read(one, text), written(one, 1234.5678), written(one, 'word')])", kind, family, texts)
+        yield (
+            f"read {name}",
+            _call(
+                "const { complete, read, written } = require('settings'), one = complete(given[0], given[1]); return given[2].map((text) => [read(one, text), written(one, 1234.5678), written(one, 'word')])",
+                kind,
+                family,
+                texts,
+            ),
+        )
     panels = """
       const { complete, fromFragment, toFragment, defaults } = require("settings"), panels = {};
       for (const name of given[0]) { const panel = require(`${name}/panel`), family = require(`${name}/family`); panels[name] = { ...panel, family, settings: panel.settings.map((one) => complete(one, family.parameters)) }; }
     """
     names = ["regression", "recall", "induction-heads", "max-margin-tokens"]
-    fragments = ["", "#", "#recall", "#nothing?L=2", "#regression?L=3&K=2.6&t=5", "#regression?L=%31&f=0.5,-0.25", "#regression?L=%zz&M=3&K", "#recall?V=1e3&alpha=2~alpha=0.5&V=x", "#induction-heads?objective=log&T=9~", "#induction-heads?objective=cube", "#regression?f=random%207&epsilon=1e-2&t=1e16~L=1", "#regression?f=a,b&L=", "#max-margin-tokens?T=4.4&t=3", "recall?L=1==2&&eta=0.5"]
+    fragments = [
+        "",
+        "#",
+        "#recall",
+        "#nothing?L=2",
+        "#regression?L=3&K=2.6&t=5",
+        "#regression?L=%31&f=0.5,-0.25",
+        "#regression?L=%zz&M=3&K",
+        "#recall?V=1e3&alpha=2~alpha=0.5&V=x",
+        "#induction-heads?objective=log&T=9~",
+        "#induction-heads?objective=cube",
+        "#regression?f=random%207&epsilon=1e-2&t=1e16~L=1",
+        "#regression?f=a,b&L=",
+        "#max-margin-tokens?T=4.4&t=3",
+        "recall?L=1==2&&eta=0.5",
+    ]
     for fragment in fragments:
         yield f"fragment {fragment}", _call(panels + "return fromFragment(given[1], panels)", names, fragment)
-    yield "to fragments", _call(panels + "const { settings } = panels.regression, values = { ...defaults(settings), L: 3.25, f: '0.5,-0.1', t: 7 }; return [toFragment('regression', settings, values), toFragment('regression', settings, values, { ...values, L: 1, t: 9, K: 30 }), toFragment('regression', settings, values, values), toFragment('recall', panels.recall.settings, defaults(panels.recall.settings), null)]", names)
-    yield "copies", _call("const { copies } = require('settings'), family = require('regression/family'), parameters = { L: 2, max_steps: 1e5, gamma: 'best', epsilon: 1e-7, big: 1e21 }; return [copies(family, parameters, { t: 3, loss: 0.123456789012345 }), copies({ ...family, module: 'mine', class: 'Own', name: 'own' }, parameters), copies(family, {}, { steps: null, t: 0, loss: 1e-30 })]")
-    functions = ["0.5,-0.25", "random 7", "Random 12", "random 1234567890", "0.9; -0.7", "1 2 3", "", "a", "−0.3,0.1", ",".join(["0.1"] * 25), "0.5,,1", "1e-3"]
-    yield "functions", _call("const { text, random } = require('regression/panel').settings.find(({ name }) => name === 'f'); return [given[0].map((one) => text(one)), /^random \\d+$/.test(random())]", functions)
+    yield (
+        "to fragments",
+        _call(
+            panels
+            + "const { settings } = panels.regression, values = { ...defaults(settings), L: 3.25, f: '0.5,-0.1', t: 7 }; return [toFragment('regression', settings, values), toFragment('regression', settings, values, { ...values, L: 1, t: 9, K: 30 }), toFragment('regression', settings, values, values), toFragment('recall', panels.recall.settings, defaults(panels.recall.settings), null)]",
+            names,
+        ),
+    )
+    yield (
+        "copies",
+        _call(
+            "const { copies } = require('settings'), family = require('regression/family'), parameters = { L: 2, max_steps: 1e5, gamma: 'best', epsilon: 1e-7, big: 1e21 }; return [copies(family, parameters, { t: 3, loss: 0.123456789012345 }), copies({ ...family, module: 'mine', class: 'Own', name: 'own' }, parameters), copies(family, {}, { steps: null, t: 0, loss: 1e-30 })]"
+        ),
+    )
+    functions = [
+        "0.5,-0.25",
+        "random 7",
+        "Random 12",
+        "random 1234567890",
+        "0.9; -0.7",
+        "1 2 3",
+        "",
+        "a",
+        "−0.3,0.1",
+        ",".join(["0.1"] * 25),
+        "0.5,,1",
+        "1e-3",
+    ]
+    yield (
+        "functions",
+        _call(
+            "const { text, random } = require('regression/panel').settings.find(({ name }) => name === 'f'); return [given[0].map((one) => text(one)), /^random \\d+$/.test(random())]",
+            functions,
+        ),
+    )
 
 
 FALLING = "const loss = (t) => 2 / (1 + t) ** given[0];"
 
 
 def training() -> Asked:
-    yield "bisected", _call("const { bisected } = require('training'); return [[0, 100, 37], [-1, 5, 0], [3, 4, 9], [0, 1e15, 123456789012]].map(([a, b, at]) => bisected(a, b, (t) => t >= at))")
-    cases = [[1, 0.1, 1e15], [1, 5, 1e15], [1, 2, 100], [1, 1e-3, 100], [2, 1e-20, 1e15], [1, 1e-15, 1e15], [0.5, 1e-6, 1e15], [1, 2e-15, 1e15]]
+    yield (
+        "bisected",
+        _call(
+            "const { bisected } = require('training'); return [[0, 100, 37], [-1, 5, 0], [3, 4, 9], [0, 1e15, 123456789012]].map(([a, b, at]) => bisected(a, b, (t) => t >= at))"
+        ),
+    )
+    cases = [
+        [1, 0.1, 1e15],
+        [1, 5, 1e15],
+        [1, 2, 100],
+        [1, 1e-3, 100],
+        [2, 1e-20, 1e15],
+        [1, 1e-15, 1e15],
+        [0.5, 1e-6, 1e15],
+        [1, 2e-15, 1e15],
+    ]
     for power, target, most in cases:
-        yield f"firstStep {power} {target} {most}", Call(_call(FALLING + "const { firstStep } = require('training'), found = firstStep(loss, given[1], given[2]); return [found.steps === Infinity ? 'never' : found.steps, found.reached, found.last, found.error >= 1, found.error < 1e-3]", power, target, most), rtol=1e-6)
-    yield "firstStep at once", _call("const { firstStep } = require('training'), step = (t) => (t < 7 ? 1 : 0.5); return [firstStep(step, 0.5, 20), firstStep(step, 0.5 * (1 - 2 ** -52), 20), firstStep(step, 1 - 2 ** -52, 20), firstStep(() => NaN, 1, 20), firstStep((t) => 1 - 1e-16 * t, 0.99999999999999, 200), firstStep((t) => 1 - 2e-15 * t, 1 - 1e-14, 200)]")
-    yield "doubt", _call("const { doubt } = require('training'); return [0, 0.5, 0.999, 1, 1.0001, 2, 12345.6].map((error) => doubt({ error }))")
-    yield "headline", _call("const { headline, when, lasting } = require('training'), run = { steps: 12345, reached: true, last: 12345, excessAt: (t) => 1 / t }; return [headline(run, 0.001, 'best'), headline({ ...run, steps: 1 }, 0.1, 'x'), headline({ ...run, steps: 0 }, 0.1, 'x'), headline({ ...run, steps: null, reached: false, last: 1e15 }, 0.1, 'x'), when(run), when({ reached: false, steps: null }), lasting({ a: [0, 3], b: [3, 3], c: [3, 4] })]")
-    yield "path", _call("const { Path } = require('training'), made = (above, most) => new Path([2, 1], ([x, y]) => [0.9 * x, 0.5 * y], ([x, y]) => 0.5 * x * x + y * y + 0.25, 0.25, above, most), shown = (path) => [path.steps, path.reached, path.last, path.error < 1e-9, path.states.length, path.most, path.at(3), path.at(1e9), path.excessAt(2)]; return [shown(made(0.01, 100)), shown(made(1e-9, 20)), shown(made(5, 20)), shown(made(0.01))]")
-    yield "random", _call("const { random, normal } = require('training'); return [0, 1, 7, 2 ** 32 - 1].map((seed) => { const draw = random(seed); return [...Array.from({ length: 5 }, draw), ...Array.from({ length: 5 }, () => normal(draw))]; })")
-    yield "sampled", _call("const { sampled } = require('training'), made = (work, growth) => { let t = 0; return Object.assign(() => 1 / ++t, { work, growth }); }; return [sampled(made(10, 1.5), 50), sampled(made(1e6, undefined), 50), sampled(null, 50), sampled(made(0, 2), 50), sampled(made(1, 3), 1e4, 200), sampled(Object.assign(() => NaN, { work: 1 }), 9), sampled(Object.assign(() => 1e290, { work: 1 }), 9)]")
-    yield "course", _call("const { course } = require('training'), run = (last, most) => ({ last, most, at: (t) => ({ t }) }); return [[run(40), 100, 12], [run(1e9), 100, 30], [run(400, 900), 100, 20], [run(3e14), 10, 7]].map(([one, least, size]) => { const { end, times, states } = course(one, least, size); return { end, times, states: states.map(({ t }) => t) }; })")
+        yield (
+            f"firstStep {power} {target} {most}",
+            Call(
+                _call(
+                    FALLING
+                    + "const { firstStep } = require('training'), found = firstStep(loss, given[1], given[2]); return [found.steps === Infinity ? 'never' : found.steps, found.reached, found.last, found.error >= 1, found.error < 1e-3]",
+                    power,
+                    target,
+                    most,
+                ),
+                rtol=1e-6,
+            ),
+        )
+    yield (
+        "firstStep at once",
+        _call(
+            "const { firstStep } = require('training'), step = (t) => (t < 7 ? 1 : 0.5); return [firstStep(step, 0.5, 20), firstStep(step, 0.5 * (1 - 2 ** -52), 20), firstStep(step, 1 - 2 ** -52, 20), firstStep(() => NaN, 1, 20), firstStep((t) => 1 - 1e-16 * t, 0.99999999999999, 200), firstStep((t) => 1 - 2e-15 * t, 1 - 1e-14, 200)]"
+        ),
+    )
+    yield (
+        "doubt",
+        _call(
+            "const { doubt } = require('training'); return [0, 0.5, 0.999, 1, 1.0001, 2, 12345.6].map((error) => doubt({ error }))"
+        ),
+    )
+    yield (
+        "headline",
+        _call(
+            "const { headline, when, lasting } = require('training'), run = { steps: 12345, reached: true, last: 12345, excessAt: (t) => 1 / t }; return [headline(run, 0.001, 'best'), headline({ ...run, steps: 1 }, 0.1, 'x'), headline({ ...run, steps: 0 }, 0.1, 'x'), headline({ ...run, steps: null, reached: false, last: 1e15 }, 0.1, 'x'), when(run), when({ reached: false, steps: null }), lasting({ a: [0, 3], b: [3, 3], c: [3, 4] })]"
+        ),
+    )
+    yield (
+        "path",
+        _call(
+            "const { Path } = require('training'), made = (above, most) => new Path([2, 1], ([x, y]) => [0.9 * x, 0.5 * y], ([x, y]) => 0.5 * x * x + y * y + 0.25, 0.25, above, most), shown = (path) => [path.steps, path.reached, path.last, path.error < 1e-9, path.states.length, path.most, path.at(3), path.at(1e9), path.excessAt(2)]; return [shown(made(0.01, 100)), shown(made(1e-9, 20)), shown(made(5, 20)), shown(made(0.01))]"
+        ),
+    )
+    yield (
+        "random",
+        _call(
+            "const { random, normal } = require('training'); return [0, 1, 7, 2 ** 32 - 1].map((seed) => { const draw = random(seed); return [...Array.from({ length: 5 }, draw), ...Array.from({ length: 5 }, () => normal(draw))]; })"
+        ),
+    )
+    yield (
+        "sampled",
+        _call(
+            "const { sampled } = require('training'), made = (work, growth) => { let t = 0; return Object.assign(() => 1 / ++t, { work, growth }); }; return [sampled(made(10, 1.5), 50), sampled(made(1e6, undefined), 50), sampled(null, 50), sampled(made(0, 2), 50), sampled(made(1, 3), 1e4, 200), sampled(Object.assign(() => NaN, { work: 1 }), 9), sampled(Object.assign(() => 1e290, { work: 1 }), 9)]"
+        ),
+    )
+    yield (
+        "course",
+        _call(
+            "const { course } = require('training'), run = (last, most) => ({ last, most, at: (t) => ({ t }) }); return [[run(40), 100, 12], [run(1e9), 100, 30], [run(400, 900), 100, 20], [run(3e14), 10, 7]].map(([one, least, size]) => { const { end, times, states } = course(one, least, size); return { end, times, states: states.map(({ t }) => t) }; })"
+        ),
+    )
     yield "step and batch", _call("const { step, batch } = require('training'); return [step(7), batch]")
     model = "const model = { end: 1000, times: [0.5, 10, 100, 1000], states: [{ loss: 3, b: 1 }, { loss: 2, b: 2 }, { loss: 1, b: 3 }, { loss: 0.5, b: 4 }], drawn: { times: [1, 50], losses: [2.5, 1.2] } }, now = { t: 30, loss: 1.5, b: 2.5 };"
     yield "along", _call(DRAW + model + """
@@ -161,30 +371,114 @@ def closed_forms() -> Asked:
     for i, point in enumerate(points):
         yield f"regression {i}", Call(_call(regression, point, 1e15), rtol=LOOSE)
     yield "regression, few steps", Call(_call(regression, points[0], 100), rtol=LOOSE)
-    yield "tails", Call(_call("const { tailStart, halfWayDeficit } = require('regression/closed'); return [2, 3, 6, 7, 20, 1e6].map((K) => [tailStart(K), halfWayDeficit(K)])"), rtol=1e-10)
-    yield "predicted", _call("const { predicted } = require('regression/closed'); return [predicted([1, -2, 0.5], 3, 0.2), predicted([1, -2, 0.5], 8, 0.4), predicted([3], 1e6, 0.1), predicted([1, 2], 2, 0)]")
-    recall = [{"V": 50, "triggers": 4, "alpha": 0.2, "eta": 0.1, "counts": 1, "above": 1e-3}, {"V": 12, "triggers": 9, "alpha": 0, "eta": 0.5, "counts": 3, "above": 1e-6}, {"V": 5, "triggers": 1, "alpha": 0.9, "eta": 1e-9, "counts": 2, "above": 1e-2}, {"V": 30, "triggers": 4, "alpha": 0.1, "eta": 1e-20, "counts": 1, "above": 1e-3}]
+    yield (
+        "tails",
+        Call(
+            _call(
+                "const { tailStart, halfWayDeficit } = require('regression/closed'); return [2, 3, 6, 7, 20, 1e6].map((K) => [tailStart(K), halfWayDeficit(K)])"
+            ),
+            rtol=1e-10,
+        ),
+    )
+    yield (
+        "predicted",
+        _call(
+            "const { predicted } = require('regression/closed'); return [predicted([1, -2, 0.5], 3, 0.2), predicted([1, -2, 0.5], 8, 0.4), predicted([3], 1e6, 0.1), predicted([1, 2], 2, 0)]"
+        ),
+    )
+    recall = [
+        {"V": 50, "triggers": 4, "alpha": 0.2, "eta": 0.1, "counts": 1, "above": 1e-3},
+        {"V": 12, "triggers": 9, "alpha": 0, "eta": 0.5, "counts": 3, "above": 1e-6},
+        {"V": 5, "triggers": 1, "alpha": 0.9, "eta": 1e-9, "counts": 2, "above": 1e-2},
+        {"V": 30, "triggers": 4, "alpha": 0.1, "eta": 1e-20, "counts": 1, "above": 1e-3},
+    ]
     for i, point in enumerate(recall):
-        yield f"recall {i}", Call(_call("const { Run } = require('recall/closed'), run = new Run(given[0]); return { ...run, error: run.error >= 1 ? run.error : 'less', gamma: String(run.gamma).slice(0, 9), at: [0, 1, 7, 300].map((t) => run.at(t)) }", point), rtol=LOOSE)
-    linear = [{"d": 4, "decay": 1.5, "N": 7, "noise": 0.4, "eta": 0.05, "start": 0.01, "above": 1e-3}, {"d": 3, "decay": 0, "N": 20, "noise": 0, "eta": 0.4, "start": 0.2, "above": 1e-6}, {"d": 2, "decay": 1, "N": 1, "noise": 2, "eta": 0.3, "start": 1, "above": 10}, {"d": 5, "decay": 2, "N": 9, "noise": 0.1, "eta": 1.2, "start": 0.001, "above": 1e-2}]
+        yield (
+            f"recall {i}",
+            Call(
+                _call(
+                    "const { Run } = require('recall/closed'), run = new Run(given[0]); return { ...run, error: run.error >= 1 ? run.error : 'less', gamma: String(run.gamma).slice(0, 9), at: [0, 1, 7, 300].map((t) => run.at(t)) }",
+                    point,
+                ),
+                rtol=LOOSE,
+            ),
+        )
+    linear = [
+        {"d": 4, "decay": 1.5, "N": 7, "noise": 0.4, "eta": 0.05, "start": 0.01, "above": 1e-3},
+        {"d": 3, "decay": 0, "N": 20, "noise": 0, "eta": 0.4, "start": 0.2, "above": 1e-6},
+        {"d": 2, "decay": 1, "N": 1, "noise": 2, "eta": 0.3, "start": 1, "above": 10},
+        {"d": 5, "decay": 2, "N": 9, "noise": 0.1, "eta": 1.2, "start": 0.001, "above": 1e-2},
+    ]
     for i, point in enumerate(linear):
-        yield f"linear attention {i}", Call(_call("const { Run, Law, limit, product } = require('linear-attention/closed'), run = new Run(given[0]), law = new Law(given[0]); return { ...run, error: run.error >= 1 ? run.error : 'less', at: [0, 1, 2, 31, 400].map((t) => run.at(t)), limit: limit(given[0]), product: [0, 1, 8].map((tau) => product(given[0], law, tau)), excess: law.excess(law.spectrum) }", point), rtol=LOOSE)
-    sphere = [{"d": 5, "N": 20, "L": 1, "noise": 1, "start": 0, "above": 1e-3, "rate": 0.1}, {"d": 3, "N": 200, "L": 2, "noise": 0.5, "start": 12, "above": 1e-2, "rate": 0.7}]
+        yield (
+            f"linear attention {i}",
+            Call(
+                _call(
+                    "const { Run, Law, limit, product } = require('linear-attention/closed'), run = new Run(given[0]), law = new Law(given[0]); return { ...run, error: run.error >= 1 ? run.error : 'less', at: [0, 1, 2, 31, 400].map((t) => run.at(t)), limit: limit(given[0]), product: [0, 1, 8].map((tau) => product(given[0], law, tau)), excess: law.excess(law.spectrum) }",
+                    point,
+                ),
+                rtol=LOOSE,
+            ),
+        )
+    sphere = [
+        {"d": 5, "N": 20, "L": 1, "noise": 1, "start": 0, "above": 1e-3, "rate": 0.1},
+        {"d": 3, "N": 200, "L": 2, "noise": 0.5, "start": 12, "above": 1e-2, "rate": 0.7},
+    ]
     for i, point in enumerate(sphere):
-        yield f"sphere {i}", Call(_call("const { Tokens, Run } = require('sphere/closed'), tokens = new Tokens(given[0]), run = new Run(given[0]), { steps, last, reached, best, eta, floor } = run; return { tokens: [tokens.below.slice(0, 9), tokens.own.slice(-9), tokens.probs.slice(40, 60)], at: [-1, 0, 0.5, 3, 20].map((kappa) => tokens.at(kappa)), steps, last, reached, best, eta, floor, states: [0, 1, 20].map((t) => run.at(t)) }", point), rtol=1e-6)
-    heads = [{"T": 6, "concentration": 0.7, "objective": "log", "eta": 0.5, "ratio": 0.3, "match": 0.7, "sink": 0.5}, {"T": 9, "concentration": 2, "objective": "square", "eta": 2, "ratio": 2, "match": -1, "sink": 3}]
+        yield (
+            f"sphere {i}",
+            Call(
+                _call(
+                    "const { Tokens, Run } = require('sphere/closed'), tokens = new Tokens(given[0]), run = new Run(given[0]), { steps, last, reached, best, eta, floor } = run; return { tokens: [tokens.below.slice(0, 9), tokens.own.slice(-9), tokens.probs.slice(40, 60)], at: [-1, 0, 0.5, 3, 20].map((kappa) => tokens.at(kappa)), steps, last, reached, best, eta, floor, states: [0, 1, 20].map((t) => run.at(t)) }",
+                    point,
+                ),
+                rtol=1e-6,
+            ),
+        )
+    heads = [
+        {"T": 6, "concentration": 0.7, "objective": "log", "eta": 0.5, "ratio": 0.3, "match": 0.7, "sink": 0.5},
+        {"T": 9, "concentration": 2, "objective": "square", "eta": 2, "ratio": 2, "match": -1, "sink": 3},
+    ]
     for i, point in enumerate(heads):
-        yield f"induction heads {i}", Call(_call("const { Run, exactRows, evaluate, mostSteps } = require('induction-heads/closed'), rows = exactRows(given[0]), run = new Run(given[0]), { steps, last, reached, begun, uniform, unigram, floor, most } = run; return { rows: [...rows.slice(0, 70)], size: rows.length, found: [[0, 0, 0], [1, -2, 0.5], [-1, 2, 30]].map((params) => evaluate(rows, given[0].objective, params)), steps, last, reached, begun, uniform, unigram, floor, most, at: [0, 1, 40, 500].map((t) => run.seen(run.at(t))), steps_of: [4, 30, 60, 100, 1000].map((T) => mostSteps({ T })) }", point), rtol=LOOSE)
+        yield (
+            f"induction heads {i}",
+            Call(
+                _call(
+                    "const { Run, exactRows, evaluate, mostSteps } = require('induction-heads/closed'), rows = exactRows(given[0]), run = new Run(given[0]), { steps, last, reached, begun, uniform, unigram, floor, most } = run; return { rows: [...rows.slice(0, 70)], size: rows.length, found: [[0, 0, 0], [1, -2, 0.5], [-1, 2, 30]].map((params) => evaluate(rows, given[0].objective, params)), steps, last, reached, begun, uniform, unigram, floor, most, at: [0, 1, 40, 500].map((t) => run.seen(run.at(t))), steps_of: [4, 30, 60, 100, 1000].map((T) => mostSteps({ T })) }",
+                    point,
+                ),
+                rtol=LOOSE,
+            ),
+        )
     trained = {
         "regression": {"K": 4, "L": 1.5, "delta": 2, "eta": 0.7, "batch": 3}, "recall": {"V": 12, "triggers": 3, "alpha": 0.3, "eta": 0.4, "counts": 2, "above": 1e-3, "batch": 4}, "linear-attention": {"d": 3, "decay": 1, "N": 4, "noise": 0.5, "eta": 0.1, "start": 0.2, "batch": 2, "above": 1e-3}, "sphere": {"d": 3, "N": 5, "L": 1.2, "noise": 0.3, "start": 1, "eta": 0.6, "batch": 2}, "induction-heads": {"T": 7, "concentration": 0.6, "objective": "log", "eta": 0.5, "ratio": 0.4, "match": 0.5, "sink": 1, "batch": 3},
     }  # fmt: skip
     for name, values in trained.items():
         for seed in (1, 9):
-            yield f"trainer {name} {seed}", Call(_call("const { trainer } = require(`${given[0]}/closed`), next = trainer(given[1], require('training').random(given[2])), losses = Array.from({ length: 12 }, next); return { losses, params: [...next.params], work: next.work, growth: next.growth ?? 'usual' }", name, values, seed), rtol=LOOSE)
-    yield "no batch", _call("return require('recall/closed').trainer({ ...given[0], batch: 0 }, Math.random).work", trained["recall"])
+            yield (
+                f"trainer {name} {seed}",
+                Call(
+                    _call(
+                        "const { trainer } = require(`${given[0]}/closed`), next = trainer(given[1], require('training').random(given[2])), losses = Array.from({ length: 12 }, next); return { losses, params: [...next.params], work: next.work, growth: next.growth ?? 'usual' }",
+                        name,
+                        values,
+                        seed,
+                    ),
+                    rtol=LOOSE,
+                ),
+            )
+    yield (
+        "no batch",
+        _call(
+            "return require('recall/closed').trainer({ ...given[0], batch: 0 }, Math.random).work",
+            trained["recall"],
+        ),
+    )
 
 
-PANEL = DRAW + """
+PANEL = (
+    DRAW
+    + """
 const panel = require(`${given[0]}/panel`), { complete, defaults } = require("settings"), family = require(`${given[0]}/family`);
 const wanted = { ...defaults(panel.settings), ...given[1] }, changed = panel.sound?.(wanted) ?? {}, values = { ...wanted, ...changed.changes };
 const model = panel.compute(values), now = panel.moment(model, values), figures = {};
@@ -206,6 +500,7 @@ const told = { sound: changed, words: panel.words(model, now, values), parameter
 if (typeof told.found.error === "number" && told.found.error < 1) told.found.error = "less";
 return given[2] === null ? told : figures[given[2]];
 """
+)
 
 
 def _figure(panel: str, changes: dict[str, Any], figure: str | None, sampled: bool) -> Any:
@@ -213,7 +508,9 @@ def _figure(panel: str, changes: dict[str, Any], figure: str | None, sampled: bo
     if figure is None:
         return _rows(found)
     looks = found.pop("looks")  # runs of those that are alike
-    found["looks"] = [[look, looks[i:].index(look)] for i, look in enumerate(looks) if i == 0 or looks[i - 1] != look][:60]
+    found["looks"] = [
+        [look, looks[i:].index(look)] for i, look in enumerate(looks) if i == 0 or looks[i - 1] != look
+    ][:60]
     rects = found.pop("rects")
     found["rects"] = [sorted({str(each[0]) for each in rects}), np.array([each[1:] for each in rects], dtype=float)]
     found["words"] = [[str(each[0]), *each[3:], *np.round(each[1:3], 6).tolist()] for each in found["words"]]
@@ -241,7 +538,10 @@ def panels() -> Asked:
             yield f"{panel} {i}", Call(partial(_figure, panel, changes, None, i == 0), rtol=LOOSE, atol=1e-14)
             for figure in (FIGURES.get(panel) or ["loss", "numbers0", "against"]) if i < 3 else ["loss"]:
                 if not (panel == "debiased-descent" and figure == "numbers0"):
-                    yield f"{panel} {i}, {figure}", Call(partial(_figure, panel, changes, figure, i == 0), rtol=LOOSE, atol=1e-8)
+                    yield (
+                        f"{panel} {i}, {figure}",
+                        Call(partial(_figure, panel, changes, figure, i == 0), rtol=LOOSE, atol=1e-8),
+                    )
     static = "const panel = require(`${given[0]}/panel`), { complete } = require('settings'), family = require(`${given[0]}/family`), shown = ({ stops, ...one }) => ({ ...one, stops: stops ?? [] }); return { tab: panel.tab, under: panel.under ?? null, settings: panel.settings.map((one) => shown(complete(one, family.parameters))), presets: panel.presets.map(({ name, values, ghost }) => [name, values, ghost ?? null]), tour: panel.tour.map(({ values, figure, play }) => [values, figure ?? null, play ?? false]), figures: panel.figures.map(({ name, title, height, wide, bare }) => [name, title, height ?? 0, wide ?? false, bare ?? false]) }"
     for panel in PANELS:
         yield f"{panel}, declared", _call(static, panel)

@@ -71,7 +71,10 @@ const shown = () => {
 };
 """
 NAMES = ["regression", "recall", "induction-heads", "max-margin-tokens", "task-diversity"]
-PAPERS = [{"short": "A 2024", "title": "On A", "place": "regression?L=5", "text": "as there"}, {"short": "B 2025", "title": "On B", "place": "task-diversity?tasks=8", "text": "here"}]
+PAPERS = [
+    {"short": "A 2024", "title": "On A", "place": "regression?L=5", "text": "as there"},
+    {"short": "B 2025", "title": "On B", "place": "task-diversity?tasks=8", "text": "here"},
+]
 DOINGS = {
     "opened": "",
     "slid": "const slider = $('set-L').parentElement.children.find((one) => one.attributes.type === 'range'); slider.value = 120; slider.fire('input');",
@@ -123,7 +126,10 @@ def shell() -> Asked:
         yield name, Call(partial(_shown, doing), rtol=1e-7)
     yield "a missing panel", lambda: _shown("", names=["none", "recall"])["words"]["problems"]
     yield "opened at a moment", Call(partial(_shown, "", hash="#recall?t=9&alpha=0.5", still=False), rtol=1e-7)
-    yield "opened without a moment", Call(partial(_shown, "", hash="#recall?alpha=0.5&nothing=1", still=False), rtol=1e-7)
+    yield (
+        "opened without a moment",
+        Call(partial(_shown, "", hash="#recall?alpha=0.5&nothing=1", still=False), rtol=1e-7),
+    )
     yield "copied without a clipboard", Call(partial(_shown, DOINGS["copied"], refused=True), rtol=1e-7)
     modules = "const bodies = []; explorer.define('own/a', (module, require) => { bodies.push('a'); module.exports = { b: require('./b').value }; }); explorer.define('own/b', (module) => { bodies.push('b'); module.exports = { value: 3 }; }); return [explorer.require('own/a'), explorer.require('own/a') === explorer.require('own/a'), bodies];"
     yield "modules", lambda: call(modules)
@@ -140,26 +146,64 @@ def text() -> Asked:
     for name in families_known():
         yield f"described {name}", partial(lambda name: explorer.description(find(name)), name)
     yield "described, of another package", lambda: explorer.description(Bowl)
-    kinds = {"number": Number(), "zero": Number(zero=True), "within": Number(minimum=0.5, maximum=2.0), "signed": Number(signed=True, maximum=3.0), "signed and free": Number(signed=True), "most": Number(zero=True, maximum=1e300), "whole": Whole(), "whole within": Whole(minimum=2, maximum=9), "infinite": Whole(infinite=True), "share": Fraction(), "word": Word(words=("a",)), "several": Probabilities()}
+    kinds = {
+        "number": Number(),
+        "zero": Number(zero=True),
+        "within": Number(minimum=0.5, maximum=2.0),
+        "signed": Number(signed=True, maximum=3.0),
+        "signed and free": Number(signed=True),
+        "most": Number(zero=True, maximum=1e300),
+        "whole": Whole(),
+        "whole within": Whole(minimum=2, maximum=9),
+        "infinite": Whole(infinite=True),
+        "share": Fraction(),
+        "word": Word(words=("a",)),
+        "several": Probabilities(),
+    }
     yield "limits", lambda: {name: explorer._limits(kind) for name, kind in kinds.items()}
 
     def page(panel: Any, *, broken: bool = False) -> Any:
         Path("panel.js").write_text('module.exports = { tab: "</script>" };', encoding="utf-8")
-        with installed(Shown, Dish), patch.object(Shown, "explorer", panel), patch.object(Dish, "explorer", Panel(Path("none")) if broken else None), warnings.catch_warnings(record=True) as heard:
+        with (
+            installed(Shown, Dish),
+            patch.object(Shown, "explorer", panel),
+            patch.object(Dish, "explorer", Panel(Path("none")) if broken else None),
+            warnings.catch_warnings(record=True) as heard,
+        ):
             warnings.simplefilter("always")
             found = explorer.page()
             modules = re.findall(r'explorer\.define\("([^"]+)"', found)
-            own = [unversioned(line) for line in found.splitlines() if "shown/" in line or "<footer>" in line or "[[" in line]
-            return [modules, own, [re.sub(r"'[^']*none", "'NONE", str(one.message)) for one in heard], explorer.panels()[0].get("shown")]
+            own = [
+                unversioned(line)
+                for line in found.splitlines()
+                if "shown/" in line or "<footer>" in line or "[[" in line
+            ]
+            return [
+                modules,
+                own,
+                [re.sub(r"'[^']*none", "'NONE", str(one.message)) for one in heard],
+                explorer.panels()[0].get("shown"),
+            ]
 
     yield "page", lambda: page(Panel(Path(), ("panel.js",), lambda: {"a": [1, "</b>"]}))
     yield "page with a broken panel", lambda: page(None, broken=True)
     yield "papers", lambda: [*explorer.papers()]
-    yield "recorded", lambda: {name: [len(text) > 1000, text.count("explorer.define"), re.findall(r'"(?:tab|under)": "[^"]*"', text)] for name, text in explorer.recorded().items()}
+    yield (
+        "recorded",
+        lambda: {
+            name: [len(text) > 1000, text.count("explorer.define"), re.findall(r'"(?:tab|under)": "[^"]*"', text)]
+            for name, text in explorer.recorded().items()
+        },
+    )
 
     def few() -> Any:
-        with patch("icl_theory.families.families_known", lambda: {name: find(name) for name in ("regression", "representation", "linear-attention")}):
-            return {name: re.findall(r'"(?:tab|under)": "[^"]*"', text) for name, text in explorer.recorded().items()}
+        with patch(
+            "icl_theory.families.families_known",
+            lambda: {name: find(name) for name in ("regression", "representation", "linear-attention")},
+        ):
+            return {
+                name: re.findall(r'"(?:tab|under)": "[^"]*"', text) for name, text in explorer.recorded().items()
+            }
 
     yield "recorded of few families", few
     yield "JSON", lambda: [explorer._json({"a": "</script>é", "b": [1.5, None]}), explorer._module("a/b", "x();")]
