@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 
 import icl_theory as icl
-from icl_theory import cli
+from icl_theory import cli, families
 from icl_theory.cli import options, shared
 from icl_theory.cli import sweep as sweeping
 from icl_theory.engine import progress
@@ -73,7 +73,7 @@ def simulations() -> Asked:
     }  # fmt: skip
     for name, line in lines.items():
         yield name, partial(_with, line)
-    for name in ("not reached", "all", "proved", "bowl"):
+    for name in ("not reached", "proved", "bowl"):
         yield f"{name}, JSON", partial(_read, f"{lines[name]} --json")
     yield (
         "files",
@@ -673,3 +673,101 @@ def progresses() -> Asked:
 
     for terminal, taken, delay in ((True, False, 1.0), (True, True, 1.0), (False, False, 1.0), (True, False, 1e6)):
         yield f"drawn {terminal} {taken} {delay}", partial(drawn, terminal=terminal, taken=taken, delay=delay)
+
+
+def _known(*points: tuple[str, Any]) -> Any:
+    """Return what is known of families that entry points bring."""
+
+    class Point:
+        def __init__(self, name: str, brings: Any) -> None:
+            self.name, self.value, self.brings = name, f"a.module:{name}", brings
+
+        def load(self) -> Any:
+            if isinstance(self.brings, BaseException):
+                raise self.brings
+            return self.brings
+
+    with patch("importlib.metadata.entry_points", lambda group: [Point(*each) for each in points]):
+        known, lines = families._installed.__wrapped__()
+        return [sorted(known), lines]
+
+
+def known_families() -> Asked:
+    class Twin(Dish):
+        name = "bowl"
+
+    class Own(Dish):
+        name = "recall"
+
+    named = {word: type("Named", (Dish,), {"name": word}) for word in ("Big", "a b", "1a", "simulate", "", "a-1")}
+    yield (
+        "brought",
+        lambda: _known(
+            ("b", Bowl),
+            ("a", Twin),
+            ("c", Own),
+            ("d", ImportError("no\n module")),
+            ("e", SystemExit(3)),
+            ("f", dict),
+            ("g", Plain),
+        ),
+    )
+    yield "sound", lambda: {name: refused(families.sound, each) for name, each in named.items()} | {
+        "untitled": refused(families.sound, type("Untitled", (Dish,), {"title": ""})), "no risk": refused(families.sound, type("NoRisk", (families.Family,), {"name": "x", "title": "y"})),
+        "no class": refused(families.sound, 3), "no family": refused(families.sound, dict), "number": refused(families.sound, type("Number", (Dish,), {"name": 3})),
+    }  # fmt: skip
+
+    def found(name: Any) -> Any:
+        with installed(Bowl, Dish, lines=("a line",)), patch.object(Bowl, "commands", {"deep": Plain}):
+            return families.find(name).title
+
+    yield (
+        "found",
+        lambda: every(
+            {repr(name): partial(found, name) for name in ("bowl", "plain", "recall", "bowls", "regresion", "", 3)}
+        ),
+    )
+
+    def listed() -> Any:
+        with installed(Bowl, lines=("a line",)):
+            return [list(icl.list_families()), families.broken(), families.default().name]
+
+    yield "listed", listed
+
+    def asked() -> Any:
+        class Broken:
+            def __get__(self, instance: Any, owner: Any) -> Any:
+                raise KeyError("no\n slot")
+
+        with installed(Bowl, Dish), patch.object(Dish, "figures", {"a": 1}):
+            kept = Bowl.explorer
+            Bowl.explorer = Broken()
+            try:
+                return [
+                    [sorted(each), lines]
+                    for each, lines in (families.asked(slot) for slot in ("explorer", "figures", "claims"))
+                ]
+            finally:
+                type.__setattr__(Bowl, "explorer", kept)
+
+    yield "asked", asked
+    yield "left out", lambda: _left_out(ValueError("a\n b"), SystemExit(2), ValueError())
+    yield "script", lambda: _script()
+
+
+def _left_out(*errors: BaseException) -> list[str]:
+    lines: list[str] = []
+    for error in errors:
+        with families.left_out("it", lines):
+            raise error
+    return lines
+
+
+def _script() -> Any:
+    from icl_theory.cli.figures import script
+
+    found = []
+    for arguments in (["--list"], ["--out", "no/where", "--lis"]):
+        with patch.object(sys, "argv", ["maps.py", *arguments]):
+            found.append(refused(script, "/a/folder/maps.py"))
+    return found

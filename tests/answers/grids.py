@@ -733,7 +733,10 @@ def sweeps() -> Asked:
     yield "interrupted", lambda: (lambda found: [values_of(found), found.attrs["interrupted"]])(_pressed())
     for name, given in {
         "bowl": {"eta": [0.1], "width": [1.0, 2.0]}, "bowl, many": {"eta": 0.1, "width": np.linspace(1, 2, 700).tolist()}, "dish": {"eta": np.linspace(0.1, 0.2, 40), "width": [1.0, 2.0], "max_steps": 7},
-        "dish, some": {"eta": np.linspace(0.1, 0.2, 40), "width": [1.0, 6.0, 7.0], "max_steps": 7}, "objects": {"eta": "auto", "made": {"a": 1}, "sizes": (3, 4), "weights": (0.25, 0.75)}, "count": {"eta": 0.1, "count": [2.0, 3.0]},
+        "dish, some": {"eta": np.linspace(0.1, 0.2, 40), "width": [1.0, 6.0, 7.0], "max_steps": 7}, "dish, nearly all": {
+            "eta": np.linspace(0.1, 0.2, 40), "width": [1.0, 2.0, 6.0], "count": [2, 3, 4, 5], "tilt": [0.0, 1.0, 2.0, 3.0], "max_steps": 7,
+        },
+        "objects": {"eta": "auto", "made": {"a": 1}, "sizes": (3, 4), "weights": (0.25, 0.75)}, "count": {"eta": 0.1, "count": [2.0, 3.0]},
     }.items():  # fmt: skip
         yield (
             f"plan: {name}",
@@ -946,3 +949,49 @@ def estimates() -> Asked:
             for whole in (True, False)
         ],
     )
+
+
+def clusters() -> Asked:
+    def connected(reach: Any = None, wait: Any = None) -> Any:
+        closed: list[Any] = []
+
+        class Client:
+            def __init__(self, address: str, **given: Any) -> None:
+                closed.append([address, given])
+
+            def wait_for_workers(self, count: int, timeout: float) -> None:
+                closed.append([count, timeout])
+                if wait is not None:
+                    raise wait
+
+            def get_executor(self, **given: Any) -> Any:
+                return given
+
+            def close(self, timeout: float) -> None:
+                closed.append(["closed", timeout])
+
+        class There:
+            async def close(self) -> None:
+                closed.append("probed")
+
+        async def reached(address: str, timeout: float) -> Any:
+            if reach is not None:
+                raise reach
+            return There()
+
+        with patch("distributed.Client", Client), patch("distributed.comm.core.connect", reached):
+            try:
+                with workers.cluster("tcp://there:1") as executor:
+                    return [executor, closed]
+            except ValueError as error:
+                return [str(error), closed]
+
+    yield "reached", connected
+    yield "no scheduler", lambda: [connected(OSError("nobody")), connected(ValueError())]
+    yield "no workers", lambda: connected(wait=TimeoutError())
+
+    def without() -> Any:
+        with patch.dict("sys.modules", {"distributed": None}), workers.cluster("a"):
+            pass
+
+    yield "not installed", without
