@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.grids import estimate, evaluate, exponents, grid, manifest, model, store, sweep
+from icl_theory.grids import estimate, evaluate, exponents, grid, manifest, model, store, sweep, workers
 from icl_theory.grids.grid import Axis, Column, Filled, Grid
 from tests.answers import Call
 from tests.answers._families import Bowl, Dish, Plain
