@@ -8,7 +8,7 @@ import pytest
 
 from icl_theory import Regression
 from icl_theory.cli.options import help_text
-from icl_theory.families import Fraction, Number, Probabilities, Whole, Wholes, Word, find
+from icl_theory.families import Fraction, Number, Object, Probabilities, Whole, Wholes, Word, find, parameter
 from icl_theory.families.parameters import Kind
 
 KINDS = {
@@ -187,6 +187,23 @@ def test_help_says_what_is_required_and_other_defaults() -> None:
     assert help_text(known["K"]).endswith(" [20].")
     assert help_text(known["coordinates"]).endswith(" [class].")
     assert not help_text(known["imbalance"]).endswith("].")
+    groups = find("grouped-regression").parameters()
+    for name, spelt in (("sizes", "1,19"), ("shares", "0.5,0.5")):  # which can be typed
+        assert help_text(groups[name]).endswith(f" [{spelt}].")
+        assert tuple(groups[name].kind.parse(name, spelt)) == groups[name].default
+
+
+@pytest.mark.parametrize(
+    ("kind", "varied"),
+    [
+        (Number(), True), (Whole(), True), (Fraction(), True), (Word(words=("a",)), True),
+        (Wholes(), False), (Probabilities(words=("uniform",)), False), (Object(), False),
+    ],
+)  # fmt: skip
+def test_unless_it_says_otherwise_a_sweep_varies_numbers_and_words_only(kind: Kind, varied: bool) -> None:
+    """Several integers, or probabilities, are one value."""
+    assert parameter(kind=kind, meaning="x").metadata["parameter"].axis == varied
+    assert parameter(kind=kind, meaning="x", axis=not varied).metadata["parameter"].axis != varied
 
 
 def test_a_name_with_an_underscore_is_whole_in_tex() -> None:

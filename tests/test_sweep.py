@@ -369,6 +369,20 @@ def test_a_dry_run_says_why_points_fail(monkeypatch: pytest.MonkeyPatch) -> None
     assert said.endswith(" and 0.001 GB are free")
 
 
+def test_a_dry_run_says_it_as_the_sweep_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of many lines in one, after its type."""
+
+    def fails(problem: icl.Regression) -> Any:
+        raise RuntimeError("there is\n  none")
+
+    monkeypatch.setattr(icl.Regression, "risk", fails)
+    given = {"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0, "K": 4, "N": 5, "method": "exact"}
+    assert [*estimate(plan(find("regression"), given))][
+        2
+    ] == "points that were tried fail: RuntimeError: there is none"
+    assert set(icl.sweep(**given, progress=False).message.values) == {"RuntimeError: there is none"}
+
+
 def test_an_array_of_no_dimension_is_a_number() -> None:
     made = plan(find("regression"), {"L": np.array(2.0), "delta": np.float64(1.0), "eta": [1, 2]})
     assert [axis.name for axis in made.grid.axes if axis.swept] == ["eta"]

@@ -87,6 +87,7 @@ def help_text(declared: Parameter) -> str:
     """Return the meaning of a parameter, the words that it may be, and its default."""
     words = f" ({declared.kind.allowed})" if declared.kind.allowed else ""
     value = "required" if declared.required else declared.default
+    value = ",".join(map(str, value)) if isinstance(value, tuple) else value  # as it is spelt there
     default = "" if value is None else f" [{value:g}]" if isinstance(value, float | int) else f" [{value}]"
     text = declared.meaning + words + default
     return text[0].upper() + text[1:] + "."

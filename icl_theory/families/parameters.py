@@ -331,7 +331,8 @@ def parameter(
     ----------
     docs/guide/your-own-family.md.
     """
-    declared = Parameter("", default, kind, meaning, symbol, tex, unit, kind.text if axis is None else axis)
+    varied = kind.text and not isinstance(kind, Wholes | Probabilities) if axis is None else axis
+    declared = Parameter("", default, kind, meaning, symbol, tex, unit, varied)
     return dataclasses.field(default=default, kw_only=True, metadata={"parameter": declared})
 
 

@@ -14,7 +14,7 @@ from rich.filesize import decimal
 from icl_theory.engine.progress import duration
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
-from icl_theory.grids.evaluate import attempt
+from icl_theory.grids.evaluate import attempt, one_line
 from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, bytes_of, is_large
 from icl_theory.grids.sweep import Plan
 from icl_theory.memory import free
@@ -71,7 +71,7 @@ def _alone(made: Plan, index: NDArray[np.int64], budget: float) -> tuple[float, 
         try:
             left = _run(made, made.grid.points(place), budget)
         except Exception as error:  # which is what the sweep records
-            failed.append(str(error))
+            failed.append(one_line(error))
         times.append(time.perf_counter() - start + left)
         if time.perf_counter() > end:
             break

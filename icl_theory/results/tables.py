@@ -131,19 +131,20 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
         dimension of the dataset.
     """
     target = checked_path(path)
-    if target.suffix not in FORMATS:
+    ending = target.suffix.lower()
+    if ending not in FORMATS:
         raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
     over = dimension(dataset, over)
     check_format(target, dataset["status"].size)
     with replacing(target) as temporary, Work(f"writing {target}"):
-        if target.suffix == ".parquet":
+        if ending == ".parquet":
             _write_parquet(dataset, temporary, over)
-        elif target.suffix == ".csv":
+        elif ending == ".csv":
             for i, part in enumerate(slabs(dataset, over)):
                 _frame(part, over).to_csv(temporary, index=False, header=not i, mode="a")
         else:
             table, notes = phase_table(dataset, over), transition_notes(dataset, over)
-            plain = target.suffix == ".md"
+            plain = ending == ".md"
             text = to_markdown(table, (*table.attrs["notes"], *notes)) if plain else to_latex(table, notes)
             temporary.write_text(text, encoding="utf-8")
 
@@ -164,10 +165,11 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
 
 def check_format(path: Path, rows: int, most: int = 100_000) -> None:
     """Refuse Parquet without pyarrow, and more than ``most`` rows in Markdown or LaTeX."""
-    if path.suffix in (".md", ".tex") and rows > most:
-        form = FORMATS[path.suffix]
+    ending = path.suffix.lower()
+    if ending in (".md", ".tex") and rows > most:
+        form = FORMATS[ending]
         raise ValueError(f"path = {str(path)!r}: {rows:,} rows are too many for {form}; write CSV or Parquet")
-    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+    if ending == ".parquet" and find_spec("pyarrow") is None:
         raise refuse("path", str(path), "another format: Parquet needs pip install 'icl-theory[parquet]'")
 
 

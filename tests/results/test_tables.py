@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import sys
@@ -164,3 +165,15 @@ def test_headings_in_latex_are_the_tex_of_their_quantities(over_L: xarray.Datase
     assert len(table.attrs["tex"]) > 3
     expected = [table.attrs["tex"].get(name, heading) for name, heading in zip(table.columns, head, strict=True)]
     assert head == expected
+
+
+@pytest.mark.parametrize("ending", [".md", ".csv", ".tex", ".parquet"])
+def test_endings_may_be_capitals(ending: str, tmp_path: Path) -> None:
+    """As the command line takes them."""
+    found = swept(L=[0.5, 1.0])
+    for name in (f"a{ending}", f"b{ending.upper()}"):
+        write_table(found, tmp_path / name)
+    small, large = (path.read_bytes() for path in sorted(tmp_path.iterdir()))
+    assert small == large
+    with pytest.raises(ValueError, match="too many") if ending in (".md", ".tex") else contextlib.nullcontext():
+        check_format(Path(f"a{ending.upper()}"), 100_001)
