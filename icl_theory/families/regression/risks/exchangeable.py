@@ -115,7 +115,8 @@ class ExchangeableRisk(Risk):
             target, missed = attention_pair(u, self.K)
             scale = self.gamma * missed * (self.K / (self.K - 1.0))
             return 0.5 * scale * missed, -scale * missed * target  # type: ignore[return-value]
-        return self._finite(math.exp(-min(max(u, -FARTHEST), FARTHEST)))
+        loss, slope = self._finite(math.exp(-min(max(u, -FARTHEST), FARTHEST)))
+        return float(loss), float(slope)  # type: ignore[return-value]
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Second derivative of the loss with respect to u, times the direction."""
