@@ -533,7 +533,7 @@ FRESH_THIRD = (
           "regression/phases.py",
           "rest = resting_loss(run.risk, run.floor)", "rest = run.floor", "regression/test_floors.py"),
     Fault("never-seen", "floor too high for more than 12 features and finite prompts: runs stop above their target",
-          _T, "near_one -= absent", "near_one += absent", "regression/test_one_query.py"),
+          _T, "out=early)) - absent", "out=early)) + absent", "regression/test_one_query.py"),
     Fault("repeats-in-groups", "groups, finite prompts: floor too low, as if a token twice in a prompt cost half",
           "regression/risks/symmetric.py",
           "own = np.append(0.0, 2.0 * self.variogram[g])[there]", "own = np.append(0.0, self.variogram[g])[there]"),
