@@ -23,14 +23,15 @@ def sphere_tokens(kernel: Kernel, d: int, N: int, noise: float = 0.0, nodes: int
     :math:`\sqrt{a_l}`, and the variance of the value around them is :math:`\sum_l a_l (1 - P_l(c)^2) + \sigma^2`.
     The degrees beyond half the number of nodes share one coordinate, whose covariance with the target is exact.
     """
-    from scipy.special import eval_jacobi, roots_jacobi  # slow to load
+    from scipy.special import roots_jacobi  # slow to load
 
-    alpha, degrees = (d - 3.0) / 2.0, np.arange(1, nodes // 2)[:, None]
-    c, weights = roots_jacobi(nodes, alpha, alpha)
-    probs = weights / weights.sum()
+    c, weights = roots_jacobi(nodes, (d - 3.0) / 2.0, (d - 3.0) / 2.0)
+    probs, zonal = weights / weights.sum(), [np.ones_like(c), c]  # P_0, P_1
+    for n in range(1, nodes // 2 - 1):
+        zonal.append(((2 * n + d - 2) * c * zonal[n] - n * zonal[n - 1]) / (n + d - 2))
+    P = np.array(zonal[1:])
     k, size = kernel(c), float(kernel(np.ones(1))[0])
     mean = float(probs @ k)
-    P = eval_jacobi(degrees, alpha, alpha, c) / eval_jacobi(degrees, alpha, alpha, 1.0)
     share = P**2 @ probs  # one over the number of harmonics of each degree
     a = np.divide(P @ (probs * k), share, out=np.zeros_like(share), where=share >= 1e-10)
     a[a <= 1e-15 * size] = 0.0
