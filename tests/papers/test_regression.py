@@ -158,10 +158,9 @@ def test_a_transition_is_described_from_its_numbers() -> None:
 def test_whether_a_logarithm_is_needed_is_computed(
     with_it: list[float], without: list[float], needed: bool
 ) -> None:
-    from icl_theory.papers.regression.questions import _logarithm
-
-    words = _logarithm(np.array(with_it), np.array(without))
-    assert words == ("the logarithm is needed" if needed else "the logarithm is not needed")
+    words = questions._moves("T", ("ln K", "1"), "K = 1 and 3", np.array(with_it), np.array(without))
+    assert words.startswith(f"T over ln K goes from 1 to {with_it[-1]:.2g} between K = 1 and 3, T over 1 from 1 to")
+    assert words.endswith("the logarithm is needed." if needed else "the logarithm is not needed.")
 
 
 def test_a_degenerate_task_that_learns_is_no_yes(monkeypatch: pytest.MonkeyPatch) -> None:

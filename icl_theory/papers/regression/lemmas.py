@@ -101,7 +101,8 @@ def _extreme_ratios(risk: PopulationRisk) -> tuple[Array, Array]:
 
     def ratio(x: Array, k: int) -> float:
         scores, shares = np.zeros((K, K)), np.maximum(x, 1e-12) / np.maximum(x, 1e-12).sum()
-        scores[:, k] = np.insert(np.log(shares), k, 0.0) - log_p
+        scores[np.arange(K) != k, k] = np.log(shares)
+        scores[:, k] -= log_p
         return 8.0 * float(risk.loss_per_query(scores)[k])  # a_k = ½
 
     given: dict[str, Any] = {"bounds": [(0.0, 1.0)] * (K - 1), "method": "SLSQP",

@@ -29,7 +29,7 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
         attend, tail = 2.0 * K**2 / (eta * lipschitz**2), np.full(len(lipschitz), (K - 1) / (4 * eta * epsilon))
         series += [Series(f"K = {K}: exact", lipschitz, time)]
         for law, y, other in (("attending, K²/(ηγ)", attend, tail), ("tail, (K − 1)/(4ηε)", tail, attend)):
-            told = y > 0.1 * other
+            told = y > 0.1 * other  # where it says something
             series += [Series(f"K = {K}: {law}", lipschitz[told], y[told])]
     return (
         f"T ~ L^-2 is reached to 5 % for {_which(K for K, b in exponents.items() if b.min() < -1.9)}, T independent"
@@ -107,16 +107,12 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
 
 def _moves(time: str, bounds: tuple[str, str], ends: str, with_it: Array, without: Array) -> str:
     """Say how a time moves over a bound, and over this without its logarithm, and whether that is needed."""
+    moved = [abs(math.log(ratio[-1] / ratio[len(ratio) // 2])) for ratio in (with_it, without)]  # in the last half
     return (
         f"{time} over {bounds[0]} goes from {with_it[0]:.2g} to {with_it[-1]:.2g} between {ends}, {time} over"
-        f" {bounds[1]} from {without[0]:.2g} to {without[-1]:.2g}: {_logarithm(with_it, without)}."
+        f" {bounds[1]} from {without[0]:.2g} to {without[-1]:.2g}: the logarithm is"
+        f" {'not needed' if moved[1] < 0.5 * moved[0] else 'needed'}."
     )
-
-
-def _logarithm(with_it: Array, without: Array) -> str:
-    """Whether a bound keeps its distance better without its logarithm, by the last half of a sequence of ratios."""
-    moved = [abs(math.log(ratio[-1] / ratio[len(ratio) // 2])) for ratio in (with_it, without)]
-    return "the logarithm is not needed" if moved[1] < 0.5 * moved[0] else "the logarithm is needed"
 
 
 @question("learning-rate", "η λ_max / 2", "loss − minimum")
