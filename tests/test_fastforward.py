@@ -457,3 +457,21 @@ def test_the_error_is_one_of_scores_however_large_the_features_are(scale: float)
     np.testing.assert_allclose(one.loss[-1], other.loss[-1], rtol=1e-9)
     assert one.states_error is not None
     assert other.states_error == pytest.approx(one.states_error, rel=1e-3)
+
+
+def test_a_target_soon_after_the_first_stride_is_counted_for_certain() -> None:
+    """Single steps end at 4096, and the shadow begins there; nothing is known of it before."""
+
+    class Slope(icl.Risk):
+        initial = np.array([0.5, -0.2])
+
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            return float(np.sum(np.logaddexp(0.0, -params))), -1.0 / (1.0 + np.exp(params))
+
+    exact = icl.descend(Slope(), 0.05, steps=4300)
+    for step in (4100, 4116, 4205, 4290):
+        epsilon = 0.5 * (exact.at(step - 1).loss + exact.at(step).loss)
+        run = icl.descend(Slope(), 0.05, epsilon=epsilon, method="auto")
+        assert (run.method, run.steps) == ("fast", step)
+        assert run.error is not None
+        assert run.error < 1.0

@@ -567,7 +567,9 @@ class Skipper(Followed):
         assert self._strides is not None
         seen = [*self._seen]
         first = next((i for i, (_, loss) in enumerate(seen) if loss <= epsilon), len(seen))
-        low = seen[first - 1][0] if first else 0
+        # where the shadow begins it is next to the run, whose loss is larger there
+        begin = min((float(record.begin.min()) for record in self._strides.records), default=0.0)
+        low = seen[first - 1][0] if first else round(math.expm1(begin))
         high = seen[first][0] if first < len(seen) else _whole(self._strides)
         if first == len(seen) and (high <= low or not self._loss_of_shadow(high) <= epsilon):
             return math.inf

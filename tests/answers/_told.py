@@ -85,7 +85,8 @@ def told(run: icl.engine.Trajectory, skip: tuple[str, ...] = ()) -> dict[str, An
 
 def counted(run: icl.engine.Trajectory) -> dict[str, Any]:
     """Estimates of a run that skips steps, which rounding may move: the other half of `followed`."""
-    return {"error": run.error, "states_error": run.states_error}
+    whole = run.error is not None and run.error.is_integer()
+    return {"error": run.error, "whole": whole, "states_error": run.states_error}
 
 
 def followed(run: icl.engine.Trajectory) -> dict[str, Any]:

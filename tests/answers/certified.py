@@ -222,6 +222,12 @@ if INSTALLED:
                 f"{name} {ball if isinstance(ball, range) else ''} {double} {stated}",
                 lambda proved=proved: [str(proved), proved.interval, proved.error],
             )
+        radii = np.array([arb(0.5, 1e-3), arb(0.25, 1e-9)], dtype=object)
+        for double in (None, np.array([0.5, 0.25]), np.array([0.75, 0.25])):
+            wide = Proved("gradient", radii, "nothing", double)
+            yield f"balls of two sizes {double}", lambda wide=wide: [str(wide), wide.interval, wide.error]
+        one = Proved("loss", arb(0.5, 1e-3), "nothing", 0.5)
+        yield "a wide ball", lambda: [str(one), one.interval, one.error]
         both = Certificate([Proved("one", range(1), "a"), Proved("two", arb(0.5), "b")])
         yield "both", lambda: [str(both), repr(both), both.named("two").basis, both.to_dict()]
         yield "none", lambda: both.named("three")

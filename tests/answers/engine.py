@@ -166,6 +166,9 @@ def methods() -> Asked:
             yield f"{method}, {name}, beyond", Call(partial(_beyond, run, 3 * 10**6 + 1), 1e-6)
     yield "columns", Call(lambda: followed(icl.descend(Columns(), 0.05, epsilon=0.02, method="fast")), 1e-6)
     yield "columns, errors", Call(lambda: counted(icl.descend(Columns(), 0.05, epsilon=0.02, method="fast")), 0.5)
+    for tolerance in (1e-2, 0.1):
+        loose = partial(icl.descend, Slope(), 0.05, epsilon=1e-3, method="fast", tolerance=tolerance)
+        yield f"tolerance {tolerance}, errors", Call(lambda run=loose: counted(run()), 0.5)
     for tolerance in (1e-4, 1e-9):
         run = partial(icl.descend, Slope(), 0.05, epsilon=1e-3, method="fast", tolerance=tolerance)
         yield f"tolerance {tolerance}", Call(lambda run=run: followed(run()), 1e-3 if tolerance > 1e-5 else 1e-6)

@@ -599,6 +599,7 @@ def made() -> Asked:
     yield "toy", lambda: _problem(toy())
     yield "toy, run", lambda: _run(toy())
     yield "toy, ngd", lambda: _run(toy(rule="ngd", eta=0.05))
+    yield "toy, flow", Call(lambda: _run(toy(method="flow", eta=1e-3)), 1e-5)
     yield "toy, object", lambda: [toy(bowl=3.5j).plain(), toy(steepness=5).plain(), toy().plain()]
     yield "toy, callback", lambda: _seen(toy(eta=0.02))
     yield "endless", lambda: _run(Endless(eta=0.3, scale=2.0, max_steps=4))

@@ -356,6 +356,9 @@ def curves() -> Asked:
     yield "faster", partial(_compared, lambda run: [run.at(int(1.5 * t)).loss for t in every], errors=1e-3)
     yield "slower", partial(_compared, lambda run: [run.at(int(t / 3)).loss for t in every], errors=1e-3)
     yield "twice", partial(_compared, lambda run: 2.0 * run.loss, lambda run: run.t, errors=0.01)
+    for factor in (1.5, 1.94, 1.97, 2.03, 2.07):
+        name = f"{factor} times"
+        yield name, partial(_compared, lambda run, f=factor: f * run.loss, lambda run: run.t, errors=1e-4)
     yield "twice, faster", partial(_compared, lambda run: [2 * run.at(2 * int(t)).loss for t in every], errors=1e-3)
     for scale in (0.5, 1.0, 2.0, 0.0, -1.0):
         yield (

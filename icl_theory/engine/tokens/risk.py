@@ -203,9 +203,10 @@ class TokenRisk(Risk):
     def _factors(self, U: int, Q: int, small: float = 1e-12) -> Array:
         """Errors of all nodes, (Q, U, D), from their second moments."""
         second = np.asarray(self.second, dtype=np.float64)
+        given = second.shape
         second = second if second.ndim == 3 else second[:, :, None] if second.ndim == 2 else second
         if second.shape not in ((U, U, 1), (U, U, Q)) or not np.isfinite(second).all():
-            raise refuse("second", np.shape(self.second), f"finite and of shape ({U}, {U}) or ({U}, {U}, {Q})")
+            raise refuse("second", given, f"finite and of shape ({U}, {U}) or ({U}, {U}, {Q})")
         values, vectors = np.linalg.eigh(second.transpose(2, 0, 1))
         largest = np.maximum(values[:, -1:], 0.0)
         symmetric = np.allclose(second, second.transpose(1, 0, 2), rtol=1e-12, atol=1e-12 * float(largest.max()))
