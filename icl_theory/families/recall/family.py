@@ -138,7 +138,7 @@ class Recall(Family):
         task = given.get("task")
         if not isinstance(task, RecallTask):
             return given
-        for name in {*PARTS} & given.keys():
+        for name in (part for part in PARTS if part in given):
             raise ValueError(f"{name} = {given[name]!r}: a task carries its own {name}; give one of the two")
         if task.parts is None or task.parts["counts"] is not None:  # words of its own, or laws, not numbers
             return {**given, **task.numbers}
