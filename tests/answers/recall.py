@@ -635,6 +635,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "max_steps": 60,
     },
     "overshoots": {**SMALL, "probs": [0.7, 0.3], "eta": 4.0, "max_steps": 60},
+    "fast, alike": {"counts": 1, "eta": 5.0},
     "few steps": {**SMALL, "max_steps": 3},
     "task": {
         "task": RecallTask(10, [4, 1], [0, 7, 8], H=8, noise_word=5, counts=[Counts.fixed(2), Counts.fixed(1)])
