@@ -635,6 +635,8 @@ RUNS: dict[str, dict[str, Any]] = {
         "max_steps": 60,
     },
     "overshoots": {**SMALL, "probs": [0.7, 0.3], "eta": 4.0, "max_steps": 60},
+    "fast, alike": {"counts": 1, "eta": 5.0},
+    "largest steps": {**SMALL, "alpha": 0.2, "eta": 14.0, "gamma": "trained", "above": 0.05, "max_steps": 20},
     "few steps": {**SMALL, "max_steps": 3},
     "task": {
         "task": RecallTask(10, [4, 1], [0, 7, 8], H=8, noise_word=5, counts=[Counts.fixed(2), Counts.fixed(1)])
@@ -701,6 +703,12 @@ def families() -> Asked:
                 "eta auto": {"eta": "auto"},
             }.items()
         }
+    )
+    yield (
+        "family of a task",
+        lambda: [
+            (one.V, one.H, one.alpha, one.counts) for one in (Recall(task=RecallTask(9, 2, 3, alpha=0.1, H=8)),)
+        ],
     )
     yield from refused(
         {"task": partial(simulate, task=3), "family, task and V": lambda: Recall(task=TASKS["plain"], V=12)}

@@ -63,6 +63,15 @@ def test_a_part_beside_a_task_is_refused_wherever_both_are_given(name: str) -> N
             made()
 
 
+def test_of_several_parts_beside_a_task_the_first_is_named() -> None:
+    """The sentence does not depend on the order in which a set holds its words."""
+    task = icl.recall.RecallTask(12, 3, 4, H=17)
+    for last in range(1, len(PARTS)):
+        given = dict(list(PARTS.items())[-last - 1 :][::-1])
+        with pytest.raises(ValueError, match=f"^{list(given)[-1]} = "):
+            icl.sweep(icl.Recall, task=task, progress=False, **given)  # type: ignore[arg-type]
+
+
 def test_steps_grow_like_the_root_of_the_number_of_triggers() -> None:
     found = icl.sweep(icl.Recall, eta=0.01, triggers=[4, 16, 64], V=200, counts=1, progress=False)
     np.testing.assert_allclose(found.exponent_triggers, 0.5, atol=1e-3)

@@ -133,7 +133,7 @@ class Recall(Family):
         task = given.get("task")
         if not isinstance(task, RecallTask):
             return given
-        for name in filter(given.__contains__, PARTS):
+        for name in (part for part in PARTS if part in given):
             raise ValueError(f"{name} = {given[name]!r}: a task carries its own {name}; give one of the two")
         if task.parts is None or task.parts["counts"] is not None:  # words of its own, or laws, not numbers
             return {**given, **task.numbers}
