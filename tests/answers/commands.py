@@ -343,6 +343,8 @@ def pages() -> Asked:
             "compare run.npz a.csv",
             "compare run.npz b.csv",
             "compare run.npz b.csv --scale 2",
+            "compare run.npz b.csv --scale 0",
+            "compare run.npz b.csv --scale -1",
             "compare run.npz b.csv --plot c.png",
             "compare none.npz a.csv",
             "compare run.npz none.csv",

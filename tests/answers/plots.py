@@ -176,8 +176,14 @@ def of_curves() -> Asked:
     }  # fmt: skip
     for name, panel in kinds.items():
         yield f"panel {name}", plotted(lambda panel=panel: panels.draw_panels([panel]))
-    ends = [Curve(f"to {end}", np.array([0.0, end]), np.array([1.0, 1.0 + end])) for end in (0.5, 0.7, 0.8, 0.84, 0.86, 1.0)]
-    yield "ends before the axes do", plotted(lambda: panels.draw_panels([Panel(ends, "x", "y", scales=("linear", "linear"))]))
+    ends = [
+        Curve(f"to {end}", np.array([0.0, end]), np.array([1.0, 1.0 + end]))
+        for end in (0.5, 0.7, 0.8, 0.84, 0.86, 1.0)
+    ]
+    yield (
+        "ends before the axes do",
+        plotted(lambda: panels.draw_panels([Panel(ends, "x", "y", scales=("linear", "linear"))])),
+    )
     yield "panels in rows", plotted(lambda: panels.draw_panels([*kinds.values()][:5], 2, (2.5, 3.0)))
     yield (
         "panels in a row",
