@@ -309,19 +309,6 @@ def of_style() -> Asked:
         ),
     )
     yield "sizes", lambda: [style.new_figure(2.5, 1.25, returned=each).get_size_inches() for each in (True, False)]
-    yield (
-        "styled",
-        lambda: (
-            (
-                lambda mpl: [
-                    style.styled({"font.size": 4.0}).__enter__(),
-                    mpl.rcParams["font.size"],
-                    mpl.rcdefaults(),
-                ]
-            )(__import__("matplotlib"))
-            and None
-        ),
-    )
 
 
 def _recipe(steps: int = 3, rates: tuple[float, float] = (0.0, 2.0), many: tuple[float, ...] = (1.0, 2.0)) -> Any:

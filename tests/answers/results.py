@@ -48,7 +48,9 @@ def numbers_in_words() -> Asked:
         "number",
         lambda: [[numbers.number(each), numbers.number(each, 2), numbers.number(each, 12)] for each in values],
     )
-    several = ([1.23456, 2.0], [0.00012345, 7.0], 
+    several = (
+        [1.23456, 2.0],
+        [0.00012345, 7.0],
         [1.0, 1.00001],
         [1, 2.0, "a"],
         [0.1, 0.1],
@@ -340,7 +342,9 @@ def notebooks() -> Asked:
         "a <b>": [1, 2.5, math.nan],
         "words": ["x & y", "a word that is longer than that", ""],
         "small": ["u", "v", None],
-        "sixteen": ["exactly sixteen.", "a", "b"], "seventeen": ["exactly seventeen", "a", "b"], "whole": [10000, -1, 3],
+        "sixteen": ["exactly sixteen.", "a", "b"],
+        "seventeen": ["exactly seventeen", "a", "b"],
+        "whole": [10000, -1, 3],
         "yes": [True, False, True],
         "bad": ["\x00a", "\ud800", "\x7f"],
     }
