@@ -343,6 +343,8 @@ def pages() -> Asked:
             "compare run.npz a.csv",
             "compare run.npz b.csv",
             "compare run.npz b.csv --scale 2",
+            "compare run.npz b.csv --scale 0",
+            "compare run.npz b.csv --scale -1",
             "compare run.npz b.csv --plot c.png",
             "compare none.npz a.csv",
             "compare run.npz none.csv",
@@ -478,6 +480,12 @@ def helps() -> Asked:
         "2,",
         "",
         "1:2:lin:10000001",
+        "1:0:log:3",
+        "-1:1:log:3",
+        "1:-2:lin:3",
+        "2:2:log:2",
+        "1:2:lin:2",
+        "1:2:lin:1",
     )
     for name in ("width", "count", "shape", "sizes", "share", "tilt", "weights", "eta", "max_steps", "L"):
         yield f"values of {name}", partial(lambda name: {text: _parsed(known[name], text) for text in texts}, name)

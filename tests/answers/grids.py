@@ -771,7 +771,18 @@ def sweeps() -> Asked:
         "identity",
         lambda: [
             sweep._identity(each)
-            for each in (True, 3, "a", 2.5, [1, (2.0, "b")], Plain, math.floor, math.inf, None)
+            for each in (
+                True,
+                3,
+                "a",
+                2.5,
+                [1, (2.0, "b")],
+                Plain,
+                math.floor,
+                math.inf,
+                None,
+                np.array([1.0, 2.5]),
+            )
         ],
     )
     models = (

@@ -176,6 +176,14 @@ def of_curves() -> Asked:
     }  # fmt: skip
     for name, panel in kinds.items():
         yield f"panel {name}", plotted(lambda panel=panel: panels.draw_panels([panel]))
+    ends = [
+        Curve(f"to {end}", np.array([0.0, end]), np.array([1.0, 1.0 + end]))
+        for end in (0.5, 0.7, 0.8, 0.84, 0.86, 1.0)
+    ]
+    yield (
+        "ends before the axes do",
+        plotted(lambda: panels.draw_panels([Panel(ends, "x", "y", scales=("linear", "linear"))])),
+    )
     yield "panels in rows", plotted(lambda: panels.draw_panels([*kinds.values()][:5], 2, (2.5, 3.0)))
     yield (
         "panels in a row",
@@ -219,7 +227,7 @@ def of_curves() -> Asked:
         ],
     )
 
-    def ends(*given: tuple[float, str, str], height: float = 2.4, **more: Any) -> Any:
+    def at_ends(*given: tuple[float, str, str], height: float = 2.4, **more: Any) -> Any:
         ax = _axes(xlim=(1, 10), ylim=(0.1, 10.0), yscale="log")
         panels.label_ends(ax, [*given], height, **more)
         return drawing(ax)["axes"][0]["words"]
@@ -232,7 +240,7 @@ def of_curves() -> Asked:
         (0.01, "e", "#555555"),
         (9.0, "f", "#666666"),
     ]
-    yield "ends", lambda: [ends(*rows), ends(*rows, height=5.0, spacing=20.0), ends(*rows[:1]), ends()]
+    yield "ends", lambda: [at_ends(*rows), at_ends(*rows, height=5.0, spacing=20.0), at_ends(*rows[:1]), at_ends()]
 
 
 def of_style() -> Asked:
@@ -301,19 +309,6 @@ def of_style() -> Asked:
         ),
     )
     yield "sizes", lambda: [style.new_figure(2.5, 1.25, returned=each).get_size_inches() for each in (True, False)]
-    yield (
-        "styled",
-        lambda: (
-            (
-                lambda mpl: [
-                    style.styled({"font.size": 4.0}).__enter__(),
-                    mpl.rcParams["font.size"],
-                    mpl.rcdefaults(),
-                ]
-            )(__import__("matplotlib"))
-            and None
-        ),
-    )
 
 
 def _recipe(steps: int = 3, rates: tuple[float, float] = (0.0, 2.0), many: tuple[float, ...] = (1.0, 2.0)) -> Any:

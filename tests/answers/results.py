@@ -49,6 +49,8 @@ def numbers_in_words() -> Asked:
         lambda: [[numbers.number(each), numbers.number(each, 2), numbers.number(each, 12)] for each in values],
     )
     several = (
+        [1.23456, 2.0],
+        [0.00012345, 7.0],
         [1.0, 1.00001],
         [1, 2.0, "a"],
         [0.1, 0.1],
@@ -307,7 +309,7 @@ def changes() -> Asked:
         )
         return transitions.predicted_transition(found, "x", "edge")
 
-    cases = {"inside": ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0], 3.0), "at a point": ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0], 2.0), "beyond, a power": ([1.0, 2.0, 4.0], [1.0, 4.0, 16.0], 100.0), "before": ([1.0, 2.0, 4.0], [1.0, 4.0, 16.0], 0.01), "beyond, no power": ([1.0, 2.0, 4.0], [1.0, 2.0, 9.0], 100.0), "level": ([1.0, 2.0, 4.0], [1.0, 1.0, 1.0], 2.0), "unsorted": ([4.0, 1.0, 2.0], [4.0, 1.0, 2.0], 3.0), "missing": ([1.0, 2.0, 4.0], [1.0, math.nan, 4.0], 3.0), "one": ([1.0], [1.0], 1.0), "varied": ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0], [1.5, 1.5, 6.0]), "twice": ([1.0, 2.0, 4.0], [1.0, 5.0, 1.0], 3.0)}  # fmt: skip
+    cases = {"inside": ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0], 3.0), "at a point": ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0], 2.0), "beyond, a power": ([1.0, 2.0, 4.0], [1.0, 4.0, 16.0], 100.0), "before": ([1.0, 2.0, 4.0], [1.0, 4.0, 16.0], 0.01), "beyond, nearly a power": ([1.0, 2.0, 4.0], [1.0, 2.0, 4.06], 100.0), "beyond, a power to rounding": ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0 + 1e-7], 100.0), "beyond, no power": ([1.0, 2.0, 4.0], [1.0, 2.0, 9.0], 100.0), "level": ([1.0, 2.0, 4.0], [1.0, 1.0, 1.0], 2.0), "unsorted": ([4.0, 1.0, 2.0], [4.0, 1.0, 2.0], 3.0), "missing": ([1.0, 2.0, 4.0], [1.0, math.nan, 4.0], 3.0), "one": ([1.0], [1.0], 1.0), "varied": ([1.0, 2.0, 4.0], [1.0, 2.0, 4.0], [1.5, 1.5, 6.0]), "twice": ([1.0, 2.0, 4.0], [1.0, 5.0, 1.0], 3.0)}  # fmt: skip
     yield "predicted", lambda: {name: crossing(*case) for name, case in cases.items()}
     rows = (
         {"measured": 1.23456, "error": 0.0123, "predicted": 1.3, "onset": 2.0, "none": math.nan},
@@ -340,6 +342,8 @@ def notebooks() -> Asked:
         "a <b>": [1, 2.5, math.nan],
         "words": ["x & y", "a word that is longer than that", ""],
         "small": ["u", "v", None],
+        "sixteen": ["exactly sixteen.", "a", "b"],
+        "seventeen": ["exactly seventeen", "a", "b"],
         "whole": [10000, -1, 3],
         "yes": [True, False, True],
         "bad": ["\x00a", "\ud800", "\x7f"],
@@ -404,6 +408,13 @@ def _reported(make: Callable[[], Any], **given: Any) -> list[str]:
 
     with patch("icl_theory.results.report.picture", named):
         return _plain(report.html_report(make(), **given), True)
+
+
+def _problems() -> Any:
+    """Return what a report says of more points that fail or miss their targets than it has room for."""
+    rates = np.linspace(0.01, 0.02, 13)
+    found = icl.sweep(Bowl, eta=rates, width=[1.0, 3.0], max_steps=5, **swept.QUIET)
+    return [report._problems(found, {"failed": many, "not reached": 13}).split("\n") for many in (0, 13)]
 
 
 def reports() -> Asked:
@@ -510,6 +521,7 @@ def reports() -> Asked:
         with patch("icl_theory.results.report.check_bounds", side_effect=TypeError("no\nstatements")):
             return report._statements(run)
 
+    yield "problems", _problems
     yield "statements that fail", broken
 
     def shown(**given: Any) -> Any:
