@@ -211,8 +211,9 @@ def near(one: str, other: str) -> bool:
     digits, _, power = other.lower().partition("e")
     places = len(digits.partition(".")[2])
     last = 10.0 ** (int(power or 0) - places)
+    alike = len(one.lower().partition("e")[0].partition(".")[2]) == places
     many = len(digits.replace(".", "").lstrip("+-0")) >= 3 and "." in digits
-    return many and abs(float(one) - float(other)) <= 1.01 * last
+    return alike and many and abs(float(one) - float(other)) <= 1.01 * last
 
 
 def read(module: str) -> dict[str, Any]:

@@ -178,11 +178,6 @@ if INSTALLED:
                 yield f"phase one {K}", partial(_within, closed.phase_one_lies_between, K, arb(0.01))
                 for s in (0.3, 0.01):
                     yield f"steps {K} {s}", lambda K=K, s=s: [*_within(closed.steps_to, K, c, arb(s))]
-                for epsilon in (0.5, 1e-4):
-                    yield (
-                        f"steps to a loss {K} {epsilon}",
-                        lambda K=K, epsilon=epsilon: [*_within(closed.steps_to_loss, K, c, arb(1.3), epsilon)],
-                    )
             yield "deficit of attention", partial(_middle, closed.deficit, 9, 2)
             for N, noise in ((1, 0.3), (4, 0.0), (6, 0.4)):
                 yield f"least loss {N} {noise}", partial(_middle, closed.least_loss, 5, arb(1.3), N, noise)

@@ -16,7 +16,7 @@ from icl_theory.families.regression.batches import finite_prompts, infinite_prom
 from icl_theory.families.regression.family import COLUMNS, LAWS, Regression
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import query_phases, run_phases
-from icl_theory.families.regression.risks import exchangeable, gaussian, population, prompts, stability, symmetric
+from icl_theory.families.regression.risks import exchangeable, gaussian, prompts, stability, symmetric
 from icl_theory.families.regression.risks.error_form import ErrorForm
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.families.regression.risks.gaussian import FiniteGaussianRisk, GaussianRisk, QuadraticLaw
@@ -827,7 +827,3 @@ def pullbacks() -> Asked:
         Call(lambda: seen(factored, np.asarray(factored.initial), np.asarray(factored.initial)), rtol=1e-7),
     )
     yield "facts", lambda: sorted(facts(made({"K": 3, "epsilon": 0.1})))
-    yield (
-        "cancelling",
-        lambda: population._cancelling(np.array([1e-5, 0.5, 1e-5]), np.full((2, 3), 1e-3), np.ones(3)),
-    )

@@ -45,12 +45,6 @@ def bounds() -> Asked:
     yield "phase one of one", lambda: [certified.phase_one_bounds(K, 0.3) for K in (2, 3, 7)]
     yield "after phase one", partial(certified.after_phase_one, K, np.array([0.1, 3.0, 0.02, 7.0]), 1e-3)
     yield "after phase one of one", partial(certified.after_phase_one, 7, 0.5, 2e-4)
-    yield (
-        "flow between",
-        np.errstate(divide="ignore")(
-            lambda: certified.flow_between(np.array([0.0, 1.0]), np.array([3.0, 800.0]), 9.0)
-        ),
-    )
     risk = PopulationRisk(uneven(), tasks.Linear(1.4))
     yield "step rate", lambda: [certified.step_rate(risk, eta) for eta in (0.1, 3.0, 1e3)]
     yield (

@@ -101,7 +101,6 @@ def kinds() -> Asked:
     for name in ("one kind", "each length", "two kinds, each", "queries", "second moments of queries"):
         risk = _kinds()[name]
         yield f"{name}, sampled", partial(_sample, risk.sampled(6, 3), _at(risk))
-        yield f"{name}, prompts", lambda risk=risk: risk.sampled(3, seed=4).prompts(2)
     for name, made in _wrong_kinds().items():
         yield f"wrong: {name}", made
     risk = _kinds()["one kind"]
@@ -368,7 +367,6 @@ def counted() -> Asked:
                     yield f"{word}, sampled", partial(_sample, risk.sampled(5, 3), at)
     risk = CountRisk(chains, "log", [0.3, 0.7])
     yield "bent", Call(partial(bent, risk, _at(risk)), 1e-6)
-    yield "prompts", lambda: risk.sampled(3, 4).prompts(2)
     yield (
         "many rows",
         lambda: CountRisk(TwoStateCounts(80), "square").loss(
