@@ -30,5 +30,5 @@ def said(answer: Answer) -> list[str]:
 if __name__ == "__main__":
     claims = {claim.name: claim for claim in (row(True) for row in rows())}
     NAMES["rows"] = {name: claims[name].cells() for name in NAMES["rows"]}
-    NAMES["answers"] = {name: said(questions()[name](True)) for name in NAMES["answers"]}
+    NAMES["answers"] = {name: said(questions()[name].answer(True)) for name in NAMES["answers"]}
     FILE.write_text(json.dumps(NAMES, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
