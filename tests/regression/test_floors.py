@@ -14,6 +14,7 @@ from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory.families.regression.phases import query_phases, run_phases
+from icl_theory.families.regression.risks import floors
 from icl_theory.families.regression.risks.floors import Levels
 from icl_theory.families.regression.risks.prompts import infima
 from icl_theory.families.regression.theorems.tails import query_constants, resting_loss, tail_limit, tail_limits
@@ -187,3 +188,21 @@ def test_more_features_than_have_their_levels_searched_have_the_floor_of_one_num
     assert single.levels is groups.levels is None
     for risk in (single, groups):
         assert risk.floor() == pytest.approx(expected, rel=1e-6)
+
+
+def test_newtons_method_ends_at_a_minimum_nearby_or_nowhere() -> None:
+    """From starts far out it is thrown further: what it meets there is no minimum of the search before it."""
+    rng, every, ended = np.random.default_rng(5), np.ones(4, dtype=bool), []
+    for far in (0.1, 1.0, 3.0, 6.0) * 12:
+        x, p = rng.normal(size=(4, 2)), rng.dirichlet(np.full(4, 2.0))
+        form = (x - x[0]) @ (x - x[0]).T / 2
+        query = floors.Query(form, np.diagonal(form) + 0.3**2, p, 6, 0.3, 0)
+        start = floors._descended(query, every, ~every, np.zeros(4)) + rng.normal(size=4) * far
+        found = floors._settled(query, every, ~every, start)
+        ended.append(found is not None)
+        if found is not None:
+            seen = query.seen(found, every, ~every)
+            assert np.abs(found - start).max() < 5.0
+            assert np.abs(seen.gradient).max() < 1e-8 * seen.loss
+    assert any(ended)
+    assert not all(ended)
