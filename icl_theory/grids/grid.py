@@ -217,15 +217,9 @@ def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
 
 def once(values: NDArray[Any]) -> NDArray[Any]:
     """Return a column of a tile, (P,), as one value, (1,), where it has the same bits at all points."""
-    first, last = values[:1], values[-1:]  # a column that varies mostly does so at its ends
-    return first if is_same(last, first) and is_same(values, first) else values
-
-
-def is_same(part: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two arrays have the same bits where they are broadcast."""
-    if part.dtype.kind == "f":
-        return bool((part.view(np.int64) == other.view(np.int64)).all())
-    return bool((part == other).all())
+    bits = values.view(np.int64) if values.dtype.kind == "f" else values
+    # a column that varies mostly does so at its ends
+    return values[:1] if bits[-1] == bits[0] and (bits == bits[0]).all() else values
 
 
 def bytes_of(columns: Iterable[Column], size: int) -> float:

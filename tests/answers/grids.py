@@ -114,13 +114,6 @@ def columns() -> Asked:
         [5.0],
     ):
         yield f"once {given}", partial(lambda given: grid.once(np.array(given)), given)
-    yield (
-        "is_same",
-        lambda: [
-            grid.is_same(np.array(a), np.array(b))
-            for a, b in (([1.0], [1.0]), ([0.0], [-0.0]), ([1], [2]), (["x", "x"], ["x"]), (["x", "y"], ["x"]))
-        ],
-    )
     yield "bytes_of", lambda: [grid.bytes_of(COLUMNS, 10), grid.bytes_of((), 1)]
     with_free = partial(patch, "icl_theory.grids.grid.free")
 
