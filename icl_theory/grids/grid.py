@@ -160,10 +160,6 @@ class Grid:
         each = zip(places, self.tile, self.shape, strict=True)
         return tuple(slice(int(i) * part, min((int(i) + 1) * part, length)) for i, part, length in each)
 
-    def lengths(self, chunk: int) -> tuple[int, ...]:
-        """Return how long a tile is along each axis."""
-        return tuple(part.stop - part.start for part in self.region(chunk))
-
     def where(self, chunk: int) -> NDArray[np.int64]:
         """Return the flat indices of the points of a tile, (P,), in C order within it."""
         index = np.zeros((), dtype=np.int64)
@@ -176,10 +172,11 @@ class Grid:
         places = np.unravel_index(index, self.shape)
         return {axis.name: axis.plain[i] for axis, i in zip(self.axes, places, strict=True)}
 
-    def points_of(self, chunk: int) -> dict[str, NDArray[Any]]:
-        """Return the parameters of the points of a tile, in C order within it."""
+    def points_of(self, chunk: int, plain: bool = True) -> dict[str, NDArray[Any]]:
+        """Return the parameters of the points of a tile, in C order; if not ``plain`` whole ones are int64."""
         each = zip(self.axes, self.region(chunk), strict=True)
-        values = np.meshgrid(*(axis.plain[part] for axis, part in each), indexing="ij", copy=False)
+        parts = [(axis.plain if plain else axis.values)[part] for axis, part in each]
+        values = np.meshgrid(*parts, indexing="ij", copy=False)
         return {axis.name: value.ravel() for axis, value in zip(self.axes, values, strict=True)}
 
 
@@ -249,10 +246,10 @@ class Filled:
 
     def place(self, chunk: int, values: Values) -> None:
         """Put the columns of a tile, (P,) each or as `once` gives them, into their places: all of them or none."""
-        region, lengths = self._grid.region(chunk), self._grid.lengths(chunk)
+        region = self._grid.region(chunk)
         try:
             for name, held in self._held.items():
-                held[region] = as_block(values[name], lengths)
+                held[region] = as_block(values[name], held[region].shape)
         except KeyboardInterrupt:
             for column in self._columns:
                 self._held[column.name][region] = empty(column)

@@ -33,8 +33,6 @@ class FamilyModel:
         left = np.flatnonzero(np.isnan(values["loss"]))
         if left.size:
             simulated = self.one_by_one({name: value[left] for name, value in points.items()})
-            if left.size == len(values["loss"]):
-                return simulated
             values = {name: np.array(column) for name, column in values.items()}
             for name, column in values.items():
                 column[left] = simulated[name]

@@ -72,14 +72,15 @@ class Store:
         """Keep a chunk: columns as `once` gives them."""
         from pyarrow.parquet import write_table
 
-        columns = self._axes(chunk) | {column.name: values[column.name] for column in self.manifest.columns}
+        grid = self.manifest.grid
+        columns = {name: once(each) for name, each in grid.points_of(chunk, plain=False).items()}
+        columns |= {column.name: values[column.name] for column in self.manifest.columns}
         few = [name for name, column in columns.items() if column.size == 1 or column.dtype.kind in "UO"]
         passing = self.path / f"{PASSING}{uuid.uuid4().hex}"
         with plain_errors(self.path):
             write_table(
-                _table(columns, int(self.manifest.grid.sizes[chunk])), passing, compression="none",
-                use_dictionary=few, write_statistics=False, store_schema=False,
-                write_batch_size=self.manifest.grid.chunk,
+                _table(columns, int(grid.sizes[chunk])), passing, compression="none",
+                use_dictionary=few, write_statistics=False, store_schema=False, write_batch_size=grid.chunk,
             )  # fmt: skip
             with open(passing, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 name = self._name(chunk, content)
@@ -120,12 +121,6 @@ class Store:
         size, checksum = b"%08x" % len(content), b"%08x" % zlib.crc32(content)
         bound = digest(self.manifest.digest.encode(), b"%d" % chunk, size, checksum)
         return f"part-{chunk:06d}-{size.decode()}-{bound}.parquet"
-
-    def _axes(self, chunk: int) -> Values:
-        grid = self.manifest.grid
-        values = (axis.values[part] for axis, part in zip(grid.axes, grid.region(chunk), strict=True))
-        found = np.meshgrid(*values, indexing="ij", copy=False)
-        return {axis.name: once(each.ravel()) for axis, each in zip(grid.axes, found, strict=True)}
 
 
 def _table(columns: Values, count: int) -> pyarrow.Table:
@@ -323,7 +318,7 @@ class _Reader:
         grid, swept = store.manifest.grid, iter(block_id)
         place = [next(swept) if axis.swept else 0 for axis in grid.axes]
         chunk = int(np.ravel_multi_index(place, grid.tiles)) if place else 0
-        lengths = grid.of_swept(grid.lengths(chunk))
+        lengths = tuple(part.stop - part.start for part in grid.of_swept(grid.region(chunk)))
         if store.done[chunk]:
             return store.read(chunk, [self.column])[self.column.name].reshape(lengths)
         return np.full(lengths, empty(self.column), dtype=self.column.dtype)

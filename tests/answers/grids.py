@@ -46,7 +46,6 @@ def _all(made: Grid) -> dict[str, Any]:
         "grid": made,
         "sizes": made.sizes,
         "regions": [str(made.region(chunk)) for chunk in range(made.chunks)],
-        "lengths": [made.lengths(chunk) for chunk in range(made.chunks)],
         "where": [made.where(chunk) for chunk in range(made.chunks)],
         "of_swept": made.of_swept(made.shape),
         "points": made.points(np.array([0, made.size // 2, made.size - 1])),
