@@ -189,10 +189,10 @@ def existing(path: str | os.PathLike[str]) -> Store:
     folder = checked_path(path, "store")
     check_installed("pyarrow")
     with plain_errors(folder):
-        content = _content(folder, MANIFEST, LARGEST)
-    if content is None:
+        found = _manifest(folder)
+    if found is None:
         raise _no_store(folder, "a store made by a sweep")
-    return Store(folder, *_parsed(folder, content))
+    return Store(folder, *found)
 
 
 def check_installed(*libraries: str, extra: str = "parquet") -> None:
@@ -220,23 +220,25 @@ def plain_errors(path: Path) -> Iterator[None]:
         raise said from None
 
 
-def _parsed(folder: Path, content: bytes) -> tuple[Manifest, list[str]]:
+def _manifest(folder: Path) -> tuple[Manifest, list[str]] | None:
+    """Return what the JSON file of a store says, None if there is none."""
+    content = _content(folder, MANIFEST, LARGEST)
     try:
-        return parsed(content)
+        return None if content is None else parsed(content)
     except ValueError as error:
         raise damaged(folder, MANIFEST, str(error)) from None
 
 
 def _commands_of(folder: Path, wanted: Manifest) -> list[str] | None:
     """Return the commands of a store, None if it is to be made; refuse another sweep, or something else."""
-    content = _content(folder, MANIFEST, LARGEST)
-    if content is None:
+    found = _manifest(folder)
+    if found is None:
         if folder.is_dir() and not all(name.startswith((LOCK, PASSING)) for name in os.listdir(folder)):
             raise _no_store(folder, "a store made by a sweep, or an empty folder to make one in")
         return None
-    found, commands = _parsed(folder, content)
-    if found.facts != wanted.facts:
-        named = difference(found.facts, wanted.facts)
+    manifest, commands = found
+    if manifest.facts != wanted.facts:
+        named = difference(manifest.facts, wanted.facts)
         raise refuse("store", str(folder), f"one made by the same call: {named}")
     return commands
 
