@@ -19,7 +19,7 @@ import stat
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -309,21 +309,16 @@ def _content(folder: Path, name: str, most: int) -> bytes | None:
         return file.read(found.st_size)
 
 
-class _Reader:
-    """Reads chunks of one column; it goes to other processes as the path of its store, which each of them opens."""
-
-    def __init__(self, path: str, column: Column, opening: str) -> None:
-        self.path, self.column, self.opening = path, column, opening
-
-    def __call__(self, block_id: tuple[int, ...]) -> NDArray[Any]:
-        store = _opened_once(self.path, self.opening)
-        grid, swept = store.manifest.grid, iter(block_id)
-        place = [next(swept) if axis.swept else 0 for axis in grid.axes]
-        chunk = int(np.ravel_multi_index(place, grid.tiles)) if place else 0
-        lengths = tuple(part.stop - part.start for part in grid.of_swept(grid.region(chunk)))
-        if store.done[chunk]:
-            return store.read(chunk, [self.column])[self.column.name].reshape(lengths)
-        return np.full(lengths, empty(self.column), dtype=self.column.dtype)
+def _block(path: str, column: Column, opening: str, block_id: tuple[int, ...]) -> NDArray[Any]:
+    """Return a chunk of one column; other processes get the path of the store, which each of them opens."""
+    store = _opened_once(path, opening)
+    grid, swept = store.manifest.grid, iter(block_id)
+    place = [next(swept) if axis.swept else 0 for axis in grid.axes]
+    chunk = int(np.ravel_multi_index(place, grid.tiles)) if place else 0
+    lengths = tuple(part.stop - part.start for part in grid.of_swept(grid.region(chunk)))
+    if store.done[chunk]:
+        return store.read(chunk, [column])[column.name].reshape(lengths)
+    return np.full(lengths, empty(column), dtype=column.dtype)
 
 
 @lru_cache(maxsize=4)
@@ -342,6 +337,6 @@ def lazy_values(path: str | os.PathLike[str], grid: Grid, columns: tuple[Column,
     found = {}
     for column in (*columns, STATUS, MESSAGE):
         empty = np.empty((0,) * len(chunks), dtype=column.dtype)
-        reader = _Reader(os.path.abspath(path), column, opening)
-        found[column.name] = reading(reader, chunks=chunks, dtype=empty.dtype, meta=empty)
+        block = partial(_block, os.path.abspath(path), column, opening)
+        found[column.name] = reading(block, chunks=chunks, dtype=empty.dtype, meta=empty)
     return found
