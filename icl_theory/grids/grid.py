@@ -162,10 +162,7 @@ class Grid:
 
     def where(self, chunk: int) -> NDArray[np.int64]:
         """Return the flat indices of the points of a tile, (P,), in C order within it."""
-        index = np.zeros((), dtype=np.int64)
-        for part, length in zip(self.region(chunk), self.shape, strict=True):
-            index = index[..., None] * length + np.arange(part.start, part.stop)
-        return index.ravel()
+        return np.ravel_multi_index(np.ogrid[self.region(chunk)], self.shape).ravel()
 
     def points(self, index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return the parameters of some points, by name: words, or numbers as float64."""
@@ -191,8 +188,7 @@ def _most_chunks(axes: tuple[Axis, ...], most: int = 2**17) -> int:
 def blank(columns: tuple[Column, ...], size: int) -> Values:
     """Return columns without values, status and message among them."""
     check_fits("points", size, bytes_of(columns, size))
-    every = (*columns, STATUS, MESSAGE)
-    return {column.name: np.full(size, FILL[column.dtype[0]], dtype=column.dtype) for column in every}
+    return {name: values.copy() for name, values in uniform(columns, size, {}).items()}
 
 
 def empty(column: Column) -> Any:
@@ -201,10 +197,10 @@ def empty(column: Column) -> Any:
 
 
 def uniform(columns: tuple[Column, ...], size: int, values: Mapping[str, Any]) -> Values:
-    """Return columns that have one value at all points, or none, status and message among them: read-only."""
+    """Return columns of values, one for all points or one each, or of none where none are given: read-only."""
     every = (*columns, STATUS, MESSAGE)
     each = ((column, values.get(column.name, FILL[column.dtype[0]])) for column in every)
-    return {column.name: np.broadcast_to(np.array(value, dtype=column.dtype), size) for column, value in each}
+    return {column.name: np.broadcast_to(np.asarray(value, dtype=column.dtype), size) for column, value in each}
 
 
 def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:

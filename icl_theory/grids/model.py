@@ -43,11 +43,7 @@ class FamilyModel:
         size = len(next(iter(points.values())))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
             found = self.family.batched(points, {**self.common, **common}) or {}
-        values = uniform(self.columns, size, {STATUS.name: REACHED})
-        for column in self.columns:
-            if column.name in found:
-                value = np.asarray(found[column.name], dtype=column.dtype)
-                values[column.name] = np.broadcast_to(value, size)
+        values = uniform(self.columns, size, {**found, STATUS.name: REACHED, MESSAGE.name: ""})
         missed = (values["steps"] < 0) & ~np.isnan(values["loss"])
         if missed.any():
             values[STATUS.name] = np.where(missed, NOT_REACHED, REACHED).astype(STATUS.dtype)

@@ -780,7 +780,7 @@ def sweeps() -> Asked:
     models = (
         model.FamilyModel(Bowl, {"made": 3}),
         model.FamilyModel(Bowl, {"a": 1, "made": _unnamed()}),
-        _unnamed(),
+        model.FamilyModel(type("Local", (Bowl,), {}), {"a": 1}),
     )
     yield (
         "picklable",
