@@ -22,7 +22,7 @@ for module in pkgutil.walk_packages(icl_theory.__path__, "icl_theory."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 
-progress.DISPLAY._delay = 3600.0  # what a test prints does not depend on how long it takes
+progress.DISPLAY.delay = 3600.0  # what a test prints does not depend on how long it takes
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored where tests are run in the background
 

@@ -127,7 +127,16 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
                 return 0
             with contextlib.nullcontext() if dask is None else cluster(dask) as executor:
                 dataset = run_with(*made, executor=executor, workers=workers, store=store, command=context.obj)
-            return _show(dataset, files, over, store, as_json)
+            status = _show(dataset, files, over, as_json)
+            if not dataset.attrs["interrupted"]:
+                return status
+            how = "the same command continues from there"
+            if store is None:
+                how = "with --store the same command could continue"
+            size = dataset["status"].size
+            done = size - count(dataset, PENDING)
+            print(f"icl-theory: interrupted after {done} of {size} points; {how}", file=sys.stderr)
+            return 130
 
     sweep.__doc__ = (
         f"Simulate {family.title} over a grid of parameters, and make tables. {SPELLING} Status 3 if points failed."
@@ -143,8 +152,8 @@ def _print_estimate(said: Iterator[str], as_json: bool) -> None:
             print(line, flush=True)
 
 
-def _show(dataset: xarray.Dataset, outputs: Outputs, over: str | None, store: Path | None, as_json: bool) -> int:
-    """Write and print what a sweep has found, and return its exit status."""
+def _show(dataset: xarray.Dataset, outputs: Outputs, over: str | None, as_json: bool = False) -> int:
+    """Write and print what a sweep has found, say why points failed, and return the exit status."""
     size = dataset["status"].size
     done = size - count(dataset, PENDING)
     if done:
@@ -153,16 +162,13 @@ def _show(dataset: xarray.Dataset, outputs: Outputs, over: str | None, store: Pa
         print_json(dataset.to_dict())
     elif done:
         outputs.show(dataset, over, done)
-    status = _report_failures(dataset)
-    if not dataset.attrs["interrupted"]:
-        return status
-    how = (
-        "the same command continues from there"
-        if store is not None
-        else "with --store the same command could continue"
-    )
-    print(f"icl-theory: interrupted after {done} of {size} points; {how}", file=sys.stderr)
-    return 130
+    failures = count(dataset, FAILED)
+    if not failures:
+        return 0
+    message = dataset["message"][next(places_of(dataset["status"] == FAILED))].values.item()
+    whole = f"{failures} of {size} point{'' if size == 1 else 's'}"
+    print(f"icl-theory: {whole} failed; the first: {message}", file=sys.stderr)
+    return 3
 
 
 @partial(with_options, outputs=OUTPUTS)
@@ -179,27 +185,10 @@ def table(
         dataset = load_sweep(store)
         size = dataset["status"].size
         files.check(over, [str(name) for name in dataset.dims], size)
-        pending = count(dataset, PENDING)
-        if pending == size:
-            print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
-            return 0
-        if pending:
-            print(f"icl-theory: {pending} of {size} points are not computed yet", file=sys.stderr)
-        files.write(dataset, over)
-        files.show(dataset, over, size - pending)
-        return _report_failures(dataset)
-
-
-def _report_failures(dataset: xarray.Dataset) -> int:
-    """Say how many points failed and why the first did, and return the exit status."""
-    failures = count(dataset, FAILED)
-    if not failures:
-        return 0
-    message = dataset["message"][next(places_of(dataset["status"] == FAILED))].values.item()
-    size = dataset["status"].size
-    whole = f"{failures} of {size} point{'' if size == 1 else 's'}"
-    print(f"icl-theory: {whole} failed; the first: {message}", file=sys.stderr)
-    return 3
+        if pending := count(dataset, PENDING):
+            few = f"{pending} of {size} points are not computed yet"
+            print(f"icl-theory: {few if pending < size else f'{store} holds no points yet'}", file=sys.stderr)
+        return _show(dataset, files, over)
 
 
 def _print_table(dataset: xarray.Dataset, over: str | None, done: int, most: int = 60) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from icl_theory import families
 from icl_theory._validate import EXACT
 from icl_theory._version import __version__
-from icl_theory.families import Panel, asked, left_out
+from icl_theory.families import asked, left_out
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Fraction, Number
 from icl_theory.papers.audit import known
@@ -63,7 +63,9 @@ def panels() -> tuple[dict[str, str], list[str]]:
     slots, lines = asked("explorer")
     for name, panel in slots.items():
         with left_out(f"the slot explorer of the family {name}", lines):
-            found[name] = "\n".join(_panel(families.families_known()[name], panel))
+            said = {"family": description(families.families_known()[name]), "constants": panel.constants()}
+            scripts = {script.removesuffix(".js"): _read(panel.folder / script) for script in panel.scripts}
+            found[name] = _modules(name, said, scripts)
     return found, lines
 
 
@@ -76,9 +78,7 @@ def recorded() -> dict[str, str]:
             continue
         family = description(known_here[record["family"]])
         under = {"tab": "More models"} if not found else {"under": next(iter(found))}
-        parts = {"family": family, "record": record | under}
-        modules = [_module(f"{name}/{part}", f"module.exports = {_json(value)};") for part, value in parts.items()]
-        found[name] = "\n".join([*modules, _module(f"{name}/panel", script)])
+        found[name] = _modules(name, {"family": family, "record": record | under}, {"panel": script})
     return found
 
 
@@ -91,12 +91,10 @@ def papers() -> Iterator[dict[str, str]]:
         yield {"short": f"{authors} {paper.year}", "title": paper.title, "place": place, "text": text}
 
 
-def _panel(family: type[Family], panel: Panel) -> Iterator[str]:
-    name = family.name
-    yield _module(f"{name}/family", f"module.exports = {_json(description(family))};")
-    yield _module(f"{name}/constants", f"module.exports = {_json(panel.constants())};")
-    for script in panel.scripts:
-        yield _module(f"{name}/{script.removesuffix('.js')}", _read(panel.folder / script))
+def _modules(name: str, said: dict[str, Any], scripts: dict[str, str]) -> str:
+    """Return the modules of a panel: what is said of it, and scripts."""
+    sources = {part: f"module.exports = {_json(value)};" for part, value in said.items()} | scripts
+    return "\n".join(_module(f"{name}/{part}", source) for part, source in sources.items())
 
 
 def description(family: type[Family]) -> dict[str, Any]:

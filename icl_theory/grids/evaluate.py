@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, blank, once
+from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, once, uniform
 from icl_theory.grids.store import Store
 
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
@@ -184,10 +184,7 @@ def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
 
 def failed(columns: tuple[Column, ...], size: int, error: Exception) -> Values:
     """Return the columns of points that failed with an error."""
-    values = blank(columns, size)
-    values[STATUS.name][:] = FAILED
-    values[MESSAGE.name][:] = one_line(error)
-    return values
+    return uniform(columns, size, {STATUS.name: FAILED, MESSAGE.name: one_line(error)})
 
 
 def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:

@@ -160,26 +160,20 @@ class Grid:
         each = zip(places, self.tile, self.shape, strict=True)
         return tuple(slice(int(i) * part, min((int(i) + 1) * part, length)) for i, part, length in each)
 
-    def lengths(self, chunk: int) -> tuple[int, ...]:
-        """Return how long a tile is along each axis."""
-        return tuple(part.stop - part.start for part in self.region(chunk))
-
     def where(self, chunk: int) -> NDArray[np.int64]:
         """Return the flat indices of the points of a tile, (P,), in C order within it."""
-        index = np.zeros((), dtype=np.int64)
-        for part, length in zip(self.region(chunk), self.shape, strict=True):
-            index = index[..., None] * length + np.arange(part.start, part.stop)
-        return index.ravel()
+        return np.ravel_multi_index(np.ogrid[self.region(chunk)], self.shape).ravel()
 
     def points(self, index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return the parameters of some points, by name: words, or numbers as float64."""
         places = np.unravel_index(index, self.shape)
         return {axis.name: axis.plain[i] for axis, i in zip(self.axes, places, strict=True)}
 
-    def points_of(self, chunk: int) -> dict[str, NDArray[Any]]:
-        """Return the parameters of the points of a tile, in C order within it."""
+    def points_of(self, chunk: int, plain: bool = True) -> dict[str, NDArray[Any]]:
+        """Return the parameters of the points of a tile, in C order; if not ``plain`` whole ones are int64."""
         each = zip(self.axes, self.region(chunk), strict=True)
-        values = np.meshgrid(*(axis.plain[part] for axis, part in each), indexing="ij", copy=False)
+        parts = [(axis.plain if plain else axis.values)[part] for axis, part in each]
+        values = np.meshgrid(*parts, indexing="ij", copy=False)
         return {axis.name: value.ravel() for axis, value in zip(self.axes, values, strict=True)}
 
 
@@ -194,8 +188,7 @@ def _most_chunks(axes: tuple[Axis, ...], most: int = 2**17) -> int:
 def blank(columns: tuple[Column, ...], size: int) -> Values:
     """Return columns without values, status and message among them."""
     check_fits("points", size, bytes_of(columns, size))
-    every = (*columns, STATUS, MESSAGE)
-    return {column.name: np.full(size, FILL[column.dtype[0]], dtype=column.dtype) for column in every}
+    return {name: values.copy() for name, values in uniform(columns, size, {}).items()}
 
 
 def empty(column: Column) -> Any:
@@ -204,10 +197,10 @@ def empty(column: Column) -> Any:
 
 
 def uniform(columns: tuple[Column, ...], size: int, values: Mapping[str, Any]) -> Values:
-    """Return columns that have one value at all points, or none, status and message among them: read-only."""
+    """Return columns of values, one for all points or one each, or of none where none are given: read-only."""
     every = (*columns, STATUS, MESSAGE)
     each = ((column, values.get(column.name, FILL[column.dtype[0]])) for column in every)
-    return {column.name: np.broadcast_to(np.array(value, dtype=column.dtype), size) for column, value in each}
+    return {column.name: np.broadcast_to(np.asarray(value, dtype=column.dtype), size) for column, value in each}
 
 
 def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
@@ -217,15 +210,9 @@ def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
 
 def once(values: NDArray[Any]) -> NDArray[Any]:
     """Return a column of a tile, (P,), as one value, (1,), where it has the same bits at all points."""
-    first, last = values[:1], values[-1:]  # a column that varies mostly does so at its ends
-    return first if is_same(last, first) and is_same(values, first) else values
-
-
-def is_same(part: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Whether two arrays have the same bits where they are broadcast."""
-    if part.dtype.kind == "f":
-        return bool((part.view(np.int64) == other.view(np.int64)).all())
-    return bool((part == other).all())
+    bits = values.view(np.int64) if values.dtype.kind == "f" else values
+    # a column that varies mostly does so at its ends
+    return values[:1] if bits[-1] == bits[0] and (bits == bits[0]).all() else values
 
 
 def bytes_of(columns: Iterable[Column], size: int) -> float:
@@ -255,10 +242,10 @@ class Filled:
 
     def place(self, chunk: int, values: Values) -> None:
         """Put the columns of a tile, (P,) each or as `once` gives them, into their places: all of them or none."""
-        region, lengths = self._grid.region(chunk), self._grid.lengths(chunk)
+        region = self._grid.region(chunk)
         try:
             for name, held in self._held.items():
-                held[region] = as_block(values[name], lengths)
+                held[region] = as_block(values[name], held[region].shape)
         except KeyboardInterrupt:
             for column in self._columns:
                 self._held[column.name][region] = empty(column)

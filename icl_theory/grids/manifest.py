@@ -6,6 +6,7 @@ something else has written it; and everything in it is bounded before anything i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,6 @@ MOST_CHARACTERS = 2**25  # of the words of an axis, each as long as the longest
 AXIS_TYPES = {"f": "float64", "i": "int64", "U": "str"}
 COLUMN_TYPES = {"f8", "i8", "i1", "O", *(f"U{length}" for length in range(1, 1000))}
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
-
-
-class OtherFormatError(ValueError):
-    """A store of a format that this version does not read."""
 
 
 @dataclass(frozen=True)
@@ -75,24 +72,21 @@ class Manifest:
 
 def parsed(content: bytes) -> tuple[Manifest, list[str]]:
     """Return what the file says and the commands in it; refuse what this package does not write."""
-    try:
+    wrong = "it is damaged, or no sweep has written it"
+    with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
         said = json.loads(content.decode("utf-8"))
-        if said["format"] != FORMAT:
-            raise OtherFormatError(
-                f"it has format {str(said['format'])[:20]}, and this version of the package reads format {FORMAT}"
-            )
-        axes = tuple(_axis(**axis) for axis in said["axes"][: MOST_AXES + 1])
-        columns = tuple(Column(**each | {"extra": tuple(map(tuple, each["extra"]))}) for each in said["columns"])
-        found = Manifest(Grid(axes, said["chunk"]), columns, plain(said["arguments"]))
-        commands = [command + "" for command in said["commands"]]
-        same = columns[-2:] == (STATUS, MESSAGE) and found.written(commands) == content
-    except OtherFormatError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, OverflowError):
-        same = False
-    if not same:
-        raise ValueError("it is damaged, or no sweep has written it")
-    return found, commands
+        if said["format"] == FORMAT:
+            axes = tuple(_axis(**axis) for axis in said["axes"][: MOST_AXES + 1])
+            described = (each | {"extra": tuple(map(tuple, each["extra"]))} for each in said["columns"])
+            columns = tuple(Column(**each) for each in described)
+            found = Manifest(Grid(axes, said["chunk"]), columns, plain(said["arguments"]))
+            commands = [command + "" for command in said["commands"]]
+            if columns[-2:] == (STATUS, MESSAGE) and found.written(commands) == content:
+                return found, commands
+        else:
+            form = str(said["format"])[:20]
+            wrong = f"it has format {form}, and this version of the package reads format {FORMAT}"
+    raise ValueError(wrong)
 
 
 def digest(*parts: bytes) -> str:

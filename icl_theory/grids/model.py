@@ -33,8 +33,6 @@ class FamilyModel:
         left = np.flatnonzero(np.isnan(values["loss"]))
         if left.size:
             simulated = self.one_by_one({name: value[left] for name, value in points.items()})
-            if left.size == len(values["loss"]):
-                return simulated
             values = {name: np.array(column) for name, column in values.items()}
             for name, column in values.items():
                 column[left] = simulated[name]
@@ -45,11 +43,7 @@ class FamilyModel:
         size = len(next(iter(points.values())))
         with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
             found = self.family.batched(points, {**self.common, **common}) or {}
-        values = uniform(self.columns, size, {STATUS.name: REACHED})
-        for column in self.columns:
-            if column.name in found:
-                value = np.asarray(found[column.name], dtype=column.dtype)
-                values[column.name] = np.broadcast_to(value, size)
+        values = uniform(self.columns, size, {**found, STATUS.name: REACHED, MESSAGE.name: ""})
         missed = (values["steps"] < 0) & ~np.isnan(values["loss"])
         if missed.any():
             values[STATUS.name] = np.where(missed, NOT_REACHED, REACHED).astype(STATUS.dtype)

@@ -19,7 +19,7 @@ import stat
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,14 +72,15 @@ class Store:
         """Keep a chunk: columns as `once` gives them."""
         from pyarrow.parquet import write_table
 
-        columns = self._axes(chunk) | {column.name: values[column.name] for column in self.manifest.columns}
+        grid = self.manifest.grid
+        columns = {name: once(each) for name, each in grid.points_of(chunk, plain=False).items()}
+        columns |= {column.name: values[column.name] for column in self.manifest.columns}
         few = [name for name, column in columns.items() if column.size == 1 or column.dtype.kind in "UO"]
         passing = self.path / f"{PASSING}{uuid.uuid4().hex}"
         with plain_errors(self.path):
             write_table(
-                _table(columns, int(self.manifest.grid.sizes[chunk])), passing, compression="none",
-                use_dictionary=few, write_statistics=False, store_schema=False,
-                write_batch_size=self.manifest.grid.chunk,
+                _table(columns, int(grid.sizes[chunk])), passing, compression="none",
+                use_dictionary=few, write_statistics=False, store_schema=False, write_batch_size=grid.chunk,
             )  # fmt: skip
             with open(passing, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 name = self._name(chunk, content)
@@ -120,12 +121,6 @@ class Store:
         size, checksum = b"%08x" % len(content), b"%08x" % zlib.crc32(content)
         bound = digest(self.manifest.digest.encode(), b"%d" % chunk, size, checksum)
         return f"part-{chunk:06d}-{size.decode()}-{bound}.parquet"
-
-    def _axes(self, chunk: int) -> Values:
-        grid = self.manifest.grid
-        values = (axis.values[part] for axis, part in zip(grid.axes, grid.region(chunk), strict=True))
-        found = np.meshgrid(*values, indexing="ij", copy=False)
-        return {axis.name: once(each.ravel()) for axis, each in zip(grid.axes, found, strict=True)}
 
 
 def _table(columns: Values, count: int) -> pyarrow.Table:
@@ -194,10 +189,10 @@ def existing(path: str | os.PathLike[str]) -> Store:
     folder = checked_path(path, "store")
     check_installed("pyarrow")
     with plain_errors(folder):
-        content = _content(folder, MANIFEST, LARGEST)
-    if content is None:
+        found = _manifest(folder)
+    if found is None:
         raise _no_store(folder, "a store made by a sweep")
-    return Store(folder, *_parsed(folder, content))
+    return Store(folder, *found)
 
 
 def check_installed(*libraries: str, extra: str = "parquet") -> None:
@@ -225,23 +220,25 @@ def plain_errors(path: Path) -> Iterator[None]:
         raise said from None
 
 
-def _parsed(folder: Path, content: bytes) -> tuple[Manifest, list[str]]:
+def _manifest(folder: Path) -> tuple[Manifest, list[str]] | None:
+    """Return what the JSON file of a store says, None if there is none."""
+    content = _content(folder, MANIFEST, LARGEST)
     try:
-        return parsed(content)
+        return None if content is None else parsed(content)
     except ValueError as error:
         raise damaged(folder, MANIFEST, str(error)) from None
 
 
 def _commands_of(folder: Path, wanted: Manifest) -> list[str] | None:
     """Return the commands of a store, None if it is to be made; refuse another sweep, or something else."""
-    content = _content(folder, MANIFEST, LARGEST)
-    if content is None:
+    found = _manifest(folder)
+    if found is None:
         if folder.is_dir() and not all(name.startswith((LOCK, PASSING)) for name in os.listdir(folder)):
             raise _no_store(folder, "a store made by a sweep, or an empty folder to make one in")
         return None
-    found, commands = _parsed(folder, content)
-    if found.facts != wanted.facts:
-        named = difference(found.facts, wanted.facts)
+    manifest, commands = found
+    if manifest.facts != wanted.facts:
+        named = difference(manifest.facts, wanted.facts)
         raise refuse("store", str(folder), f"one made by the same call: {named}")
     return commands
 
@@ -312,21 +309,16 @@ def _content(folder: Path, name: str, most: int) -> bytes | None:
         return file.read(found.st_size)
 
 
-class _Reader:
-    """Reads chunks of one column; it goes to other processes as the path of its store, which each of them opens."""
-
-    def __init__(self, path: str, column: Column, opening: str) -> None:
-        self.path, self.column, self.opening = path, column, opening
-
-    def __call__(self, block_id: tuple[int, ...]) -> NDArray[Any]:
-        store = _opened_once(self.path, self.opening)
-        grid, swept = store.manifest.grid, iter(block_id)
-        place = [next(swept) if axis.swept else 0 for axis in grid.axes]
-        chunk = int(np.ravel_multi_index(place, grid.tiles)) if place else 0
-        lengths = grid.of_swept(grid.lengths(chunk))
-        if store.done[chunk]:
-            return store.read(chunk, [self.column])[self.column.name].reshape(lengths)
-        return np.full(lengths, empty(self.column), dtype=self.column.dtype)
+def _block(path: str, column: Column, opening: str, block_id: tuple[int, ...]) -> NDArray[Any]:
+    """Return a chunk of one column; other processes get the path of the store, which each of them opens."""
+    store = _opened_once(path, opening)
+    grid, swept = store.manifest.grid, iter(block_id)
+    place = [next(swept) if axis.swept else 0 for axis in grid.axes]
+    chunk = int(np.ravel_multi_index(place, grid.tiles)) if place else 0
+    lengths = tuple(part.stop - part.start for part in grid.of_swept(grid.region(chunk)))
+    if store.done[chunk]:
+        return store.read(chunk, [column])[column.name].reshape(lengths)
+    return np.full(lengths, empty(column), dtype=column.dtype)
 
 
 @lru_cache(maxsize=4)
@@ -345,6 +337,6 @@ def lazy_values(path: str | os.PathLike[str], grid: Grid, columns: tuple[Column,
     found = {}
     for column in (*columns, STATUS, MESSAGE):
         empty = np.empty((0,) * len(chunks), dtype=column.dtype)
-        reader = _Reader(os.path.abspath(path), column, opening)
-        found[column.name] = reading(reader, chunks=chunks, dtype=empty.dtype, meta=empty)
+        block = partial(_block, os.path.abspath(path), column, opening)
+        found[column.name] = reading(block, chunks=chunks, dtype=empty.dtype, meta=empty)
     return found

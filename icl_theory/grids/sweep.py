@@ -294,18 +294,16 @@ def labelled(
     return dataset
 
 
-def check_picklable(model: object) -> None:
-    """Refuse a model that cannot be sent to other processes."""
-    try:
-        pickle.dumps(model)
-    except Exception:
-        parameters = getattr(model, "common", {})
-        for name, value in parameters.items():
-            try:
-                pickle.dumps(value)
-            except Exception:
-                raise refuse(name, value, "an object or a named function that can be sent to workers") from None
-        raise refuse("family", model, "a class that can be sent to workers: defined in a module") from None
+def check_picklable(model: FamilyModel) -> None:
+    """Refuse a model that cannot be sent to other processes, by its first parameter that cannot."""
+    allowed = dict.fromkeys(model.common, "an object or a named function that can be sent to workers")
+    allowed["family"] = "a class that can be sent to workers: defined in a module"
+    for name, wanted in allowed.items():
+        value = model.common.get(name, model)
+        try:
+            pickle.dumps(value)
+        except Exception:
+            raise refuse(name, value, wanted) from None
 
 
 def _identity(value: Any) -> Any:

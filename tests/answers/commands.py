@@ -504,6 +504,11 @@ def helps() -> Asked:
     )
 
 
+def _status(dataset: Any) -> int:
+    with patch.object(sweeping, "print_json"):
+        return sweeping._show(dataset, sweeping.Outputs(), None, as_json=True)
+
+
 def _parsed(declared: Any, text: str) -> Any:
     return every(
         {
@@ -553,7 +558,7 @@ def printing() -> Asked:
     yield (
         "failures",
         lambda: [
-            sweeping._report_failures(each)
+            _status(each)
             for each in (swept.bowl(), swept.line(), swept.bowl().isel(width=1, eta=0), swept.pending())
         ],
     )

@@ -46,7 +46,6 @@ def _all(made: Grid) -> dict[str, Any]:
         "grid": made,
         "sizes": made.sizes,
         "regions": [str(made.region(chunk)) for chunk in range(made.chunks)],
-        "lengths": [made.lengths(chunk) for chunk in range(made.chunks)],
         "where": [made.where(chunk) for chunk in range(made.chunks)],
         "of_swept": made.of_swept(made.shape),
         "points": made.points(np.array([0, made.size // 2, made.size - 1])),
@@ -114,13 +113,6 @@ def columns() -> Asked:
         [5.0],
     ):
         yield f"once {given}", partial(lambda given: grid.once(np.array(given)), given)
-    yield (
-        "is_same",
-        lambda: [
-            grid.is_same(np.array(a), np.array(b))
-            for a, b in (([1.0], [1.0]), ([0.0], [-0.0]), ([1], [2]), (["x", "x"], ["x"]), (["x", "y"], ["x"]))
-        ],
-    )
     yield "bytes_of", lambda: [grid.bytes_of(COLUMNS, 10), grid.bytes_of((), 1)]
     with_free = partial(patch, "icl_theory.grids.grid.free")
 
@@ -788,7 +780,7 @@ def sweeps() -> Asked:
     models = (
         model.FamilyModel(Bowl, {"made": 3}),
         model.FamilyModel(Bowl, {"a": 1, "made": _unnamed()}),
-        _unnamed(),
+        model.FamilyModel(type("Local", (Bowl,), {}), {"a": 1}),
     )
     yield (
         "picklable",
