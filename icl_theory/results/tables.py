@@ -80,19 +80,14 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
 
 
 def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
-    words, details = (
-        [name for name in with_role(dataset, role) if dataset[name].attrs.get("table") == 1]
-        for role in ("word", "detail")
-    )
-    details = [name for name in details if bool(dataset[name].notnull().any())]
-    exponent = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") == over]
+    details = with_role(dataset, "detail", table=1)
     order = [
-        *words, *with_role(dataset, "phase", "steps"), *exponent, *with_role(dataset, "predicted", "boundary"),
-        *details, *with_role(dataset, "verdict"),
+        *with_role(dataset, "word", table=1), *with_role(dataset, "phase", "steps"),
+        *with_role(dataset, "exponent", of=over), *with_role(dataset, "predicted", "boundary"),
+        *(name for name in details if dataset[name].notnull().any()), *with_role(dataset, "verdict"),
     ]  # fmt: skip
     if every:
-        others = with_role(dataset, "word", "detail")
-        order += [name for name in others if name not in (*words, *details, "message")]
+        order += [name for name in with_role(dataset, "word", "detail") if name not in (*order, "message")]
     complete = bool(dataset["status"].isin([REACHED, PENDING]).all())
     return order if complete else [*order, "status"]
 

@@ -209,7 +209,7 @@ def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
 
 
 def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
-    names = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") == scale.name]
+    names = with_role(dataset, "exponent", of=scale.name)
     return names[0] if names and scale.kind != "words" else None
 
 
