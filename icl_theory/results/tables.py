@@ -150,8 +150,7 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
 
     writer = None
     for part in slabs(dataset, over):
-        schema = None if writer is None else writer.schema
-        table = pyarrow.Table.from_pandas(_frame(part, over), schema=schema, preserve_index=False)
+        table = pyarrow.Table.from_pandas(_frame(part, over), schema=writer and writer.schema, preserve_index=False)
         writer = writer or ParquetWriter(path, table.schema)
         writer.write_table(table)
     if writer is not None:
@@ -196,7 +195,7 @@ def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
     """Return the headings of a table with their columns; two columns may have the same heading."""
     if not hasattr(table, "columns") or not len(table.columns):
         raise refuse("table", table, "a table of pandas with a column or more")
-    return [(str(name), list(table.iloc[:, place])) for place, name in enumerate(table.columns)]
+    return [(str(name), list(column)) for name, column in table.items()]
 
 
 def _sentences(notes: Iterable[str]) -> list[str]:
