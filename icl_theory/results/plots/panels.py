@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from icl_theory.engine.trajectory import Phases
 
-MOST_INCHES = 100  # of a panel or a map: 20,000 pixels
+INCHES = 100  # of a panel or a map, at most: 20,000 pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,8 +122,8 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     """
     panels, columns = sequence("panels", panels, Panel, "one Panel or more"), integer("columns", columns, minimum=1)
     inches, rows = real_array("size", size, 1), -(-len(panels) // columns)
-    if inches.shape != (2,) or not ((inches > 0.0) & (inches <= MOST_INCHES)).all():
-        raise refuse("size", size, f"a width and a height in inches, up to {MOST_INCHES}")
+    if inches.shape != (2,) or not ((inches > 0.0) & (inches <= INCHES)).all():
+        raise refuse("size", size, f"a width and a height in inches, up to {INCHES}")
     width, height = inches.tolist()
     with styled():
         figure = new_figure(width * columns, height * rows, returned=True)
@@ -163,7 +163,7 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], si
     titles = sequence("titles", titles, str, "one text or more")
     if not rows or any(len(maps) != len(titles) for maps in rows.values()):
         raise refuse("rows", rows, f"one or more, each with a map for each of the {len(titles)} titles")
-    size = number("size", size, maximum=MOST_INCHES)
+    size = number("size", size, maximum=INCHES)
     with styled():
         figure = new_figure(0.5 + size * len(titles), 0.35 + size * len(rows), returned=True)
         grid = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
