@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 Recipe = str | os.PathLike[str] | Callable[..., Any]
 ENDINGS = (".pdf", ".png")
-_PACKAGE = Path(__file__).parent
-_CARRIED, _CHECKOUT = _PACKAGE / "recipes", _PACKAGE.parent / "scripts" / "figures"
+_CARRIED, _CHECKOUT = Path(__file__).with_name("recipes"), Path(__file__).parents[1] / "scripts" / "figures"
 
 
 def available() -> dict[str, str]:

@@ -449,7 +449,7 @@ FRESH = (
           "if len(set(words)) == len(set(values)):", "if len(set(words)) <= len(set(values)):",
           "results/test_sweep_plots.py"),
     Fault("missing-curve", "target attention drawn in place of what misses from 1", "results/plots/runs.py",
-          "ax.plot(_x(run), np.maximum(1.0 - target,", "ax.plot(_x(run), np.maximum(target,"),
+          "ax.plot(steps, np.maximum(1.0 - target,", "ax.plot(steps, np.maximum(target,"),
     Fault("band", "upper edge of bands drawn at the lower", "results/plots/panels.py",
           "for side in (curve.low, curve.high))", "for side in (curve.low, curve.low))"),
     Fault("exit-status", "status 0 where the target is missed", "cli/simulate.py",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import integer, refuse
+from icl_theory._validate import instance, integer, refuse
 from icl_theory.engine.comparison import Check as Check
 from icl_theory.engine.comparison import Comparison as Comparison
 from icl_theory.engine.comparison import CrossCheck as CrossCheck
@@ -47,9 +47,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     >>> all(check.holds is not False for check in checks)
     True
     """
-    if not isinstance(run, Trajectory):
-        raise refuse("run", run, "a Trajectory")
-    family = _family(run)
+    family = _family(instance("run", run, Trajectory, "a Trajectory"))
     if family.claims is None or family.claims.check is None:
         raise refuse("run", f"a run of the family {family.name}", "of a family that has statements to check")
     found: BoundChecks = family.claims.check(run)

@@ -19,10 +19,10 @@ def symbol(dataset: xarray.Dataset, name: str) -> str:
     return str(dataset[name].attrs.get("symbol") or name)
 
 
-def with_role(dataset: xarray.Dataset, *roles: str) -> list[str]:
-    """Return the names of the quantities that have one of these roles, role by role."""
-    names = [str(name) for name in dataset.data_vars]
-    return [name for role in roles for name in names if dataset[name].attrs.get("role") == role]
+def with_role(dataset: xarray.Dataset, *roles: str, **attributes: Any) -> list[str]:
+    """Return the names of the quantities with one of these roles, role by role, and with these other attributes."""
+    every = [dataset.filter_by_attrs(role=role, **attributes).data_vars for role in roles]
+    return [str(name) for names in every for name in names]
 
 
 def steps_of(dataset: xarray.Dataset) -> str | None:

@@ -43,7 +43,7 @@ def _templates() -> jinja2.Environment:
         loader=jinja2.PackageLoader("icl_theory.results"), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, finalize=finalize,
     )  # fmt: skip
-    environment.globals |= {"sides": _sides, "zip": zip}
+    environment.filters["side"], environment.globals["zip"] = _side, zip
     return environment
 
 
@@ -101,11 +101,7 @@ def picture(ax: Axes) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
-def _sides(columns: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Return the CSS class of each column: numbers are right-aligned; numbers and short words do not wrap."""
-
-    def side(values: Sequence[Any]) -> str:
-        longest = max((len(number(value)) for value in values), default=0)
-        return "right" if goes_right(values) else "short" if longest <= 16 else "long"
-
-    return [side(values) for values in columns.values()]
+def _side(values: Sequence[Any]) -> str:
+    """Return the CSS class of a column: numbers are right-aligned; numbers and short words do not wrap."""
+    longest = max((len(number(value)) for value in values), default=0)
+    return "right" if goes_right(values) else "short" if longest <= 16 else "long"

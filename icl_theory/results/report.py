@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_theory._validate import choice, refuse
+from icl_theory._validate import choice, instance, refuse
 from icl_theory.engine.progress import Work, counted
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import left_out
@@ -70,10 +70,8 @@ def html_report(
     >>> page[:15], "icl.Regression(L=2.0, delta=1.0, eta=4.0).simulate()" in page
     ('<!DOCTYPE html>', True)
     """
-    if not (source is None or isinstance(source, str)):
-        raise refuse("source", source, "a text")
-    if not (date is None or isinstance(date, datetime.date)):
-        raise refuse("date", date, "a datetime.date")
+    instance("source", source, (str, type(None)), "a text")
+    instance("date", date, (datetime.date, type(None)), "a datetime.date")
     if isinstance(found, Trajectory):
         if over is not None:
             raise ValueError(f"over = {over!r}: a run has no swept parameter")

@@ -49,11 +49,9 @@ def _(answer: Answer) -> str:
 
 @html.register
 def _(checks: BoundChecks) -> str:
-    columns = _columns(
-        checks, ("name", "kind", "measured", "bound", "holds", "slack", "note", "statement", "source")
-    )
-    bounds = columns["bound"]
-    columns["bound"] = [" to ".join(map(number, bound)) if isinstance(bound, tuple) else bound for bound in bounds]
+    names = ("name", "kind", "measured", "bound", "holds", "slack", "note", "statement", "source")
+    columns = _columns(checks, names)
+    columns["bound"] = [" to ".join(map(number, x)) if isinstance(x, tuple) else x for x in columns["bound"]]
     return notebook.table(columns)
 
 

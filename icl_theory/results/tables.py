@@ -80,19 +80,14 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
 
 
 def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
-    words, details = (
-        [name for name in with_role(dataset, role) if dataset[name].attrs.get("table") == 1]
-        for role in ("word", "detail")
-    )
-    details = [name for name in details if bool(dataset[name].notnull().any())]
-    exponent = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") == over]
+    details = with_role(dataset, "detail", table=1)
     order = [
-        *words, *with_role(dataset, "phase", "steps"), *exponent, *with_role(dataset, "predicted", "boundary"),
-        *details, *with_role(dataset, "verdict"),
+        *with_role(dataset, "word", table=1), *with_role(dataset, "phase", "steps"),
+        *with_role(dataset, "exponent", of=over), *with_role(dataset, "predicted", "boundary"),
+        *(name for name in details if dataset[name].notnull().any()), *with_role(dataset, "verdict"),
     ]  # fmt: skip
     if every:
-        others = with_role(dataset, "word", "detail")
-        order += [name for name in others if name not in (*words, *details, "message")]
+        order += [name for name in with_role(dataset, "word", "detail") if name not in (*order, "message")]
     complete = bool(dataset["status"].isin([REACHED, PENDING]).all())
     return order if complete else [*order, "status"]
 
@@ -155,8 +150,7 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
 
     writer = None
     for part in slabs(dataset, over):
-        schema = None if writer is None else writer.schema
-        table = pyarrow.Table.from_pandas(_frame(part, over), schema=schema, preserve_index=False)
+        table = pyarrow.Table.from_pandas(_frame(part, over), schema=writer and writer.schema, preserve_index=False)
         writer = writer or ParquetWriter(path, table.schema)
         writer.write_table(table)
     if writer is not None:
@@ -201,7 +195,7 @@ def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
     """Return the headings of a table with their columns; two columns may have the same heading."""
     if not hasattr(table, "columns") or not len(table.columns):
         raise refuse("table", table, "a table of pandas with a column or more")
-    return [(str(name), list(table.iloc[:, place])) for place, name in enumerate(table.columns)]
+    return [(str(name), list(column)) for name, column in table.items()]
 
 
 def _sentences(notes: Iterable[str]) -> list[str]:

@@ -31,9 +31,6 @@ class Transition(NamedTuple):
     error: float
 
 
-NOWHERE = Transition(math.nan, math.nan)
-
-
 def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
     """Return the limits of the exponent at small and at large values of a parameter, or None."""
     given = dataset[over].attrs.get("limits")
@@ -79,32 +76,25 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
         known = ", ".join(name for name in dimensions(dataset) if limits_of(dataset, name)) or "here none"
         raise refuse("over", over, f"a swept parameter whose exponent has two limits ({known})")
     boundaries, rows = with_role(dataset, "boundary"), []
-    for point, line in _lines(dataset, over, [steps, "status", *boundaries]):
+    for point, line in _lines(dataset[[steps, "status", *boundaries]], over):
         x = line[over].values.astype(np.float64)
         found = transition(line[steps].values, x, limits)
-        predictions = {
-            _definition(dataset, name, over): predicted_transition(line, over, name) for name in boundaries
-        }
+        predictions = {_heading(line[name], over): predicted_transition(line, over, name) for name in boundaries}
         rows.append({**point, **found._asdict(), **predictions})
     return pd.DataFrame(rows)
 
 
-def _lines(
-    dataset: xarray.Dataset, over: str, needed: list[str]
-) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
+def _lines(dataset: xarray.Dataset, over: str) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
     """Yield the lines along a parameter, read part by part unless one line is more than a part."""
-    if dataset.sizes[over] > SLAB:
-        yield from lines(dataset, over)
-        return
-    with contextlib.closing(slabs(dataset[needed], over)) as parts:
+    whole = dataset.sizes[over] > SLAB
+    with contextlib.nullcontext([dataset]) if whole else contextlib.closing(slabs(dataset, over)) as parts:
         yield from (found for part in parts for found in lines(part, over))
 
 
-def _definition(dataset: xarray.Dataset, boundary: str, over: str) -> str:
+def _heading(boundary: xarray.DataArray, over: str) -> str:
     """Return the heading of a boundary: "predicted" if it is the half-way point of the same exponent."""
-    attributes = dataset[boundary].attrs
-    alike = over in attributes.get("half_way", ())
-    return "predicted" if alike else str(attributes.get("definition") or boundary)
+    alike = over in boundary.attrs.get("half_way", ())
+    return "predicted" if alike else str(boundary.attrs.get("definition") or boundary.name)
 
 
 def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Transition:
@@ -116,7 +106,7 @@ def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Tran
     passages = _passages(_progress(x, count, limits)) if len(x) > 1 and limits[0] != limits[1] else []
     candidates = [_refined(x, count, limits, i) for i in passages]
     # the exponent also jumps where single steps are large: the transition is the best resolved passage
-    return min(candidates, key=lambda found: found.error / found.measured, default=NOWHERE)
+    return min(candidates, key=lambda found: found.error / found.measured, default=Transition(math.nan, math.nan))
 
 
 def _apart(x: Array, spacing: float = 0.02) -> list[int]:

@@ -358,7 +358,7 @@ def notebooks() -> Asked:
             notebook.section("T <", "one", "", "two"),
             notebook.section("T", "", ""),
             notebook.figure("data:x", 'a "caption" <'),
-            notebook._sides(table),
+            [notebook._side(column) for column in table.values()],
         ],
     )
     for name, given in {"nothing": {}, "all": {"version": "9.9", "source": "a <b>", "date": "DAY"}}.items():

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from icl_theory.engine.trajectory import Phases
 
+INCHES = 100  # of a panel or a map, at most: 20,000 pixels
+
 
 @dataclass(frozen=True, eq=False)
 class Curve:
@@ -119,7 +121,10 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     'log'
     """
     panels, columns = sequence("panels", panels, Panel, "one Panel or more"), integer("columns", columns, minimum=1)
-    rows, (width, height) = -(-len(panels) // columns), _inches("size", size)
+    inches, rows = real_array("size", size, 1), -(-len(panels) // columns)
+    if inches.shape != (2,) or not ((inches > 0.0) & (inches <= INCHES)).all():
+        raise refuse("size", size, f"a width and a height in inches, up to {INCHES}")
+    width, height = inches.tolist()
     with styled():
         figure = new_figure(width * columns, height * rows, returned=True)
         grid = figure.subplots(rows, columns, squeeze=False)
@@ -158,7 +163,7 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], si
     titles = sequence("titles", titles, str, "one text or more")
     if not rows or any(len(maps) != len(titles) for maps in rows.values()):
         raise refuse("rows", rows, f"one or more, each with a map for each of the {len(titles)} titles")
-    size = number("size", size, maximum=100)  # inches
+    size = number("size", size, maximum=INCHES)
     with styled():
         figure = new_figure(0.5 + size * len(titles), 0.35 + size * len(rows), returned=True)
         grid = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
@@ -174,14 +179,6 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], si
             bottom.set_xlabel("query")
         figure.colorbar(image, ax=grid, label="attention", shrink=0.8, ticks=(0.0, 0.1, 0.5, 1.0))
     return figure
-
-
-def _inches(name: str, size: Any, most: int = 100) -> tuple[float, float]:
-    """Return a width and a height; ``most`` inches are 20,000 pixels."""
-    found = real_array(name, size, 1)
-    if found.shape != (2,) or not ((found > 0.0) & (found <= most)).all():
-        raise refuse(name, size, f"a width and a height in inches, up to {most}")
-    return float(found[0]), float(found[1])
 
 
 def _draw(panel: Panel, ax: Axes) -> None:
@@ -258,14 +255,10 @@ def label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float, spac
     places = np.array([to_axes.transform((x, y))[1] for y, _, _ in ends])
     order = np.argsort(np.round(places, 6), kind="stable")  # curves that meet keep their order
     apart = spacing / (72.0 * 0.7 * height)
-    sorted_places = np.clip(places[order], 0.0, 1.0)
-    # the smallest shifts without overlap: upwards from below, then back down from the top
-    for i in range(1, len(order)):
-        sorted_places[i] = max(sorted_places[i], sorted_places[i - 1] + apart)
-    sorted_places[-1] = min(sorted_places[-1], 1.0)
-    for i in range(len(order) - 2, -1, -1):
-        sorted_places[i] = min(sorted_places[i], sorted_places[i + 1] - apart)
-    for place, index in zip(sorted_places, order, strict=True):
+    # the smallest shifts without overlap, counted from labels stacked from 0 on: upwards from below, then back down
+    stack = apart * np.arange(len(order))
+    lifted = np.maximum.accumulate(np.clip(places[order], 0.0, 1.0) - stack)
+    for place, index in zip(np.minimum(lifted, 1.0 - stack[-1]) + stack, order, strict=True):
         _, label, colour = ends[index]
         ax.annotate(
             label, (1.0, float(place)), xycoords="axes fraction", xytext=(3, 0), textcoords="offset points",

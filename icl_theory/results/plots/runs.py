@@ -153,11 +153,11 @@ def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
 
 
 def _draw_loss(run: Trajectory, ax: Axes) -> None:
-    _scale_steps(run, ax)
+    steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax)
     above = "excess" in run.observed and run.floor > 0
     positive = np.clip(run.observed["excess"] if above else run.loss, np.finfo(float).tiny, style.LARGEST)
-    ax.plot(_x(run), positive, color=BLACK)
+    ax.plot(steps, positive, color=BLACK)
     ax.set(yscale="log", ylabel="loss above floor" if above else "loss")
     target = run.epsilon - run.floor if above else run.epsilon
     if target > 0:
@@ -172,31 +172,24 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
 
 
 def _draw_attention(run: Trajectory, ax: Axes) -> None:
-    _scale_steps(run, ax)
+    steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax, labels=False)
     series = run.attention.reshape(len(run.t), -1)
     target = series.mean(axis=1)
     if series.shape[1] > 1:
-        ax.fill_between(_x(run), series.min(axis=1), series.max(axis=1), color=BLUE, alpha=0.25, linewidth=0)
-    ax.plot(_x(run), target, color=BLUE)
-    ax.plot(_x(run), np.maximum(1.0 - target, np.finfo(float).tiny), color=RED)
+        ax.fill_between(steps, series.min(axis=1), series.max(axis=1), color=BLUE, alpha=0.25, linewidth=0)
+    ax.plot(steps, target, color=BLUE)
+    ax.plot(steps, np.maximum(1.0 - target, np.finfo(float).tiny), color=RED)
     ax.set(yscale="log", ylabel="attention")
     low = float(np.clip(1.0 - target[-1], 1e-300, 0.1))
     ax.set_ylim(bottom=0.5 * min(low, float(target.min(where=target > 0.0, initial=1.0))), top=2.5)
-    start = _x(run)[0]
-    ax.annotate("target", (start, target[0]), xytext=(3, 3), textcoords="offset points", color=BLUE)
-    ax.annotate("1 − target", (start, 1.0 - target[0]), xytext=(3, 3), textcoords="offset points", color=RED)
+    for name, first, colour in (("target", target[0], BLUE), ("1 − target", 1.0 - target[0], RED)):
+        ax.annotate(name, (steps[0], first), xytext=(3, 3), textcoords="offset points", color=colour)
 
 
-def _x(run: Trajectory) -> Any:
-    """Return the steps; on a logarithmic axis step 0 is drawn at 1/2."""
-    return run.t if _is_exponential(run) else np.maximum(run.t, 0.5)
-
-
-def _is_exponential(run: Trajectory) -> bool:
-    return run.rule == "ngd" and run.converged
-
-
-def _scale_steps(run: Trajectory, ax: Axes) -> None:
-    linear = _is_exponential(run)
-    ax.set(xscale="linear" if linear else "log", xlim=(0.0 if linear else 0.5, max(2.0, float(run.t[-1]))))
+def _steps_on(run: Trajectory, ax: Axes) -> Any:
+    """Set up the axis of steps, and return their places: on a logarithmic axis step 0 is drawn at 1/2."""
+    linear = run.rule == "ngd" and run.converged
+    first = 0.0 if linear else 0.5
+    ax.set(xscale="linear" if linear else "log", xlim=(first, max(2.0, float(run.t[-1]))))
+    return np.maximum(run.t, first)

@@ -49,12 +49,9 @@ class Scale(NamedTuple):
     def edges(self) -> Array:
         """Return the boundaries of cells around the places, half-way between neighbours on the drawn axis."""
         places = np.log(self.places) if self.kind == "log" else self.places
-        if len(places) == 1:
-            width = 0.5 * (abs(places[0]) or 1.0)
-            found = np.array([places[0] - width, places[0] + width])
-        else:
-            inner = 0.5 * (places[:-1] + places[1:])
-            found = np.concatenate([[2 * places[0] - inner[0]], inner, [2 * places[-1] - inner[-1]]])
+        gaps = np.diff(places) if len(places) > 1 else np.array([abs(places[0]) or 1.0])
+        around = np.concatenate([[places[0] - gaps[0]], places, [places[-1] + gaps[-1]]])
+        found = 0.5 * (around[:-1] + around[1:])
         return np.exp(found) if self.kind == "log" else found
 
 
@@ -115,8 +112,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
 
 def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
     """Return the parameters with more than ``most`` values, as many as pixels, and one in how many is drawn."""
-    every = {name: -(-dataset.sizes[name] // most) for name in dimensions(dataset)}
-    return {name: each for name, each in every.items() if each > 1}
+    return {name: -(-dataset.sizes[name] // most) for name in dimensions(dataset) if dataset.sizes[name] > most}
 
 
 def drawable(dataset: xarray.Dataset, name: str, largest: float = 1e100) -> NDArray[np.bool_]:
@@ -209,7 +205,7 @@ def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
 
 
 def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
-    names = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") == scale.name]
+    names = with_role(dataset, "exponent", of=scale.name)
     return names[0] if names and scale.kind != "words" else None
 
 

@@ -141,16 +141,16 @@ def crosscheck(
         trainers = [SampledRisk(*args, batch, each, noise=core.noise) for each in [*streams[:runs], streams[-2]]]
         t, expected, losses = _curves(population, trainers, eta, steps, shown.add)
     spread = np.std(losses[:-1], axis=0, ddof=1)
+    limit = limit_of(0.3 / max(t.size, 1), runs - 1)  # all steps of SGD together: 30 % of the false alarms
     if t.size:
-        checks += _curve_checks(t, expected, losses[-1], spread, runs - 1)
+        checks += _curve_checks(t, expected, losses[-1], spread, limit)
     else:
         left_out.append("nothing is left to learn for SGD")
-    band = _curve_limit(max(t.size, 1), runs - 1) * spread
     if phases and run is not None:
         passed = sampled_phases(run, N=N, runs=phases, batch=batch, seed=seed)
         checks += passed.checks
         left_out.append(f"phases: {passed.note}")
-    return CrossCheck(tuple(checks), "; ".join([note, *left_out]), power, t, expected, losses[-1], band)
+    return CrossCheck(tuple(checks), "; ".join([note, *left_out]), power, t, expected, losses[-1], limit * spread)
 
 
 class _Known(NamedTuple):
@@ -199,11 +199,6 @@ def _sum_checks(known: list[_Known], losses: Array, slopes: Array, freedom: int)
     ]
 
 
-def _curve_limit(steps: int, freedom: int) -> float:
-    """Limit for one step of SGD; all of them have 30 % of the false alarms."""
-    return limit_of(0.3 / steps, freedom)
-
-
 def _point_checks(
     known: list[_Known], samplers: list[Risk], batches: int, often: NDArray[np.bool_], add: Callable[[], None]
 ) -> list[Check]:
@@ -237,9 +232,9 @@ def _curves(
     return exact.t[1 : size + 1], exact.loss[1 : size + 1], np.array(curves)[:, :size]
 
 
-def _curve_checks(t: Steps, expected: Array, curve: Array, spread: Array, freedom: int) -> list[Check]:
+def _curve_checks(t: Steps, expected: Array, curve: Array, spread: Array, limit: float) -> list[Check]:
     """Compare the losses of one SGD run with those of exact descent, in units of the spread of other runs."""
-    limit, z = _curve_limit(len(t), freedom), z_score(curve - expected, spread, expected)
+    z = z_score(curve - expected, spread, expected)
     return [
         Check(f"SGD loss, {name}", *map(float, (expected[i], curve[i], spread[i], z[i], limit)))
         for name, i in ((f"worst of {len(t)} steps", np.argmax(np.abs(z))), (f"step {t[-1]}", -1))

@@ -6,16 +6,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import (
-    LARGEST,
-    MOST_FEATURES,
-    Array,
-    instance,
-    number,
-    plain_numbers,
-    real_array,
-    refuse,
-)
+from icl_theory._validate import LARGEST, MOST_FEATURES, Array, instance, number, plain_numbers, real_array, refuse
 from icl_theory.families.regression.closed.flow import flow_difference
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import curvature_bound
@@ -251,6 +242,5 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
         raise refuse("start", start, f"at least end = {end:g} and below c/2 = {0.5 * c:g}")
     first, last = math.sqrt(2.0 * start / c), math.sqrt(2.0 * end / c)
     near, far = (np.asarray(math.log1p(-s) - math.log(s)) for s in (first, last))
-    return float(4.0 / (c * rate) * flow_difference(near, far, 2.0)) + 2.0 * (
-        math.log1p(-last) - math.log1p(-first)
-    )
+    rise = math.log1p(-last) - math.log1p(-first)
+    return float(4.0 / (c * rate) * flow_difference(near, far, 2.0)) + 2.0 * rise

@@ -67,10 +67,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     instance("run", run, Trajectory, "a run")
     risk, scores = class_scores(run)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # Statement.check refuses inf
-        if risk is None:
-            checks = [statement.unstated(TOO_LARGE) for statement in ON_SCORES]
-        else:
-            checks = [statement.check(risk, scores) for statement in ON_SCORES]
+        checks = [each.unstated(TOO_LARGE) if risk is None else each.check(risk, scores) for each in ON_SCORES]
         checks += [statement.check(run) for statement in (*ON_RUNS, *(STATEMENTS if "L" in run.info else ()))]
     population = None if run.risk is None else population_of(run.risk)
     sampled = [] if population is None else within_noise(run, population)

@@ -136,12 +136,9 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool, most: int = 10
         least: list[float] = []
         level: list[Array] = []
         for k, levels in enumerate(risk.levels):
-            firsts = [int(classes[0]) for classes in levels.classes]
-            gaps += [between(k, *pair) for pair in itertools.pairwise(firsts)]
+            gaps += [between(k, upper[0], lower[0]) for upper, lower in itertools.pairwise(levels.classes)]
             least += levels.gaps
-            level += [
-                between(k, first, m) for first, all in zip(firsts, levels.classes, strict=True) for m in all[1:]
-            ]
+            level += [between(k, first, m) for first, *others in levels.classes for m in others]
         smallest = smallest_above(np.array(gaps), np.array(least), np.array(level))
         if smallest is None:
             return None
