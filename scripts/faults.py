@@ -126,7 +126,7 @@ class Planter:
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
-        self.module = "icl_theory." + fault.path.removesuffix(".py").replace("/", ".")
+        self.module = "icl_theory." + fault.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -139,7 +139,10 @@ class Planter:
         assert spec.origin is not None
         loader = Planted(fullname, spec.origin)
         loader.fault = self.fault
-        return importlib.util.spec_from_file_location(fullname, spec.origin, loader=loader)
+        inside = spec.submodule_search_locations  # of a package
+        return importlib.util.spec_from_file_location(
+            fullname, spec.origin, loader=loader, submodule_search_locations=inside
+        )
 
 
 def plant(fault: Fault) -> None:

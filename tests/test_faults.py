@@ -57,6 +57,14 @@ def test_a_fault_changes_one_place_of_the_package() -> None:
             ast.parse(sources[fault.path].replace(fault.old, fault.new), fault.name)
 
 
+def test_a_fault_is_in_the_module_that_is_changed() -> None:
+    """Also in one that is a package, whose module is not named after its file."""
+    modules = {each.path: faults.Planter(each).module for each in planted.FAULTS if each.path.endswith(".py")}
+    assert {path: getattr(importlib.util.find_spec(name), "origin", None) for path, name in modules.items()} == {
+        path: str(PACKAGE / path) for path in modules
+    }
+
+
 def test_names_are_told_apart() -> None:
     names = [fault.name for fault in planted.FAULTS]
     assert len(set(names)) == len(names) >= 45
