@@ -14,7 +14,7 @@ from icl_theory import tasks
 from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.collocation import radau, stepped
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.skip import NODES
+from icl_theory.engine.skip import NODES, Skipper
 from icl_theory.engine.steps import Descent
 
 
@@ -175,3 +175,18 @@ def test_a_stride_that_is_far_shorter_than_a_step_of_the_map_has_no_weights() ->
     both = stepped(scheme, x + scheme.nodes * strides[:, None], strides[:, None])
     assert np.isnan(both[0]).all()
     assert np.isfinite(both[1]).all()
+
+
+@pytest.mark.parametrize(("rate", "fall"), [(1.9, 0.5 * (1.0 - 0.9**4) * 8.55), (0.5, 2.25)])
+def test_the_slope_of_an_oscillation_is_half_the_fall_in_two_steps(rate: float, fall: float) -> None:
+    """½ λ x²: a step takes x to (1 - λ) x. Without an oscillation the slope is that along the gradient, λ² x²."""
+
+    class Bowl(icl.Risk):
+        initial = np.array([3.0])
+
+        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+            return 0.5 * rate * float(params @ params), rate * params
+
+    descent = Descent(Bowl(), 1.0, rule_of("gd"))
+    point = descent.point(np.array([3.0]), 0)
+    assert Skipper(descent, 1e-7)._slope(point) == pytest.approx(fall, rel=1e-12)
