@@ -6,7 +6,7 @@ import csv
 import math
 import os
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,26 @@ from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_s
 from icl_theory.engine.display import Drawn
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.trajectory import Interval, Trajectory
 from icl_theory.files import checked_path
 
 Steps = NDArray[np.int64]
+Interval = tuple[int, int]
 Curve = tuple[Steps, Array, Array | None]  # steps, losses, and their standard errors where they are known
 COLUMNS = {"step": ("step", "steps", "t"), "loss": ("loss", "value"), "error": ("error", "standard_error")}
+
+
+class Run(Protocol):
+    """What is needed of a `Trajectory`."""
+
+    t: Steps
+    loss: Array
+    eta: float
+    rule: str
+    risk: Any
+    family: Any
+
+    def at(self, step: int) -> Any:
+        """Return the state at a step."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +87,7 @@ class CurveComparison(Comparison, Drawn):
         return f"leaves the exact curve at {first.name}: {away}; {self.note}"
 
 
-def beside(
-    run: Trajectory, curve: Curve, batch: int | None, scale: float | None, runs: int, seed: int
-) -> CurveComparison:
+def beside(run: Run, curve: Curve, batch: int | None, scale: float | None, runs: int, seed: int) -> CurveComparison:
     """Compare a curve with a run, see `Trajectory.compare`."""
     factor = 1.0 if scale is None else number("scale", scale, maximum=LARGEST)
     starts, kept = _windows(curve[0])
@@ -144,7 +156,7 @@ class _Paces(NamedTuple):
 
 
 def _sped_up(
-    run: Trajectory, t: Steps, exact: Array, starts: NDArray[np.intp], errors: Array, single: Array | None
+    run: Run, t: Steps, exact: Array, starts: NDArray[np.intp], errors: Array, single: Array | None
 ) -> tuple[Array, Array, Array]:
     """Return factors of time, and the means and standard errors of windows of the exact curve at such speeds."""
     factors, (known, at) = np.geomspace(1 / 16, 16, 401), np.unique(np.append(run.t, t), return_index=True)
@@ -158,7 +170,7 @@ def _sped_up(
     return factors, expected, np.where(beyond, math.inf, errors)
 
 
-def curve_of(run: Trajectory, losses: Any, steps: Any, errors: Any) -> Curve:
+def curve_of(run: Run, losses: Any, steps: Any, errors: Any) -> Curve:
     """Return a checked curve from numbers, a CSV file, or a function of a state of the run."""
     found = None
     if isinstance(losses, str | os.PathLike):
@@ -235,7 +247,7 @@ def _windows(t: Steps, number_of: int = 24, most: int = 256) -> tuple[NDArray[np
     return np.cumsum([0, *map(len, kept[:-1])]), np.concatenate(kept)
 
 
-def _sampled(run: Trajectory, t: Steps, batch: int, runs: int, seed: int, most: int = 10**6) -> Array:
+def _sampled(run: Run, t: Steps, batch: int, runs: int, seed: int, most: int = 10**6) -> Array:
     """Return the batch losses along runs of SGD, (runs, T); ``most`` steps of one take minutes."""
     source: Any = run.risk if run.family is None else run.family
     if t[-1] > most:
