@@ -63,3 +63,18 @@ def measured(run: Trajectory) -> dict[str, Any]:
     if found["error"] == run.error:
         found["error"] = "of the run"
     return found
+
+
+def seen(risk: Any, params: Any, toward: Any) -> dict[str, Any]:
+    """What a risk says at some parameters, and in a direction."""
+    loss, gradient = risk.evaluate(params)
+    return {
+        "loss": [loss, risk.loss(params)],
+        "gradient": gradient,
+        "hessian": risk.hessian_product(params, toward),
+        "observe": risk.observe(params),
+        "initial": risk.initial,
+        "floor": risk.floor(),
+        "metric": risk.metric,
+        "best": getattr(risk, "best", None),
+    }

@@ -15,7 +15,7 @@ from icl_theory.families.linear_attention.law import PromptLaw
 from icl_theory.families.linear_attention.risks import Heads, MergedRisk, Pair
 from icl_theory.grids.grid import Column
 from tests.answers import Call
-from tests.answers._runs import Asked, measured, refused, run_calls
+from tests.answers._runs import Asked, measured, refused, run_calls, seen
 
 FULL = np.array([[1.0, 0.3, -0.1], [0.3, 0.8, 0.2], [-0.1, 0.2, 0.5]])
 PRIOR = np.array([[0.7, -0.2, 0.0], [-0.2, 1.1, 0.4], [0.0, 0.4, 0.9]])
@@ -106,20 +106,6 @@ def laws() -> Asked:
             "no law": partial(law.prompt_law, SPREAD),
         }
     )
-
-
-def seen(risk: Any, params: Any, toward: Any) -> dict[str, Any]:
-    loss, gradient = risk.evaluate(params)
-    return {
-        "loss": [loss, risk.loss(params)],
-        "gradient": gradient,
-        "hessian": risk.hessian_product(params, toward),
-        "observe": risk.observe(params),
-        "initial": risk.initial,
-        "floor": risk.floor(),
-        "metric": risk.metric,
-        "best": getattr(risk, "best", None),
-    }
 
 
 def merged() -> Asked:

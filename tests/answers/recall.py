@@ -19,7 +19,7 @@ from icl_theory.families.recall.simulate import simulate
 from icl_theory.families.recall.task import RecallTask, Sentences, check_sentences, entropy
 from icl_theory.families.recall.training import Training
 from tests.answers import Call
-from tests.answers._runs import Asked, measured, refused, run_calls
+from tests.answers._runs import Asked, measured, refused, run_calls, seen
 
 MIXED = [[0.0, 0.0, 0.0], [0.2, 0.1, 0.0], [0.3, 0.0, 0.4]]
 
@@ -198,19 +198,6 @@ def tasks() -> Asked:
             "data, triggers": lambda: check_sentences(good._replace(trigger=good.trigger + 2), plain),
         }
     )
-
-
-def seen(risk: Any, params: Any, toward: Any) -> dict[str, Any]:
-    loss, gradient = risk.evaluate(params)
-    return {
-        "loss": [loss, risk.loss(params)],
-        "gradient": gradient,
-        "hessian": risk.hessian_product(params, toward),
-        "observe": risk.observe(params),
-        "initial": risk.initial,
-        "metric": risk.metric,
-        "floor": risk.floor(),
-    }
 
 
 RISKS: dict[str, Any] = {
