@@ -236,10 +236,7 @@ def crossing(value: Callable[[Array], Array], low: Array, high: Array, below: Ar
 def batched_scores(
     posed: Mapping[int, tuple[Any, PopulationRisk]], max_steps: int
 ) -> Iterator[tuple[list[int], dict[str, Array]]]:
-    """Some problems at a time, and their columns as one simulation each gives them.
-
-    A loss have only those that are certain.
-    """
+    """Yield some problems at a time, and columns as one simulation each gives them; a loss in doubt is NaN."""
     groups: list[list[int]] = []
     for i, (_, risk) in posed.items():
         group = next((group for group in groups if _go_together(posed[group[0]][1], risk)), [])
