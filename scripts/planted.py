@@ -2485,10 +2485,10 @@ BY_LOT = (
     ),
     Fault(
         "runs-of-one-factor",
-        "the row on Theorem 2 names 4 runs a deficit where 4 x 4 were iterated",
+        "the rows on Theorems 1 and 2 name the number of parameters in place of that of the runs",
         "papers/regression/lemmas.py",
-        "{16 * len(deficits)} runs iterated",
-        "{4 * len(deficits)} runs iterated",
+        "- 1.0))), len(K)",
+        "- 1.0))), len(axes)",
     ),
     Fault(
         "selection-starts-at-ones",
@@ -2760,7 +2760,7 @@ GROUPS = (
         " see; three statements that leave room for none were passed over. All were written down before any was"
         " planted. The record of answers was among the tests, and this reader knew neither. When they were first"
         " planted, the tests that were run found 29, seven of these by the record alone. The other one has a test"
-        " since.",
+        " since. One fault took the place of another whose code went.",
         BY_LOT,
     ),
     Group(

@@ -290,9 +290,9 @@ LEMMAS = [
     *(
         Case(
             row,
-            {"_over_bound": 0.9901},
-            [{"_over_bound": 1.001}, {"_over_bound": 0.989}],
-            ("0.9901",),
+            {"_over_bound": (0.9901, 7)},
+            [{"_over_bound": (x, 7)} for x in (1.001, 0.989)],
+            ("0.9901", "7 runs"),
         )
         for row in (lemmas.after_phase_one_explicit, lemmas.theorem_1_explicit)
     ),
@@ -593,11 +593,11 @@ RECALL = [
     ),
     Case(
         training.softmax_rate,
-        {"attention_alone": ALONE, "softmax_rates": [1.029, 1.0], "noisy_softmax_rates": [0.851, 0.999]},
+        {"attention_alone": ALONE, "softmax_rates": [1.029, 1.0], "noisy_softmax_rates": ([0.851, 0.999], (5, 7))},
         [{"attention_alone": x} for x in ((1.0 + 2e-6, 1.0, 1.0), (1.0, 1.0, 1.011))]
         + [{"softmax_rates": x} for x in ([1.031, 1.0], [1.0, 0.969])]
-        + [{"noisy_softmax_rates": x} for x in ([0.849, 0.9], [0.9, 1.001])],
-        ("1.0000..1.0290", "1.0090 η", "0.85..1.00", "15% at most"),
+        + [{"noisy_softmax_rates": (x, (5, 7))} for x in ([0.849, 0.9], [0.9, 1.001])],
+        ("1.0000..1.0290", "1.0090 η", "0.85..1.00", "15% at most", "|Q| = 5..7"),
     ),
     Case(
         training.one_number,

@@ -321,11 +321,12 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
     return ratios
 
 
-def noisy_softmax_rates(quick: bool) -> list[float]:
-    """Rates in long contexts with noise, over those without."""
-    cases = itertools.product((ONCE, Counts.fixed(1, 1)), (4, 16) if quick else (1, 4, 16, 64))
+def noisy_softmax_rates(quick: bool) -> tuple[list[float], tuple[int, ...]]:
+    """Rates in long contexts with noise, over those without, and the numbers |Q| of triggers."""
+    sizes = (4, 16) if quick else (1, 4, 16, 64)
+    cases = itertools.product((ONCE, Counts.fixed(1, 1)), sizes)
     tasks = [RecallTask(2 * Q + 52, Q, 8, alpha=0.1, counts=law) for law, Q in cases]
-    return [rate_ratio(with_gamma(task, attention="softmax-limit", tied=True), 0.1, 30.0) for task in tasks]
+    return [rate_ratio(with_gamma(task, attention="softmax-limit", tied=True), 0.1, 30.0) for task in tasks], sizes
 
 
 def attention_alone(task: RecallTask, eta: float) -> tuple[float, float, float]:
@@ -340,13 +341,13 @@ def attention_alone(task: RecallTask, eta: float) -> tuple[float, float, float]:
 def softmax_rate(quick: bool) -> Found:
     """softmax attention: linear convergence to the Bayes risk under normalised descent"""
     left, least, approach = attention_alone(PLANTED(5), 0.5)
-    ratios, slowed = softmax_rates(quick, 0.5), noisy_softmax_rates(quick)
+    ratios, (slowed, sizes) = softmax_rates(quick, 0.5), noisy_softmax_rates(quick)
     alone = abs(left - least) < 1e-6 and abs(approach - 1.0) < 0.01
     return Found(
         apart(ratios, 1.0) < 0.03 and alone and min(slowed) > 0.85 and max(slowed) < 1.0,
         f"planted bigrams, 𝒱 = vI, V = 60, H = 256, |Q| = 1..{5 if quick else 25}, λ and v trained; H = 17, counts"
         " with least share s = 1/2 of the output; λ alone with 𝒱 = I; with noise α = 0.1 in long contexts, |Q| ="
-        f" {'4..16' if quick else '1..64'}, s = 1, 1/2, γ held",
+        f" {sizes[0]}..{sizes[-1]}, s = 1, 1/2, γ held",
         f"rate/(ηs) = {span(ratios, '.4f')}; λ alone: the loss ends at {left:.4f}, ln(1 + (V-1)/e) ="
         f" {least:.4f}, approached at {approach:.4f} η/√|Q|; with noise, down to an excess of e^-30,"
         f" rate/(η/√(s^-2 + |Q|/4)) = {span(slowed, '.2f')}",
