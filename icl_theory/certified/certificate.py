@@ -18,8 +18,6 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.linear_attention.risks import MergedRisk
 
-SHARP = 24  # bits that a number must have to count as known
-
 
 @dataclass(frozen=True, eq=False)
 class Proved:
@@ -163,8 +161,8 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
         yield Proved(name, _answer(bits, name, partial(closed.at, enclose)), *others)
 
 
-def _answer(bits: int, name: str, enclose: Callable[[int], Any], doublings: int = 4) -> Any:
-    """Return what some bits enclose; if that says too little, say how many would do."""
+def _answer(bits: int, name: str, enclose: Callable[[int], Any], doublings: int = 4, sharp: int = 24) -> Any:
+    """Return what some bits enclose; if fewer than ``sharp`` of them are known, say how many would do."""
     found: dict[int, Any] = {}
 
     def known(bits: int) -> bool:  # whether steps are one number, and other numbers have digits
@@ -173,7 +171,7 @@ def _answer(bits: int, name: str, enclose: Callable[[int], Any], doublings: int 
             if isinstance(number, range):
                 return number[0] == number[-1]
             number = number[0] if isinstance(number, tuple) else number  # a gradient has those of its loss
-            return bool(number.is_zero() or number.rel_accuracy_bits() >= SHARP)
+            return bool(number.is_zero() or number.rel_accuracy_bits() >= sharp)
         return False
 
     enough = next(filter(known, (bits * 2**k for k in range(doublings + 1))), 0)

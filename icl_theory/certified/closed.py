@@ -31,14 +31,12 @@ LARGEST = {"a": 0.8, "s": 20.0}  # M in head and tail, which scripts/proofs.py e
 DROP = 0.2  # 1/p changes by more than this in a step, see docs/proved.md
 MOST = 10**6  # steps that are taken one by one where the sums leave several integers
 LAST = 2**60  # steps of linear attention that are looked at
-LONGEST = 1000  # prompts whose floor is enclosed: a second of work
 EXACT = 1024  # bits for products of doubles
-SPARE = 32  # bits beyond those asked for
 
 
-def at(enclose: Callable[[], Any], bits: int) -> Any:
-    """Return what is enclosed with some bits and a few to spare."""
-    with ctx.workprec(bits + SPARE):
+def at(enclose: Callable[[], Any], bits: int, spare: int = 32) -> Any:
+    """Return what is enclosed with some bits and a few to spare, for what rounding takes on the way."""
+    with ctx.workprec(bits + spare):
         return enclose()
 
 
@@ -51,7 +49,7 @@ def given(run: Trajectory) -> tuple[arb, arb] | None:
         return (L * delta) ** 2 / 2, delta**4 / 4 if run.family.coordinates == "embedding" else arb(1)
 
 
-def closed_forms(run: Trajectory, known: tuple[arb, arb] | None) -> Iterator[tuple[Any, ...]]:
+def closed_forms(run: Trajectory, known: tuple[arb, arb] | None, longest: int = 1000) -> Iterator[tuple[Any, ...]]:
     """Yield what makes a `Proved` of what gradient descent has in closed form, with a function for the ball."""
     risk, epsilon, stepped = run.risk, run.epsilon, run.method != "flow"
     said = run.steps, run.error or 0.0
@@ -62,7 +60,7 @@ def closed_forms(run: Trajectory, known: tuple[arb, arb] | None) -> Iterator[tup
         return
     K, (gamma, speed) = risk.K, known or (arb(risk.gamma), arb(risk.speed))
     if math.isfinite(risk.N):
-        if risk.N <= LONGEST:
+        if longest >= risk.N:  # whose floor takes a second
             basis = "the sum over the counts of one feature"
             yield "floor", partial(least_loss, K, gamma, int(risk.N), risk.noise), basis, run.floor
         return
@@ -171,7 +169,10 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
 def _ahead(u: arb, c: arb, form: str, end: arb, small: float) -> tuple[arb, int] | None:
     """Return an iterate shortly before the end of a head or tail, and how many steps lead to it; None if few do."""
     B, doubt = abel(c, form), in_doubt(form, c, small)
-    many = int((B(end) - B(u) + doubt).lower().floor().unique_fmpz()) - 2
+    count = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
+    if count is None:
+        raise ArithmeticError("the steps are not counted")
+    many = int(count) - 2
     aim, (a, s) = B(u) + many + doubt, shares(end)
     return (zeros(lambda u: aim - B(u), end - 8 * c * a * s * s, end)[0], many) if many > 0 else None
 

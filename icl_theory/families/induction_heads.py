@@ -20,7 +20,6 @@ from icl_theory.families import Column, Family, Later, Number, Object, Panel, Pr
 from icl_theory.families.parameters import learning_rate, nested
 from icl_theory.memory import check_fits
 
-HIDDEN = -100.0  # score of a token that a predictor leaves out, unless there is no other
 LARGEST = 300.0  # initial score: what overflows in sums of a few is far
 
 
@@ -415,7 +414,8 @@ class InductionHeads(Family):
         k, risk = self.k, self._pairs().risk()
         prior, lag_1 = math.log(k * self.prior.mean()), risk.map.seen[..., 1, :]
         found = {"uniform": math.log(k) if self.objective == "log" else 0.5 * (1.0 - 1.0 / k)}
-        for name, others in (("unigram", 0.0), ("bigram", HIDDEN)):
+        hidden = -100.0  # score of a token that a predictor leaves out, unless there is no other
+        for name, others in (("unigram", 0.0), ("bigram", hidden)):
             scores = np.where(lag_1[..., k:], prior, np.where(lag_1[..., :k], 0.0, others))
             found[name] = risk.risk.loss(scores) + risk.added
         if k == 2:

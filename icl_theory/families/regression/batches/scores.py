@@ -36,8 +36,8 @@ from icl_theory.families.regression.theorems.tails import resting_loss, tail_lim
 Mask = NDArray[np.bool_]
 SINGLE = 64  # steps that are taken one by one at first
 FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)  # those that show where runs lead
-FIRST, GRID = 0.6, 0.2  # in x: first stride, and distance of the times at which runs are looked at
-DOUBT, APART = 0.1, 3e-8  # steps by which a count may be off, and relative distance of run and shadow at the end
+GRID = 0.2  # in x: distance of the times at which runs are looked at
+APART = 3e-8  # relative distance of run and shadow at the end
 CAUTION = 2.0  # how far, by this factor, a run must be from where a simulation gives up
 
 
@@ -124,8 +124,8 @@ def _summary(batch: ScoreBatch, seen: Seen, points: Index) -> Array:
     return np.array([seen.loss, share, np.abs(seen.gradient).max(axis=1), seen.attention.mean(axis=1)])
 
 
-def _follow(batch: ScoreBatch, target: Array, last: float) -> _Followed:
-    """Follow points until they have their target losses."""
+def _follow(batch: ScoreBatch, target: Array, last: float, first: float = 0.6) -> _Followed:
+    """Follow points until they have their target losses, with a ``first`` stride in x."""
     rows = np.ascontiguousarray(batch.initial.T)
     every, carry, seen, taken = np.arange(batch.count), np.zeros_like(rows), [], {}
     for t in range(SINGLE + 1):
@@ -142,7 +142,7 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> _Followed:
     # moved by what rounding does in many steps, which an orbit may enlarge
     other = rows * (1.0 + np.where(np.arange(batch.K) % 2, 2.0**-44, -(2.0**-44)))
     strides = Strides(
-        Blocks(Descent(batch, 1.0, GradientDescent())), TOLERANCE, rows, other, SINGLE, FIRST, 10**9, False,
+        Blocks(Descent(batch, 1.0, GradientDescent())), TOLERANCE, rows, other, SINGLE, first, 10**9, False,
         share=0.03, aim=0.8, separate=True, solved=0.01,
     )  # fmt: skip
     strides.expect(taken)
@@ -175,11 +175,12 @@ Value = Callable[[Array, Seen, Index], Array]
 
 
 def _crossings(
-    batch: ScoreBatch, found: _Followed, values: Array, value: Value, blur: Array, after: Array
+    batch: ScoreBatch, found: _Followed, values: Array, value: Value, blur: Array, after: Array, doubt: float = 0.1
 ) -> _Count:
     """Count steps until a value, (T, P), has risen to zero for the first time after some rows.
 
-    How far the value of the shadow is from that of the run there says how late the run may be.
+    How far the value of the shadow is from that of the run there says how late the run may be. Counts that
+    may be off by ``doubt`` of a step are left to a simulation.
     """
     beyond = (values >= 0.0) & (np.arange(len(values))[:, None] > after)
     row, ever = beyond.argmax(axis=0), beyond.any(axis=0)
@@ -205,7 +206,7 @@ def _crossings(
         late = np.maximum(margin * np.abs(apart) / slope, _late(batch, found.strides, *states(x), points))
         error[points] = late + (blur[points] + np.abs(missed)) / slope
     near = np.abs(values[: SINGLE + 1]) <= BLUR / ROUNDING * blur
-    clear = ~near.any(axis=0) & (np.ceil(steps - error) == np.ceil(steps + error)) & (error < DOUBT)
+    clear = ~near.any(axis=0) & (np.ceil(steps - error) == np.ceil(steps + error)) & (error < doubt)
     last = values[np.isfinite(values).sum(axis=0) - 1, np.arange(batch.count)]
     return _Count(np.ceil(steps), error, np.where(ever, clear, last < -APART))
 

@@ -47,7 +47,6 @@ from icl_theory.families.regression.theorems.orderwise import STATEMENTS
 from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
 
 LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
-FEWEST = 20  # saved steps for a mean with a standard error
 TOO_LARGE = f"checked for K <= {LARGEST} only"
 TOO_NEAR = "the attention deficit is below the range of float64"
 TOO_MANY = "too many prompts to sum over all: see crosscheck"
@@ -382,18 +381,19 @@ def population_of(trainer: Risk) -> Risk | None:
     return None
 
 
-def within_noise(run: Trajectory, population: Risk) -> list[BoundCheck]:
+def within_noise(run: Trajectory, population: Risk, fewest: int = 20) -> list[BoundCheck]:
     r"""Hold the losses and gradients of a run's own prompts against Lemmas 1 and 2.
 
     At step t the scores are known before its prompts are drawn, so that :math:`\hat\ell_t/\ell(\theta_t) - 1` and
     :math:`\langle \hat g_t, g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1` are differences of a martingale, whatever the
-    learning rate: their means over the saved steps are 0 within their standard errors, without a bias.
+    learning rate: their means over the saved steps, at least ``fewest``, are 0 within their standard errors,
+    without a bias.
     """
     assert run.risk is not None
     fixed = getattr(innermost(run.risk)[0], "dataset", None) is not None
-    if fixed or len(run.t) < FEWEST:
+    if fixed or len(run.t) < fewest:
         fresh = "the prompts are a fixed set: their mean is not that of fresh ones"
-        reason = fresh if fixed else f"needs {FEWEST} saved steps"
+        reason = fresh if fixed else f"needs {fewest} saved steps"
         return [statement.unstated(reason) for statement in SAMPLED]
     ratios = np.array(
         [_ratios(run.risk, population, state, int(t)) for t, state in zip(run.t, run.states, strict=True)]
