@@ -320,7 +320,7 @@ def test_the_next_word_and_the_steps_of_recall_are_drawn_as_they_are(changes: di
         changed = found["parameters"] | {"triggers": size, "V": max(values["V"], size + 10)}
         if size + 10 <= values["V"]:
             assert one(steps["curves"], "blue")["y"][i] == icl.Recall(**whole(changed)).simulate().steps
-    # the laws in print meet the right one, steps ~ √|Q|, at one trigger
+    # the laws with other exponents meet the right one, steps ~ √|Q|, at one trigger
     right = math.log((V := values["V"] - (2 if alpha else 1)) * (1 - alpha) / values["above"]) / values["eta"]
     right /= values["counts"]
     assert V > 0

@@ -262,7 +262,7 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
     "10¹² steps. A tiny learning rate": lambda said: near(said.steps(), 1e12, 0.2),
     "A sentence ends with a trigger": reaches,
     "All that is trained here is one strength λ": straight,
-    "Three exponents are in print": lambda said: near(
+    "A review of the paper names three exponents": lambda said: near(
         said.rate(), said.values["eta"] / math.sqrt(said.values["triggers"]), 0.01
     ),
     "Press Play: the probability of the output": noise_is_known,

@@ -25,7 +25,7 @@ from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.papers import reproduction
 from icl_theory.papers.audit import questions, rows
-from icl_theory.papers.claim import HEADINGS, RECONSTRUCTED, Answer, Claim, Status
+from icl_theory.papers.claim import OURS_ALONE, HEADINGS, RECONSTRUCTED, Answer, Claim, Status
 from icl_theory.results.plots import draw_maps, plot_answer, release, save
 from tests.smaller import NAMES
 
@@ -139,7 +139,10 @@ def test_a_papers_page_is_made_of_the_audits(name: str, monkeypatch: pytest.Monk
     claims, answers = printed()
     kept = {
         row: lambda quick, claim=claim: Claim(
-            *claim[:3], Status(claim[3]), *claim[4:7], claim[7].removeprefix(f"{RECONSTRUCTED}: ")
+            *claim[:3],
+            Status(claim[3]),
+            *claim[4:7],
+            claim[7].removeprefix(f"{RECONSTRUCTED}: ").removesuffix(f". {OURS_ALONE}"),
         )
         for row, claim in zip(rows(), claims, strict=True)
     }

@@ -725,7 +725,7 @@ def test_laws_beside_the_curves_are_those_of_their_names() -> None:
     recalled = laws("recall", "steps")
     assert recalled["ηt/|Q|"][:2] == pytest.approx([10 * one, 40 * one])
     assert recalled["ηt"][:2] == pytest.approx([one, one])
-    exponents = {"ηt/√|Q|": 0.05, "ηt/|Q|, a misprint here": 0.025, "ηt, a misprint here": 0.1}
+    exponents = {"ηt/√|Q|": 0.05, "ηt/|Q|, another exponent": 0.025, "ηt, another exponent": 0.1}
     for word, rate in exponents.items():
         assert laws("recall", "loss")[word][:2] == pytest.approx([0.8 * 48 * math.exp(-rate * t) for t in (10, 40)])
     for panel, figure, word, power in (

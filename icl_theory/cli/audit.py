@@ -87,6 +87,8 @@ def _print_audit(report: Audit) -> None:
         name = f"{claim.name} ({claim.status}; {claim.source})"
         claims.add_row(name, claim.measured, claim.finding, style=style)
     console.print(claims)
+    if report.summary:
+        console.print(f"{report.summary}\n")
     for found in report.answers:
         console.print(found.question, style="bold")
         console.print(found.answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +10,18 @@ from icl_theory._validate import choice, flag, integer
 from icl_theory.engine.display import Shown
 from icl_theory.engine.progress import Work, counted
 from icl_theory.families import asked, left_out
-from icl_theory.papers.claim import HEADINGS, Answer, Claim, Question, Row, Status
+from icl_theory.engine.statement import OURS
+from icl_theory.papers.claim import HEADINGS, RECONSTRUCTED, Answer, Claim, Question, Row, Status
 from icl_theory.papers.paper import Claims
 from icl_theory.results.numbers import markdown
 
 BINDING = (Status.EXACT, Status.CERTIFIED)
 ANSWER_HEADINGS = ("question", "answer", "command")
+WHOSE = {
+    "paper": "in a paper's own words",
+    RECONSTRUCTED: "in formulas that we reconstructed",
+    OURS: "of this package",
+}  # by `Claim.formula`
 
 
 def known() -> tuple[dict[str, Claims], list[str]]:
@@ -59,6 +66,23 @@ class Audit(Shown):
         return tuple(claim for claim in self.claims if claim.violated and claim.status in BINDING)
 
     @property
+    def formulas(self) -> dict[str, int]:
+        """How many claims judge a paper's own words, a formula that we reconstructed, and this package's own."""
+        counts = Counter(claim.formula for claim in self.claims)
+        return {whose: counts[whose] for whose in WHOSE}
+
+    @property
+    def summary(self) -> str:
+        """Whose statements were judged, and whose of them fail, in two sentences; nothing without a claim."""
+        if not self.claims:
+            return ""
+        whose = [f"{count} {WHOSE[name]}" for name, count in self.formulas.items()]
+        failing = Counter(claim.formula for claim in self.claims if claim.violated)
+        fails = [f"{failing[name]} {WHOSE[name]}" for name in WHOSE if failing[name]]
+        verdicts = f"Of these, {_listed(fails)} fail" if fails else "None of them fails"
+        return f"{_number(len(self.claims))} judged: {_listed(whose)}. {verdicts}."
+
+    @property
     def columns(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
         """Return both tables by columns."""
         claims = {name: [claim.cells()[place] for claim in self.claims] for place, name in enumerate(HEADINGS)}
@@ -69,7 +93,8 @@ class Audit(Shown):
         claims, answers = self.columns
         claims = {"claim": claims.pop("name")} | claims
         answers["command"] = [f"`{command}`" for command in answers["command"]]
-        parts = ["# Audit", "## Claims", markdown(claims), "## Open questions", markdown(answers)]
+        parts = ["# Audit", *filter(None, [self.summary]), "## Claims", markdown(claims)]
+        parts += ["## Open questions", markdown(answers)]
         parts += ["## Left out", "\n".join(f"- {line}" for line in self.failures)] if self.failures else []
         return "\n\n".join(parts) + "\n"
 
@@ -77,10 +102,19 @@ class Audit(Shown):
         """Return both tables as plain text and numbers (strict JSON); figures' data are left out."""
         names = ("name", *ANSWER_HEADINGS)
         return {
+            "formulas": self.formulas,
             "claims": [dict(zip(HEADINGS, claim.cells(), strict=True)) for claim in self.claims],
             "questions": [{name: getattr(answer, name) for name in names} for answer in self.answers],
             "failures": list(self.failures),
         }
+
+
+def _number(claims: int) -> str:
+    return f"{claims} claim is" if claims == 1 else f"{claims} claims are"
+
+
+def _listed(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def audit(*, quick: bool = False, claim: int | None = None) -> Audit:

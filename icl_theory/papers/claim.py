@@ -23,6 +23,7 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.papers.numbers import decade, off
 
 RECONSTRUCTED = "as reconstructed"
+OURS_ALONE = "This concerns our formula, not the published one"
 REMARKS = ("(reconstructed)", "(exact form)", "(our constant)", "(our constants)")  # at the end of a paper's source
 HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
 
@@ -34,6 +35,7 @@ class Outcome(Enum):
     ONLY = "holds only"
     HOLDS = "holds"
     COUNTEREXAMPLE = "fails: counterexample"
+    LIMIT = "fails for"  # a limit, which the verdict names
     FAILS = "fails"
 
 
@@ -83,8 +85,12 @@ class Claim:
 
     @property
     def finding(self) -> str:
-        """The verdict in words, after 'as reconstructed' if the formula is ours and not the paper's."""
-        return f"{RECONSTRUCTED}: {self.verdict}" if self.formula == RECONSTRUCTED else self.verdict
+        """The verdict in words, which says whose formula it is about if that is ours and not the paper's."""
+        if self.formula != RECONSTRUCTED:
+            return self.verdict
+        # A failure of our formula must not be read, or quoted, as one of the paper's.
+        ours = f". {OURS_ALONE}" if self.violated else ""
+        return f"{RECONSTRUCTED}: {self.verdict}{ours}"
 
     def cells(self) -> tuple[str, ...]:
         """Return all attributes as text."""
@@ -93,7 +99,7 @@ class Claim:
     @property
     def violated(self) -> bool:
         """Whether the figures contradict the statement."""
-        return self.outcome in (Outcome.FAILS, Outcome.COUNTEREXAMPLE)
+        return self.outcome in (Outcome.FAILS, Outcome.LIMIT, Outcome.COUNTEREXAMPLE)
 
 
 Row = Callable[[bool], Claim]

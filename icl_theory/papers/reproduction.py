@@ -23,12 +23,19 @@ from icl_theory.results.notebook import picture
 from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import plot_answer, release, save
 
-WORST_FIRST = (Outcome.FAILS, Outcome.COUNTEREXAMPLE, Outcome.ONLY, Outcome.LOOSE, Outcome.HOLDS)
+WORST_FIRST = (
+    Outcome.FAILS,
+    Outcome.COUNTEREXAMPLE,
+    Outcome.LIMIT,
+    Outcome.ONLY,
+    Outcome.LOOSE,
+    Outcome.HOLDS,
+)
+NAMES = {Outcome.LIMIT: "fails in a limit"}  # of outcomes whose verdict goes on
 COLUMNS = {"claim": "name", "statement": "statement", "grid": "grid", "measured": "measured", "bound": "bound",
            "verdict": "finding"}  # fmt: skip
 PENDING = (
-    "A verdict “as reconstructed” is one on our formula, and none on the published one. What would settle it is a"
-    " comparison of the two, which is pending."
+    "A verdict “as reconstructed” concerns our formula, not the published one. A comparison of the two is pending."
 )
 
 
@@ -54,9 +61,12 @@ class Reproduced(NamedTuple):
     def verdict(self) -> str:
         """Return how many claims hold and fail, counted by whose formula was measured, the worst first."""
         found = Counter((claim.formula, claim.outcome) for claim in self.claims)
-        words = {whose: [f"{kind.value} ({found[whose, kind]})" for kind in WORST_FIRST if found[whose, kind]]
-                 for whose, _ in found}  # fmt: skip
-        return "; ".join(f"{whose}: {', '.join(each)}" for whose, each in words.items()) or "no number is claimed"
+        words = []
+        for whose in dict.fromkeys(whose for whose, _ in found):
+            kinds = [kind for kind in WORST_FIRST if found[whose, kind]]
+            counts = [f"{NAMES.get(kind, kind.value)} ({found[whose, kind]})" for kind in kinds]
+            words.append(f"{whose}: {', '.join(counts)}")
+        return "; ".join(words) or "no number is claimed"
 
     @property
     def table(self) -> dict[str, list[str]]:

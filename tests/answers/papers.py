@@ -387,7 +387,7 @@ def helpers() -> Asked:
             for a, b in (([3.0, 2.0, 1.0], [1.0, 1.1, 1.1]), ([1.0, 1.0, 1.1], [1.0, 2.0, 4.0]))
         ],
     )
-    yield "published", lambda: [training.published(x) for x in (-0.5, -0.509, -0.489, -1.0, 0.0099, 0.3)]
+    yield "reviewed", lambda: [training.reviewed(x) for x in (-0.5, -0.509, -0.489, -1.0, 0.0099, 0.3)]
     yield "zipf", partial(training.zipf, 4)
     yield (
         "recalls",

@@ -61,6 +61,48 @@ def test_a_violated_claim_is_status_one(
     assert "Violated: Lemma 1" in out
 
 
+def judged(*sources: str, verdict: str = "holds") -> tuple[Claim, ...]:
+    return tuple(Claim("a", source, "so", Status.ORDER, "", "", "", verdict) for source in sources)
+
+
+THEIRS, REBUILT, OWN = "paper, Thm 1", "paper, Thm 2 (reconstructed)", "this package"
+
+
+def test_an_audit_counts_whose_statements_it_judges_and_whose_fail() -> None:
+    claims = judged(THEIRS, REBUILT, "paper, Lemma 1 (exact form)", OWN, "x (our constants)")
+    found = audit.Audit((*claims, *judged(REBUILT, REBUILT, verdict="fails for x")), ())
+    assert found.formulas == {"paper": 1, "as reconstructed": 5, "this package": 1}
+    assert sum(found.formulas.values()) == len(found.claims)
+    assert found.summary == (
+        "7 claims are judged: 1 in a paper's own words, 5 in formulas that we reconstructed and 1 of this package. Of"
+        " these, 2 in formulas that we reconstructed fail."
+    )
+    assert found.to_markdown().startswith(f"# Audit\n\n{found.summary}\n\n## Claims\n\n")
+    assert found.to_dict()["formulas"] == found.formulas
+    theirs = audit.Audit((*judged(THEIRS, verdict="fails: counterexample x"), *judged(OWN)), ())
+    assert theirs.summary.endswith("Of these, 1 in a paper's own words fail.")
+    assert audit.Audit(judged(OWN), ()).summary == (
+        "1 claim is judged: 0 in a paper's own words, 0 in formulas that we reconstructed and 1 of this package. None"
+        " of them fails."
+    )
+    assert audit.Audit((), ()).summary == ""
+
+
+def test_the_command_prints_whose_statements_were_judged(
+    capsys: pytest.CaptureFixture[str], part: icl.papers.Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = replace(part, claims=judged(THEIRS, REBUILT, REBUILT))
+    monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: found)
+    assert found.summary in " ".join(run_main(capsys, "audit")[1].split())
+
+
+def test_only_the_failure_of_our_formula_says_that_it_is_ours() -> None:
+    claims = (*judged(THEIRS, REBUILT, OWN), *judged(THEIRS, REBUILT, OWN, verdict="fails for x"))
+    ours = "This concerns our formula, not the published one"
+    assert [ours in claim.finding for claim in claims] == [False, False, False, False, True, False]
+    assert [claim.violated for claim in claims] == [False] * 3 + [True] * 3
+
+
 @pytest.mark.parametrize("outcome", Outcome)
 def test_a_verdict_begins_with_its_outcome(outcome: Outcome) -> None:
     made = [Claim("a", "b", "c", Status.EXACT, "", "", "", outcome.value + words) for words in ("", ": x", " by 3")]
@@ -116,7 +158,7 @@ def test_claims_that_bind_and_fail_are_violations(part: icl.papers.Audit) -> Non
         for status in Status
         for outcome in Outcome
     )
-    wrong = {(status, word) for status in ("exact", "certified") for word in ("fails", "fails: counterexample")}
+    wrong = {(status, word) for status in ("exact", "certified") for word in ("fails", "fails for", "fails: counterexample")}
     page = Reproduction(Paper("p", "", "", 0, "", ()), "", (Reproduced(Reading("", ""), "", claims, None, ()),))
     for found in (replace(part, claims=claims), page):
         assert {(str(each.status), each.name) for each in found.violations} == wrong
@@ -294,7 +336,7 @@ def a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(report: icl.papers.Au
 
 def findings_are_those_of_the_documentation(report: icl.papers.Audit) -> None:
     verdicts = {claim.name: claim.verdict for claim in report.claims}
-    assert verdicts["Theorem 1"].startswith("fails: counterexample")
+    assert verdicts["Theorem 1"].startswith("fails for ε ≪ (LΔδ)²")
     assert verdicts["Theorem 2"].startswith("holds, loose")
     assert verdicts["Phase I duration"].startswith("holds, loose")
     assert verdicts["Phase I growth"].startswith("holds only as a lower bound")

@@ -118,7 +118,8 @@ def test_a_failure_of_our_formula_is_not_laid_to_the_paper(remark: str, monkeypa
     found = reproduce("theirs")
     page = Page(found.to_html())
     assert found.parts[0].verdict == "as reconstructed: fails: counterexample (1); paper: holds (1)"
-    assert page.column(1, "verdict") == ["as reconstructed: fails: counterexample x", "holds x"]
+    ours = "as reconstructed: fails: counterexample x. This concerns our formula, not the published one"
+    assert page.column(1, "verdict") == [ours, "holds x"]
     assert all("comparison" in text and "pending" in text for text in (page.text, found.to_markdown()))
 
 

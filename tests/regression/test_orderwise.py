@@ -178,6 +178,121 @@ def test_the_verdict_is_made_from_the_ratios(case: Case) -> None:
     assert lemmas.verdict(statement("Phase I growth"), found) == case.words
 
 
+def largest_growth(K: float, low: float, high: float) -> float:
+    """Largest ½ a (1 - a)²/(K-1), the growth of the own score over L²Δ², for attention between two values."""
+    a = np.linspace(low, high, 20_001)
+    return float(np.max(0.5 * a * (1.0 - a) ** 2 / (K - 1.0)))
+
+
+@pytest.mark.parametrize("K", [10, 100, 1000, 10_000])
+def test_the_rate_of_the_start_fails_later_in_phase_one_by_the_formula_of_the_growth(K: int) -> None:
+    limit = statement("Phase I growth").rises
+    assert limit is not None
+    place = limit.values.index(K)
+    _, largest = orderwise.along(statement("Phase I growth"), limit)[place]
+    assert largest == pytest.approx(K**2 * largest_growth(K, 1 / K, 0.5), rel=0.05)
+    _, others = orderwise.along(statement("Phase I cross terms"), limit)[place]
+    assert others == pytest.approx(largest * K / (K - 1), rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["Phase II growth", "Phase II growth to ε"])
+def test_the_rate_of_the_end_fails_at_the_start_of_phase_two_by_the_formula_of_the_growth(name: str) -> None:
+    limit = statement(name).rises
+    assert limit is not None
+    for imbalance, (_, largest) in zip(limit.values, orderwise.along(statement(name), limit), strict=True):
+        # K = 2 has the largest ratio of all runs: K/(K-1) = 2
+        assert largest == pytest.approx(2 * largest_growth(2, 0.5, 1 - imbalance) / imbalance**2, rel=0.05)
+
+
+def test_the_rate_of_the_end_fails_at_the_start_of_phase_three_by_the_formula_of_the_growth() -> None:
+    limit = statement("Phase III growth").rises
+    assert limit is not None
+    found = orderwise.along(statement("Phase III growth"), limit)
+    for share, (_, largest) in zip(limit.values, found, strict=True):
+        assert largest == pytest.approx(2 * largest_growth(2, 0.5, 1.0) / share, rel=0.05)
+
+
+@pytest.mark.parametrize("share", [0.1, 1e-2, 1e-3])
+def test_the_bound_of_theorem_1_is_compared_with_steps_counted_one_by_one(share: float) -> None:
+    """At ε = share (LΔδ)², for one run of the law: steps after Phase I over the order of the theorem."""
+    limit = statement("Theorem 1").rises
+    assert limit is not None
+    K, product, imbalance = 20, 0.5, 0.2
+    runs = limit.at(one_run(K, 0.3, 1e-3, product, imbalance), share)
+    assert float(runs.epsilon[0]) == pytest.approx(share * product**2)
+    size, eta = float(runs.size[0]), float(runs.eta[0])
+    deficit = np.sqrt(4.0 * share * (K - 1) / K) * imbalance  # ε = L²Δ²s²K/(4(K-1))
+    attended: list[int] = []
+
+    def stop(n: int, u: float) -> bool:
+        missed = (K - 1) / (np.exp(u) + K - 1)
+        if missed <= 0.5 and not attended:
+            attended.append(n)
+        return bool(missed <= deficit)
+
+    steps, _ = iterate_gap(K, 0.3, stop)
+    assert int(runs.steps[0]) == steps
+    order = K * np.log(K * size / np.sqrt(share * product**2)) / (eta * product**2)
+    low, high = measured_ratios(statement("Theorem 1"), runs)
+    assert float(high[0]) == pytest.approx((steps - attended[0] - 1) / order)
+
+
+def test_other_features_and_another_imbalance_leave_the_rest_of_a_run_alone() -> None:
+    run = one_run(7, 0.4, 1e-3, 0.3, 0.05)
+    first = run.size**2 * (run.K - 1) / run.K
+    for name, value in (("Phase I growth", 50.0), ("Phase II growth", 0.01)):
+        limit = statement(name).rises
+        assert limit is not None
+        turned = limit.at(run, value)
+        assert float(getattr(turned, "K" if limit.quantity == "K" else "imbalance")[0]) == value
+        assert turned.counter.c == pytest.approx(run.counter.c)
+        assert turned.size * turned.imbalance == pytest.approx(run.size * run.imbalance)
+        share = turned.epsilon / (turned.size**2 * (turned.K - 1) / turned.K)
+        assert share == pytest.approx(run.epsilon / first)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "rising", "falling", "words"),
+    [
+        ("Theorem 1", 1.0, 1e3, (0.78, 4.7, 34.0, 279.0), (), "fails for ε ≪ (LΔδ)²: the largest ratio is 0.78 at"),
+        ("Theorem 1", 1.0, 1e3, (0.78, 4.7, 4.6, 279.0), (), "fails: counterexample there"),
+        ("Theorem 1", 1.0, 2.0, (0.78, 4.7, 34.0, 279.0), (), "holds"),
+        ("Phase I growth", 0.3, 50.0, (1.0, 2.0, 3.0, 4.0), (), "holds only as a lower bound; the upper one fails"),
+        ("Phase I growth", 0.3, 50.0, (1.0, 2.0, 2.0, 4.0), (), "holds only as a lower bound: the ratio rises to 50"),
+        ("Phase II growth to ε", 1e-6, 1e4, (1, 2, 3, 4), (4, 3, 2, 1), "fails for ε ≪ (LΔδ)²: the least"),
+        ("Phase II growth to ε", 1e-6, 1e4, (1, 2, 3, 4), (4, 3, 3, 1), "fails: counterexample here"),
+        ("Phase II growth to ε", 1e-6, 10.0, (), (4, 3, 2, 1), "holds only as an upper bound; the lower one fails"),
+    ],
+)
+def test_the_limit_in_which_an_order_breaks_is_named_only_if_every_ratio_moves_that_way(
+    name: str, low: float, high: float, rising: tuple[float, ...], falling: tuple[float, ...], words: str
+) -> None:
+    found = Survey(9, low, high, 1.0, {}, {}, ("here", "there"), rising, falling)
+    assert lemmas.verdict(statement(name), found).startswith(words)
+
+
+def test_cross_terms_are_compared_with_the_growth_by_sums_over_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = lemmas.ORDERS["Phase III cross terms"]
+    assert "|β_mk|(K-1)/α_k off 1 by 1e-1" in row(True).measured
+    assert row(True).verdict.endswith("against the growth it holds: |β_mk| = α_k/(K-1)")
+    monkeypatch.setattr(lemmas, "_cross_terms_over_growth", lambda: 1e-6)
+    assert row(True).verdict == "fails: see measured"
+
+
+def test_the_sums_over_functions_notice_a_wrong_cross_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = lemmas.direct
+
+    def wrong(risk: Any, scores: Any) -> Any:
+        found = right(risk, scores)
+        slope = found.slope.copy()
+        slope[1, 0] *= 1.0 + 1e-6
+        return found._replace(slope=slope)
+
+    assert lemmas._cross_terms_over_growth() < 1e-12
+    monkeypatch.setattr(lemmas, "direct", wrong)
+    assert lemmas._cross_terms_over_growth() == pytest.approx(1e-6, rel=1e-3)
+
+
 @pytest.mark.parametrize("power", [0.5, -1.0])
 def test_the_drift_of_ratios_is_a_factor_for_each_decade(power: float) -> None:
     """Ratios that are a power of one parameter, less one half of it at their lower ends."""

@@ -4,7 +4,7 @@ from icl_theory.papers.paper import Claims, Paper, Reading
 from icl_theory.papers.recall import model, training
 
 WORDS = "the formula, from the words of the text"
-RATE = "the exponent, which the paper prints in different ways"
+RATE = "the exponent; a public review (ICLR 2026, Reviewer 4) quotes three different ones from the paper"
 
 IN_CONTEXT_RECALL = Paper(
     "in-context-recall",
@@ -18,8 +18,9 @@ IN_CONTEXT_RECALL = Paper(
                 (model.certified_bound, training.linear_convergence, training.exponents,
                  training.unequal_rate, training.plain_descent),
                 question=training.exponent, figure="recall_exponents", reconstructed=RATE),
-        Reading("Theorem 3.3", "Outputs that training has never seen are recalled like seen ones.",
-                (model.UNSEEN, model.unseen_rows), question=training.unseen, figure="recall_models",
+        Reading("Theorem 3.3", "Outputs that training has never seen are recalled like seen ones, with a"
+                " probability that is bounded from below at every step.",
+                (model.UNSEEN, model.unseen_lower_bound, model.unseen_rows), question=training.unseen, figure="recall_models",
                 reconstructed=WORDS),
         Reading("Lemma 4.1", "Softmax attention reaches the Bayes risk as well.", (model.lemma_averaging,),
                 reconstructed="the loss at finite length, by one integral"),

@@ -30,7 +30,7 @@ const presets = [
 const tour = [
   { text: "A sentence ends with a trigger. Earlier in it the trigger was followed by a word, and that word should come next, unless it is noise, with probability α. A transformer learns to look it up.", values: {}, figure: "next" },
   { text: "All that is trained here is one strength λ, and normalised descent moves it by the same amount at every step. Once the loss above the best possible is small, it falls along a straight line on this axis.", values: { t: 60 }, figure: "loss" },
-  { text: "Three exponents are in print: ηt/√|Q|, ηt/|Q| and ηt. In the end the exact curve falls like the first. The other two are dashed.", values: { triggers: 16 }, figure: "loss" },
+  { text: "A review of the paper names three exponents: ηt/√|Q|, ηt/|Q| and ηt. In this model the exact curve falls like the first in the end. The other two are dashed.", values: { triggers: 16 }, figure: "loss" },
   { text: "Press Play: the probability of the output rises to 1 − α and that of noise falls to α. All other words lose theirs.", values: { t: 0 }, figure: "probabilities", play: true },
   { text: "The model has never seen the output on the right. It recalls that output just as well: in this model no probability depends on which word it is.", values: { t: 150 }, figure: "next" },
   { text: "The number of steps grows like √|Q|. Drag the dot to change the number of triggers.", values: { triggers: 100, V: 500 }, figure: "steps" },
@@ -46,7 +46,7 @@ const parameters = ({ V, triggers, alpha, eta, counts, above }) => ({
   V, triggers, outputs: Math.min(OUTPUTS, V - triggers - 1), ...(alpha > 0 ? { alpha, gamma: "best" } : {}), eta, counts, H: Math.max(33, 2 * counts + 1), above,
 });
 
-// published exponents of the linear convergence, over ηtc
+// exponents of the linear convergence that a public review quotes from the paper, over ηtc
 const EXPONENTS = [
   { words: "ηt/√|Q|", power: -0.5, colour: "green" },
   { words: "ηt/|Q|", power: -1, colour: "orange" },
@@ -79,7 +79,7 @@ function words({ run, laws }, now, { alpha, above }) {
 
 const loss = along({
   name: "loss", title: "Loss above the Bayes risk",
-  caption: "exact, and the laws with the three exponents in print", samples: "sentences: a step is as long as ever, but serves the triggers of its batch only",
+  caption: "exact, and the laws with the three exponents that a review of the paper names", samples: "sentences: a step is as long as ever, but serves the triggers of its batch only",
   y({ run }, { above }) {
     const first = run.excessAt(0);
     return { low: Math.max(1e-300, Math.min(above, first) / 30), high: Math.max(first, above) * 8, log: true, label: "nats" };
@@ -87,7 +87,7 @@ const loss = along({
   phases: ({ run, end }) => [["within ε", run.steps ?? end, end, "green"]],
   marks(axes, { laws }, { above }) {
     axes.horizontal(above, "red", { word: `ε = ${short(above)}` });
-    laws.forEach(({ words: name, colour, at }, i) => axes.law(at, colour, i ? `${name}, a misprint here` : name, [0.3, 0.75, 0.05][i], { dash: i ? [5, 5] : [2, 3] }));
+    laws.forEach(({ words: name, colour, at }, i) => axes.law(at, colour, i ? `${name}, another exponent` : name, [0.3, 0.75, 0.05][i], { dash: i ? [5, 5] : [2, 3] }));
   },
   curves: () => [[(state) => state.excess, "blue"]],
   describe: ({ run }, now) => `${short(now.excess)} nats at step ${now.t}; the target is reached ${when(run)}.`,
@@ -133,7 +133,7 @@ const next = {
 
 const steps = against({
   name: "steps", title: "Steps to ε, against the number of triggers", setting: "triggers",
-  caption: "exact, and what the exponents in print would say. Drag to change |Q|.",
+  caption: "exact, and what the other exponents would say. Drag to change |Q|.",
   scales({ sizes, bySize }) {
     const finite = bySize.filter((T) => T < Infinity && T > 0), most = Math.max(10, ...finite), least = Math.min(most / 10, ...finite);
     return [{ low: 1, high: sizes.at(-1), log: true, label: "triggers |Q|" }, { low: Math.max(0.5, least / 5), high: most * 5, log: true, label: "steps" }];

@@ -1,4 +1,4 @@
-"""The paper's order-of-magnitude statements, reconstructed, over whole phases of runs drawn from a law.
+"""Order-of-magnitude statements of the regression paper, in our formulas, over whole phases of runs of a law.
 
 A statement compares a *measured* quantity of a run with a *scale*, the expression inside O(...) or Θ(...). Rates
 are measured on the iterates, as the move of the score divided by its number of steps, at several steps of the
@@ -103,9 +103,34 @@ class Constants(NamedTuple):
     highest: float
 
 
+class Limit(NamedTuple):
+    """A limit in which one side of an order of magnitude breaks.
+
+    Attributes
+    ----------
+    words : str
+        The limit, "ε ≪ (LΔδ)²" say, and why it breaks there.
+    quantity : str
+        The quantity that tends to it.
+    values : tuple of float
+        Of the quantity, at which ratios are measured, in the direction of the limit.
+    at : callable
+        Takes runs and a value, and returns runs that have this value of the quantity.
+    """
+
+    words: str
+    quantity: str
+    values: tuple[float, ...]
+    at: Callable[[Runs, float], Runs]
+
+
 @dataclass(frozen=True)
 class OrderStatement(Statement):
-    """One statement: the measured quantity, its scale, and the regime in which it is claimed."""
+    """One statement: the measured quantity, its scale, and the regime in which it is claimed.
+
+    ``rises`` is the limit in which the ratio of measured to scale grows without bound, ``falls`` the one in which
+    it tends to zero. None where that side holds.
+    """
 
     kind: str = field(default="order-wise", kw_only=True)
     status: Status = field(default=Status.ORDER, kw_only=True)
@@ -113,6 +138,8 @@ class OrderStatement(Statement):
     measure: Callable[[Runs], tuple[Array, Array]]
     scale: Callable[[Runs], Array]
     flat: bool | None = None  # claimed for L <= 1/(Δδ) (True), for L > 1/(Δδ) (False), or for every L (None)
+    rises: Limit | None = field(default=None, kw_only=True)
+    falls: Limit | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         store(self, sides=lambda run: _sides(self, run))
@@ -185,15 +212,69 @@ def logarithm(runs: Runs) -> Array:
     return np.asarray(np.log(runs.K * runs.size / np.sqrt(runs.epsilon)))
 
 
+def _with(runs: Runs, K: Array, imbalance: Array) -> Runs:
+    """Return runs with other K and δ, and the same step constant, LΔδ and share of the first loss at the end."""
+    size = runs.size * runs.imbalance / imbalance
+    gamma = 0.5 * size**2
+    eta = runs.counter.c * (K - 1.0) ** 2 / (K * gamma)
+    share = runs.epsilon / (runs.size**2 * (runs.K - 1.0) / runs.K)
+    return closed(size, eta, K, share * size**2 * (K - 1.0) / K, imbalance)
+
+
+def _with_features(runs: Runs, K: float) -> Runs:
+    return _with(runs, np.full(runs.K.size, K), runs.imbalance)
+
+
+def _with_imbalance(runs: Runs, imbalance: float) -> Runs:
+    return _with(runs, runs.K, np.full(runs.K.size, imbalance))
+
+
+def _with_target_over_size(runs: Runs, share: float) -> Runs:
+    return closed(runs.size, runs.eta, runs.K, share * runs.size**2, runs.imbalance)
+
+
+def _with_target_over_product(runs: Runs, share: float) -> Runs:
+    epsilon = share * (runs.size * runs.imbalance) ** 2
+    return closed(runs.size, runs.eta, runs.K, epsilon, runs.imbalance)
+
+
+# A rate that is right at one end of its phase is claimed for all of it. The limits say where that breaks.
+_MANY_FEATURES = Limit(
+    "K ≫ 1, because the rate of the start is carried on to Attn = ½",
+    "K",
+    (10.0, 100.0, 1000.0, 10_000.0),
+    _with_features,
+)
+_SMALL_IMBALANCE = Limit(
+    "δ ≪ 1, because the rate at 1 - Attn = δ is carried back to Attn = ½",
+    "δ",
+    (0.3, 0.1, 1e-2, 1e-3),
+    _with_imbalance,
+)
+_SMALL_TARGET = Limit(
+    "ε ≪ L²Δ², because the rate of the end is carried back to Attn = ½",
+    "ε/(LΔ)²",
+    (1e-2, 1e-3, 1e-4, 1e-6),
+    _with_target_over_size,
+)
+_TARGET_BEYOND_IMBALANCE = Limit(
+    "ε ≪ (LΔδ)²",
+    "ε/(LΔδ)²",
+    (0.1, 1e-2, 1e-3, 1e-4),
+    _with_target_over_product,
+)
+
 _PROPOSITION, _THEOREM = "paper, Prop. {} (reconstructed)", "paper, Thm {} (reconstructed)"
 STATEMENTS: tuple[OrderStatement, ...] = (
     OrderStatement(
         "Phase I growth", _PROPOSITION.format(2), "η α_k = Θ(η L²Δ²/K²) at every step until Attn = ½",
         False, _phase_one_rate, lambda runs: _power(runs, -2.0),
+        rises=_MANY_FEATURES,
     ),
     OrderStatement(
         "Phase I cross terms", _PROPOSITION.format(2), "η |β_mk| = O(η L²Δ²/K³) at every step until Attn = ½",
         True, _others(_phase_one_rate), lambda runs: _power(runs, -3.0),
+        rises=_MANY_FEATURES,
     ),
     OrderStatement(
         "Phase I duration", _PROPOSITION.format(2), "T₁ <= 1 + O(K² ln K / (η L²Δ²))",
@@ -203,29 +284,35 @@ STATEMENTS: tuple[OrderStatement, ...] = (
         "Phase II growth", _PROPOSITION.format(3),
         "η α_k = Θ(η L²Δ²δ²/K) at every step after T₁ with 1 - Attn_k > δ, L <= 1/(Δδ)",
         False, _rate_until_imbalance, lambda runs: _power(runs, -1.0, 2.0), True,
+        rises=_SMALL_IMBALANCE,
     ),
     OrderStatement(
         "Phase II growth to ε", _PROPOSITION.format(3),
         "η α_k = Θ(η L²Δ²δ²/K) at every step from T₁ to T_f, L <= 1/(Δδ)",
         False, _late_rate, lambda runs: _power(runs, -1.0, 2.0), True,
+        rises=_SMALL_IMBALANCE, falls=_TARGET_BEYOND_IMBALANCE,
     ),
     OrderStatement(
         "Phase II cross terms", _PROPOSITION.format(3),
         "η |β_mk| = O(η L²Δ²δ²/K²) at every step after T₁ with 1 - Attn_k > δ, L <= 1/(Δδ)",
         True, _others(_rate_until_imbalance), lambda runs: _power(runs, -2.0, 2.0), True,
+        rises=_SMALL_IMBALANCE,
     ),
     OrderStatement(
         "Theorem 1", _THEOREM.format(1), "T_f - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η L²Δ²δ²)), L <= 1/(Δδ)",
         True, _further_steps, lambda runs: logarithm(runs) / _power(runs, -1.0, 2.0), True,
+        rises=_TARGET_BEYOND_IMBALANCE,
     ),
     OrderStatement(
         "Phase III growth", _PROPOSITION.format(4), "η α_k = Θ(η ε/K) at every step from T₁ to T_s, L > 1/(Δδ)",
         False, _late_rate, lambda runs: runs.eta * runs.epsilon / runs.K, False,
+        rises=_SMALL_TARGET,
     ),
     OrderStatement(
         "Phase III cross terms", _PROPOSITION.format(4),
         "η |β_mk| = O(η ε/K²) at every step from T₁ to T_s, L > 1/(Δδ)",
         True, _others(_late_rate), lambda runs: runs.eta * runs.epsilon / runs.K**2, False,
+        rises=_SMALL_TARGET,
     ),
     OrderStatement(
         "Theorem 2", _THEOREM.format(2), "T_s - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η ε)), L > 1/(Δδ)",
@@ -242,6 +329,15 @@ def measured_ratios(statement: OrderStatement, runs: Runs) -> Ratios:
     low, high = statement.measure(runs)
     scale = statement.scale(runs)
     return Ratios(np.where(applies, low / scale, np.nan), np.where(applies, high / scale, np.nan))
+
+
+def along(statement: OrderStatement, limit: Limit) -> list[tuple[float, float]]:
+    """Least and largest ratio at each value of a limit, over the runs of the law that have the phase there."""
+    extremes = []
+    for value in limit.values:
+        ratios = measured_ratios(statement, limit.at(law_runs(), value))
+        extremes.append((float(np.nanmin(ratios.low)), float(np.nanmax(ratios.high))))
+    return extremes
 
 
 @cache
@@ -333,6 +429,8 @@ class Survey(NamedTuple):
     rise: dict[str, float]  # factors on the largest ratio of a phase when a parameter grows tenfold
     fall: dict[str, float]  # the same for the smallest, by least squares in logarithms
     where: tuple[str, str]  # the runs with the extremes
+    rising: tuple[float, ...] = ()  # the largest ratios at the values of ``statement.rises``
+    falling: tuple[float, ...] = ()  # the least ratios at the values of ``statement.falls``
 
 
 def survey(statement: OrderStatement) -> Survey:
@@ -358,6 +456,20 @@ def survey(statement: OrderStatement) -> Survey:
     middle = np.sqrt(low * high)
     typical = float(np.exp(np.mean(np.log(middle[middle > 0]))))
     where = place(int(np.argmin(np.where(low > 0, low, np.inf)))), place(int(np.argmax(high)))
+    rising: tuple[float, ...] = ()
+    falling: tuple[float, ...] = ()
+    if statement.rises is not None:
+        rising = tuple(largest for _, largest in along(statement, statement.rises))
+    if statement.falls is not None:
+        falling = tuple(least for least, _ in along(statement, statement.falls))
     return Survey(
-        high.size, float(low[low > 0].min()), float(high.max()), typical, per_decade(high), per_decade(low), where
+        high.size,
+        float(low[low > 0].min()),
+        float(high.max()),
+        typical,
+        per_decade(high),
+        per_decade(low),
+        where,
+        rising,
+        falling,
     )
