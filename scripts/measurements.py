@@ -83,6 +83,35 @@ def block() -> None:
                 print(with_the_feature(risk, slow.params), flush=True)
 
 
+def adam(risk: icl.Risk, rate: float, steps: int) -> np.ndarray:
+    """Parameters after Adam with its usual constants."""
+    params, first, second = risk.initial, np.zeros_like(risk.initial), np.zeros_like(risk.initial)
+    for step in range(1, steps + 1):
+        _, gradient = risk.evaluate(params, step - 1)
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient**2
+        mean, square = first / (1.0 - 0.9**step), second / (1.0 - 0.999**step)
+        params = params - rate * mean / (np.sqrt(square) + 1e-8)
+    return params
+
+
+def optimisers(steps: int = 5000) -> None:
+    """Print the target attention of a block by optimiser, features and kind of cosines."""
+    amplitude, frequency = icl.tasks.RandomCosine(3.0), icl.tasks.RandomCosine(3.0, "frequency")
+    orthogonal = icl.Features.orthonormal(6, 2.0)
+    settings = {
+        "one frequency, simplex": (FEATURES, amplitude),
+        "one frequency, orthogonal": (orthogonal, amplitude),
+        "one frequency, |omega| = L, simplex": (FEATURES, frequency),
+    }
+    for (name, (features, law)), seed in itertools.product(settings.items(), (0, 1)):
+        risk = icl.regression.BlockRisk(icl.SampledRisk(features, law, 40, 64, seed), seed=seed)
+        ends = {"gradient descent": icl.descend(risk, 0.1, steps=steps).params}
+        ends |= {f"Adam {rate:g}": adam(risk, rate, steps) for rate in (0.001, 0.003, 0.01)}
+        attention = [f"{how} {np.mean(risk.observe(end)['attention']):.2f}" for how, end in ends.items()]
+        print(f"{name}, seed {seed}: {', '.join(attention)}", flush=True)
+
+
 def finite_error(d: int, c: float, N: int, alpha: float, beta: float, prompts: int) -> float:
     """Mean loss of prompts of N tokens at Q = c I less that for N = ∞; the mean over the tasks is exact."""
     rng, wide, total, left = np.random.default_rng([d, N]), 2.0, 0.0, prompts
@@ -138,7 +167,7 @@ def gaussian() -> None:
 def main() -> None:
     """Print one of the parts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("block", "gaussian", "skipping", "batches"))
+    parser.add_argument("part", choices=("block", "optimisers", "gaussian", "skipping", "batches"))
     parser.add_argument("--problems", type=int, default=1000, help="how many random problems (skipping, batches)")
     parser.add_argument("--first", type=int, default=0, help="number of the first of them (skipping, batches)")
     parser.add_argument("--columns", action="store_true", help="only those whose columns do not mix (skipping)")
@@ -147,6 +176,7 @@ def main() -> None:
     arguments = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
         "block": block,
+        "optimisers": optimisers,
         "gaussian": gaussian,
         "skipping": lambda: skipping.table(
             arguments.first, arguments.problems, arguments.workers, arguments.columns, arguments.many

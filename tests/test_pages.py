@@ -25,7 +25,7 @@ from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.papers import reproduction
 from icl_theory.papers.audit import questions, rows
-from icl_theory.papers.claim import OURS_ALONE, HEADINGS, RECONSTRUCTED, Answer, Claim, Status
+from icl_theory.papers.claim import HEADINGS, OURS_ALONE, RECONSTRUCTED, Answer, Claim, Status
 from icl_theory.results.plots import draw_maps, plot_answer, release, save
 from tests.smaller import NAMES
 

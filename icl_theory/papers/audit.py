@@ -9,8 +9,8 @@ from typing import Any
 from icl_theory._validate import choice, flag, integer
 from icl_theory.engine.display import Shown
 from icl_theory.engine.progress import Work, counted
-from icl_theory.families import asked, left_out
 from icl_theory.engine.statement import OURS
+from icl_theory.families import asked, left_out
 from icl_theory.papers.claim import HEADINGS, RECONSTRUCTED, Answer, Claim, Question, Row, Status
 from icl_theory.papers.paper import Claims
 from icl_theory.results.numbers import markdown

@@ -8,8 +8,9 @@ tasks with the same learning rate.
 
 Top and middle: cosines of random frequency, a small and a large Lipschitz constant. The block first learns to
 predict without attending, then attends to the query's feature like the one-matrix model, three to five times
-later. Bottom: cosines of one frequency, whose value at a feature is a multiple of a mixture of the others'. The
-layers after the attention supply the factor, and the loss falls without attention on the target. "Attention
+later. Bottom: cosines of one frequency, whose value at a feature is a multiple of a mixture of the others'. Under
+gradient descent the layers after the attention supply the factor, and the loss falls without attention on the
+target; other optimisers, such as Adam, end with more of it. "Attention
 alone" is the loss that the block's attention would have in the one-matrix model.
 """
 

@@ -2,7 +2,8 @@
 A degenerate task
 =================
 
-Consider functions that are ±L on two fixed halves of the features. Each of them is 2L/Δ-Lipschitz and not
+Consider functions that are ±L on two fixed halves of the features, an example from a public review of the
+regression paper (ICLR 2026, Reviewer 3). Each of them is 2L/Δ-Lipschitz and not
 degenerate. But their law does not tell features of the same half apart, so that c_k = 0. The loss goes to
 zero like that of two features, while the attention on the target stops at 2/K. The lower bound of Lemma 1,
 and Proposition 1 with it, therefore need c_k > 0.

@@ -74,16 +74,16 @@ def test_an_audit_counts_whose_statements_it_judges_and_whose_fail() -> None:
     assert found.formulas == {"paper": 1, "as reconstructed": 5, "this package": 1}
     assert sum(found.formulas.values()) == len(found.claims)
     assert found.summary == (
-        "7 claims are judged: 1 in a paper's own words, 5 in formulas that we reconstructed and 1 of this package. Of"
-        " these, 2 in formulas that we reconstructed fail."
+        "7 claims are judged: 1 in a paper's own words, 5 in formulas that we reconstructed and 1 of this package."
+        " Of these, 2 in formulas that we reconstructed fail."
     )
     assert found.to_markdown().startswith(f"# Audit\n\n{found.summary}\n\n## Claims\n\n")
     assert found.to_dict()["formulas"] == found.formulas
     theirs = audit.Audit((*judged(THEIRS, verdict="fails: counterexample x"), *judged(OWN)), ())
     assert theirs.summary.endswith("Of these, 1 in a paper's own words fail.")
     assert audit.Audit(judged(OWN), ()).summary == (
-        "1 claim is judged: 0 in a paper's own words, 0 in formulas that we reconstructed and 1 of this package. None"
-        " of them fails."
+        "1 claim is judged: 0 in a paper's own words, 0 in formulas that we reconstructed and 1 of this package."
+        " None of them fails."
     )
     assert audit.Audit((), ()).summary == ""
 
@@ -158,7 +158,11 @@ def test_claims_that_bind_and_fail_are_violations(part: icl.papers.Audit) -> Non
         for status in Status
         for outcome in Outcome
     )
-    wrong = {(status, word) for status in ("exact", "certified") for word in ("fails", "fails for", "fails: counterexample")}
+    wrong = {
+        (status, word)
+        for status in ("exact", "certified")
+        for word in ("fails", "fails for", "fails: counterexample")
+    }
     page = Reproduction(Paper("p", "", "", 0, "", ()), "", (Reproduced(Reading("", ""), "", claims, None, ()),))
     for found in (replace(part, claims=claims), page):
         assert {(str(each.status), each.name) for each in found.violations} == wrong

@@ -228,7 +228,7 @@ EXPERIMENTS = [
         (
             "attention 0.51 for cosines of random frequency, 0.49..0.49",
             "loss 0.79..0.79 by gradient descent, 1..1 by",
-            "Adam ends at 0.50..0.60, above ½ for 2 of 3 seeds",
+            "Adam ends at 0.50..0.60 there, above ½ for 2 of 3 seeds",
         ),
     ),
     Case(
@@ -610,7 +610,10 @@ RECALL = [
         training.exponents,
         {"rates_by_size": rates()},
         [{"rates_by_size": rates(-1.0)}, {"rates_by_size": rates(-0.52)}, {"rates_by_size": rates(softmax=-0.5)}],
-        ("b = -0.500 (linear), b = 0.000 (softmax)", "ηt/√|Q| (linear), with ηt (softmax); ηt/|Q| is the rate of none"),
+        (
+            "b = -0.500 (linear), b = 0.000 (softmax)",
+            "ηt/√|Q| (linear), with ηt (softmax); ηt/|Q| is the rate of none",
+        ),
     ),
     Case(
         training.unequal_rate,

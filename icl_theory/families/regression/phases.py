@@ -146,7 +146,8 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
 
     Unlike `crossover` it depends neither on the target loss nor on K: it compares L with the imbalance of the
     prompts.
-    See Theorems 1 and 2 of the paper, reconstructed; docs/theory.md, "Phases and regimes".
+    The first version of the paper states the order 1/(Δδ) of the threshold; the constant 1 is ours.
+    See docs/theory.md, "Phases and regimes".
 
     Parameters
     ----------

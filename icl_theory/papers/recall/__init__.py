@@ -20,8 +20,8 @@ IN_CONTEXT_RECALL = Paper(
                 question=training.exponent, figure="recall_exponents", reconstructed=RATE),
         Reading("Theorem 3.3", "Outputs that training has never seen are recalled like seen ones, with a"
                 " probability that is bounded from below at every step.",
-                (model.UNSEEN, model.unseen_lower_bound, model.unseen_rows), question=training.unseen, figure="recall_models",
-                reconstructed=WORDS),
+                (model.UNSEEN, model.unseen_lower_bound, model.unseen_rows),
+                question=training.unseen, figure="recall_models", reconstructed=WORDS),
         Reading("Lemma 4.1", "Softmax attention reaches the Bayes risk as well.", (model.lemma_averaging,),
                 reconstructed="the loss at finite length, by one integral"),
         Reading("Theorem 4.2", "Normalised descent on softmax attention: the loss falls exponentially.",
@@ -41,8 +41,8 @@ IN_CONTEXT_RECALL = Paper(
                 figure="recall_finite"),
         Reading("Experiments, layers", "Logits of the two layers during training.", figure="recall_layers"),
     ),
-    "The version that we worked from lacks formulas. We reconstructed losses and rates from the text and the"
-    " proofs.",
+    "We worked from the abstract and the public reviews, which lack formulas, and reconstructed losses and rates."
+    " What the paper is said to print is quoted from its public reviews.",
 )  # fmt: skip
 
 CLAIMS = Claims(

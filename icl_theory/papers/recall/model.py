@@ -272,12 +272,12 @@ def unseen_lower_bound(quick: bool) -> Found:
     stronger = "holds" if least["ηt"] >= 1.0 - 1e-9 else "fails"
     return Found(
         least["ηt/√|Q|"] >= 1.0 - 1e-9 and attained < 1e-9,
-        f"linear and ReLU transformers, V = 40, H = 24, |Q| = {listed(sizes)}, η = 0.25, t = {listed(steps)}; planted"
-        " bigrams, and one or two of them; the least likely of 16 sentences with unseen outputs",
+        f"linear and ReLU transformers, V = 40, H = 24, |Q| = {listed(sizes)}, η = 0.25, t = {listed(steps)};"
+        " planted bigrams, and one or two of them; the least likely of 16 sentences with unseen outputs",
         f"least ln((V-1) P/(1-P)) over each exponent: {named(least, '.4f')}; off ηt/√|Q| by {decade(attained)} for"
         " planted bigrams",
-        f"holds, attained by planted bigrams; with ηt/|Q| in place of ηt/√|Q| it {weaker}, with ηt it {stronger} for"
-        " |Q| > 1: a public review (ICLR 2026, Reviewer 4) says that the paper has ηt where ηt/|Q| is right",
+        f"holds, attained by planted bigrams; with ηt/|Q| in place of ηt/√|Q| it {weaker}, with ηt it {stronger}"
+        " for |Q| > 1: a public review (ICLR 2026, Reviewer 4) says that the paper has ηt where ηt/|Q| is right",
     )
 
 

@@ -227,9 +227,9 @@ def papers_rule(quick: bool) -> Found:
         f"same regime in {free.agreement:.0%}, {near.agreement:.0%} and {far.agreement:.0%} of {len(free.exact)},"
         f" {len(near.exact)} and {len(far.exact)} runs; {wrong} step counts say otherwise than L*; changes at"
         f" LΔδ = 1 in {switched} of {DRAWS}",
-        f"holds only for ε of the order 1/(8Kδ²), where {near.agreement:.0%} (a factor 3) and {far.agreement:.0%} (a"
-        f" factor 10) of the runs have the same regime; the {free.agreement:.0%} without such a tie depend on the"
-        " ranges that we draw from",
+        f"holds only for ε of the order 1/(8Kδ²), where {near.agreement:.0%} (within a factor 3) and"
+        f" {far.agreement:.0%} (10) of the runs have the same regime; the {free.agreement:.0%} of runs whose ε does"
+        " not depend on δ is a property of the ranges that we draw from",
     )
 
 

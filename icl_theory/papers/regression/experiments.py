@@ -307,16 +307,16 @@ def block(quick: bool) -> Found:
     beyond = int(np.sum(adapted > 0.5))
     return Found(
         free > 0.5 > bound.max() and (loss < 0.8 * alone).all() and (adapted > bound).all(),
-        "cosines, whose formula our text of the paper lacks; simplex, K = 6, Δ = 2, L = 3, N = 40, 64 prompts a step;"
-        f" gradient descent, η = 0.1, {steps // 4} steps for random frequencies, {steps} for one; Adam, rate 0.003,"
-        f" {few} steps; seeds {listed(seeds)}",
+        "cosines, whose formula our text of the paper lacks; simplex, K = 6, Δ = 2, L = 3, N = 40, 64 prompts a"
+        f" step; gradient descent, η = 0.1, {steps // 4} steps for random frequencies, {steps} for one; Adam, rate"
+        f" 0.003, {few} steps, for one; seeds {listed(seeds)}",
         f"mean target attention {free:.2f} for cosines of random frequency, {span(bound, '.2f')} for those of one"
         f" frequency, {span(adapted, '.2f')} with Adam; loss {span(loss, '.2g')} by gradient descent,"
         f" {span(alone, '.2g')} by the block's attention alone",
-        "holds only for cosines of random frequency, if trained by gradient descent: on those of one frequency"
-        f" attention on the target ends at {span(bound, '.2f')}, and the loss falls by the layers after the"
-        f" attention; Adam ends at {span(adapted, '.2f')}, above ½ for {beyond} of {len(seeds)} seeds, so that this"
-        " depends on the optimiser, and on the features (theory of the block)",
+        "holds only for cosines of random frequency under gradient descent: on those of one frequency attention on"
+        f" the target ends at {span(bound, '.2f')}, and the loss falls by the layers after the attention. Adam ends"
+        f" at {span(adapted, '.2f')} there, above ½ for {beyond} of {len(seeds)} seeds. We do not know the paper's"
+        " tasks, nor its optimiser",
     )
 
 
@@ -333,7 +333,8 @@ def _block_ends(law: tasks.Task, steps: int, seed: int) -> list[float]:
 def _attention_by_adam(law: tasks.Task, steps: int, seed: int, rate: float = 0.003) -> float:
     """Mean target attention of a block after Adam with its usual constants."""
     trained = _block(law, seed)
-    params, first, second = trained.initial, 0.0, 0.0
+    params = trained.initial
+    first, second = np.zeros_like(params), np.zeros_like(params)
     for step in range(1, steps + 1):
         _, gradient = trained.evaluate(params, step - 1)
         first = 0.9 * first + 0.1 * gradient

@@ -133,7 +133,8 @@ def _counterexample(quick: bool) -> Found:
     condition = bool((apart_by >= law.L * features.gap).all())
     return Found(
         run.converged and loss <= run.epsilon * 1.001 and constant == 0.0 and reached < 0.34 and condition,
-        "f = ±L on two halves of K = 6 features: the example of a public review of the paper (ICLR 2026, Reviewer 3)",
+        "f = ±L on two halves of K = 6 features: the example of a public review of the paper (ICLR 2026,"
+        " Reviewer 3)",
         f"loss {loss:.0e} with Attn <= {reached:.3f}, c_k = {constant:g}; max_m |f_m - f_k| >= LΔ for all k:"
         f" {'yes' if condition else 'no'}",
         f"fails: counterexample Halfspace, the reviewer's, where c_k = {constant:g}",

@@ -202,9 +202,9 @@ class Quadratic(OnSpace):
 class Halfspace(LipschitzTask):
     """The degenerate counterexample: f = ±L, one sign on the first half of the features, the other on the rest.
 
-    Every function is non-degenerate Lipschitz in the papers' sense, but features of the same half have the same
-    value. So c_k = 0 for each feature that shares its half with another, and the loss vanishes although the
-    attention does not reach 1.
+    A public review of the regression paper (ICLR 2026, Reviewer 3) gives the example. Every function is
+    non-degenerate Lipschitz in the paper's sense, but features of the same half have the same value. So c_k = 0 for
+    each feature that shares its half with another, and the loss vanishes although the attention does not reach 1.
 
     Parameters
     ----------
