@@ -79,7 +79,7 @@ class Audit(Shown):
         whose = [f"{count} {WHOSE[name]}" for name, count in self.formulas.items()]
         failing = Counter(claim.formula for claim in self.claims if claim.violated)
         fails = [f"{failing[name]} {WHOSE[name]}" for name in WHOSE if failing[name]]
-        verdicts = f"Of these, {_listed(fails)} fail" if fails else "None of them fails"
+        verdicts = f"Those that fail: {_listed(fails)}" if fails else "None of them fails"
         return f"{_number(len(self.claims))} judged: {_listed(whose)}. {verdicts}."
 
     @property

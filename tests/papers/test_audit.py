@@ -75,12 +75,12 @@ def test_an_audit_counts_whose_statements_it_judges_and_whose_fail() -> None:
     assert sum(found.formulas.values()) == len(found.claims)
     assert found.summary == (
         "7 claims are judged: 1 in a paper's own words, 5 in formulas that we reconstructed and 1 of this package."
-        " Of these, 2 in formulas that we reconstructed fail."
+        " Those that fail: 2 in formulas that we reconstructed."
     )
     assert found.to_markdown().startswith(f"# Audit\n\n{found.summary}\n\n## Claims\n\n")
     assert found.to_dict()["formulas"] == found.formulas
     theirs = audit.Audit((*judged(THEIRS, verdict="fails: counterexample x"), *judged(OWN)), ())
-    assert theirs.summary.endswith("Of these, 1 in a paper's own words fail.")
+    assert theirs.summary.endswith("Those that fail: 1 in a paper's own words.")
     assert audit.Audit(judged(OWN), ()).summary == (
         "1 claim is judged: 0 in a paper's own words, 0 in formulas that we reconstructed and 1 of this package."
         " None of them fails."

@@ -29,7 +29,7 @@ REVIEWED = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}
 
 @question("recall-exponent", "number of triggers |Q|", "rate of convergence / η")
 def exponent(quick: bool) -> tuple[str, list[Series]]:
-    """Which exponent is right: ηt/√|Q|, ηt/|Q| or ηt?"""
+    """Which exponent do these models have: ηt/√|Q|, ηt/|Q| or ηt?"""
     sizes, rates = rates_by_size(quick)
     found = {name: power(sizes, each) for name, each in rates.items()}
     measured = ", ".join(f"{name}: |Q|^{b:.3f}, so {reviewed(b)}" for name, b in found.items())
@@ -274,8 +274,17 @@ def exponents(quick: bool) -> Found:
         all(which == ("ηt" if "softmax" in name else "ηt/√|Q|") for name, which in nearest.items()),
         f"|Q| = 1..{sizes[-1]}, η = 0.5, one bigram",
         f"rate ~ |Q|^b with {', '.join(f'b = {exponent:.3f} ({name})' for name, exponent in found.items())}",
-        f"holds {', '.join(f'with {which} ({name})' for name, which in nearest.items())}{absent}",
+        f"holds {_grouped(nearest)}{absent}",
     )
+
+
+def _grouped(nearest: dict[str, str]) -> str:
+    """Name each exponent once, with the models that have it."""
+    groups = []
+    for which in dict.fromkeys(nearest.values()):
+        models = [name for name, exponent in nearest.items() if exponent == which]
+        groups.append(f"with {which} ({'; '.join(models)})")
+    return ", ".join(groups)
 
 
 @row("recall: rate, unequal triggers", bound="1e-3")

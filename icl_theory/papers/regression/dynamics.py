@@ -228,8 +228,8 @@ def papers_rule(quick: bool) -> Found:
         f" {len(near.exact)} and {len(far.exact)} runs; {wrong} step counts say otherwise than L*; changes at"
         f" LΔδ = 1 in {switched} of {DRAWS}",
         f"holds only for ε of the order 1/(8Kδ²), where {near.agreement:.0%} (within a factor 3) and"
-        f" {far.agreement:.0%} (10) of the runs have the same regime; the {free.agreement:.0%} of runs whose ε does"
-        " not depend on δ is a property of the ranges that we draw from",
+        f" {far.agreement:.0%} (10) of the runs have the same regime; the {free.agreement:.0%} for ε that do not"
+        " depend on δ is a property of the ranges that we draw from",
     )
 
 

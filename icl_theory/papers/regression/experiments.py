@@ -265,8 +265,8 @@ def phases_by_size(quick: bool) -> Found:
         f"{'; '.join(words)}; T falls with L at {'each' if faster else 'not every'} ε; {wrong.sum():.0f} counts and"
         " phases differ",
         "holds only for a given ε: the L at which the third phase appears falls with ε, and from ε ="
-        f" {targets[first.index(0)]:g} down all of these L have three phases. That a larger L is faster holds at"
-        " every ε",
+        f" {targets[first.index(0)]:g} down all of these L have three phases; larger L converges faster at every"
+        " ε",
     )
 
 

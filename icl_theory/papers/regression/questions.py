@@ -257,7 +257,8 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     learns = hidden.loss[-1] < 0.01 * hidden.loss[0] and most <= 2.0 / K
     degenerate = constant == 0.0 and learns and apart_by >= 2.0 * law.L
     return (
-        f"{'Yes' if degenerate else 'No'}: f = ±L on two fixed halves. Every function is 2L/Δ-Lipschitz and differs"
+        f"{'Yes' if degenerate else 'No'}: f = ±L on two fixed halves, the example of a public review (ICLR"
+        " 2026, Reviewer 3). Every function is 2L/Δ-Lipschitz and differs"
         f" at each feature from some other by at least {apart_by / law.L:g} L, yet c_k = {constant:g}: after"
         f" {steps} steps the loss is {hidden.loss[-1]:.1e} and Attn_k <= {most:.3f}, 2/K being {2 / K:.3f}; an"
         f" exchangeable task has {plain.attention[-1].max():.3f}."
