@@ -350,7 +350,7 @@ def helpers() -> Asked:
     )
     yield (
         "wandering",
-        lambda: [(name, repr(risk), repr(trainer)) for name, risk, trainer in experiments.wandering()],
+        lambda: [(name, repr(risk), repr(trainer), eta) for name, risk, trainer, eta in experiments.wandering()],
     )
     for kind in ("networks", "piecewise quadratics"):
         yield (

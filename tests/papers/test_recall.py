@@ -218,3 +218,28 @@ def test_softmax_with_little_noise_learns_from_beyond_a_low_barrier() -> None:
     assert ends[0.5] < 1e-2
     barrier = max(risk.loss([x, x]) for x in np.linspace(0.08, 0.16, 9)) - risk.loss([0.0, 0.0])
     assert barrier == pytest.approx(6.8e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("power", [-1.0, -0.25])
+def test_the_lower_bound_on_unseen_outputs_notices_another_power_of_the_triggers(
+    power: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training at a rate whose power of |Q| is another one."""
+    assert not model.unseen_lower_bound(True).violated
+    right = model.descend
+    monkeypatch.setattr(
+        model, "descend", lambda risk, eta, **more: right(risk, eta * risk.task.Q ** (power + 0.5), **more)
+    )
+    assert model.unseen_lower_bound(True).violated
+
+
+def test_the_probability_of_an_unseen_output_is_that_of_its_logit() -> None:
+    """λ = ηt/√|Q| on the output of a planted sentence, and 0 on the other V - 1 words."""
+    task = RecallTask(40, 4, 4, H=24, law="planted")
+    full = icl.recall.TransformerRisk(task, "linear", tests=4)
+    inward = icl.recall.reparameterised(full).map.inward
+    sentences = task.sentences(np.random.default_rng(0), 5, task.unseen)
+    strength = 0.25 * 8 / math.sqrt(4)
+    found = full.measure(inward(np.full(4, strength)), sentences).output
+    assert found == pytest.approx(1 / (1 + 39 * math.exp(-strength)), rel=1e-12)
+    assert model._exponents_of_unseen(task, "linear", 0.25, (8,)) == pytest.approx([0.5], rel=1e-9)

@@ -200,3 +200,87 @@ def test_cross_terms_are_those_of_each_query_over_its_own_growth() -> None:
     growth = risk.growth(scores)
     expected = [max(abs(growth[m, k]) for m in range(4) if m != k) / growth[k, k] for k in range(4)]
     np.testing.assert_allclose(cross_ratios(risk, scores), expected, rtol=1e-14)
+
+
+def test_attention_that_is_off_or_never_turns_is_noticed_by_the_row_on_oscillation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = PopulationRisk.attention
+    with monkeypatch.context() as changed:
+        changed.setattr(PopulationRisk, "attention", lambda self, scores: 0.99 * right(self, scores))
+        assert experiments.oscillation(True).violated
+    counted = experiments.turns
+    with monkeypatch.context() as changed:
+        changed.setattr(experiments, "turns", lambda path: 0 * counted(path))
+        assert experiments.oscillation(True).violated
+    with monkeypatch.context() as changed:
+        changed.setattr(experiments, "turns", lambda path: counted(path) + 1)  # exchangeable tasks never turn
+        assert experiments.oscillation(True).violated
+
+
+def test_exact_descent_turns_more_often_at_a_large_rate() -> None:
+    """Linear tasks in three dimensions, long prompts, by a loop of its own."""
+    vectors, L = icl.Features.random(6, 3, 0.7, seed=1).vectors, 2.0
+    found = {}
+    for eta in (2.0, 100.0):
+        scores, path = np.zeros((6, 6)), []
+        for _ in range(101):
+            attention = np.exp(scores - scores.max(axis=0))
+            attention /= attention.sum(axis=0)
+            path.append(attention)
+            predicted = attention.T @ vectors
+            pull = np.einsum("kd,mkd->mk", predicted - vectors, vectors[:, None] - predicted)
+            scores = scores - eta * attention * pull * L**2 / 3 / 6
+        found[eta] = int(np.max(experiments.turns(np.array(path))[~np.eye(6, dtype=bool)]))
+    assert found[2.0] <= 3 < 10 < found[100.0]
+    said = experiments.oscillation(True).measured
+    assert f"at most {found[100.0]} times, median 0 (linear, η = 100)" in said
+    assert f"at most {found[2.0]} times, median 0 (linear, η = 2)" in said
+
+
+def test_targets_tied_to_the_imbalance_are_those_at_which_the_two_thresholds_meet() -> None:
+    runs = dynamics.law_runs()
+    tied = dynamics._tied(runs, 1.0)
+    for i in range(0, 400, 37):
+        leading = icl.regression.crossover(float(tied.epsilon[i]), 1.0, int(runs.K[i]), leading_order=True)
+        assert leading * float(runs.imbalance[i]) == pytest.approx(1.0, rel=1e-12)
+    ratios = dynamics._tied(runs, 10.0).epsilon / tied.epsilon
+    assert 0.1 <= ratios.min() < 0.15
+    assert 7.0 < ratios.max() <= 10.0
+
+
+def test_adam_takes_the_steps_of_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The moments as sums over all gradients so far, in a block whose attention is its parameters."""
+    gradients = np.random.default_rng(0).normal(size=(30, 4))
+
+    class Block:
+        initial = np.zeros(4)
+
+        def evaluate(self, params: Array, step: int) -> tuple[float, Array]:
+            return 0.0, gradients[step] + params
+
+        def observe(self, params: Array) -> dict[str, Array]:
+            return {"attention": params}
+
+    monkeypatch.setattr(experiments, "_block", lambda law, seed: Block())
+    params, seen = np.zeros(4), []
+    for n in range(1, 31):
+        seen.append(gradients[n - 1] + params)
+        age = np.arange(n)[::-1, None]
+        first = 0.1 * np.sum(0.9**age * np.array(seen), axis=0) / (1 - 0.9**n)
+        second = 0.001 * np.sum(0.999**age * np.array(seen) ** 2, axis=0) / (1 - 0.999**n)
+        params = params - 0.003 * first / (np.sqrt(second) + 1e-8)
+    assert experiments._attention_by_adam(tasks.RandomCosine(1.0), 30, 0) == pytest.approx(
+        float(np.mean(params)), rel=1e-12
+    )
+
+
+def test_a_block_that_adam_trains_uphill_turns_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = experiments._attention_by_adam
+    monkeypatch.setattr(
+        experiments, "_attention_by_adam", lambda law, steps, seed: right(law, 300, seed, rate=-0.003)
+    )
+    monkeypatch.setattr(
+        experiments, "_block_ends", lambda law, steps, seed: [0.25 if steps > 200 else 0.8, 0.1, 1.0]
+    )
+    assert experiments.block(True).violated
