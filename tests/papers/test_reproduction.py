@@ -103,12 +103,15 @@ def test_a_row_is_measured_once_on_a_page(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_verdicts_are_counted_by_source_the_worst_first(monkeypatch: pytest.MonkeyPatch) -> None:
     claims = (
-        *map(claim, (Outcome.LOOSE, Outcome.FAILS, Outcome.HOLDS)),
+        *map(claim, (Outcome.LOOSE, Outcome.LIMIT, Outcome.FAILS, Outcome.HOLDS)),
         claim(Outcome.HOLDS, source="this package"),
     )
     monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(*claims)})
     (part,) = reproduce("theirs").parts
-    assert part.verdict == "paper: fails (1), holds, loose (1), holds (1); this package: holds (1)"
+    assert (
+        part.verdict
+        == "paper: fails (1), fails in a limit (1), holds, loose (1), holds (1); this package: holds (1)"
+    )
 
 
 @pytest.mark.parametrize("remark", ["(reconstructed)", "(exact form)", "(our constant)", "(our constants)"])
