@@ -4,9 +4,9 @@ Attention maps of the block and of the one-matrix model
 
 Attention of each query (column) on each feature (row): in a whole transformer block at several steps, and in the
 one-matrix model (last column) at the last of them, both trained by gradient descent. Where the cosines have a
-random frequency the diagonals of both fill. Where they have one frequency, the features on both sides of a feature tell the block its value, up to
-a factor that the layers after the attention supply, and the diagonal stays pale. The features are in the order of
-their phases.
+random frequency the diagonals of both fill. Where they have one frequency, the features on both sides of a feature
+tell the block its value, up to a factor that the layers after the attention supply, and the diagonal stays pale.
+The features are in the order of their phases.
 """
 
 from __future__ import annotations
