@@ -152,7 +152,7 @@ def wandering() -> Iterator[Setting]:
 
 @row("oscillation", WORDS.format("abstract, Props 2 to 4"), bound="turns; 1e-9")
 def oscillation(quick: bool) -> Found:
-    """attention on other features decays slowly and can oscillate"""
+    """attention on other features can oscillate"""
     steps, most, errors, words = 100 if quick else 400, dict[str, int](), list[float](), list[str]()
     medians, never = list[float](), 0
     for setting in wandering():
