@@ -99,7 +99,7 @@ class Audit(Shown):
         return "\n\n".join(parts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return both tables as plain text and numbers (strict JSON); figures' data are left out."""
+        """Return both tables and the counts as text and numbers (strict JSON), without the figures' data."""
         names = ("name", *ANSWER_HEADINGS)
         return {
             "formulas": self.formulas,
