@@ -223,7 +223,8 @@ def papers_rule(quick: bool) -> Found:
     return Found(
         wrong == 0 and switched == DRAWS and near.agreement > 0.85 and far.agreement > 0.85,
         f"{DRAWS} runs of the law (seed {SEED}), the constant of the order being 1; against our definition of the"
-        " regimes, by the exact crossover L*, and L* against step counts; ε drawn without regard to δ, and within a factor 3 or 10 of (K-1)/(8K²δ²)",
+        " regimes, by the exact crossover L*, and L* against step counts; ε drawn without regard"
+        " to δ, and within a factor 3 or 10 of (K-1)/(8K²δ²)",
         f"same regime in {free.agreement:.0%}, {near.agreement:.0%} and {far.agreement:.0%} of {len(free.exact)},"
         f" {len(near.exact)} and {len(far.exact)} runs; {wrong} step counts say otherwise than L*; changes at"
         f" LΔδ = 1 in {switched} of {DRAWS}",
