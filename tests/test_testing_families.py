@@ -369,10 +369,12 @@ class TwoPhases(Sound):
 class Waiting(Rule):
     """Descent that begins at step 5."""
 
-    name, autonomous = "waiting", False
+    name = "waiting"
 
-    def move(self, risk: icl.Risk, gradient: Array, eta: float, step: int) -> Array:
-        return -eta * gradient * (step >= 5)
+    def step(
+        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        return -eta * gradient * (t >= 5), memory
 
 
 class Staged(Sound):
@@ -593,10 +595,12 @@ def test_a_run_by_a_rule_of_the_familys_own_goes_on_after_loading(
 class Late(Rule):
     """Descent of which the first 20,000 steps move nothing."""
 
-    name, autonomous = "late", False
+    name = "late"
 
-    def move(self, risk: icl.Risk, gradient: Array, eta: float, step: int) -> Array:
-        return -eta * gradient * (step >= 20_000)
+    def step(
+        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        return -eta * gradient * (t >= 20_000), memory
 
 
 def test_stagnation_is_not_judged_across_the_stages_of_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ class Blocks:
         """Moves in one step of rows, (r, m), that belong to the blocks ``which``, (r,)."""
         if self.gradients is None:
             return self.descent.moves(rows.reshape(-1, *self.shape)).reshape(rows.shape)
-        return np.ascontiguousarray(self.descent.move(self.gradients(rows.T, which)).T)
+        return np.ascontiguousarray(self.descent.change(rows.T, self.gradients(rows.T, which)).T)
 
     def modes(self, rows: Array, x: Array) -> Modes | None:
         """Find the modes at rows, (n, m), and times ln(1 + t), (n,); None if a product is not finite."""

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine.blocks import Blocks, Modes
 from icl_theory.engine.collocation import Index, Solved, collocate, legendre, radau, valued, weights_of
-from icl_theory.engine.steps import Descent, Ended, Followed, Point, Steps, TooFast
+from icl_theory.engine.rules import NO_MEMORY
+from icl_theory.engine.steps import Descent, Ended, Followed, Point, Steps, TooFast, TrainingState
 from icl_theory.engine.trajectory import Stop
 
 Mask = NDArray[np.bool_]
@@ -339,7 +340,7 @@ class Skipper(Followed):
     skips = True
 
     def __init__(
-        self, descent: Descent, tolerance: float, known: dict[int, Array] | None = None, *, exact: int = 0,
+        self, descent: Descent, tolerance: float, known: dict[int, TrainingState] | None = None, *, exact: int = 0,
         budget: int = 200_000, flow: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(descent, known)
@@ -360,17 +361,19 @@ class Skipper(Followed):
         return self._worst if self.skipped and not self.flow else None
 
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
-        start = self.descent.point(self.descent.risk.initial, 0)
+        step, *state = self.descent.start()
+        start = self.descent.point(state[0], step, *state[1:])
         yield start
         yield from self._after(start, schedule)
 
-    def _later(self, params: Array, start: int, t: int) -> Array:
+    def _later(self, state: TrainingState, t: int) -> TrainingState:
         """Find the state at a step without a shadow."""
         descent = Descent(self.descent.risk, self.descent.eta, self.descent.rule)
         again = type(self)(descent, self.tolerance, budget=self.budget, flow=self.flow)
         again._watched = False
-        points = again._after(descent.point(params, start), np.array([t]))
-        return next(point.params for point in points if point.step == t)
+        start = descent.point(state.params, state.step, state.memory, state.carry)
+        points = again._after(start, np.array([t]))
+        return next(point.state for point in points if point.step == t)
 
     def _after(
         self, point: Point, schedule: Steps, earliest: int = 128, smooth: float = 64.0
@@ -408,8 +411,11 @@ class Skipper(Followed):
 
     def _single(self, start: Point) -> Iterator[Point]:
         """Yield the iterates after a point; the shadow goes along."""
-        iterates = self.descent.iterates(start.params, start.step)
-        shadows = None if self._other is None else self.descent.iterates(self._other, start.step)
+        iterates = self.descent.iterates(start.state)
+        shadows = None
+        if self._other is not None:
+            shadow_start = TrainingState(start.step, self._other, NO_MEMORY, np.zeros_like(self._other))
+            shadows = self.descent.iterates(shadow_start)
         for point in iterates:
             if self.descent.evaluations + 2 > self.budget:
                 raise Ended(Stop.WORK, work=self.budget)
@@ -463,7 +469,7 @@ class Skipper(Followed):
         params = self._blocks.params(strides.states(np.array([t]))[0][0])
         swing = np.zeros_like(params)
         for weight in (1.0, -3.0, 3.0, -1.0):
-            move = self.descent.move(self.descent.point(params, t).gradient)
+            move = self.descent.point(params, t).update(self.descent).change
             params, swing = params + move, swing - weight / 8.0 * move
         return swing
 
@@ -520,7 +526,7 @@ class Skipper(Followed):
         t = found.step
         for _ in range(8):  # one or two do, unless the loss is lost in rounding
             before = self.descent.point(blocks.params(strides.land(t - 1)[0]), t - 1)
-            after = self.descent.point(before.params + self.descent.move(before.gradient), t)
+            after = self.descent.point(before.params + before.update(self.descent).change, t)
             if before.loss > epsilon >= after.loss:
                 return after
             decrease = before.loss - after.loss
@@ -555,11 +561,11 @@ class Skipper(Followed):
 
     def _slope(self, point: Point) -> float:
         """How much the loss falls in a step, without what an oscillation takes and gives back."""
-        descent, move = self.descent, self.descent.move(point.gradient)
+        descent, move = self.descent, point.update(self.descent).change
         after = descent.point(point.params + move, point.step + 1)
-        back = descent.move(after.gradient)
+        back = after.update(descent).change
         if np.sum(move * back) >= 0.0:
-            return descent.slope(point.gradient)
+            return descent.slope(point)
         return max(0.0, 0.5 * (point.loss - descent.point(after.params + back, point.step + 2).loss))
 
     def _count_of_shadow(self, hit: int, epsilon: float) -> float:

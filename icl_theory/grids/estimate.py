@@ -92,8 +92,8 @@ def _run(made: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
         problem.measured(problem.simulate(callback=watch))
     except TimeoutError:
         expected = min(problem.expected_steps() or math.inf, problem.max_steps)
-        alike = Descent(problem.risk(), problem.rate(), rule_of(problem.update())).alike
-        return _left(seen, expected, problem.method == "exact" or not alike)
+        skippable = Descent(problem.risk(), problem.rate(), rule_of(problem.update())).skippable
+        return _left(seen, expected, problem.method == "exact" or not skippable)
     return 0.0
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from icl_theory.engine.comparison import CrossCheck
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import rule_of
+from icl_theory.engine.steps import Descent
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Later, Panel, sound
 from icl_theory.figures import title
@@ -127,9 +128,10 @@ def _update(problem: Family, run: Trajectory) -> None:
     rule = attempt("slot update", rule_of, given)
     kept = rule.name == run.rule or type(problem).simulate is not Family.simulate
     expect(kept, "rule of the run", f"that of the slot update, {rule.name}", run.rule)
-    params = run.states[0]
-    moved = attempt("move of the slot update", rule.move, problem.risk(), np.ones_like(params), run.eta, 0)
-    expect(np.shape(moved) == params.shape, "move of the slot update", f"an array {params.shape}", moved)
+    descent = Descent(problem.risk(), run.eta, rule)
+    start: Any = attempt("init of the slot update", descent.start)
+    point = descent.point(start.params, 0, start.memory)
+    attempt("step of the slot update", point.update, descent)
 
 
 def _claims(claims: Claims, run: Trajectory) -> None:
