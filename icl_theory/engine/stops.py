@@ -89,13 +89,18 @@ class Recorder:
             "loss": np.array([point.loss for point in saved]),
             "observed": {name: np.stack([point.observed[name] for point in saved]) for name in saved[0].observed},
         }
-        states = np.empty((len(saved), *np.shape(saved[0].params)))
-        carry = np.zeros_like(states)  # points that were reached by skipping have nothing to carry
-        for i, point in enumerate(saved):
-            states[i] = point.params
-            if point.carry is not None:
-                carry[i] = point.carry
-            saved[i] = point._replace(params=NOTHING, carry=None)  # what is large is held once
+        # what is large is held once: each array is made when the one before it has been moved
+        shape = (len(saved), *np.shape(saved[0].params))
+        states = np.empty(shape)
+        for i in range(len(saved)):
+            states[i] = saved[i].params
+            saved[i] = saved[i]._replace(params=NOTHING)
+        carry = np.zeros(shape)  # points that were reached by skipping have nothing to carry
+        for i in range(len(saved)):
+            rounding = saved[i].carry
+            if rounding is not None:
+                carry[i] = rounding
+                saved[i] = saved[i]._replace(carry=None)
         memory = np.stack([point.memory for point in saved])
         return found | {"states": states, "memory": memory, "carry": carry}
 
