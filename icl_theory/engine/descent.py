@@ -206,7 +206,7 @@ def _closed(form: Solution, descent: Descent, goal: Goal) -> Trajectory:
     stop = Stop.STEPS if hit is None else reached
     return Trajectory.later(
         curves, t=steps, steps=hit if stop is Stop.REACHED else None, stop=stop, stop_reason=goal.say(stop, end),
-        floor=goal.floor, method="closed", rule=descent.rule.name, optimiser=descent.rule, eta=descent.eta,
+        floor=goal.floor, method="closed", rule=descent.rule.name, trained_by=descent.rule, eta=descent.eta,
         epsilon=goal.epsilon, error=error, risk=risk, solution=form,
     )  # fmt: skip
 
@@ -234,7 +234,7 @@ def _followed(
         method = "fast" if solution.skipped else "exact"
     run = Trajectory(
         **rules.recorder.curves(), steps=end.steps, stop=end.stop, stop_reason=end.reason, floor=goal.floor,
-        method=method, rule=descent.rule.name, optimiser=descent.rule, eta=descent.eta, epsilon=goal.epsilon,
+        method=method, rule=descent.rule.name, trained_by=descent.rule, eta=descent.eta, epsilon=goal.epsilon,
         error=end.error,
         states_error=solution.error, risk=descent.risk,
     )  # fmt: skip
@@ -280,11 +280,11 @@ def _follow(solution: Followed, goal: Goal, rules: StopRules, shown: Work, callb
 
 def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, rule: Rule | None = None) -> None:
     """Tell a run what was trained, so that it can answer for any step."""
-    run.optimiser = rule_of(run.rule if rule is None else rule)
-    descent = Descent(risk, run.eta, run.optimiser)
+    run.trained_by = rule_of(run.rule if rule is None else rule)
+    descent = Descent(risk, run.eta, run.trained_by)
     run.risk = risk
     if run.method == "closed":
-        run.solution = risk.closed_form(run.eta, run.optimiser)
+        run.solution = risk.closed_form(run.eta, run.trained_by)
         return
     run.solution = follow(descent, run.method, tolerance, _saved_states(run))
 

@@ -32,7 +32,9 @@ FACTS = (
     "steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "states_error", "regime", "notes",
     "command", "version", "phases", "labels", "info", "stop", "family",
 )  # fmt: skip
-TAKEN = frozenset({*FACTS, *CURVES, "t", "query", "memory", "carry"})  # what a run and its exports call something else
+TAKEN = frozenset(
+    {*FACTS, *CURVES, "t", "query", "memory", "carry"}
+)  # what a run and its exports call something else
 _LATER = np.zeros(0)
 
 
@@ -151,7 +153,7 @@ class Trajectory(Drawn):
         The memory of the update rule at the saved steps, empty for a rule without one; None of a closed form.
     carry : ndarray, (T, ...), or None
         What rounding has left out of the parameters at the saved steps, so that a run goes on with the same bits.
-    optimiser : Rule or None
+    trained_by : Rule or None
         The update rule with its settings, if they are known.
     """
 
@@ -179,7 +181,7 @@ class Trajectory(Drawn):
     version: str | None = __version__
     memory: Array | None = field(default=None, repr=False)
     carry: Array | None = field(default=None, repr=False)
-    optimiser: Rule | None = field(default=None, repr=False)
+    trained_by: Rule | None = field(default=None, repr=False)
     risk: Risk | None = field(default=None, repr=False)
     solution: Solution | None = field(default=None, repr=False)
 

@@ -24,7 +24,7 @@ from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Work
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import RULES, Rule
+from icl_theory.engine.rules import Rule
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.parameters import (
     LOSS,
@@ -39,16 +39,18 @@ from icl_theory.families.parameters import (
     nearest,
     parameter,
 )
+from icl_theory.families.rule_parameters import DEFAULTS, RULE_PARAMETERS, RuleParameters, rule_from
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 
 if TYPE_CHECKING:
     from icl_theory.papers.paper import Claims
 
 TARGET = Number(optional=True, minimum=1e-300)
+SHARED = ("eta", "epsilon", "above", *RULE_PARAMETERS, "method", "max_steps")  # by every family, in this order
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class Family(RuleParameters):
     r"""A family of problems: inherit from it, declare parameters and define ``risk``; the rest has defaults.
 
     Every family has these parameters besides its own.
@@ -61,8 +63,9 @@ class Family:
         Target loss, in the unit of the loss.
     above : float, optional
         Target excess of the loss over its floor, instead of ``epsilon``; the family's ``goal`` unless one is given.
-    rule : {"gd", "ngd", "ngd-blocks"}
-        Gradient descent, or gradient descent normalised by the norm of the gradient, or of each of its blocks.
+    rule, momentum, beta1, beta2, weight_decay, clip, schedule, warmup, decay_steps, decay_factor, milestones
+        The update rule, its settings, and the schedule of the learning rate; see
+        `icl_theory.families.RuleParameters`.
     method : {"auto", "closed", "exact", "fast", "flow"}
         How steps are computed, see `icl_theory.descend`.
     max_steps : int
@@ -114,7 +117,6 @@ class Family:
     above: float | None = parameter(
         None, kind=TARGET, unit=LOSS, meaning="target excess of the loss over its floor"
     )
-    rule: str = parameter("gd", kind=Word(words=tuple(RULES)), meaning="update rule")
     method: str = parameter("auto", kind=Word(words=METHODS), meaning="how steps are computed", axis=False)
     max_steps: int = parameter(MAX_STEPS, kind=Whole(), meaning="largest number of steps", axis=False)
 
@@ -128,6 +130,7 @@ class Family:
             raise refuse(
                 "above", self.above, f"left out where epsilon = {self.epsilon!r} is given: both are targets"
             )
+        self.update()  # refuses settings that do not fit
         self.validate()
         self.rate()
 
@@ -157,7 +160,9 @@ class Family:
         if cls.goal is not None and cls.goal[0] not in ("epsilon", "above"):
             raise refuse(f"{cls.__name__}.goal", cls.goal, '("epsilon", value) or ("above", value), or None')
         own = [name for name in inspect.get_annotations(cls) if name in found]
-        order = [*own, *(name for name in found if name not in own)]
+        shared = [name for name in SHARED if name not in own]
+        inherited = [name for name in found if name not in own and name not in shared]
+        order = [*own, *inherited, *shared]
         return {name: found[name] for name in sorted(order, key=lambda name: not found[name].required)}
 
     @classmethod
@@ -197,12 +202,11 @@ class Family:
         raise refuse("eta", self.eta, f"a number: the family {self.name} has no rule for its learning rate")
 
     def update(self) -> str | Rule:
-        """Return the rule that trains: that of the field ``rule`` unless the family has one of its own.
+        """Return the rule that trains: by the parameters, unless the family has one of its own.
 
-        It is asked at each run, and again when a run is loaded. Its ``autonomous`` says whether all steps are
-        alike. Those of training in stages are not: then each step is taken, and stagnation is not judged.
+        It is asked when a problem is made, at each run, and again when a run is loaded.
         """
-        return self.rule
+        return rule_from({name: getattr(self, name) for name in RULE_PARAMETERS})
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
         """Return a trainer on sampled data whose mean is the risk: that of the innermost risk, if it has one."""
@@ -320,7 +324,8 @@ class Family:
     def named(self, run: Trajectory) -> Trajectory:
         """Return a run that says that it is one of this problem."""
         run.family = self
-        hidden = {"method", "max_steps", "rule"} if self.rule == "gd" else {"method", "max_steps"}
+        hidden = {"method", "max_steps"}
+        hidden |= {name for name, default in DEFAULTS.items() if getattr(self, name) == default}
         run.info = {name: getattr(self, name) for name in self.parameters() if name not in hidden}
         run.info["eta"] = run.eta
         run.labels = self.labels()

@@ -14,7 +14,7 @@ import numpy as np
 from icl_theory._validate import Array, probabilities, real_array, refuse
 from icl_theory.engine import ChainRisk, Chains, CountRisk, Map, Phases, Pullback, Risk, Trajectory, TwoStateCounts
 from icl_theory.engine.risk import Started
-from icl_theory.engine.rules import RULES, Rule, Wrapper
+from icl_theory.engine.rules import Rule, Wrapper, rule_of
 from icl_theory.engine.tokens.sampled import softmax
 from icl_theory.families import Column, Family, Later, Number, Object, Panel, Probabilities, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate, nested
@@ -406,7 +406,8 @@ class InductionHeads(Family):
 
     def update(self) -> str | Rule:
         """Return the rule, in stages if there are some."""
-        return Staged(RULES[self.rule], self.stage) if self.stage else self.rule
+        rule = rule_of(super().update())
+        return Staged(rule, self.stage) if self.stage else rule
 
     @cached_property
     def predictors(self) -> dict[str, float]:

@@ -15,7 +15,7 @@ import numpy as np
 from icl_theory._validate import instance, integer, store
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import RULES
+from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Column, Family, Later, Number, Object, Panel, Probabilities, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate
@@ -26,6 +26,7 @@ from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import LARGEST_VOCABULARY, LAWS, RecallTask, Sentences
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
+from icl_theory.families.rule_parameters import update_rule
 
 PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
 
@@ -113,7 +114,7 @@ class Recall(Family):
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of these sentences", axis=False)
     task: RecallTask | None = parameter(None, kind=Object(optional=True), meaning="the task, instead of its parts")
-    rule: str = parameter("ngd", kind=Word(words=tuple(RULES)), meaning="normalised or plain gradient descent")
+    rule: str | Rule = update_rule("ngd")
 
     def validate(self) -> None:
         """Take over the parts of a task, and make the risk, which checks the parameters against each other."""
@@ -178,7 +179,7 @@ class Recall(Family):
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        tied = self.whole_task.alike and math.isinf(self.M)
+        tied = self.whole_task.alike and math.isinf(self.M) and rule_of(self.update()).reducible
         gamma, v = self.held
         return RecallRisk(self.whole_task, self.attention, gamma, tied, None, v, self.weights, self.kappa)
 

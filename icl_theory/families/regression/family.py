@@ -13,6 +13,7 @@ import numpy as np
 from icl_theory._validate import MOST_FEATURES, instance, probabilities, refuse
 from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -205,14 +206,16 @@ class Regression(Family):
     def risk(self) -> Risk:
         """Return the risk of one number if all queries are alike, else that of K x K scores."""
         plain = self.task == "exchangeable" and self.features is None and self.probs is None
-        if plain and self.coordinates != "factored":
+        reducible = rule_of(self.update()).reducible
+        if plain and reducible and self.coordinates != "factored":
             gamma = exchangeable_gamma(self.L, self.delta)
             return ExchangeableRisk(self.K, gamma, self.N, self.noise, self._speed())
         features = self.features or Features.simplex(self.K, self.delta, self.probs)
         law = self.law()
-        reduced = alike(features, law, self.N, self.noise, self.coordinates)
-        if reduced is not None:
-            return reduced
+        if reducible:
+            reduced = alike(features, law, self.N, self.noise, self.coordinates)
+            if reduced is not None:
+                return reduced
         from icl_theory.families.regression.risks.population import (
             PopulationRisk,  # not where there is a closed form
         )
