@@ -22,10 +22,19 @@ from icl_theory.engine.rules.schedules import (
     StepDecay,
     WarmUp,
 )
+from icl_theory.engine.rules.settings import below_one
 from icl_theory.families.parameters import Number, Object, Whole, Wholes, Word, nearest, parameter
 
-BELOW_ONE = float(np.nextafter(1.0, 0.0))
 SCHEDULES = ("constant", "cosine", "step", "inverse-sqrt", "piecewise")
+
+
+@dataclass(frozen=True)
+class BelowOne(Number):
+    """A number from 0 to below 1."""
+
+    def value(self, name: str, value: Any) -> float:
+        """Return the float."""
+        return below_one(name, value)
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class RuleKind(Word):
 
     def value(self, name: str, value: Any) -> Any:
         """Return a rule, or refuse what is none."""
-        if isinstance(value, str) or isinstance(value, type) or not isinstance(value, Rule):
+        if isinstance(value, str | type) or not isinstance(value, Rule):
             raise refuse(name, value, f"one of {self.allowed}, or an icl_theory.engine.Rule")
         return value
 
@@ -51,11 +60,6 @@ def _schedule(name: str, value: Any) -> Any:
 def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
     """Declare the rule."""
     return parameter(default, kind=RuleKind(words=tuple(RULES)), meaning=meaning)
-
-
-def _optional(meaning: str, **limits: Any) -> Any:
-    """Declare a number from zero on that a rule may have."""
-    return parameter(None, kind=Number(optional=True, zero=True, **limits), meaning=meaning)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,21 +97,21 @@ class RuleParameters:
     rule: str | Rule = update_rule()
     momentum: float | None = parameter(
         None,
-        kind=Number(optional=True, zero=True, maximum=BELOW_ONE),
+        kind=BelowOne(optional=True),
         symbol="β",
         tex=r"\beta",
         meaning="momentum, for heavy-ball and nesterov",
     )
     beta1: float | None = parameter(
         None,
-        kind=Number(optional=True, zero=True, maximum=BELOW_ONE),
+        kind=BelowOne(optional=True),
         symbol="β₁",
         tex=r"\beta_1",
         meaning="decay of Adam's mean of gradients",
     )
     beta2: float | None = parameter(
         None,
-        kind=Number(optional=True, zero=True, maximum=BELOW_ONE),
+        kind=BelowOne(optional=True),
         symbol="β₂",
         tex=r"\beta_2",
         meaning="decay of Adam's mean of squared gradients",

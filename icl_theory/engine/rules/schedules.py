@@ -216,7 +216,8 @@ class Function(Schedule):
     @property
     def name(self) -> str:  # type: ignore[override]
         """The name of the function."""
-        return str(getattr(self.function, "__name__", "schedule of your own"))
+        name = str(getattr(self.function, "__name__", "<unnamed>"))
+        return "a schedule of your own" if name.startswith("<") else f"schedule {name}"
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
