@@ -12,8 +12,8 @@ from icl_theory._validate import choice, flag, instance, integer, number, plain_
 from icl_theory.engine.interrupts import is_for_the_user, returns_runs
 from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import Risk, Solution
-from icl_theory.engine.rules import Rule, refuse_reduced, rule_of
-from icl_theory.engine.steps import NO_MEMORY, Descent, Ended, Followed, SingleSteps, TrainingState
+from icl_theory.engine.rules import NO_MEMORY, Rule, refuse_reduced, rule_of
+from icl_theory.engine.steps import Descent, Ended, Followed, SingleSteps, TrainingState
 from icl_theory.engine.stops import Goal, StopRules
 from icl_theory.engine.trajectory import Stop, Trajectory, named, saved_steps
 

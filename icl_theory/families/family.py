@@ -24,7 +24,8 @@ from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Work
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import Rule
+from icl_theory.engine.rules import Rule, rule_of
+from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.parameters import (
     LOSS,
@@ -91,6 +92,9 @@ class Family(RuleParameters):
         default for each of their parameters.
     explorer : Panel, optional
         What the family shows in the explorer.
+    theory : Scope
+        The training of which its expected steps, limits of exponents and predicted columns speak: gradient descent
+        or its flow unless the family says otherwise. They are left out for other rules.
     commands : dict of type
         Other problems of the family, classes like this one, by the word that the command line runs them by.
 
@@ -109,6 +113,7 @@ class Family(RuleParameters):
     figures: ClassVar[Mapping[str, str | Path | Callable[..., Any]] | Later] = {}
     explorer: ClassVar[Panel | Later | None] = None
     commands: ClassVar[Mapping[str, type[Family]] | Later] = {}
+    theory: ClassVar[Scope] = DESCENT_OR_FLOW
 
     eta: float | str = learning_rate()
     epsilon: float | None = parameter(
@@ -208,6 +213,11 @@ class Family(RuleParameters):
         """
         return rule_from({name: getattr(self, name) for name in RULE_PARAMETERS})
 
+    @property
+    def trained_by(self) -> Rule:
+        """The update rule with its settings."""
+        return rule_of(self.update())
+
     def sampled(self, batch: int, seed: int = 0) -> Risk:
         """Return a trainer on sampled data whose mean is the risk: that of the innermost risk, if it has one."""
         risk = self.risk()
@@ -228,14 +238,15 @@ class Family(RuleParameters):
         return {}
 
     def expected_steps(self) -> float | None:
-        """Return a rough number of steps to the target, for estimates of the work."""
+        """Return a rough number of steps to the target, for estimates of the work within the `theory`."""
         return None
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
         """Return the limits of d ln T/d ln x at small and at large x, by the name of the parameter x.
 
-        ``arguments`` are the words that all points of a sweep share, by parameter.
+        They are asked for if all points of a sweep are within the `theory`; ``arguments`` are the words that all
+        points share, by parameter.
         """
         return {}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
-from icl_theory.engine.rules import RULES, Clipped, Decayed, Rule, Schedule, Scheduled, is_plain_descent, rule_of
+from icl_theory.engine.rules import RULES, Clipped, Decayed, Rule, Schedule, Scheduled, rule_of
 from icl_theory.engine.rules.schedules import (
     DECAY_FACTOR,
     Constant,
@@ -23,6 +24,7 @@ from icl_theory.engine.rules.schedules import (
     WarmUp,
 )
 from icl_theory.engine.rules.settings import below_one
+from icl_theory.engine.scope import Scope
 from icl_theory.families.parameters import Number, Object, Whole, Wholes, Word, nearest, parameter
 
 SCHEDULES = ("constant", "cosine", "step", "inverse-sqrt", "piecewise")
@@ -174,7 +176,9 @@ def _settled(values: Mapping[str, Any]) -> Rule:
     if not isinstance(values["rule"], str):
         for name, value in given.items():
             raise refuse(name, value, f"left out: the rule {rule!r} brings its own settings")
-    fields = {field.name for field in dataclasses.fields(rule)} if dataclasses.is_dataclass(rule) else set()
+    fields: set[str] = set()
+    if dataclasses.is_dataclass(rule):
+        fields = {field.name for field in dataclasses.fields(rule)}
     for name, value in given.items():
         if name not in fields:
             with_it = ", ".join(word for word, known in RULES.items() if hasattr(known, name))
@@ -223,33 +227,54 @@ def _named_schedule(name: str, values: Mapping[str, Any]) -> Schedule:
     return Constant()
 
 
-def plainly_trained(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any], size: int) -> NDArray[np.bool_]:
-    """Whether each of some points of a sweep is trained by plain gradient descent, (P,).
+def rules_of_points(
+    axes: Mapping[str, Sequence[Any] | NDArray[Any]], common: Mapping[str, Any]
+) -> list[Rule | None]:
+    """Return the rules at the points of a grid, each once; None stands for settings that do not fit together.
 
     Parameters
     ----------
-    points : mapping of str to ndarray, each (P,)
-        The parameters that differ from point to point.
+    axes : mapping of str to sequence
+        The values of each parameter that is an axis of the grid.
     common : mapping
-        All others.
-    size : int
-        P.
+        The parameters that all points share.
     """
     shared = {name: common[name] for name in RULE_PARAMETERS if name in common}
-    varied = [name for name in RULE_PARAMETERS if name in points]
+    varied = [name for name in RULE_PARAMETERS if name in axes]
+    values = [[np.asarray(value).item() for value in axes[name]] for name in varied]
+    return [_rule_or_none(shared | dict(zip(varied, point, strict=True))) for point in itertools.product(*values)]
+
+
+def within(scope: Scope, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Whether theory of a scope speaks of each of some points of a sweep, (P,).
+
+    Parameters
+    ----------
+    scope : Scope
+        The training of which the theory speaks.
+    points : mapping of str to ndarray, each (P,)
+        The parameters that are numbers or words.
+    common : mapping
+        All others.
+    """
+    size = len(next(iter(points.values())))
+    shared = {name: common[name] for name in RULE_PARAMETERS if name in common}
+    varied = [name for name in RULE_PARAMETERS if name in points and points[name].size > 0]
+    method = str(common.get("method", ""))
     if not varied:
-        return np.full(size, _is_plain(shared))
-    plain = np.zeros(size, dtype=bool)
+        return np.full(size, scope.covers(_rule_or_none(shared), method))
+    # few settings occur: each rule is made once
     settings = np.stack([np.unique(points[name], return_inverse=True)[1] for name in varied], axis=1)
     _, first, which = np.unique(settings, axis=0, return_index=True, return_inverse=True)
+    covered = np.zeros(len(first), dtype=bool)
     for group, place in enumerate(first.tolist()):
         own = {name: np.asarray(points[name][place]).item() for name in varied}
-        plain[which.ravel() == group] = _is_plain({**shared, **own})
-    return plain
+        covered[group] = scope.covers(_rule_or_none(shared | own), method)
+    return covered[which.ravel()]
 
 
-def _is_plain(parameters: Mapping[str, Any]) -> bool:
+def _rule_or_none(parameters: Mapping[str, Any]) -> Rule | None:
     try:
-        return is_plain_descent(rule_from(parameters))
+        return rule_from(parameters)
     except ValueError:  # such a point fails when it is run
-        return False
+        return None

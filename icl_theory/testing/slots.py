@@ -14,6 +14,7 @@ import numpy as np
 from icl_theory.engine.comparison import CrossCheck
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import rule_of
+from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.steps import Descent
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Later, Panel, sound
@@ -83,7 +84,7 @@ def _stable_rate(problem: Family, run: Trajectory, steps: int = 200, rounding: f
         return
     expect(isinstance(rate, float | int) and math.isfinite(rate) and rate > 0, "stable_rate", "a number > 0", rate)
     risk, what = problem.risk(), f"loss of descent at the stable rate {rate:.6g}"
-    if risk.stochastic or problem.rule != "gd":
+    if risk.stochastic or not DESCENT.applies(problem):
         return
     first = descend(risk, rate, steps=steps)
     expect(first.stop not in (Stop.LOSS, Stop.PARAMETERS), what, "finite", first.stop_reason)

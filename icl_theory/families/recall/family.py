@@ -15,7 +15,8 @@ import numpy as np
 from icl_theory._validate import instance, integer, store
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import Rule, rule_of
+from icl_theory.engine.rules import Normalised, Rule, rule_of
+from icl_theory.engine.scope import Scope
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Column, Family, Later, Number, Object, Panel, Probabilities, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate
@@ -29,6 +30,9 @@ from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
 from icl_theory.families.rule_parameters import update_rule
 
 PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
+
+
+END_OF_NORMALISED_DESCENT = Scope(rules=(Normalised,), flow=True)
 
 
 @dataclass(frozen=True)
@@ -202,7 +206,7 @@ class Recall(Family):
         run.notes["bayes risk"] = f"{task.bayes_risk:.6g}"
         if math.isfinite(self.M):
             run.notes["population"] = f"{self.population_excess(run):.6g} above the Bayes risk in the end"
-        elif self.rule == "ngd" and isinstance(risk, RecallRisk):
+        elif END_OF_NORMALISED_DESCENT.applies(run) and isinstance(risk, RecallRisk):
             run.notes |= _in_the_end(risk, run.eta)
 
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]

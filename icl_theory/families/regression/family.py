@@ -249,13 +249,13 @@ class Regression(Family):
     def describe(self, run: Trajectory) -> None:
         """Add phases and regime, and the paper's own rule if an imbalance is given."""
         risk, tail = run.risk, None
-        infinite = isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)
+        infinite = isinstance(risk, ExchangeableRisk) and math.isinf(risk.N) and self.theory.applies(run)
         if isinstance(run.solution, ExchangeableSteps):
             run.phases = phases_of(int(run.t[-1]), *run.solution.first_missing(0.5, tail_start(self.K)))
         else:
             from icl_theory.families.regression.theorems.tails import tail_limit
 
-            tail = tail_limit(risk, run.eta) if risk is not None and self.rule == "gd" else None
+            tail = tail_limit(risk, run.eta) if risk is not None and self.theory.applies(run) else None
             run.phases = run_phases(run, tail_deficit=tail_start(self.K) if infinite else None, tail=tail)
         if isinstance(risk, ExchangeableRisk) and infinite:
             run.regime = "sharp" if math.sqrt(2.0 * risk.gamma) > crossover(run.epsilon, 1.0, self.K) else "flat"
