@@ -178,8 +178,12 @@ class Descent:
         return self.rule.step(self.risk, params, gradient, self.eta, NO_MEMORY, 0)[0]
 
     def slope(self, point: Point) -> float:
-        """Decrease of the loss in the step from a point, to first order."""
-        return -float(np.sum(point.gradient * point.update(self).change))
+        r"""Change of the loss in the step from a point, to first order: :math:`\sum_i |g_i \Delta_i|`.
+
+        Signs are left out because a step with momentum may go up in some entries, and soon goes down in them again.
+        For gradient descent it is the decrease.
+        """
+        return float(np.sum(np.abs(point.gradient * point.update(self).change)))
 
     def pace(self, point: Point) -> float:
         """Largest change of a score in the step from a point."""
@@ -289,6 +293,9 @@ class SingleSteps(Followed):
         return self.here.step, None
 
     def _later(self, state: TrainingState, t: int) -> TrainingState:
+        horizon = self.descent.rule.horizon
+        if horizon is not None and t > horizon:
+            raise refuse("t", t, f"at most {horizon}: from there on the learning rate of this run is zero")
         if t > self._most:
             allowed = f"at most {self._most} here: a run in which every step is taken does not continue beyond that"
             raise refuse("t", t, allowed)

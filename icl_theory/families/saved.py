@@ -114,9 +114,11 @@ def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajector
         raise ValueError("t has no increasing steps from 0 on")
     if loss.shape != t.shape:
         raise ValueError(f"loss has shape {loss.shape}, and {t.shape} is right")
-    restarts: dict[str, Any] = {
-        name: values for name, values in (("memory", memory), ("carry", carry)) if values is not None
-    }
+    restarts: dict[str, Any] = {}
+    if memory is not None:
+        restarts["memory"] = memory
+    if carry is not None:
+        restarts["carry"] = carry
     for name, values in {"loss": loss, "states": states, **restarts, **observed}.items():
         if values.shape[:1] != t.shape or values.dtype.kind not in "fiub" or not np.isfinite(values).all():
             raise ValueError(f"{name} is not a finite number or array at each of {len(t)} steps")
