@@ -135,6 +135,18 @@ class Descent:
             raise refuse("gradient", np.shape(gradient), f"of the shape of the parameters, {np.shape(params)}")
         return Point(step, params, loss, gradient, memory, carry)
 
+    def point_at(self, state: TrainingState) -> Point:
+        """Loss and gradient at a state."""
+        return self.point(state.params, state.step, state.memory, state.carry)
+
+    def into(self, state: TrainingState) -> TrainingState:
+        """Return a state of the run as one of what is followed; `WholeState` follows something else."""
+        return state
+
+    def real(self, point: Point) -> Point:
+        """Return an iterate of what is followed as one of the run."""
+        return point
+
     def update(self, point: Point) -> Update:
         """Return the step from a point; `Point.update` remembers it."""
         if not self._is_checked:

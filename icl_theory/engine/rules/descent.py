@@ -26,6 +26,10 @@ class GradientDescent(Rule):
         """Return the change of the parameters, and no memory."""
         return -eta * gradient / risk.metric, NO_MEMORY
 
+    def jacobian(self, rates: Array, eta: float) -> Array:
+        """Return minus the rate, (..., 1, 1)."""
+        return np.asarray(-rates)[..., None, None]
+
 
 @dataclass(frozen=True)
 class Normalised(Rule):

@@ -76,6 +76,7 @@ class HeavyBall(Velocity):
     """
 
     name = "heavy-ball"
+    skippable = True
 
     def step(
         self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
@@ -83,6 +84,17 @@ class HeavyBall(Velocity):
         """Return the change of the parameters, and the velocity."""
         velocity = self.momentum * memory + self.downhill(risk, params, gradient)
         return -eta * velocity, velocity
+
+    def memory_scale(self, eta: float) -> float:
+        """Return by how much a velocity moves the parameters until it has died out."""
+        return eta / (1.0 - self.momentum)
+
+    def jacobian(self, rates: Array, eta: float) -> Array:
+        """Return the derivative of the change of parameter and velocity, (..., 2, 2)."""
+        slope = np.asarray(rates) + eta * self.weight_decay
+        one = np.ones_like(slope)
+        rows = [[-slope, -eta * self.momentum * one], [slope / eta, (self.momentum - 1.0) * one]]
+        return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
 @dataclass(frozen=True)

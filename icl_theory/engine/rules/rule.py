@@ -99,3 +99,16 @@ class Rule(Protocol):
             Number of the step; the first one is 0.
         """
         ...
+
+    def memory_scale(self, eta: float) -> float:
+        """Return what brings the memory to the size of changes of the parameters that it causes."""
+        return 1.0
+
+    def jacobian(self, rates: Array, eta: float) -> Array | None:
+        r"""Return the derivative of a step along an eigenvector of the Hessian, (..., k, k), or None.
+
+        ``rates`` are η times the eigenvalues of :math:`M^{-1/2}HM^{-1/2}`. The derivative is that of the change of
+        parameter and memory, k = 2, or of the parameter alone, k = 1, for a rule without a memory. With it skipping
+        passes over modes that are at rest.
+        """
+        return None

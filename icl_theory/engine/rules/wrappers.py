@@ -81,6 +81,24 @@ class Decayed(Wrapper):
         change, memory = self.rule.step(risk, params, gradient, eta, memory, t)
         return change - eta * self.weight_decay * params, memory
 
+    @property
+    def skippable(self) -> bool:  # type: ignore[override]
+        """That of the wrapped rule."""
+        return self.rule.skippable
+
+    def memory_scale(self, eta: float) -> float:
+        """That of the wrapped rule."""
+        return self.rule.memory_scale(eta)
+
+    def jacobian(self, rates: Array, eta: float) -> Array | None:
+        """That of the wrapped rule, and the decay of the parameter."""
+        inner = self.rule.jacobian(rates, eta)
+        if inner is None:
+            return None
+        decayed = np.array(inner)
+        decayed[..., 0, 0] -= eta * self.weight_decay
+        return decayed
+
 
 @dataclass(frozen=True)
 class Clipped(Wrapper):
