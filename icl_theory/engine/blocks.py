@@ -65,6 +65,29 @@ class Blocks:
             return self.descent.moves(rows.reshape(-1, *self.shape)).reshape(rows.shape)
         return np.ascontiguousarray(self.descent.change(rows.T, self.gradients(rows.T, which)).T)
 
+    @cached_property
+    def has_memory(self) -> bool:
+        """Whether rows hold a memory behind the parameters."""
+        return isinstance(self.descent.risk, StateRisk)
+
+    def memory_newton(self, weights: Array) -> Callable[[Array, Index], Array]:
+        """Return Newton's changes, see `Modes.newton`, if the Hessian is taken to be zero.
+
+        A memory forgets within a stride, so that fixed-point iterates would not find it. How it forgets is the same
+        for all modes and needs no Hessian.
+        """
+        jacobian = self._jacobian(np.zeros(()))
+        n, s, _ = weights.shape
+        k = len(jacobian)
+        coupled = weights[:, :, None, :, None] * jacobian[:, None, :]
+        inverse = np.linalg.inv(np.eye(s * k) - coupled.reshape(n, s * k, s * k))
+
+        def change(residual: Array, active: Index) -> Array:
+            stacked = residual.reshape(len(active), s * k, -1)
+            return np.asarray((inverse[active] @ stacked).reshape(residual.shape))
+
+        return change
+
     def own(self, rows: Array) -> Array:
         """The parameters in rows, which may hold a memory behind them: (n, m) of (n, k m)."""
         return rows[..., : self._size]

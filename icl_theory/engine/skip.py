@@ -183,7 +183,8 @@ class Strides:
         weights, modes = weights_of(stages, x, h, self._flow), self._modes
         wanted = self._solved * (1.0 if stages == NODES else LOOSE) * self._allowed(y, self._pace[which])
         if modes is None:
-            return collocate(self._moves, which, weights, y, guess, wanted, noise, None, least)
+            newton = self._blocks.memory_newton(weights) if self._blocks.has_memory else None
+            return collocate(self._moves, which, weights, y, guess, wanted, noise, newton, least)
         newton = modes.newton(weights, x[:, None] + radau(stages).nodes * h[:, None], which)
         return collocate(self._moves, which, weights, y, guess, wanted, noise, newton, least)
 
