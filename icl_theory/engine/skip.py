@@ -466,7 +466,7 @@ class Skipper(Followed):
         params = self._blocks.params(strides.states(np.array([t]))[0][0])
         swing = np.zeros_like(params)
         for weight in (1.0, -3.0, 3.0, -1.0):
-            move = self._map.point(params, t).update(self._map).change
+            move = self._map.point(params, t).update(self._map)[0]
             params, swing = params + move, swing - weight / 8.0 * move
         return swing
 
@@ -524,7 +524,7 @@ class Skipper(Followed):
         t = found.step
         for _ in range(8):  # one or two do, unless the loss is lost in rounding
             before = self._map.point(blocks.params(strides.land(t - 1)[0]), t - 1)
-            after = self._map.point(before.params + before.update(self._map).change, t)
+            after = self._map.point(before.params + before.update(self._map)[0], t)
             if before.loss > epsilon >= after.loss:
                 return after
             decrease = before.loss - after.loss
@@ -559,9 +559,9 @@ class Skipper(Followed):
 
     def _slope(self, point: Point) -> float:
         """How much the loss falls in a step, without what an oscillation takes and gives back."""
-        descent, move = self._map, point.update(self._map).change
+        descent, move = self._map, point.update(self._map)[0]
         after = descent.point(point.params + move, point.step + 1)
-        back = after.update(descent).change
+        back = after.update(descent)[0]
         if np.sum(move * back) >= 0.0:
             return descent.slope(point)
         return max(0.0, 0.5 * (point.loss - descent.point(after.params + back, point.step + 2).loss))

@@ -16,6 +16,7 @@ from icl_theory.engine.rules import NO_MEMORY, Rule
 from icl_theory.engine.trajectory import Stop, saved_steps
 
 NOTHING = np.zeros(0)
+Update = tuple[Array, Array]  # the change of the parameters in a step, and the memory after it
 Steps = NDArray[np.int64]
 
 
@@ -48,13 +49,6 @@ class TrainingState(NamedTuple):
     params: Array
     memory: Array
     carry: Array
-
-
-class Update(NamedTuple):
-    """What a step does: the change of the parameters, and the memory after it."""
-
-    change: Array
-    memory: Array
 
 
 class Point:
@@ -94,9 +88,10 @@ class Point:
             self._update = descent.update(self)
         return self._update
 
-    def without_gradient(self) -> Point:
-        """Return the same iterate without its gradient, which may be large."""
-        return Point(self.step, self.params, self.loss, NOTHING, self.memory, self.carry)
+    def release(self) -> None:
+        """Forget the gradient and the step from here, which may be large: the step has been taken."""
+        self.gradient = NOTHING
+        self._update = None
 
 
 class Descent:
@@ -151,8 +146,7 @@ class Descent:
         """Return the step from a point; `Point.update` remembers it."""
         if not self._is_checked:
             return self._checked_update(point)
-        change, memory = self.rule.step(self.risk, point.params, point.gradient, self.eta, point.memory, point.step)
-        return Update(change, memory)
+        return self.rule.step(self.risk, point.params, point.gradient, self.eta, point.memory, point.step)
 
     def _checked_update(self, point: Point) -> Update:
         """Return the step from a point of a rule that has not been seen yet.
@@ -177,7 +171,7 @@ class Descent:
         for name, value in before.items():
             if not np.array_equal(value, arguments[name], equal_nan=True):
                 raise ValueError(f"the rule {rule.name!r} changes its argument {name}: it must return new arrays")
-        return Update(*returned)
+        return returned
 
     def moves(self, states: Array) -> Array:
         """Changes of some parameters, (n, ...), in one step of a rule without memory."""
@@ -195,20 +189,24 @@ class Descent:
         Signs are left out because a step with momentum may go up in some entries, and soon goes down in them again.
         For gradient descent it is the decrease.
         """
-        return float(np.sum(np.abs(point.gradient * point.update(self).change)))
+        return float(np.sum(np.abs(point.gradient * point.update(self)[0])))
 
     def pace(self, point: Point) -> float:
         """Largest change of a score in the step from a point."""
-        return self.risk.gain(point.params) * float(np.abs(point.update(self).change).max(initial=0.0))
+        return self.risk.gain(point.params) * float(np.abs(point.update(self)[0]).max(initial=0.0))
 
     def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
-        """Yield every iterate from a state on; Kahan's compensated sum carries the rounding errors along."""
+        """Yield every iterate from a state on; Kahan's compensated sum carries the rounding errors along.
+
+        An iterate keeps its gradient until the next one is asked for.
+        """
         step, params, memory, carry = state
         while True:
             point = self.point(params, step, memory, carry)
             yield point
             change, memory = point.update(self)
-            del point  # large parameters leave room for few arrays of their size
+            point.release()  # large parameters leave room for few arrays of their size
+            del point
             carry = change - carry
             del change
             moved = params + carry
@@ -237,8 +235,7 @@ class Followed(Solution):
                 raise Ended(Stop.LOSS, step=point.step)
             if self.here is not None:
                 self._before = self.here.step, self.here.loss
-            # large gradients are not kept beside the next ones
-            self.here = point if self.skips else point.without_gradient()
+            self.here = point
             yield point
             del point
 

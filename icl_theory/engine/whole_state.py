@@ -130,7 +130,7 @@ class WholeState(Descent):
 
     def update(self, point: Point) -> Update:
         """Return the step of the whole state from a point."""
-        return Update(self.change(point.params, point.gradient), NO_MEMORY)
+        return self.change(point.params, point.gradient), NO_MEMORY
 
     def change(self, params: Array, gradient: Array) -> Array:
         """Change of whole states, or of columns of them, in one step."""

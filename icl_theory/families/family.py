@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -184,6 +184,11 @@ class Family(RuleParameters):
     @classmethod
     def labels(cls) -> dict[str, Label]:
         """Return what tables, plots and reports call the parameters."""
+        return dict(cls._labels())
+
+    @classmethod
+    @cache
+    def _labels(cls) -> Mapping[str, Label]:
         return {name: declared.label(cls.loss_unit) for name, declared in cls.parameters().items()}
 
     # ---- the one duty
@@ -211,6 +216,11 @@ class Family(RuleParameters):
 
         It is asked when a problem is made, at each run, and again when a run is loaded.
         """
+        return self._rule
+
+    @cached_property
+    def _rule(self) -> Rule:
+        """The rule that the parameters describe, made once."""
         return rule_from({name: getattr(self, name) for name in RULE_PARAMETERS})
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
-from icl_theory.engine.rules import RULES, Clipped, Decayed, Rule, Schedule, Scheduled, rule_of
+from icl_theory.engine.rules import RULES, Clipped, Decayed, Rule, Schedule, Scheduled, is_rule, rule_of
 from icl_theory.engine.rules.schedules import (
     DECAY_FACTOR,
     Constant,
@@ -45,7 +45,7 @@ class RuleKind(Word):
 
     def value(self, name: str, value: Any) -> Any:
         """Return a rule, or refuse what is none."""
-        if isinstance(value, str | type) or not isinstance(value, Rule):
+        if not is_rule(value):
             raise refuse(name, value, f"one of {self.allowed}, or an icl_theory.engine.Rule")
         return value
 

@@ -9,7 +9,7 @@ import numpy as np
 from icl_theory._validate import Array, integer, number, refuse
 from icl_theory.engine.descent import descend
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import Rule, refuse_reduced
+from icl_theory.engine.rules import Rule, is_rule, refuse_reduced
 from icl_theory.testing.common import attempt, copied, expect, expect_near, expect_same
 
 SUM = 1e-12  # relative difference that compensated sums make in a short run
@@ -90,7 +90,7 @@ def check_rule(rule: Rule, *, risk: Risk | None = None, eta: float = 0.1, steps:
     ...
     AssertionError: change in step ..., asked for again, entry ...: expected the same bits, ...
     """
-    if isinstance(rule, str | type) or not isinstance(rule, Rule):
+    if not is_rule(rule):
         raise refuse("rule", rule, "a Rule (inherit from icl_theory.engine.Rule; define name and step)")
     eta = number("eta", eta)
     steps = integer("steps", steps, minimum=10)

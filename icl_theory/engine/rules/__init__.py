@@ -6,7 +6,7 @@ from icl_theory._validate import refuse
 from icl_theory.engine.rules.adam import Adam, AdamW, refuse_reduced
 from icl_theory.engine.rules.descent import GradientDescent, Normalised, NormalisedBlocks, check_blocks
 from icl_theory.engine.rules.momentum import HeavyBall, Nesterov
-from icl_theory.engine.rules.rule import NO_MEMORY, Rule
+from icl_theory.engine.rules.rule import NO_MEMORY, Rule, is_rule
 from icl_theory.engine.rules.schedules import Schedule, Scheduled
 from icl_theory.engine.rules.wrappers import Clipped, Decayed, Projected, Wrapper
 
@@ -29,6 +29,7 @@ __all__ = [
     "Wrapper",
     "check_blocks",
     "is_plain_descent",
+    "is_rule",
     "refuse_reduced",
     "rule_of",
 ]
@@ -57,7 +58,7 @@ def rule_of(rule: str | Rule) -> Rule:
     """
     if isinstance(rule, str) and rule in RULES:
         return RULES[rule]
-    if isinstance(rule, str | type) or not isinstance(rule, Rule):
+    if not is_rule(rule):
         allowed = f"one of {', '.join(RULES)}, or an icl_theory.engine.Rule with name, init and step"
         raise refuse("rule", rule, allowed)
     return rule

@@ -9,7 +9,7 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.risk import Risk
 
-NO_MEMORY = np.zeros(0)
+NO_MEMORY = np.zeros(0)  # of a rule without one
 NO_MEMORY.flags.writeable = False
 
 
@@ -112,3 +112,10 @@ class Rule(Protocol):
         passes over modes that are at rest.
         """
         return None
+
+
+def is_rule(value: object) -> bool:
+    """Whether an object is a rule, and not the class of one."""
+    if isinstance(value, str | type):
+        return False
+    return Rule in type(value).__mro__ or isinstance(value, Rule)  # the second alone takes long
