@@ -457,7 +457,7 @@ wrong(r"slot figures: expected a dict of scripts or functions, found 3", figures
 wrong(r"figure a of the slot figures: expected no exception", figures={"a": "/nowhere.py"})
 wrong(r"figure a of the slot figures: expected a default for each .*, found none for x", figures={"a": lambda x: x})
 wrong(r"simulate: expected no exception, found ValueError: rule = 'up'", update=lambda self: "up")
-wrong(r"simulate: expected no exception, found KeyError", update=raising)
+wrong(r"the problem: expected no exception, found KeyError", update=raising)
 wrong(r"slot explorer: expected a Panel or None, found panel.js", explorer="panel.js")
 wrong(r"script panel.js of the explorer: expected no exception", explorer=Panel(Path("/nowhere")))
 wrong(r"slot claims, loaded from no_such_module:C: expected no exception", claims=Later("no_such_module:C"))

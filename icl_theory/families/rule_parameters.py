@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import refuse
+from icl_theory._validate import below_one, refuse
 from icl_theory.engine.rules import RULES, Clipped, Decayed, Rule, Schedule, Scheduled, is_rule, rule_of
 from icl_theory.engine.rules.schedules import (
     DECAY_FACTOR,
@@ -23,7 +23,6 @@ from icl_theory.engine.rules.schedules import (
     StepDecay,
     WarmUp,
 )
-from icl_theory.engine.rules.settings import below_one
 from icl_theory.engine.scope import Scope
 from icl_theory.families.parameters import Number, Object, Whole, Wholes, Word, nearest, parameter
 

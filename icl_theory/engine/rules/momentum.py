@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icl_theory._validate import Array, number
+from icl_theory._validate import Array, below_one, number
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.rule import Rule
-from icl_theory.engine.rules.settings import below_one
 
 MOMENTUM = 0.9
 
