@@ -83,6 +83,15 @@ def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, m
     return result
 
 
+def below_one(name: str, value: Any) -> float:
+    """Return a float from 0 to below 1."""
+    allowed = "a number from 0 to below 1"
+    result = _finite(name, value, allowed)
+    if not 0.0 <= result < 1.0:
+        raise refuse(name, value, allowed)
+    return result
+
+
 def signed(name: str, value: Any, *, maximum: float = math.inf) -> float:
     """Return a finite float of either sign, at most ``maximum`` in size."""
     result = _finite(name, value, "a finite number")

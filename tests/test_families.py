@@ -244,7 +244,7 @@ def test_units_of_losses_are_those_of_the_family() -> None:
     assert labels["eta"][:2] == ("η", r"\eta")
     assert icl.SoftmaxHeads.labels()["heads"][:2] == ("H", "H")
     assert {name for name, declared in Valley.parameters().items() if not declared.axis} == {
-        "method", "max_steps", "kind",
+        "method", "max_steps", "milestones", "kind",
     }  # fmt: skip
 
 

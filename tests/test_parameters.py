@@ -10,6 +10,7 @@ from icl_theory import Regression
 from icl_theory.cli.options import help_text
 from icl_theory.families import Fraction, Number, Object, Probabilities, Whole, Wholes, Word, find, parameter
 from icl_theory.families.parameters import Kind
+from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
 KINDS = {
     "positive": Number(),
@@ -175,10 +176,9 @@ def test_numbers_of_a_family_have_these_limits(name: str) -> None:
             assert kind.check(key, end) == end
             with pytest.raises(ValueError, match=rf"^{key} = "):
                 kind.check(key, end + side if isinstance(end, int) else math.nextafter(end, side * math.inf))
-    free = {"eta", "epsilon", "above", "max_steps", "seed", "chains", "stage"}
-    assert {key for key, each in declared.items() if each.kind.numeric} == LIMITS[
-        name
-    ].keys() | free & declared.keys()
+    free = {"eta", "epsilon", "above", "max_steps", "seed", "chains", "stage", *RULE_PARAMETERS}
+    numeric = {key for key, each in declared.items() if each.kind.numeric}
+    assert numeric - free == LIMITS[name].keys() - free
 
 
 def test_help_says_what_is_required_and_other_defaults() -> None:

@@ -369,10 +369,12 @@ class TwoPhases(Sound):
 class Waiting(Rule):
     """Descent that begins at step 5."""
 
-    name, autonomous = "waiting", False
+    name = "waiting"
 
-    def move(self, risk: icl.Risk, gradient: Array, eta: float, step: int) -> Array:
-        return -eta * gradient * (step >= 5)
+    def step(
+        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        return -eta * gradient * (t >= 5), memory
 
 
 class Staged(Sound):
@@ -455,7 +457,7 @@ wrong(r"slot figures: expected a dict of scripts or functions, found 3", figures
 wrong(r"figure a of the slot figures: expected no exception", figures={"a": "/nowhere.py"})
 wrong(r"figure a of the slot figures: expected a default for each .*, found none for x", figures={"a": lambda x: x})
 wrong(r"simulate: expected no exception, found ValueError: rule = 'up'", update=lambda self: "up")
-wrong(r"simulate: expected no exception, found KeyError", update=raising)
+wrong(r"the problem: expected no exception, found KeyError", update=raising)
 wrong(r"slot explorer: expected a Panel or None, found panel.js", explorer="panel.js")
 wrong(r"script panel.js of the explorer: expected no exception", explorer=Panel(Path("/nowhere")))
 wrong(r"slot claims, loaded from no_such_module:C: expected no exception", claims=Later("no_such_module:C"))
@@ -593,10 +595,12 @@ def test_a_run_by_a_rule_of_the_familys_own_goes_on_after_loading(
 class Late(Rule):
     """Descent of which the first 20,000 steps move nothing."""
 
-    name, autonomous = "late", False
+    name = "late"
 
-    def move(self, risk: icl.Risk, gradient: Array, eta: float, step: int) -> Array:
-        return -eta * gradient * (step >= 20_000)
+    def step(
+        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        return -eta * gradient * (t >= 20_000), memory
 
 
 def test_stagnation_is_not_judged_across_the_stages_of_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:

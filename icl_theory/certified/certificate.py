@@ -15,6 +15,7 @@ from icl_theory._validate import choice, instance, integer, refuse
 from icl_theory.engine.progress import counted
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.linear_attention.risks import MergedRisk
 
@@ -157,7 +158,7 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
         found = _answer(bits, f"the loss {step}", partial(losses.enclosed, risk, state, gamma=given and given[0]))
         for name, ball, double in zip(("loss", "gradient"), found, risk.evaluate(state), strict=True):
             yield Proved(f"{name} {step}", ball, basis, np.asarray(double)[()])
-    for name, enclose, *others in closed.closed_forms(run, given) if run.rule == "gd" else ():
+    for name, enclose, *others in closed.closed_forms(run, given) if DESCENT_OR_FLOW.applies(run) else ():
         yield Proved(name, _answer(bits, name, partial(closed.at, enclose)), *others)
 
 

@@ -17,6 +17,7 @@ from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_s
 from icl_theory.engine.display import Drawn
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import rule_of
+from icl_theory.engine.steps import Descent
 from icl_theory.files import checked_path
 
 Steps = NDArray[np.int64]
@@ -262,13 +263,13 @@ def _sampled(run: Run, t: Steps, batch: int, runs: int, seed: int, most: int = 1
     rule = rule_of(run.rule if run.family is None else run.family.update())
     index, found = {step: place for place, step in enumerate(t.tolist())}, np.empty((runs, len(t)))
     for row, trainer in zip(found, counted(trainers, "runs of SGD"), strict=True):
-        params = trainer.initial
+        descent = Descent(trainer, run.eta, rule)
         with np.errstate(over="ignore", invalid="ignore"):
-            for step in range(int(t[-1]) + 1):
-                loss, gradient = trainer.evaluate(params, step)
-                if step in index:
-                    row[index[step]] = loss
-                params = params + rule.move(trainer, gradient, run.eta, step)
+            for point in descent.iterates(descent.start()):
+                if point.step in index:
+                    row[index[point.step]] = point.loss
+                if point.step == t[-1]:
+                    break
     if not np.isfinite(found).all():
         raise refuse("batch", batch, f"larger: of {runs} runs of SGD with such batches some diverge")
     return found

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, flag, instance, integer, number, plain_numbers, refuse
+from icl_theory._validate import choice, flag, instance, integer, number, plain_numbers, refuse
 from icl_theory.engine.interrupts import is_for_the_user, returns_runs
 from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import Risk, Solution
-from icl_theory.engine.rules import Rule, rule_of
-from icl_theory.engine.steps import Descent, Ended, Followed, SingleSteps
+from icl_theory.engine.rules import NO_MEMORY, Rule, refuse_reduced, rule_of
+from icl_theory.engine.steps import Descent, Ended, Followed, SingleSteps, TrainingState
 from icl_theory.engine.stops import Goal, StopRules
 from icl_theory.engine.trajectory import Stop, Trajectory, named, saved_steps
 
@@ -60,15 +60,17 @@ def descend(
         Target excess of the loss over the floor of the risk, instead of ``epsilon``.
     steps : int, optional
         Largest number of steps; 10¹⁵ unless given. One of ``epsilon``, ``above`` and ``steps`` is needed.
-    rule : {"gd", "ngd", "ngd-blocks"} or Rule
-        Gradient descent, normalised gradient descent, the same for each block of the parameters, or a rule of one's
-        own.
+    rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"} or Rule
+        Gradient descent; normalised gradient descent, whole or for each block of the parameters; a rule with
+        momentum; Adam or AdamW, all with their default settings. Or a rule of `icl_theory.engine` with settings of
+        your choice, a rule around a rule (`Scheduled`, `Clipped`, `Decayed`, `Projected`), or a `Rule` of your own.
     method : {"exact", "auto", "closed", "fast", "flow"}
         "exact" takes every step. "closed" takes none, where the risk has a closed form. "fast" skips most, with
         at most 200 000 gradients. "auto" takes the closed form where there is one, and else 4096 steps one by one
-        before it goes on like "fast"; it takes every step if the risk draws data or the rule changes from step to
-        step. "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10, relative
-        to :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the iteration.
+        before it goes on like "fast"; it takes every step if the risk draws data or the rule cannot be followed by
+        skipping. "flow" integrates :math:`\theta' = -\eta M^{-1}\nabla\mathcal L` with a tolerance of 1e-10,
+        relative to :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps, not the
+        iteration.
     tolerance : float
         Absolute tolerance on the scores where steps are skipped; the run's ``states_error`` is an estimate from
         above, and where it exceeds the tolerance ``notes["accuracy"]`` says so.
@@ -77,7 +79,7 @@ def descend(
         settles while steps are taken one by one (it fell by less than 1e-3 of itself and less than is missing, and
         its slope by half or more, or it did not fall at all, while the number of steps grew tenfold, to 10⁴ at
         least; or it fell by less than 1 % of what the slope promises, as where steps of constant length go round in
-        a cycle). Whether the loss settles is not judged if the rule changes from step to step. True unless
+        a cycle). Whether the loss settles is not judged if the rule may take larger steps later. True unless
         ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress displays.
@@ -116,14 +118,17 @@ def descend(
             flag(name, given)
     _check_risk(risk)
     descent = Descent(risk, number("eta", eta), rule_of(rule))
+    refuse_reduced(risk, descent.rule)
     last = _last(epsilon, above, steps)
+    if descent.rule.horizon is not None:
+        last = min(last, descent.rule.horizon)
     method, tolerance = _method(descent, method), number("tolerance", tolerance)
     give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
     quiet = callback is not None if progress is None else not progress
     with Work("before the first step", "steps", quiet) as shown:
         floor = risk.floor()
         goal = Goal(_target(epsilon, above, floor), floor, last, give_up)
-        form = risk.closed_form(descent.eta, descent.rule.name) if method in ("auto", "closed") else None
+        form = risk.closed_form(descent.eta, descent.rule) if method in ("auto", "closed") else None
         if form is not None:
             return _closed(form, descent, goal)
         if method == "closed":
@@ -150,14 +155,14 @@ def _last(epsilon: float | None, above: float | None, steps: int | None) -> int:
 def _method(descent: Descent, method: str) -> str:
     """Return a method that can follow the rule and the risk."""
     choice("method", method, METHODS)
-    if method == "auto" and not descent.alike:
+    if method == "exact" or descent.skippable:
+        return method
+    if method == "auto":
         return "exact"
-    if descent.risk.stochastic and method != "exact":
+    if descent.risk.stochastic:
         raise refuse("method", method, "'exact' for a risk that draws new data at every step")
-    if not descent.alike and method != "exact":
-        name = descent.rule.name
-        raise refuse("method", method, f"'exact' for the rule {name!r}, which changes from step to step")
-    return method
+    reason = "whose steps cannot be skipped and have no closed form: each one must be taken"
+    raise refuse("method", method, f"'exact' or 'auto' for the rule {descent.rule.name!r}, {reason}")
 
 
 def _target(epsilon: float | None, above: float | None, floor: float) -> float:
@@ -170,7 +175,9 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
     return floor + excess
 
 
-def follow(descent: Descent, method: str, tolerance: float, known: dict[int, Array] | None = None) -> Followed:
+def follow(
+    descent: Descent, method: str, tolerance: float, known: dict[int, TrainingState] | None = None
+) -> Followed:
     """Choose how iterates are found where there is no closed form: one by one, by skipping, or along the flow.
 
     ``known`` are states of the run that are known already.
@@ -199,8 +206,8 @@ def _closed(form: Solution, descent: Descent, goal: Goal) -> Trajectory:
     stop = Stop.STEPS if hit is None else reached
     return Trajectory.later(
         curves, t=steps, steps=hit if stop is Stop.REACHED else None, stop=stop, stop_reason=goal.say(stop, end),
-        floor=goal.floor, method="closed", rule=descent.rule.name, eta=descent.eta, epsilon=goal.epsilon,
-        error=error, risk=risk, solution=form,
+        floor=goal.floor, method="closed", rule=descent.rule.name, trained_by=descent.rule, eta=descent.eta,
+        epsilon=goal.epsilon, error=error, risk=risk, solution=form,
     )  # fmt: skip
 
 
@@ -227,7 +234,8 @@ def _followed(
         method = "fast" if solution.skipped else "exact"
     run = Trajectory(
         **rules.recorder.curves(), steps=end.steps, stop=end.stop, stop_reason=end.reason, floor=goal.floor,
-        method=method, rule=descent.rule.name, eta=descent.eta, epsilon=goal.epsilon, error=end.error,
+        method=method, rule=descent.rule.name, trained_by=descent.rule, eta=descent.eta, epsilon=goal.epsilon,
+        error=end.error,
         states_error=solution.error, risk=descent.risk,
     )  # fmt: skip
     if solution.error is not None and solution.error > 1.01 * tolerance:
@@ -272,10 +280,21 @@ def _follow(solution: Followed, goal: Goal, rules: StopRules, shown: Work, callb
 
 def attach(run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, rule: Rule | None = None) -> None:
     """Tell a run what was trained, so that it can answer for any step."""
-    descent = Descent(risk, run.eta, rule_of(run.rule if rule is None else rule))
+    run.trained_by = rule_of(run.rule if rule is None else rule)
+    descent = Descent(risk, run.eta, run.trained_by)
     run.risk = risk
     if run.method == "closed":
-        run.solution = risk.closed_form(run.eta, run.rule)
+        run.solution = risk.closed_form(run.eta, run.trained_by)
         return
-    known = {int(t): params for t, params in zip(run.t, run.states, strict=True)}
-    run.solution = follow(descent, run.method, tolerance, known)
+    run.solution = follow(descent, run.method, tolerance, _saved_states(run))
+
+
+def _saved_states(run: Trajectory) -> dict[int, TrainingState]:
+    """Return the states from which a run can go on, by step."""
+    states = {}
+    for i, t in enumerate(run.t.tolist()):
+        params = run.states[i]
+        memory = NO_MEMORY if run.memory is None else run.memory[i]
+        carry = np.zeros_like(params) if run.carry is None else run.carry[i]
+        states[t] = TrainingState(t, params, memory, carry)
+    return states

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, real_array, refuse
+
+if TYPE_CHECKING:
+    from icl_theory.engine.rules import Rule
 
 ColumnGradients = Callable[[Array, NDArray[np.intp]], Array]
 
@@ -133,8 +136,11 @@ class Risk(Protocol):
         """Irreducible loss: no parameters give less."""
         return 0.0
 
-    def closed_form(self, eta: float, rule: str) -> Solution | None:
-        """Return the iterates in closed form for a learning rate and an update rule, None where there is none."""
+    def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
+        """Return the iterates in closed form for a learning rate and an update rule, or None.
+
+        The engine gives the rule itself; `icl_theory.engine.is_plain_descent` asks whether it is gradient descent.
+        """
         return None
 
     def series(self, states: Array, steps: NDArray[np.int64]) -> tuple[Array, dict[str, Array]]:

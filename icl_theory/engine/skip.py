@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine.blocks import Blocks, Modes
 from icl_theory.engine.collocation import Index, Solved, collocate, legendre, radau, valued, weights_of
-from icl_theory.engine.steps import Descent, Ended, Followed, Point, Steps, TooFast
+from icl_theory.engine.rules import NO_MEMORY
+from icl_theory.engine.steps import Descent, Ended, Followed, Point, Steps, TooFast, TrainingState
 from icl_theory.engine.trajectory import Stop
+from icl_theory.engine.whole_state import whole_state
 
 Mask = NDArray[np.bool_]
 NODES = 9  # of a stride of the run; the shadow has one less
@@ -181,18 +183,9 @@ class Strides:
         weights, modes = weights_of(stages, x, h, self._flow), self._modes
         wanted = self._solved * (1.0 if stages == NODES else LOOSE) * self._allowed(y, self._pace[which])
         if modes is None:
-            return collocate(self._moves, which, weights, y, guess, wanted, noise, None, least)
-        growth = modes.growth(x[:, None] + radau(stages).nodes * h[:, None], which)
-        with np.errstate(invalid="ignore"):
-            equations = np.eye(stages) - weights[:, None] * growth[:, :, None, :]
-        equations[~np.isfinite(equations).all(axis=(1, 2, 3))] = np.eye(stages)
-        inverse = np.linalg.inv(equations)
-
-        def newton(residual: Array, active: Index) -> Array:
-            components = modes.into(residual, which[active]).swapaxes(1, 2)
-            change = inverse[active] @ components[..., None]
-            return modes.out_of(change[..., 0].swapaxes(1, 2), which[active])
-
+            newton = self._blocks.memory_newton(weights) if self._blocks.has_memory else None
+            return collocate(self._moves, which, weights, y, guess, wanted, noise, newton, least)
+        newton = modes.newton(weights, x[:, None] + radau(stages).nodes * h[:, None], which)
         return collocate(self._moves, which, weights, y, guess, wanted, noise, newton, least)
 
     def _accept(self, which: Index, x: Array, h: Array, step: Solved, noise: Array) -> Mask:
@@ -232,7 +225,10 @@ class Strides:
 
     def _probe(self, which: Index, x: Array, y: Array, h: Array) -> Array:
         """What rounding leaves in strides, (n,), seen where last bits change; and a look at the fastest mode."""
-        direction, size = self._direction[which], np.abs(y).max(axis=1)
+        direction, size = np.zeros_like(y), np.abs(y).max(axis=1)
+        # only parameters are moved: how that changes their move tells the curvature, whatever the memory does
+        own = self._blocks.own
+        own(direction)[:] = own(self._direction[which])
         length = 1e-5 * np.maximum(1.0, size) / np.abs(direction).max(axis=1)
         nudge = length[:, None] * direction
         places = [y, y + nudge]
@@ -241,22 +237,21 @@ class Strides:
         count = len(places)
         here, ahead, *other = np.split(self._moves(np.concatenate(places), np.tile(which, count)), count)
         self._move[which], self._pace[which] = here, np.abs(here).max(axis=1) * np.exp(x)
-        change = ahead - here  # one step of the power method
+        change = np.zeros_like(y)
+        own(change)[:] = own(ahead - here)  # one step of the power method
         grown, before = np.linalg.norm(change, axis=1), np.linalg.norm(nudge, axis=1)
         if not self._flow:  # at 2 a mode oscillates for ever, and just below for so long that it is not at rest
             fast = np.zeros(len(self.y), dtype=bool)
-            fast[which[grown > 1.9 * before]] = True
+            fast[which[grown > 0.95 * self._blocks.fastest * before]] = True
             self.swings = bool(fast.any())
             self._give_up(fast)
         seen = grown > 1e-200
         self._direction[which[seen]] = change[seen] / grown[seen, None]
         noise = 2.0**-47 * size + 1e-300
         if self._modes is not None:
-            steps = (np.expm1(x + h) - np.expm1(x))[:, None, None]
-            components = self._modes.into((other[0] - here)[:, None], which)
-            growth = np.abs(self._modes.growth(x[:, None], which)).swapaxes(1, 2)
-            off = self._modes.out_of(components * steps / (1.0 + steps * growth), which)
-            noise += 8.0 * np.abs(off).max(axis=(1, 2))  # other bits may change the moves by more
+            steps = np.expm1(x + h) - np.expm1(x)
+            off = self._modes.accumulated(other[0] - here, x, steps, which)
+            noise += 8.0 * np.abs(off).max(axis=1)  # other bits may change the moves by more
         return noise
 
     def _allowed(self, y: Array, pace: Array) -> Array:
@@ -339,14 +334,15 @@ class Skipper(Followed):
     skips = True
 
     def __init__(
-        self, descent: Descent, tolerance: float, known: dict[int, Array] | None = None, *, exact: int = 0,
+        self, descent: Descent, tolerance: float, known: dict[int, TrainingState] | None = None, *, exact: int = 0,
         budget: int = 200_000, flow: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(descent, known)
+        self._map = whole_state(descent)  # of a rule with a memory, steps are skipped as a map of the whole state
         self.tolerance, self.budget, self.flow = tolerance, budget, flow
         self._exact, self._watched = exact, not flow
         self._worst = 0.0  # estimated error of the scores so far
-        self._blocks = Blocks(descent)
+        self._blocks = Blocks(self._map)
         self._strides: Strides | None = None
         self._other: Array | None = None  # the shadow, once there is one,
         self._walked: dict[int, tuple[Array, Array]] = {}  # run and shadow at the last two single steps,
@@ -360,17 +356,21 @@ class Skipper(Followed):
         return self._worst if self.skipped and not self.flow else None
 
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
-        start = self.descent.point(self.descent.risk.initial, 0)
-        yield start
-        yield from self._after(start, schedule)
+        start = self._map.point_at(self._map.start())
+        yield self._map.real(start)
+        for point in self._after(start, schedule):
+            yield self._map.real(point)
 
-    def _later(self, params: Array, start: int, t: int) -> Array:
+    def _later(self, state: TrainingState, t: int) -> TrainingState:
         """Find the state at a step without a shadow."""
         descent = Descent(self.descent.risk, self.descent.eta, self.descent.rule)
         again = type(self)(descent, self.tolerance, budget=self.budget, flow=self.flow)
         again._watched = False
-        points = again._after(descent.point(params, start), np.array([t]))
-        return next(point.params for point in points if point.step == t)
+        start = again._map.point_at(again._map.into(state))
+        for point in again._after(start, np.array([t])):
+            if point.step == t:
+                return again._map.real(point).state
+        raise AssertionError("a scheduled step is reached")
 
     def _after(
         self, point: Point, schedule: Steps, earliest: int = 128, smooth: float = 64.0
@@ -393,7 +393,7 @@ class Skipper(Followed):
                 changing = _changing(*recent) if len(recent) == 3 else math.inf
                 if point.step >= schedule[-1] or (point.step >= next_try and smooth * changing <= 1.0):
                     break
-            left, spent, other = point.step, self.descent.evaluations, self._other
+            left, spent, other = point.step, self._map.evaluations, self._other
             # at first a fifth of the time in which the move changes by itself, and not less than sixteen steps
             first = min(0.05, math.log1p(0.2 / max(changing * (left + 1.0), 1e-9)))
             for scheduled in self._stride(point, schedule, max(first, math.log1p(16.0 / (left + 1.0)))):
@@ -403,15 +403,18 @@ class Skipper(Followed):
                 iterates = self._single(point)
             else:  # go on as if nothing had been tried, with what compensates rounding
                 self._other = other
-            pause = 64 if 2 * (point.step - left) > self.descent.evaluations - spent else 2 * pause
+            pause = 64 if 2 * (point.step - left) > self._map.evaluations - spent else 2 * pause
             next_try = point.step + pause
 
     def _single(self, start: Point) -> Iterator[Point]:
         """Yield the iterates after a point; the shadow goes along."""
-        iterates = self.descent.iterates(start.params, start.step)
-        shadows = None if self._other is None else self.descent.iterates(self._other, start.step)
+        iterates = self._map.iterates(start.state)
+        shadows = None
+        if self._other is not None:
+            shadow_start = TrainingState(start.step, self._other, NO_MEMORY, np.zeros_like(self._other))
+            shadows = self._map.iterates(shadow_start)
         for point in iterates:
-            if self.descent.evaluations + 2 > self.budget:
+            if self._map.evaluations + 2 > self.budget:
                 raise Ended(Stop.WORK, work=self.budget)
             if shadows is not None:
                 shadow = next(shadows)
@@ -451,7 +454,7 @@ class Skipper(Followed):
             last = int(within[-1]) if within.size else last
         if slow and (t := _whole(strides)) > last:
             yield from self._noted(strides, np.array([t]))
-        self._left += self.descent.risk.gain(y) * float(strides.left.max())
+        self._left += self._map.risk.gain(y) * float(strides.left.max())
         if strides.swings and self._other is not None:
             # a swing that grows has one of two phases, which rounding may pick: the shadow takes the other
             self._other = self._other + blocks.params(strides.reflected(blocks.rows(self._swing(strides))))
@@ -463,7 +466,7 @@ class Skipper(Followed):
         params = self._blocks.params(strides.states(np.array([t]))[0][0])
         swing = np.zeros_like(params)
         for weight in (1.0, -3.0, 3.0, -1.0):
-            move = self.descent.move(self.descent.point(params, t).gradient)
+            move = self._map.point(params, t).update(self._map)[0]
             params, swing = params + move, swing - weight / 8.0 * move
         return swing
 
@@ -474,8 +477,8 @@ class Skipper(Followed):
             self.skipped = True
             if self._other is not None:
                 self._other = shadow
-                self._note(run, self.descent.point(shadow, t), strides)
-            yield self.descent.point(run, t)
+                self._note(run, self._map.point(shadow, t), strides)
+            yield self._map.point(run, t)
 
     def _note(self, run: Array, shadow: Point, strides: Strides | None = None) -> None:
         """Compare run and shadow."""
@@ -484,7 +487,7 @@ class Skipper(Followed):
         apart, size, off, left = _largest(rows), _largest(run), _largest(self._errors(rows)), 0.0
         if strides is not None:
             apart, off, left = max(apart, strides.apart), max(off, strides.off), float(strides.left.max())
-        gain = self.descent.risk.gain(run)
+        gain = self._map.risk.gain(run)
         self._size = max(self._size, gain * size)
         if MARGIN * apart > 0.05 * size:
             # too far for an estimate of first order, in chaos or late at a drop: run and truth may be anywhere
@@ -498,7 +501,8 @@ class Skipper(Followed):
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
         assert self.here is not None
-        self.here = self._found(epsilon, self.here)
+        hit = self._found(epsilon, self.here)
+        self.here = hit if hit is self.here else self._map.real(hit)
         return self.here.step, None if self.error is None else self._count_error(self.here, epsilon)
 
     def _found(self, epsilon: float, below: Point) -> Point:
@@ -513,14 +517,14 @@ class Skipper(Followed):
         low, found = above, below
         while found.step - low > 1:
             middle = (low + found.step) // 2
-            point = self.descent.point(blocks.params(strides.states(np.array([middle]))[0][0]), middle)
+            point = self._map.point(blocks.params(strides.states(np.array([middle]))[0][0]), middle)
             low, found = (low, point) if point.loss <= epsilon else (middle, found)
         if self.flow:
             return found
         t = found.step
         for _ in range(8):  # one or two do, unless the loss is lost in rounding
-            before = self.descent.point(blocks.params(strides.land(t - 1)[0]), t - 1)
-            after = self.descent.point(before.params + self.descent.move(before.gradient), t)
+            before = self._map.point(blocks.params(strides.land(t - 1)[0]), t - 1)
+            after = self._map.point(before.params + before.update(self._map)[0], t)
             if before.loss > epsilon >= after.loss:
                 return after
             decrease = before.loss - after.loss
@@ -541,7 +545,7 @@ class Skipper(Followed):
         steps, clear = 0.0, True
         for t in (hit.step - 1, hit.step):
             run, shadow = self._walked[t] if t in self._walked else map(self._blocks.params, self._strides.land(t))
-            point = self.descent.point(run, t)
+            point = self._map.point(run, t)
             size = self._blocks.params(self._errors(self._blocks.rows(run - shadow)))
             size += float(self._strides.left.max()) + 4.0 * ROUNDING * np.abs(run)
             off = float(np.sum(size * np.abs(point.gradient))) + 4.0 * ROUNDING * abs(point.loss)
@@ -555,11 +559,11 @@ class Skipper(Followed):
 
     def _slope(self, point: Point) -> float:
         """How much the loss falls in a step, without what an oscillation takes and gives back."""
-        descent, move = self.descent, self.descent.move(point.gradient)
+        descent, move = self._map, point.update(self._map)[0]
         after = descent.point(point.params + move, point.step + 1)
-        back = descent.move(after.gradient)
+        back = after.update(descent)[0]
         if np.sum(move * back) >= 0.0:
-            return descent.slope(point.gradient)
+            return descent.slope(point)
         return max(0.0, 0.5 * (point.loss - descent.point(after.params + back, point.step + 2).loss))
 
     def _count_of_shadow(self, hit: int, epsilon: float) -> float:
@@ -584,7 +588,7 @@ class Skipper(Followed):
     def _loss_of_shadow(self, t: int) -> float:
         assert self._strides is not None
         shadow = self._strides.states(np.array([t]))[1][0]
-        return self.descent.point(self._blocks.params(shadow), t).loss if np.isfinite(shadow).all() else math.nan
+        return self._map.point(self._blocks.params(shadow), t).loss if np.isfinite(shadow).all() else math.nan
 
 
 def _grown(before: Array, after: Array, new: Array, doubt: float = 1.0 / 3.0) -> Array:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icl_theory.engine.display import Shown
+from icl_theory.engine.scope import Scope, Training
 
 OURS = "this package"
 
@@ -85,7 +86,8 @@ def require(condition: bool, reason: str) -> None:
 class Statement:
     """A statement of the theory, written down once for checks of runs and rows of the audit.
 
-    The first four are those of its `BoundCheck`. ``sides`` measures both sides on a run, or raises `UnstatedError`.
+    The first four are those of its `BoundCheck`. ``sides`` measures both sides on a run, or raises `UnstatedError`
+    if a hypothesis of the statement fails. The ``scope`` is the training of which it speaks, None if of any.
     """
 
     name: str
@@ -94,10 +96,17 @@ class Statement:
     kind: str
     status: Status = Status.CERTIFIED
     sides: Callable[..., Sides] | None = field(default=None, kw_only=True)
+    scope: Scope | None = field(default=None, kw_only=True)
+
+    def applies(self, run: Training) -> bool:
+        """Whether it speaks of the training of a run; its other hypotheses are asked by `check`."""
+        return self.scope is None or self.scope.applies(run)
 
     def check(self, *arguments: Any) -> BoundCheck:
         """Return its evaluation on one run; without figures the note says why there are none."""
         assert self.sides is not None
+        if self.scope is not None and (reason := self.scope.why_not(arguments[0])):
+            return self.unstated(reason)
         try:
             found = self.sides(*arguments)
             finite = np.isfinite([found.measured, *np.atleast_1d(found.bound)]).all()
@@ -117,10 +126,10 @@ class Statement:
 
 
 def stated(
-    name: str, source: str, kind: str, status: Status = Status.CERTIFIED
+    name: str, source: str, kind: str, status: Status = Status.CERTIFIED, scope: Scope | None = None
 ) -> Callable[[Callable[..., Sides]], Statement]:
     """Make a function that measures both sides of a statement, its docstring, the `Statement`."""
-    return lambda sides: Statement(name, source, words(sides), kind, status, sides=sides)
+    return lambda sides: Statement(name, source, words(sides), kind, status, sides=sides, scope=scope)
 
 
 def words(function: Callable[..., Any]) -> str:

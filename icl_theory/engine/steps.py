@@ -1,4 +1,4 @@
-"""One step of descent, which every method iterates or skips over; and runs whose iterates are found in order."""
+"""One step of training, which every method iterates or skips over; and runs whose iterates are found in order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.risk import Risk, Solution
-from icl_theory.engine.rules import Rule
+from icl_theory.engine.rules import NO_MEMORY, Rule
 from icl_theory.engine.trajectory import Stop, saved_steps
 
 NOTHING = np.zeros(0)
+Update = tuple[Array, Array]  # the change of the parameters in a step, and the memory after it
 Steps = NDArray[np.int64]
 
 
@@ -31,63 +32,183 @@ class TooFast(Exception):  # noqa: N818 - sends the run back to single steps
     """The flow through the iterates cannot be followed to the tolerance here."""
 
 
-class Point(NamedTuple):
-    """An iterate with its loss and gradient."""
+class TrainingState(NamedTuple):
+    """All that the further course of a run depends on.
+
+    Attributes
+    ----------
+    step : int
+        Its number.
+    params, memory : ndarray
+        Parameters, and what the rule remembers.
+    carry : ndarray
+        What rounding has left out of the parameters so far: the compensation of Kahan's sum.
+    """
 
     step: int
     params: Array
-    loss: float
-    gradient: Array
+    memory: Array
+    carry: Array
+
+
+class Point:
+    """An iterate with its loss and gradient; the step that leads from it is computed once, when it is first needed.
+
+    Stopping rules look at that step before it is taken, and a rule may be called only once for each.
+    """
+
+    __slots__ = ("_update", "carry", "gradient", "loss", "memory", "params", "step")
+
+    def __init__(
+        self,
+        step: int,
+        params: Array,
+        loss: float,
+        gradient: Array,
+        memory: Array = NO_MEMORY,
+        carry: Array | None = None,
+    ) -> None:
+        self.step = step
+        self.params = params
+        self.loss = loss
+        self.gradient = gradient
+        self.memory = memory
+        self.carry = carry
+        self._update: Update | None = None
+
+    @property
+    def state(self) -> TrainingState:
+        """The state of the run here."""
+        carry = np.zeros_like(self.params) if self.carry is None else self.carry
+        return TrainingState(self.step, self.params, self.memory, carry)
+
+    def update(self, descent: Descent) -> Update:
+        """Return the step from here."""
+        if self._update is None:
+            self._update = descent.update(self)
+        return self._update
+
+    def release(self) -> None:
+        """Forget the gradient and the step from here, which may be large: the step has been taken."""
+        self.gradient = NOTHING
+        self._update = None
 
 
 class Descent:
-    """One step of an update rule."""
+    """Training of a risk by a rule at a learning rate, one step at a time."""
 
     def __init__(self, risk: Risk, eta: float, rule: Rule) -> None:
         self.risk, self.eta, self.rule = risk, eta, rule
         self.evaluations = 0  # of gradients, so far
+        self._is_checked = False  # whether the rule has been seen to keep to its contract
 
     @property
-    def alike(self) -> bool:
-        """Whether every step is the same map, so that some of them say what later ones do."""
-        return self.rule.autonomous and not self.risk.stochastic
+    def skippable(self) -> bool:
+        """Whether some steps say what later ones do."""
+        return self.rule.skippable and not self.risk.stochastic
 
-    def point(self, params: Array, step: int) -> Point:
+    @property
+    def may_stagnate(self) -> bool:
+        """Whether a run that gets no further may be stopped."""
+        return self.rule.may_stagnate and not self.risk.stochastic
+
+    def start(self) -> TrainingState:
+        """Return the state at step 0."""
+        params = self.risk.initial
+        memory = self.rule.init(self.risk, params)
+        if not isinstance(memory, np.ndarray):
+            raise refuse(f"memory of the rule {self.rule.name!r}", memory, "an array, returned by its init")
+        return TrainingState(0, params, memory, np.zeros_like(params))
+
+    def point(self, params: Array, step: int, memory: Array = NO_MEMORY, carry: Array | None = None) -> Point:
         """Loss and gradient at an iterate."""
         self.evaluations += 1
         loss, gradient = self.risk.evaluate(params, step)
-        alike = getattr(gradient, "shape", ()) == getattr(params, "shape", ())  # np.shape of a number takes long
-        if not alike and np.shape(gradient) != np.shape(params):  # one would be broadcast to the other
+        # np.shape of a number takes long
+        same_shape = getattr(gradient, "shape", ()) == getattr(params, "shape", ())
+        if not same_shape and np.shape(gradient) != np.shape(params):  # one would be broadcast to the other
             raise refuse("gradient", np.shape(gradient), f"of the shape of the parameters, {np.shape(params)}")
-        return Point(step, params, loss, gradient)
+        return Point(step, params, loss, gradient, memory, carry)
 
-    def move(self, gradient: Array, step: int = 0) -> Array:
-        """Change of the parameters in one step."""
-        return self.rule.move(self.risk, gradient, self.eta, step)
+    def point_at(self, state: TrainingState) -> Point:
+        """Loss and gradient at a state."""
+        return self.point(state.params, state.step, state.memory, state.carry)
+
+    def into(self, state: TrainingState) -> TrainingState:
+        """Return a state of the run as one of what is followed; `WholeState` follows something else."""
+        return state
+
+    def real(self, point: Point) -> Point:
+        """Return an iterate of what is followed as one of the run."""
+        return point
+
+    def update(self, point: Point) -> Update:
+        """Return the step from a point; `Point.update` remembers it."""
+        if not self._is_checked:
+            return self._checked_update(point)
+        return self.rule.step(self.risk, point.params, point.gradient, self.eta, point.memory, point.step)
+
+    def _checked_update(self, point: Point) -> Update:
+        """Return the step from a point of a rule that has not been seen yet.
+
+        Raises
+        ------
+        ValueError
+            The rule returns something else than a change and a memory of the right shapes, or changes an argument.
+        """
+        rule = self.rule
+        self._is_checked = True
+        arguments = {"params": point.params, "gradient": np.asarray(point.gradient), "memory": point.memory}
+        before = {name: np.array(value) for name, value in arguments.items()}
+        returned = rule.step(self.risk, point.params, arguments["gradient"], self.eta, point.memory, point.step)
+        if not (isinstance(returned, tuple) and len(returned) == 2):
+            allowed = "a pair of arrays: the change, and the memory"
+            raise refuse(f"step of the rule {rule.name!r}", returned, allowed)
+        for name, expected, value in zip(("change", "memory"), ("params", "memory"), returned, strict=True):
+            shape = before[expected].shape
+            if np.shape(value) != shape:
+                raise refuse(f"{name} of the rule {rule.name!r}", np.shape(value), f"of shape {shape}")
+        for name, value in before.items():
+            if not np.array_equal(value, arguments[name], equal_nan=True):
+                raise ValueError(f"the rule {rule.name!r} changes its argument {name}: it must return new arrays")
+        return returned
 
     def moves(self, states: Array) -> Array:
-        """Changes of some states, (n, ...), in one step."""
+        """Changes of some parameters, (n, ...), in one step of a rule without memory."""
         self.evaluations += len(states)
-        return np.stack([self.move(gradient) for gradient in self.risk.gradients(states)])
+        gradients = self.risk.gradients(states)
+        return np.stack([self.change(*pair) for pair in zip(states, gradients, strict=True)])
 
-    def slope(self, gradient: Array) -> float:
-        """Decrease of the loss in one step, to first order."""
-        return -float(np.sum(gradient * self.move(gradient)))
+    def change(self, params: Array, gradient: Array) -> Array:
+        """Change of parameters in one step of a rule without memory whose steps are all alike."""
+        return self.rule.step(self.risk, params, gradient, self.eta, NO_MEMORY, 0)[0]
+
+    def slope(self, point: Point) -> float:
+        r"""Change of the loss in the step from a point, to first order: :math:`\sum_i |g_i \Delta_i|`.
+
+        Signs are left out because a step with momentum may go up in some entries, and soon goes down in them again.
+        For gradient descent it is the decrease.
+        """
+        return float(np.sum(np.abs(point.gradient * point.update(self)[0])))
 
     def pace(self, point: Point) -> float:
-        """Largest change of a score in one step."""
-        return self.risk.gain(point.params) * float(np.abs(self.move(point.gradient)).max(initial=0.0))
+        """Largest change of a score in the step from a point."""
+        return self.risk.gain(point.params) * float(np.abs(point.update(self)[0]).max(initial=0.0))
 
-    def iterates(self, params: Array, step: int = 0) -> Generator[Point, None, None]:
-        """Yield every iterate from ``params`` on; Kahan's compensated sum carries the rounding errors along."""
-        carry = np.zeros_like(params)
+    def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
+        """Yield every iterate from a state on; Kahan's compensated sum carries the rounding errors along.
+
+        An iterate keeps its gradient until the next one is asked for.
+        """
+        step, params, memory, carry = state
         while True:
-            point = self.point(params, step)
+            point = self.point(params, step, memory, carry)
             yield point
-            move = self.move(point.gradient, step)
-            del point  # large parameters leave room for few arrays of their size
-            carry = move - carry
-            del move
+            change, memory = point.update(self)
+            point.release()  # large parameters leave room for few arrays of their size
+            del point
+            carry = change - carry
+            del change
             moved = params + carry
             params = np.subtract(moved, params) - carry
             params, carry = moved, params
@@ -101,7 +222,7 @@ class Followed(Solution):
     skipped = False  # and whether any was
     error: float | None = None  # of the scores so far, at worst; None where each step was taken, and of flows
 
-    def __init__(self, descent: Descent, known: dict[int, Array] | None = None) -> None:
+    def __init__(self, descent: Descent, known: dict[int, TrainingState] | None = None) -> None:
         self.descent = descent
         self._known = known or {}
         self.here: Point | None = None  # the last point of `points`, or the one that `first_below` has found
@@ -114,14 +235,13 @@ class Followed(Solution):
                 raise Ended(Stop.LOSS, step=point.step)
             if self.here is not None:
                 self._before = self.here.step, self.here.loss
-            # large gradients are not kept beside the next ones
-            self.here = point if self.skips else Point(point.step, point.params, point.loss, NOTHING)
+            self.here = point
             yield point
             del point
 
     def states(self, steps: Steps) -> Array:
         """Return the parameters at some steps, each followed from the nearest one below it that is known."""
-        return np.stack([self._state(t) for t in np.asarray(steps).tolist()])
+        return np.stack([self.state(t).params for t in np.asarray(steps).tolist()])
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, which `here` is then; follow the run unless that is done."""
@@ -136,15 +256,16 @@ class Followed(Solution):
         found = self._first_below(epsilon) if self.here.loss <= epsilon else (None, None)
         return found if found[0] is not None and found[0] <= last else (None, None)
 
-    def _state(self, t: int) -> Array:
+    def state(self, t: int) -> TrainingState:
+        """Return the state at a step, which is followed from the nearest one below it that is known."""
         known = self._known
         if 0 not in known:
-            known[0] = self.descent.risk.initial
+            known[0] = self.descent.start()
         start = max(step for step in known if step <= t)
         if start < t:
             try:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    known[t] = self._later(known[start], start, t)
+                    known[t] = self._later(known[start], t)
             except Ended as ended:
                 allowed = f"a step that can be reached from step {start}: on the way the run {ended}"
                 raise refuse("t", t, allowed) from None
@@ -159,27 +280,32 @@ class Followed(Solution):
         """Find the first step with loss <= epsilon up to `here`, where the loss is that small, and its error."""
 
     @abstractmethod
-    def _later(self, params: Array, start: int, t: int) -> Array:
-        """Find the state at a step from the parameters at an earlier one."""
+    def _later(self, state: TrainingState, t: int) -> TrainingState:
+        """Find the state at a step from an earlier one."""
 
 
 class SingleSteps(Followed):
     """Every step is taken, at most ``beyond`` the last known one unless more led there: others take too long."""
 
-    def __init__(self, descent: Descent, known: dict[int, Array] | None = None, beyond: int = 10_000) -> None:
+    def __init__(
+        self, descent: Descent, known: dict[int, TrainingState] | None = None, beyond: int = 10_000
+    ) -> None:
         super().__init__(descent, known)
         last = max(self._known, default=0)
         self._most = last + max(last, beyond)
 
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
-        return self.descent.iterates(self.descent.risk.initial)
+        return self.descent.iterates(self.descent.start())
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
         assert self.here is not None
         return self.here.step, None
 
-    def _later(self, params: Array, start: int, t: int) -> Array:
+    def _later(self, state: TrainingState, t: int) -> TrainingState:
+        horizon = self.descent.rule.horizon
+        if horizon is not None and t > horizon:
+            raise refuse("t", t, f"at most {horizon}: from there on the learning rate of this run is zero")
         if t > self._most:
             allowed = f"at most {self._most} here: a run in which every step is taken does not continue beyond that"
             raise refuse("t", t, allowed)
-        return next(point.params for point in self.descent.iterates(params, start) if point.step == t)
+        return next(point.state for point in self.descent.iterates(state) if point.step == t)

@@ -9,6 +9,7 @@ import numpy as np
 
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import NO_MEMORY
 from icl_theory.engine.steps import NOTHING, Descent, Followed, Point
 from icl_theory.engine.trajectory import Stop, named, saved_steps
 
@@ -38,13 +39,15 @@ class Goal(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A saved iterate: step, loss, decrease of the loss a step, parameters and observations."""
+    """A saved iterate: step, loss, decrease of the loss a step, state and observations."""
 
     step: int
     loss: float
     slope: float
     params: Array
     observed: dict[str, Array]
+    memory: Array = NO_MEMORY
+    carry: Array | None = None
 
 
 class Recorder:
@@ -65,7 +68,17 @@ class Recorder:
         observed = named(seen)
         if self.saved and not all(np.isfinite(value).all() for value in observed.values()):
             return
-        self.saved.append(Saved(point.step, point.loss, slope, np.array(point.params), observed))
+        self.saved.append(
+            Saved(
+                point.step,
+                point.loss,
+                slope,
+                np.array(point.params),
+                observed,
+                np.array(point.memory),
+                None if point.carry is None else np.array(point.carry),
+            )
+        )
         self.due = next((step for step in self._later if step > point.step), INT64_MAX)
 
     def curves(self) -> dict[str, Any]:
@@ -76,10 +89,20 @@ class Recorder:
             "loss": np.array([point.loss for point in saved]),
             "observed": {name: np.stack([point.observed[name] for point in saved]) for name in saved[0].observed},
         }
-        states = np.empty((len(saved), *np.shape(saved[0].params)))
-        for i in range(len(saved)):  # what is large is held once
-            states[i], saved[i] = saved[i].params, saved[i]._replace(params=NOTHING)
-        return found | {"states": states}
+        # what is large is held once: each array is made when the one before it has been moved
+        shape = (len(saved), *np.shape(saved[0].params))
+        states = np.empty(shape)
+        for i in range(len(saved)):
+            states[i] = saved[i].params
+            saved[i] = saved[i]._replace(params=NOTHING)
+        carry = np.zeros(shape)  # points that were reached by skipping have nothing to carry
+        for i in range(len(saved)):
+            rounding = saved[i].carry
+            if rounding is not None:
+                carry[i] = rounding
+                saved[i] = saved[i]._replace(carry=None)
+        memory = np.stack([point.memory for point in saved])
+        return found | {"states": states, "memory": memory, "carry": carry}
 
     def has_stalled(self, epsilon: float) -> bool:
         """Whether the last tenfold growth of the step number shows that the loss settles above ``epsilon``.
@@ -129,7 +152,7 @@ class StopRules:
         level, stop = goal.aim
         self._lowest = level if stop is Stop.FLOOR else -math.inf
         self._target = -math.inf if risk.stochastic and goal.epsilon == 0 else goal.epsilon
-        self._last, self._alike = goal.last, run.descent.alike
+        self._last, self._may_stagnate = goal.last, run.descent.may_stagnate
         self._longest = math.inf if run.skips else patience
         self._saddle = Saddle(run.descent)
 
@@ -145,13 +168,13 @@ class StopRules:
 
     def _rest(self, point: Point) -> Stop | None:
         """Save a point, and return the reason to stop there, or None."""
-        slope, ahead = self._descent.slope(point.gradient), self._last - point.step
+        slope, ahead = self._descent.slope(point), self._last - point.step
         self.recorder.save(point, slope)
         if not np.isfinite(point.params).all():
             return Stop.PARAMETERS
         # where steps are skipped there is time for any plateau
-        judged = self._goal.give_up and self._alike and not self._run.skipped
-        if self._alike and slope * ahead <= 2.0**-52 * abs(point.loss):  # which is lost in rounding
+        judged = self._goal.give_up and self._may_stagnate and not self._run.skipped
+        if self._may_stagnate and slope * ahead <= 2.0**-52 * abs(point.loss):  # which is lost in rounding
             found = Stop.UNMOVED
         elif judged and self.recorder.has_stalled(self._goal.epsilon):
             return Stop.ABOVE

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import xarray
 
     from icl_theory.engine.curves import CurveComparison
+    from icl_theory.engine.rules import Rule
 
 Interval = tuple[int, int]
 CURVES = ("loss", "states", "observed")
@@ -31,7 +32,9 @@ FACTS = (
     "steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "states_error", "regime", "notes",
     "command", "version", "phases", "labels", "info", "stop", "family",
 )  # fmt: skip
-TAKEN = frozenset({*FACTS, *CURVES, "t", "query"})  # what a run and its exports call something else
+TAKEN = frozenset(
+    {*FACTS, *CURVES, "t", "query", "memory", "carry"}
+)  # what a run and its exports call something else
 _LATER = np.zeros(0)
 
 
@@ -120,7 +123,7 @@ class Trajectory(Drawn):
     floor : float
         Irreducible loss of the risk.
     method, rule : str
-        How the steps were computed ("exact", "closed", "fast", "flow") and the update rule ("gd", "ngd").
+        How the steps were computed ("exact", "closed", "fast", "flow") and the name of the update rule.
     eta, epsilon : float
         Learning rate and target loss.
     error : float or None
@@ -146,6 +149,12 @@ class Trajectory(Drawn):
         Command line or Python call that makes the run again, where it is known.
     version : str or None
         Version of the package that made the run; None where its file does not say.
+    memory : ndarray, (T, ...), or None
+        The memory of the update rule at the saved steps, empty for a rule without one; None of a closed form.
+    carry : ndarray, (T, ...), or None
+        What rounding has left out of the parameters at the saved steps, so that a run goes on with the same bits.
+    trained_by : Rule or None
+        The update rule with its settings, if they are known.
     """
 
     t: NDArray[np.int64]
@@ -170,6 +179,9 @@ class Trajectory(Drawn):
     family: Any = field(default=None, repr=False)
     command: str | None = None
     version: str | None = __version__
+    memory: Array | None = field(default=None, repr=False)
+    carry: Array | None = field(default=None, repr=False)
+    trained_by: Rule | None = field(default=None, repr=False)
     risk: Risk | None = field(default=None, repr=False)
     solution: Solution | None = field(default=None, repr=False)
 
@@ -409,6 +421,10 @@ class Trajectory(Drawn):
         from icl_theory.files import replacing  # few runs are saved
 
         arrays: dict[str, Any] = {f"observed_{name}": values for name, values in self.observed.items()}
+        if self.memory is not None and self.memory.size:
+            arrays["memory"] = self.memory
+        if self.carry is not None:
+            arrays["carry"] = self.carry
         meta = np.array(json.dumps(self._meta() | {"holds": self.holds()}))
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, t=self.t, loss=self.loss, states=self.states, meta=meta, **arrays)

@@ -30,6 +30,7 @@ from icl_theory.families.parameters import (
     nearest,
     parameter,
 )
+from icl_theory.families.rule_parameters import RuleParameters, update_rule
 from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
@@ -66,12 +67,14 @@ __all__ = [
     "Panel",
     "Parameter",
     "Probabilities",
+    "RuleParameters",
     "Whole",
     "Wholes",
     "Word",
     "find",
     "list_families",
     "parameter",
+    "update_rule",
 ]
 
 

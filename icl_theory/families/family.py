@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -24,7 +24,8 @@ from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Work
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import RULES, Rule
+from icl_theory.engine.rules import Rule, rule_of
+from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.parameters import (
     LOSS,
@@ -39,16 +40,18 @@ from icl_theory.families.parameters import (
     nearest,
     parameter,
 )
+from icl_theory.families.rule_parameters import DEFAULTS, RULE_PARAMETERS, RuleParameters, rule_from
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 
 if TYPE_CHECKING:
     from icl_theory.papers.paper import Claims
 
 TARGET = Number(optional=True, minimum=1e-300)
+SHARED = ("eta", "epsilon", "above", *RULE_PARAMETERS, "method", "max_steps")  # by every family, in this order
 
 
 @dataclass(frozen=True, eq=False)
-class Family:
+class Family(RuleParameters):
     r"""A family of problems: inherit from it, declare parameters and define ``risk``; the rest has defaults.
 
     Every family has these parameters besides its own.
@@ -61,8 +64,9 @@ class Family:
         Target loss, in the unit of the loss.
     above : float, optional
         Target excess of the loss over its floor, instead of ``epsilon``; the family's ``goal`` unless one is given.
-    rule : {"gd", "ngd", "ngd-blocks"}
-        Gradient descent, or gradient descent normalised by the norm of the gradient, or of each of its blocks.
+    rule, momentum, beta1, beta2, weight_decay, clip, schedule, warmup, decay_steps, decay_factor, milestones
+        The update rule, its settings, and the schedule of the learning rate; see
+        `icl_theory.families.RuleParameters`.
     method : {"auto", "closed", "exact", "fast", "flow"}
         How steps are computed, see `icl_theory.descend`.
     max_steps : int
@@ -88,6 +92,9 @@ class Family:
         default for each of their parameters.
     explorer : Panel, optional
         What the family shows in the explorer.
+    theory : Scope
+        The training of which its expected steps, limits of exponents and predicted columns speak: gradient descent
+        or its flow unless the family says otherwise. They are left out for other rules.
     commands : dict of type
         Other problems of the family, classes like this one, by the word that the command line runs them by.
 
@@ -106,6 +113,7 @@ class Family:
     figures: ClassVar[Mapping[str, str | Path | Callable[..., Any]] | Later] = {}
     explorer: ClassVar[Panel | Later | None] = None
     commands: ClassVar[Mapping[str, type[Family]] | Later] = {}
+    theory: ClassVar[Scope] = DESCENT_OR_FLOW
 
     eta: float | str = learning_rate()
     epsilon: float | None = parameter(
@@ -114,7 +122,6 @@ class Family:
     above: float | None = parameter(
         None, kind=TARGET, unit=LOSS, meaning="target excess of the loss over its floor"
     )
-    rule: str = parameter("gd", kind=Word(words=tuple(RULES)), meaning="update rule")
     method: str = parameter("auto", kind=Word(words=METHODS), meaning="how steps are computed", axis=False)
     max_steps: int = parameter(MAX_STEPS, kind=Whole(), meaning="largest number of steps", axis=False)
 
@@ -128,6 +135,7 @@ class Family:
             raise refuse(
                 "above", self.above, f"left out where epsilon = {self.epsilon!r} is given: both are targets"
             )
+        self.update()  # refuses settings that do not fit
         self.validate()
         self.rate()
 
@@ -157,7 +165,9 @@ class Family:
         if cls.goal is not None and cls.goal[0] not in ("epsilon", "above"):
             raise refuse(f"{cls.__name__}.goal", cls.goal, '("epsilon", value) or ("above", value), or None')
         own = [name for name in inspect.get_annotations(cls) if name in found]
-        order = [*own, *(name for name in found if name not in own)]
+        shared = [name for name in SHARED if name not in own]
+        inherited = [name for name in found if name not in own and name not in shared]
+        order = [*own, *inherited, *shared]
         return {name: found[name] for name in sorted(order, key=lambda name: not found[name].required)}
 
     @classmethod
@@ -174,6 +184,11 @@ class Family:
     @classmethod
     def labels(cls) -> dict[str, Label]:
         """Return what tables, plots and reports call the parameters."""
+        return dict(cls._labels())
+
+    @classmethod
+    @cache
+    def _labels(cls) -> Mapping[str, Label]:
         return {name: declared.label(cls.loss_unit) for name, declared in cls.parameters().items()}
 
     # ---- the one duty
@@ -197,12 +212,21 @@ class Family:
         raise refuse("eta", self.eta, f"a number: the family {self.name} has no rule for its learning rate")
 
     def update(self) -> str | Rule:
-        """Return the rule that trains: that of the field ``rule`` unless the family has one of its own.
+        """Return the rule that trains: by the parameters, unless the family has one of its own.
 
-        It is asked at each run, and again when a run is loaded. Its ``autonomous`` says whether all steps are
-        alike. Those of training in stages are not: then each step is taken, and stagnation is not judged.
+        It is asked when a problem is made, at each run, and again when a run is loaded.
         """
-        return self.rule
+        return self._rule
+
+    @cached_property
+    def _rule(self) -> Rule:
+        """The rule that the parameters describe, made once."""
+        return rule_from({name: getattr(self, name) for name in RULE_PARAMETERS})
+
+    @property
+    def trained_by(self) -> Rule:
+        """The update rule with its settings."""
+        return rule_of(self.update())
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
         """Return a trainer on sampled data whose mean is the risk: that of the innermost risk, if it has one."""
@@ -224,14 +248,15 @@ class Family:
         return {}
 
     def expected_steps(self) -> float | None:
-        """Return a rough number of steps to the target, for estimates of the work."""
+        """Return a rough number of steps to the target, for estimates of the work within the `theory`."""
         return None
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
         """Return the limits of d ln T/d ln x at small and at large x, by the name of the parameter x.
 
-        ``arguments`` are the words that all points of a sweep share, by parameter.
+        They are asked for if all points of a sweep are within the `theory`; ``arguments`` are the words that all
+        points share, by parameter.
         """
         return {}
 
@@ -320,7 +345,8 @@ class Family:
     def named(self, run: Trajectory) -> Trajectory:
         """Return a run that says that it is one of this problem."""
         run.family = self
-        hidden = {"method", "max_steps", "rule"} if self.rule == "gd" else {"method", "max_steps"}
+        hidden = {"method", "max_steps"}
+        hidden |= {name for name, default in DEFAULTS.items() if getattr(self, name) == default}
         run.info = {name: getattr(self, name) for name in self.parameters() if name not in hidden}
         run.info["eta"] = run.eta
         run.labels = self.labels()

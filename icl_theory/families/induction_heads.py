@@ -14,7 +14,7 @@ import numpy as np
 from icl_theory._validate import Array, probabilities, real_array, refuse
 from icl_theory.engine import ChainRisk, Chains, CountRisk, Map, Phases, Pullback, Risk, Trajectory, TwoStateCounts
 from icl_theory.engine.risk import Started
-from icl_theory.engine.rules import RULES, Rule
+from icl_theory.engine.rules import Rule, Wrapper, rule_of
 from icl_theory.engine.tokens.sampled import softmax
 from icl_theory.families import Column, Family, Later, Number, Object, Panel, Probabilities, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate, nested
@@ -156,20 +156,24 @@ class InductionRisk(Pullback):
         return {name: np.asarray(value) for name, value in found.items()}
 
 
-class Staged(Rule):
+@dataclass(frozen=True)
+class Staged(Wrapper):
     """The first layer alone for some steps, and then the second one alone."""
 
-    name, autonomous = "staged", False
+    steps: int
 
-    def __init__(self, rule: Rule, steps: int) -> None:
-        self.rule, self.steps = rule, steps
+    name = "staged"
+    may_stagnate = False  # the second layer has not moved yet while the first one may be at rest
 
-    def move(self, risk: Risk, gradient: Array, eta: float, step: int) -> Array:
-        """Return the change of the parameters."""
+    def step(
+        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        """Return the change of the parameters, and the memory of the wrapped rule."""
         kept = np.array(gradient)
         first, second = risk.blocks(kept)
-        (second if step < self.steps else first)[...] = 0.0
-        return self.rule.move(risk, kept, eta, step)
+        frozen = second if t < self.steps else first
+        frozen[...] = 0.0
+        return self.rule.step(risk, params, kept, eta, memory, t)
 
 
 def _array(ndim: int) -> Object:
@@ -402,7 +406,8 @@ class InductionHeads(Family):
 
     def update(self) -> str | Rule:
         """Return the rule, in stages if there are some."""
-        return Staged(RULES[self.rule], self.stage) if self.stage else self.rule
+        rule = rule_of(super().update())
+        return Staged(rule, self.stage) if self.stage else rule
 
     @cached_property
     def predictors(self) -> dict[str, float]:

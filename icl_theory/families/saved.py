@@ -108,14 +108,22 @@ def _arrays(stream: BinaryIO, most: int = 100) -> dict[str, NDArray[Any]]:
 def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajectory:
     """Return a run whose ``family`` is what the file says of it."""
     t, loss, states = (arrays.pop(name) for name in ("t", "loss", "states"))
+    memory, carry = (arrays.pop(name, None) for name in ("memory", "carry"))
     observed = named({name.removeprefix("observed_"): values for name, values in arrays.items()})
     if t.dtype != np.int64 or t.ndim != 1 or not t.size or t[0] != 0 or (np.diff(t) <= 0).any():
         raise ValueError("t has no increasing steps from 0 on")
     if loss.shape != t.shape:
         raise ValueError(f"loss has shape {loss.shape}, and {t.shape} is right")
-    for name, values in {"loss": loss, "states": states, **observed}.items():
+    restarts: dict[str, Any] = {}
+    if memory is not None:
+        restarts["memory"] = memory
+    if carry is not None:
+        restarts["carry"] = carry
+    for name, values in {"loss": loss, "states": states, **restarts, **observed}.items():
         if values.shape[:1] != t.shape or values.dtype.kind not in "fiub" or not np.isfinite(values).all():
             raise ValueError(f"{name} is not a finite number or array at each of {len(t)} steps")
+    if carry is not None and carry.shape != states.shape:
+        raise ValueError(f"carry has shape {carry.shape}, and {states.shape} is right")
     step = partial(integer, "step", minimum=0, maximum=int(t[-1]))
 
     def phases(found: dict[str, Any]) -> Phases:
@@ -139,7 +147,7 @@ def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajector
     }  # fmt: skip
     absent = {name for name in UNKNOWN if meta[name] is None}
     facts: dict[str, Any] = {n: None if n in absent else check(meta[n]) for n, check in checks.items()}
-    run = Trajectory(t=t, loss=loss, states=states, observed=observed, **facts)
+    run = Trajectory(t=t, loss=loss, states=states, observed=observed, **restarts, **facts)
     if meta["holds"] != (holds := run.holds()):
         raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")
     return run

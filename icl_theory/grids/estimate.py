@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from rich.filesize import decimal
 
 from icl_theory.engine.progress import duration
-from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
 from icl_theory.grids.evaluate import attempt, one_line
 from icl_theory.grids.grid import FAILED, MESSAGE, STATUS, bytes_of, is_large
@@ -91,9 +90,10 @@ def _run(made: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
     try:
         problem.measured(problem.simulate(callback=watch))
     except TimeoutError:
-        expected = min(problem.expected_steps() or math.inf, problem.max_steps)
-        alike = Descent(problem.risk(), problem.rate(), rule_of(problem.update())).alike
-        return _left(seen, expected, problem.method == "exact" or not alike)
+        predicted = problem.expected_steps() if problem.theory.applies(problem) else None
+        expected = min(predicted or math.inf, problem.max_steps)
+        skippable = Descent(problem.risk(), problem.rate(), problem.trained_by).skippable
+        return _left(seen, expected, problem.method == "exact" or not skippable)
     return 0.0
 
 

@@ -19,6 +19,7 @@ from icl_theory._validate import dimensions, flag, instance, integer, refuse
 from icl_theory._version import __version__
 from icl_theory.engine.progress import Work
 from icl_theory.families import Family, default, find, sound
+from icl_theory.families.rule_parameters import rules_of_points
 from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.exponents import exponent_along
 from icl_theory.grids.grid import Axis, Filled, Grid, Values, assembled, axis_values, is_large, whole_numbers
@@ -276,9 +277,10 @@ def labelled(
         "interrupted": int(interrupted),
     }
     dataset = assembled(grid, family.every_column(), values, attributes)
-    for name, pair in family.limits(arguments).items():
-        if name in dataset.coords:
-            dataset[name].attrs["limits"] = list(pair)
+    if _theory_applies(family, grid, arguments):
+        for name, pair in family.limits(arguments).items():
+            if name in dataset.coords:
+                dataset[name].attrs["limits"] = list(pair)
     for axis in grid.axes:
         numbers = axis.swept and len(axis.values) > 1 and axis.values.dtype.kind in "if"
         if numbers and axis.values.min() > 0 and np.isfinite(axis.values).all():
@@ -292,6 +294,13 @@ def labelled(
             }
             dataset[f"exponent_{axis.name}"] = (dataset["steps"].dims, exponent, meta)
     return dataset
+
+
+def _theory_applies(family: type[Family], grid: Grid, arguments: Mapping[str, Any]) -> bool:
+    """Whether the theory of the family speaks of the training at every point."""
+    axes = {axis.name: axis.values for axis in grid.axes}
+    rules = rules_of_points(axes, arguments)
+    return all(family.theory.covers(rule, str(arguments.get("method", ""))) for rule in rules)
 
 
 def check_picklable(model: FamilyModel) -> None:

@@ -1,6 +1,7 @@
-"""What a new model must satisfy: checks of a risk and of a family, for the tests of whoever adds one."""
+"""Checks of a risk, a family and an update rule, for the tests of whoever adds one."""
 
 from icl_theory.testing.families import check_family
 from icl_theory.testing.risks import check_risk
+from icl_theory.testing.rules import check_rule
 
-__all__ = ["check_family", "check_risk"]
+__all__ = ["check_family", "check_risk", "check_rule"]

@@ -243,7 +243,7 @@ def _closed_form(problem: Family, exact_steps: int = 20_000, tolerance: float = 
     """Compare a closed form with ``exact_steps`` single steps at most, which take a second or two."""
     risk, rate = problem.risk(), problem.rate()
     rule = attempt("slot update", problem.update)
-    form = attempt("closed_form", risk.closed_form, rate, rule_of(rule).name)
+    form = attempt("closed_form", risk.closed_form, rate, rule_of(rule))
     if form is None:
         return
     goal: dict[str, Any] = {"epsilon": problem.epsilon, "above": problem.above}

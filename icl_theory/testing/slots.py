@@ -14,6 +14,8 @@ import numpy as np
 from icl_theory.engine.comparison import CrossCheck
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import rule_of
+from icl_theory.engine.scope import DESCENT
+from icl_theory.engine.steps import Descent
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Later, Panel, sound
 from icl_theory.figures import title
@@ -82,7 +84,7 @@ def _stable_rate(problem: Family, run: Trajectory, steps: int = 200, rounding: f
         return
     expect(isinstance(rate, float | int) and math.isfinite(rate) and rate > 0, "stable_rate", "a number > 0", rate)
     risk, what = problem.risk(), f"loss of descent at the stable rate {rate:.6g}"
-    if risk.stochastic or problem.rule != "gd":
+    if risk.stochastic or not DESCENT.applies(problem):
         return
     first = descend(risk, rate, steps=steps)
     expect(first.stop not in (Stop.LOSS, Stop.PARAMETERS), what, "finite", first.stop_reason)
@@ -127,9 +129,10 @@ def _update(problem: Family, run: Trajectory) -> None:
     rule = attempt("slot update", rule_of, given)
     kept = rule.name == run.rule or type(problem).simulate is not Family.simulate
     expect(kept, "rule of the run", f"that of the slot update, {rule.name}", run.rule)
-    params = run.states[0]
-    moved = attempt("move of the slot update", rule.move, problem.risk(), np.ones_like(params), run.eta, 0)
-    expect(np.shape(moved) == params.shape, "move of the slot update", f"an array {params.shape}", moved)
+    descent = Descent(problem.risk(), run.eta, rule)
+    start: Any = attempt("init of the slot update", descent.start)
+    point = descent.point(start.params, 0, start.memory)
+    attempt("step of the slot update", point.update, descent)
 
 
 def _claims(claims: Claims, run: Trajectory) -> None:

@@ -56,10 +56,18 @@ class Number(icl.Risk):
 class Waiting(Rule):
     """Descent that begins at step 5."""
 
-    name, autonomous = "waiting", False
+    name = "waiting"
 
-    def move(self, risk: icl.Risk, gradient: Array, eta: float, step: int) -> Array:
-        return -eta * gradient * (step >= 5)
+    def step(
+        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        return -eta * gradient * (t >= 5), memory
+
+
+def _change(rule: Rule, risk: icl.Risk, gradient: Any) -> Any:
+    """Return the change of the parameters in a first step."""
+    params = np.asarray(gradient)
+    return rule.step(risk, params, gradient, 0.7, rule.init(risk, params), 3)[0]
 
 
 def rules() -> Asked:
@@ -69,12 +77,12 @@ def rules() -> Asked:
     }  # fmt: skip
     for rule in RULES.values():
         for name, slope in slopes.items():
-            yield f"{rule.name}: {name}", partial(rule.move, Bowl(), np.array(slope), 0.7, 3)
-        yield f"{rule.name}: a number", partial(rule.move, Number(), -1.5, 0.7, 0)
-    yield "autonomous", lambda: {name: rule.autonomous for name, rule in RULES.items()}
+            yield f"{rule.name}: {name}", partial(_change, rule, Bowl(), np.array(slope))
+        yield f"{rule.name}: a number", partial(_change, rule, Number(), -1.5)
+    yield "flags", lambda: {name: [rule.skippable, rule.may_stagnate, rule.reducible] for name, rule in RULES.items()}
     for kind in ("few", "copies", "twice"):
         yield f"blocks: {kind}", partial(check_blocks, Wrong(kind), (3,))
-        yield f"move with blocks: {kind}", partial(RULES["ngd-blocks"].move, Wrong(kind), np.ones(3), 0.7, 0)
+        yield f"move with blocks: {kind}", partial(_change, RULES["ngd-blocks"], Wrong(kind), np.ones(3))
     for given in ("gd", "ngd", "NGD", 3, None, Waiting):
         yield f"rule of {given if isinstance(given, str) else repr(given)[:20]}", partial(_rule, given)
     yield "rule of its own", lambda: rule_of(Waiting()).name

@@ -225,7 +225,7 @@ def test_the_worst_prediction_error_is_l_delta_times_the_deficit(delta: float) -
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("embedding", "gradient descent in class coordinates"), ("flow", "gradient descent in class coordinates"),
+        ("embedding", "class coordinates"), ("flow", "for gradient descent, and this is its flow"),
         ("finite", "exchangeable case with N = inf"), ("degenerate", "exchangeable case with N = inf"),
         ("no step", "ends within Phase I"),
     ],

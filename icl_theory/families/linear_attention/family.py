@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from icl_theory._validate import LARGEST, Array, dimensions, integer, real_array, refuse
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import Column, Family, Later, Number, Object, Panel, Whole, Word, parameter
 from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
@@ -23,6 +24,7 @@ from icl_theory.families.linear_attention.law import PromptLaw, moment, root
 from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
 from icl_theory.families.linear_attention.risks import PLATEAU, Heads, MergedRisk, Pair, closed_runs
 from icl_theory.families.parameters import label_noise, learning_rate, nested
+from icl_theory.families.rule_parameters import within
 from icl_theory.grids.grid import blank
 from icl_theory.memory import check_fits
 
@@ -161,7 +163,7 @@ class LinearAttention(Family):
             if not isinstance(self.start, float):
                 raise refuse("start", self.start, "a number for several layers")
         self.risk()
-        if self.coordinates == "merged" and self.depth == 1 and self.rule == "gd" and self.method != "flow":
+        if self.coordinates == "merged" and self.depth == 1 and DESCENT.applies(self):
             limit = 2.0 * self.stable_rate()
             if not isinstance(self.eta, str) and self.eta >= limit:
                 raise refuse("eta", self.eta, f"below 2/(q_max m_max) = {limit:.6g}, beyond which descent diverges")
@@ -276,12 +278,12 @@ class LinearAttention(Family):
             plateau=(0, last if over is None else over), learning=None if over is None else (over, last)
         )
         limit = 2.0 * self.stable_rate()
-        if run.eta > limit and self.rule == "gd":
+        if run.eta > limit and DESCENT.applies(run):
             run.notes["stability"] = f"only below η = {limit:.4g} is descent known to stay at the minimum"
         if self.coordinates == "merged" and self.depth == 1:
             run.notes["trained"] = "Γ itself; coordinates = pair or heads train its factors, as papers do"
             shrink = run.eta * self.merged().curvature
-            if self.rule == "gd" and np.allclose(shrink, 1.0, rtol=1e-12, atol=0.0):
+            if DESCENT.applies(run) and np.allclose(shrink, 1.0, rtol=1e-12, atol=0.0):
                 run.notes["modes"] = "all alike, and one step at this rate is exact; decay > 0 sets them apart"
         measured = self.measure(run)
         run.notes["learnt"] = f"{measured['learnt']} of {self.d} directions"
@@ -307,8 +309,9 @@ class LinearAttention(Family):
         """Compute diagonal, merged points with a target above the floor in closed form, a dimension at a time."""
         given = {**common, **points}
         mask = np.broadcast_to(given["depth"] == 1, len(points["d"])).copy()
-        for name, allowed in (("coordinates", ("merged",)), ("method", ("auto", "closed")), ("rule", ("gd",))):
+        for name, allowed in (("coordinates", ("merged",)), ("method", ("auto", "closed"))):
             mask &= np.isin(given[name], allowed)
+        mask &= within(DESCENT, points, common)
         plain = "above" in points and isinstance(given["start"], float | np.ndarray)
         if not plain or any(given.get(name) is not None for name in ("tasks", "covariance", "prior", "query")):
             return None

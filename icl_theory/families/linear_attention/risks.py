@@ -16,6 +16,7 @@ from icl_theory.engine.counting import ROUNDING, Counted, Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import Risk, Solution, Started
+from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.families.linear_attention.law import PromptLaw, prompt_law, shaped
 
 PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
@@ -142,9 +143,9 @@ class MergedRisk(BestKnown):
         """Loss of the best matrix of the rank."""
         return self.law.floor + self._missed
 
-    def closed_form(self, eta: float, rule: str) -> Solution | None:
+    def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
         """Return the modes in closed form for plain gradient descent that does not diverge, else None."""
-        return ModeSteps(self, eta) if rule == "gd" and eta * self.curvature.max() <= 2.0 else None
+        return ModeSteps(self, eta) if is_plain_descent(rule) and eta * self.curvature.max() <= 2.0 else None
 
 
 def after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:

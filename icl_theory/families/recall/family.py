@@ -15,7 +15,8 @@ import numpy as np
 from icl_theory._validate import instance, integer, store
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import RULES
+from icl_theory.engine.rules import Normalised, Rule, rule_of
+from icl_theory.engine.scope import Scope
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Column, Family, Later, Number, Object, Panel, Probabilities, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate
@@ -26,8 +27,12 @@ from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import LARGEST_VOCABULARY, LAWS, RecallTask, Sentences
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
+from icl_theory.families.rule_parameters import update_rule
 
 PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
+
+
+END_OF_NORMALISED_DESCENT = Scope(rules=(Normalised,), flow=True)
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class Recall(Family):
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of these sentences", axis=False)
     task: RecallTask | None = parameter(None, kind=Object(optional=True), meaning="the task, instead of its parts")
-    rule: str = parameter("ngd", kind=Word(words=tuple(RULES)), meaning="normalised or plain gradient descent")
+    rule: str | Rule = update_rule("ngd")
 
     def validate(self) -> None:
         """Take over the parts of a task, and make the risk, which checks the parameters against each other."""
@@ -178,7 +183,7 @@ class Recall(Family):
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        tied = self.whole_task.alike and math.isinf(self.M)
+        tied = self.whole_task.alike and math.isinf(self.M) and rule_of(self.update()).reducible
         gamma, v = self.held
         return RecallRisk(self.whole_task, self.attention, gamma, tied, None, v, self.weights, self.kappa)
 
@@ -201,7 +206,7 @@ class Recall(Family):
         run.notes["bayes risk"] = f"{task.bayes_risk:.6g}"
         if math.isfinite(self.M):
             run.notes["population"] = f"{self.population_excess(run):.6g} above the Bayes risk in the end"
-        elif self.rule == "ngd" and isinstance(risk, RecallRisk):
+        elif END_OF_NORMALISED_DESCENT.applies(run) and isinstance(risk, RecallRisk):
             run.notes |= _in_the_end(risk, run.eta)
 
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]

@@ -21,6 +21,7 @@ from threadpoolctl import ThreadpoolController
 from icl_theory._validate import Array, choice, flag, instance, refuse, signed, store
 from icl_theory.engine.counting import Counted, Steps
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import Normalised, Rule, rule_of
 from icl_theory.families.recall import softmax
 from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.task import RecallTask, Sentences, Words, check_sentences, entropy
@@ -254,9 +255,11 @@ class RecallRisk(Risk):
             total += min(0.0, least - last)
         return total
 
-    def closed_form(self, eta: float, rule: str) -> StraightLine | None:
+    def closed_form(self, eta: float, rule: str | Rule) -> StraightLine | None:
         """Return λ = ηt/√Q for normalised descent on one λ for all triggers, else None."""
-        if rule != "ngd" or not self.tied or len(self.initial) > 1 or self.scaled or self.kappa == 0:
+        if not isinstance(rule_of(rule), Normalised):
+            return None
+        if not self.tied or len(self.initial) > 1 or self.scaled or self.kappa == 0:
             return None
         return StraightLine(self, eta / math.sqrt(self.task.Q))
 

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import RULES
+from icl_theory.engine.rules import Rule
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Column, Family, Number, Whole, Word, parameter
 from icl_theory.families.recall.coordinates import reparameterised
@@ -24,6 +24,7 @@ from icl_theory.families.recall.population import ATTENTION
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.task import BYTES, LAWS, RecallTask, Sentences
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
+from icl_theory.families.rule_parameters import update_rule
 from icl_theory.memory import check_fits
 
 MODELS = ("full", "attention", "reparameterised")
@@ -103,9 +104,7 @@ class Training(Family):
     )
     tests: int = parameter(128, kind=Whole(), meaning="sentences on which it is observed", axis=False)
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of sentences and start", axis=False)
-    rule: str = parameter(
-        "ngd", kind=Word(words=tuple(RULES)), meaning="normalised, jointly or by matrix, or plain descent"
-    )
+    rule: str | Rule = update_rule("ngd")
     max_steps: int = parameter(2000, kind=Whole(), meaning="number of steps", axis=False)
 
     def validate(self) -> None:

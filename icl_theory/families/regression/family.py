@@ -13,6 +13,7 @@ import numpy as np
 from icl_theory._validate import MOST_FEATURES, instance, probabilities, refuse
 from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -205,14 +206,16 @@ class Regression(Family):
     def risk(self) -> Risk:
         """Return the risk of one number if all queries are alike, else that of K x K scores."""
         plain = self.task == "exchangeable" and self.features is None and self.probs is None
-        if plain and self.coordinates != "factored":
+        reducible = rule_of(self.update()).reducible
+        if plain and reducible and self.coordinates != "factored":
             gamma = exchangeable_gamma(self.L, self.delta)
             return ExchangeableRisk(self.K, gamma, self.N, self.noise, self._speed())
         features = self.features or Features.simplex(self.K, self.delta, self.probs)
         law = self.law()
-        reduced = alike(features, law, self.N, self.noise, self.coordinates)
-        if reduced is not None:
-            return reduced
+        if reducible:
+            reduced = alike(features, law, self.N, self.noise, self.coordinates)
+            if reduced is not None:
+                return reduced
         from icl_theory.families.regression.risks.population import (
             PopulationRisk,  # not where there is a closed form
         )
@@ -246,13 +249,13 @@ class Regression(Family):
     def describe(self, run: Trajectory) -> None:
         """Add phases and regime, and the paper's own rule if an imbalance is given."""
         risk, tail = run.risk, None
-        infinite = isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)
+        infinite = isinstance(risk, ExchangeableRisk) and math.isinf(risk.N) and self.theory.applies(run)
         if isinstance(run.solution, ExchangeableSteps):
             run.phases = phases_of(int(run.t[-1]), *run.solution.first_missing(0.5, tail_start(self.K)))
         else:
             from icl_theory.families.regression.theorems.tails import tail_limit
 
-            tail = tail_limit(risk, run.eta) if risk is not None and self.rule == "gd" else None
+            tail = tail_limit(risk, run.eta) if risk is not None and self.theory.applies(run) else None
             run.phases = run_phases(run, tail_deficit=tail_start(self.K) if infinite else None, tail=tail)
         if isinstance(risk, ExchangeableRisk) and infinite:
             run.regime = "sharp" if math.sqrt(2.0 * risk.gamma) > crossover(run.epsilon, 1.0, self.K) else "flat"

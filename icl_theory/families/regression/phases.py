@@ -17,6 +17,7 @@ import numpy as np
 from icl_theory._validate import MOST_FEATURES, Array, flag, fraction, instance, integer, number, refuse
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Phases, State, Trajectory
 from icl_theory.families.regression.closed.flow import flow_to
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
@@ -204,7 +205,7 @@ def query_phases(run: Trajectory) -> list[Phases]:
         raise refuse("run", "loaded from a file", "one with its risk, unless prompts are infinite")
     from icl_theory.families.regression.theorems.tails import infima_of, tail_limits
 
-    tail = tail_limits(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
+    tail = tail_limits(run.risk, run.eta) if run.risk is not None and DESCENT_OR_FLOW.applies(run) else None
     floors = infima_of(run.risk) if run.risk is not None and tail is not None else np.zeros(run.attention.shape[1])
     half = np.broadcast_to(0.5 * _presence(run.risk), run.attention.shape[1:])
 

@@ -122,7 +122,7 @@ class GroupedRegression(Family):
     def describe(self, run: Trajectory) -> None:
         """Add the phases of the slowest group."""
         features = integer("sizes", sum(self.sizes), minimum=2)
-        known = math.isinf(self.N) and self.rule == "gd"
+        known = math.isinf(self.N) and self.theory.applies(self)
         run.phases = run_phases(run, (features - 1.0) / (4.0 * run.eta) if known else None)
 
     def measure(self, run: Trajectory) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
-from icl_theory.engine.rules import RULES
+from icl_theory.engine.rules import NO_MEMORY, RULES
 from icl_theory.engine.statement import OURS, Statement, Status
 from icl_theory.families.recall import Counts, Training, TransformerRisk, loss_bound, reparameterised
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
@@ -326,7 +326,8 @@ def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float,
         gradient = full.evaluate(params, step)[1]
         fall = -full.matrices(gradient)["value"][task.unseen]
         largest = max(largest, float(np.max(fall)) / float(np.max(np.abs(gradient))))
-        params = params + RULES["ngd-blocks"].move(full, gradient, 0.1, step)
+        change, _ = RULES["ngd-blocks"].step(full, params, gradient, 0.1, NO_MEMORY, step)
+        params = params + change
     value = np.diagonal(full.matrices(params)["value"])
     return largest, float(np.mean(value[task.outputs])), float(np.mean(value[task.unseen]))
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from icl_theory._validate import instance, refuse, sequence
 from icl_theory.engine.curves import CurveComparison
+from icl_theory.engine.rules import Normalised
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.results.numbers import number
 from icl_theory.results.plots import style
@@ -189,7 +190,7 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
 
 def _steps_on(run: Trajectory, ax: Axes) -> Any:
     """Set up the axis of steps, and return their places: on a logarithmic axis step 0 is drawn at 1/2."""
-    linear = run.rule == "ngd" and run.converged
+    linear = isinstance(run.trained_by, Normalised) and run.converged
     first = 0.0 if linear else 0.5
     ax.set(xscale="linear" if linear else "log", xlim=(first, max(2.0, float(run.t[-1]))))
     return np.maximum(run.t, first)

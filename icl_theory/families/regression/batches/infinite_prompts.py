@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, indexed
+from icl_theory.engine.scope import DESCENT, DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.regression.batches.finite_prompts import MOST, Points, together
@@ -33,6 +34,7 @@ from icl_theory.families.regression.theorems.orderwise import (
     measured_ratios,
 )
 from icl_theory.families.regression.theorems.tails import resting_loss, tail_limit
+from icl_theory.families.rule_parameters import within
 from icl_theory.grids.grid import Values, blank
 
 THEOREMS = [statement for statement in STATEMENTS if statement.name in ("Theorem 1", "Theorem 2")]
@@ -48,7 +50,7 @@ def batched(
     refuses, and of the others those with an imbalance or prompts of more than ``longest`` tokens.
     """
     P = _points(points, common)
-    alike, gd, infinite = _alike(P, common), P["rule"] == "gd", np.isinf(P["N"])
+    alike, gd, infinite = _alike(P, common), within(DESCENT_OR_FLOW, points, common), np.isinf(P["N"])
     plain = alike & gd & (P["coordinates"] != "factored")
     if plain.any():
         gamma, speed, eta, _, in_range = _steps(P)
@@ -209,20 +211,23 @@ def _theorems(runs: Runs, stated: Any) -> Values:
 
 def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     """Return the family's columns of one run."""
-    tail = (tail_limit(run.risk, run.eta) if run.risk is not None else None) or math.nan
+    tail = math.nan
+    if run.risk is not None and DESCENT_OR_FLOW.applies(run):
+        tail = tail_limit(run.risk, run.eta) or math.nan
     rest = resting_loss(run.risk, run.floor)
     found: dict[str, Any] = {
         "regime": run.regime or "", "attention": float(np.mean(run.attention[-1])), "tail_constant": tail,
         "tail_ratio": int(run.t[-1]) * (float(run.loss[-1]) - rest) / tail,
     }  # fmt: skip
     risk = run.risk
-    if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N):
+    if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N) and problem.theory.applies(run):
         found |= _predictions(run, risk)
     for i, statement in enumerate(THEOREMS, 1):
         check = statement.check(run)
         if check.holds is not None:
             found |= {f"theorem_{i}_bound": check.bound, f"theorem_{i}": int(check.holds)}
-    if problem.task == "exchangeable" and math.isinf(problem.N) and problem.features is None:
+    exchangeable = problem.task == "exchangeable" and problem.features is None
+    if exchangeable and math.isinf(problem.N) and problem.theory.applies(run):
         numbers = (np.array([float(x)]) for x in (run.epsilon, problem.K, tail_start(problem.K)))
         found |= {name: value[0] / problem.delta for name, value in _boundaries(*numbers).items()}
     return found
@@ -233,7 +238,7 @@ def _predictions(run: Trajectory, risk: ExchangeableRisk) -> dict[str, Any]:
     K, eta = (np.array([float(x)]) for x in (risk.K, run.eta * risk.speed))
     start, epsilon = np.array([run.loss[0]]), np.array([run.epsilon])
     found: dict[str, Any] = {"predicted_steps": leading_order(eta, risk.gamma, K, epsilon, start)[0]}
-    if run.method != "flow":
+    if DESCENT.applies(run):
         c = step_constant(run.eta, risk.speed, risk.gamma, K)
         gap = np.array([float(run.params)])
         found |= {name: value[0] for name, value in _certified(run.t[-1:], K, c, gap).items()}

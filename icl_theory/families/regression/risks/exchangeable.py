@@ -29,6 +29,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.families.regression.closed.abel import StepCounter
 from icl_theory.families.regression.closed.flow import attention_pair, loss_curve
 from icl_theory.families.regression.closed.runs import ExchangeableSteps, step_constant
@@ -135,9 +136,9 @@ class ExchangeableRisk(Risk):
         variance = self.noise**2
         return self.gamma * bias + variance * noisy, self.gamma * bias_slope + variance * noisy_slope
 
-    def closed_form(self, eta: float, rule: str) -> ExchangeableSteps | None:
+    def closed_form(self, eta: float, rule: str | Rule) -> ExchangeableSteps | None:
         """Return the steps of gradient descent for N = ∞ by their Abel function, else None."""
-        if rule != "gd" or math.isfinite(self.N):
+        if not is_plain_descent(rule) or math.isfinite(self.N):
             return None
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
         if not c < 1e300:

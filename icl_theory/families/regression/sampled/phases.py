@@ -15,6 +15,7 @@ from icl_theory.engine.comparison import Comparison, limit_of, mean_check
 from icl_theory.engine.progress import Work
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.family import Regression
 from icl_theory.families.regression.phases import TAIL_RATIO
@@ -117,7 +118,7 @@ def sampled_phases(
     (['T_I', 'T_II', 'T_III', 'T_ε'], True)
     """
     problem = instance("run", run, Trajectory, "a run").family
-    if not isinstance(problem, Regression) or run.rule != "gd":
+    if not isinstance(problem, Regression) or not DESCENT_OR_FLOW.applies(run):
         raise refuse("run", run.stop_reason, "one of simulate by gradient descent, not loaded from a file")
     runs, batch = integer("runs", runs, minimum=3), integer("batch", batch, minimum=1)
     seed = integer("seed", seed, minimum=0)

@@ -10,6 +10,7 @@ from icl_theory._validate import Array, instance, refuse
 from icl_theory.engine.comparison import limit_of, mean_check
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.scope import DESCENT, DESCENT_OR_FLOW, ONLY_FLOW
 from icl_theory.engine.statement import (
     OURS,
     BoundCheck,
@@ -199,16 +200,15 @@ def PREDICTION(run: Trajectory) -> Sides:
     return Sides(worst, bound, holds, bound / max(worst, 1e-300), note)
 
 
-def _exchangeable(run: Trajectory, *, flow: bool = False) -> tuple[ExchangeableRisk, float]:
-    """Risk and step constant of an exchangeable run with N = ∞, by gradient descent or by its flow."""
+def _exchangeable(run: Trajectory) -> tuple[ExchangeableRisk, float]:
+    """Risk and step constant of an exchangeable run with N = ∞."""
     risk = run.risk
-    fits = run.rule == "gd" and (run.method == "flow") == flow
-    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N) or not fits:
-        raise UnstatedError(f"for gradient {'flow' if flow else 'descent'} in the exchangeable case, N = inf")
+    if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
+        raise UnstatedError("for the exchangeable case, N = inf")
     return risk, run.eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
 
 
-@stated("step count", OURS, "two-sided")
+@stated("step count", OURS, "two-sided", scope=DESCENT)
 def STEP_COUNT(run: Trajectory) -> Sides:
     """flow time ± logarithms bounds the number of steps from both sides"""
     risk, c = _exchangeable(run)
@@ -218,17 +218,17 @@ def STEP_COUNT(run: Trajectory) -> Sides:
     return Sides(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
 
 
-@stated("gradient flow", OURS, "identity", Status.EXACT)
+@stated("gradient flow", OURS, "identity", Status.EXACT, scope=ONLY_FLOW)
 def FLOW(run: Trajectory) -> Sides:
     """c t = F(a_t) - F(1/K)"""
-    risk, c = _exchangeable(run, flow=True)
+    risk, c = _exchangeable(run)
     require(run.t[-1] > 0, "the run ends at its start")
     u = float(run.params)  # integrated to some 1e-9, absolutely
     time = float(flow_difference(np.zeros(()), np.asarray(u), risk.K)) / c
     return _same(time, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
 
 
-@stated("Phase I, explicit", OURS, "two-sided")
+@stated("Phase I, explicit", OURS, "two-sided", scope=DESCENT)
 def PHASE_ONE(run: Trajectory) -> Sides:
     """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ = 0 for K = 2"""
     risk, c = _exchangeable(run)
@@ -242,7 +242,7 @@ def PHASE_ONE(run: Trajectory) -> Sides:
     return Sides(float(count), (low, high), holds, (high - low) / max(count, 1.0))
 
 
-@stated("Theorem 2, explicit", OURS, "upper")
+@stated("Theorem 2, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_2(run: Trajectory) -> Sides:
     """T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε"""
     return _after_phase_one(run)
@@ -259,7 +259,7 @@ def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> Sides:
     return Sides(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
 
 
-@stated("Theorem 1, explicit", OURS, "upper")
+@stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_1(run: Trajectory) -> Sides:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
     _after_phase_one(run)
@@ -273,13 +273,13 @@ def THEOREM_1(run: Trajectory) -> Sides:
 
 def _single(run: Trajectory, most: int = 200) -> PopulationRisk:
     """Risk of a run of gradient descent on class scores with N = ∞; more than ``most`` features take too long."""
-    risk, stepped = run.risk, run.rule == "gd" and run.method != "flow"
-    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and most >= risk.features.K and stepped:
+    risk = run.risk
+    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and most >= risk.features.K:
         return risk
-    raise UnstatedError(f"for gradient descent on the scores of up to {most} single features, N = inf")
+    raise UnstatedError(f"for the scores of up to {most} single features, N = inf")
 
 
-@stated("one step, any task", OURS, "lower")
+@stated("one step, any task", OURS, "lower", scope=DESCENT)
 def ONE_STEP(run: Trajectory) -> Sides:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     # from each saved state; below a relative fall of 1e-8 rounding leaves the growth fewer than seven digits
@@ -296,7 +296,7 @@ def ONE_STEP(run: Trajectory) -> Sides:
     return Sides(least, 1.0, least >= 1.0 - 1e-6, least)
 
 
-@stated("tail steps, any task", OURS, "upper")
+@stated("tail steps, any task", OURS, "upper", scope=DESCENT)
 def TAIL_STEPS(run: Trajectory) -> Sides:
     """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
     risk = _single(run)
@@ -314,7 +314,7 @@ def TAIL_STEPS(run: Trajectory) -> Sides:
     return Sides(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
 
 
-@stated("tail law", OURS, "identity", Status.MEASURED)
+@stated("tail law", OURS, "identity", Status.MEASURED, scope=DESCENT_OR_FLOW)
 def TAIL(run: Trajectory) -> Sides:
     """η t (L(t) - L_∞) -> tail_constant"""
     ratio, within = tail_ratio(run)
@@ -327,7 +327,9 @@ def tail_ratio(run: Trajectory, apart: float = 0.05, lost: float = 1e-10) -> tup
     The law is judged only if a token has at most the weight ``apart`` relative to one of the level above it, and if
     the excess is at least the share ``lost`` of the floor, below which rounding dominates.
     """
-    limit = tail_limit(run.risk, run.eta) if run.risk is not None and run.rule == "gd" else None
+    if reason := DESCENT_OR_FLOW.why_not(run):
+        raise UnstatedError(reason)
+    limit = tail_limit(run.risk, run.eta) if run.risk is not None else None
     if limit is None:
         raise UnstatedError("no tail law is known for this problem, or the excess falls faster")
     if run.phases is None or run.phases.III is None:
@@ -363,7 +365,17 @@ def _beside(risk: PopulationRisk, scores: Array) -> float:
 
 
 ON_SCORES = (LEMMA_1, LEMMA_2, GROWTH_SIGN, ENVELOPE, ATTENTION)
-ON_RUNS = (PREDICTION, STEP_COUNT, PHASE_ONE, THEOREM_2, THEOREM_1, FLOW, ONE_STEP, TAIL_STEPS, TAIL)
+ON_RUNS: tuple[Statement, ...] = (
+    PREDICTION,
+    STEP_COUNT,
+    PHASE_ONE,
+    THEOREM_2,
+    THEOREM_1,
+    FLOW,
+    ONE_STEP,
+    TAIL_STEPS,
+    TAIL,
+)
 SAMPLED = tuple(
     Statement(f"{lemma}, sampled", f"paper, {lemma} (exact form)", words, "identity", Status.MEASURED)
     for lemma, words in (

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, store
+from icl_theory.engine.scope import DESCENT, Scope
 from icl_theory.engine.statement import Sides, Statement, Status, UnstatedError, require
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression.closed.abel import StepCounter
@@ -134,6 +135,7 @@ class OrderStatement(Statement):
 
     kind: str = field(default="order-wise", kw_only=True)
     status: Status = field(default=Status.ORDER, kw_only=True)
+    scope: Scope | None = field(default=DESCENT, kw_only=True)
     upper_only: bool
     measure: Callable[[Runs], tuple[Array, Array]]
     scale: Callable[[Runs], Array]
@@ -378,8 +380,7 @@ def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
         raise UnstatedError("stated here for the exchangeable case with N = inf")
     saturated = math.isclose(risk.gamma, 0.5 * size**2, rel_tol=1e-9)
     require(saturated, "stated for a class that saturates L: γ = L²Δ²/2")
-    descent = risk.speed == 1.0 and run.rule == "gd" and run.method != "flow"
-    require(descent, "stated here for gradient descent in class coordinates")
+    require(risk.speed == 1.0, "stated here for class coordinates")
     assert run.phases is not None
     require(run.phases.I[1] < run.t[-1], "the run ends within Phase I")
     if statement.flat is not None:

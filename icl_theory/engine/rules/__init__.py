@@ -1,0 +1,69 @@
+"""Update rules: how gradients become steps, each by a name, and rules around rules."""
+
+from __future__ import annotations
+
+from icl_theory._validate import refuse
+from icl_theory.engine.rules.adam import Adam, AdamW, refuse_reduced
+from icl_theory.engine.rules.descent import GradientDescent, Normalised, NormalisedBlocks, check_blocks
+from icl_theory.engine.rules.momentum import HeavyBall, Nesterov
+from icl_theory.engine.rules.rule import NO_MEMORY, Rule, is_rule
+from icl_theory.engine.rules.schedules import Schedule, Scheduled
+from icl_theory.engine.rules.wrappers import Clipped, Decayed, Projected, Wrapper
+
+__all__ = [
+    "NO_MEMORY",
+    "RULES",
+    "Adam",
+    "AdamW",
+    "Clipped",
+    "Decayed",
+    "GradientDescent",
+    "HeavyBall",
+    "Nesterov",
+    "Normalised",
+    "NormalisedBlocks",
+    "Projected",
+    "Rule",
+    "Schedule",
+    "Scheduled",
+    "Wrapper",
+    "check_blocks",
+    "is_plain_descent",
+    "is_rule",
+    "refuse_reduced",
+    "rule_of",
+]
+
+RULES: dict[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        GradientDescent(),
+        Normalised(),
+        NormalisedBlocks(),
+        HeavyBall(),
+        Nesterov(),
+        Adam(),
+        AdamW(),
+    )
+}
+
+
+def rule_of(rule: str | Rule) -> Rule:
+    """Return the rule of a name, with its default settings, or the rule itself.
+
+    Raises
+    ------
+    ValueError
+        An unknown name, or an object that is no rule.
+    """
+    if isinstance(rule, str) and rule in RULES:
+        return RULES[rule]
+    if not is_rule(rule):
+        allowed = f"one of {', '.join(RULES)}, or an icl_theory.engine.Rule with name, init and step"
+        raise refuse("rule", rule, allowed)
+    return rule
+
+
+def is_plain_descent(rule: str | Rule) -> bool:
+    """Whether a rule is gradient descent with a constant learning rate, of which most theory speaks."""
+    return type(rule_of(rule)) is GradientDescent

@@ -1,0 +1,141 @@
+"""Adam and AdamW: steps of nearly constant size, scaled for each entry by its own gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from icl_theory._validate import Array, below_one, number, refuse
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules.rule import Rule
+
+BETA1 = 0.9
+BETA2 = 0.999
+EPSILON = 1e-8
+ADAMW_DECAY = 0.01
+
+
+@dataclass(frozen=True)
+class Adam(Rule):
+    r"""Adam: running means of the gradient and of its square, for each entry by itself.
+
+    With :math:`g \leftarrow g + \lambda\theta`, the memory holds
+
+    .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2,
+
+    and the step is :math:`\Delta = -\eta\,\hat m/(\sqrt{\hat v} + \varepsilon)` with
+    :math:`\hat m = m/(1 - \beta_1^{t+1})` and :math:`\hat v = v/(1 - \beta_2^{t+1})`. It is ``torch.optim.Adam``,
+    with its defaults.
+
+    Parameters
+    ----------
+    beta1, beta2 : float
+        :math:`\beta_1, \beta_2`, from 0 to below 1.
+    stabiliser : float
+        :math:`\varepsilon`, PyTorch's ``eps``.
+    weight_decay : float
+        λ, whose term joins the gradient as in PyTorch; `AdamW` decouples it.
+
+    References
+    ----------
+    D. P. Kingma and J. Ba, "Adam: a method for stochastic optimization", arXiv:1412.6980, Algorithm 1.
+    docs/theory/rules.md.
+
+    Examples
+    --------
+    The first step has the length η in each entry, whatever the gradient:
+
+    >>> import numpy as np, icl_theory as icl
+    >>> class Bowl(icl.Risk):
+    ...     initial = np.array([1.0, -300.0])
+    ...     def evaluate(self, params, step=0):
+    ...         return 0.5 * float(params @ params), params
+    >>> icl.descend(Bowl(), 0.25, steps=1, rule="adam").params.round(6)
+    array([   0.75, -299.75])
+    """
+
+    beta1: float = BETA1
+    beta2: float = BETA2
+    stabiliser: float = EPSILON
+    weight_decay: float = 0.0
+
+    name = "adam"
+    may_stagnate = True
+    reducible = False
+
+    def __post_init__(self) -> None:
+        below_one("beta1", self.beta1)
+        below_one("beta2", self.beta2)
+        number("stabiliser", self.stabiliser)
+        number("weight_decay", self.weight_decay, zero=True)
+
+    def init(self, risk: Risk, params: Array) -> Array:
+        """Return both running means at step 0, which are zero, (2, ...)."""
+        return np.zeros((2, *np.shape(params)))
+
+    def step(
+        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        """Return the change of the parameters, and both running means."""
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * params
+        return self.scaled_step(risk, gradient, eta, memory, t)
+
+    def scaled_step(self, risk: Risk, gradient: Array, eta: float, memory: Array, t: int) -> tuple[Array, Array]:
+        """Return the change of the parameters without decay, and both running means."""
+        mean = self.beta1 * memory[0] + (1.0 - self.beta1) * gradient
+        mean_square = self.beta2 * memory[1] + (1.0 - self.beta2) * np.square(gradient)
+        # the means start at zero, and so are too small at first, by these factors
+        unbiased_mean = mean / (1.0 - self.beta1 ** (t + 1))
+        unbiased_square = mean_square / (1.0 - self.beta2 ** (t + 1))
+        change = -eta * unbiased_mean / (np.sqrt(unbiased_square) + self.stabiliser)
+        return np.asarray(change / risk.metric), np.stack([mean, mean_square])
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    r"""Adam with decoupled weight decay: Adam's step on g alone, and :math:`-\eta\lambda\theta` besides.
+
+    It is ``torch.optim.AdamW``, with its defaults.
+
+    Parameters
+    ----------
+    beta1, beta2, stabiliser : float
+        As for `Adam`.
+    weight_decay : float
+        λ.
+
+    References
+    ----------
+    I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", arXiv:1711.05101, Algorithm 2.
+    docs/theory/rules.md.
+    """
+
+    weight_decay: float = ADAMW_DECAY
+
+    name = "adamw"
+
+    def step(
+        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        """Return the change of the parameters, and both running means."""
+        change, memory = self.scaled_step(risk, gradient, eta, memory, t)
+        return change - eta * self.weight_decay * params, memory
+
+
+def refuse_reduced(risk: Risk, rule: Rule) -> None:
+    """Refuse to train reduced parameters by a rule that treats each entry of the full ones by its own size.
+
+    Raises
+    ------
+    ValueError
+        The metric of the risk is not 1.
+    """
+    if rule.reducible or np.all(np.asarray(risk.metric) == 1.0):
+        return
+    allowed = (
+        f"one that commutes with reductions: {type(risk).__name__} stands for larger parameters, whose entries "
+        f"{rule.name} would scale one by one"
+    )
+    raise refuse("rule", rule.name, allowed)

@@ -1,0 +1,104 @@
+"""Gradient descent, plain and normalised: rules without memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from icl_theory._validate import Array, refuse
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules.rule import NO_MEMORY, Rule
+
+
+@dataclass(frozen=True)
+class GradientDescent(Rule):
+    r"""Gradient descent, :math:`\Delta = -\eta M^{-1}g` with the metric M of the coordinates."""
+
+    name = "gd"
+    skippable = True
+    may_stagnate = True
+
+    def step(
+        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        """Return the change of the parameters, and no memory."""
+        return -eta * gradient / risk.metric, NO_MEMORY
+
+    def jacobian(self, rates: Array, eta: float) -> Array:
+        """Return minus the rate, (..., 1, 1)."""
+        return np.asarray(-rates)[..., None, None]
+
+
+@dataclass(frozen=True)
+class Normalised(Rule):
+    r"""Descent by steps of length η, :math:`\Delta = -\eta M^{-1}g/\sqrt{g^\top M^{-1}g}`."""
+
+    name = "ngd"
+    skippable = True
+    may_stagnate = True
+
+    def step(
+        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        """Return the change of the parameters, and no memory."""
+        return _step_of_length(eta, gradient, risk.metric), NO_MEMORY
+
+
+@dataclass(frozen=True)
+class NormalisedBlocks(Rule):
+    """Descent in which each block of the parameters, see `Risk.blocks`, takes a step of length η of its own."""
+
+    name = "ngd-blocks"
+    skippable = True
+    may_stagnate = True
+
+    def step(
+        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        """Return the change of the parameters, and no memory."""
+        gradient = np.asarray(gradient)  # a risk of one number may return a float, which has no blocks
+        check_blocks(risk, gradient.shape)
+        change = np.empty_like(gradient)
+        metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), gradient.shape)
+        blocks = zip(risk.blocks(change), risk.blocks(gradient), risk.blocks(metric), strict=True)
+        for change_block, gradient_block, metric_block in blocks:
+            change_block[...] = _step_of_length(eta, gradient_block, metric_block)
+        return change, NO_MEMORY
+
+
+def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
+    """Refuse blocks that are copies, overlap, or leave entries out: a step would take these from anywhere.
+
+    Raises
+    ------
+    ValueError
+        `Risk.blocks` returns such blocks.
+    """
+    times_covered = np.zeros(shape)
+    blocks = risk.blocks(times_covered)
+    for block in blocks:
+        block += 1  # in place if it is a view
+    if (times_covered != 1).any():
+        shapes = [np.shape(block) for block in blocks]
+        raise refuse("blocks", shapes, f"views that together hold each entry of an array of shape {shape} once")
+
+
+def norm_in(metric: float | Array, gradient: Array) -> float:
+    r"""Return the norm :math:`\sqrt{g^\top M^{-1}g}` of a gradient: of a reduced one, that of the full gradient."""
+    largest = float(np.abs(gradient).max(initial=0.0))
+    if not 0.0 < largest < math.inf:
+        return largest
+    scaled = gradient / largest  # squares of tiny gradients would be zero
+    return largest * math.sqrt(float(np.sum(scaled * (scaled / metric))))
+
+
+def _step_of_length(eta: float, gradient: Array, metric: float | Array) -> Array:
+    """Return the step of length ``eta`` down a gradient, 0 where that is 0."""
+    largest = float(np.abs(gradient).max(initial=0.0))
+    if not 0.0 < largest < math.inf:
+        return -eta * gradient / metric
+    gradient = gradient / largest  # squares of tiny gradients would be zero
+    step = gradient / metric
+    return np.asarray(-eta * step / math.sqrt(float(np.sum(gradient * step))))

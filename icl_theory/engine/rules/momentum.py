@@ -1,0 +1,128 @@
+"""Heavy ball and Nesterov: gradient descent with a velocity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from icl_theory._validate import Array, below_one, number
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules.rule import Rule
+
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Velocity(Rule):
+    r"""What `HeavyBall` and `Nesterov` share; the memory is the velocity v, of the shape of the parameters.
+
+    Parameters
+    ----------
+    momentum : float
+        β, from 0 to below 1.
+    weight_decay : float
+        λ of the penalty :math:`\tfrac\lambda2|\theta|^2`, whose gradient joins that of the loss.
+    """
+
+    momentum: float = MOMENTUM
+    weight_decay: float = 0.0
+
+    may_stagnate = True
+
+    def __post_init__(self) -> None:
+        below_one("momentum", self.momentum)
+        number("weight_decay", self.weight_decay, zero=True)
+
+    def init(self, risk: Risk, params: Array) -> Array:
+        """Return the velocity at step 0, which is zero."""
+        return np.zeros_like(params)
+
+    def downhill(self, risk: Risk, params: Array, gradient: Array) -> Array:
+        r"""Return :math:`d = M^{-1}g + \lambda\theta`."""
+        downhill = np.asarray(gradient / risk.metric)
+        if self.weight_decay:
+            downhill = downhill + self.weight_decay * params
+        return downhill
+
+
+@dataclass(frozen=True)
+class HeavyBall(Velocity):
+    r"""Heavy ball: :math:`v \leftarrow \beta v + M^{-1}g + \lambda\theta,\ \Delta = -\eta v`.
+
+    It is ``torch.optim.SGD(momentum=β, weight_decay=λ)``, except that β is 0.9 unless given: PyTorch's default of 0
+    is gradient descent.
+
+    Parameters
+    ----------
+    momentum : float
+        β, from 0 to below 1.
+    weight_decay : float
+        λ.
+
+    References
+    ----------
+    B. T. Polyak, "Some methods of speeding up the convergence of iteration methods", 1964. docs/theory/rules.md.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> from icl_theory.engine import HeavyBall
+    >>> risk = icl.ExchangeableRisk(20, gamma=2.0, N=50)
+    >>> plain = icl.descend(risk, 1.0, above=1e-3).steps
+    >>> plain, icl.descend(risk, 1.0, above=1e-3, rule=HeavyBall(0.9)).steps
+    (6010, 543)
+    """
+
+    name = "heavy-ball"
+    skippable = True
+
+    def step(
+        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        """Return the change of the parameters, and the velocity."""
+        velocity = self.momentum * memory + self.downhill(risk, params, gradient)
+        return -eta * velocity, velocity
+
+    def memory_scale(self, eta: float) -> float:
+        """Return by how much a velocity moves the parameters until it has died out."""
+        return eta / (1.0 - self.momentum)
+
+    def jacobian(self, rates: Array, eta: float) -> Array:
+        """Return the derivative of the change of parameter and velocity, (..., 2, 2)."""
+        slope = np.asarray(rates) + eta * self.weight_decay
+        one = np.ones_like(slope)
+        rows = [[-slope, -eta * self.momentum * one], [slope / eta, (self.momentum - 1.0) * one]]
+        return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+@dataclass(frozen=True)
+class Nesterov(Velocity):
+    r"""Nesterov's momentum: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta(d + \beta v)`.
+
+    With :math:`d = M^{-1}g + \lambda\theta` it is ``torch.optim.SGD(nesterov=True, momentum=β,
+    weight_decay=λ)``. The parameters are those at which the gradient is taken, one step of the velocity ahead
+    of the iterates in the usual way to write the method.
+
+    Parameters
+    ----------
+    momentum : float
+        β, from 0 to below 1.
+    weight_decay : float
+        λ.
+
+    References
+    ----------
+    Y. Nesterov, "A method of solving a convex programming problem with convergence rate O(1/k²)", 1983.
+    docs/theory/rules.md.
+    """
+
+    name = "nesterov"
+
+    def step(
+        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        """Return the change of the parameters, and the velocity."""
+        downhill = self.downhill(risk, params, gradient)
+        velocity = self.momentum * memory + downhill
+        return -eta * (downhill + self.momentum * velocity), velocity

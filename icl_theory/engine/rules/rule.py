@@ -1,0 +1,121 @@
+"""What an update rule is: how a gradient, and what the rule remembers, become a step."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from icl_theory._validate import Array
+from icl_theory.engine.risk import Risk
+
+NO_MEMORY = np.zeros(0)  # of a rule without one
+NO_MEMORY.flags.writeable = False
+
+
+@runtime_checkable
+class Rule(Protocol):
+    r"""An update rule: inherit from it and define ``name`` and ``step``, and ``init`` if the rule has a memory.
+
+    The state of a run is its parameters :math:`\theta_t`, the memory :math:`m_t` of the rule and the step t. One
+    step is :math:`(\Delta, m_{t+1}) = \mathrm{step}(\theta_t, g_t, m_t, t)` and
+    :math:`\theta_{t+1} = \theta_t + \Delta`. The engine calls ``step`` once for each step. It saves the memory with
+    the parameters, so that a run goes on from any saved step as if it had never stopped. So a rule keeps nothing
+    in itself, and changes none of its arguments.
+
+    Attributes
+    ----------
+    name : str
+        The name that runs and the command line show.
+    skippable : bool
+        Whether runs may skip steps. It needs a step that does not depend on t, and a memory that forgets. False
+        unless a rule says otherwise: then "auto" takes every step.
+    may_stagnate : bool
+        Whether a run that gets no further may be stopped as stagnated. It may not if later steps can be larger
+        than the present ones, as in training by stages or during a warm-up. False unless a rule says otherwise.
+    reducible : bool
+        Whether the rule commutes with reductions of the parameters (`Risk.metric`): training the few numbers of a
+        reduced risk is then training the matrices that it stands for. Rules that treat each entry by its own size,
+        such as Adam, do not commute. True unless a rule says otherwise.
+    horizon : int or None
+        The step at which runs by this rule end at the latest, because the learning rate is zero from there on; None
+        unless a rule says otherwise.
+
+    Examples
+    --------
+    Momentum in seven lines, with a learning rate that is the same at all steps:
+
+    >>> import numpy as np, icl_theory as icl
+    >>> from icl_theory.engine import Rule
+    >>> class Momentum(Rule):
+    ...     name = "my-momentum"
+    ...     def init(self, risk, params):
+    ...         return np.zeros_like(params)
+    ...     def step(self, risk, params, gradient, eta, memory, t):
+    ...         velocity = 0.5 * memory + gradient / risk.metric
+    ...         return -eta * velocity, velocity
+    >>> class Bowl(icl.Risk):
+    ...     initial = np.ones(2)
+    ...     def evaluate(self, params, step=0):
+    ...         return 0.5 * float(params @ params), params
+    >>> run = icl.descend(Bowl(), 0.5, steps=100, rule=Momentum())
+    >>> shorter = icl.descend(Bowl(), 0.5, steps=90, rule=Momentum())
+    >>> run.at(3).params, bool((run.at(90).params == shorter.params).all())
+    (array([-0.25, -0.25]), True)
+    """
+
+    name: str
+    skippable: ClassVar[bool] = False
+    may_stagnate: ClassVar[bool] = False
+    reducible: ClassVar[bool] = True
+    horizon: ClassVar[int | None] = None
+
+    def init(self, risk: Risk, params: Array) -> Array:
+        """Return the memory at step 0, one array of any shape; empty for a rule without memory."""
+        return NO_MEMORY
+
+    def step(
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
+    ) -> tuple[Array, Array]:
+        r"""Return the change of the parameters in step t and the memory after it, both as new arrays.
+
+        Parameters
+        ----------
+        risk : Risk
+            What is trained. Its `metric` M and its `blocks` belong to a step.
+        params, gradient : ndarray
+            :math:`\theta_t` and :math:`g_t = \nabla\mathcal L(\theta_t)`, of one shape.
+        eta : float
+            Learning rate.
+        memory : ndarray
+            What `init`, or the step before, has returned.
+        t : int
+            Number of the step; the first one is 0.
+        """
+        ...
+
+    def memory_scale(self, eta: float) -> float:
+        """Return what brings the memory to the size of changes of the parameters that it causes."""
+        return 1.0
+
+    def jacobian(self, rates: Array, eta: float) -> Array | None:
+        r"""Return the derivative of a step along an eigenvector of the Hessian, (..., k, k), or None.
+
+        ``rates`` are η times the eigenvalues of :math:`M^{-1/2}HM^{-1/2}`. The derivative is that of the change of
+        parameter and memory, k = 2, or of the parameter alone, k = 1, for a rule without a memory. With it skipping
+        passes over modes that are at rest.
+        """
+        return None
+
+
+def is_rule(value: object) -> bool:
+    """Whether an object is a rule, and not the class of one."""
+    if isinstance(value, str | type):
+        return False
+    return Rule in type(value).__mro__ or isinstance(value, Rule)  # the second alone takes long

@@ -1,0 +1,301 @@
+"""Learning rates that change from step to step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from icl_theory._validate import Array, integer, number, refuse
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules.wrappers import Wrapper
+
+DECAY_FACTOR = 0.1  # of PyTorch's StepLR and MultiStepLR
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """The factor on the learning rate in each step: inherit from it and define ``name`` and ``factor``.
+
+    Any function of the step number will do as well.
+
+    Attributes
+    ----------
+    name : str
+        The name that runs show.
+    horizon : int or None
+        The step from which on the rate is zero, if there is one: runs end there.
+    """
+
+    name: str
+    horizon: ClassVar[int | None] = None
+
+    def factor(self, t: int) -> float:
+        """Return the factor in step t, a positive number; the first step is 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The factor 1 at every step."""
+
+    name = "constant"
+
+    def factor(self, t: int) -> float:
+        """Return 1."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    r"""Half a cosine from 1 to ``final`` at step T, where it stays: :math:`f + \tfrac12(1 - f)(1 + \cos(\pi t/T))`.
+
+    It is ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)`` up to step T; beyond it PyTorch's
+    rises again.
+
+    Parameters
+    ----------
+    steps : int
+        T.
+    final : float
+        f, from 0 to below 1. With 0 a run ends at step T, because the rate is zero from there on.
+    """
+
+    steps: int
+    final: float = 0.0
+
+    name = "cosine"
+
+    def __post_init__(self) -> None:
+        integer("decay_steps", self.steps, minimum=1)
+        number("final", self.final, zero=True, maximum=1.0)
+
+    @property
+    def horizon(self) -> int | None:  # type: ignore[override]
+        """T if the rate is zero there."""
+        return self.steps if self.final == 0.0 else None
+
+    def factor(self, t: int) -> float:
+        """Return the factor in step t."""
+        falling = 0.5 * (1.0 + math.cos(math.pi * min(t, self.steps) / self.steps))
+        return self.final + (1.0 - self.final) * falling
+
+
+@dataclass(frozen=True)
+class StepDecay(Schedule):
+    r"""A factor for each ``steps`` steps: :math:`f^{\lfloor t/s \rfloor}`, ``torch.optim.lr_scheduler.StepLR``.
+
+    Parameters
+    ----------
+    steps : int
+        s.
+    decay : float
+        f.
+    """
+
+    steps: int
+    decay: float = DECAY_FACTOR
+
+    name = "step"
+
+    def __post_init__(self) -> None:
+        integer("decay_steps", self.steps, minimum=1)
+        number("decay_factor", self.decay)
+
+    def factor(self, t: int) -> float:
+        """Return the factor in step t."""
+        return float(self.decay ** (t // self.steps))
+
+
+@dataclass(frozen=True)
+class Piecewise(Schedule):
+    """A factor from each of some steps on, ``torch.optim.lr_scheduler.MultiStepLR``.
+
+    Parameters
+    ----------
+    milestones : sequence of int
+        The steps, increasing.
+    decay : float
+        The factor.
+    """
+
+    milestones: tuple[int, ...]
+    decay: float = DECAY_FACTOR
+
+    name = "piecewise"
+
+    def __post_init__(self) -> None:
+        steps = [integer("milestones", step, minimum=1) for step in self.milestones]
+        if not steps or any(later <= earlier for earlier, later in pairwise(steps)):
+            raise refuse("milestones", self.milestones, "one or more increasing steps")
+        object.__setattr__(self, "milestones", tuple(steps))
+        number("decay_factor", self.decay)
+
+    def factor(self, t: int) -> float:
+        """Return the factor in step t."""
+        passed = int(np.searchsorted(self.milestones, t, side="right"))
+        return float(self.decay**passed)
+
+
+@dataclass(frozen=True)
+class InverseSqrt(Schedule):
+    r"""The factor :math:`1/\sqrt{1 + t/s}`.
+
+    Parameters
+    ----------
+    steps : int
+        s; 1 makes it :math:`1/\sqrt{t + 1}`.
+    """
+
+    steps: int = 1
+
+    name = "inverse-sqrt"
+
+    def __post_init__(self) -> None:
+        integer("decay_steps", self.steps, minimum=1)
+
+    def factor(self, t: int) -> float:
+        """Return the factor in step t."""
+        return 1.0 / math.sqrt(1.0 + t / self.steps)
+
+
+@dataclass(frozen=True)
+class WarmUp(Schedule):
+    r"""The factor :math:`(t + 1)/w` in the first w steps, and then another schedule from its start.
+
+    It is ``torch.optim.lr_scheduler.SequentialLR`` of ``LinearLR(start_factor=1/w, total_iters=w-1)`` and the
+    other schedule; PyTorch's LinearLR starts at one third unless told otherwise.
+
+    Parameters
+    ----------
+    steps : int
+        w.
+    after : Schedule
+        What follows.
+    """
+
+    steps: int
+    after: Schedule = Constant()
+
+    def __post_init__(self) -> None:
+        integer("warmup", self.steps, minimum=1)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of what follows, and the length of the warm-up."""
+        return f"{self.after.name} after a warm-up of {self.steps:,} steps"
+
+    @property
+    def horizon(self) -> int | None:  # type: ignore[override]
+        """That of what follows, after the warm-up."""
+        return None if self.after.horizon is None else self.steps + self.after.horizon
+
+    def factor(self, t: int) -> float:
+        """Return the factor in step t."""
+        if t < self.steps:
+            return (t + 1) / self.steps
+        return self.after.factor(t - self.steps)
+
+
+@dataclass(frozen=True)
+class Function(Schedule):
+    """A function of the step number as a schedule.
+
+    Parameters
+    ----------
+    function : callable
+        Takes a step and returns a factor.
+    """
+
+    function: Callable[[int], Any]
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the function."""
+        name = str(getattr(self.function, "__name__", "<unnamed>"))
+        return "a schedule of your own" if name.startswith("<") else f"schedule {name}"
+
+    def factor(self, t: int) -> float:
+        """Return the factor in step t."""
+        return self.function(t)
+
+
+@dataclass(frozen=True)
+class Scheduled(Wrapper):
+    r"""A rule whose learning rate is :math:`\eta` times the factor of a schedule.
+
+    Every step is taken, because steps differ, and stagnation is not judged, because the rate may rise again.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule.
+    schedule : Schedule or callable
+        The factors.
+
+    Examples
+    --------
+    A rate that falls like 1/t:
+
+    >>> import numpy as np, icl_theory as icl
+    >>> from icl_theory.engine import GradientDescent, Scheduled
+    >>> class Bowl(icl.Risk):
+    ...     initial = np.ones(1)
+    ...     def evaluate(self, params, step=0):
+    ...         return 0.5 * float(params @ params), params
+    >>> rule = Scheduled(GradientDescent(), lambda t: 1 / (t + 1))
+    >>> icl.descend(Bowl(), 0.5, steps=3, rule=rule).params
+    array([0.3125])
+    """
+
+    schedule: Schedule | Callable[[int], Any]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.schedule, Schedule):
+            if not callable(self.schedule):
+                raise refuse("schedule", self.schedule, "a Schedule, or a function of the step number")
+            object.__setattr__(self, "schedule", Function(self.schedule))
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The wrapped rule's, and the schedule's."""
+        return f"{self.rule.name}, {self._schedule.name}"
+
+    @property
+    def may_stagnate(self) -> bool:  # type: ignore[override]
+        """No: the rate may rise again."""
+        return False
+
+    @property
+    def horizon(self) -> int | None:  # type: ignore[override]
+        """The step from which on the rate is zero, if there is one."""
+        return self._schedule.horizon
+
+    @property
+    def _schedule(self) -> Schedule:
+        assert isinstance(self.schedule, Schedule)
+        return self.schedule
+
+    def step(
+        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        """Return the change of the parameters, and the memory of the wrapped rule."""
+        return self.rule.step(risk, params, gradient, eta * self.factor(t), memory, t)
+
+    def factor(self, t: int) -> float:
+        """Return the factor of the schedule in step t.
+
+        Raises
+        ------
+        ValueError
+            It is not a positive number.
+        """
+        factor = self._schedule.factor(t)
+        if np.ndim(factor) != 0:
+            raise refuse("schedule", factor, f"one number at step {t}")
+        return number(f"schedule at step {t}", factor)

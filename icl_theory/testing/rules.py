@@ -1,0 +1,170 @@
+"""Whether an update rule keeps its promises to the engine: a step depends on its arguments alone."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array, integer, number, refuse
+from icl_theory.engine.descent import descend
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.rules import Rule, is_rule, refuse_reduced
+from icl_theory.testing.common import attempt, copied, expect, expect_near, expect_same
+
+SUM = 1e-12  # relative difference that compensated sums make in a short run
+
+
+class QuarticBowl(Risk):
+    r"""The risk :math:`\sum_i a_i(\tfrac12 x_i^2 + \tfrac14 x_i^4)`, on which rules are tried.
+
+    Its gradients change along the run, and differ from entry to entry.
+    """
+
+    widths = np.array([[0.2, 0.5], [1.0, 0.05]])
+
+    @property
+    def initial(self) -> Array:
+        """Numbers of both signs, (2, 2)."""
+        return np.array([[1.0, -0.7], [0.3, 1.5]])
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and gradient."""
+        loss = float(np.sum(self.widths * (0.5 * params**2 + 0.25 * params**4)))
+        return loss, self.widths * (params + params**3)
+
+
+class RuleState(NamedTuple):
+    """Arguments of a step, and what it returned: the change of the parameters, and the memory after it."""
+
+    params: Array
+    gradient: Array
+    memory: Array
+    t: int
+    change: Array
+    memory_after: Array
+
+
+def check_rule(rule: Rule, *, risk: Risk | None = None, eta: float = 0.1, steps: int = 60, seed: int = 0) -> None:
+    """Check that an update rule does everything that the engine relies on.
+
+    Memory and changes are float64 arrays of the right shapes, and finite. A step changes none of its arguments, and
+    has the same bits whenever it is asked for again, in any order, also of a copy by pickle: a rule that remembers
+    something in itself, instead of in the memory that it returns, fails here. A rule that says that runs may skip
+    steps has steps that do not depend on their number. Training by the engine is the loop over ``step``, at every
+    step, and `Trajectory.at` has the same bits as the run that was not interrupted.
+
+    Parameters
+    ----------
+    rule : Rule
+        The rule.
+    risk : Risk, optional
+        What it trains; a bowl of four numbers unless given.
+    eta : float
+        Learning rate; small enough that the run stays finite.
+    steps : int
+        Length of the run, at least 10.
+    seed : int
+        Seed of the order in which steps are asked for again.
+
+    Raises
+    ------
+    AssertionError
+        Something is wrong; the message says what was expected and what was found.
+    ValueError
+        An argument is out of range, or the object is not a Rule.
+
+    Examples
+    --------
+    >>> import numpy as np, icl_theory as icl
+    >>> from icl_theory.engine import HeavyBall, Rule
+    >>> from icl_theory.testing import check_rule
+    >>> check_rule(HeavyBall(0.8))
+    >>> class Forgetful(Rule):
+    ...     name, velocity = "forgetful", 0.0
+    ...     def step(self, risk, params, gradient, eta, memory, t):
+    ...         self.velocity = 0.9 * self.velocity + gradient
+    ...         return -eta * self.velocity, memory
+    >>> check_rule(Forgetful())  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    AssertionError: change in step ..., asked for again, entry ...: expected the same bits, ...
+    """
+    if not is_rule(rule):
+        raise refuse("rule", rule, "a Rule (inherit from icl_theory.engine.Rule; define name and step)")
+    eta = number("eta", eta)
+    steps = integer("steps", steps, minimum=10)
+    rng = np.random.default_rng(integer("seed", seed, minimum=0))
+    risk = QuarticBowl() if risk is None else risk
+    refuse_reduced(risk, rule)
+    expect(isinstance(rule.name, str) and rule.name, "name", "a text", rule.name)
+    horizon = steps if rule.horizon is None else min(steps, rule.horizon)
+    states = _loop(rule, risk, eta, horizon)
+    _asked_again(rule, risk, eta, [states[i] for i in rng.permutation(len(states))])
+    _asked_again(copied(rule), risk, eta, states)
+    if rule.skippable:
+        _independent_of_time(rule, risk, eta, states)
+    _as_trained(rule, risk, eta, states)
+
+
+def _loop(rule: Rule, risk: Risk, eta: float, steps: int) -> list[RuleState]:
+    """Train by a plain loop, and return the arguments and results of each step."""
+    params = np.array(risk.initial, dtype=float)
+    memory: Any = attempt("init", rule.init, risk, params)
+    expect(isinstance(memory, np.ndarray) and memory.dtype == float, "init", "an array of float64", memory)
+    states: list[RuleState] = []
+    for t in range(steps):
+        gradient = np.asarray(risk.evaluate(params, t)[1], dtype=float)
+        change, after = _step(rule, risk, eta, params, gradient, memory, t)
+        states.append(RuleState(params, gradient, memory, t, change, after))
+        params, memory = params + change, after
+    return states
+
+
+def _step(
+    rule: Rule, risk: Risk, eta: float, params: Array, gradient: Array, memory: Array, t: int
+) -> tuple[Array, Array]:
+    """Return what a step returns, after a look at it and at its arguments."""
+    arguments = {"params": params, "gradient": gradient, "memory": memory}
+    before = {name: value.copy() for name, value in arguments.items()}
+    returned: Any = attempt(f"step {t}", rule.step, risk, params, gradient, eta, memory, t)
+    expect(isinstance(returned, tuple) and len(returned) == 2, f"step {t}", "a change and a memory", returned)
+    for name, value in before.items():
+        expect_same(value, arguments[name], f"argument {name} after step {t}")
+    change, after = (np.asarray(part) for part in returned)
+    for name, value, like in (("change", change, params), ("memory", after, memory)):
+        expect(value.shape == like.shape, f"{name} in step {t}", f"an array of shape {like.shape}", value.shape)
+        expect(value.dtype == float, f"{name} in step {t}", "float64", value.dtype)
+        expect(np.isfinite(value).all(), f"{name} in step {t}", "finite numbers", value)
+    return change, after
+
+
+def _asked_again(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
+    """Ask for steps in another order: each has the bits that it had."""
+    for state in states:
+        change, after = _step(rule, risk, eta, state.params, state.gradient, state.memory, state.t)
+        expect_same(state.change, change, f"change in step {state.t}, asked for again")
+        expect_same(state.memory_after, after, f"memory after step {state.t}, asked for again")
+
+
+def _independent_of_time(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
+    """Ask for the same steps under other numbers."""
+    for state in states[:3]:
+        for t in (0, 7, 10**6):
+            change, after = rule.step(risk, state.params, state.gradient, eta, state.memory, t)
+            what = f"of a skippable rule in step {state.t}, asked for as step {t}"
+            expect_same(state.change, change, f"change {what}")
+            expect_same(state.memory_after, after, f"memory {what}")
+
+
+def _as_trained(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
+    """Compare the engine's run with the loop, and with itself where it is taken up again."""
+    last = len(states)
+    run: Any = attempt("training", descend, risk, eta, steps=last, rule=rule, give_up=False)
+    for state in states:
+        trained = attempt(f"state at step {state.t}", run.at, state.t).params
+        scale = SUM * (1.0 + np.abs(state.params))
+        expect_near(state.params, trained, scale, f"parameters at step {state.t}", "those of a loop over step")
+    for t in range(1, last + 1):
+        shorter = descend(risk, eta, steps=t, rule=rule, give_up=False)
+        expect_same(shorter.params, run.at(t).params, f"parameters at step {t}, taken up from a saved step")
