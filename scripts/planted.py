@@ -1092,7 +1092,7 @@ DEBIASED = (
           "engine/tokens/cross.py", "own[rows] * _contracted(s1[rows], weights(k), t1[rows]),",
           "0.0 * own[rows] * _contracted(s1[rows], weights(k), t1[rows]),"),
     Fault("pair-lengths-of-queries", "lengths of queries as in one dimension more", "engine/tokens/gaussian.py",
-          "roots_genlaguerre(radii, 0.5 * d - 1.0)", "roots_genlaguerre(radii, 0.5 * d - 0.5)"),
+          "log_weight = d * log_r", "log_weight = (d + 1) * log_r"),
 )  # fmt: skip
 
 SHELF = (
