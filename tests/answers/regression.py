@@ -362,7 +362,10 @@ def gaussian_risk() -> Asked:
         )
     yield (
         "one token",
-        Call(lambda: [(r := FiniteGaussianRisk(QuadraticLaw(2, 0.5, 1.0), 1, tolerance=1e-6)).best, r.floor()], rtol=1e-6),
+        Call(
+            lambda: [(r := FiniteGaussianRisk(QuadraticLaw(2, 0.5, 1.0), 1, tolerance=1e-6)).best, r.floor()],
+            rtol=1e-6,
+        ),
     )
     yield (
         "negative c",
