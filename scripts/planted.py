@@ -1083,7 +1083,7 @@ DEBIASED = (
     Fault("pair-signs-alike", "the best two heads are looked for with ω of one sign", "engine/tokens/heads.py",
           "signs = np.array([1.0, -1.0])[", "signs = np.array([1.0, 1.0])["),
     Fault("pair-search-too-narrow", "the best ω of a head is looked for below 0.37", "engine/tokens/heads.py",
-          "bounds=(-5.0, 0.7)", "bounds=(-5.0, -1.0)"),
+          "and high < math.log(2.0)", "and high < -1.0"),
     Fault("pair-gradient-without-mean", "gradient in the output weights lacks a term where they do not sum to one",
           "engine/tokens/heads.py", "p * (pull[:-1] + pull[-1])", "p * pull[:-1]"),
     Fault("pair-moments-with-one-mean", "second moments of heads from products of errors with one mean of two",
