@@ -130,7 +130,7 @@ class Recall(Family):
     @classmethod
     def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parameters of a sweep with those of its task, so that its coordinates are the task's."""
-        task = given.get("task")
+        task = instance("given", given, Mapping, "parameters by name").get("task")  # type: ignore[type-abstract]
         if not isinstance(task, RecallTask):
             return given
         for name in (part for part in PARTS if part in given):
@@ -193,7 +193,7 @@ class Recall(Family):
 
     def population_excess(self, run: Trajectory) -> float:
         """Return the population loss above the Bayes risk at the end of a run."""
-        return self.population().excess(run.params)
+        return self.population().excess(instance("run", run, Trajectory, "a Trajectory").params)
 
     def describe(self, run: Trajectory) -> None:
         """Add the Bayes risk, and what the theory predicts for the end of the run."""
