@@ -728,7 +728,7 @@ def test_a_tie_as_wide_as_the_error_of_the_risk_is_told() -> None:
     """A risk that knows its loss to a relative 1e-6 alone, in two coordinates."""
 
     class Rough(Power):
-        def error(self, params: Any) -> float:
+        def loss_error(self, params: Any) -> float:
             return 1e-6 * self.loss(params)
 
     loss = float(Fraction(9, 10) ** 6 / 2)

@@ -339,9 +339,9 @@ class Pullback(Risk):
         """Excess of the inner risk."""
         return self.risk.excess(self.map.inward(self._checked(params)))
 
-    def error(self, params: ArrayLike) -> float:
+    def loss_error(self, params: ArrayLike) -> float:
         """Error of the loss of the inner risk."""
-        return self.risk.error(self.map.inward(self._checked(params)))
+        return self.risk.loss_error(self.map.inward(self._checked(params)))
 
     def gain(self, params: Array) -> float:
         """Stretch of the map times the gain of the inner risk."""

@@ -123,7 +123,7 @@ class Risk(Protocol):
         """Loss above the floor, or above a lower bound; a risk that can keep its digits where it is small does."""
         return self.loss(params) - self.floor()
 
-    def error(self, params: ArrayLike) -> float:
+    def loss_error(self, params: ArrayLike) -> float:
         """Estimate of the error of the loss, from above: rounding, in proportion to the loss.
 
         Override it if the loss is a difference of larger numbers, or an integral.

@@ -151,7 +151,7 @@ class Followed(Solution):
         assert here is not None
         if self.flow or risk.stochastic or not np.isfinite(here.params).all():
             return None
-        rounding = risk.error(here.params) + RUN_ROUNDING * abs(here.loss)
+        rounding = risk.loss_error(here.params) + RUN_ROUNDING * abs(here.loss)
         if before is None or before[0] != here.step - 1:  # the first step, or one after steps that were skipped
             return 1.0 if epsilon - here.loss <= rounding else None
         decrease = before[1] - here.loss

@@ -353,6 +353,10 @@ class FiniteGaussianRisk(Risk):
         within = sum(weight * risk.error(c * X) for weight, X, risk in queries)
         return float(2.0 * abs(loss - finer) + within)
 
+    def loss_error(self, params: ArrayLike) -> float:
+        """Return `error`."""
+        return self.error(params)
+
     def _queries(self, largest: float) -> Queries:
         """Weights of the lengths r, derivatives r X of the scores, and risks, for c up to the largest."""
         return self._refined(largest)[1]
