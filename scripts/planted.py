@@ -1121,8 +1121,8 @@ SHELF = (
         "mixture-excess",
         "mixtures: excess twice as large, so that runs with a target above the floor go on too long",
         "linear_attention/mixture.py",
-        "return 0.5 * float(np.sum((self._squares[0]",
-        "return float(np.sum((self._squares[0]",
+        "excess = 0.5 * float(np.sum((self._squares[0]",
+        "excess = float(np.sum((self._squares[0]",
     ),
     Fault(
         "tokens-changed-once",

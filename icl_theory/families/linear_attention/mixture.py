@@ -82,10 +82,10 @@ class MixtureRisk(BestKnown):
         """Loss above the floor, as a sum of squares."""
         off = self._checked(params) - self.best
         with np.errstate(over="ignore", invalid="ignore"):
-            found = 0.5 * float(np.sum((self._squares[0] @ off.ravel()) ** 2))
-        if np.isnan(found):
+            excess = 0.5 * float(np.sum((self._squares[0] @ off.ravel()) ** 2))
+        if np.isnan(excess):
             raise refuse("params", params, "less extreme: the excess is beyond the range of float64")
-        return found
+        return excess
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""

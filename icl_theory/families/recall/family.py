@@ -193,7 +193,8 @@ class Recall(Family):
 
     def population_excess(self, run: Trajectory) -> float:
         """Return the population loss above the Bayes risk at the end of a run."""
-        return self.population().excess(instance("run", run, Trajectory, "a Trajectory").params)
+        instance("run", run, Trajectory, "a Trajectory")
+        return self.population().excess(run.params)
 
     def describe(self, run: Trajectory) -> None:
         """Add the Bayes risk, and what the theory predicts for the end of the run."""
