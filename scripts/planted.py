@@ -377,8 +377,8 @@ MISSED = (
     Fault("crossover-column", "column L* without its division by Δ", "regression/batches/infinite_prompts.py",
           'value / P["delta"] for name', 'value for name'),
     Fault("la-excess", "recorded excess over the floor 1 % too large, merged", _M,
-          "return max(self.law.excess_of(self.law.off(np.asarray(params)))",
-          "return max(1.01 * self.law.excess_of(self.law.off(np.asarray(params)))"),
+          "return max(self.law._excess_of(self.law._off(params))",
+          "return max(1.01 * self.law._excess_of(self.law._off(params))"),
     Fault("recall-floor", "floor without the values of u taken at λ = ∞", _R,
           "(self.v is not None) if self.scaled else (self.kappa == 0)",
           "(self.v is not None) if self.scaled else False"),
@@ -1083,7 +1083,7 @@ DEBIASED = (
     Fault("pair-signs-alike", "the best two heads are looked for with ω of one sign", "engine/tokens/heads.py",
           "signs = np.array([1.0, -1.0])[", "signs = np.array([1.0, 1.0])["),
     Fault("pair-search-too-narrow", "the best ω of a head is looked for below 0.37", "engine/tokens/heads.py",
-          "bounds=(-5.0, 0.7)", "bounds=(-5.0, -1.0)"),
+          "and high < math.log(2.0)", "and high < -1.0"),
     Fault("pair-gradient-without-mean", "gradient in the output weights lacks a term where they do not sum to one",
           "engine/tokens/heads.py", "p * (pull[:-1] + pull[-1])", "p * pull[:-1]"),
     Fault("pair-moments-with-one-mean", "second moments of heads from products of errors with one mean of two",
@@ -1092,7 +1092,7 @@ DEBIASED = (
           "engine/tokens/cross.py", "own[rows] * _contracted(s1[rows], weights(k), t1[rows]),",
           "0.0 * own[rows] * _contracted(s1[rows], weights(k), t1[rows]),"),
     Fault("pair-lengths-of-queries", "lengths of queries as in one dimension more", "engine/tokens/gaussian.py",
-          "roots_genlaguerre(radii, 0.5 * d - 1.0)", "roots_genlaguerre(radii, 0.5 * d - 0.5)"),
+          "log_weight = d * log_r", "log_weight = (d + 1) * log_r"),
 )  # fmt: skip
 
 SHELF = (
@@ -1121,8 +1121,8 @@ SHELF = (
         "mixture-excess",
         "mixtures: excess twice as large, so that runs with a target above the floor go on too long",
         "linear_attention/mixture.py",
-        "return 0.5 * float(np.sum((self._squares[0]",
-        "return float(np.sum((self._squares[0]",
+        "excess = 0.5 * float(np.sum((self._squares[0]",
+        "excess = float(np.sum((self._squares[0]",
     ),
     Fault(
         "tokens-changed-once",

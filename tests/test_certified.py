@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -257,6 +258,44 @@ def test_counts_are_those_of_single_steps_with_40_digits() -> None:
             found = closed.steps_to(K, arb(c), closed.shares(here.mid())[1])
             assert 500 in found
             assert closed.steps_to(K, arb(c), closed.shares(here + arb(2) ** -90)[1]) == range(501, 502)
+
+
+def test_few_bits_end_soon_with_an_interval_or_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Balls that grew as fast as they moved took up to a million steps, or did not end."""
+    calls = 0
+    own = closed.shares
+
+    def counted(u: arb) -> tuple[arb, arb]:
+        nonlocal calls
+        calls += 1
+        return own(u)
+
+    monkeypatch.setattr(closed, "shares", counted)
+    problems = [
+        (31, 33.037, 2.3141e-4),
+        (2, 0.50133, 1.16684e-3),
+        (5993, 1.13155e-3, 1.47896e-3),
+        (7, 0.04227, 2.66e-4),
+    ]
+    rng = RNG(11)
+    drawn = (
+        np.exp(rng.uniform(0.7, 7.0, 6)).astype(int),
+        10.0 ** rng.uniform(-3, 2, 6),
+        10.0 ** rng.uniform(-4, -0.5, 6),
+    )
+    problems += zip(*(values.tolist() for values in drawn), strict=True)
+    answered = 0
+    for K, c, s in problems:
+        with ctx.workprec(128):
+            right = closed.steps_to(K, arb(c), arb(s))
+        for bits in (24, 32, 40):
+            calls = 0
+            with contextlib.suppress(ArithmeticError), ctx.workprec(bits):
+                found = closed.steps_to(K, arb(c), arb(s))
+                answered += 1
+                assert found[0] <= right[0] <= right[-1] <= found[-1]
+            assert calls < 30_000
+    assert answered > 10
 
 
 def test_the_residual_of_the_abel_function_has_a_zero_of_order_seven_and_its_bound() -> None:

@@ -4,8 +4,10 @@ import itertools
 import math
 import tracemalloc
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 from scipy.sparse import csc_array
@@ -665,3 +667,79 @@ def test_a_long_run_in_single_steps_goes_on_for_a_while() -> None:
     run = icl.descend(risk, 1e-3, steps=10_010, method="exact")
     longer = icl.descend(risk, 1e-3, steps=10_030, method="exact")
     np.testing.assert_allclose(run.at(10_030).params, longer.params, rtol=1e-13)
+
+
+def exchangeable_losses(K: int, L: float, eta: float, steps: int) -> list[mpmath.mpf]:
+    """Losses of the exchangeable class by its map of one number, with 113 bits."""
+    with mpmath.workprec(113):
+        gamma = mpmath.mpf(L) ** 2 / 2
+        scale = gamma * K / mpmath.mpf(K - 1)
+        u, losses = mpmath.mpf(0), []
+        for _ in range(steps + 1):
+            w = (K - 1) * mpmath.exp(-u)
+            attention, missed = 1 / (1 + w), w / (1 + w)
+            losses.append(scale * missed**2 / 2)
+            u += mpmath.mpf(eta) * scale / (K - 1) * attention * missed**2
+    return losses
+
+
+@pytest.mark.parametrize("method", ["exact", "auto", "fast"])
+def test_ties_are_within_the_error_of_single_steps_and_other_counts_are_right(method: str) -> None:
+    """Targets at the losses of the first ten and some later steps, a few units of rounding up or down."""
+    for K, L, eta in ((3, 1.3, 2.0), (7, 0.8, 11.0), (40, 2.1, 30.0)):
+        features = icl.Features.simplex(K, 1.0)
+        risk = icl.ExchangeableRisk(K, float(icl.tasks.Exchangeable(L).variogram(features)[0, 1]))
+        losses = exchangeable_losses(K, L, eta, 130)
+        for step in (0, 1, 2, 3, 10, 60, 120):
+            tie = float(losses[step])
+            for units in (-3, 0, 2):
+                epsilon = tie * (1.0 + units * 2.0**-52)
+                run = descend_in_steps(risk, eta, epsilon, method)
+                right = next(n for n, loss in enumerate(losses) if loss <= epsilon)
+                assert run.error is not None
+                assert 1.0 <= run.error < 3.0
+                assert abs(run.steps - right) <= run.error
+            if step:
+                between = float(0.5 * (losses[step - 1] + losses[step]))
+                run = descend_in_steps(risk, eta, between, method)
+                assert run.steps == step
+                assert run.error is None or run.error < 1.0
+
+
+def descend_in_steps(risk: icl.Risk, eta: float, epsilon: float, method: str) -> icl.Trajectory:
+    """Train a risk without its closed form."""
+
+    class Stepped(icl.Risk):
+        initial = risk.initial
+        metric = risk.metric
+
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            return risk.evaluate(params, step)
+
+    return icl.descend(Stepped(), eta, epsilon=epsilon, method=method)
+
+
+@pytest.mark.parametrize("eta", [0.1, 0.37])
+def test_ties_of_a_parabola_are_within_the_error_in_exact_arithmetic(eta: float) -> None:
+    risk, factor = Power(), 1 - Fraction(eta)
+    for step in range(12):
+        exact = factor ** (2 * step) / 2
+        for epsilon in (float(exact), math.nextafter(float(exact), 0.0), float(exact) * (1.0 + 1e-9)):
+            run = icl.descend(risk, eta, epsilon=epsilon)
+            right = next(n for n in range(20) if factor ** (2 * n) / 2 <= Fraction(epsilon))
+            assert abs(run.steps - right) <= (run.error or 0.0)
+            assert (run.error is None) == (abs(Fraction(epsilon) / exact - 1) > Fraction(1, 10**10))
+
+
+def test_a_tie_as_wide_as_the_error_of_the_risk_is_told() -> None:
+    """A risk that knows its loss to a relative 1e-6 alone, in two coordinates."""
+
+    class Rough(Power):
+        def loss_error(self, params: Any) -> float:
+            return 1e-6 * self.loss(params)
+
+    loss = float(Fraction(9, 10) ** 6 / 2)
+    for risk in (Rough(), Pullback(Rough(), Affine(np.array([1.0]), csc_array([[1.0]]), (1,)))):
+        assert icl.descend(risk, 0.1, epsilon=loss * (1.0 + 5e-7)).error == pytest.approx(1.0, abs=1e-3)
+        assert icl.descend(risk, 0.1, epsilon=loss * (1.0 + 5e-6)).error is None
+    assert icl.descend(Power(), 0.1, epsilon=loss * (1.0 + 5e-7)).error is None

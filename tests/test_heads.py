@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 import icl_theory as icl
-from icl_theory.engine.tokens.gaussian import gaussian_queries
+from icl_theory.engine.tokens.gaussian import gaussian_queries, usual_step
+from icl_theory.engine.tokens.heads import GaussianHeadsRisk
 from icl_theory.testing import check_family, check_risk
 
 LINEAR = 0.3266  # linear attention
@@ -40,6 +42,58 @@ def test_the_best_two_heads_are_opposite() -> None:
     assert loss == pytest.approx(problem.risk().floor(), rel=1e-9)
     for omega in itertools.combinations((-0.3, -0.06, 0.09, 0.4), 2):
         assert eliminated(problem, [*omega])[0] > problem.risk().floor()
+
+
+@pytest.mark.parametrize(
+    ("d", "N", "heads"),
+    [(5, 40, 1), pytest.param(2, 12, 1, marks=pytest.mark.slow), pytest.param(5, 40, 2, marks=pytest.mark.slow)],
+)
+def test_the_best_temperature_is_the_least_of_a_search_without_slopes(d: int, N: int, heads: int) -> None:
+    """Over losses with output weights from a least-squares fit of their own."""
+    risk = icl.SoftmaxHeads(d=d, N=N, heads=heads).risk()
+    signs = np.array([1.0, -1.0])[:heads]
+
+    def loss(omega: float) -> float:
+        gradients = [
+            risk.gradient([*output, *(omega * signs)])[:heads] for output in [np.zeros(heads), *np.eye(heads)]
+        ]
+        hessian = np.array([gradient - gradients[0] for gradient in gradients[1:]])
+        output = np.linalg.solve(hessian, -gradients[0])
+        return risk.loss([*output, *(omega * signs)])
+
+    assert risk.best is not None
+    omega, least = risk.best
+    searched = minimize_scalar(loss, bounds=(0.8 * omega, 1.25 * omega), method="bounded", options={"xatol": 1e-4})
+    assert omega == pytest.approx(searched.x, rel=3e-3)
+    assert least == pytest.approx(searched.fun, rel=1e-8)
+
+
+def test_slopes_of_eliminated_losses_are_differences() -> None:
+    risk, omega, h = icl.SoftmaxHeads(d=2, N=5, heads=2).risk(), np.array([0.4, -0.2]), 1e-4
+    _, _, slopes = risk._eliminated(omega)
+    for slope, unit in zip(slopes, h * np.eye(2), strict=True):
+        difference = risk.eliminated(omega + unit)[1] - risk.eliminated(omega - unit)[1]
+        assert slope == pytest.approx(difference / (2.0 * h), rel=1e-6)
+
+
+def test_the_floor_is_searched_for_once_for_all_starts_and_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep over learning rates searched at every point; a dry run took 15 s."""
+    passes = []
+    own = GaussianHeadsRisk._eliminated
+
+    def counted(risk: GaussianHeadsRisk, omega: np.ndarray) -> Any:
+        passes.append(omega)
+        return own(risk, omega)
+
+    monkeypatch.setattr(GaussianHeadsRisk, "_eliminated", counted)
+    problem = icl.SoftmaxHeads(d=1, N=3, noise=0.37)
+    assert passes == []
+    floor = problem.risk().floor()
+    assert 0 < len(passes) <= 12
+    del passes[:]
+    others = [problem.changed(eta=0.3), problem.changed(seed=5), problem.changed(start=0.01)]
+    assert [other.risk().floor() for other in others] == [floor] * 3
+    assert passes == []
 
 
 @pytest.mark.parametrize("output", [[1.0], [1.0, -1.2], [0.5, 0.2, -1.0]])
@@ -73,15 +127,16 @@ def test_samples_of_whole_prompts(d: int, N: int, params: list[float], batches: 
     assert abs(losses.mean() - exact) < 4.0 * losses.std() / np.sqrt(len(losses))
 
 
-@pytest.mark.parametrize(("omega", "off"), [(0.074, 1e-12), (0.2, 1e-12), (0.5, 1e-10), (1.0, 1e-8), (2.0, 5e-8)])
-def test_nodes_are_fine_enough_for_any_temperature(omega: float, off: float) -> None:
-    """Against more lengths and digits: what the average over the lengths leaves grows with ω."""
-    risk = icl.SoftmaxHeads(heads=1).risk()
+@pytest.mark.parametrize(("d", "N"), [(5, 40), (1, 2), (2, 4)])
+@pytest.mark.parametrize("omega", [0.074, 0.5, 2.0])
+def test_nodes_are_fine_enough_for_any_temperature(d: int, N: int, omega: float) -> None:
+    """Against twice as many lengths, and more digits."""
+    risk = icl.SoftmaxHeads(d=d, N=N, heads=1).risk()
     finer = 0.0
-    for weight, r, X, probs in gaussian_queries(5, 40, omega, radii=96, digits=36.0):
-        tokens = icl.TokenRisk(icl.Kind(40, probs, X, 4.0 + 0.1**2), target=r)
+    for weight, r, X, probs in gaussian_queries(d, N, omega, 0.5 * usual_step(d), digits=42.0):
+        tokens = icl.TokenRisk(icl.Kind(N, probs, X, d - 1.0 + 0.1**2), target=r)
         finer += weight * icl.HeadsRisk(tokens, 1).loss([[0.7, *(omega * r * X)]])
-    assert risk.loss([0.7, omega]) == pytest.approx(finer, rel=off)
+    assert risk.loss([0.7, omega]) == pytest.approx(finer, rel=1e-12)
 
 
 def test_temperatures_beyond_what_fits_into_memory_are_refused() -> None:

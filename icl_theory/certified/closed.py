@@ -30,6 +30,7 @@ RADIUS = 0.5  # of the circle, P
 LARGEST = {"a": 0.8, "s": 20.0}  # M in head and tail, which scripts/proofs.py encloses
 DROP = 0.2  # 1/p changes by more than this in a step, see docs/proved.md
 MOST = 10**6  # steps that are taken one by one where the sums leave several integers
+UNDECIDED = 1000  # steps at which balls do not tell whether the goal is reached: more bits are needed
 LAST = 2**60  # steps of linear attention that are looked at
 EXACT = 1024  # bits for products of doubles
 
@@ -151,19 +152,26 @@ def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
     """Enclose the first step at which the attention is 1 - s or more; steps with p above ``small`` are single."""
     u, goal, done, undecided = -arb(K - 1).log(), (1 / s - 1).log(), 0, 0
     head = -(1 / (small / c).min(1 / arb(3)) - 1).log()  # the gap up to which p = c a is small, and a below 1/3
+    # Balls only grow in single steps. Wider than a step at the goal they leave several integers however many more
+    # are taken, and where rounding exceeds the steps they would never reach the goal.
+    widest = 1.0 if small else float((c * (1 - s) * s * s).upper())
     while not u >= goal:
-        if not u.rad() + goal.rad() < 1:
+        if not u.rad() + goal.rad() < widest or undecided > UNDECIDED:
             raise ArithmeticError("the balls have become too wide to tell steps apart")
-        undecided += not u < goal  # these steps are single
+        reached = not u < goal  # perhaps: these steps are single
+        undecided += reached
         (a, left), ahead = shares(u), None
-        if u < head:
+        if u < head and not reached:
             ahead = _ahead(u, c, "a", goal.min(head).mid(), small)
-        elif a > 0.33 and c * left * left < small:
+        elif a > 0.33 and c * left * left < small and not reached:
             ahead = _ahead(u, c, "s", goal.mid(), small)
         u, more = ahead or (u + c * a * left * left, 1)
         done += more
     found = range(done - undecided, done + 1)
-    return steps_to(K, c, s, 0.0) if small and found[0] < done <= MOST else found
+    if small and found[0] < done <= MOST:
+        with contextlib.suppress(ArithmeticError):  # then the interval is the best that these bits give
+            return steps_to(K, c, s, 0.0)
+    return found
 
 
 def _ahead(u: arb, c: arb, form: str, end: arb, small: float) -> tuple[arb, int] | None:

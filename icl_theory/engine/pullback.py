@@ -339,6 +339,10 @@ class Pullback(Risk):
         """Excess of the inner risk."""
         return self.risk.excess(self.map.inward(self._checked(params)))
 
+    def loss_error(self, params: ArrayLike) -> float:
+        """Error of the loss of the inner risk."""
+        return self.risk.loss_error(self.map.inward(self._checked(params)))
+
     def gain(self, params: Array) -> float:
         """Stretch of the map times the gain of the inner risk."""
         return self.map.stretch(params) * self.risk.gain(self.map.inward(params))

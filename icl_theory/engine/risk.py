@@ -19,6 +19,8 @@ from icl_theory._validate import Array, real_array, refuse
 if TYPE_CHECKING:
     from icl_theory.engine.rules import Rule
 
+LOSS_ROUNDING = 64.0 * 2.0**-52  # relative; losses that are sums of terms of one sign lose a few units
+
 ColumnGradients = Callable[[Array, NDArray[np.intp]], Array]
 
 
@@ -32,7 +34,7 @@ class Solution(Protocol):
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, None where it is beyond ``last``, and its estimated error.
 
-        The error is None where every step is taken, and of the times of a flow.
+        The error is None for the times of a flow, and if every step is taken and no loss is epsilon to rounding.
         """
         ...
 
@@ -123,6 +125,13 @@ class Risk(Protocol):
     def excess(self, params: ArrayLike) -> float:
         """Loss above the floor, or above a lower bound; a risk that can keep its digits where it is small does."""
         return self.loss(params) - self.floor()
+
+    def loss_error(self, params: ArrayLike) -> float:
+        """Estimate of the error of the loss, from above: rounding, in proportion to the loss.
+
+        Override it if the loss is a difference of larger numbers, or an integral.
+        """
+        return LOSS_ROUNDING * abs(self.loss(params))
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """Views of the parts of an array like ``initial`` that some update rules normalise one by one."""

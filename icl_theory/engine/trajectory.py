@@ -127,10 +127,10 @@ class Trajectory(Drawn):
     eta, epsilon : float
         Learning rate and target loss.
     error : float or None
-        Estimated absolute error of ``steps`` where they come from a closed form or from skipping. Below 1 it says
-        that they are those of single steps: ``epsilon`` is further from the losses at the last two steps than these
-        may be off. It is 1 or more where ``epsilon`` is the loss of a step to rounding. None where each step was
-        taken, and of flows, whose steps are times.
+        Estimated absolute error of ``steps``. Below 1 it says that they are those of single steps: ``epsilon`` is
+        further from the losses at the last two steps than these may be off. It is 1 or more if ``epsilon`` is the
+        loss of one of these steps to rounding, whatever the method. None if every step was taken and neither loss
+        is so close, and for flows, whose steps are times.
     states_error : float or None
         Estimated absolute error of the scores at the saved steps where steps were skipped.
     phases : Phases or None

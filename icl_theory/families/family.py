@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from numpy.typing import NDArray
 
 from icl_theory._calls import written_problem
-from icl_theory._validate import refuse
+from icl_theory._validate import instance, refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Work
@@ -205,7 +205,7 @@ class Family(RuleParameters):
     @classmethod
     def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parameters of a sweep together with those that an object among them carries."""
-        return given
+        return instance("given", given, Mapping, "parameters by name")  # type: ignore[type-abstract]
 
     def stable_rate(self) -> float:
         """Return the learning rate that ``eta="auto"`` stands for."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, refuse, signed
 from icl_theory.engine import Risk, Trajectory
 from icl_theory.engine.risk import Started
 from icl_theory.engine.tokens.counted import excess_loss
@@ -62,25 +62,42 @@ class ChainLogitsRisk(Started, Risk):
 
     def best_bias(self, s: float) -> float:
         """Return the logit after 0 that is best if that after 1 is larger by s."""
+        return self._best_bias(signed("s", s))
+
+    def _best_bias(self, s: float) -> float:
         log_d = math.log(abs(self.p - self.q)) if self.p != self.q else -math.inf
         square = np.logaddexp(2.0 * log_d, math.log(4.0 * self.p) + math.log(self.q) + s)
         root = float(np.logaddexp(log_d, 0.5 * square))
         return root - math.log(2.0 * self.q) - s if self.p >= self.q else math.log(2.0 * self.p) - root
 
-    def strength(self, params: Array) -> float:
+    def strength(self, params: ArrayLike) -> float:
         """Return s, the difference of the logits after 1 and after 0."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self._strength(self._checked(params))
+        if not math.isfinite(found):
+            raise refuse("params", params, "less extreme: the strength is beyond the range of float64")
+        return found
+
+    def _strength(self, params: Array) -> float:
         e, w = params[:2]
         return float(e * (e if self.tied else params[2]) * (1.0 + 2.0 * w * abs(w)))
 
-    def predicted(self, params: Array) -> Array:
+    def predicted(self, params: ArrayLike) -> Array:
         """Return the logits after 0 and after 1, (2,)."""
-        s = self.strength(params)
+        with np.errstate(over="ignore", invalid="ignore"):
+            logits = self._predicted(self._checked(params))
+        if not np.isfinite(logits).all():
+            raise refuse("params", params, "less extreme: the logits are beyond the range of float64")
+        return logits
+
+    def _predicted(self, params: Array) -> Array:
+        s = self._strength(params)
         product = params[0] * (params[0] if self.tied else params[2])
-        return (params[-1] - 0.5 * product if self.trained else self.best_bias(s)) + np.array([0.0, s])
+        return (params[-1] - 0.5 * product if self.trained else self._best_bias(s)) + np.array([0.0, s])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
-        logits, (e, w) = self.predicted(params), params[:2]
+        logits, (e, w) = self._predicted(params), params[:2]
         slopes = self.stationary * (expit(logits) - self.ones)
         u, gate = e if self.tied else params[2], 1.0 + 2.0 * w * abs(w)
         bias = slopes.sum() if self.trained else 0.0  # at the best bias the slopes sum to zero
@@ -90,11 +107,11 @@ class ChainLogitsRisk(Started, Risk):
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the entropy rate, without cancellation."""
-        return self._above(self.predicted(self._checked(params)))
+        return self._above(self.predicted(params))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Embedding, weight and the difference of the logits."""
-        return {"e": params[0], "w": params[1], "strength": np.asarray(self.strength(params))}
+        return {"e": params[0], "w": params[1], "strength": np.asarray(self._strength(params))}
 
     def _above(self, logits: Array) -> float:
         logs = -np.logaddexp(0.0, [logits, -logits])  # of the probabilities of 0 and 1, (2, 2)
@@ -193,4 +210,4 @@ class FixedChain(Family):
         """Return the family's columns of a run."""
         risk, basin = self.risk(), self.basin()
         known = {} if basin is None else {"basin": basin}
-        return {"gap": risk.gap, "strength": risk.strength(run.params), **known}
+        return {"gap": risk.gap, "strength": risk._strength(run.params), **known}

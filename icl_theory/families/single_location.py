@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, refuse
 from icl_theory.engine import Risk, Trajectory, in_coordinates
@@ -30,8 +31,15 @@ class LocationRisk(Started, Risk):
     problem: SingleLocation
     start: Array
 
-    def vectors(self, params: Array) -> tuple[Array, Array]:
+    def vectors(self, params: ArrayLike) -> tuple[Array, Array]:
         """Return k, v and the bias, (9,), and their derivatives by the parameters, (9, P)."""
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            vectors, slopes = self._vectors(self._checked(params))
+        if not (np.isfinite(vectors).all() and np.isfinite(slopes).all()):
+            raise refuse("params", params, "directions, not zero, of a length within the range of float64")
+        return vectors, slopes
+
+    def _vectors(self, params: Array) -> tuple[Array, Array]:
         return params @ HELD, HELD.T
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
@@ -47,7 +55,7 @@ class LocationRisk(Started, Risk):
         place = np.where(rng.random(B) < p.chance, 0, rng.integers(1, p.N, B))
         tokens[rows, place] = p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=B)
-        vectors, slopes = self.vectors(params)
+        vectors, slopes = self._vectors(params)
         scores, values = p.scale * tokens @ vectors[:4], tokens @ vectors[4:8]
         if p.attention == "softmax":
             weight, _ = softmax(scores / p.scale + vectors[8] * (np.arange(p.N) == 0))
@@ -65,7 +73,7 @@ class LocationRisk(Started, Risk):
 class SeparateRisk(LocationRisk):
     """Loss of "erf" and "linear" with the directions of k and v, 2 by 4 numbers: four directions hold any two."""
 
-    def vectors(self, params: Array) -> tuple[Array, Array]:
+    def _vectors(self, params: Array) -> tuple[Array, Array]:
         """Return the directions of k and v, and their derivatives, (9, 8)."""
         sizes, slopes = np.linalg.norm(params, axis=1)[:, None], np.zeros((2, 4, 2, 4))
         unit = params / sizes
@@ -74,7 +82,7 @@ class SeparateRisk(LocationRisk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient, which is tangential to both spheres."""
-        both, slopes = self.vectors(params)
+        both, slopes = self._vectors(params)
         k, v, p = both[:4], both[4:8], self.problem
         a, g, n = math.sqrt(p.snr), p.spread, p.N - 1.0
         rho, nu, eta = float(k @ v), v[1], k[1]
@@ -108,7 +116,7 @@ class SeparateRisk(LocationRisk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """The overlaps κ = kᵀk*, ν = vᵀv*, θ = vᵀk*, η = kᵀv* and ρ = kᵀv."""
-        k, v = self.vectors(params)[0][:8].reshape(2, 4)
+        k, v = self._vectors(params)[0][:8].reshape(2, 4)
         return {"overlaps": np.array([k[0], v[1], v[0], k[1], k @ v])}
 
 

@@ -68,7 +68,7 @@ class SoftmaxHeads(Family):
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
 
     def validate(self) -> None:
-        """Make the risk, which finds its floor once."""
+        """Make the risk; its floor is searched for when it is first needed, once for all starts and rates."""
         start = np.random.default_rng(self.seed).normal(0.0, self.start, 2 * self.heads)
         store(self, _risk=GaussianHeadsRisk(self.d, self.N, self.noise, start))
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, real_array, refuse, store
+from icl_theory._validate import Array, number, real_array, refuse, store
 from icl_theory.engine import Factored, Pullback, Risk, Trajectory
 from icl_theory.engine.pullback import in_coordinates, innermost
 from icl_theory.engine.tokens.sampled import softmax
@@ -178,10 +178,18 @@ class TokenSelection(Family):
     def risk(self, start: Array | None = None) -> Risk:
         """Return the risk over what is trained, from another p or W if it is given."""
         tokens, values, drawn = self.drawn
-        risk = in_coordinates(SelectionRisk(values), "linear", tokens, start=drawn if start is None else start)
+        if start is not None:
+            drawn = self._start(start, drawn.shape)
+        risk = in_coordinates(SelectionRisk(values), "linear", tokens, start=drawn)
         if self.trained != "KQ":
             return risk
         return Pullback(risk, Factored.random(self.d, scale=self.start, seed=self.seed))
+
+    def _start(self, start: Any, shape: tuple[int, ...]) -> Array:
+        checked = real_array("start", start, len(shape))
+        if checked.shape != shape:
+            raise refuse("start", checked.shape, f"of shape {shape}")
+        return checked
 
     def stable_rate(self) -> float:
         r"""Return one over a bound on the curvature, :math:`(\Delta^2/32 + \Delta/2)\|X\|^2/n`.
@@ -192,21 +200,29 @@ class TokenSelection(Family):
         bound = (gap**2 / 32.0 + gap / 2.0) * risk.gain(risk.initial) ** 2 / self.n
         return 1.0 / bound if bound > 0.0 else 1.0  # where all values are equal nothing moves
 
-    def selected(self, params: Array) -> NDArray[np.intp]:
+    def selected(self, params: ArrayLike) -> NDArray[np.intp]:
         """Return the token that each input attends to most, (n,)."""
-        return np.asarray(np.argmax(innermost(self.risk(), params)[1], axis=1))
+        risk = self.risk()
+        return np.asarray(np.argmax(innermost(risk, risk._checked(params))[1], axis=1))
 
-    def margin(self, selected: NDArray[np.intp]) -> Array | None:
-        """Return the hard-margin solution of some tokens, p or W, or None."""
-        return hard_margin(lead(self.drawn[0], selected))
+    def margin(self, selected: ArrayLike) -> Array | None:
+        """Return the hard-margin solution of some tokens, one of each input, (n,): p or W, or None."""
+        return hard_margin(lead(self.drawn[0], self._one_of_each(selected)))
 
-    def is_local(self, selected: NDArray[np.intp], slack: float = 1e-6) -> bool:
+    def _one_of_each(self, selected: ArrayLike) -> NDArray[np.intp]:
+        given = real_array("selected", selected, 1)
+        if len(given) != self.n or not np.isin(given, np.arange(self.T)).all():
+            raise refuse("selected", selected, f"{self.n} integers from 0 to {self.T - 1}, one for each input")
+        return given.astype(np.intp)
+
+    def is_local(self, selected: ArrayLike, slack: float = 1e-6) -> bool:
         """Whether tokens have a margin, and all others on it have smaller values."""
-        solution, (tokens, values, _) = self.margin(selected), self.drawn
+        chosen, slack = self._one_of_each(selected), number("slack", slack, zero=True)
+        solution, (tokens, values, _) = self.margin(chosen), self.drawn
         if solution is None:
             return False
-        margins = np.tensordot(lead(tokens, selected), solution, axes=solution.ndim)
-        return bool((lead(values, selected)[margins < 1.0 + slack] > 0.0).all())
+        margins = np.tensordot(lead(tokens, chosen), solution, axes=solution.ndim)
+        return bool((lead(values, chosen)[margins < 1.0 + slack] > 0.0).all())
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""

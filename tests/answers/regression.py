@@ -354,7 +354,7 @@ def gaussian_risk() -> Asked:
                 repr(risk),
             ],
         )
-        short = FiniteGaussianRisk(law, 5, noise=0.3, radii=12)
+        short = FiniteGaussianRisk(law, 5, noise=0.3, tolerance=1e-6)
         yield f"{name}: finite", Call(lambda short=short: seen(short, np.array([0.6]), np.array([1.5])), rtol=1e-6)
         yield (
             f"{name}: finite, others",
@@ -362,11 +362,14 @@ def gaussian_risk() -> Asked:
         )
     yield (
         "one token",
-        Call(lambda: [(r := FiniteGaussianRisk(QuadraticLaw(2, 0.5, 1.0), 1, radii=8)).best, r.floor()], rtol=1e-6),
+        Call(
+            lambda: [(r := FiniteGaussianRisk(QuadraticLaw(2, 0.5, 1.0), 1, tolerance=1e-6)).best, r.floor()],
+            rtol=1e-6,
+        ),
     )
     yield (
         "negative c",
-        Call(lambda: FiniteGaussianRisk(QuadraticLaw(2, 0.5, 1.0), 4, radii=8).loss([-0.4]), rtol=1e-7),
+        Call(lambda: FiniteGaussianRisk(QuadraticLaw(2, 0.5, 1.0), 4, tolerance=1e-6).loss([-0.4]), rtol=1e-7),
     )
     law = QuadraticLaw(2, 0.5, 1.0)
     yield from refused(
@@ -389,8 +392,8 @@ def gaussian_risk() -> Asked:
             "finite, N": partial(FiniteGaussianRisk, law, math.inf),
             "finite, N zero": partial(FiniteGaussianRisk, law, 0),
             "finite, noise": partial(FiniteGaussianRisk, law, 3, -0.1),
-            "finite, radii": partial(FiniteGaussianRisk, law, 3, radii=1),
-            "finite, radii large": partial(FiniteGaussianRisk, law, 3, radii=129),
+            "finite, tolerance": partial(FiniteGaussianRisk, law, 3, tolerance=1e-13),
+            "finite, tolerance large": partial(FiniteGaussianRisk, law, 3, tolerance=0.1),
         }
     )
     yield "limits", lambda: [gaussian.MOST_DIMENSIONS, gaussian.MOST_FOLLOWED]

@@ -182,7 +182,7 @@ def rules() -> Asked:
             f"lengths {d} {N} {largest}",
             lambda d=d, N=N, largest=largest: [
                 [weight, r, X[[0, -1]], len(X), probs[[0, len(X) // 2]]]
-                for weight, r, X, probs in gaussian_queries(d, N, largest, 12)
+                for weight, r, X, probs in gaussian_queries(d, N, largest, 0.4)
             ],
         )
     q = np.array([[0.2, 0.0, 1.0], [0.8, 1.0, 0.0]])

@@ -92,9 +92,10 @@ ENDS: dict[str, tuple[Callable[[float], Any], list[float], list[float]]] = {
     "a": (lambda x: regression.flow_time(x, 4), [0.25, 0.5, 1.0 - 1e-15], [0.2, 1.0, 2.0]),
     "u, of bounds": (lambda x: regression.step_bounds(4, 0.1, x), [0.0, 300.0], [-1e-9, 300.1]),
     "K, of bounds": (lambda x: regression.phase_one_bounds(x, 0.1), [2.0, 1e9], [1.9, 1.1e9]),
-    "radii": (
-        lambda x: regression.FiniteGaussianRisk(regression.QuadraticLaw(1, 1.0, 0.0), 2, radii=x), [2, 128],
-        [1, 129],
+    "tolerance": (
+        lambda x: regression.FiniteGaussianRisk(regression.QuadraticLaw(1, 1.0, 0.0), 2, tolerance=x),
+        [1e-12, 1e-2],
+        [9e-13, 1.1e-2],
     ),
     "d, of finite prompts": (
         lambda x: regression.FiniteGaussianRisk(regression.QuadraticLaw(x, 1.0, 0.0), 2), [1, 100], [101],

@@ -94,8 +94,8 @@ OPTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = 
         {"N": 9, "noise": 0.2}, {"N": 5, "noise": 0.4, "groups": [0, 0, 1, 1]},
     ),
     "FiniteGaussianRisk": (
-        seen(lambda **o: regression.FiniteGaussianRisk(LAW, **o)), {"N": 3, "radii": 2},
-        {"N": 2, "noise": 0.4, "radii": 3},
+        seen(lambda **o: regression.FiniteGaussianRisk(LAW, **o)), {"N": 3, "tolerance": 1e-2},
+        {"N": 2, "noise": 0.4, "tolerance": 1e-12},
     ),
     "QuadraticLaw.lipschitz": (
         lambda **o: vars(regression.QuadraticLaw.lipschitz(**o)), {"d": 2, "L": 1.0},

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory.families.regression import curvature_bound, stable_rate
-from icl_theory.families.regression.risks.stability import CURVATURE
+from icl_theory.families.regression.risks.stability import CURVATURE, embedding_stretch
 
 TASKS = {
     "exchangeable": icl.tasks.Exchangeable(2.0),
@@ -171,3 +171,93 @@ def test_auto_is_below_the_inverse_curvature_for_frequent_features_too(coordinat
     risk, rng = problem.risk(), np.random.default_rng(3)
     most = max(risk.sharpness(scale * rng.normal(size=risk.initial.shape)) for scale in np.geomspace(0.5, 8.0, 200))
     assert 0.5 / problem.rate() < most <= 1.0 / problem.rate()
+
+
+def random_embedded_problem(index: int) -> icl.Regression:
+    """Features of any number, dimension, length, position and probabilities, in embedding coordinates."""
+    rng = np.random.default_rng(1000 + index)
+    K, d = int(rng.integers(2, 8)), int(rng.integers(1, 6))
+    vectors = math.exp(rng.normal()) * rng.normal(size=(K, d))
+    if index % 2:
+        vectors += 3.0 * rng.normal(size=d)
+    probs = 0.9 * rng.dirichlet(np.ones(K)) + 0.1 / K if index % 3 == 0 else None
+    features = icl.Features(vectors, probs)
+    return icl.Regression(
+        L=math.exp(rng.normal()),
+        delta=features.gap,
+        eta="auto",
+        features=features,
+        task=("linear", "cosine", "fourier", "quadratic", "halfspace", "exchangeable")[index % 6],
+        N=(math.inf, 3, 20)[index % 5 % 3],
+        noise=float(index % 4 == 0),
+        coordinates="embedding",
+        epsilon=1e-9,
+    )
+
+
+def steps_that_raise_the_loss(problems: range) -> list[int]:
+    raised = []
+    for index in problems:
+        problem = random_embedded_problem(index)
+        risk = problem.risk()
+        before, gradient = risk.evaluate(risk.initial)
+        after, _ = risk.evaluate(risk.initial - problem.rate() * gradient / risk.metric)
+        if after > before * (1.0 + 1e-14):
+            raised.append(index)
+    return raised
+
+
+def test_no_first_step_over_embeddings_of_any_features_raises_the_loss_at_the_automatic_rate() -> None:
+    assert steps_that_raise_the_loss(range(40)) == []
+
+
+@pytest.mark.slow
+def test_no_first_step_over_embeddings_of_300_feature_sets_raises_the_loss() -> None:
+    assert steps_that_raise_the_loss(range(40, 340)) == []
+
+
+def test_curvature_over_embeddings_is_within_the_bound_at_random_matrices() -> None:
+    largest = []
+    for index in range(40):
+        problem, rng = random_embedded_problem(index), np.random.default_rng(index)
+        risk = problem.risk()
+        for size in (0.5, 2.0, 6.0):
+            params = rng.normal(size=np.shape(risk.initial))
+            params *= size / risk.gain(params)
+            largest.append(problem.rate() * risk.sharpness(params))
+    assert max(largest) <= 1.0
+    assert max(largest) > 0.3
+
+
+def test_ten_points_on_a_line_have_the_bound_of_their_sums_of_squares() -> None:
+    """The gap alone gave 1/4, and a rate 3000 times as large as the largest stable one."""
+    features = icl.Features(np.arange(10.0)[:, None])
+    problem = icl.Regression(
+        L=1.0, delta=1.0, eta="auto", features=features, task="linear", coordinates="embedding", epsilon=1e-2
+    )
+    in_class_coordinates = problem.changed(coordinates="class").rate()
+    assert problem.rate() == pytest.approx(in_class_coordinates / (82.5 * 285.0), rel=1e-12)
+    run = icl.descend(problem.risk(), problem.rate(), steps=50)
+    assert (np.diff(run.loss) < 0.0).all()
+
+
+@pytest.mark.parametrize("K", [2, 5, 40])
+def test_simplex_and_orthogonal_features_keep_the_rate_of_their_gap(K: int) -> None:
+    for features in (icl.Features.simplex(K, 0.7), icl.Features.orthonormal(K, 3.0)):
+        problem = icl.Regression(
+            L=2.0, delta=features.gap, eta="auto", features=features, task="linear", coordinates="embedding"
+        )
+        expected = problem.changed(coordinates="class").rate() / (features.gap**4 / 4.0)
+        assert problem.rate() == pytest.approx(expected, rel=1e-13)
+
+
+def test_features_on_a_line_in_many_dimensions_have_a_rate() -> None:
+    line = np.outer(np.arange(20.0), np.full(30, 0.1))
+    centred = np.arange(20.0) - 9.5
+    expected = (0.3 * centred @ centred) * (0.3 * np.arange(20.0) @ np.arange(20.0))
+    assert embedding_stretch(line) == pytest.approx(expected, rel=1e-10)
+
+
+def test_no_automatic_rate_in_factored_coordinates() -> None:
+    with pytest.raises(ValueError, match="eta = 'auto': must be a number"):
+        icl.Regression(L=2.0, delta=1.0, eta="auto", K=3, task="linear", coordinates="factored").rate()

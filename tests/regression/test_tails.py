@@ -309,6 +309,31 @@ def test_certified_steps_bound_the_recursion_they_are_made_for(rate: float) -> N
     assert steps <= bound <= steps + 2.0 * math.log(2.0) + 1e-6 * steps
 
 
+def test_steps_between_two_steps_of_a_run_are_bounded_and_one_more_to_any_target() -> None:
+    """Single steps of two exchangeable features at a large rate, and targets between the losses of its steps."""
+    L, eta = 2.0, 2.92
+    features = icl.Features.simplex(2, 1.0)
+    risk = icl.PopulationRisk(features, tasks.Exchangeable(L))
+    scale, rate = float(risk.task.nondegeneracy(features)[0]), float(step_rate(risk, eta)[0])
+    scores, losses = risk.initial, []
+    for _ in range(60):
+        losses.append(float(risk.loss_per_query(scores)[0]))
+        scores = scores - eta * risk.gradient(scores)
+    within = [loss for loss in losses if loss < 0.49 * scale]
+    needs_one_more = []
+    for first, start in enumerate(within):
+        for last in range(first, len(within)):
+            bound = tail_steps(start, within[last], scale, rate)
+            assert last - first <= bound * (1.0 + 1e-9) + 1e-9
+            for share in (1e-6, 0.5, 1.0 - 1e-6):
+                if last > first:  # reached at step `last`, and not before
+                    target = within[last - 1] + share * (within[last] - within[last - 1])
+                    bound = tail_steps(start, target, scale, rate)
+                    needs_one_more.append(last - first > bound)
+                    assert last - first <= bound * (1.0 + 1e-9) + 1.0
+    assert any(needs_one_more)
+
+
 @pytest.mark.parametrize("arguments", [(1.0, 2.0, 4.0, 0.1), (1.0, 0.5, 2.0, 0.1), (1.0, 0.5, 4.0, 0.0)])
 def test_certified_steps_refuse_losses_out_of_reach(arguments: Any) -> None:
     with pytest.raises(ValueError, match="must be"):

@@ -383,6 +383,10 @@ class ChainRisk(Started, Risk):
         """Estimate of the error of the loss, from above: of the quadrature, and of rounding to first order."""
         return float(self._moments(self._checked(params)).error.sum())
 
+    def loss_error(self, params: ArrayLike) -> float:
+        """Return `error`."""
+        return self.error(params)
+
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected attention on the windows given the last symbol, of the shape of the scores."""
         return {"attention": self.attention(params)}

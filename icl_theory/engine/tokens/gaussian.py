@@ -18,26 +18,46 @@ def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
     return x, weight / weight.sum()
 
 
+def usual_step(d: int) -> float:
+    """Return a distance of the lengths of queries in x at which their average has some ten digits."""
+    return 0.12 / math.sqrt(1.0 + d / 8.0)  # ln r has a standard deviation of about 1/√(2d)
+
+
+def query_lengths(d: int, step: float) -> tuple[Array, Array]:
+    r"""Return lengths r of queries x ~ N(0, I) in d dimensions, and their probabilities, (R,) both.
+
+    The trapezoid rule in x with :math:`r = \exp(x - e^{-x})`, at multiples of the ``step``: half the step adds a
+    length between any two. It converges exponentially. (Gauss–Laguerre nodes in r²/2 do not: a sum of two weights
+    e^(c r X) has zeros at imaginary r, as near to r = 0 as X is large.)
+    """
+    longest = math.sqrt(d) + 12.0
+    first, last = math.floor(-5.0 / step), math.ceil((math.log(longest) + 0.2) / step)
+    x = step * np.arange(first, last + 1.0)
+    log_r = x - np.exp(-x)
+    # the density r^(d-1) exp(-r²/2) times dr/dx = r (1 + exp(-x))
+    log_weight = d * log_r - 0.5 * np.exp(2.0 * log_r) + np.log1p(np.exp(-x))
+    weight = np.exp(log_weight - log_weight.max())
+    return np.exp(log_r), weight / weight.sum()
+
+
 def gaussian_queries(
-    d: int, N: int, largest: float, radii: int = 64, digits: float = 30.0
+    d: int, N: int, largest: float, step: float | None = None, digits: float = 36.0
 ) -> list[tuple[float, float, Array, Array]]:
     r"""Return nodes for N tokens in d dimensions, fine enough for scores :math:`c r X`, \|c\| up to ``largest``.
 
     For queries of each length r: its probability, r, the components X of tokens along them, and the probabilities
     of these, (U,) both.
 
-    The error is about e^-digits of the whole; a rare length needs fewer digits by its weight, and is left out if
-    none. Lengths are at Gauss–Laguerre nodes of r²/2. The trapezoid rule in X has the error e^(-2π²/h²) for the
-    normal law, and e^(-π²/(c r h)) for the decay e^(-s w) of a weight e^(c r X). It ends where hardly one of N
-    tokens is found.
+    The error is about e^-digits of the whole, and that of `query_lengths`, which are a ``step`` in x from each
+    other, `usual_step` unless given; a rare length needs fewer digits by its weight, and is left out if none. The
+    trapezoid rule in X has the error e^(-2π²/h²) for the normal law, and e^(-π²/(c r h)) for the decay e^(-s w) of
+    a weight e^(c r X). It ends where hardly one of N tokens is found.
 
     See docs/theory.md, "Gaussian inputs".
     """
-    from scipy.special import roots_genlaguerre  # slow to load
-
-    half, weights = roots_genlaguerre(radii, 0.5 * d - 1.0)
-    weights, queries = weights / weights.sum(), list[tuple[float, float, Array, Array]]()
-    for r, weight in zip(np.sqrt(2.0 * half).tolist(), weights.tolist(), strict=True):
+    lengths, weights = query_lengths(d, usual_step(d) if step is None else step)
+    queries: list[tuple[float, float, Array, Array]] = []
+    for r, weight in zip(lengths.tolist(), weights.tolist(), strict=True):
         needed = digits + math.log(max(weight, 1e-300))
         if needed < 0.0:
             continue

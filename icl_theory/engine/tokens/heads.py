@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, instance, integer, refuse, store
+from icl_theory._validate import Array, instance, integer, real_array, refuse, store
 from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.tokens.cross import product
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
 from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
+
+LOWEST_LOG_OMEGA = -5.0  # where the search for the best inverse temperature begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +95,11 @@ class HeadsRisk(Risk):
 
     def quadratic(self, scores: ArrayLike) -> tuple[Array, Array]:
         """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), for scores of the heads, (H, UQ)."""
-        given = np.asarray(scores, dtype=np.float64)
+        given = real_array("scores", scores, 2)
+        if not len(given) or given.shape[1] != self.tokens.initial.size:
+            raise refuse("scores", given.shape, f"of shape (H, {self.tokens.initial.size})")
         gram = np.sum([p * each for p, each, _ in self._products(given)], axis=0)
-        products = gram[:-1] + gram[-1]  # of averages with errors and, last, the target
-        return products[:, :-1] + products[:, -1:], products[:, -1]
+        return moments_of_averages(gram)
 
     def best_output(self, scores: ArrayLike) -> Array:
         """Return the output weights that minimise the loss for given scores, (H, UQ); the least ones if many do."""
@@ -133,6 +136,12 @@ class HeadsRisk(Risk):
             yield tokens.asked[q], gram, slopes
 
 
+def moments_of_averages(gram: Array) -> tuple[Array, Array]:
+    """Return E[o_h · o_h'] and E[o_h · y] from products of the errors of the heads and, last, the target."""
+    products = gram[:-1] + gram[-1]  # of averages with errors and, last, the target
+    return products[:, :-1] + products[:, -1:], products[:, -1]
+
+
 def least_output(gram: Array, means: Array) -> Array:
     """Return the least output weights, (H,), that minimise the loss, from the moments of the averages."""
     return np.asarray(np.linalg.lstsq(gram, means, rcond=1e-14)[0])
@@ -167,29 +176,32 @@ class GaussianHeadsRisk(Started, Risk):
 
     def eliminated(self, omega: Array) -> tuple[Array, float]:
         """Return the best output weights for given ω, (H,), and the loss with them."""
-        gram, means = np.zeros((len(omega), len(omega))), np.zeros(len(omega))
+        output, loss, _ = self._eliminated(omega)
+        return output, loss
+
+    def _eliminated(self, omega: Array) -> tuple[Array, float, Array]:
+        """Return the best output weights, (H,), the loss with them, and its slopes in ω, (H,).
+
+        The slopes are those at fixed output weights, because the loss is stationary in these.
+        """
+        H = len(omega)
+        gram, along = np.zeros((H + 1, H + 1)), np.zeros((H, H + 1))
         for weight, scores, heads in self._queries(omega):
-            products, along = heads.quadratic(np.outer(omega, scores))
-            gram, means = gram + weight * products, means + weight * along
-        output = least_output(gram, means)
-        return output, self.evaluate(np.concatenate([output, omega]))[0]
+            for p, products, slopes in heads._products(np.outer(omega, scores)):
+                gram += weight * p * products
+                along += weight * p * (slopes @ scores)
+        output = least_output(*moments_of_averages(gram))
+        weights = np.append(output, output.sum() - 1.0)
+        return output, 0.5 * float(weights @ gram @ weights), output * (along @ weights)
 
     @cached_property
     def best(self) -> tuple[float, float] | None:
-        """The best ω of one head, or of two with opposite ones, and the loss there; None for more heads."""
-        from scipy.optimize import minimize_scalar  # slow to load
-
-        if len(self.start) > 4:
-            return None
-        signs = np.array([1.0, -1.0])[: len(self.start) // 2]
-        found = minimize_scalar(
-            lambda log_omega: self.eliminated(math.exp(log_omega) * signs)[1], bounds=(-5.0, 0.7), method="bounded",
-            options={"xatol": 1e-4},
-        )  # fmt: skip
-        return math.exp(found.x), float(found.fun)
+        """The best ω up to 2 of one head, or of two with opposite ones, and the loss; None for more heads."""
+        heads = len(self.start) // 2
+        return least_of_heads(self.d, self.N, self.noise, heads) if heads <= 2 else None
 
     def floor(self) -> float:
-        """Return the least loss of one head or two; 0 for more, whose least loss is not known."""
+        """Return the least loss of one head or two with ω up to 2; 0 for more, whose least loss is not known."""
         return 0.0 if self.best is None else self.best[1]
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -226,3 +238,30 @@ class GaussianHeadsRisk(Started, Risk):
         turn = np.einsum("hbn,hbn,bn->hb", attention, drift, labels)
         slopes = error * np.concatenate([means, output[:, None] * turn])
         return 0.5 * error**2, np.arange(len(params))[:, None], slopes
+
+
+@lru_cache(maxsize=64)
+def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, float]:
+    """Return the ω up to 2 with the least loss of one head, or of two with ω and -ω, and that loss.
+
+    Runs of the same law from all starts and at all rates share it. Nodes are finer for larger ω, so that the
+    change of sign of the slope is looked for from small ω on.
+    """
+    from scipy.optimize import brentq  # slow to load
+
+    signs = np.array([1.0, -1.0])[:heads]
+    risk = GaussianHeadsRisk(d, N, noise, np.zeros(2 * heads))
+
+    @cache  # brentq begins with both ends again, and a slope takes up to a second
+    def slope(log_omega: float) -> float:
+        _, _, slopes = risk._eliminated(math.exp(log_omega) * signs)
+        return float(slopes @ signs)
+
+    low, high = LOWEST_LOG_OMEGA, math.log(0.125)
+    while slope(high) < 0.0 and high < math.log(2.0):
+        low, high = high, min(high + math.log(2.0), math.log(2.0))
+    best = high
+    if slope(high) > 0.0 > slope(low):
+        best = brentq(slope, low, high, xtol=1e-5)
+    omega = math.exp(best)
+    return omega, risk.eliminated(omega * signs)[1]

@@ -262,6 +262,10 @@ class TokenRisk(Risk):
         reach = float(np.abs(trapezoid(scores.reshape(self.own.shape), self.counts).log_s).max())
         return rule_error(step) * loss + 2.0**-52 * (16.0 + reach) * alike
 
+    def loss_error(self, params: ArrayLike) -> float:
+        """Return `error`."""
+        return self.error(params)
+
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts: tokens are drawn, and softmax is applied to them as they come."""
         tokens = sum(count.number for count in self.counts)

@@ -258,17 +258,24 @@ class PromptLaw:
     def excess(self, gamma: ArrayLike) -> float:
         r"""Return the loss above the floor, :math:`\tfrac12\|\Lambda_q^{1/2}(\Gamma - \Gamma^*)M^{1/2}\|_F^2`."""
         gamma = shaped("gamma", gamma, (self.d,), (self.d, self.d))
-        return self.excess_of(self.off(np.diag(gamma) if gamma.ndim == 1 and not self.diagonal else gamma))
+        return self._excess_of(self._off(np.diag(gamma) if gamma.ndim == 1 and not self.diagonal else gamma))
 
-    def off(self, gamma: Array) -> Array:
-        r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b` of a matrix or diagonal, unchecked."""
+    def off(self, gamma: ArrayLike) -> Array:
+        r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b` of a matrix, (d, d), or of a diagonal, (d,)."""
+        checked = shaped("gamma", gamma, (self.d,), (self.d, self.d))
+        return self._off(np.diag(checked) if checked.ndim == 1 and not self.diagonal else checked)
+
+    def _off(self, gamma: Array) -> Array:
         _, s, reach, bases = self.modes
         if bases is None:
             return np.asarray((gamma - (np.diag(self.best) if gamma.ndim == 2 else self.best)) * s)
         return np.asarray((bases[0].T @ gamma @ bases[1]) * s - reach)
 
-    def excess_of(self, off: Array) -> float:
-        """Return the excess from the result of `off`, without checks."""
+    def excess_of(self, off: ArrayLike) -> float:
+        """Return the excess from the result of `off`."""
+        return self._excess_of(shaped("off", off, (self.d,), (self.d, self.d)))
+
+    def _excess_of(self, off: Array) -> float:
         q = self.modes.q
         return 0.5 * float(np.sum((q if off.ndim == 1 else q[:, None]) * off**2))
 

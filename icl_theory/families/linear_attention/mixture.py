@@ -80,7 +80,12 @@ class MixtureRisk(BestKnown):
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the floor, as a sum of squares."""
-        return 0.5 * float(np.sum((self._squares[0] @ (self._checked(params) - self.best).ravel()) ** 2))
+        off = self._checked(params) - self.best
+        with np.errstate(over="ignore", invalid="ignore"):
+            excess = 0.5 * float(np.sum((self._squares[0] @ off.ravel()) ** 2))
+        if np.isnan(excess):
+            raise refuse("params", params, "less extreme: the excess is beyond the range of float64")
+        return excess
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""

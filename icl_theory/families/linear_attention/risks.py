@@ -104,7 +104,12 @@ class MergedRisk(BestKnown):
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the floor: a sum of squares, minus the cost of a small rank."""
-        return max(self.law.excess_of(self.law.off(np.asarray(params))) - self._missed, 0.0)
+        return self._excess(self._checked(params))
+
+    def _excess(self, params: Array) -> float:
+        """The excess, which is infinite beyond the range of float64."""
+        with np.errstate(over="ignore"):
+            return max(self.law._excess_of(self.law._off(params)) - self._missed, 0.0)
 
     @cached_property
     def _missed(self) -> float:
@@ -113,9 +118,9 @@ class MergedRisk(BestKnown):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         r"""Loss and its gradient, :math:`\Lambda_q(\Gamma - \Gamma^*)M`."""
-        (q, s, _, _), off = self.law.modes, self.law.off(params)
+        (q, s, _, _), off = self.law.modes, self.law._off(params)
         gradient = (q if off.ndim == 1 else q[:, None]) * off * s
-        return self.law.floor + self.law.excess_of(off), self.back(gradient)
+        return self.law.floor + self.law._excess_of(off), self.back(gradient)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r""":math:`\Lambda_q\,\delta\Gamma\,M`."""
@@ -123,7 +128,7 @@ class MergedRisk(BestKnown):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Loss above the floor, and `components` of Γ."""
-        return {"excess": np.asarray(self.excess(params)), "gamma": self.components(params)}
+        return {"excess": np.asarray(self._excess(params)), "gamma": self.components(params)}
 
     def components(self, params: Array) -> Array:
         """Entries of Γ along the eigenvectors of Λ, largest eigenvalue first, (d,)."""
@@ -196,7 +201,7 @@ class ModeSteps(Counted):
     def blur(self, steps: Steps) -> Array:
         """Errors of the loss by rounding of Γ, of products with the bases, and of the rates, which they change."""
         law, states = self.risk.law, self.states(steps)
-        off = np.array([law.off(state) for state in states])
+        off = np.array([law._off(state) for state in states])
         q, scale, _, bases = law.modes
         q = q if off.ndim == 2 else q[:, None]
         gradient = np.abs(q * off * scale).reshape(len(steps), -1)

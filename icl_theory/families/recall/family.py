@@ -135,7 +135,7 @@ class Recall(Family):
     @classmethod
     def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parameters of a sweep with those of its task, so that its coordinates are the task's."""
-        task = given.get("task")
+        task = instance("given", given, Mapping, "parameters by name").get("task")  # type: ignore[type-abstract]
         if not isinstance(task, RecallTask):
             return given
         for name in (part for part in PARTS if part in given):
@@ -198,6 +198,7 @@ class Recall(Family):
 
     def population_excess(self, run: Trajectory) -> float:
         """Return the population loss above the Bayes risk at the end of a run."""
+        instance("run", run, Trajectory, "a Trajectory")
         return self.population().excess(run.params)
 
     def describe(self, run: Trajectory) -> None:

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from icl_theory._validate import INT64_MAX, Array, choice, instance, integer, number, refuse, signed, store
 from icl_theory.engine.risk import Risk
@@ -174,7 +175,7 @@ class TransformerRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's sentences and its gradient, by the backward pass."""
-        m, (tokens, answer, *_) = self.matrices(params), self.sentences(step)
+        m, (tokens, answer, *_) = self._matrices(params), self.sentences(step)
         forward = self._forward(m, tokens)
         if not np.isfinite(forward.logits).all():
             return math.inf, np.zeros_like(params)
@@ -194,7 +195,7 @@ class TransformerRisk(Risk):
         the feed-forward layer for noise.
         """
         found: dict[str, Any] = {}
-        m, task = self.matrices(params), self.task
+        m, task = self._matrices(params), self.task
         for name, test in self._tests.items():
             forward = self._forward(m, test.tokens)
             measured = self._measured(forward.logits, test)
@@ -226,7 +227,7 @@ class TransformerRisk(Risk):
         tokens = instance("sentences", sentences, Sentences, "sentences of a RecallTask").tokens
         if tokens.max(initial=0) >= self.task.V:
             raise refuse("sentences", int(tokens.max()), f"made of words below V = {self.task.V}")
-        forward = self._forward(self.matrices(self._checked(params)), tokens, without)
+        forward = self._forward(self.matrices(params), tokens, without)
         measured = self._measured(forward.logits, sentences)
         if not math.isfinite(measured.loss):
             raise refuse("params", float(np.max(np.abs(params))), "numbers with finite logits (largest shown)")
@@ -243,8 +244,11 @@ class TransformerRisk(Risk):
             float(np.mean(probs[:, self.task.noise_word])),
         )
 
-    def matrices(self, params: Array) -> dict[str, Array]:
+    def matrices(self, params: ArrayLike) -> dict[str, Array]:
         """Return W, 𝒱 and F, by name."""
+        return self._matrices(self._checked(params))
+
+    def _matrices(self, params: Array) -> dict[str, Array]:
         trained = zip(self.trained or (), self.blocks(params), strict=True)
         return self._start | {name: part.reshape(2 * self.task.V, -1) for name, part in trained}
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, choice, instance, integer, probabilities, refuse
+from icl_theory._validate import Array, choice, floats, instance, integer, is_masked, probabilities, refuse
 from icl_theory.families.recall.counts import Counts, noise_level
 from icl_theory.memory import check_fits
 
@@ -244,6 +244,8 @@ class RecallTask:
         ValueError
             The task cannot produce one of the sentences.
         """
+        if is_masked(tokens) or floats(tokens) is None:
+            raise refuse("tokens", tokens, f"an array of integers, of shape (B, {self.H})")
         read = np.asarray(tokens)
         if read.ndim != 2 or read.shape[1] != self.H or not np.issubdtype(read.dtype, np.integer):
             raise refuse("tokens", read.shape, f"an array of integers, of shape (B, {self.H})")

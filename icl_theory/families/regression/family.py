@@ -39,7 +39,7 @@ from icl_theory.families.regression.closed.runs import ExchangeableSteps, leadin
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import crossover, papers_regime, phases_of, run_phases, tail_start
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, alike, embedding_speed, expanded
-from icl_theory.families.regression.risks.stability import CURVATURE, stable_rate
+from icl_theory.families.regression.risks.stability import CURVATURE, embedding_stretch, stable_rate
 from icl_theory.families.regression.tasks import Task, exchangeable_gamma
 from icl_theory.grids.grid import Column
 
@@ -235,7 +235,19 @@ class Regression(Family):
         return around(risk, trainer)
 
     def stable_rate(self) -> float:
-        """Return a learning rate at which every step lowers the loss: one over a bound on the curvature."""
+        r"""Return a learning rate at which every step lowers the loss: one over a bound on the curvature.
+
+        .. math:: \eta = \frac{1}{\kappa\,\max_k p_k\,\bigl(\max\Gamma + \sigma^2\,[N<\infty]\bigr)\,g}
+
+        In class coordinates g is 1; in embedding coordinates over features X it is
+        :math:`\lambda_{\max}(\tilde X\tilde X^\top)\,\lambda_{\max}(XX^\top)` with the centred features
+        :math:`\tilde X`, which is Δ⁴/4 over a simplex. See docs/theory.md, "A stable learning rate".
+
+        Raises
+        ------
+        ValueError
+            In factored coordinates, in which the curvature has no bound.
+        """
         if self.coordinates == "factored":
             raise refuse("eta", self.eta, "a number: in factored coordinates the curvature has no bound")
         if self.task == "exchangeable" and self.features is None:  # K may be too large for features
@@ -244,7 +256,10 @@ class Regression(Family):
         else:
             features = self.features or Features.simplex(self.K, self.delta, self.probs)
             largest, most = float(self.law().variogram(features).max()), features.probs.max()
-        return float(stable_rate(largest, 1.0 / most, noise=self.noise, N=self.N, speed=self._speed()))
+        stretch = self._speed()  # of a simplex; refuses gaps that no coordinates over embeddings allow
+        if self.coordinates == "embedding" and self.features is not None:
+            stretch = embedding_stretch(self.features.vectors)
+        return float(stable_rate(largest, 1.0 / most, noise=self.noise, N=self.N, speed=stretch))
 
     def describe(self, run: Trajectory) -> None:
         """Add phases and regime, and the paper's own rule if an imbalance is given."""

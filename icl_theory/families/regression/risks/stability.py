@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from icl_theory._validate import LARGEST, Array, plain_numbers, prompt_lengths, refuse
+from icl_theory.engine.risk import largest_eigenvalue
 
 _WORST = (15.0 - math.sqrt(33.0)) / 24.0  # attention on the wrong one of two features, at the largest curvature
 CURVATURE = 4.0 * _WORST**2 * (1.0 - _WORST) * (2.0 - 3.0 * _WORST)
@@ -72,7 +73,8 @@ def stable_rate(
     variogram, K, noise, N
         As in `curvature_bound`.
     speed : float or ndarray
-        Factor on the learning rate that is due to the coordinates: ``Δ⁴/4`` for the matrix Q over a simplex.
+        Factor by which the coordinates raise the bound on the curvature: `embedding_stretch` for the matrix Q,
+        which is ``Δ⁴/4`` over a simplex or an orthogonal basis.
 
     Returns
     -------
@@ -90,3 +92,46 @@ def stable_rate(
     if not ((bound > 1e-300) & (bound < 1e300)).all():
         raise refuse("variogram", variogram, "one with a curvature between 1e-300 and 1e300")
     return 1.0 / bound
+
+
+def embedding_stretch(vectors: Array) -> float:
+    r"""Factor by which embedding coordinates :math:`S = XQX^\top` raise the bound on the curvature.
+
+    .. math:: \lambda_{\max}(\nabla^2_Q\mathcal L) \le \lambda\,
+        \lambda_{\max}\bigl((X - \mathbf 1\bar x^\top)(X - \mathbf 1\bar x^\top)^\top\bigr)\,
+        \lambda_{\max}(XX^\top)
+        \le \lambda\,\lambda_{\max}(XX^\top)^2
+
+    with the bound λ of `curvature_bound` and the mean :math:`\bar x` of the features: a change D of Q changes the
+    scores by :math:`XDX^\top`, and what :math:`\mathbf 1\bar x^\top D X^\top` adds to all scores of a query
+    changes nothing. See docs/theory.md, "A stable learning rate".
+
+    Parameters
+    ----------
+    vectors : ndarray, (K, d)
+        The features, one in each row, of any position and length.
+
+    Returns
+    -------
+    float
+        Δ⁴/4 for a regular simplex around zero and for an orthogonal basis.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> from icl_theory.families.regression.risks.stability import embedding_stretch
+    >>> round(embedding_stretch(icl.Features.simplex(5, delta=2.0).vectors), 12)
+    4.0
+    """
+    centred = vectors - vectors.mean(axis=0)
+    return _squared_norm(centred) * _squared_norm(vectors)
+
+
+def _squared_norm(matrix: Array) -> float:
+    """Square of the largest singular value, from the largest eigenvalue of the smaller Gram matrix."""
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    # the unit of length is the largest entry: squares of the smallest features would underflow
+    unit = float(np.abs(tall).max())
+    scaled = tall / unit
+    found, _ = largest_eigenvalue(lambda v: scaled.T @ (scaled @ v), (scaled.shape[1],), 1.0)
+    return found * unit**2

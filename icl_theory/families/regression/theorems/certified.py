@@ -209,18 +209,20 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
 
 
 def tail_steps(start: float, end: float, c: float, rate: float) -> float:
-    r"""Certified bound on the steps in which the loss of a query falls from ``start`` < c/2 to ``end``; N = ∞.
+    r"""Certified bound on the steps between two steps of a run with the losses ``start`` < c/2 and ``end``; N = ∞.
 
     With :math:`a \ge 1 - s`, :math:`s = \sqrt{2\ell/c}`, and F of `flow_time`,
 
     .. math:: n \le \frac{4}{c\,g} \bigl[F(1 - s_n) - F(1 - s_0)\bigr] + 2 \ln\frac{1 - s_n}{1 - s_0}.
 
+    For a target that is no loss of the run, add 1: the first step with a loss of at most ``end`` comes at most
+    one step after the bound, because the loss of the step before it is larger.
     See docs/tail-laws.md, "One step".
 
     Parameters
     ----------
     start, end : float
-        Losses ℓ_k of the query, squared label units.
+        Losses ℓ_k of the query at two steps of the run, squared label units.
     c : float
         Non-degeneracy constant of the query, see `Task.nondegeneracy`.
     rate : float
@@ -229,7 +231,7 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     Returns
     -------
     float
-        Steps.
+        Largest number of steps from the first of the two to the second.
 
     Examples
     --------
