@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 from icl_theory._validate import Array, distributions, instance, integer, number, probabilities, real_array, refuse
 from icl_theory.engine.risk import ColumnGradients, Risk, Started
 from icl_theory.engine.tokens.sampled import Pass, Sampled, chosen, softmax
-from icl_theory.engine.tokens.square import capped, rule_error
+from icl_theory.engine.tokens.square import UNSEEN, capped, rule_error
 from icl_theory.memory import check_fits
 
 Symbols = NDArray[np.intp]
@@ -358,7 +358,8 @@ class ChainRisk(Started, Risk):
         # of each position's step, and of ln y, a sum of numbers as large as the range of the scores
         rounding = handled + (10.0 + np.ptp(log_w, axis=(0, 1))) * terms.sum(axis=(0, 1))
         rounding *= np.finfo(float).eps
-        return _Columns(loss, gradient, attention, rule_error(step) * loss + rounding)
+        unseen = 2.0 * UNSEEN * float(length) ** 2  # errors of probabilities: |e|² is 2 at most
+        return _Columns(loss, gradient, attention, rule_error(step) * loss + rounding + unseen)
 
     @property
     def column_gradients(self) -> ColumnGradients | None:

@@ -25,7 +25,16 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
-from icl_theory.engine.tokens.square import Count, Moments, change_along, rule_error, trapezoid
+from icl_theory.engine.tokens.square import (
+    FARTHEST,
+    UNSEEN,
+    Count,
+    Moments,
+    capped,
+    change_along,
+    rule_error,
+    trapezoid,
+)
 from icl_theory.engine.tokens.square import moments as integrate
 from icl_theory.memory import check_fits
 
@@ -252,15 +261,20 @@ class TokenRisk(Risk):
         r"""Estimate of the error of the loss, from above: of the quadrature, and of rounding to first order.
 
         That of the quadrature, with nodes a ``step`` <= 0.6 apart in ln s, is a bound up to its constant, which is
-        measured. Rounding is relative to the loss that errors of one sign would have. See docs/theory.md, "Tokens".
+        measured. Rounding is relative to the loss that errors of one sign would have. Losses below about 1e-280 of
+        the squared errors leave the range of float64; the estimate includes the share of them that is lost. See
+        docs/theory.md, "Tokens".
         """
         scores, step = self._checked(params), number("step", step, maximum=0.6)
         loss, alike = (
             float(self.asked @ self.moments(scores, step=step, errors=errors).loss)
             for errors in (self.errors, np.abs(self.errors))
         )
-        reach = float(np.abs(trapezoid(scores.reshape(self.own.shape), self.counts).log_s).max())
-        return rule_error(step) * loss + 2.0**-52 * (16.0 + reach) * alike
+        nodes = trapezoid(capped(scores.reshape(self.own.shape), FARTHEST), self.counts)
+        reach = float(np.abs(nodes.log_s).max())
+        tokens = float(sum(count.number for count in self.counts))
+        unseen = UNSEEN * tokens**2 * float(self.own.max())
+        return rule_error(step) * loss + 2.0**-52 * (16.0 + reach) * alike + unseen
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts: tokens are drawn, and softmax is applied to them as they come."""
