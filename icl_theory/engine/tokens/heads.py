@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, instance, integer, refuse, store
+from icl_theory._validate import Array, instance, integer, real_array, refuse, store
 from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.tokens.cross import product
 from icl_theory.engine.tokens.gaussian import gaussian_queries, reach_of
@@ -93,7 +93,10 @@ class HeadsRisk(Risk):
 
     def quadratic(self, scores: ArrayLike) -> tuple[Array, Array]:
         """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), for scores of the heads, (H, UQ)."""
-        given = np.asarray(scores, dtype=np.float64)
+        given = real_array("scores", scores, 2)
+        shape = (self.heads, self.tokens.own.size)
+        if given.shape != shape:
+            raise refuse("scores", given.shape, f"of shape {shape}, a row for each head")
         gram = np.sum([p * each for p, each, _ in self._products(given)], axis=0)
         products = gram[:-1] + gram[-1]  # of averages with errors and, last, the target
         return products[:, :-1] + products[:, -1:], products[:, -1]

@@ -175,7 +175,7 @@ class TokenRisk(Risk):
             raise refuse("each", [kind.each for kind in kinds], "true of one kind at most")
         asked = None if self.queries is None else real_array("queries", self.queries, 1)
         queries = None if asked is None else probabilities("queries", asked, len(asked))
-        if self.second is not None and np.any(self.target):
+        if self.second is not None and plain_numbers("target", self.target, -math.inf).any():
             raise refuse("second", "given", f"left out with target = {self.target}: it is of the errors")
         Q, U = 1 if queries is None else len(queries), sum(len(kind.probs) for kind in kinds)
         check_fits("kinds", f"{U} nodes", 8.0 * 60 * U)
@@ -211,7 +211,7 @@ class TokenRisk(Risk):
 
     def _factors(self, U: int, Q: int, small: float = 1e-12) -> Array:
         """Errors of all nodes, (Q, U, D), from their second moments."""
-        second = np.asarray(self.second, dtype=np.float64)
+        second = plain_numbers("second", self.second, -math.inf)  # type: ignore[arg-type]
         given = second.shape
         second = second if second.ndim == 3 else second[:, :, None] if second.ndim == 2 else second
         if second.shape not in ((U, U, 1), (U, U, Q)) or not np.isfinite(second).all():
