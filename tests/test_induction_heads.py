@@ -183,6 +183,14 @@ def test_the_bayes_loss_of_three_symbols_is_known_where_counting_is_optimal(
     assert found.get("Bayes", found["bigram"]) == found["bigram"] < found["uniform"] == pytest.approx(1.0 / 3.0)
 
 
+@pytest.mark.parametrize("ratio", [0.25, 1.0, 4.0, 100.0])
+def test_normalised_steps_of_the_layers_have_the_lengths_that_the_page_says(ratio: float) -> None:
+    problem = icl.InductionHeads(T=8, eta=0.01, rule="ngd-blocks", ratio=ratio, max_steps=1, match=0.3)
+    change = problem.simulate().params - problem.risk().initial
+    assert np.linalg.norm(change[:2]) == pytest.approx(0.01 * math.sqrt(ratio), rel=1e-9)
+    assert np.linalg.norm(change[2:]) == pytest.approx(0.01, rel=1e-9)
+
+
 @pytest.mark.parametrize("sink", [30.0, 60.0])
 def test_the_error_of_an_average_contains_that_of_its_integral(sink: float) -> None:
     """All attention is on the sink: each prediction is uniform, and loses (1 - 1/k)/2 whatever the chains are."""

@@ -229,7 +229,8 @@ class InductionHeads(Family):
     seed : int
         Seed of the chains and points.
     eta, epsilon, above, rule, method, max_steps
-        As for every `Family`; the rule "ngd-blocks" takes steps of length eta in each layer.
+        As for every `Family`; the rule "ngd-blocks" takes steps of length eta in the second layer, and of length
+        eta sqrt(ratio) in the first one.
 
     References
     ----------

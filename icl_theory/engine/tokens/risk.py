@@ -241,6 +241,10 @@ class TokenRisk(Risk):
         found = self.moments(params)
         return float(self.asked @ found.loss), (self.asked * found.gradient).reshape(params.shape)
 
+    def floor(self) -> float:
+        """Return 0, a lower bound that is not always the infimum: no scores remove the noise of a ``spread``."""
+        return 0.0
+
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, of the shape of the scores."""
         change = change_along(lambda scores: self.moments(scores).gradient, params, direction)
