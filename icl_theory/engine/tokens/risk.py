@@ -167,6 +167,7 @@ class TokenRisk(Risk):
     own: Array = field(init=False, repr=False)  # their mean squares, with the spread, (U, Q)
     probs: Array = field(init=False, repr=False)  # (U,)
     counts: list[Count] = field(init=False, repr=False)
+    _is_spread: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         given = (self.kinds,) if isinstance(self.kinds, Kind) else self.kinds
@@ -191,6 +192,7 @@ class TokenRisk(Risk):
             queries=queries,
             errors=errors,
             spread=spread,
+            _is_spread=bool(spread.any()),
             own=np.einsum("qud,qud->uq", errors, errors) + spread,
             probs=np.concatenate([kind.probs for kind in kinds]),
             counts=[Count(kind.number, slice(*rows), kind.each) for kind, rows in zip(kinds, ends, strict=True)],
@@ -293,7 +295,8 @@ class TokenRisk(Risk):
             np.matmul(E[queries], np.matmul(E[queries][:, rows].swapaxes(1, 2), z), out=product)
 
         scores = params.reshape(self.own.shape)
-        return integrate(scores, self.probs[:, None], self.own, self.counts, form, step)
+        spread = self.spread if self._is_spread else None
+        return integrate(scores, self.probs[:, None], self.own, self.counts, form, step, spread)
 
     def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
         nodes, missing = [], []

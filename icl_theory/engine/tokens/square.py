@@ -34,7 +34,7 @@ HIGHEST = 3  # derivatives of a product of generating functions
 # Of the square of the errors: what a gap between scores that `capped` cuts, or underflow,
 # can change in a loss for a prompt of one token. It grows with the square of the length.
 UNSEEN = 1e-288
-CANCELLED = 1e-3  # share of its terms below which a gradient has lost three digits
+CANCELLED = 1e-4  # share of its terms below which a gradient has lost four digits
 MOST_PAIRED = 2000  # nodes up to which gradients are summed over pairs of them
 
 Form = Callable[[NDArray[np.intp], slice, Array, Array], object]
@@ -117,7 +117,13 @@ def change_along(gradient: Callable[[Array], Array], at: Array, direction: Array
 
 
 def moments(
-    log_w: Array, probs: Array, own: Array, counts: Sequence[Count], form: Form, step: float = 0.2
+    log_w: Array,
+    probs: Array,
+    own: Array,
+    counts: Sequence[Count],
+    form: Form,
+    step: float = 0.2,
+    spread: Array | None = None,
 ) -> Moments:
     """Integrate losses, gradients and attention of all queries, in blocks that fit the processor's cache.
 
@@ -125,7 +131,8 @@ def moments(
     (C, Q), which sum to one over each kind; and the mean squared errors E|e|², ``own``, (C, Q).
     ``form(queries, rows, z, out)`` takes q queries, the rows of a kind and z, (q, R, J), on these rows, and writes
     ``C z`` to ``out``, (q, C, J), for the matrices C of the queries. The ``step`` in ln s is exact to rounding
-    unless given. Scores are real, or have the imaginary parts of `change_along`.
+    unless given. ``spread``, (C, Q), is the part of ``own`` that is not in C, if there is one: without it, noisy
+    gradients between separated scores lose digits. Scores are real, or have the imaginary parts of `change_along`.
     """
     turn = log_w.imag if np.iscomplexobj(log_w) else None
     log_w = log_w.real
@@ -141,7 +148,21 @@ def moments(
         gone = [each[queries, None] for each in absent]
         turned = None if turn is None else turn.T[queries, :, None]
         rule = nodes.log_s[here], nodes.weights[here]
-        parts.append(_block(scores, turned, chances, squares, gone, counts, *rule, form, queries))
+        noise = None if spread is None else spread.T[queries]
+        parts.append(
+            _block(
+                scores,
+                turned,
+                chances,
+                squares,
+                noise,
+                gone,
+                counts,
+                *rule,
+                form,
+                queries,
+            )
+        )
     back = np.argsort(order)
     joined = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
     return Moments(*(part[back].T for part in joined))
@@ -250,22 +271,25 @@ class Tilted(NamedTuple):
 
 
 def _tilted(
-    y: Array, b: Array, counts: Sequence[Count], means: Sequence[tuple[Array, Array]],
+    y: Array,
+    b: Array,
+    counts: Sequence[Count],
+    means: Sequence[tuple[Array, Array]],
     jacobian: Array,
-) -> Tilted:  # fmt: skip
+) -> Tilted:
     """Return the tokens under the integral; ``b`` is overwritten if there are several kinds."""
     if len(counts) == 1:
         orders = counts[0].weights(*means[0], HIGHEST, jacobian)[1:]
         return Tilted(y, b, [orders], [])
     log_product = np.zeros_like(means[0][1])
-    numbers = []
+    numbers: list[list[Array]] = []
     for count, (mean, log) in zip(counts, means, strict=True):
         inverse = np.divide(1.0, mean, out=np.zeros_like(mean), where=mean != 0.0)
         b[:, count.rows] *= inverse[:, None]
         if count.each:
             whole, *derivatives = count.weights(mean, log, HIGHEST)
             scale = np.divide(1.0, whole, out=np.zeros_like(mean), where=whole != 0.0)
-            moments_of_number = []
+            moments_of_number: list[Array] = []
             for derivative in derivatives:
                 scale = scale * mean
                 moments_of_number.append(scale * derivative)
@@ -282,13 +306,14 @@ def _tilted(
     for mean, _ in means:
         is_normal &= mean != 0.0
     product *= is_normal * jacobian
-    orders = [[product * moment for moment in of_kind] for of_kind in numbers]
-    return Tilted(y, b, orders, [(of_kind[0], of_kind[1]) for of_kind in numbers])
+    orders_of_kinds = [[product * moment for moment in of_kind] for of_kind in numbers]
+    return Tilted(y, b, orders_of_kinds, [(of_kind[0], of_kind[1]) for of_kind in numbers])
 
 
 def _block(
-    log_w: Array, turn: Array | None, probs: Array, own: Array, absent: Sequence[Array],
-    counts: Sequence[Count], log_s: Array, jacobian: Array, form: Form, queries: NDArray[np.intp],
+    log_w: Array, turn: Array | None, probs: Array, own: Array, spread: Array | None,
+    absent: Sequence[Array], counts: Sequence[Count], log_s: Array, jacobian: Array, form: Form,
+    queries: NDArray[np.intp],
 ) -> Moments:  # fmt: skip
     """Integrate some queries, one a row of each array; ``absent`` nodes of each kind never occur, (q, 1)."""
     shape = (*log_w.shape, len(log_s))
@@ -345,22 +370,28 @@ def _block(
         gradient.append((2.0 * drawn, -integral(falls[k + 1], b[:, rows]), kept))
     joined = [np.concatenate(term, axis=1) for term in zip(*gradient, strict=True)]
     slopes, terms = _balanced(*joined)
-    found = Moments(0.5 * np.einsum("qj->q", falls[0]), 0.5 * slopes, np.concatenate(attention, axis=1))
+    result = Moments(0.5 * np.einsum("qj->q", falls[0]), 0.5 * slopes, np.concatenate(attention, axis=1))
     # the loss too, as a term may itself be an integral that cancels
-    lost = np.abs(slopes.real).sum(axis=1) < CANCELLED * (terms + found.loss.real)
+    lost = np.abs(slopes.real).sum(axis=1) < CANCELLED * (terms + result.loss.real)
     if lost.any() and shape[1] <= MOST_PAIRED:
+        # a quick test, which is enough late in most runs
+        lost &= _variance(tokens, result, own, spread, double, counts) < 0.06 * result.loss.real
         for q in np.flatnonzero(lost):
             one = slice(q, q + 1)
             form_of_one = partial(form, queries[one])
-            if _is_separated(log_w[q], found.attention[q].real, own[q], counts, form_of_one):
-                found.gradient[q] = _by_pairs(tokens.of(one), own[q], counts, form_of_one)
-    return found
+            if _is_separated(log_w[q], result.attention[q].real, own[q], counts, form_of_one):
+                result.gradient[q] = _by_pairs(tokens.of(one), own[q], counts, form_of_one)
+    return result
 
 
 def _fields(
-    tokens: Tilted, counts: Sequence[Count], form: Callable[[slice, Array, Array], object],
-    inner: Array, outer: Array | None, reference: NDArray[np.intp] | None = None,
-) -> None:  # fmt: skip
+    tokens: Tilted,
+    counts: Sequence[Count],
+    form: Callable[[slice, Array, Array], object],
+    inner: Array,
+    outer: Array | None,
+    reference: NDArray[np.intp] | None = None,
+) -> None:
     """Write to ``inner`` C b of the own kind, and to ``outer`` that of all tokens of other kinds.
 
     At each node of the rule the field at a ``reference``, (q, J), is subtracted, if one is
@@ -384,7 +415,10 @@ def _fields(
 
 
 def _falls(
-    tokens: Tilted, pairs: Sequence[Array], crossed: Sequence[Array], twofold: Sequence[Array]
+    tokens: Tilted,
+    pairs: Sequence[Array],
+    crossed: Sequence[Array],
+    twofold: Sequence[Array],
 ) -> list[Array]:
     """Return the integrand of twice the loss, and for each kind that with one more token drawn from it.
 
@@ -394,7 +428,10 @@ def _falls(
     """
     if not crossed:
         first, second, third = tokens.orders[0]
-        return [second * pairs[0] + first * twofold[0], third * pairs[0] + second * twofold[0]]
+        return [
+            second * pairs[0] + first * twofold[0],
+            third * pairs[0] + second * twofold[0],
+        ]
     whole: Array = np.zeros_like(pairs[0])
     for (first, second, _), pair, cross, twice in zip(tokens.orders, pairs, crossed, twofold, strict=True):
         whole = whole + second * pair + first * (cross + twice)
@@ -406,10 +443,40 @@ def _falls(
     return falls
 
 
+def _variance(
+    tokens: Tilted,
+    result: Moments,
+    own: Array,
+    spread: Array | None,
+    double: Array,
+    counts: Sequence[Count],
+) -> Array:
+    r"""Return :math:`E[\sum_u a_u |e_u|^2 - |\bar e|^2]` of each query, (q,).
+
+    It is small if the tokens that share the attention of a prompt have the same error.
+    """
+    variance = np.einsum("qc,qc->q", result.attention.real, own) - 2.0 * result.loss.real
+    if spread is None:
+        return np.asarray(variance)
+    # of the spread: its share in the first term, and E Σ a_i² of it, which is in the loss
+    for (first, _, _), count in zip(tokens.orders, counts, strict=True):
+        squares = integral(first.real, double[:, count.rows].real)
+        variance -= np.einsum(
+            "qc,qc->q",
+            result.attention.real[:, count.rows] - squares,
+            spread[:, count.rows],
+        )
+    return np.asarray(variance)
+
+
 def _is_separated(
-    log_w: Array, attention: Array, own: Array, counts: Sequence[Count],
-    form: Callable[[slice, Array, Array], object], most: int = 64,
-) -> bool:  # fmt: skip
+    log_w: Array,
+    attention: Array,
+    own: Array,
+    counts: Sequence[Count],
+    form: Callable[[slice, Array, Array], object],
+    most: int = 64,
+) -> bool:
     r"""Whether hardly two nodes with different errors share the attention of a prompt, for one query.
 
     Attention on both of two nodes is at most the smaller mean of each, and at most N times
@@ -443,11 +510,14 @@ def _is_separated(
             inside = np.isin(which, np.arange(len(attention))[count.rows])
             share[np.ix_(inside, inside)] = 0.0
     shared = np.sum(np.triu(share * change, 1))
-    return bool(shared < 10.0 * CANCELLED * (attention @ own))
+    return bool(shared < 0.01 * (attention @ own))
 
 
 def _by_pairs(
-    tokens: Tilted, own: Array, counts: Sequence[Count], form: Callable[[slice, Array, Array], object]
+    tokens: Tilted,
+    own: Array,
+    counts: Sequence[Count],
+    form: Callable[[slice, Array, Array], object],
 ) -> Array:
     r"""Return the gradient of one query as a sum over pairs of nodes, (C,), so that no large terms cancel.
 
@@ -460,26 +530,28 @@ def _by_pairs(
     tokens = tokens._replace(b=tokens.b * is_kept(tokens.y.real))  # the rest may be above the gradient
     y, b = tokens.y[0], tokens.b[0]
     C = len(own)
-    many = len(counts) > 1
     first = np.empty_like(b)  # orders of the own kind, for each node
     second, third = np.empty_like(b), np.empty_like(b)
     for count, of_kind in zip(counts, tokens.orders, strict=True):
         first[count.rows], second[count.rows], third[count.rows] = (order[0] for order in of_kind)
     reference = np.argmax((first * b).real, axis=0)[None]
     inner = np.empty_like(tokens.b)
-    outer = np.zeros_like(tokens.b) if many else None
+    outer = np.zeros_like(tokens.b) if len(counts) > 1 else None
     _fields(tokens, counts, form, inner, outer, reference)
     by_field, by_square = np.empty((2, C, C), dtype=b.dtype)
-    if many:
-        assert outer is not None
+    if outer is not None:
         alone = b * (first * outer[0] + second * inner[0])
         product = np.empty_like(tokens.b)
     for k, count in enumerate(counts):
         rows = count.rows
-        if many:
+        if outer is not None:
             number, square = (moment[0] for moment in tokens.numbers[k])
             drawn = number * b[rows]
-            form(rows, np.ascontiguousarray(tokens.b[:, rows]).view(np.float64), product.view(np.float64))
+            form(
+                rows,
+                np.ascontiguousarray(tokens.b[:, rows]).view(np.float64),
+                product.view(np.float64),
+            )
             product -= np.take_along_axis(product, reference[:, None], axis=1)
             # one token of kind k is the second of the pair, and not in the field
             ratio = np.divide(square, number, out=np.zeros_like(number), where=number != 0.0)
