@@ -15,6 +15,7 @@ import icl_theory as icl
 from icl_theory.engine import ChainRisk, Chains
 from icl_theory.engine.tokens import square
 from icl_theory.engine.tokens.square import Count, moments
+from icl_theory.families.regression.batches.scores import ScoreBatch
 from tests.references import Array, compositions
 
 DIGITS = 250
@@ -129,6 +130,32 @@ def test_a_gradient_between_levels_keeps_its_digits(gap: float, noise: float) ->
     expected = exactly([kind], factor[0], scores[:, 0]).gradient / 3.0
     found = risk.gradient(scores)[:, 0]
     assert np.linalg.norm(found - expected) < 1e-13 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+@pytest.mark.parametrize("gap", [15.0, 40.0])
+def test_groups_and_batches_keep_the_digits_of_each_query(gap: float, noise: float) -> None:
+    """Groups of one feature each, and two problems side by side, against sums over all prompts."""
+    features, variances = icl.Features.simplex(3, delta=1.0), np.array([1.0, 2.0, 3.0])
+    task, factor = icl.tasks.KernelTask(np.diag(variances)), np.diag(np.sqrt(variances))
+    levels = gap * np.array([[0.0, 0.0, 1.0], [1.0, 1.5, 0.0], [2.0, 3.0, 2.2]])
+    kind = icl.Kind(4, features.probs, factor, noise**2)
+    expected = np.column_stack([exactly([kind], factor[k], levels[:, k]).gradient for k in range(3)]) / 3.0
+    size = np.linalg.norm(expected, axis=0)
+
+    full = icl.PopulationRisk(features, task, 4, noise)
+    assert np.all(np.linalg.norm(full.gradient(levels) - expected, axis=0) < 1e-10 * size)
+    batch = ScoreBatch([full, full], np.ones(2))
+    gradient = batch.columns(np.tile(levels, 2), np.arange(6))[0]
+    assert np.all(np.linalg.norm(gradient[:, 3:] - expected, axis=0) < 1e-10 * size)
+
+    groups = icl.SymmetricRisk.of(features, task, [0, 1, 2], 4, noise)
+    # by query: the own feature first, then the others of its group, of which there are none
+    params = np.column_stack([np.diagonal(levels), levels.T])
+    by_group = groups.gradient(params)
+    for k in range(3):
+        found = np.where(np.arange(3) == k, by_group[k, 0], by_group[k, 1:])
+        assert np.linalg.norm(found - expected[:, k]) < 1e-10 * size[k]
 
 
 @pytest.mark.parametrize("seeds", [range(8), range(8, 16)], ids=["first", "second"])
