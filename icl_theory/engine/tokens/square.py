@@ -521,11 +521,11 @@ def _by_pairs(
 ) -> Array:
     r"""Return the gradient of one query as a sum over pairs of nodes, (C,), so that no large terms cancel.
 
-    .. math:: \partial_{	heta_u} 	frac12 E|ar e|^2
-        = E \sum_v a_u a_v (e_u - e_v) \cdot ar e, \qquad ar e = \sum_v a_v e_v
+    .. math:: \partial_{\theta_u} \tfrac12 E|\bar e|^2
+        = E \sum_v a_u a_v (e_u - e_v) \cdot \bar e, \qquad \bar e = \sum_v a_v e_v
 
     A pair contributes to two entries, with opposite signs. Where one node has nearly all the
-    attention, every pair is small, whereas :math:`a_u e_u \cdot ar e` is not.
+    attention, every pair is small, whereas :math:`a_u e_u \cdot \bar e` is not.
     """
     tokens = tokens._replace(b=tokens.b * is_kept(tokens.y.real))  # the rest may be above the gradient
     y, b = tokens.y[0], tokens.b[0]
