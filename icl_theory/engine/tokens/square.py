@@ -297,11 +297,12 @@ def _tilted(
         else:
             N = float(count.number)
             falling = (N, N * (N - 1.0), N * (N - 1.0) * (N - 2.0))
-            moments_of_number = [np.broadcast_to(value, mean.shape) for value in falling]
+            moments_of_number = [np.full(mean.shape, value) for value in falling]
             log_product = log_product + N * log
         numbers.append(moments_of_number)
-    product = np.exp(np.maximum(log_product.real, LEAST) + 1j * log_product.imag)
-    product = product if np.iscomplexobj(y) else product.real
+    product: Array = np.exp(np.maximum(log_product.real, LEAST))
+    if np.iscomplexobj(y):
+        product = product * np.exp(1j * log_product.imag)
     is_normal = log_product.real > LEAST
     for mean, _ in means:
         is_normal &= mean != 0.0
