@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.engine import ChainRisk
 from icl_theory.families.induction_heads import dirichlet_points
 from icl_theory.testing import check_family
 
@@ -180,6 +181,35 @@ def test_the_bayes_loss_of_three_symbols_is_known_where_counting_is_optimal(
     found = icl.InductionHeads(k=3, T=5, points=8, **given).predictors
     assert ("Bayes" in found) == known
     assert found.get("Bayes", found["bigram"]) == found["bigram"] < found["uniform"] == pytest.approx(1.0 / 3.0)
+
+
+@pytest.mark.parametrize("ratio", [0.25, 1.0, 4.0, 100.0])
+def test_normalised_steps_of_the_layers_have_the_lengths_that_the_page_says(ratio: float) -> None:
+    problem = icl.InductionHeads(T=8, eta=0.01, rule="ngd-blocks", ratio=ratio, max_steps=1, match=0.3)
+    change = problem.simulate().params - problem.risk().initial
+    assert np.linalg.norm(change[:2]) == pytest.approx(0.01 * math.sqrt(ratio), rel=1e-9)
+    assert np.linalg.norm(change[2:]) == pytest.approx(0.01, rel=1e-9)
+
+
+@pytest.mark.parametrize("sink", [30.0, 60.0])
+def test_the_error_of_an_average_contains_that_of_its_integral(sink: float) -> None:
+    """All attention is on the sink: each prediction is uniform, and loses (1 - 1/k)/2 whatever the chains are."""
+    problem = icl.InductionHeads(k=3, T=12, sink=sink, points=8)
+    params = problem.risk().initial
+    assert abs(problem.risk().loss(params) - 1.0 / 3.0) <= problem.average_error(params) < 1e-8
+
+
+def test_the_long_steps_of_an_average_are_within_its_error() -> None:
+    problem = icl.InductionHeads(k=3, T=12, match=0.0, points=8)
+    risk, params = problem.risk(), problem.risk().initial
+    scores, chains = risk.map.inward(params), risk.risk.chains
+    exact = ChainRisk(chains, 12, scores).loss(scores)
+    others = [problem.changed(seed=1 + i).risk().loss(params) for i in range(8)]
+    loss = risk.loss(params)
+    by_chains = abs(np.mean(others) - loss) + 3.0 * np.std(others, ddof=1) / np.sqrt(8.0)
+    off = abs(risk.risk.loss(scores) - exact)
+    assert off > 1e-9 * exact
+    assert problem.average_error(params) - by_chains > off
 
 
 @pytest.mark.parametrize(

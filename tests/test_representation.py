@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.optimize import minimize
 import icl_theory as icl
 from icl_theory.papers import representation as papers
 from icl_theory.testing import check_family
+from tests.references import Array
 
 
 def predictions(params: Any, labels: Any, K: int, seen: int) -> Any:
@@ -155,3 +157,20 @@ def test_family() -> None:
 def test_bad_input(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{[*given][-1]} = "):
         icl.Representation(**given)
+
+
+@pytest.mark.parametrize("given", [{"K": 4, "N": 4}, {"K": 5, "N": 3, "sees": "labelled"}])
+def test_the_floor_of_one_head_on_labels_alone_is_a_bound_that_is_not_attained(given: dict[str, Any]) -> None:
+    """All queries share one sum of coefficients, which non-negative least squares do not know."""
+    risk = icl.Representation(heads=1, **given).risk()
+    shape, rng, least = risk.start.shape, np.random.default_rng(0), math.inf
+
+    def objective(flat: Array) -> tuple[float, Array]:
+        loss, gradient = risk.evaluate(flat.reshape(shape))
+        return loss, gradient.ravel()
+
+    for _ in range(3):
+        start = 0.5 * rng.normal(size=shape)
+        start[:, 0] = 1.0
+        least = min(least, minimize(objective, start.ravel(), jac=True, method="L-BFGS-B").fun)
+    assert 1.005 * risk.floor() < least < 1.5 * risk.floor()

@@ -91,6 +91,28 @@ def test_wrong_input_is_named(change: dict[str, Any], words: str) -> None:
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize(("n", "labels"), [(70, 100), (7, 1000), (3, 10), (0, 5)])
+def test_a_shared_density_is_right_or_refused(n: int, labels: int) -> None:
+    """Against the density of n itself, over seven orders of magnitude."""
+    expected = np.array(mean_log_loss([1.0], 0.5, 0.0, [n], labels))
+    refused = 0
+    for density in max(n, 1) / labels * np.geomspace(1e-3, 1e4, 57):
+        try:
+            found = np.array(mean_log_loss([1.0], 0.5, 0.0, [n], labels, density=density))
+        except ValueError:
+            refused += 1
+            continue
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-11)
+    assert 0 < refused < 57
+
+
+def test_one_improbable_number_of_tokens_is_enough_to_refuse_a_density() -> None:
+    with pytest.raises(
+        ValueError, match=r"density = 0\.5: must be nearer to tokens/labels: 70 tokens on 40 labels"
+    ):
+        mean_log_loss([1.0, 1.0], 0.5, 0.0, [20, 70], 40, density=0.5)
+
+
 def test_poisson_probabilities_keep_their_digits() -> None:
     k, mean = np.array([0, 1, 15, 16, 900, 1000, 1100, 2000]), np.array([[0.3], [20.0], [1000.0]])
     with mpmath.workdps(40):

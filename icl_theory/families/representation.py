@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.risk import Risk, Started
@@ -43,8 +44,11 @@ class DictionaryRisk(Started, Risk):
         turn = output[:, None, None] * attention * (drift - slopes[:, None])
         return self._loss(b), np.column_stack([slopes.sum(axis=1), turn.reshape(len(output), -1)])
 
-    def coefficients(self, params: Array) -> Array:
+    def coefficients(self, params: ArrayLike) -> Array:
         """The weight of each label in each prediction, (N, K)."""
+        return self._coefficients(self._checked(params))
+
+    def _coefficients(self, params: Array) -> Array:
         return np.asarray(np.tensordot(*self._heads(params), 1)[: self.labelled])
 
     @cached_property
@@ -74,7 +78,7 @@ class DictionaryRisk(Started, Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Distance of the coefficients from those of ridge regression."""
-        return {"off": np.asarray(np.linalg.norm(self.coefficients(params) - self.ridge))}
+        return {"off": np.asarray(np.linalg.norm(self._coefficients(params) - self.ridge))}
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts, which answers all queries of each from its labels."""

@@ -21,10 +21,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, distributions, instance, integer, number, probabilities, real_array, refuse
+from icl_theory._validate import (
+    Array,
+    dimensions,
+    distributions,
+    instance,
+    integer,
+    number,
+    probabilities,
+    real_array,
+    refuse,
+)
 from icl_theory.engine.risk import ColumnGradients, Risk, Started
-from icl_theory.engine.tokens.sampled import Pass, Sampled, chosen, softmax
-from icl_theory.engine.tokens.square import capped, rule_error
+from icl_theory.engine.tokens.sampled import Pass, Sampled, chosen, prompts_to_draw, softmax
+from icl_theory.engine.tokens.square import UNSEEN, capped, rule_error
 from icl_theory.memory import check_fits
 
 Symbols = NDArray[np.intp]
@@ -92,6 +102,7 @@ class Chains:
 
     def last(self, length: int) -> Array:
         """Probability that a sequence of a length follows a chain and ends in a symbol, (C, k)."""
+        length = integer("length", length, minimum=1)
         first = self.start.reshape(len(self.probs), -1, self.symbols).sum(axis=1)
         moved = first[:, None] @ np.linalg.matrix_power(self.transitions, length - 1)
         return np.asarray(self.probs[:, None] * moved[:, 0])
@@ -103,6 +114,8 @@ class Chains:
 
     def draw(self, rng: np.random.Generator, length: int, size: int) -> tuple[Symbols, Symbols]:
         """Draw sequences: the chain of each, (size,), and the windows of its positions, (size, length)."""
+        length = integer("length", length, minimum=1)
+        size = prompts_to_draw(rng, size, 1.0 * length)
         chain = rng.choice(len(self.probs), size, p=self.probs)
         windows = np.empty((size, length), dtype=np.intp)
         windows[:, 0] = chosen(rng.random(size), np.cumsum(self.start, axis=1)[chain])
@@ -326,7 +339,7 @@ class ChainRisk(Started, Risk):
             raise refuse("sink", sink, f"{k} probabilities, one for each symbol")
         front = int(sink is not None)
         found = np.zeros((2, *shape) if front else shape) if scores is None else scores
-        self.start = real_array("scores", found, 2 if np.ndim(found) == 2 else 3)
+        self.start = real_array("scores", found, 2 if dimensions(found) == 2 else 3)
         *places, W, k = self.start.shape
         if (W, k) != shape or not (1 + front <= places[0] <= self.length + front if places else not front):
             allowed = f"({1 + front} to {self.length + front}, {shape[0]}, {shape[1]})"
@@ -358,7 +371,8 @@ class ChainRisk(Started, Risk):
         # of each position's step, and of ln y, a sum of numbers as large as the range of the scores
         rounding = handled + (10.0 + np.ptp(log_w, axis=(0, 1))) * terms.sum(axis=(0, 1))
         rounding *= np.finfo(float).eps
-        return _Columns(loss, gradient, attention, rule_error(step) * loss + rounding)
+        unseen = 2.0 * UNSEEN * float(length) ** 2  # errors of probabilities: |e|² is 2 at most
+        return _Columns(loss, gradient, attention, rule_error(step) * loss + rounding + unseen)
 
     @property
     def column_gradients(self) -> ColumnGradients | None:

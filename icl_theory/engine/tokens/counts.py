@@ -20,17 +20,19 @@ from icl_theory._validate import (
     LARGEST,
     Array,
     choice,
+    dimensions,
     distributions,
     flag,
     fraction,
     integer,
     number,
+    plain_numbers,
     real_array,
     refuse,
     store,
 )
 from icl_theory.engine.tokens.labels import log_poisson
-from icl_theory.engine.tokens.sampled import Indices, chosen, softmax
+from icl_theory.engine.tokens.sampled import Indices, chosen, prompts_to_draw, softmax
 from icl_theory.memory import check_fits
 
 NEVER = -1e300  # log of the probability 0; times a count of 0 it is 0
@@ -46,7 +48,10 @@ class Table(NamedTuple):
 
     def mean(self, values: ArrayLike) -> Array:
         """Return the mean of numbers that each row has, (A, ...): the exact expectation of any loss."""
-        return np.tensordot(self.probability, np.asarray(values, dtype=np.float64), 1)
+        rows = plain_numbers("values", values, -math.inf)
+        if rows.shape[:1] != self.probability.shape:
+            raise refuse("values", rows.shape, f"with {len(self.probability)} rows, one for each row of the table")
+        return np.tensordot(self.probability, rows, 1)
 
 
 class Drawn(NamedTuple):
@@ -163,6 +168,7 @@ class IndependentCounts(CountLaw):
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw the task of each prompt, its tokens, and its label."""
+        size = prompts_to_draw(rng, size, 2.0 * self.N * len(self.values))
         task = rng.choice(len(self.probs), size, p=self.weights)
         kinds, labels = (np.cumsum(each, axis=1)[task] for each in (self.probs, self.targets))
         kind = chosen(rng.random((size, self.N)), kinds[:, None])
@@ -286,7 +292,7 @@ class TwoStateCounts(CountLaw):
             store(self, transitions=chains, probs=_shares("probs", self.probs, len(chains)))
         else:
             given = 1.0 if self.concentration is None else self.concentration
-            found = real_array("concentration", given, np.ndim(given), LARGEST)
+            found = real_array("concentration", given, dimensions(given), LARGEST)
             if found.shape not in ((), (2, 2)) or (found <= 0).any():
                 raise refuse("concentration", given, "a positive number, or four of shape (2, 2)")
             store(self, concentration=np.broadcast_to(found, (2, 2)))
@@ -341,6 +347,7 @@ class TwoStateCounts(CountLaw):
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw a chain for each sequence, and its symbols one after the other."""
+        size = prompts_to_draw(rng, size, 4.0 * self.T)
         if self.transitions is None:
             a = np.asarray(self.concentration)
             ones, chain = rng.beta(a[:, 1], a[:, 0], (size, 2)), np.zeros(size, dtype=np.intp)

@@ -11,13 +11,22 @@ Two heads average the same tokens with the weights :math:`w` and :math:`w'`. Wit
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.tokens.square import LATEST, Count, balanced, capped, log_mean, mixed, summed, trapezoid
+from icl_theory.engine.tokens.square import (
+    LOG_LATEST,
+    Count,
+    balanced,
+    capped,
+    is_kept,
+    log_mean,
+    mixed,
+    summed,
+    trapezoid,
+)
 
 
 def product(
@@ -31,14 +40,13 @@ def product(
     """
     both = [capped(scores[:, None]) for scores in (first, second)]
     rules = [trapezoid(log_w, counts, step) for log_w in both]
-    y, z = (
-        np.exp(np.minimum(log_w + rule.log_s, math.log(LATEST))) for log_w, rule in zip(both, rules, strict=True)
-    )
+    y, z = (np.exp(np.minimum(log_w + rule.log_s, LOG_LATEST)) for log_w, rule in zip(both, rules, strict=True))
     # every sum over the nodes is one of products of a function of s and a function of t: a product of matrices
     down, across = np.expm1(-y), np.expm1(-z)
     p = probs[:, None]
-    x0, x1 = p * np.exp(-y), p * y * np.exp(-y)
-    z0, z1 = np.exp(-z), z * np.exp(-z)
+    decay_y, decay_z = np.exp(-y) * is_kept(y), np.exp(-z) * is_kept(z)
+    x0, x1 = p * decay_y, p * y * decay_y
+    z0, z1 = decay_z, z * decay_z
     x_slope, z_slope = x1 * (1.0 - y), z1 * (1.0 - z)
     means, single, kinds = list[tuple[Array, Array]](), list[Array](), range(len(counts))
     drawn: tuple[list[Array], list[Array]] = ([], [])

@@ -22,6 +22,7 @@ from icl_theory._validate import EXACT, Array, integer, number, plain_numbers, r
 from icl_theory.memory import check_fits
 
 BLOCK = 512  # nodes at a time, whose arrays stay in the cache
+MOST_LOST = math.log(1e-10 / 2.0**-52)  # log of the factor by which rounding may grow
 
 
 class LogLoss(NamedTuple):
@@ -66,7 +67,7 @@ def mean_log_loss(
         S, number of labels that tokens fall on but whose logits are part of C.
     density : float, optional
         Tokens per label for which all n share one set of nodes, which saves time. An n loses digits as it becomes
-        improbable for a Poisson variable of this mean per label, so give it only where such n weigh as little.
+        improbable for a Poisson variable of this mean per label; if ten would not remain, it is refused.
 
     Returns
     -------
@@ -94,23 +95,51 @@ def mean_log_loss(
     >>> abs(float(found.value[0]) / ((one + 2 * two) / 3) - 1) < 1e-14
     True
     """
-    most, found = 1e13, np.asarray(plain_numbers("tokens", tokens, 0.0, EXACT))
-    top, free = real_array("top", top, 1, most), found.astype(np.int64)
-    if not top.size or free.shape != top.shape or (free != found).any():
+    given = _checked(top, beta, log_rest, tokens, labels, silent)
+    top, beta, log_rest, free, P, S = given
+    if density is not None:
+        density = number("density", density)
+        mean = density * max(P + S, 1)
+        lost = log_poisson(free, free) - log_poisson(free, mean)
+        worst = int(np.argmax(lost))
+        if lost[worst] > MOST_LOST:
+            allowed = f"nearer to tokens/labels: {free[worst]} tokens on {P + S} labels would not keep ten digits"
+            raise refuse("density", density, allowed)
+        return LogLoss(*_integrated(top, beta, log_rest, free, P, S, density))
+    sums = np.empty((4, len(top)))
+    for n in np.unique(free):
+        same = free == n
+        radius = max(float(n), 1.0) / max(P + S, 1)
+        sums[:, same] = _integrated(top[same], beta, log_rest, free[same], P, S, radius)
+    return LogLoss(*sums)
+
+
+def shared_log_loss(
+    top: ArrayLike, beta: float, log_rest: float, tokens: ArrayLike, labels: int, silent: int, density: float
+) -> LogLoss:
+    """Return `mean_log_loss` with one ``density`` for all numbers of tokens, however improbable.
+
+    For sums in which these weigh as little as they are probable: their own digits are lost.
+    """
+    top, beta, log_rest, free, P, S = _checked(top, beta, log_rest, tokens, labels, silent)
+    return LogLoss(*_integrated(top, beta, log_rest, free, P, S, number("density", density)))
+
+
+def _checked(
+    top: ArrayLike, beta: float, log_rest: float, tokens: ArrayLike, labels: int, silent: int
+) -> tuple[Array, float, float, NDArray[np.int64], int, int]:
+    most = 1e13
+    numbers = np.asarray(plain_numbers("tokens", tokens, 0.0, EXACT))
+    top, free = real_array("top", top, 1, most), numbers.astype(np.int64)
+    if not top.size or free.shape != top.shape or (free != numbers).any():
         raise refuse("tokens", tokens, "integers >= 0, one for each entry of top")
-    if log_rest != -math.inf:
-        signed("log_rest", log_rest, maximum=most)
-    signed("beta", beta, maximum=most / max(float(free.max()), 1.0))
+    if not (isinstance(log_rest, float | np.floating) and log_rest == -math.inf):
+        log_rest = signed("log_rest", log_rest, maximum=most)
+    beta = signed("beta", beta, maximum=most / max(float(free.max()), 1.0))
     P, S = integer("labels", labels, minimum=0), integer("silent", silent, minimum=0)
     if P + S == 0 and free.any():
         raise refuse("labels", labels, "at least 1: there are tokens to spread")
-    if density is not None:
-        return LogLoss(*_integrated(top, beta, log_rest, free, P, S, number("density", density)))
-    sums = np.empty((4, len(top)))
-    for n in np.unique(free):
-        here, each = free == n, max(float(n), 1.0) / max(P + S, 1)
-        sums[:, here] = _integrated(top[here], beta, log_rest, free[here], P, S, each)
-    return LogLoss(*sums)
+    return top, beta, float(log_rest), free, P, S
 
 
 def _integrated(

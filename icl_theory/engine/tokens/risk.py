@@ -25,7 +25,16 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
-from icl_theory.engine.tokens.square import Count, Moments, change_along, rule_error, trapezoid
+from icl_theory.engine.tokens.square import (
+    FARTHEST,
+    UNSEEN,
+    Count,
+    Moments,
+    capped,
+    change_along,
+    rule_error,
+    trapezoid,
+)
 from icl_theory.engine.tokens.square import moments as integrate
 from icl_theory.memory import check_fits
 
@@ -158,6 +167,7 @@ class TokenRisk(Risk):
     own: Array = field(init=False, repr=False)  # their mean squares, with the spread, (U, Q)
     probs: Array = field(init=False, repr=False)  # (U,)
     counts: list[Count] = field(init=False, repr=False)
+    _is_spread: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         given = (self.kinds,) if isinstance(self.kinds, Kind) else self.kinds
@@ -166,7 +176,7 @@ class TokenRisk(Risk):
             raise refuse("each", [kind.each for kind in kinds], "true of one kind at most")
         asked = None if self.queries is None else real_array("queries", self.queries, 1)
         queries = None if asked is None else probabilities("queries", asked, len(asked))
-        if self.second is not None and np.any(self.target):
+        if self.second is not None and plain_numbers("target", self.target, -math.inf).any():
             raise refuse("second", "given", f"left out with target = {self.target}: it is of the errors")
         Q, U = 1 if queries is None else len(queries), sum(len(kind.probs) for kind in kinds)
         check_fits("kinds", f"{U} nodes", 8.0 * 60 * U)
@@ -182,6 +192,7 @@ class TokenRisk(Risk):
             queries=queries,
             errors=errors,
             spread=spread,
+            _is_spread=bool(spread.any()),
             own=np.einsum("qud,qud->uq", errors, errors) + spread,
             probs=np.concatenate([kind.probs for kind in kinds]),
             counts=[Count(kind.number, slice(*rows), kind.each) for kind, rows in zip(kinds, ends, strict=True)],
@@ -202,7 +213,7 @@ class TokenRisk(Risk):
 
     def _factors(self, U: int, Q: int, small: float = 1e-12) -> Array:
         """Errors of all nodes, (Q, U, D), from their second moments."""
-        second = np.asarray(self.second, dtype=np.float64)
+        second = plain_numbers("second", self.second, -math.inf)  # type: ignore[arg-type]
         given = second.shape
         second = second if second.ndim == 3 else second[:, :, None] if second.ndim == 2 else second
         if second.shape not in ((U, U, 1), (U, U, Q)) or not np.isfinite(second).all():
@@ -232,6 +243,10 @@ class TokenRisk(Risk):
         found = self.moments(params)
         return float(self.asked @ found.loss), (self.asked * found.gradient).reshape(params.shape)
 
+    def floor(self) -> float:
+        """Return 0, a lower bound that is not always the infimum: no scores remove the noise of a ``spread``."""
+        return 0.0
+
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, of the shape of the scores."""
         change = change_along(lambda scores: self.moments(scores).gradient, params, direction)
@@ -252,15 +267,20 @@ class TokenRisk(Risk):
         r"""Estimate of the error of the loss, from above: of the quadrature, and of rounding to first order.
 
         That of the quadrature, with nodes a ``step`` <= 0.6 apart in ln s, is a bound up to its constant, which is
-        measured. Rounding is relative to the loss that errors of one sign would have. See docs/theory.md, "Tokens".
+        measured. Rounding is relative to the loss that errors of one sign would have. Losses below about 1e-280 of
+        the squared errors leave the range of float64; the estimate includes the share of them that is lost. See
+        docs/theory.md, "Tokens".
         """
         scores, step = self._checked(params), number("step", step, maximum=0.6)
         loss, alike = (
             float(self.asked @ self.moments(scores, step=step, errors=errors).loss)
             for errors in (self.errors, np.abs(self.errors))
         )
-        reach = float(np.abs(trapezoid(scores.reshape(self.own.shape), self.counts).log_s).max())
-        return rule_error(step) * loss + 2.0**-52 * (16.0 + reach) * alike
+        nodes = trapezoid(capped(scores.reshape(self.own.shape), FARTHEST), self.counts)
+        reach = float(np.abs(nodes.log_s).max())
+        tokens = float(sum(count.number for count in self.counts))
+        unseen = UNSEEN * tokens**2 * float(self.own.max())
+        return rule_error(step) * loss + 2.0**-52 * (16.0 + reach) * alike + unseen
 
     def loss_error(self, params: ArrayLike) -> float:
         """Return `error`."""
@@ -279,7 +299,8 @@ class TokenRisk(Risk):
             np.matmul(E[queries], np.matmul(E[queries][:, rows].swapaxes(1, 2), z), out=product)
 
         scores = params.reshape(self.own.shape)
-        return integrate(scores, self.probs[:, None], self.own, self.counts, form, step)
+        spread = self.spread if self._is_spread else None
+        return integrate(scores, self.probs[:, None], self.own, self.counts, form, step, spread)
 
     def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
         nodes, missing = [], []

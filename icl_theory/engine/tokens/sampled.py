@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, integer
+from icl_theory._validate import Array, instance, integer
 from icl_theory.engine.risk import Risk, Started
 from icl_theory.memory import check_fits
 
@@ -51,6 +51,14 @@ class Sampled(Started, Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """What is observed of the step's prompts."""
         return {} if self.seen is None else self.seen(params, self.generator(step), self.batch)
+
+
+def prompts_to_draw(rng: np.random.Generator, size: int, numbers: float) -> int:
+    """Check the arguments of ``draw``; a prompt takes so many ``numbers``. Return the number of prompts."""
+    instance("rng", rng, np.random.Generator, "a numpy.random.Generator")
+    size = integer("size", size, minimum=1)
+    check_fits("size", size, 8.0 * size * numbers)
+    return size
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:

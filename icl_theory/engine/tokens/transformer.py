@@ -106,32 +106,41 @@ class TwoLayerTransformer(Risk):
         """Where training starts, in the reduction."""
         if self.trained == "reduction":
             return np.asarray(self.start)
-        return np.concatenate([*map(np.ravel, self.of_reduction(np.asarray(self.start)))])
+        return np.concatenate([*map(np.ravel, self._of_reduction(np.asarray(self.start)))])
 
-    def matrices(self, params: Array) -> Matrices:
+    def matrices(self, params: ArrayLike) -> Matrices:
         """Return the matrices that parameters stand for."""
+        return self._matrices(self._checked(params))
+
+    def _matrices(self, params: Array) -> Matrices:
         if self.trained == "reduction":
-            return self.of_reduction(params)
-        like = self.of_reduction(np.asarray(self.start))
+            return self._of_reduction(params)
+        like = self._of_reduction(np.asarray(self.start))
         parts = np.split(params, np.cumsum([each.size for each in like])[:-1])
         return Matrices(*(part.reshape(each.shape) for part, each in zip(parts, like, strict=True)))
 
-    def of_reduction(self, reduced: Array) -> Matrices:
-        """Return the matrices of the reduction."""
+    def of_reduction(self, reduced: ArrayLike) -> Matrices:
+        """Return the matrices of the reduction, whose parameters (r, b) are given, (m + 1,)."""
+        parameters = real_array("reduced", reduced, 1)
+        if parameters.shape != np.shape(self.start):
+            raise refuse("reduced", parameters.shape, f"of shape {np.shape(self.start)}: scores of the lags, and b")
+        return self._of_reduction(parameters)
+
+    def _of_reduction(self, reduced: Array) -> Matrices:
         eye = np.eye(self.chains.symbols)
         matching = reduced[-1] * np.kron([[0.0, 1.0], [0.0, 0.0]], eye)
         return Matrices(reduced[:-1], 0.0 * eye, eye, matching, np.hstack([eye, 0.0 * eye]))
 
-    def outside(self, params: Array) -> dict[str, float]:
+    def outside(self, params: ArrayLike) -> dict[str, float]:
         """Return the distance of each matrix but the lags to the reduction's nearest one, in the Frobenius norm."""
         k, found = self.chains.symbols, self.matrices(params)
-        nearest = self.of_reduction(np.append(found.lags, np.trace(found.matching[:k, k:]) / k))
+        nearest = self._of_reduction(np.append(found.lags, np.trace(found.matching[:k, k:]) / k))
         apart = [float(np.linalg.norm(one - other)) for one, other in zip(found, nearest, strict=True)]
         return dict(zip(found._fields[1:], apart[1:], strict=True))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's sequences and its gradient, by the backward pass."""
-        k, whole = self.chains.symbols, self.matrices(params)
+        k, whole = self.chains.symbols, self._matrices(params)
         rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
         chain, windows = self.chains.draw(rng, self.length, self.batch)
         seen = np.eye(k)[windows[:, :, None] // k ** np.arange(self.chains.window) % k]  # (B, T, m, k), by lag

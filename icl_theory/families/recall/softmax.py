@@ -2,7 +2,7 @@
 
 Given the numbers of bigrams of the trigger with its output and with noise, the denominator of the attention is
 known, and only the counts of the other words are random: they are multinomial, and the loss against them is
-`icl_theory.engine.tokens.labels.mean_log_loss`. See docs/theory.md, "Softmax attention at finite H".
+`icl_theory.engine.tokens.labels.shared_log_loss`. See docs/theory.md, "Softmax attention at finite H".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.tokens.labels import mean_log_loss
+from icl_theory.engine.tokens.labels import shared_log_loss
 from icl_theory.families.recall.divergence import divergence
 from icl_theory.families.recall.task import RecallTask, Words
 
@@ -129,7 +129,7 @@ def excess(
             noise = gamma * loud + v * (near_noise * A + far_noise * B)
             far = np.exp(-np.logaddexp(0.0, top - noise))
             value += float(w @ divergence(alpha, noise - top))
-        against = mean_log_loss(
+        against = shared_log_loss(
             np.logaddexp(top, noise) if alpha else top, beta, rest, cell.free, kinds.loud, kinds.silent,
             density=max(cell.n, 1) / (1.0 + sum(kinds)),
         )  # fmt: skip

@@ -56,7 +56,9 @@ class ScoreBatch(Risk):
             np.array([getattr(risk._form, name) for risk in risks]) for name in ("variogram", "factor")
         )
         self._first, self._scale = risks[0], np.array([_largest(risk) for risk in risks]) / _largest(risks[0])
-        own = 2.0 * self._variograms + np.array([risk.noise**2 for risk in risks])[:, None, None]
+        noise = np.array([risk.noise**2 for risk in risks])
+        self._spread = noise[self.point] if noise.any() else None
+        own = 2.0 * self._variograms + noise[:, None, None]
         self._own, self._probs = own[self.point, :, self.query].T, self.probs[self.point].T
         self._weight = self.probs.ravel()
         self._rate = (
@@ -77,7 +79,10 @@ class ScoreBatch(Risk):
         def form(some: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
             at_nodes(self._variograms, self._factors, which[some], z, product)
 
-        found = moments(columns, self._probs[:, which], self._own[:, which], [Count(self.N)], form)
+        own, spread = self._own[:, which], None
+        if self._spread is not None:
+            spread = np.broadcast_to(self._spread[which], own.shape)
+        found = moments(columns, self._probs[:, which], own, [Count(self.N)], form, spread=spread)
         attention = found.attention[self.query[which], np.arange(which.size)]
         return self._rate[which] * found.gradient, self._weight[which] * found.loss, attention
 

@@ -232,4 +232,5 @@ class PopulationRisk(Risk):
         def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
             at_nodes(self._form.variogram[None], self._form.factor[None], queries, z, product)
 
-        return moments(scores, self.features.probs[:, None], own, [Count(self.N)], form)
+        spread = np.full(own.shape, self.noise**2) if self.noise > 0.0 else None
+        return moments(scores, self.features.probs[:, None], own, [Count(self.N)], form, spread=spread)

@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine.progress import Work
-from icl_theory.engine.tokens.square import LATEST, Count, Moments, balanced, capped, log_mean, trapezoid
+from icl_theory.engine.tokens.square import (
+    LOG_LATEST,
+    Count,
+    Moments,
+    balanced,
+    capped,
+    is_kept,
+    log_mean,
+    trapezoid,
+)
 
 
 class Seen(NamedTuple):
@@ -36,9 +45,9 @@ def one_query(log_w: Array, probs: Array, own: Array, N: float, matrix: Array, c
     there = np.isfinite(log_w)
     log_w = capped(log_w[:, None])
     log_s, jacobian, _ = trapezoid(log_w, [Count(N)])
-    y = np.exp(np.minimum(log_w + log_s, math.log(LATEST)))
+    y = np.exp(np.minimum(log_w + log_s, LOG_LATEST))
     absent, probs = float(probs[~there].sum()), np.where(there, probs, 0.0)
-    near_one, decay = probs @ np.expm1(-y) - absent, np.exp(-y)
+    near_one, decay = probs @ np.expm1(-y) - absent, np.exp(-y) * is_kept(y)
     mean = probs @ decay
     log = log_mean(mean, near_one)
     first, second, third, fourth = (jacobian * each for each in Count(N).weights(mean, log, 4)[1:])

@@ -274,7 +274,10 @@ class SymmetricRisk(Risk):
         def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
             np.matmul(self._matrix[queries], z, out=product)
 
-        return moments(np.where(self._mass > 0, scores, -np.inf), self._mass, self._own, [Count(self.N)], form)
+        own = self._own
+        spread = own - np.diagonal(self._matrix, axis1=1, axis2=2).T  # within classes, and noise
+        present = np.where(self._mass > 0, scores, -np.inf)
+        return moments(present, self._mass, own, [Count(self.N)], form, spread=np.maximum(spread, 0.0))
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
