@@ -240,12 +240,14 @@ class Filled:
             column.name: np.full(grid.shape, empty(column), dtype=column.dtype) for column in self._columns
         }
 
-    def place(self, chunk: int, values: Values) -> None:
+    def place(self, chunk: int, values: Values | Iterable[tuple[str, NDArray[Any]]]) -> None:
         """Put the columns of a tile, (P,) each or as `once` gives them, into their places: all of them or none."""
         region = self._grid.region(chunk)
+        columns = values.items() if isinstance(values, dict) else values
         try:
-            for name, held in self._held.items():
-                held[region] = as_block(values[name], held[region].shape)
+            for name, column_values in columns:
+                held = self._held[name]
+                held[region] = as_block(column_values, held[region].shape)
         except KeyboardInterrupt:
             for column in self._columns:
                 self._held[column.name][region] = empty(column)

@@ -227,8 +227,10 @@ def run_with(
         if store is not None:
             kept = stack.enter_context(opened(store, grid, model.columns, arguments, command))
         found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update, hold=held)
-        values = found.values if held or store is None else lazy_values(store, grid, model.columns)
+        values = found.values if held or kept is None else lazy_values(kept)
     dataset = labelled(model.family, grid, values, arguments, found.interrupted)
+    if kept is not None and kept.foreign:
+        dataset.attrs["notes"] = kept.notes()
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
@@ -255,12 +257,14 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
     if is_large(columns, grid):
         check_installed("dask", extra="distributed")
-        values = lazy_values(path, grid, columns)
+        values = lazy_values(kept)
     else:
         filled = Filled(columns, grid)
         kept.fill(filled)
         values = filled.values()
     dataset = labelled(family, grid, values, arguments, not kept.done.all())
+    if kept.foreign:
+        dataset.attrs["notes"] = kept.notes()
     return dataset.assign_attrs(command="\n".join(kept.commands)) if kept.commands else dataset
 
 
