@@ -121,7 +121,7 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
     config.write_text("L = [2.0]\ndelta = 1\neta = 4\njson = true\n")
     status, out, err = run_main(capsys, "sweep", "--config", str(config))
     assert (status, err, json.loads(out)["dims"]) == (0, "", {"L": 1})
-    for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "config = 'lipschitz'"), ("L = [[1]]", "L = "),
+    for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "no option 'lipschitz'"), ("L = [[1]]", "L = "),
                         ("K = " + 5000 * "1", "at most 4300 digits")):  # fmt: skip
         config.write_text(text)
         status, _, err = run_main(capsys, "sweep", "--config", str(config), "--delta", "1", "--eta", "1")

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import counted
 from icl_theory.files import checked_path
 from icl_theory.grids.grid import (
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "_sweep.json"  # readers of tables leave out names that begin with a line or a dot
 LARGEST = 2**25  # bytes of it, so that a stranger's takes little memory to parse
+TABLES = ("numpy.ma", "pandas", "pyarrow.parquet", "pyarrow.pandas_compat")  # loaded for the first table
 LOCK, PASSING = ".lock", ".passing-"
 PART = re.compile(r"part-(\d{6})-([0-9a-f]{8})-[0-9a-f]{16}\.parquet")
 AGAIN = "without this file the same call computes its points again"
@@ -184,7 +186,7 @@ class _Part:
         return _values(table.column(column.name), column, self._count)
 
     def check(self, column: Column, values: NDArray[Any]) -> None:
-        """Refuse values that no sweep gives: other words as status, fewer than no steps, a target without a loss."""
+        """Refuse values that no sweep gives: an unknown status, -5 steps, or no loss at a reached target."""
         if column.name == STATUS.name:
             is_known = np.zeros(values.shape, dtype=bool)
             for word in DONE:  # np.isin sorts, which takes many times as long
@@ -251,6 +253,7 @@ def opened(
     """
     folder = checked_path(path, "store")
     check_installed("pyarrow", "filelock")
+    load_whole("filelock", *TABLES)
     manifest = Manifest(grid, (*columns, STATUS, MESSAGE), arguments)
     with contextlib.ExitStack() as stack:
         with plain_errors(folder):
@@ -268,6 +271,7 @@ def existing(path: str | os.PathLike[str]) -> Store:
     """Return the store at a path, finished or not, to which another run may be adding."""
     folder = checked_path(path, "store")
     check_installed("pyarrow")
+    load_whole(*TABLES)
     with plain_errors(folder):
         found = _manifest(folder)
     if found is None:

@@ -17,6 +17,7 @@ import numpy as np
 from icl_theory._calls import written_sweep
 from icl_theory._validate import dimensions, flag, instance, integer, refuse
 from icl_theory._version import __version__
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Work
 from icl_theory.families import Family, default, find, sound
 from icl_theory.grids.evaluate import evaluate
@@ -118,6 +119,7 @@ def sweep(
 
 def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     """Check the parameters of a sweep and lay out its grid."""
+    load_whole("numpy.ma")  # NumPy loads it for what comes next
     family.refuse_unknown(given)
     goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(goals) == 2:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory import _validate
 from icl_theory._validate import flag, refuse
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Work
 from icl_theory.files import checked_path, replacing
 from icl_theory.grids.grid import PENDING, REACHED
@@ -131,6 +132,7 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
         raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
     over = dimension(dataset, over)
     check_format(target, dataset["status"].size)
+    load_whole("pandas.io.formats.csvs", "pyarrow.parquet")
     with replacing(target) as temporary, Work(f"writing {target}"):
         if ending == ".parquet":
             _write_parquet(dataset, temporary, over)

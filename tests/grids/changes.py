@@ -28,7 +28,7 @@ from icl_theory.grids import sweep as sweeps
 
 GIVEN: dict[str, Any] = {"L": [1.0, 2.0, 3.0], "delta": 1.0, "K": 5, "epsilon": 1e-3}
 RATES = np.linspace(0.5, 2.0, 8)
-Change = Callable[[Path, random.Random], None]
+Change = Callable[[Path, random.Random], object]
 
 
 def swept(path: Path, **changes: Any) -> xarray.Dataset:
@@ -127,7 +127,7 @@ REFUSED: dict[str, Change] = {
     "another family": lambda path, _: (
         shutil.rmtree(path),
         icl.sweep("recall", triggers=[4, 16], counts=1, store=path, progress=False),
-    )[0],
+    ),
     "a link to another store": another_in_its_place,
     "parts of another sweep": other_parts,
     "a forged part": forged,
@@ -142,11 +142,11 @@ REFUSED: dict[str, Change] = {
     "no folder but a file": a_folder_becomes_a_file,
 }
 READABLE: dict[str, Change] = {
-    "gone on with": lambda path, _: None if swept(path) is None else None,
+    "gone on with": lambda path, _: swept(path),
     "gone on with by another call": other_command,
     "computed anew": lambda path, _: replaced(path),
-    "moved away and back": lambda path, _: None if path.rename(path.with_name("away")).rename(path) else None,
-    "a foreign file": lambda path, _: None if (path / "Thumbs.db").write_text("") else None,
+    "moved away and back": lambda path, _: path.rename(path.with_name("away")).rename(path),
+    "a foreign file": lambda path, _: (path / "Thumbs.db").touch(),
 }
 
 

@@ -118,7 +118,8 @@ def test_a_chunk_that_is_there_twice_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["more.parquet", "MORE.PARQUET", "part-1.parquet", f"part-000099-00000000-{'0' * 16}.parquet", "d.parquet"]
+    "name",
+    ["more.parquet", "MORE.PARQUET", "part-1.parquet", f"part-000099-00000000-{'0' * 16}.parquet", "d.parquet"],
 )
 def test_what_would_be_taken_for_more_of_the_table_is_refused(path: Path, name: str) -> None:
     (path / name).mkdir() if name == "d.parquet" else (path / name).write_text("")
@@ -131,9 +132,8 @@ def test_a_foreign_file_is_ignored_with_a_note(path: Path, name: str) -> None:
     assert equal(read(path), evaluate(SMALL, Squares()).values)
     part(path, 1).unlink()
     assert equal(run(path, made=SMALL).values, evaluate(SMALL, Squares()).values)
-    assert store.existing(path).notes() == [
-        f"store {str(path)!r}: ignored {name!r}, which no sweep has written"
-    ]
+    [note] = store.existing(path).notes()
+    assert note == f"store {str(path)!r}: ignored {name!r}, which no sweep has written"
     assert (path / name).exists()
 
 

@@ -13,9 +13,9 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from icl_theory.grids.evaluate import _plain_texts, evaluate, failed
 from icl_theory.grids.grid import (
-    REACHED,
     LARGEST_CHUNK,
     LONGEST,
+    REACHED,
     Axis,
     Column,
     Grid,
