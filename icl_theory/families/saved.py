@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, BinaryIO
 from zipfile import ZipFile
 
@@ -157,15 +157,21 @@ def _revive(run: Trajectory, problem: Family) -> None:
             raise ValueError(f"the run was trained by {run.rule}, and its problem is by {rule.name}")
         attach(run, problem.risk(), rule=rule)
     else:  # only the family knows how its runs go on
-        run.risk, run.solution = problem.risk(), _Again(problem.simulate)
+        run.risk, run.solution = problem.risk(), _Again(problem)
     run.family = problem
 
 
 class _Again(Solution):
     """The iterates of a run that is made again when one of them is first asked for."""
 
-    def __init__(self, simulate: Callable[[], Trajectory]) -> None:
-        self._run = cache(simulate)
+    def __init__(self, problem: Family) -> None:
+        self._problem = problem
+        self._simulated: Trajectory | None = None  # no functools.cache: it cannot be pickled
+
+    def _run(self) -> Trajectory:
+        if self._simulated is None:
+            self._simulated = self._problem.simulate()
+        return self._simulated
 
     def states(self, steps: NDArray[np.int64]) -> Array:
         return np.stack([self._run().at(t).params for t in steps.tolist()])
