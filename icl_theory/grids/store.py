@@ -430,7 +430,8 @@ def _block(
     lengths = tuple(part.stop - part.start for part in grid.of_swept(grid.region(chunk)))
     file = name.item().decode()
     if not file:
-        return np.full(lengths, empty(column), dtype=column.dtype)
+        # one value in memory, however many points a stranger's store claims
+        return np.broadcast_to(np.asarray(empty(column), dtype=column.dtype), lengths)
     [(_, values)] = _read(folder, manifest, chunk, file, [column])
     return values.reshape(lengths)
 
