@@ -176,8 +176,10 @@ def floats(value: Any) -> Array | None:
 
     Masked numbers count as none: NumPy would take what is below the mask.
     """
+    if type(value) is not np.ndarray and is_masked(value):
+        return None
     try:
-        return None if is_masked(value) or np.iscomplexobj(value) else np.asarray(value, dtype=np.float64)
+        return None if np.iscomplexobj(value) else np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         return None
 

@@ -45,7 +45,7 @@ def report(
     with Work(quiet=quiet):
         read = load(str(found)) if found.is_file() else load_sweep(found)
         if not isinstance(read, Trajectory):
-            say_left_out(read.attrs.get("notes", ()))
+            say_left_out(read.attrs.get("notes", "").splitlines())
         text = html_report(read, over=over, source=str(found), date=datetime.date.today())
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -154,7 +154,7 @@ def _print_estimate(said: Iterator[str], as_json: bool) -> None:
 
 def _show(dataset: xarray.Dataset, outputs: Outputs, over: str | None, as_json: bool = False) -> int:
     """Write and print what a sweep has found, say why points failed, and return the exit status."""
-    say_left_out(dataset.attrs.get("notes", ()))
+    say_left_out(dataset.attrs.get("notes", "").splitlines())
     size = dataset["status"].size
     done = size - count(dataset, PENDING)
     if done:

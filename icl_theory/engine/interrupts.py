@@ -92,7 +92,7 @@ def load_whole(*modules: str) -> None:
                 importlib.import_module(name)
 
 
-_swallowed: list[bool] = []
+SWALLOWED: list[bool] = []  # not empty after Ctrl-C that Python has ignored
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def none_swallowed() -> Iterator[None]:
 
     def hook(unraisable: Any) -> None:
         if unraisable.exc_type is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
-            _swallowed.append(True)
+            SWALLOWED.append(True)
         else:
             before(unraisable)
 
@@ -115,11 +115,11 @@ def none_swallowed() -> Iterator[None]:
         raise_swallowed()
     finally:
         sys.unraisablehook = before
-        _swallowed.clear()
+        SWALLOWED.clear()
 
 
 def raise_swallowed() -> None:
     """Raise Ctrl-C if Python has ignored it, see `none_swallowed`."""
-    if _swallowed:
-        _swallowed.clear()
+    if SWALLOWED:
+        SWALLOWED.clear()
         raise KeyboardInterrupt

@@ -89,13 +89,13 @@ class Store:
         if entry.stat(follow_symlinks=False).st_size >= int(found[2], 16):
             self.names[chunk], self.done[chunk] = entry.name, True
 
-    def notes(self, most: int = 3) -> list[str]:
-        """Return a sentence on the files that are ignored, if there are some; it names ``most`` of them."""
+    def note(self, most: int = 3) -> str:
+        """Return a sentence on the files that are ignored, of which it names ``most``; or nothing."""
         if not self.foreign:
-            return []
+            return ""
         shown = ", ".join(map(repr, sorted(self.foreign)[:most]))
         more = f" and {len(self.foreign) - most:,} more" if len(self.foreign) > most else ""
-        return [f"store {str(self.path)!r}: ignored {shown}{more}, which no sweep has written"]
+        return f"store {str(self.path)!r}: ignored {shown}{more}, which no sweep has written"
 
     def write(self, chunk: int, values: Values) -> None:
         """Keep a chunk: columns as `once` gives them."""

@@ -232,7 +232,7 @@ def run_with(
         values = found.values if held or kept is None else lazy_values(kept)
     dataset = labelled(model.family, grid, values, arguments, found.interrupted)
     if kept is not None and kept.foreign:
-        dataset.attrs["notes"] = kept.notes()
+        dataset.attrs["notes"] = kept.note()
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
@@ -266,7 +266,7 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
         values = filled.values()
     dataset = labelled(family, grid, values, arguments, not kept.done.all())
     if kept.foreign:
-        dataset.attrs["notes"] = kept.notes()
+        dataset.attrs["notes"] = kept.note()
     return dataset.assign_attrs(command="\n".join(kept.commands)) if kept.commands else dataset
 
 

@@ -132,7 +132,7 @@ def test_a_foreign_file_is_ignored_with_a_note(path: Path, name: str) -> None:
     assert equal(read(path), evaluate(SMALL, Squares()).values)
     part(path, 1).unlink()
     assert equal(run(path, made=SMALL).values, evaluate(SMALL, Squares()).values)
-    [note] = store.existing(path).notes()
+    note = store.existing(path).note()
     assert note == f"store {str(path)!r}: ignored {name!r}, which no sweep has written"
     assert (path / name).exists()
 
@@ -140,7 +140,7 @@ def test_a_foreign_file_is_ignored_with_a_note(path: Path, name: str) -> None:
 def test_a_note_names_a_few_of_many_foreign_files(path: Path) -> None:
     for i in range(1005):
         (path / f"{i:04}").touch()
-    [note] = store.existing(path).notes()
+    note = store.existing(path).note()
     assert "ignored '0000', '0001', '0002' and 1,002 more" in note
 
 
@@ -148,7 +148,7 @@ def test_a_note_names_a_few_of_many_foreign_files(path: Path) -> None:
 def test_what_file_browsers_hide_is_no_obstacle(path: Path, name: str) -> None:
     (path / name).write_text("")
     assert (read(path)["status"] == REACHED).all()
-    assert not store.existing(path).notes()
+    assert not store.existing(path).note()
 
 
 def test_a_link_to_another_json_file_is_refused(path: Path) -> None:
