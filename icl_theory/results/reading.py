@@ -72,7 +72,7 @@ def _with_own_exponents(
     """
     steps = steps_of(dataset)
     for name, exponent in dataset.data_vars.items():
-        along = exponent.attrs.get("of")
+        along = str(exponent.attrs.get("of", ""))
         if exponent.attrs.get("role") != "exponent" or along not in block or steps is None:
             continue
         values = dataset[along].values
