@@ -88,8 +88,8 @@ def loaded(path: str | os.PathLike[str], find: Callable[[str], type[Family]]) ->
     # a family that is not installed or of another version, a problem too large for this machine or not that of the
     # run; a family of another package may raise anything
     except Exception as error:
-        reason = error if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        run.notes["family"] = f"not available here, so only saved steps are known: {reason}"
+        name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        run.notes["family"] = f"not available here, so only saved steps are known: {name}{error}"
     return run
 
 
