@@ -181,7 +181,12 @@ def fraction(name: str, value: Any) -> float:
 
 
 def floats(value: Any) -> Array | None:
-    """Return a value as an array of float64, the same one if it is one; None if it holds no real numbers."""
+    """Return a value as an array of float64, the same one if it is one; None if it holds no real numbers.
+
+    Masked numbers count as none: NumPy would take what is below the mask.
+    """
+    if type(value) is not np.ndarray and is_masked(value):
+        return None
     try:
         return None if np.iscomplexobj(value) else np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -191,7 +196,7 @@ def floats(value: Any) -> Array | None:
 def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -> Array:
     """Return a finite float64 array with ``ndim`` dimensions, as a copy of the caller's data."""
     limit = "" if math.isinf(most) else f" of numbers up to {most:g}"
-    found = None if is_masked(value) else floats(value)
+    found = floats(value)
     if found is None or found.ndim != ndim or not np.isfinite(found).all() or not (np.abs(found) <= most).all():
         dimension = f"{ndim} dimension{'s' if ndim != 1 else ''}"
         raise refuse(name, value, f"a finite real array{limit} with {dimension}")
@@ -201,7 +206,7 @@ def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -
 def plain_numbers(name: str, value: ArrayLike, least: float = 0.0, most: float = math.inf) -> Array:
     """Return a float64 array of any shape, without NaN, between two limits."""
     limits = "" if math.isinf(least) and math.isinf(most) else f" between {least:g} and {most:g}"
-    found = None if isinstance(value, NO_NUMBERS) or is_masked(value) else floats(value)
+    found = None if isinstance(value, NO_NUMBERS) else floats(value)
     if found is None or not ((found >= least) & (found <= most)).all():
         raise refuse(name, value, "numbers" + limits)
     return found

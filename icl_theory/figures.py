@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory._validate import choice, flag, integer, number, refuse
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Work
 from icl_theory.families import asked, left_out
 from icl_theory.files import checked_path, replacing
@@ -115,6 +116,7 @@ def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int 
     The runs are those of the figure ``maps``, ``quick`` with fewer features; frames are evenly spaced in ln(1 + t).
     The files are ``maps.gif``, and ``maps.mp4`` if ffmpeg is installed.
     """
+    load_whole("matplotlib.animation")
     import numpy as np
     from matplotlib import animation
 

@@ -16,7 +16,7 @@ import xarray
 
 import icl_theory as icl
 from icl_theory._validate import Array
-from icl_theory.grids.grid import Axis, Column, Grid, Values, blank
+from icl_theory.grids.grid import REACHED, Axis, Column, Grid, Values, blank
 
 SQUARE = (
     Column("square", "f8", "m²", "x squared"),
@@ -59,7 +59,7 @@ class Squares:
         values = blank(self.columns, len(x))
         values["square"], values["whole"] = x**2 * points["y"] * points["z"], np.round(x).astype(np.int64)
         values["word"][:] = np.where(x % 2 == 0, "even", "odd")
-        values["status"][:] = "done"
+        values["status"][:] = REACHED
         return values
 
 
@@ -78,7 +78,7 @@ class Products:
         for i, x in enumerate(points["x"]):
             matrix = np.random.default_rng(int(x)).normal(size=(self.size, self.size))
             values["square"][i] = np.sum(matrix @ matrix.T @ matrix)
-        values["status"][:] = "done"
+        values["status"][:] = REACHED
         return values
 
 
@@ -91,7 +91,7 @@ class Signs:
     def evaluate(self, points: Mapping[str, Array]) -> Values:
         values = blank(self.columns, len(points["x"]))
         values["square"], values["word"][:] = np.where(points["x"] % 2 == 0, 0.0, -0.0), "even"
-        values["status"][:] = "done"
+        values["status"][:] = REACHED
         return values
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.cli import main
+from icl_theory.cli import main, pages
 from icl_theory.cli.shared import print_json
 from icl_theory.engine.progress import Work
 from tests.processes import PATIENCE, start
@@ -266,3 +266,52 @@ def test_examples_of_the_help_run(
             main([*line.split(), *(["--dry-run"] if "sweep" in words else [])])
         assert ended.value.code == 0, line
     assert Path("run.html").exists()
+
+
+@pytest.mark.parametrize("kind", ["missing", "a folder", "a missing folder"])
+def test_a_config_that_cannot_be_read_is_a_sentence(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = {"missing": tmp_path / "no.toml", "a folder": tmp_path, "a missing folder": tmp_path / "a" / "b"}[kind]
+    status, out, err = run_main(capsys, *BASE, "--config", str(path))
+    assert (status, out) == (2, "")
+    assert err.startswith(f"icl-theory: config = {str(path)!r}: must be a TOML file that can be read (")
+    assert "Errno" not in err
+
+
+def test_an_unknown_key_of_a_config_is_a_sentence_with_the_nearest_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.toml").write_text("nois = 3\n")
+    status, _, err = run_main(capsys, *BASE, "--config", str(tmp_path / "c.toml"))
+    assert status == 2
+    assert err.startswith("icl-theory: config: there is no option 'nois' (did you mean noise?); the options are ")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and permissions are others there")
+def test_the_explorer_is_written_to_a_private_folder_and_follows_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Links to a file of the user's under every name that an earlier call has used."""
+    monkeypatch.setattr(pages, "page", lambda: "a page")
+    shared, mine = tmp_path / "shared", tmp_path / "notes.txt"
+    shared.mkdir()
+    mine.write_text("mine")
+    monkeypatch.setattr("tempfile.tempdir", str(shared))
+    (shared / "icl-theory-explorer.html").symlink_to(mine)
+    places = set()
+    for _ in range(3):
+        status, out, _ = run_main(capsys, "explore", "--no-browser")
+        written = Path(out.strip())
+        assert (status, written.read_text()) == (0, "a page")
+        assert written.parent.parent == shared
+        assert not written.is_symlink()
+        assert written.parent.stat().st_mode & 0o077 == 0
+        places.add(written)
+        written.unlink()
+        written.parent.rmdir()
+        written.parent.symlink_to(tmp_path)
+        (tmp_path / written.name).unlink(missing_ok=True)
+        (tmp_path / written.name).symlink_to(mine)
+    assert len(places) == 3
+    assert mine.read_text() == "mine"

@@ -121,7 +121,7 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
     config.write_text("L = [2.0]\ndelta = 1\neta = 4\njson = true\n")
     status, out, err = run_main(capsys, "sweep", "--config", str(config))
     assert (status, err, json.loads(out)["dims"]) == (0, "", {"L": 1})
-    for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "config = 'lipschitz'"), ("L = [[1]]", "L = "),
+    for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "no option 'lipschitz'"), ("L = [[1]]", "L = "),
                         ("K = " + 5000 * "1", "at most 4300 digits")):  # fmt: skip
         config.write_text(text)
         status, _, err = run_main(capsys, "sweep", "--config", str(config), "--delta", "1", "--eta", "1")
@@ -338,3 +338,19 @@ def test_json_has_null_where_a_number_is_missing(capsys: pytest.CaptureFixture[s
         found["data_vars"]["steps"]["data"]
         == icl.sweep(L=[0.1, 1.0, 1e160], K=[2, 20], delta=1.0, eta=1.0, progress=False)["steps"].values.tolist()
     )
+
+
+@pytest.mark.parametrize("command", ["table", "report", "sweep"])
+def test_commands_name_the_foreign_files_of_a_store(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = str(tmp_path / "a")
+    line = ["sweep", "--L", "1,2", "--delta", "1", "--eta", "0.1", "--store", store]
+    assert run_main(capsys, *line)[0] == 0
+    (tmp_path / "a" / "Thumbs.db").touch()
+    out = str(tmp_path / "page.html")
+    lines = {"table": ["table", store], "report": ["report", store, "--out", out], "sweep": line}
+    status, _, err = run_main(capsys, *lines[command])
+    assert status == 0
+    assert err == f"icl-theory: store {store!r}: ignored 'Thumbs.db', which no sweep has written\n"
+    assert icl.load_sweep(store).attrs["notes"] == err.removeprefix("icl-theory: ").strip()

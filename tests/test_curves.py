@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -419,3 +420,64 @@ def test_errors_of_a_file_that_are_none_are_named(run: icl.Trajectory, tmp_path:
     (tmp_path / "curve.csv").write_text("step,loss,error\n0,1.0,0.1\n5,0.5,0.0\n")
     with pytest.raises(ValueError, match=r"^errors = \[0\.1, 0\.0\]: must be positive"):
         run.compare(tmp_path / "curve.csv")
+
+
+def masked(values: Any, beyond: int = 3) -> Any:
+    """Values of which all beyond the first few are wrong and masked."""
+    mask = np.arange(len(values)) > beyond
+    return np.ma.array(np.where(mask, 99.0, values), mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda run: {"losses": masked(run.loss), "steps": run.t, "errors": 0.01}, "losses = .* without a mask"),
+        (lambda run: {"losses": run.loss, "steps": masked(run.t), "errors": 0.01}, "steps = "),
+        (lambda run: {"losses": run.loss, "steps": run.t, "errors": masked(run.loss)}, "errors = "),
+        (lambda run: {"losses": lambda state: masked(np.ones(9))}, "losses = .* without a mask, at step 0"),
+        (lambda run: {"losses": lambda state: []}, "losses = .* without a mask, at step 0"),
+    ],
+)
+def test_what_is_masked_is_refused_and_not_judged(given: Any, words: str) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, above=1e-3)
+    with pytest.raises(ValueError, match=words):
+        run.compare(**given(run))
+
+
+def test_numbers_under_a_mask_that_hides_none_are_numbers() -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, above=1e-3)
+    plain = run.compare(run.loss, run.t, errors=0.01)
+    assert run.compare(np.ma.array(run.loss), np.ma.array(run.t), errors=0.01).checks == plain.checks
+
+
+@pytest.mark.parametrize("runs", [3, 1001, 10**12])
+def test_the_number_of_runs_of_sgd_has_limits(runs: int) -> None:
+    run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, above=1e-3)
+    with pytest.raises(ValueError, match=rf"runs = {runs}: must be an integer in \[4, 1000\]"):
+        run.compare(run.loss, run.t, batch=8, runs=runs)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="devices and pipes have other names there")
+@pytest.mark.parametrize("kind", ["device", "pipe", "link to a device", "folder"])
+def test_a_curve_is_read_from_a_plain_file_alone(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "curve.csv"
+    if kind == "device":
+        path = Path("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero")
+    run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, above=1e-3)
+    with pytest.raises(ValueError, match=r"losses = .*: must be a plain CSV file"):
+        run.compare(path, errors=0.01)
+
+
+def test_a_curve_of_a_size_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "curve.csv"
+    path.write_text("step,loss\n0,1.0\n")
+    os.truncate(path, 10**12)
+    run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, above=1e-3)
+    with pytest.raises(ValueError, match="a CSV file of at most 64 MB; this one has 1,000,000 MB"):
+        run.compare(path, errors=0.01)

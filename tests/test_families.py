@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import icl_theory as icl
+from icl_theory import families
 from icl_theory.cli import app
 from icl_theory.cli.simulate import simulate_command
 from icl_theory.cli.sweep import sweep_command
@@ -267,3 +269,59 @@ def test_names_that_are_nearly_right_are_suggested(wrong: str, meant: str) -> No
         ValueError, match=rf"^{wrong}: the family bowl has no such parameter \(did you mean {meant}\?\)"
     ):
         Bowl.refuse_unknown([wrong])
+
+
+class Fatal(BaseException):
+    """An error that is no `Exception`."""
+
+
+class Point:
+    """An entry point whose module raises an error when it is imported."""
+
+    name, value = "broken", "broken.module:Broken"
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def load(self) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        asyncio.CancelledError("no loop"),
+        pytest.skip.Exception("not here"),
+        pytest.fail.Exception("not here"),
+        GeneratorExit("at once"),
+        SystemExit(3),
+        Fatal("no more"),
+        BaseExceptionGroup("both", [Fatal("one"), Fatal("two")]),
+        ImportError("no such library"),
+        RecursionError("too deep"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_family_whose_import_fails_in_any_way_is_left_out_with_a_line(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Point(error)])
+    known, [line] = families._installed.__wrapped__()
+    assert not known
+    assert line.startswith(f"the family broken (broken.module:Broken) is left out: {type(error).__name__}: ")
+    assert "\n" not in line
+
+
+def _half_loaded() -> ImportError:
+    error = ImportError("numpy._core.multiarray failed to import")
+    error.__cause__ = KeyboardInterrupt()
+    return error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), _half_loaded()], ids=["plain", "of a compiled module"])
+def test_ctrl_c_while_a_family_is_imported_stays_ctrl_c(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Point(error)])
+    with pytest.raises(KeyboardInterrupt):
+        families._installed.__wrapped__()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import signal
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -12,7 +16,8 @@ from typing import Any
 import pytest
 
 import icl_theory as icl
-from icl_theory.cli import main
+from icl_theory.cli import main, pages
+from icl_theory.engine.interrupts import deferred, load_whole, loads, none_swallowed
 from icl_theory.engine.stops import Recorder
 from icl_theory.families import COMMANDS, families_known
 from icl_theory.families.recall.training import observe
@@ -164,3 +169,103 @@ def test_every_command_says_that_it_was_interrupted(command: str, capsys: pytest
         sys.setprofile(None)
     assert ended.value.code == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("inner", [deferred, none_swallowed])
+def test_ctrl_c_waits_until_a_block_ends(inner: Callable[[], Any]) -> None:
+    steps = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def pressed() -> None:
+        with deferred():
+            with inner():
+                signal.raise_signal(signal.SIGINT)
+                steps.append("inner")
+            steps.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        pressed()
+    assert steps == ["inner", "outer"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_handler_of_the_users_own_is_called_when_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: calls.append(number))
+    try:
+        with deferred():
+            signal.raise_signal(signal.SIGINT)
+            assert not calls
+        assert calls == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_process_that_handles_no_ctrl_c_goes_on_to_do_so(handler: Any) -> None:
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with deferred():
+            assert signal.getsignal(signal.SIGINT) == handler
+        assert signal.getsignal(signal.SIGINT) == handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_another_thread_may_load_modules() -> None:
+    values: list[Any] = []
+    thread = threading.Thread(target=lambda: values.append(loads(lambda: "loaded")()))
+    thread.start()
+    thread.join()
+    assert values == ["loaded"]
+
+
+def test_a_module_is_loaded_whole_although_ctrl_c_is_pressed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pressed_half_way.py").write_text("import signal\nsignal.raise_signal(2)\nwhole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        load_whole("pressed_half_way", "no_such_module_anywhere")
+    assert sys.modules["pressed_half_way"].whole
+    load_whole("pressed_half_way")
+    with pytest.raises(KeyboardInterrupt):
+        importlib.reload(sys.modules["pressed_half_way"])
+
+
+class Dying:
+    """Ctrl-C is pressed when it is deleted, where Python ignores every error."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_ctrl_c_that_python_ignores_ends_a_command(
+    at_the_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RUN.save(tmp_path / "run.npz")
+
+    def html_report(*_: Any, **__: Any) -> str:
+        Dying()
+        if not at_the_end:
+            icl.simulate(2.0, 1.0, 4.0, **SMALL)  # says how far it is, and notices
+            raise AssertionError("it went on")
+        return "a page"
+
+    monkeypatch.setattr(pages, "html_report", html_report)
+    line = ["report", str(tmp_path / "run.npz"), "--out", str(tmp_path / "page.html")]
+    with pytest.raises(SystemExit) as ended:
+        main(line)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is copied here")
+def test_ctrl_c_leaves_no_module_half_loaded() -> None:
+    line = [sys.executable, "-m", "tests.presses", "4"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 wrong" in done.stdout

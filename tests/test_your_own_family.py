@@ -424,7 +424,7 @@ print(json.dumps([
     assert first.status == 0, first.err
     sentences = [
         r"No such option: --nosie.*--noise",
-        r"config = 'nosie': must be made of the keys .*\(did you mean noise\?\)",
+        r"config: there is no option 'nosie' \(did you mean noise\?\); the options are ",
         r"above = 0\.1: must be left out where epsilon = 0\.1 is given",
         r"above = .*0\.1.*: must be left out where epsilon",
         r"--eta.*: give .* as an option or in the file",

@@ -63,6 +63,10 @@ class Proved:
             return f"{self.ball.size} entries to within {max(float(each.rad()) for each in self.ball.flat):.1e}"
         return str(self.ball.str(30))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the numbers that its balls are made of: balls themselves can be neither pickled nor copied."""
+        return _unpacked, (self.name, _packed(self.ball), self.basis, self.double, self.stated)
+
     def __str__(self) -> str:
         off, error = "", self.error
         if error is not None and isinstance(self.ball, range):
@@ -71,6 +75,56 @@ class Proved:
         elif error is not None:
             off = f" (the double is off by at most {error:.1e})"
         return f"{self.name}: proved, {self.interval}{off}\n    rests on {self.basis}"
+
+
+@dataclass(frozen=True)
+class _Ball:
+    """A ball in whole numbers: midpoint and radius as (mantissa, exponent of 2), or the text of an infinite one."""
+
+    middle: tuple[int, int] | str
+    radius: tuple[int, int] = (0, 0)
+
+
+def _packed(ball: Any) -> Any:
+    """Return a ball, an array of balls or a range in plain numbers, exactly."""
+    if isinstance(ball, range):
+        return ball
+    if np.ndim(ball):
+        packed = np.empty(np.shape(ball), dtype=object)
+        for place in np.ndindex(packed.shape):
+            packed[place] = _packed(ball[place])
+        return packed
+    if not ball.is_finite():
+        return _Ball(str(ball))
+    middle, radius = (end.man_exp() for end in (ball.mid(), ball.rad()))
+    return _Ball((int(middle[0]), int(middle[1])), (int(radius[0]), int(radius[1])))
+
+
+def _unpacked(name: str, packed: Any, basis: str, double: Any, stated: float) -> Proved:
+    """Return what was proved, from plain numbers."""
+    return Proved(name, _ball_of(packed), basis, double, stated)
+
+
+def _ball_of(packed: Any) -> Any:
+    from flint import arb
+
+    if isinstance(packed, range):
+        return packed
+    if isinstance(packed, np.ndarray):
+        balls = np.empty(packed.shape, dtype=object)
+        for place in np.ndindex(balls.shape):
+            balls[place] = _ball_of(packed[place])
+        return balls
+    if isinstance(packed.middle, str):
+        return arb(packed.middle)
+    ball = arb(packed.middle, packed.radius)
+    if ball.rad() == arb(packed.radius):
+        return ball
+    # A radius has 30 bits and is rounded upward on its way in: from just below the right one to the right one.
+    mantissa, exponent = packed.radius
+    shift = 32 - mantissa.bit_length()
+    rounded = arb(packed.middle, ((mantissa << shift) - 1, exponent - shift))
+    return rounded if rounded.rad() == arb(packed.radius) else ball
 
 
 class Certificate(tuple[Proved, ...]):

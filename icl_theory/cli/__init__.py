@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from icl_theory._version import __version__
 from icl_theory.cli.options import example, spared
 from icl_theory.cli.shared import say_left_out
-from icl_theory.engine.interrupts import returns_runs
+from icl_theory.engine.interrupts import none_swallowed, returns_runs
 from icl_theory.families import COMMANDS, Family, broken, default, families_known, left_out
 
 OF_FAMILIES = ("simulate", "sweep")
@@ -125,9 +125,10 @@ def main(arguments: list[str] | None = None) -> None:
         for line in broken():
             print(f"icl-theory: {line}", file=sys.stderr)
     try:
-        status = spared(typer.main.get_command(app))(
-            args=arguments, standalone_mode=False, obj=shlex.join(["icl-theory", *arguments])
-        )
+        with none_swallowed():
+            status = spared(typer.main.get_command(app))(
+                args=arguments, standalone_mode=False, obj=shlex.join(["icl-theory", *arguments])
+            )
     except (ValueError, OSError) as error:
         _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):

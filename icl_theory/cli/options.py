@@ -172,7 +172,8 @@ def _configured(context: typer.Context, path: Path | None) -> Path | None:
     for key, value in _toml(path).items():
         name = key.replace("-", "_")
         if name not in known:
-            raise refuse("config", key, f"made of the keys {', '.join(known)}{nearest(name, known)}")
+            options = ", ".join(known)
+            raise ValueError(f"config: there is no option {key!r}{nearest(name, known)}; the options are {options}")
         values = value if isinstance(value, list) else [value]
         if any(isinstance(each, dict | list) for each in values):
             raise refuse(name, value, "a number, a text, or a list of them")
@@ -186,6 +187,9 @@ def _toml(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise refuse("config", str(path), f"a TOML file that can be read ({reason})") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise refuse("config", str(path), f"a TOML file ({error})") from None
     except ValueError:  # Python's limit on the digits of an integer

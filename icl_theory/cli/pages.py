@@ -15,6 +15,7 @@ from icl_theory import figures
 from icl_theory._validate import refuse
 from icl_theory.cli.shared import Over, Quiet, check_targets, print_rows, say_left_out
 from icl_theory.engine.progress import Work
+from icl_theory.engine.trajectory import Trajectory
 from icl_theory.explorer import page, panels
 from icl_theory.families.saved import load
 from icl_theory.files import replacing
@@ -43,6 +44,8 @@ def report(
         raise refuse("path", str(found), "a run written with --save, or a folder written with --store")
     with Work(quiet=quiet):
         read = load(str(found)) if found.is_file() else load_sweep(found)
+        if not isinstance(read, Trajectory):
+            say_left_out(read.attrs.get("notes", "").splitlines())
         text = html_report(read, over=over, source=str(found), date=datetime.date.today())
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -57,7 +60,9 @@ def explore(
 ) -> None:
     """Write the explorer, one page of HTML that needs no network, and open it in the web browser."""
     check_targets(None, out=out)
-    target = (Path(tempfile.gettempdir(), "icl-theory-explorer.html") if out is None else out).absolute()
+    # A folder of its own: under a name that is known in advance another user might have put a link.
+    chosen = Path(tempfile.mkdtemp(prefix="icl-theory-"), "explorer.html") if out is None else out
+    target = chosen.absolute()
     say_left_out(panels()[1])
     with warnings.catch_warnings(action="ignore"), replacing(target) as temporary:
         temporary.write_text(page(), encoding="utf-8")

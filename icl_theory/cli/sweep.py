@@ -16,7 +16,7 @@ from rich.table import Table
 
 from icl_theory._validate import choice, integer, refuse
 from icl_theory.cli.options import Config, help_text, options_of, parse_axis, require, with_options
-from icl_theory.cli.shared import Over, PlotFile, Quiet, check_targets, print_facts, print_json
+from icl_theory.cli.shared import Over, PlotFile, Quiet, check_targets, print_facts, print_json, say_left_out
 from icl_theory.engine.progress import Work
 from icl_theory.families import Family
 from icl_theory.grids.estimate import estimate
@@ -154,6 +154,7 @@ def _print_estimate(said: Iterator[str], as_json: bool) -> None:
 
 def _show(dataset: xarray.Dataset, outputs: Outputs, over: str | None, as_json: bool = False) -> int:
     """Write and print what a sweep has found, say why points failed, and return the exit status."""
+    say_left_out(dataset.attrs.get("notes", "").splitlines())
     size = dataset["status"].size
     done = size - count(dataset, PENDING)
     if done:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import math
 import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -12,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import nctdtrinc
 
-from icl_theory._validate import EXACT, LARGEST, Array, dimensions, floats, number, real_array, refuse
+from icl_theory._validate import (
+    EXACT,
+    LARGEST,
+    Array,
+    dimensions,
+    floats,
+    is_masked,
+    number,
+    real_array,
+    refuse,
+)
 from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
 from icl_theory.engine.display import Drawn
 from icl_theory.engine.progress import counted
@@ -22,6 +34,7 @@ from icl_theory.files import checked_path
 
 Steps = NDArray[np.int64]
 Interval = tuple[int, int]
+LARGEST_FILE = 64 * 10**6  # bytes of a CSV file: a million rows and more
 Curve = tuple[Steps, Array, Array | None]  # steps, losses, and their standard errors where they are known
 COLUMNS = {"step": ("step", "steps", "t"), "loss": ("loss", "value"), "error": ("error", "standard_error")}
 
@@ -180,12 +193,9 @@ def curve_of(run: Run, losses: Any, steps: Any, errors: Any) -> Curve:
         steps, losses, found = _read(losses)
     elif callable(losses) and not isinstance(losses, type):
         steps = run.t if steps is None else _increasing(steps)
-        asked = [np.ravel(losses(run.at(step))) for step in counted(steps.tolist(), "steps")]
-        losses = [each.mean() for each in asked]
-        if all(each.size > 1 for each in asked):
-            found = np.array([each.std(ddof=1) / math.sqrt(each.size) for each in asked])
+        losses, found = _evaluated(run, losses, steps)
     if losses is None or (numbers := floats(losses)) is None:
-        raise refuse("losses", losses, "numbers, a CSV file or a function of a state")
+        raise refuse("losses", losses, "numbers without a mask, a CSV file or a function of a state")
     values = np.atleast_1d(numbers)
     if values.ndim > 1 or not values.size:
         raise refuse("losses", losses, "a row of at least one number")
@@ -203,6 +213,20 @@ def curve_of(run: Run, losses: Any, steps: Any, errors: Any) -> Curve:
     return t, values, None if found is None else np.broadcast_to(found, t.shape)
 
 
+def _evaluated(run: Run, function: Any, steps: Steps) -> tuple[list[Any], Array | None]:
+    """Return what a function of a state gives at some steps, and the standard errors if it gives several losses."""
+    losses_at = []
+    for step in counted(steps.tolist(), "steps"):
+        losses = np.ravel(function(run.at(step)))
+        if is_masked(losses) or not losses.size:
+            raise refuse("losses", losses, f"a loss, or losses without a mask, at step {step}")
+        losses_at.append(losses)
+    means = [losses.mean() for losses in losses_at]
+    if any(losses.size == 1 for losses in losses_at):
+        return means, None
+    return means, np.array([losses.std(ddof=1) / math.sqrt(losses.size) for losses in losses_at])
+
+
 def _increasing(steps: Any) -> Steps:
     found = real_array("steps", steps, 1, EXACT)
     if not found.size:
@@ -216,11 +240,23 @@ def _increasing(steps: Any) -> Steps:
 
 def _read(path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
     """Read the columns step, loss and, where there is one, error of a CSV file; others are passed over."""
+    target = checked_path(path, "losses")
+    status = os.stat(target)
+    if not stat.S_ISREG(status.st_mode):  # a device or a pipe may have no end
+        raise refuse("losses", str(path), "a plain CSV file")
+    if status.st_size > LARGEST_FILE:
+        size = f"this one has {status.st_size / 1e6:,.0f} MB"
+        raise refuse("losses", str(path), f"a CSV file of at most {LARGEST_FILE / 1e6:,.0f} MB; {size}")
     try:
-        with open(checked_path(path), newline="", encoding="utf-8-sig") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+        with open(target, newline="", encoding="utf-8-sig") as file:
+            return _columns(path, (row for row in csv.reader(file) if row))
     except (UnicodeDecodeError, csv.Error) as error:
         raise refuse("losses", str(path), f"a CSV file ({error})") from None
+
+
+def _columns(path: str | os.PathLike[str], rows: Iterator[list[str]]) -> tuple[Any, Any, Any]:
+    """Return the steps, losses and errors in the rows of a CSV file, of which the first has the names."""
+    header = next(rows, [])
     names = [name.strip().lower() for name in header]
     place = {what: names.index(word) for what, words in COLUMNS.items() for word in words if word in names}
     if not {"step", "loss"} <= place.keys():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import choice, flag, instance, integer, number, plain_numbers, refuse
 from icl_theory.engine.interrupts import is_for_the_user, returns_runs
@@ -191,18 +193,30 @@ def follow(
     return Skipper(descent, tolerance, known, exact=AUTO_STEPS if method == "auto" else 0)
 
 
+@dataclass(frozen=True)
+class _Curves:
+    """The curves of a run in closed form, computed when it is called.
+
+    It is a class and no function within another one, so that such a run can be pickled.
+    """
+
+    form: Solution
+    risk: Risk
+    steps: NDArray[np.int64]
+
+    def __call__(self) -> dict[str, Any]:
+        states = self.form.states(self.steps)
+        loss, observed = self.risk.series(states, self.steps)
+        return {"states": states, "loss": loss, "observed": named(observed)}
+
+
 def _closed(form: Solution, descent: Descent, goal: Goal) -> Trajectory:
     """Run in closed form, whose curves are computed when they are first asked for."""
     risk, (level, reached) = descent.risk, goal.aim
     hit, error = form.first_below(level, goal.last) if level > 0.0 else (None, 0.0)
     end = goal.last if hit is None else hit
     steps = saved_steps(end, max(1, np.size(risk.initial))) if end else np.zeros(1, dtype=np.int64)
-
-    def curves() -> dict[str, Any]:
-        states = form.states(steps)
-        loss, observed = risk.series(states, steps)
-        return {"states": states, "loss": loss, "observed": named(observed)}
-
+    curves = _Curves(form, risk, steps)
     stop = Stop.STEPS if hit is None else reached
     return Trajectory.later(
         curves, t=steps, steps=hit if stop is Stop.REACHED else None, stop=stop, stop_reason=goal.say(stop, end),

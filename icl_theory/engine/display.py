@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from icl_theory.engine.interrupts import deferred
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -20,7 +22,8 @@ class Shown:
 
     def _loaded(self) -> Any:
         """Load the module when it is first needed."""
-        return importlib.import_module(self._display)
+        with deferred():
+            return importlib.import_module(self._display)
 
 
 class Drawn(Shown):

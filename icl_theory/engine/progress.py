@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sized
 from itertools import takewhile
 from typing import Any, Self, TypeVar
 
+from icl_theory.engine.interrupts import SWALLOWED, raise_swallowed
+
 T = TypeVar("T")
 
 
@@ -22,6 +24,8 @@ class Work(contextlib.ContextDecorator):
         self.start, self._counting, self._before = 0.0, 0.0, 0
 
     def __enter__(self) -> Self:
+        if SWALLOWED:
+            raise_swallowed()
         self.start = time.monotonic()
         DISPLAY.works.append(self)
         DISPLAY.look()
@@ -75,6 +79,8 @@ class Display:
 
     def look(self) -> None:
         """Begin to draw once the outermost work has lasted long enough, and end when it is over."""
+        if SWALLOWED:
+            raise_swallowed()
         with contextlib.suppress(OSError, ValueError, RuntimeError):  # a broken stream, or no more threads
             if not self.works:
                 live, self.live = self.live, None

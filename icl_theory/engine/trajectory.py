@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, integer, refuse
 from icl_theory._version import __version__
 from icl_theory.engine.display import Drawn
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.memory import check_fits
 
@@ -322,8 +323,9 @@ class Trajectory(Drawn):
         Parameters
         ----------
         losses : array_like, path or callable
-            Losses, each *before* the update of its step; a CSV file with the columns ``step``, ``loss`` and maybe
-            ``error``; or a function of a `State` that returns one loss, or the losses of single prompts.
+            Losses, each *before* the update of its step; a CSV file of at most 64 MB with the columns ``step``,
+            ``loss`` and maybe ``error``; or a function of a `State` that returns one loss, or the losses of single
+            prompts.
         steps : array_like of int, optional
             Increasing. By default 0, 1, 2, ..., of a function the saved steps.
         batch : int, optional
@@ -336,7 +338,7 @@ class Trajectory(Drawn):
             Factor on the losses. Without it losses twice as large as these at the beginning are refused: they lack
             the factor 1/2.
         runs, seed : int
-            Number of runs of SGD, at least 4, and the seed of their prompts.
+            Number of runs of SGD, 4 to 1000, and the seed of their prompts.
 
         Returns
         -------
@@ -369,7 +371,7 @@ class Trajectory(Drawn):
                 f"batch = {batch!r}: give either batch or errors, which say how far losses scatter "
                 "(a function may return the loss of each prompt instead of their mean)"
             )
-        runs, seed = integer("runs", runs, minimum=4), integer("seed", seed, minimum=0)
+        runs, seed = integer("runs", runs, minimum=4, maximum=1000), integer("seed", seed, minimum=0)
         return beside(self, (t, values, known), batch, scale, runs, seed)
 
     def summary(self) -> str:
@@ -397,6 +399,7 @@ class Trajectory(Drawn):
 
     def to_xarray(self) -> xarray.Dataset:
         """Return loss and observations over the dimension ``t``, and ``query`` where queries have their own."""
+        load_whole("numpy.ma", "pandas", "xarray", "dask.array")
         import xarray
 
         variables: dict[str, Any] = {"loss": ("t", self.loss)}

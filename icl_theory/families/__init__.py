@@ -13,6 +13,7 @@ from typing import Any
 import lazy_loader
 
 from icl_theory._validate import refuse
+from icl_theory.engine.interrupts import deferred, is_pressed, loads
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     LOSS,
@@ -54,6 +55,7 @@ BUILT_IN = {
 
 # and so are their folders
 __getattr__, _, _ = lazy_loader.attach(__name__, sorted({place.split(".")[2] for place in BUILT_IN.values()}))
+__getattr__ = loads(__getattr__)
 
 __all__ = [
     "LOSS",
@@ -147,10 +149,15 @@ def asked(slot: str) -> tuple[dict[str, Any], list[str]]:
 
 @contextlib.contextmanager
 def left_out(what: str, lines: list[str]) -> Iterator[None]:
-    """Turn what goes wrong with something that another package brings into a line; all else goes on."""
+    """Turn what goes wrong with something that another package brings into a line; all else goes on.
+
+    Only Ctrl-C is passed on. Errors of other kinds need not be an `Exception`: those of asyncio and pytest are not.
+    """
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_pressed(error):
+            raise KeyboardInterrupt from error
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         lines.append(f"{what} is left out: {reason}")
 
@@ -175,7 +182,9 @@ def sound(cls: object) -> type[Family]:
 @cache
 def _built_in(name: str) -> type[Family]:
     module, attribute = BUILT_IN[name].split(":")
-    return sound(getattr(importlib.import_module(module), attribute))
+    with deferred():
+        loaded = importlib.import_module(module)
+    return sound(getattr(loaded, attribute))
 
 
 @cache

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, BinaryIO
 from zipfile import ZipFile
 
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, choice, instance, integer, number, refuse, signed
 from icl_theory.engine.descent import METHODS, attach
 from icl_theory.engine.progress import Work
-from icl_theory.engine.risk import Solution
+from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Label, Phases, Stop, Trajectory, named
 from icl_theory.families import find
@@ -27,6 +28,7 @@ from icl_theory.families.family import Family
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
+LOSS_TOLERANCE = 1e-6  # relative: what releases with better formulas may differ by
 UNKNOWN = ("steps", "phases", "regime", "command", "version", "error", "states_error", "family")  # may be None
 
 
@@ -44,8 +46,8 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     Trajectory
         As saved. The file of a run says which problem was trained if its parameters are numbers and words. Such a
         run carries its risk and knows every step; other runs know only their saved steps, and if the problem cannot
-        be made here, ``notes["family"]`` says why. A family with a `simulate` of its own runs it again for a step
-        that was not saved.
+        be made here, or gives other losses at the saved states, ``notes["family"]`` says why. A family with a
+        `simulate` of its own runs it again for a step that was not saved.
 
     Raises
     ------
@@ -83,9 +85,11 @@ def loaded(path: str | os.PathLike[str], find: Callable[[str], type[Family]]) ->
     try:
         if said is not None:
             _revive(run, _problem(find(said["name"]), said))
-    # a family that is not installed, one of another version, or a problem too large for this machine
-    except (ValueError, TypeError, KeyError, MemoryError, OverflowError) as error:
-        run.notes["family"] = f"not available here, so only saved steps are known: {error}"
+    # a family that is not installed or of another version, a problem too large for this machine or not that of the
+    # run; a family of another package may raise anything
+    except Exception as error:
+        name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        run.notes["family"] = f"not available here, so only saved steps are known: {name}{error}"
     return run
 
 
@@ -158,22 +162,71 @@ def _text(value: Any) -> str:
 
 
 def _revive(run: Trajectory, problem: Family) -> None:
-    """Have a run go on as one of its problem."""
+    """Have a run go on as one of its problem, if the two agree."""
+    risk = problem.risk()
+    _refuse_other_losses(run, risk)
     if type(problem).simulate is Family.simulate:
         rule = rule_of(problem.update())
         if rule.name != run.rule:
             raise ValueError(f"the run was trained by {run.rule}, and its problem is by {rule.name}")
-        attach(run, problem.risk(), rule=rule)
+        is_given = not isinstance(problem.eta, str)  # "auto" may be another number in another release
+        if is_given and not math.isclose(problem.rate(), run.eta, rel_tol=1e-9):
+            raise ValueError(f"the run has the learning rate {run.eta:g}, and its problem {problem.rate():g}")
+        attach(run, risk, rule=rule)
     else:  # only the family knows how its runs go on
-        run.risk, run.solution = problem.risk(), _Again(problem.simulate)
+        run.risk, run.solution = risk, _Again(problem)
     run.family = problem
+
+
+def _refuse_other_losses(run: Trajectory, risk: Risk, seconds: float = 0.5) -> None:
+    """Refuse a risk that gives other losses at the saved states than the file has.
+
+    The file may have been altered, or the formula of another release or plug-in may be another one. On another
+    processor the same formula differs by 1e-12 at most. All states are evaluated if that takes half a second, else
+    as many as it allows, at least one: the last, the first, then those half-way between.
+    """
+    shape = np.shape(risk.initial)
+    if run.states.shape[1:] != shape:
+        raise ValueError(f"its states have the shape {run.states.shape[1:]}, and its problem has {shape}")
+    begin = time.process_time()
+    allowed = LOSS_TOLERANCE * np.abs(run.loss) + 1e-12 * np.abs(run.loss).max()
+    for index in _from_the_ends(len(run.t)):
+        step = int(run.t[index])
+        with np.errstate(all="ignore"):
+            loss = risk.evaluate(np.asarray(run.states[index], dtype=np.float64), step)[0]
+        if not abs(loss - run.loss[index]) <= allowed[index]:
+            raise ValueError(
+                f"at step {step} the file has the loss {run.loss[index]:.6g}, and its problem gives {loss:.6g} "
+                "there: the file was altered, or the formula has changed since it was written"
+            )
+        if time.process_time() - begin > seconds:
+            return
+
+
+def _from_the_ends(count: int) -> Iterator[int]:
+    """Yield the numbers below ``count``: the last, the first, and then those half-way between, again and again."""
+    before: set[int] = set()
+    parts = 1
+    while len(before) < count:
+        places = np.linspace(count - 1, 0, parts + 1).round().astype(int).tolist()
+        for place in places:
+            if place not in before:
+                before.add(place)
+                yield place
+        parts *= 2
 
 
 class _Again(Solution):
     """The iterates of a run that is made again when one of them is first asked for."""
 
-    def __init__(self, simulate: Callable[[], Trajectory]) -> None:
-        self._run = cache(simulate)
+    def __init__(self, problem: Family) -> None:
+        self._problem = problem
+        self._simulated: Trajectory | None = None  # no functools.cache: it cannot be pickled
+
+    def _run(self) -> Trajectory:
+        if self._simulated is None:
+            self._simulated = self._problem.simulate()
+        return self._simulated
 
     def states(self, steps: NDArray[np.int64]) -> Array:
         return np.stack([self._run().at(t).params for t in steps.tolist()])

@@ -90,7 +90,7 @@ def evaluate(
     ...     columns = (Column("square", "f8", "", "x²"),)
     ...     def evaluate(self, points):
     ...         values = blank(self.columns, len(points["x"]))
-    ...         values["square"], values["status"][:] = points["x"] ** 2, "done"
+    ...         values["square"], values["status"][:] = points["x"] ** 2, "reached"
     ...         return values
     >>> grid = Grid((Axis("x", np.arange(4.0), "", "a number", True),), chunk=2)
     >>> evaluate(grid, Square()).values["square"]

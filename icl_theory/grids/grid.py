@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array, dimensions, integer, refuse
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.memory import check_fits, free
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ FILL: dict[str, Any] = {"f": math.nan, "i": -1, "U": "", "O": ""}  # by the firs
 LARGEST_CHUNK = 2**20  # points of a tile
 LONGEST = 1000  # characters of a text that is kept
 Values = dict[str, NDArray[Any]]
+LABELLED = ("numpy.ma", "pandas", "xarray", "dask.array")  # xarray loads all of them for its first dataset
 
 
 class Column(NamedTuple):
@@ -240,12 +242,14 @@ class Filled:
             column.name: np.full(grid.shape, empty(column), dtype=column.dtype) for column in self._columns
         }
 
-    def place(self, chunk: int, values: Values) -> None:
+    def place(self, chunk: int, values: Values | Iterable[tuple[str, NDArray[Any]]]) -> None:
         """Put the columns of a tile, (P,) each or as `once` gives them, into their places: all of them or none."""
         region = self._grid.region(chunk)
+        columns = values.items() if isinstance(values, dict) else values
         try:
-            for name, held in self._held.items():
-                held[region] = as_block(values[name], held[region].shape)
+            for name, column_values in columns:
+                held = self._held[name]
+                held[region] = as_block(column_values, held[region].shape)
         except KeyboardInterrupt:
             for column in self._columns:
                 self._held[column.name][region] = empty(column)
@@ -264,6 +268,7 @@ def assembled(
     Swept axes are dimensions, fixed ones scalar coordinates. Each column is a variable; its unit and description
     are attributes. ``values`` are as from `evaluate`, or in the shape of the swept axes.
     """
+    load_whole(*LABELLED)
     import xarray
 
     swept = [axis for axis in grid.axes if axis.swept]

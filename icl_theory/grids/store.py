@@ -28,16 +28,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import refuse
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import counted
 from icl_theory.files import checked_path
-from icl_theory.grids.grid import LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, empty, once
+from icl_theory.grids.grid import (
+    DONE,
+    LONGEST,
+    MESSAGE,
+    REACHED,
+    STATUS,
+    Column,
+    Filled,
+    Grid,
+    Values,
+    empty,
+    once,
+)
 from icl_theory.grids.manifest import Manifest, difference, digest, parsed
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyarrow.parquet import ParquetFile
 
 MANIFEST = "_sweep.json"  # readers of tables leave out names that begin with a line or a dot
 LARGEST = 2**25  # bytes of it, so that a stranger's takes little memory to parse
+TABLES = ("numpy.ma", "pandas", "pyarrow.parquet", "pyarrow.pandas_compat")  # loaded for the first table
 LOCK, PASSING = ".lock", ".passing-"
 PART = re.compile(r"part-(\d{6})-([0-9a-f]{8})-[0-9a-f]{16}\.parquet")
 AGAIN = "without this file the same call computes its points again"
@@ -47,13 +62,15 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
 class Store:
     """The chunks of one sweep on disk, from `opened` or `existing`: ``done`` says which there are.
 
-    ``commands`` are the calls and command lines that filled it, each once, in their order.
+    ``commands`` are the calls and command lines that filled it, each once, in their order. ``names`` has the file
+    of each chunk that is done. ``foreign`` are files in the folder that no sweep has written, and that are ignored.
     """
 
     def __init__(self, path: Path, manifest: Manifest, commands: list[str]) -> None:
         self.path, self.manifest, self.commands = path, manifest, commands
         self.done: NDArray[np.bool_] = np.zeros(manifest.grid.chunks, dtype=bool)
-        self._names: dict[int, str] = {}
+        self.names: dict[int, str] = {}
+        self.foreign: list[str] = []
         with plain_errors(path), os.scandir(path) as entries:
             for entry in entries:
                 if not entry.name.startswith((".", "_")):
@@ -61,12 +78,24 @@ class Store:
 
     def _find(self, entry: os.DirEntry[str]) -> None:
         """Take up a part that was written to its end."""
+        if not entry.name.lower().endswith(".parquet"):
+            self.foreign.append(entry.name)
+            return
+        # Readers of tables would take any other Parquet file for a part of this one.
         found = PART.fullmatch(entry.name)
         chunk = int(found[1]) if found else len(self.done)
-        if found is None or chunk >= len(self.done) or chunk in self._names:
+        if found is None or chunk >= len(self.done) or chunk in self.names:
             raise damaged(self.path, entry.name, "no sweep has written it there")
         if entry.stat(follow_symlinks=False).st_size >= int(found[2], 16):
-            self._names[chunk], self.done[chunk] = entry.name, True
+            self.names[chunk], self.done[chunk] = entry.name, True
+
+    def note(self, most: int = 3) -> str:
+        """Return a sentence on the files that are ignored, of which it names ``most``; or nothing."""
+        if not self.foreign:
+            return ""
+        shown = ", ".join(map(repr, sorted(self.foreign)[:most]))
+        more = f" and {len(self.foreign) - most:,} more" if len(self.foreign) > most else ""
+        return f"store {str(self.path)!r}: ignored {shown}{more}, which no sweep has written"
 
     def write(self, chunk: int, values: Values) -> None:
         """Keep a chunk: columns as `once` gives them."""
@@ -83,44 +112,97 @@ class Store:
                 use_dictionary=few, write_statistics=False, store_schema=False, write_batch_size=grid.chunk,
             )  # fmt: skip
             with open(passing, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                name = self._name(chunk, content)
+                name = part_name(self.manifest, chunk, content)
             os.replace(passing, self.path / name)
-        self._names[chunk], self.done[chunk] = name, True
+        self.names[chunk], self.done[chunk] = name, True
 
     def read(self, chunk: int, columns: Sequence[Column] = ()) -> Values:
         """Return columns of a chunk, all of them unless given, (P,) each; refuse a part that is not as written."""
-        from pyarrow import ArrowException, BufferReader
-        from pyarrow.parquet import ParquetFile
-
-        name, columns = self._names[chunk], columns or self.manifest.columns
-        count = int(self.manifest.grid.sizes[chunk])
-        widths = sum(np.dtype(column.dtype).itemsize for column in self.manifest.columns)
-        most = 2**20 + count * (widths + 8 * len(self.manifest.grid.axes) + 4 * LONGEST)
-        content = _content(self.path, name, most)
-        if content is None or self._name(chunk, content) != name:
-            raise damaged(self.path, name, f"it is damaged, or of another sweep or place; {AGAIN}")
-        texts = [column.name for column in columns if column.dtype[0] in "UO"]
-        try:  # texts come as codes, so that nothing is larger than its file
-            file = ParquetFile(BufferReader(content), read_dictionary=texts)
-            rows = file.metadata.row_group(0)
-            plain = all(rows.column(i).compression == "UNCOMPRESSED" for i in range(rows.num_columns))
-            if not (rows.num_rows == file.metadata.num_rows == count and plain):
-                raise ValueError(f"it does not hold {count} points")
-            table = file.read([column.name for column in columns], use_threads=False)
-            return {column.name: _values(table.column(column.name), column, count) for column in columns}
-        except (ArrowException, OSError, LookupError, ValueError, TypeError, AttributeError) as error:
-            said = " ".join(str(error).split())[:100]
-            raise damaged(self.path, name, f"no sweep has written it ({said}); {AGAIN}") from None
+        return dict(_read(self.path, self.manifest, chunk, self.names[chunk], columns))
 
     def fill(self, columns: Filled) -> None:
         """Put the chunks that there are into columns, and say how far it is if that takes long."""
         for chunk in counted(np.flatnonzero(self.done).tolist(), "chunks of the store"):
-            columns.place(chunk, self.read(chunk))
+            name = self.names[chunk]
+            columns.place(chunk, _read(self.path, self.manifest, chunk, name))
 
-    def _name(self, chunk: int, content: bytes | mmap.mmap) -> str:
-        size, checksum = b"%08x" % len(content), b"%08x" % zlib.crc32(content)
-        bound = digest(self.manifest.digest.encode(), b"%d" % chunk, size, checksum)
-        return f"part-{chunk:06d}-{size.decode()}-{bound}.parquet"
+
+def part_name(manifest: Manifest, chunk: int, content: bytes | mmap.mmap) -> str:
+    """Return the name of the file that holds a chunk: its number, size and digest."""
+    size, checksum = b"%08x" % len(content), b"%08x" % zlib.crc32(content)
+    bound = digest(manifest.digest.encode(), b"%d" % chunk, size, checksum)
+    return f"part-{chunk:06d}-{size.decode()}-{bound}.parquet"
+
+
+def _read(
+    folder: Path,
+    manifest: Manifest,
+    chunk: int,
+    name: str,
+    columns: Sequence[Column] = (),
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield columns of a chunk by name, all of them unless given, (P,) each.
+
+    One at a time: a column may take many times as much memory as the file, in which it may be a single value.
+    """
+    from pyarrow import ArrowException, BufferReader
+    from pyarrow.parquet import ParquetFile
+
+    columns = columns or manifest.columns
+    count = int(manifest.grid.sizes[chunk])
+    widths = sum(np.dtype(column.dtype).itemsize for column in manifest.columns)
+    most = 2**20 + count * (widths + 8 * len(manifest.grid.axes) + 4 * LONGEST)
+    content = _content(folder, name, most)
+    if content is None:
+        raise damaged(folder, name, f"it was removed after the sweep was opened; {AGAIN}")
+    if part_name(manifest, chunk, content) != name:
+        raise damaged(folder, name, f"it is damaged, or of another sweep or place; {AGAIN}")
+    texts = [column.name for column in manifest.columns if column.dtype[0] in "UO"]
+    try:  # texts come as codes, so that nothing is larger than its file
+        file = ParquetFile(BufferReader(content), read_dictionary=texts)
+        rows = file.metadata.row_group(0)
+        plain = all(rows.column(i).compression == "UNCOMPRESSED" for i in range(rows.num_columns))
+        if not (rows.num_rows == file.metadata.num_rows == count and plain):
+            raise ValueError(f"it does not hold {count} points")
+        part = _Part(file, count)
+        for column in columns:
+            values = part.values(column)
+            part.check(column, values)
+            yield column.name, values
+    except (ArrowException, OSError, LookupError, ValueError, TypeError, AttributeError) as error:
+        said = " ".join(str(error).split())[:100]
+        raise damaged(folder, name, f"no sweep has written it ({said}); {AGAIN}") from None
+
+
+class _Part:
+    """The open file of a chunk, of which no value is believed before it is checked."""
+
+    def __init__(self, file: ParquetFile, count: int) -> None:
+        self._file, self._count = file, count
+
+    def values(self, column: Column) -> NDArray[Any]:
+        """Return a column, (P,)."""
+        table = self._file.read([column.name], use_threads=False)
+        return _values(table.column(column.name), column, self._count)
+
+    def check(self, column: Column, values: NDArray[Any]) -> None:
+        """Refuse values that no sweep gives: an unknown status, -5 steps, or no loss at a reached target."""
+        if column.name == STATUS.name:
+            is_known = np.zeros(values.shape, dtype=bool)
+            for word in DONE:  # np.isin sorts, which takes many times as long
+                is_known |= values == word
+            unknown = values[~is_known]
+            if unknown.size:
+                allowed = ", ".join(DONE)
+                raise ValueError(f"status = {str(unknown[0])!r}: must be one of {allowed}")
+        if column.role in ("steps", "phase", "verdict") and values.dtype.kind == "i" and values.min() < -1:
+            raise ValueError(f"{column.name} = {values.min()}: must be >= 0, or -1 if there is no value")
+        if column.role == "verdict" and values.max() > 1:
+            raise ValueError(f"{column.name} = {values.max()}: must be 0, 1 or -1")
+        if column.name in ("loss", "steps"):
+            missing = np.isnan(values) if column.name == "loss" else values < 0
+            if missing.any() and (self.values(STATUS)[missing] == REACHED).any():
+                raise ValueError(f"{column.name} has no value at a point that reached its target")
 
 
 def _table(columns: Values, count: int) -> pyarrow.Table:
@@ -171,6 +253,7 @@ def opened(
     """
     folder = checked_path(path, "store")
     check_installed("pyarrow", "filelock")
+    load_whole("filelock", *TABLES)
     manifest = Manifest(grid, (*columns, STATUS, MESSAGE), arguments)
     with contextlib.ExitStack() as stack:
         with plain_errors(folder):
@@ -188,6 +271,7 @@ def existing(path: str | os.PathLike[str]) -> Store:
     """Return the store at a path, finished or not, to which another run may be adding."""
     folder = checked_path(path, "store")
     check_installed("pyarrow")
+    load_whole(*TABLES)
     with plain_errors(folder):
         found = _manifest(folder)
     if found is None:
@@ -309,34 +393,86 @@ def _content(folder: Path, name: str, most: int) -> bytes | None:
         return file.read(found.st_size)
 
 
-def _block(path: str, column: Column, opening: str, block_id: tuple[int, ...]) -> NDArray[Any]:
-    """Return a chunk of one column; other processes get the path of the store, which each of them opens."""
-    store = _opened_once(path, opening)
-    grid, swept = store.manifest.grid, iter(block_id)
+@lru_cache(maxsize=4)
+def _parsed_once(content: bytes) -> Manifest:
+    return parsed(content)[0]
+
+
+def _manifest_of(folder: Path, wanted: str) -> Manifest:
+    """Return what the JSON file of a store says now; refuse a sweep other than the one with a digest."""
+    with plain_errors(folder):
+        content = _content(folder, MANIFEST, LARGEST)
+    if content is None:
+        raise refuse("store", str(folder), "the store that this dataset reads part by part; it was removed")
+    try:
+        manifest = _parsed_once(content)
+    except ValueError as error:
+        raise damaged(folder, MANIFEST, str(error)) from None
+    if manifest.digest != wanted:
+        again = "it holds another sweep now. Read it again with icl_theory.load_sweep"
+        raise refuse("store", str(folder), f"the store that this dataset reads part by part; {again}")
+    return manifest
+
+
+def _block(
+    name: NDArray[np.bytes_], path: str, column: Column, wanted: str, block_id: tuple[int, ...]
+) -> NDArray[Any]:
+    """Return a chunk of one column from the file of a name, or what stands for a chunk that is pending.
+
+    The folder is looked at anew for each chunk, as anything may have happened to it: ``wanted`` is the digest of
+    the sweep that it held when the dataset was made.
+    """
+    folder = Path(path)
+    manifest = _manifest_of(folder, wanted)
+    grid, swept = manifest.grid, iter(block_id)
     place = [next(swept) if axis.swept else 0 for axis in grid.axes]
     chunk = int(np.ravel_multi_index(place, grid.tiles)) if place else 0
     lengths = tuple(part.stop - part.start for part in grid.of_swept(grid.region(chunk)))
-    if store.done[chunk]:
-        return store.read(chunk, [column])[column.name].reshape(lengths)
-    return np.full(lengths, empty(column), dtype=column.dtype)
+    file = name.item().decode()
+    if not file:
+        # one value in memory, however many points a stranger's store claims
+        return np.broadcast_to(np.asarray(empty(column), dtype=column.dtype), lengths)
+    [(_, values)] = _read(folder, manifest, chunk, file, [column])
+    return values.reshape(lengths)
 
 
-@lru_cache(maxsize=4)
-def _opened_once(path: str, opening: str) -> Store:
-    return existing(path)
+_tiles_done: dict[str, NDArray[np.bool_]] = {}  # by the name of the Dask array of a status
+MOST_REMEMBERED = 64
 
 
-def lazy_values(path: str | os.PathLike[str], grid: Grid, columns: tuple[Column, ...]) -> Values:
-    """Return every column of a store as a Dask array over the swept axes, which reads a chunk at a time."""
-    from dask.array import map_blocks
+def tiles_done(status: Any) -> NDArray[np.bool_] | None:
+    """Return which chunks of a status that is read from a store are done, in their places.
+
+    None if that is not known: where it is an array in memory, a part of what was read, or from another process.
+    """
+    return _tiles_done.get(getattr(status, "name", ""))
+
+
+def lazy_values(store: Store) -> Values:
+    """Return every column of a store as a Dask array over the swept axes, which reads a chunk at a time.
+
+    They have the chunks that are done now: those that another run adds stay pending.
+    """
+    from dask.array import from_array, map_blocks
 
     reading: Any = map_blocks
-    each = zip(grid.of_swept(grid.shape), grid.of_swept(grid.tile), strict=True)
-    chunks = tuple(tuple(min(part, length - at) for at in range(0, length, part)) for length, part in each)
-    opening = uuid.uuid4().hex  # a store that has grown since is another one
+    names_of: Any = from_array
+    grid, manifest = store.manifest.grid, store.manifest
+    lengths = zip(grid.of_swept(grid.shape), grid.of_swept(grid.tile), strict=True)
+    chunks = tuple(tuple(min(part, length - at) for at in range(0, length, part)) for length, part in lengths)
+    names = np.full(grid.chunks, b"", dtype="S64")
+    for chunk, name in store.names.items():
+        names[chunk] = name.encode()
+    names = names.reshape(grid.of_swept(grid.tiles))
+    # each task gets the name of its own file, so that a process elsewhere needs to list no folder
+    parts = names_of(names, chunks=1)
+    path = os.path.abspath(store.path)
     found = {}
-    for column in (*columns, STATUS, MESSAGE):
-        empty = np.empty((0,) * len(chunks), dtype=column.dtype)
-        block = partial(_block, os.path.abspath(path), column, opening)
-        found[column.name] = reading(block, chunks=chunks, dtype=empty.dtype, meta=empty)
+    for column in manifest.columns:
+        meta = np.empty((0,) * len(chunks), dtype=column.dtype)
+        block = partial(_block, path=path, column=column, wanted=manifest.digest)
+        found[column.name] = reading(block, parts, chunks=chunks, dtype=meta.dtype, meta=meta)
+    while len(_tiles_done) >= MOST_REMEMBERED:
+        del _tiles_done[next(iter(_tiles_done))]
+    _tiles_done[found[STATUS.name].name] = names != b""
     return found

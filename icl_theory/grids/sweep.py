@@ -17,6 +17,7 @@ import numpy as np
 from icl_theory._calls import written_sweep
 from icl_theory._validate import dimensions, flag, instance, integer, refuse
 from icl_theory._version import __version__
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Work
 from icl_theory.families import Family, default, find, sound
 from icl_theory.families.rule_parameters import rules_of_points
@@ -119,6 +120,7 @@ def sweep(
 
 def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     """Check the parameters of a sweep and lay out its grid."""
+    load_whole("numpy.ma")  # NumPy loads it for what comes next
     family.refuse_unknown(given)
     goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(goals) == 2:
@@ -228,8 +230,10 @@ def run_with(
         if store is not None:
             kept = stack.enter_context(opened(store, grid, model.columns, arguments, command))
         found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update, hold=held)
-        values = found.values if held or store is None else lazy_values(store, grid, model.columns)
+        values = found.values if held or kept is None else lazy_values(kept)
     dataset = labelled(model.family, grid, values, arguments, found.interrupted)
+    if kept is not None and kept.foreign:
+        dataset.attrs["notes"] = kept.note()
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
@@ -256,12 +260,14 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
         raise refuse("store", os.fspath(path), "one written by this version of the package")
     if is_large(columns, grid):
         check_installed("dask", extra="distributed")
-        values = lazy_values(path, grid, columns)
+        values = lazy_values(kept)
     else:
         filled = Filled(columns, grid)
         kept.fill(filled)
         values = filled.values()
     dataset = labelled(family, grid, values, arguments, not kept.done.all())
+    if kept.foreign:
+        dataset.attrs["notes"] = kept.note()
     return dataset.assign_attrs(command="\n".join(kept.commands)) if kept.commands else dataset
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from icl_theory._version import __version__
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.results.numbers import goes_right, number
 from icl_theory.results.plots.style import release, styled, whole_figure
 
@@ -34,6 +35,7 @@ def text(value: object) -> str:
 @cache
 def _templates() -> jinja2.Environment:
     """Return the templates, which escape every value and write numbers as `number` does."""
+    load_whole("jinja2")
     import jinja2
 
     def finalize(value: Any) -> Any:
@@ -93,6 +95,7 @@ def picture(ax: Axes) -> str:
 
     The file has neither fonts nor a date nor random names: the same figure gives the same text.
     """
+    load_whole("matplotlib.backends.backend_svg")
     buffer = io.BytesIO()
     with styled({"svg.fonttype": "path", "svg.hashsalt": "icl-theory"}):
         undated = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -24,7 +24,7 @@ from icl_theory.results.notebook import text as escaped
 from icl_theory.results.numbers import number, told_apart
 from icl_theory.results.plots.runs import parameters_of, plot_run
 from icl_theory.results.plots.sweeps import drawable, plot_sweep, thinned
-from icl_theory.results.reading import count, first_part, places_of
+from icl_theory.results.reading import computed, count, first_part, places_of
 from icl_theory.results.representations import html
 from icl_theory.results.tables import contents, phase_table
 from icl_theory.results.transitions import notes_of, transitions_of
@@ -150,18 +150,21 @@ def _of_sweep(dataset: xarray.Dataset, over: str | None, source: str | None) -> 
         said += f" {number(missing)} {'is' if missing == 1 else 'are'} missing: the sweep is not complete."
         said += " The same command with this store computes them." if source else ""
     body = [section("Summary", paragraph(said))]
+    whole, dataset = dataset, computed(dataset)
     if names and missing < size:
-        body += _swept(dataset, over or names[0], source, size - missing)
+        body += _swept(dataset, over or names[0], source, size - missing, complete=not missing)
     elif missing < size:
         body.append(section("Point", facts(point_facts(dataset))))
     body.append(_problems(dataset, {state: counts[state] for state in (FAILED, NOT_REACHED)}))
-    body.append(section("Parameters", *_parameters(dataset)))
+    body.append(section("Parameters", *_parameters(whole)))
     if missing < size:
         body.append(section("Quantities", table(_quantities(dataset))))
     return f"Sweep of {family} over {swept}" if names else f"One point of {family}", body
 
 
-def _swept(dataset: xarray.Dataset, over: str, source: str | None, done: int, most_columns: int = 14) -> list[str]:
+def _swept(
+    dataset: xarray.Dataset, over: str, source: str | None, done: int, complete: bool, most_columns: int = 14
+) -> list[str]:
     """Return figures, transitions and the first rows of the table, with all quantities if ``most_columns`` do."""
     part = first_part(dataset, over)
     found = phase_table(part, over, every=True)
@@ -171,7 +174,7 @@ def _swept(dataset: xarray.Dataset, over: str, source: str | None, done: int, mo
     call = f"icl_theory.phase_table(dataset, {over!r})"
     every = shlex.join(["icl-theory", "table", source, "--over", over, "--csv", "all.csv"]) if source else call
     transitions = _transitions(dataset, over)
-    if transitions and done < dataset["status"].size:
+    if transitions and not complete:
         transitions.insert(0, paragraph("Of the points that are computed so far:"))
     return [
         section("Figures", *_figures(dataset, over)),

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory import _validate
 from icl_theory._validate import flag, refuse
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Work
 from icl_theory.files import checked_path, replacing
 from icl_theory.grids.grid import PENDING, REACHED
+from icl_theory.memory import check_fits
 from icl_theory.results.columns import dimension, dimensions, meanings, symbol, with_role
 from icl_theory.results.numbers import goes_right, markdown, number
-from icl_theory.results.reading import slabs
+from icl_theory.results.reading import computed, slabs
 from icl_theory.results.transitions import transition_notes
 
 if TYPE_CHECKING:
@@ -63,7 +65,10 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     ['10.0', 'sharp', '4', '11967']
     """
     over = dimension(dataset, over)
-    order = _columns(dataset, over, flag("every", every))
+    flag("every", every)
+    dataset = computed(dataset)
+    _refuse_large(dataset)
+    order = _columns(dataset, over, every)
     frame = _frame(dataset[list(dict.fromkeys([*order, "status"]))], over)
     for name in with_role(dataset, "verdict"):
         frame[name] = frame[name].map({1: number(True), 0: number(False)}).fillna("")
@@ -77,6 +82,15 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     table.attrs["tex"] = {headings.get(name, name): f"${given}$" for name, given in tex.items() if given}
     table.attrs["notes"] = meanings(dataset, order)
     return table
+
+
+def _refuse_large(dataset: xarray.Dataset, message: int = 256) -> None:
+    """Refuse a table that does not fit: its columns are held as arrays, as one row a point, and as what is left."""
+    widths = 0
+    for variable in (*dataset.data_vars.values(), *dataset.coords.values()):
+        widths += message if variable.dtype.hasobject else variable.dtype.itemsize
+    points = dataset["status"].size
+    check_fits("points", points, 3.0 * widths * points)
 
 
 def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
@@ -131,6 +145,8 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
         raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
     over = dimension(dataset, over)
     check_format(target, dataset["status"].size)
+    dataset = computed(dataset)
+    load_whole("pandas.io.formats.csvs", "pyarrow.parquet")
     with replacing(target) as temporary, Work(f"writing {target}"):
         if ending == ".parquet":
             _write_parquet(dataset, temporary, over)

@@ -520,7 +520,7 @@ def stores() -> Asked:
 
     def lazily() -> Any:
         _kept(made, which=Cubes(pressed=5.0))
-        values = store.lazy_values("kept", made, COLUMNS)
+        values = store.lazy_values(store.existing("kept"))
         return {
             name: [str(each.chunks), held(each.compute(scheduler="synchronous"))] for name, each in values.items()
         }

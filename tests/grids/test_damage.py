@@ -19,7 +19,7 @@ from icl_theory import memory
 from icl_theory.families import find
 from icl_theory.grids import manifest, store
 from icl_theory.grids.evaluate import evaluate
-from icl_theory.grids.grid import MESSAGE, STATUS, Axis, Grid
+from icl_theory.grids.grid import MESSAGE, REACHED, STATUS, Axis, Grid
 from icl_theory.grids.manifest import Manifest
 from icl_theory.grids.sweep import load_sweep, plan
 from tests.grids.test_grid import equal
@@ -118,16 +118,37 @@ def test_a_chunk_that_is_there_twice_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["more.parquet", "more.csv", "part-1.parquet", f"part-000099-00000000-{'0' * 16}.parquet", "folder"]
+    "name",
+    ["more.parquet", "MORE.PARQUET", "part-1.parquet", f"part-000099-00000000-{'0' * 16}.parquet", "d.parquet"],
 )
 def test_what_would_be_taken_for_more_of_the_table_is_refused(path: Path, name: str) -> None:
-    (path / name).mkdir() if name == "folder" else (path / name).write_text("")
+    (path / name).mkdir() if name == "d.parquet" else (path / name).write_text("")
     assert f"its file {name} cannot be used: no sweep has written it there" in refused(path)
 
 
-def test_what_file_browsers_leave_behind_is_no_obstacle(path: Path) -> None:
-    (path / ".DS_Store").write_text("")
-    assert (read(path)["status"] == "done").all()
+@pytest.mark.parametrize("name", ["Thumbs.db", "desktop.ini", "more.csv", "notes.txt~", "folder", "Icon\r"])
+def test_a_foreign_file_is_ignored_with_a_note(path: Path, name: str) -> None:
+    (path / name).mkdir() if name == "folder" else (path / name).write_text("mine")
+    assert equal(read(path), evaluate(SMALL, Squares()).values)
+    part(path, 1).unlink()
+    assert equal(run(path, made=SMALL).values, evaluate(SMALL, Squares()).values)
+    note = store.existing(path).note()
+    assert note == f"store {str(path)!r}: ignored {name!r}, which no sweep has written"
+    assert (path / name).exists()
+
+
+def test_a_note_names_a_few_of_many_foreign_files(path: Path) -> None:
+    for i in range(1005):
+        (path / f"{i:04}").touch()
+    note = store.existing(path).note()
+    assert "ignored '0000', '0001', '0002' and 1,002 more" in note
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "._part-000001", "_notes"])
+def test_what_file_browsers_hide_is_no_obstacle(path: Path, name: str) -> None:
+    (path / name).write_text("")
+    assert (read(path)["status"] == REACHED).all()
+    assert not store.existing(path).note()
 
 
 def test_a_link_to_another_json_file_is_refused(path: Path) -> None:
@@ -291,7 +312,12 @@ def test_files_larger_than_they_can_be_are_not_read(path: Path, chunk: int | Non
 def planted(path: Path, content: bytes) -> None:
     """Put a file in the place of a part, with a name that fits, as a stranger would."""
     part(path, 1).unlink()
-    (path / store.existing(path)._name(1, content)).write_bytes(content)
+    (path / store.part_name(store.existing(path).manifest, 1, content)).write_bytes(content)
+
+
+def with_status(table: pa.Table, word: str) -> pa.Table:
+    place = table.column_names.index("status")
+    return table.set_column(place, "status", pa.array([REACHED, word]))
 
 
 @pytest.mark.parametrize(
@@ -304,6 +330,9 @@ def planted(path: Path, content: bytes) -> None:
         (lambda table: table.set_column(5, "word", pa.array(["x" * 10**6, ""])), "texts that are too long"),
         (lambda table: table.set_column(5, "word", pa.array([None, "a"])), "word has no value for each point"),
         (lambda table: table.set_column(5, "word", pa.array([1, 2])), "cannot be used: no sweep"),
+        (lambda table: with_status(table, "evil"), "status = 'evil': must be one of reached, not reached, failed"),
+        (lambda table: with_status(table, "pending"), "status = 'pending': must be one of reached"),
+        (lambda table: with_status(table, ""), "status = '': must be one of reached"),
     ],
 )
 def test_forged_parts_are_refused_in_one_line(

@@ -15,6 +15,7 @@ from icl_theory.grids.evaluate import _plain_texts, evaluate, failed
 from icl_theory.grids.grid import (
     LARGEST_CHUNK,
     LONGEST,
+    REACHED,
     Axis,
     Column,
     Grid,
@@ -77,7 +78,7 @@ def test_a_point_that_fails_is_recorded_and_the_rest_goes_on(chunk: int) -> None
 def test_interrupt_keeps_what_is_done() -> None:
     found = evaluate(grid(20, 4), Squares(interrupts=9.0))
     assert found.interrupted
-    assert (found.values["status"] == "done").sum() == 16
+    assert (found.values["status"] == REACHED).sum() == 16
     assert (found.values["status"] == "pending").sum() == 24
 
 
@@ -93,7 +94,7 @@ def test_a_chunk_that_ctrl_c_finds_half_in_its_place_is_pending(at: int, monkeyp
     whole = evaluate(made, Squares()).values
     monkeypatch.setattr("icl_theory.grids.grid.as_block", pressed)
     found = evaluate(made, Squares())
-    done = found.values["status"] == "done"
+    done = found.values["status"] == REACHED
     assert found.interrupted
     assert done.sum() % 4 == 0
     assert equal({name: x[done] for name, x in found.values.items()}, {name: x[done] for name, x in whole.items()})

@@ -19,7 +19,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.grids import store
 from icl_theory.grids.evaluate import evaluate
-from icl_theory.grids.grid import Axis, Column, Filled, Grid, Values, blank
+from icl_theory.grids.grid import REACHED, Axis, Column, Filled, Grid, Values, blank
 from tests.grids.test_grid import equal
 from tests.models import SQUARE, Squares, grid
 
@@ -100,7 +100,7 @@ def test_an_interrupted_run_returns_what_it_has_kept(
     finally:
         signal.signal(signal.SIGINT, before)
     assert found.interrupted
-    assert (found.values["status"] == "done").sum() == 2 * sum(done(path)) > 0
+    assert (found.values["status"] == REACHED).sum() == 2 * sum(done(path)) > 0
 
 
 def test_what_is_kept_is_read_again_with_its_sweep(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ class Words:
         values["certain"][points["factor"] > 1.0] = 1
         values["large"][:] = 2**62 + 1
         values["twice"][:] = np.char.multiply(points["word"], 2)
-        values["status"][:] = "done"
+        values["status"][:] = REACHED
         return values
 
 
@@ -293,7 +293,7 @@ def test_a_store_can_be_read_while_a_run_has_it(tmp_path: Path) -> None:
     with store.opened(path, grid(), SQUARE, ARGUMENTS) as kept:
         evaluate(grid(), Squares(interrupts=10.0), storage=kept)
         found = read(path)
-    assert (found["status"] == "done").sum() == 2 * kept.done.sum() == 20
+    assert (found["status"] == REACHED).sum() == 2 * kept.done.sum() == 20
     assert found["square"][:3].tolist() == [0.0, 0.0, 1.0]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from icl_theory._validate import flag, instance, number, refuse
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Work
 from icl_theory.files import checked_path, replacing
 
@@ -26,6 +26,20 @@ LARGEST = 1e200  # on a logarithmic axis; margins and ticks beyond it must still
 BLUE, ORANGE, GREEN, RED, BLACK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#000000"
 CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
 PHASE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#56B4E9", "#F0E442")
+# matplotlib loads these when something is first drawn, and for files with some endings
+DRAWING = (
+    "numpy.ma",
+    "matplotlib",
+    "matplotlib.figure",
+    "matplotlib.mathtext",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_mixed",
+)
+WRITING = {
+    ".svg": ("matplotlib.backends.backend_svg",),
+    ".pdf": ("matplotlib.backends.backend_pdf", "fontTools.subset"),
+    ".png": tuple(f"PIL.{name}ImagePlugin" for name in ("Bmp", "Gif", "Jpeg", "Ppm", "Png")),
+}
 STYLE: Any = {
     "font.size": 9.0,
     "axes.spines.top": False,
@@ -42,6 +56,7 @@ STYLE: Any = {
 
 def styled(more: Any = None) -> AbstractContextManager[None]:
     """Return a context in which figures are drawn in the common style."""
+    load_whole(*DRAWING)
     import matplotlib as mpl
 
     pyplot = _pyplot()
@@ -52,6 +67,7 @@ def styled(more: Any = None) -> AbstractContextManager[None]:
 
 def axes(name: str, value: Any) -> Axes:
     """Return axes of matplotlib, or refuse the value."""
+    load_whole(*DRAWING)
     from matplotlib.axes import Axes
 
     return instance(name, value, Axes, "matplotlib Axes")
@@ -61,6 +77,7 @@ def axes(name: str, value: Any) -> Axes:
 def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, or that of some axes, whole or not at all; the ending of the path chooses the format."""
     figure = whole_figure(drawn)
+    load_whole(*DRAWING, *WRITING.get(checked_path(path).suffix.lower(), ()))
     formats = figure.canvas.get_supported_filetypes()
     if checked_path(path).suffix[1:].lower() not in formats:
         raise refuse("path", str(path), "a file name ending in " + ", ".join(f".{name}" for name in formats))
@@ -85,6 +102,7 @@ def escape(text: str) -> str:
 @cache
 def mathematics(tex: str, plain: str) -> str:
     """Return a symbol for a figure: its TeX if matplotlib can read it, otherwise the plain text."""
+    load_whole(*DRAWING)
     from matplotlib.mathtext import MathTextParser
 
     try:
@@ -101,6 +119,7 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
     function returns as the value of the cell: ``returned`` keeps it from pyplot, or it would appear twice.
     """
     flag("returned", returned)
+    load_whole(*DRAWING)
     width, height = number("width", width, maximum=1e4), number("height", height, maximum=1e4)
     pyplot = _pyplot()
     if pyplot is not None and not (returned and "inline" in pyplot.get_backend()):
@@ -123,7 +142,9 @@ def release(drawn: Axes | Figure) -> None:
 def _pyplot() -> Any:
     """Return pyplot if it is in use: it has been imported, or this is IPython or Jupyter."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return sys.modules.get("matplotlib.pyplot") if shell is None else importlib.import_module("matplotlib.pyplot")
+    if shell is not None:
+        load_whole("matplotlib.pyplot")
+    return sys.modules.get("matplotlib.pyplot")
 
 
 def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> None:
