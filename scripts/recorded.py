@@ -271,15 +271,16 @@ RECORDS = {
 }
 
 
-def recorded(name: str, size: int = 60) -> dict[str, Any]:
-    """Return one record, for JSON."""
+def recorded(name: str, size: int = 60, quick: bool = False) -> dict[str, Any]:
+    """Return one record, for JSON; a quick one has only the first run."""
     made = RECORDS[name]
+    values = _values(made)[:1] if quick else _values(made)
     family: Any = list_families()[made.family]
-    runs = [_run(made, family(**made.fixed, **{made.varied: value}), size) for value in _values(made)]
+    runs = [_run(made, family(**made.fixed, **{made.varied: value}), size) for value in values]
     keys = ("family", "varied", "usual", "fixed", "figures", "lead", "log", "batch")
     presets = [dict(zip(("name", "value", "sentence"), each, strict=True)) for each in made.presets]
     against = dict(zip(("title", "of", "log"), made.against, strict=True))
-    told = {"values": _values(made), "presets": presets, "against": against}
+    told = {"values": values, "presets": presets, "against": against}
     return {key: getattr(made, key) for key in keys} | told | {"runs": runs}
 
 
@@ -330,13 +331,16 @@ def main() -> None:
     """Record what is named, or all, and keep the others."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[[], *RECORDS])
-    names = parser.parse_args().names or list(RECORDS)
-    kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    parser.add_argument("--out", type=Path, default=FILE, help="file of records, the explorer's unless given")
+    parser.add_argument("--quick", action="store_true", help="the first run of each record: to see that it runs")
+    arguments = parser.parse_args()
+    file, names = arguments.out, arguments.names or list(RECORDS)
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for name in names:
-        kept[name] = recorded(name)
+        kept[name] = recorded(name, quick=arguments.quick)
         print(name, flush=True)
     text = json.dumps({name: kept[name] for name in RECORDS if name in kept}, ensure_ascii=False, allow_nan=False)
-    FILE.write_text(text + "\n", encoding="utf-8")
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -338,3 +338,12 @@ def test_every_cell_of_the_tables_of_a_sweep_is_the_sweep() -> None:
 
 def _given(values: np.ndarray) -> bool:
     return any(each == each and each not in (-1, "") for each in values.ravel().tolist())
+
+
+def test_a_loaded_run_has_the_same_theorems_as_the_run_that_was_saved(tmp_path: Path) -> None:
+    run = icl.simulate(L=2.0, delta=1.0, eta=0.5, K=5, epsilon=1e-3)
+    run.save(tmp_path / "run.npz")
+    loaded = icl.load(tmp_path / "run.npz")
+    assert loaded.risk is not None
+    assert icl.check_bounds(loaded) == icl.check_bounds(run)
+    assert "Theorems" in icl.html_report(loaded)
