@@ -46,7 +46,10 @@ def with_the_feature(risk: icl.regression.BlockRisk, params: np.ndarray) -> str:
 
 
 def block(steps: int = 10_000, seeds: int = 6) -> None:
-    """Print the measurements of the section on the block, from runs of ``steps`` steps with ``seeds`` seeds at most."""
+    """Print the measurements of the section on the block.
+
+    Runs take ``steps`` steps, from ``seeds`` seeds at most.
+    """
     for name, task in LAWS.items():
         matrix = icl.in_coordinates(icl.PopulationRisk(FEATURES, task, 40), "embedding", FEATURES.vectors)
         exact = icl.descend(matrix, 0.1, steps=steps, method="auto")

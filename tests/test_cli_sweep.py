@@ -338,3 +338,23 @@ def test_json_has_null_where_a_number_is_missing(capsys: pytest.CaptureFixture[s
         found["data_vars"]["steps"]["data"]
         == icl.sweep(L=[0.1, 1.0, 1e160], K=[2, 20], delta=1.0, eta=1.0, progress=False)["steps"].values.tolist()
     )
+
+
+def test_columns_that_are_constant_make_room_for_those_that_vary(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their values are told below the table, so that nothing but the predictions is lost at 80 columns."""
+    line = ["sweep", "--L", "0.05,0.2,1,5", "--delta", "1", "--eta", "0.1", "--K", "20", "--epsilon", "1e-4"]
+    texts = {}
+    for width in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        texts[width] = " ".join(run_main(capsys, *line)[1].split())
+    found = icl.sweep([0.05, 0.2, 1.0, 5.0], 1.0, 0.1, K=20, epsilon=1e-4, progress=False)
+    assert f"L* = {float(found.L_star[0]):.4g}" in texts[80]
+    assert "The same in all rows: " in texts[80]
+    assert "The same" not in texts[200]
+    assert "No room" not in texts[200]
+    rows, _, constants = texts[80].partition("The same in all rows: ")
+    for heading in ("L½", "L*"):
+        assert heading not in rows
+        assert heading in constants
