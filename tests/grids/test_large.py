@@ -162,7 +162,7 @@ def test_it_is_read_where_its_parts_are_sent_to(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_dask_is_asked_for_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dask", None)
-    with pytest.raises(ValueError, match="pip install 'filelock>=3.32' 'pyarrow>=17' 'dask"):
+    with pytest.raises(ValueError, match=r"pip install 'filelock>=3.32' 'pyarrow>=17' 'dask"):
         kept(tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
