@@ -201,3 +201,27 @@ def test_messages_name_the_libraries_that_the_extras_bring() -> None:
     for path in [*(ROOT / "icl_theory").rglob("*.py")]:
         asked = re.findall(r"pip install [^\n]*icl-theory\[", path.read_text(encoding="utf-8"))
         assert not asked, path
+
+
+# Modules that somebody explores with Tab: those of the reference, and those that its pages name functions of.
+EXPLORED = ("certified", "engine", "explorer", "families", "figures", "linear_attention", "papers", "recall")
+EXPLORED += ("regression", "results.plots", "tasks", "testing")
+
+
+@pytest.mark.parametrize("name", ["icl_theory", *(f"icl_theory.{module}" for module in EXPLORED)])
+def test_completion_offers_only_what_is_public(name: str) -> None:
+    """Neither the imports of a module, nor its helpers."""
+    module = importlib.import_module(name)
+    offered = {word for word in dir(module) if not word.startswith("_")}
+    assert offered == {word for word in module.__all__ if not word.startswith("_")}
+    for word in sorted(offered):
+        value = getattr(module, word)
+        origin = getattr(value, "__module__", None)
+        own = isinstance(value, ModuleType) or origin is None or origin.startswith(("icl_theory", "builtins"))
+        assert own, (word, origin)
+
+
+def test_every_module_of_the_reference_is_explored() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.rst"))
+    named = set(re.findall(r"py:module:: (\S+)", pages))
+    assert named <= {"icl_theory", *(f"icl_theory.{module}" for module in EXPLORED)}

@@ -69,10 +69,13 @@ __all__ = [
     "Whole",
     "Wholes",
     "Word",
-    "find",
     "list_families",
     "parameter",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def list_families() -> dict[str, type[Family]]:

@@ -4,3 +4,7 @@ from icl_theory.testing.families import check_family
 from icl_theory.testing.risks import check_risk
 
 __all__ = ["check_family", "check_risk"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
