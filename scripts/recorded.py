@@ -94,7 +94,7 @@ RECORDS = {
                 "title": "Attention",
                 "axis": "attention",
                 "of": ["input 1", "input 2", "input 3", "input 4"],
-                "text": "Each of the four inputs attends to its tokens alike at first, and in the end to one.",
+                "text": "Each of the four inputs attends equally to its tokens at first, and to a single one in the end.",
             },
             {
                 "title": "Direction",
@@ -109,7 +109,7 @@ RECORDS = {
         [
             ("Two tokens", 2, "A choice between two tokens for each input."),
             ("Five tokens", 5, "The setting of the page on this paper."),
-            ("Ten tokens", 10, "More tokens in the way of the best one: it takes longer."),
+            ("Ten tokens", 10, "The most steps of all these runs, though steps do not simply grow with the tokens."),
         ],
         log=False,
         against=("Steps", "steps", True),
@@ -139,7 +139,7 @@ RECORDS = {
             },
         ],
         "Linear tasks on Gaussian inputs, and two softmax heads of two numbers each: an inverse temperature and"
-        " an output weight. From random starts they become a pair.",
+        " an output weight. From this random start they become a pair.",
         [
             ("Short prompts", 10, "Ten pairs in a prompt: much of the loss remains."),
             ("The page's length", 40, "The setting of the page on this paper."),
@@ -211,7 +211,7 @@ RECORDS = {
         " trained, with erf in the place of softmax.",
         [
             ("Few dimensions", 10, "A random start is not far from the truth."),
-            ("Many", 1e4, "The escape takes longer: the logarithm of d counts."),
+            ("Many", 1e4, "The escape takes longer in more dimensions, about like the logarithm of d."),
             ("A million", 1e6, "A hundred times the dimensions add a few steps more."),
         ],
         against=("Steps", "steps", False),
@@ -254,8 +254,9 @@ RECORDS = {
                 "title": "New tasks",
                 "axis": "loss",
                 "of": ["new tasks", "its tasks"],
-                "text": "On the tasks that it was trained with the loss falls to the end. On new ones it does so"
-                " only if there were many: with fewer tasks than dimensions the layer learns the tasks themselves.",
+                "text": "On the tasks that it was trained with the loss falls to the end. On new tasks it falls"
+                " nearly as far only if there were many tasks; with fewer tasks than dimensions the layer learns the"
+                " tasks themselves.",
             },
         ],
         "One layer of linear attention, trained on a finite number of linear tasks in 32 dimensions. With few"
