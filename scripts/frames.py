@@ -48,7 +48,9 @@ addEventListener("load", () => {
 def main() -> None:
     """Print a line a slider of a panel."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("panel", nargs="?", default="regression", help="panel of the explorer, regression unless given")
+    parser.add_argument(
+        "panel", nargs="?", default="regression", help="panel of the explorer, regression unless given"
+    )
     panel = parser.parse_args().panel
     browser = next(filter(None, map(shutil.which, NAMES)), None)
     if browser is None:

@@ -109,7 +109,11 @@ RECORDS = {
         [
             ("Two tokens", 2, "A choice between two tokens for each input."),
             ("Five tokens", 5, "The setting of the page on this paper."),
-            ("Ten tokens", 10, "The most steps of all these runs, though steps do not simply grow with the tokens."),
+            (
+                "Ten tokens",
+                10,
+                "The most steps of all these runs, though steps do not simply grow with the tokens.",
+            ),
         ],
         log=False,
         against=("Steps", "steps", True),

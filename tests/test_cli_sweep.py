@@ -191,7 +191,7 @@ def test_dry_run_says_how_much_work_it_is(capsys: pytest.CaptureFixture[str], tm
     status, out, _ = run_main(capsys, *SLOW, "--dry-run", "--workers", "2", "--store", str(tmp_path / "a"))
     lines = out.splitlines()
     assert status == 0
-    assert lines[0] == "96 points in 12 chunks, 0 in whole arrays and 96 one by one"
+    assert lines[0] == "96 points in 12 chunks, 0 in batches and 96 one by one"
     assert re.fullmatch(r"about (0:\d\d:\d\d|[\d.]+ s) on 2 workers", lines[1])
     assert not list(tmp_path.iterdir())
 

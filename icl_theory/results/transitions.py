@@ -193,7 +193,7 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     sign = np.flatnonzero(excess[:-1] * excess[1:] <= 0)
     first = int(sign[0]) if sign.size else 0
     if not sign.size and np.ptp(slopes) > 1e-6 * np.abs(slopes).max():
-        return math.nan  # not a power of the parameter, so unknown beyond the grid
+        return math.nan  # no power law: it cannot be extrapolated beyond the grid
     return math.exp(x[first] - excess[first] / slopes[first]) if slopes[first] else math.nan
 
 

@@ -119,7 +119,7 @@ def test_a_dry_run_says_how_much_memory_there_must_be(capsys: pytest.CaptureFixt
     assert "of memory for the results" in run_main(capsys, *line, "1:2:log:10")[1].splitlines()[-1]
     said = run_main(capsys, *line, "1:2:log:100000", "--noise", "0:1:lin:100000")[1].splitlines()[-1]
     assert " TB of memory for the results, " in said
-    assert said.endswith("more than is well held: with a store they stay in it")
+    assert said.endswith(": too much; use --store, which keeps them on the disk")
 
 
 @pytest.mark.slow
