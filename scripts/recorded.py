@@ -94,7 +94,8 @@ RECORDS = {
                 "title": "Attention",
                 "axis": "attention",
                 "of": ["input 1", "input 2", "input 3", "input 4"],
-                "text": "Each of the four inputs attends equally to its tokens at first, and to a single one in the end.",
+                "text": "Each of the four inputs attends equally to its tokens at first, and to a single one in"
+                " the end.",
             },
             {
                 "title": "Direction",
@@ -259,8 +260,8 @@ RECORDS = {
                 "axis": "loss",
                 "of": ["new tasks", "its tasks"],
                 "text": "On the tasks that it was trained with the loss falls to the end. On new tasks it falls"
-                " nearly as far only if there were many tasks; with fewer tasks than dimensions the layer learns the"
-                " tasks themselves.",
+                " nearly as far only if there were many tasks; with fewer tasks than dimensions the layer learns"
+                " the tasks themselves.",
             },
         ],
         "One layer of linear attention, trained on a finite number of linear tasks in 32 dimensions. With few"

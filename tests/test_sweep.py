@@ -365,7 +365,7 @@ def test_a_dry_run_says_why_points_fail(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("icl_theory.memory.SMALL", 0)
     given = {"L": [1, 2], "delta": 1, "eta": 1, "K": 400, "N": 50, "task": "linear"}
     said = [*estimate(plan(find("regression"), given))][2]
-    assert said.startswith("points that were tried fail: K = 400: must be smaller: this takes ")
+    assert said.startswith("some of the points that were timed fail: K = 400: must be smaller: this takes ")
     assert said.endswith(" and 0.001 GB are free")
 
 
@@ -379,7 +379,7 @@ def test_a_dry_run_says_it_as_the_sweep_does(monkeypatch: pytest.MonkeyPatch) ->
     given = {"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0, "K": 4, "N": 5, "method": "exact"}
     assert [*estimate(plan(find("regression"), given))][
         2
-    ] == "points that were tried fail: RuntimeError: there is none"
+    ] == "some of the points that were timed fail: RuntimeError: there is none"
     assert set(icl.sweep(**given, progress=False).message.values) == {"RuntimeError: there is none"}
 
 
