@@ -32,7 +32,7 @@ SHORT = {
     "frames": [""],
     "fuzz": ["--calls 20 --commands 2"],
     "interrupts": ["--quick --presses 1"],
-    "larger": ["--points 1000 --parts sweep"],
+    "larger": ["--points 1000 --parts CSV"],
     "lowest": [""],
     "measurements": [
         "block --quick",
