@@ -28,6 +28,12 @@ Recipe = str | os.PathLike[str] | Callable[..., Any]
 ENDINGS = (".pdf", ".png")
 _CARRIED, _CHECKOUT = Path(__file__).with_name("recipes"), Path(__file__).parents[1] / "scripts" / "figures"
 
+__all__ = ["animate", "available", "draw", "parameters", "write"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 def available() -> dict[str, str]:
     """Return the titles of all figures by name, in alphabetical order."""

@@ -9,3 +9,7 @@ from icl_theory.families.regression.tasks import __all__ as __all__
 
 def __getattr__(name: str) -> Any:
     return getattr(tasks, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +46,11 @@ def spent() -> float:
     return time.process_time() + times.children_user + times.children_system
 
 
+def fewer(repeat: int) -> int:
+    """How often a call is timed that takes long."""
+    return min(repeat, max(5, repeat // 5))
+
+
 def median(*calls: Callable[[], object], repeat: int) -> list[float]:
     """Median processor time of each call, taken in turn so that a drift of the machine meets all of them."""
     times: list[list[float]] = [[] for _ in calls]
@@ -57,11 +62,11 @@ def median(*calls: Callable[[], object], repeat: int) -> list[float]:
     return [statistics.median(record[1:]) for record in times]
 
 
-def gradients(repeat: int) -> list[Row]:
-    """Exact N = ∞ gradients against the matrix product of their size."""
+def gradients(repeat: int, sizes: Sequence[int]) -> list[Row]:
+    """Exact N = ∞ gradients against the matrix product of their size, for K in ``sizes``."""
     rows = []
     rng = np.random.default_rng(0)
-    for K in (20, 100, 1000):
+    for K in sizes:
         features = icl.Features.orthonormal(K, 2**-0.5)
         scores = rng.normal(size=(K, K))
         left, right, out = rng.normal(size=(K, K)), rng.normal(size=(K, K)), np.empty((K, K))
@@ -73,7 +78,7 @@ def gradients(repeat: int) -> list[Row]:
             lambda left=left, right=right, out=out: np.matmul(left, right, out=out),  # type: ignore[misc]
             *(lambda risk=risk, scores=scores: risk.evaluate(scores) for risk in (full, wave, line)),  # type: ignore[misc]
         ]
-        product, *seconds = median(*calls, repeat=repeat if K < 1000 else max(5, repeat // 5))
+        product, *seconds = median(*calls, repeat=repeat if K < 1000 else fewer(repeat))
         names = ("full rank", "cosine, rank 2", f"linear in {min(K, 10)} dimensions")
         rows += [
             Row(f"exact gradient, K = {K}, {name}", second, f"one {K} x {K} product", product)
@@ -113,10 +118,8 @@ def commands(repeat: int) -> list[Row]:
     python, package, command = median(
         lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
         lambda: subprocess.run([sys.executable, "-c", "import icl_theory"], check=True),
-        lambda: subprocess.run(
-            [sys.executable, "-m", "icl_theory.cli", *line], check=True, stdout=subprocess.DEVNULL
-        ),
-        repeat=max(3, repeat // 5),
+        lambda: subprocess.run([sys.executable, "-m", "icl_theory", *line], check=True, stdout=subprocess.DEVNULL),
+        repeat=fewer(repeat),
     )
     return [
         Row("import icl_theory, less the interpreter's start", package - python),
@@ -125,18 +128,19 @@ def commands(repeat: int) -> list[Row]:
 
 
 TOGETHER = """
-import time
+import sys, time
 import numpy as np
 import icl_theory as icl
+points = int(sys.argv[1])
 N = np.unique(np.geomspace(50, 800, 50).astype(int))
 given = dict(delta=1.0, eta=4.0, K=20, N=N, epsilon=1e-2, progress=False)
 icl.sweep(L=[1.0, 2.0], **given)
 start = time.process_time()
-found = icl.sweep(L=np.geomspace(0.2, 20.0, 10**5 // len(N)), **given)
-print((time.process_time() - start) * 1e5 / found["steps"].size)
+found = icl.sweep(L=np.geomspace(0.2, 20.0, points // len(N)), **given)
+print((time.process_time() - start) * points / found["steps"].size)
 """
 SWEEP = """
-import resource, time
+import resource, sys, time
 import numpy as np
 import icl_theory as icl
 icl.regression.fitted_constants()
@@ -145,35 +149,43 @@ icl.sweep([1.0, 2.0], 1.0, 4.0, epsilon=1e-4, imbalance=0.1, progress=False)
 loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(time.process_time() - start)
 start = time.process_time()
-L, eta = np.geomspace(0.03, 30, 1000), np.geomspace(0.01, 100, 100)
+points = int(sys.argv[1])
+L, eta = np.geomspace(0.03, 30, points // 1000), np.geomspace(0.01, 100, 100)
 K = [2, 3, 5, 10, 20, 50, 100, 200, 500, 1000]
 found = icl.sweep(L, 1.0, eta, K=K, epsilon=1e-4, imbalance=0.1, progress=False)
-assert found["steps"].size == 10**6 and (found["status"] == "reached").all()
-print(time.process_time() - start, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - loaded) * 1024 / 10**6)
+assert found["steps"].size == points and (found["status"] == "reached").all()
+taken = time.process_time() - start
+print(taken, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - loaded) * 1024 / points)
 """
 
 
-def sweeps() -> list[Row]:
-    """A million exchangeable points in a process of their own, with the memory that a point takes at most."""
-    rows = []
-    for _ in range(3):
-        found = subprocess.run([sys.executable, "-c", SWEEP], check=True, capture_output=True, text=True)
-        rows.append(tuple(map(float, found.stdout.split())))
-    loading, seconds_taken, memory = (statistics.median(column) for column in zip(*rows, strict=True))
-    finite = subprocess.run([sys.executable, "-c", TOGETHER], check=True, capture_output=True, text=True)
+def sweeps(repeat: int, closed: int, finite: int) -> list[Row]:
+    """Two sweeps in processes of their own: ``closed`` points in closed form, and ``finite`` with finite prompts.
+
+    The first says how much memory a point takes at most.
+    """
+    measured = [[float(number) for number in _printed(SWEEP, closed).split()] for _ in range(min(3, repeat))]
+    loading, seconds_taken, memory = (statistics.median(column) for column in zip(*measured, strict=True))
+    million = f"sweep of {closed:,} exchangeable points after it, {memory:.0f} bytes a point at most"
     return [
         Row("first sweep of a process, of two points: it loads xarray", loading),
-        Row(f"sweep of 10^6 exchangeable points after it, {memory:.0f} bytes a point at most", seconds_taken),
-        Row("sweep of 10^5 exchangeable points with N = 50 ... 800", float(finite.stdout)),
+        Row(million, seconds_taken),
+        Row(f"sweep of {finite:,} exchangeable points with N = 50 ... 800", float(_printed(TOGETHER, finite))),
     ]
 
 
-def matrices() -> list[Row]:
+def _printed(code: str, points: int) -> str:
+    """Return what a process prints that sweeps this many points."""
+    line = [sys.executable, "-c", code, str(points)]
+    return subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def matrices(targets: Sequence[float]) -> list[Row]:
     """Points over 10 x 10 scores with finite prompts, in a sweep and one by one, in turn; the counts must agree."""
     L, eta, N = np.geomspace(0.7, 4.0, 8), [0.25, 0.5, 1.0, 2.0], [50, 100]
     given: dict[str, Any] = {"delta": 4.0, "K": 10, "task": "cosine"}
     rows = []
-    for epsilon in (1e-2, 1e-3):
+    for epsilon in targets:
         given["epsilon"] = epsilon
         some = [(L[i], eta[i % 4], N[i // 4 - i % 2]) for i in range(8)]
         swept = icl.sweep(L=L, eta=eta, N=N, **given, progress=False)["steps"]
@@ -196,14 +208,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--repeat", type=int, default=25, help="timed calls of each short thing")
+    parser.add_argument("--quick", action="store_true", help="small sizes, each timed once: to see that it runs")
     arguments = parser.parse_args()
+    repeat = 1 if arguments.quick else arguments.repeat
+    sizes = (20,) if arguments.quick else (20, 100, 1000)
+    closed, finite = (1000, 500) if arguments.quick else (10**6, 10**5)
+    targets = (0.3,) if arguments.quick else (1e-2, 1e-3)
     with threadpool_limits(limits=1):
         rows = [
-            *runs(arguments.repeat),
-            *gradients(arguments.repeat),
-            *sweeps(),
-            *matrices(),
-            *commands(arguments.repeat),
+            *runs(repeat),
+            *gradients(repeat, sizes),
+            *sweeps(repeat, closed, finite),
+            *matrices(targets),
+            *commands(repeat),
         ]
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("what", "median", "yardstick", "ratio"):

@@ -8,7 +8,7 @@ import json
 import math
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -27,7 +27,6 @@ LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "p ~ 1/k": lambda k: 1.0 / k,
     "p ~ 0.05 to 0.5": lambda k: 1.0 + 9.0 * k / len(k),
 }
-TURNS = 12  # fast runs while one run takes every step
 
 
 def risk_of(K: int, law: str = "p ~ k^-1/2", N: float = math.inf) -> icl.PopulationRisk:
@@ -81,16 +80,18 @@ def gradients_of(risk: icl.Risk) -> Iterator[list[float]]:
         yield calls
 
 
-def in_turn(risk: icl.Risk, steps: int, counts: tuple[int, ...]) -> tuple[icl.Trajectory, float, list[float]]:
+def in_turn(
+    risk: icl.Risk, steps: int, turns: int, counts: tuple[int, ...]
+) -> tuple[icl.Trajectory, float, list[float]]:
     """Take every step, and fast runs of several lengths in between: the run, its seconds, the mean ones of these.
 
-    So the machine is as fast for one as for the others.
+    There are ``turns`` of each length. So the machine is as fast for one as for the others.
     """
     spent: list[list[float]] = []
     fast = partial(icl.descend, risk, 4.0, method="fast")
 
     def between(step: int, loss: float) -> None:
-        if step >= (len(spent) + 1) * steps // (TURNS + 1):
+        if step >= (len(spent) + 1) * steps // (turns + 1):
             spent.append([seconds(partial(fast, steps=count), 1) for count in counts])
 
     start = time.perf_counter()
@@ -99,14 +100,14 @@ def in_turn(risk: icl.Risk, steps: int, counts: tuple[int, ...]) -> tuple[icl.Tr
     return exact, every, np.mean(spent, axis=0).tolist()
 
 
-def skipping(steps: int) -> list[str]:
+def skipping(steps: int, turns: int, laws: Sequence[str]) -> list[str]:
     """Fast runs of K = 50 against all of ``steps`` steps taken, and against 10⁹ times the cost of one."""
     lines = []
-    for law in LAWS:
+    for law in laws:
         risk = risk_of(50, law)
         with gradients_of(risk) as calls:
             fast = icl.descend(risk, 4.0, steps=steps, method="fast")
-        exact, every, (million, billion) = in_turn(risk, steps, (steps, 10**9))
+        exact, every, (million, billion) = in_turn(risk, steps, turns, (steps, 10**9))
         difference = abs(fast.loss[-1] / exact.loss[-1] - 1.0)
         apart = np.abs(fast.params - exact.params).max()
         lines.append(
@@ -121,10 +122,13 @@ def skipping(steps: int) -> list[str]:
     return lines
 
 
-def unequal(steps: int) -> list[str]:
+PROMPTS = ((3, 5, 0.0, None), (6, 10, 0.0, None), (6, 50, 0.3, 4), (12, 50, 0.1, None))
+
+
+def unequal(steps: int, problems: Sequence[tuple[int, int, float, int | None]]) -> list[str]:
     """Fast runs of random kernels with finite prompts, at 0.3 of the largest stable rate."""
     lines = []
-    for K, N, noise, d in ((3, 5, 0.0, None), (6, 10, 0.0, None), (6, 50, 0.3, 4), (12, 50, 0.1, None)):
+    for K, N, noise, d in problems:
         rng = np.random.default_rng(K + N)
         features = icl.Features.random(K, d or K, 0.3, seed=K, probs=rng.dirichlet(np.full(K, 3.0)))
         root = rng.normal(size=(K, K))
@@ -145,10 +149,10 @@ def unequal(steps: int) -> list[str]:
     return lines
 
 
-def staircases(few: int) -> list[str]:
+def staircases(few: int, decays: Sequence[float]) -> list[str]:
     """Fast runs of linear attention, eight heads in eight dimensions, to an excess of 1e-6."""
     lines = []
-    for decay in (1.0, 0.5, 0.0):
+    for decay in decays:
         problem = icl.LinearAttention(
             d=8, decay=decay, coordinates="heads", heads=8, start=1e-4, above=1e-6, method="fast"
         )
@@ -231,14 +235,14 @@ def memory(K: int) -> list[str]:
     return lines
 
 
-def sampled() -> list[str]:
+def sampled(batches: int) -> list[str]:
     """Time of a sampled trainer until its loss is known to a relative error, beside the exact value."""
     risk = risk_of(20, N=100)
     trainer = icl.SampledRisk(risk.features, risk.task, N=100, batch=512, seed=0)
     scores = icl.descend(risk, 4.0, steps=200).params
     exact = seconds(lambda: risk.loss(scores), 5)
     start = time.perf_counter()
-    losses = np.array([trainer.evaluate(scores, step)[0] for step in range(400)])
+    losses = np.array([trainer.evaluate(scores, step)[0] for step in range(batches)])
     batch = (time.perf_counter() - start) / len(losses)
     spread = losses.std(ddof=1) / risk.loss(scores)
     needed = {error: batch * max(1.0, (spread / error) ** 2) for error in (1e-2, 1e-3, 1e-8)}
@@ -254,18 +258,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--plot", type=Path, help="figure of the cost against K and T")
-    parser.add_argument("--quick", action="store_true", help="fewer steps, smaller K")
+    parser.add_argument("--quick", action="store_true", help="few steps, small K: to see that it runs")
     arguments = parser.parse_args()
     with threadpool_limits(limits=1):
-        found, figure = exponents(100 if arguments.quick else 2000)
-        lines = [
-            *skipping(20_000 if arguments.quick else 10**6),
-            *unequal(10**6 if arguments.quick else 10**12),
-            *staircases(2000 if arguments.quick else 20_000),
-            *found,
-            *memory(200 if arguments.quick else 2000),
-            *sampled(),
-        ]
+        if arguments.quick:
+            found, figure = exponents(20)
+            lines = [
+                *skipping(2000, 1, list(LAWS)[:1]),
+                *unequal(1000, PROMPTS[:1]),
+                *staircases(200, (0.0,)),
+                *found,
+                *memory(50),
+                *sampled(20),
+            ]
+        else:
+            found, figure = exponents(2000)
+            lines = [
+                *skipping(10**6, 12, list(LAWS)),
+                *unequal(10**12, PROMPTS),
+                *staircases(20_000, (1.0, 0.5, 0.0)),
+                *found,
+                *memory(2000),
+                *sampled(400),
+            ]
     console = Console(highlight=False)
     for line in lines:
         console.print(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import html
 import json
 import re
@@ -45,7 +46,12 @@ addEventListener("load", () => {
 
 
 def main() -> None:
-    """Print a line a slider of the first panel."""
+    """Print a line a slider of a panel."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "panel", nargs="?", default="regression", help="panel of the explorer, regression unless given"
+    )
+    panel = parser.parse_args().panel
     browser = next(filter(None, map(shutil.which, NAMES)), None)
     if browser is None:
         raise SystemExit(f"no browser: none of {', '.join(NAMES)} is installed")
@@ -53,7 +59,7 @@ def main() -> None:
         file = Path(folder, "explorer.html")
         made = page().replace("<meta charset", BEFORE + "<meta charset", 1).replace("</body>", AFTER + "</body>")
         file.write_text(made, encoding="utf-8")
-        command = [browser, *FLAGS, f"--user-data-dir={folder}/profile", file.as_uri() + "#regression?t=100"]
+        command = [browser, *FLAGS, f"--user-data-dir={folder}/profile", file.as_uri() + f"#{panel}?t=100"]
         shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     report = re.search(r'<pre id="report">(.*?)</pre>', shown, re.DOTALL)
     if report is None:

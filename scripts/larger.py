@@ -55,7 +55,8 @@ def main() -> None:
     parser.add_argument("--free", type=float, default=4e6, help="bytes that are free on the machine, as it is told")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        for part in options.parts:
+        # the other parts read the stores that the sweep writes
+        for part in dict.fromkeys(["sweep", *options.parts]):
             stores = {each: Path(name) / str(each) for each in options.points}
             peaks = [peak(part, store, each // 1000, options.free) for each, store in stores.items()]
             sys.stdout.write(f"{part}: {', '.join(f'{each:.0f} MB' for each in peaks)}\n")

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 import batches
 import numpy as np
@@ -44,21 +45,24 @@ def with_the_feature(risk: icl.regression.BlockRisk, params: np.ndarray) -> str:
     return f"with the feature: block {block:.2g}, attention alone {alone:.2g}"
 
 
-def block() -> None:
-    """Print the measurements of the section on the block."""
+def block(steps: int = 10_000, seeds: int = 6) -> None:
+    """Print the measurements of the section on the block.
+
+    Runs take ``steps`` steps, from ``seeds`` seeds at most.
+    """
     for name, task in LAWS.items():
         matrix = icl.in_coordinates(icl.PopulationRisk(FEATURES, task, 40), "embedding", FEATURES.vectors)
-        exact = icl.descend(matrix, 0.1, steps=10_000, method="auto")
+        exact = icl.descend(matrix, 0.1, steps=steps, method="auto")
         half = exact.t[exact.attention.mean(axis=1) >= 0.5][:1]
         print(
             f"{name}: one matrix half {half}, attention {exact.attention[-1].mean():.3f}, loss {exact.loss[-1]:.2g}"
         )
-        for seed in range(6 if name.startswith("one") else 3):
+        for seed in range(min(seeds, 6 if name.startswith("one") else 3)):
             data = icl.SampledRisk(FEATURES, task, 40, 64, seed)
             risk = icl.regression.BlockRisk(data, seed=seed, held_out=1000)
-            run = icl.descend(risk, 0.1, steps=10_000)
+            run = icl.descend(risk, 0.1, steps=steps)
             attention, loss = run.attention.mean(axis=1), run.observed["test_loss"]
-            early = int(np.searchsorted(run.t, 100))
+            early = min(int(np.searchsorted(run.t, 100)), len(run.t) - 1)
             print(f"  seed {seed}: half {run.t[attention >= 0.5][:1]}, attention {attention[-1]:.3f}", end=", ")
             print(f"by query {run.attention[-1].round(2)}", end=", ")
             print(f"loss {loss[-1]:.2g}, of its attention alone {run.observed['attention_loss'][-1]:.2g}", end=", ")
@@ -69,17 +73,17 @@ def block() -> None:
             )
             if name.endswith("frequency, L = 3") and name.startswith("random"):
                 other = Continued(dataclasses.replace(data, seed=seed + 50), seed=seed, start=run.params)
-                later = icl.descend(other, 0.01, steps=5000)
-                print(f"    5000 steps more with eta = 0.01, {with_the_feature(risk, later.params)}")
+                later = icl.descend(other, 0.01, steps=steps // 2)
+                print(f"    {steps // 2} steps more with eta = 0.01, {with_the_feature(risk, later.params)}")
             if seed == 0 and name.startswith("random"):
-                unit = icl.descend(risk, 0.02, steps=10_000, rule="ngd")
+                unit = icl.descend(risk, 0.02, steps=steps, rule="ngd")
                 print(f"    normalised descent: attention {unit.attention[-1].mean():.2f}")
                 slow, fast = (
-                    icl.descend(risk, 0.1, steps=10**5),
-                    icl.descend(matrix, 0.1, steps=10**5, method="auto"),
+                    icl.descend(risk, 0.1, steps=10 * steps),
+                    icl.descend(matrix, 0.1, steps=10 * steps, method="auto"),
                 )
                 ends = [1.0 - each.attention[-1].mean() for each in (slow, fast)]
-                print(f"    1e5 steps: 1 - a {ends[0]:.2g}, one matrix {ends[1]:.2g}", end="; ")
+                print(f"    {10 * steps:g} steps: 1 - a {ends[0]:.2g}, one matrix {ends[1]:.2g}", end="; ")
                 print(with_the_feature(risk, slow.params), flush=True)
 
 
@@ -136,13 +140,13 @@ def finite_error(d: int, c: float, N: int, alpha: float, beta: float, prompts: i
     return total / prompts
 
 
-def gaussian() -> None:
-    """Print the measurements of the section on Gaussian inputs."""
+def gaussian(prompts: int = 100_000, steps: int = 250) -> None:
+    """Print the measurements of the section on Gaussian inputs, from ``prompts`` prompts at most."""
     for d, curved in ((1, 0.0), (4, 0.0), (1, 0.5), (4, 0.5)):
         law = icl.regression.QuadraticLaw.lipschitz(d, 1.0, curved)
         for c in (0.3, 0.6, 0.9, 1.0):
             errors = [
-                finite_error(d, c, N, law.sigma_a, law.sigma_b, min(100_000, 40_000_000 // (N * d)))
+                finite_error(d, c, N, law.sigma_a, law.sigma_b, min(prompts, 40_000_000 // (N * d)))
                 for N in (32, 128, 512, 2048, 8192)
             ]
             pairs = itertools.pairwise(errors)
@@ -154,7 +158,8 @@ def gaussian() -> None:
     for N in (30, 300):
         other = icl.regression.SampledGaussianRisk(law, N, 4000, 99)
         runs = [
-            icl.descend(icl.regression.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=250) for seed in range(3)
+            icl.descend(icl.regression.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=steps)
+            for seed in range(3)
         ]
         losses = [np.mean([other.evaluate(run.params, step)[0] for run in runs]) for step in range(20)]
         spread, ends = (
@@ -173,11 +178,14 @@ def main() -> None:
     parser.add_argument("--columns", action="store_true", help="only those whose columns do not mix (skipping)")
     parser.add_argument("--many", action="store_true", help="only such, of 12 to 40 features (skipping)")
     parser.add_argument("--workers", type=int, default=2, help="processes (skipping, batches)")
+    parser.add_argument(
+        "--quick", action="store_true", help="few steps and prompts (block, gaussian): to see that it runs"
+    )
     arguments = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
-        "block": block,
+        "block": partial(block, 40, 1) if arguments.quick else block,
         "optimisers": optimisers,
-        "gaussian": gaussian,
+        "gaussian": partial(gaussian, 20, 2) if arguments.quick else gaussian,
         "skipping": lambda: skipping.table(
             arguments.first, arguments.problems, arguments.workers, arguments.columns, arguments.many
         ),

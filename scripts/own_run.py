@@ -99,11 +99,11 @@ def curves():
     }
 
 
-def write():
-    """Write the curves and the figure."""
+def write(docs):
+    """Write the curves and the figure into a folder of pages."""
     start, found = curves()
-    folder = DOCS / "guide" / "curves"
-    folder.mkdir(exist_ok=True)
+    folder = docs / "guide" / "curves"
+    folder.mkdir(parents=True, exist_ok=True)
     np.savetxt(folder / "start.txt", start)
     for name, rows in found.items():
         lines = [f"{step},{loss:.6g},{error:.3g}" for step, loss, error in rows]
@@ -121,7 +121,8 @@ def write():
             ax.set_title(title, fontsize=9)
             print(name, compared.remarks)
         ax.set_ylabel("")
-        plots.save(figure, DOCS / "images" / "own-run.png")
+        (docs / "images").mkdir(exist_ok=True)
+        plots.save(figure, docs / "images" / "own-run.png")
     for name in ("bias", "started", "two_matrices"):
         print(name, run.compare(folder / f"{name}.csv", batch=BATCH).remarks)
     print(f"PyTorch {torch.__version__}")
@@ -197,8 +198,10 @@ def steps(B=256, tokens=100, nodes=60, repeats=100):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--time", action="store_true", help="measure times instead")
-    if parser.parse_args().time:
+    parser.add_argument("--into", type=Path, default=DOCS, help="folder of the pages, docs unless given")
+    arguments = parser.parse_args()
+    if arguments.time:
         measure()
         steps()
     else:
-        write()
+        write(arguments.into)

@@ -94,7 +94,8 @@ RECORDS = {
                 "title": "Attention",
                 "axis": "attention",
                 "of": ["input 1", "input 2", "input 3", "input 4"],
-                "text": "Each of the four inputs attends to its tokens alike at first, and in the end to one.",
+                "text": "Each of the four inputs attends equally to its tokens at first, and to a single one in"
+                " the end.",
             },
             {
                 "title": "Direction",
@@ -109,7 +110,11 @@ RECORDS = {
         [
             ("Two tokens", 2, "A choice between two tokens for each input."),
             ("Five tokens", 5, "The setting of the page on this paper."),
-            ("Ten tokens", 10, "More tokens in the way of the best one: it takes longer."),
+            (
+                "Ten tokens",
+                10,
+                "The most steps of all these runs, though steps do not simply grow with the tokens.",
+            ),
         ],
         log=False,
         against=("Steps", "steps", True),
@@ -139,7 +144,7 @@ RECORDS = {
             },
         ],
         "Linear tasks on Gaussian inputs, and two softmax heads of two numbers each: an inverse temperature and"
-        " an output weight. From random starts they become a pair.",
+        " an output weight. From this random start they become a pair.",
         [
             ("Short prompts", 10, "Ten pairs in a prompt: much of the loss remains."),
             ("The page's length", 40, "The setting of the page on this paper."),
@@ -211,7 +216,7 @@ RECORDS = {
         " trained, with erf in the place of softmax.",
         [
             ("Few dimensions", 10, "A random start is not far from the truth."),
-            ("Many", 1e4, "The escape takes longer: the logarithm of d counts."),
+            ("Many", 1e4, "The escape takes longer in more dimensions, about like the logarithm of d."),
             ("A million", 1e6, "A hundred times the dimensions add a few steps more."),
         ],
         against=("Steps", "steps", False),
@@ -254,8 +259,9 @@ RECORDS = {
                 "title": "New tasks",
                 "axis": "loss",
                 "of": ["new tasks", "its tasks"],
-                "text": "On the tasks that it was trained with the loss falls to the end. On new ones it does so"
-                " only if there were many: with fewer tasks than dimensions the layer learns the tasks themselves.",
+                "text": "On the tasks that it was trained with the loss falls to the end. On new tasks it falls"
+                " nearly as far only if there were many tasks; with fewer tasks than dimensions the layer learns"
+                " the tasks themselves.",
             },
         ],
         "One layer of linear attention, trained on a finite number of linear tasks in 32 dimensions. With few"
@@ -271,15 +277,16 @@ RECORDS = {
 }
 
 
-def recorded(name: str, size: int = 60) -> dict[str, Any]:
-    """Return one record, for JSON."""
+def recorded(name: str, size: int = 60, quick: bool = False) -> dict[str, Any]:
+    """Return one record, for JSON; a quick one has only the first run."""
     made = RECORDS[name]
+    values = _values(made)[:1] if quick else _values(made)
     family: Any = list_families()[made.family]
-    runs = [_run(made, family(**made.fixed, **{made.varied: value}), size) for value in _values(made)]
+    runs = [_run(made, family(**made.fixed, **{made.varied: value}), size) for value in values]
     keys = ("family", "varied", "usual", "fixed", "figures", "lead", "log", "batch")
     presets = [dict(zip(("name", "value", "sentence"), each, strict=True)) for each in made.presets]
     against = dict(zip(("title", "of", "log"), made.against, strict=True))
-    told = {"values": _values(made), "presets": presets, "against": against}
+    told = {"values": values, "presets": presets, "against": against}
     return {key: getattr(made, key) for key in keys} | told | {"runs": runs}
 
 
@@ -330,13 +337,16 @@ def main() -> None:
     """Record what is named, or all, and keep the others."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[[], *RECORDS])
-    names = parser.parse_args().names or list(RECORDS)
-    kept = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {}
+    parser.add_argument("--out", type=Path, default=FILE, help="file of records, the explorer's unless given")
+    parser.add_argument("--quick", action="store_true", help="the first run of each record: to see that it runs")
+    arguments = parser.parse_args()
+    file, names = arguments.out, arguments.names or list(RECORDS)
+    kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for name in names:
-        kept[name] = recorded(name)
+        kept[name] = recorded(name, quick=arguments.quick)
         print(name, flush=True)
     text = json.dumps({name: kept[name] for name in RECORDS if name in kept}, ensure_ascii=False, allow_nan=False)
-    FILE.write_text(text + "\n", encoding="utf-8")
+    file.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

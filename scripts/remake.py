@@ -99,10 +99,12 @@ def main() -> None:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"any of {', '.join(commands())}; all unless given"
     )
-    names = parser.parse_args().names or list(commands())
+    parser.add_argument("--into", type=Path, default=DOCS, help="folder of the pages, docs unless given")
+    arguments = parser.parse_args()
+    docs, names = arguments.into, arguments.names or list(commands())
     for unknown in set(names) - set(commands()):
         parser.error(f"{unknown}: must be one of {', '.join(commands())}")
-    page = DOCS / "figures.md"
+    page = docs / "figures.md"
     page.write_text(with_parameters(page.read_text(encoding="utf-8")), encoding="utf-8")
     failed = []
     for name in names:
@@ -111,9 +113,10 @@ def main() -> None:
             if make(name, Path(made)):
                 failed.append(name)
             written = [path.relative_to(made) for path in sorted(Path(made).rglob("*")) if path.suffix in KEPT]
-            changed = [path for path in written if not _equal(Path(made, path), DOCS / path)]
+            changed = [path for path in written if not _equal(Path(made, path), docs / path)]
             for path in changed:
-                shutil.copyfile(Path(made, path), DOCS / path)
+                (docs / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(Path(made, path), docs / path)
         words = ", ".join(path.as_posix() for path in changed) or "nothing"
         print(f"{name}, {time.monotonic() - start:.0f} s: {words} changed", flush=True)
     if failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -172,3 +173,26 @@ TAKERS: dict[str, Callable[[Any], Any]] = {
 def test_what_is_no_run_of_regression_is_refused_in_words(name: str, strange: str) -> None:
     with pytest.raises(ValueError, match=r"^(\w+ = .*: must be|the run|this run)"):
         TAKERS[name](STRANGE[strange])
+
+
+def test_a_learning_rate_is_typed_as_a_word_if_and_only_if_a_word_is_accepted() -> None:
+    """`eta="auto"` is part of a signature if the function takes it, and no part of it if it is refused."""
+    calls: dict[Callable[..., Any], Callable[[], Any]] = {
+        icl.simulate: lambda: icl.simulate(1.0, 1.0, "auto", K=3, epsilon=1e-1),
+        icl.descend: lambda: icl.descend(icl.ExchangeableRisk(5, 2.0, 20), "auto", steps=1),  # type: ignore[arg-type]
+        icl.recall.simulate: lambda: icl.recall.simulate(eta="auto"),  # type: ignore[arg-type]
+        icl.regression.compare_coordinates: lambda: icl.regression.compare_coordinates(
+            1.0,
+            1.0,
+            "auto",  # type: ignore[arg-type]
+            K=3,
+            epsilon=1e-1,
+        ),
+    }
+    for function, call in calls.items():
+        typed = "auto" in str(inspect.signature(function).parameters["eta"].annotation)
+        if typed:
+            assert call().eta > 0.0
+        else:
+            with pytest.raises(ValueError, match="eta = 'auto'"):
+                call()

@@ -601,14 +601,14 @@ def test_what_cannot_be_proved_is_refused(
     with pytest.raises(ValueError, match="name = 'none': must be one of loss at step 0"):
         icl.certify(run).named("none")
     monkeypatch.setitem(sys.modules, "flint", None)
-    with pytest.raises(ValueError, match=r"^a proof needs python-flint: pip install 'icl-theory\[certified\]'$"):
+    with pytest.raises(ValueError, match=r"^a proof needs python-flint: pip install 'python-flint>=0.9'$"):
         icl.certify(run)
     with pytest.raises(SystemExit) as end:
         main(["simulate", "--L", "2", "--delta", "1", "--eta", "4", "--certify"])
     assert end.value.code == 2
     assert capsys.readouterr() == (
         "",
-        "icl-theory: a proof needs python-flint: pip install 'icl-theory[certified]'\n",
+        "icl-theory: a proof needs python-flint: pip install 'python-flint>=0.9'\n",
     )
 
 

@@ -16,6 +16,7 @@ import icl_theory as icl
 from icl_theory.cli import main, pages
 from icl_theory.cli.shared import print_json
 from icl_theory.engine.progress import Work
+from icl_theory.families import families_known
 from tests.processes import PATIENCE, start
 
 BASE = ["simulate", "--L", "2", "--delta", "1", "--eta", "4"]
@@ -315,3 +316,34 @@ def test_the_explorer_is_written_to_a_private_folder_and_follows_no_link(
         (tmp_path / written.name).symlink_to(mine)
     assert len(places) == 3
     assert mine.read_text() == "mine"
+
+
+NEEDED = {
+    "regression": ["--L", "1", "--delta", "1", "--eta", "1"],
+    "grouped-regression": ["--L", "1", "--delta", "1"],
+    "gaussian-regression": ["--L", "1"],
+}
+WITHOUT_TARGET = ("induction-heads", "single-location")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "softmax-heads" else name for name in families_known()],
+)
+def test_statuses_of_every_family_are_those_that_its_help_states(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """A run with a target fails if it does not get there, and one without a target does not fail."""
+    line = [name, "simulate", *NEEDED.get(name, ())]
+    shown = " ".join(run_main(capsys, name, "simulate", "--help")[1].split())
+    assert "exit status is 1 if a target is set and not reached, or if the run diverges, and 0 otherwise" in shown
+    missed = run_main(capsys, *line, "--epsilon", "1e-300", "--max-steps", "1")
+    assert missed[0] == 1, missed
+    reached = run_main(capsys, *line, "--epsilon", "1e3", "--max-steps", "1")
+    assert reached[0] == 0, reached
+    # Most families have a target of their own if none is given: it is printed, and missed after one step.
+    status, out, _ = run_main(capsys, *line, "--max-steps", "1")
+    stopped = next(text for text in out.splitlines() if text.startswith("stopped"))
+    has_target, reached_it = not stopped.rstrip().endswith("epsilon = 0"), "reached" in stopped
+    assert status == (1 if has_target and not reached_it else 0), out
+    assert has_target == (name not in WITHOUT_TARGET)

@@ -191,7 +191,7 @@ def test_dry_run_says_how_much_work_it_is(capsys: pytest.CaptureFixture[str], tm
     status, out, _ = run_main(capsys, *SLOW, "--dry-run", "--workers", "2", "--store", str(tmp_path / "a"))
     lines = out.splitlines()
     assert status == 0
-    assert lines[0] == "96 points in 12 chunks, 0 in whole arrays and 96 one by one"
+    assert lines[0] == "96 points in 12 chunks, 0 in batches and 96 one by one"
     assert re.fullmatch(r"about (0:\d\d:\d\d|[\d.]+ s) on 2 workers", lines[1])
     assert not list(tmp_path.iterdir())
 
@@ -354,3 +354,23 @@ def test_commands_name_the_foreign_files_of_a_store(
     assert status == 0
     assert err == f"icl-theory: store {store!r}: ignored 'Thumbs.db', which no sweep has written\n"
     assert icl.load_sweep(store).attrs["notes"] == err.removeprefix("icl-theory: ").strip()
+
+
+def test_columns_that_are_constant_make_room_for_those_that_vary(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their values are told below the table, so that nothing but the predictions is lost at 80 columns."""
+    line = ["sweep", "--L", "0.05,0.2,1,5", "--delta", "1", "--eta", "0.1", "--K", "20", "--epsilon", "1e-4"]
+    texts = {}
+    for width in (80, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        texts[width] = " ".join(run_main(capsys, *line)[1].split())
+    found = icl.sweep([0.05, 0.2, 1.0, 5.0], 1.0, 0.1, K=20, epsilon=1e-4, progress=False)
+    assert f"L* = {float(found.L_star[0]):.4g}" in texts[80]
+    assert "The same in all rows: " in texts[80]
+    assert "The same" not in texts[200]
+    assert "No room" not in texts[200]
+    rows, _, constants = texts[80].partition("The same in all rows: ")
+    for heading in ("L½", "L*"):
+        assert heading not in rows
+        assert heading in constants

@@ -85,3 +85,20 @@ def test_the_readme_of_a_package_index_has_whole_addresses() -> None:
     assert "pip install ." in bare
     assert "](https://docs.example/_images/front.png)" in whole
     assert "](https://docs.example/exactness.html#what-the-models-leave-out)" in whole
+
+
+def test_every_paper_that_is_named_is_cited_once() -> None:
+    """Identifiers of arXiv on pages, in docstrings and in the rows of the audit are those of the page on citing."""
+    citing = ROOT / "docs" / "citing.md"
+    identifier = re.compile(r"(?<![\d.])(\d{2}(?:0[1-9]|1[0-2])\.\d{5})(?!\d)")
+    pages = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".rst")]
+    pages = [path for path in pages if not {"_build", "generated", "gallery"} & set(path.parts)]
+    sources = [path for folder in ("icl_theory", "scripts") for path in (ROOT / folder).rglob("*.py")]
+    named: dict[str, str] = {}
+    for path in [*pages, *sources, ROOT / "README.md", ROOT / "CITATION.cff"]:
+        for number in identifier.findall(path.read_text(encoding="utf-8")):
+            named.setdefault(number, str(path.relative_to(ROOT)))
+    entries = re.findall(r"\[arXiv:([\d.]+)\]\(https://arxiv\.org/abs/\1\)", citing.read_text(encoding="utf-8"))
+    assert len(entries) > 20
+    assert [number for number in entries if entries.count(number) > 1] == []
+    assert {number: path for number, path in named.items() if number not in entries} == {}

@@ -363,7 +363,7 @@ def test_a_run_stays_to_compare_others_with(tmp_path: Path) -> None:
         dashes = [];
         act();
         await frames();
-        seen.push([text("lines").match(/Grey dashes.*/)?.[0] ?? "", dashes.includes("3,3")]);
+        seen.push([text("lines").match(/Grey dashes.*/)?.[0] ?? "", dashes.includes("7,5")]);
         if (seen.length === 2) var kept = location.hash;
       }
       return { seen, kept };

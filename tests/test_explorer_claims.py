@@ -190,6 +190,17 @@ def valley(said: Said) -> bool:
     return len(turns) == 1 and losses[-1] > 1.5 * risk.least and long < 0.1 * losses[-1]
 
 
+def narrows(said: Said) -> bool:
+    """The weight of a pair at a right angle, relative to one in the direction of the query, falls with κ."""
+    angles = np.linspace(0.0, np.pi, 181)
+    widths = []
+    for kappa in (0.5, 1.0, 2.0, 5.0, 20.0):
+        weights = np.exp(kappa * np.cos(angles))
+        weights /= weights.sum()
+        widths.append(float(np.arccos(weights @ np.cos(angles))))
+    return bool(np.all(np.diff(widths) < 0))
+
+
 def reaches(said: Said) -> bool:
     """An introduction: no more is claimed than that training works."""
     return said.run().converged
@@ -287,7 +298,9 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
     "From a narrow window. A start beyond the best": lambda said: (
         said.parameters["start"] > 1.5 * best(said) and abs(float(said.run().params[0]) / best(said) - 1) < 0.5
     ),
-    "Prompts show N noisy values of a linear function": reaches,
+    "Prompts show N noisy values of a linear function": lambda said: (
+        reaches(said) and narrows(said)
+    ),
     "The loss while it trains, exactly": reaches,
     "Training rolls down this curve": valley,
     "The best κ grows with the length of prompts": lambda said: (

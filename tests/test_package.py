@@ -9,12 +9,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import icl_theory as icl
+from icl_theory._extras import REQUIREMENTS, install
 from icl_theory.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +50,8 @@ def test_commands_load_what_they_need() -> None:
     )  # fmt: skip
     code = f"""
 import sys
+import tomllib
+from icl_theory._extras import REQUIREMENTS, install
 from icl_theory.cli import main
 try:
     main("simulate --L 2 --delta 1 --eta 4 --epsilon 1e-9".split())
@@ -179,3 +183,45 @@ def test_readme_states_the_commands_that_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make (\w+)", readme, re.MULTILINE):
         assert f"\n{target}:" in makefile
+
+
+def test_messages_name_the_libraries_that_the_extras_bring() -> None:
+    """No message asks pip for `icl-theory[...]`: whoever owns that name on an index need not be this project."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+
+    def libraries(extra: str) -> list[str]:
+        own = [line for line in extras[extra] if not line.startswith(project["name"])]
+        inherited = re.findall(rf"{project['name']}\[(.*?)\]", " ".join(extras[extra]))
+        return own + [library for name in ",".join(inherited).split(",") if name for library in libraries(name)]
+
+    for extra, requirements in REQUIREMENTS.items():
+        assert sorted(requirements) == sorted(libraries(extra)), extra
+        assert install(extra) == shlex.join(["pip", "install", *requirements])
+    for path in [*(ROOT / "icl_theory").rglob("*.py")]:
+        asked = re.findall(r"pip install [^\n]*icl-theory\[", path.read_text(encoding="utf-8"))
+        assert not asked, path
+
+
+# Modules that somebody explores with Tab: those of the reference, and those that its pages name functions of.
+EXPLORED = ("certified", "engine", "explorer", "families", "figures", "linear_attention", "papers", "recall")
+EXPLORED += ("regression", "results.plots", "tasks", "testing")
+
+
+@pytest.mark.parametrize("name", ["icl_theory", *(f"icl_theory.{module}" for module in EXPLORED)])
+def test_completion_offers_only_what_is_public(name: str) -> None:
+    """Neither the imports of a module, nor its helpers."""
+    module = importlib.import_module(name)
+    offered = {word for word in dir(module) if not word.startswith("_")}
+    assert offered == {word for word in module.__all__ if not word.startswith("_")}
+    for word in sorted(offered):
+        value = getattr(module, word)
+        origin = getattr(value, "__module__", None)
+        own = isinstance(value, ModuleType) or origin is None or origin.startswith(("icl_theory", "builtins"))
+        assert own, (word, origin)
+
+
+def test_every_module_of_the_reference_is_explored() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.rst"))
+    named = set(re.findall(r"py:module:: (\S+)", pages))
+    assert named <= {"icl_theory", *(f"icl_theory.{module}" for module in EXPLORED)}

@@ -70,7 +70,7 @@ def test_the_panel_on_regression_computes_what_python_does(changes: dict[str, fl
     phase = next(name for name, (_, end) in run.phases.present().items() if values["t"] <= end)
     assert f"in Phase {phase}:" in at
     assert float(re.findall(r"at most ([\d.]+)", at)[0]) == near(now["band"])
-    assert float(re.findall(r"the loss is ([\d.]+) of its limit", at)[0]) == near(now["ratio"])
+    assert float(re.findall(r"loss is ([\d.]+) times its limit", at)[0]) == near(now["ratio"])
 
 
 @pytest.mark.parametrize("changes", [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -115,9 +116,31 @@ def trapped(q: float) -> bool:
 
 
 def slowly() -> bool:
-    """1 - cos falls like (ln t)^-2: the angle like 1/ln t."""
-    lost = [1.0 - after(M, 5, t, "cosine") for t in (10**6, 10**12)]
-    return 2.0 < lost[0] / lost[1] < 8.0
+    """1 - cos falls like (ln t)^-2, so that the angle falls like 1/ln t: it halves when ln t doubles."""
+    ratios = []
+    for value in RECORDS[M]["values"]:
+        lost = [1.0 - after(M, value, t, "cosine") for t in (10**6, 10**12)]
+        ratios.append(lost[0] / lost[1])
+    return all(2.0 < ratio < 8.0 for ratio in ratios)
+
+
+def steps(name: str) -> list[int]:
+    """The steps of all runs that the figure shows beside the text."""
+    return [run["steps"] for run in RECORDS[name]["runs"]]
+
+
+def increasing(counts: list[int]) -> bool:
+    return all(before < later for before, later in itertools.pairwise(counts))
+
+
+def logarithmic(values: list[float], counts: list[int]) -> bool:
+    """A line in the logarithm of the values is never wrong by more than a tenth."""
+    line = np.polynomial.Polynomial.fit(np.log(values), counts, 1)
+    return bool(np.all(np.abs(line(np.log(values)) / counts - 1.0) < 0.1))
+
+
+def ends_at_the_wrong_law(q: float) -> bool:
+    return trapped(q) == (0.5 + q > 1.0)
 
 
 CLAIMS: dict[str, Callable[[], bool]] = {
@@ -133,7 +156,9 @@ CLAIMS: dict[str, Callable[[], bool]] = {
     "The setting of the page on this paper.": lambda: (
         RECORDS[C]["fixed"]["m"] == 8 and RECORDS[D]["fixed"]["d"] == 5 and RECORDS[M]["fixed"]["d"] == 20
     ),
-    "More tokens in the way": lambda: of(M, 10, "steps") > of(M, 5, "steps"),
+    "The most steps of all these runs": lambda: (
+        of(M, 10, "steps") == max(steps(M)) and not increasing(steps(M))
+    ),
     "Each of the four inputs attends": lambda: all(map(selected, RECORDS[M]["values"])),
     "The vector p turns": slowly,
     "Ten pairs in a prompt": lambda: of(D, 10, "floor") > 0.35 * of(D, 10, "loss")[0],
@@ -149,7 +174,7 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         (abs(end(A, q, "e")) < 1e-9) == trapped(q) == (q > 0.5) for q in RECORDS[A]["values"]
     ),
     "A random start is not far": lambda: end(L, 10, "|ν|", 0) > 0.3,
-    "The escape takes longer": lambda: of(L, 1e4, "steps") > of(L, 100, "steps") > of(L, 10, "steps"),
+    "The escape takes longer": lambda: increasing(steps(L)) and logarithmic(RECORDS[L]["values"], steps(L)),
     "A hundred times the dimensions": lambda: 0 < of(L, 1e6, "steps") - of(L, 1e4, "steps") < 20,
     "κ is the overlap": lambda: all(
         end(L, d, key) > 0.9 and (d < 100 or end(L, d, key, 0) < 0.1)
@@ -161,6 +186,22 @@ CLAIMS: dict[str, Callable[[], bool]] = {
         (end(C, H, "distance") < 1e-6) == (H > 1) for H in RECORDS[C]["values"]
     ),
     "A quarter of the dimensions": lambda: end(T, 8, "new tasks") > 5 * end(T, 8, "its tasks"),
+    "Attention over fixed inputs with a logistic loss.": lambda: all(
+        end(M, value, "cosine") > 0.99 for value in RECORDS[M]["values"]
+    ),
+    "Linear tasks on Gaussian inputs": lambda: all(
+        end(D, value, f"{kind}, head 1") * end(D, value, f"{kind}, head 2") < 0
+        for value in RECORDS[D]["values"] for kind in ("μ", "ω")
+    ),
+    "One layer on a fixed chain of two states": lambda: all(map(ends_at_the_wrong_law, RECORDS[A]["values"])),
+    "The label is a function of one token among ten": lambda: RECORDS[L]["fixed"]["N"] == 10,
+    "Labels of four tokens of a dictionary of twelve": lambda: (
+        RECORDS[C]["fixed"]["K"] == 12 and RECORDS[C]["fixed"]["N"] == 4 and end(C, 8, "distance") < 1e-6
+    ),
+    "One layer of linear attention, trained on a finite number": lambda: (
+        RECORDS[T]["fixed"]["d"] == 32 and end(T, 4, "new tasks") > 5 * end(T, 4, "its tasks")
+        and end(T, 256, "new tasks") < 1.1 * end(T, 256, "its tasks")
+    ),
     "At the transition": lambda: 2 < end(T, 32, "new tasks") / end(T, 32, "its tasks") < 3,
     "Eight times the dimensions": lambda: end(T, 256, "new tasks") < 1.1 * end(T, 256, "its tasks"),
     "On the tasks that it was trained with": lambda: all(
@@ -172,6 +213,7 @@ CLAIMS: dict[str, Callable[[], bool]] = {
 def texts() -> list[str]:
     said = [SETTINGS[name][1] for name in RECORDS]
     for record in RECORDS.values():
+        said.append(record["lead"])
         said += [each["sentence"] for each in record["presets"]] + [each["text"] for each in record["figures"]]
     return said
 

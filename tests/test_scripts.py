@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,70 @@ from stores import lost_after_kills, silent_flips, silent_swaps
 
 import icl_theory as icl
 from icl_theory.grids import store
+
+ROOT = Path(__file__).parents[1]
+# The options that make every script short, by its name; a part of a script is a call of its own. OUT is a folder.
+SHORT = {
+    "benchmark": ["--quick"],
+    "cluster": ["--points 200000 --times 1"],
+    "costs": ["--quick --plot OUT/cost.png"],
+    "demo": ["--out OUT/demo"],
+    "faults": ["--quick --only attention --rows direct_sums"],
+    "frames": [""],
+    "fuzz": ["--calls 20 --commands 2"],
+    "interrupts": ["--quick --presses 1"],
+    "larger": ["--points 1000 --parts CSV"],
+    "lowest": [""],
+    "measurements": [
+        "block --quick",
+        "gaussian --quick",
+        "skipping --problems 1 --workers 1",
+        "batches --problems 1 --workers 1",
+    ],
+    "notebooks": ["--out OUT/notebooks"],
+    "own_run": ["--into OUT", "--time"],
+    "proofs": ["counts --problems 1", "modes --problems 1", "states --problems 1", "boxes"],
+    "recorded": ["max-margin-tokens --quick --out OUT/runs.json"],
+    "release_notes": ["v0.1.0"],
+    "remake": ["images/model.png --into OUT"],
+    "stores": ["--flips 1 --kills 1"],
+}
+RUN = 'if __name__ == "__main__":'
+NEEDS = {"own_run": "torch", "cluster": "distributed", "proofs": "flint"}
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def test_every_script_that_is_run_has_a_short_call() -> None:
+    """A new script is run by the tests, too: otherwise nobody notices when a later change breaks it."""
+    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py") if RUN in path.read_text(encoding="utf-8")}
+    assert scripts == set(SHORT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [(name, options) for name, calls in SHORT.items() for options in calls],
+    ids=[f"{name} {options}".strip() for name, calls in SHORT.items() for options in calls],
+)
+def test_every_script_runs(name: str, options: str, tmp_path: Path) -> None:
+    """Each script ends with status 0, as it is called on the command line."""
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{name} needs {NEEDS[name]}")
+    if name == "frames" and not any(map(shutil.which, BROWSERS)):
+        pytest.skip("frames needs a browser")
+    shutil.copyfile(ROOT / "docs" / "figures.md", tmp_path / "figures.md")
+    words = [word.replace("OUT", str(tmp_path)) for word in options.split()]
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / f"{name}.py"), *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout
 
 
 def test_no_flipped_bit_of_a_store_of_a_sweep_goes_unnoticed(tmp_path: Path) -> None:

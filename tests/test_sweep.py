@@ -240,7 +240,7 @@ def test_tasks_with_other_values_are_other_tasks(tmp_path: Path) -> None:
 def test_the_points_of_each_kind_are_counted_and_timed() -> None:
     made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": [math.inf, 50], "epsilon": 0.02})
     lines = [*estimate(made, workers=2)]
-    assert lines[0] == "4 points in 1 chunk, 4 in whole arrays and 0 one by one"
+    assert lines[0] == "4 points in 1 chunk, 4 in batches and 0 one by one"
     assert re.fullmatch(r"about [\d.e-]+ s on 2 workers", lines[1])
 
 
@@ -298,7 +298,7 @@ def test_both_kinds_of_points_add_up_and_workers_share_them(
     given = {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02}
     for workers, said in ((1, ""), (3, " on 3 workers")):
         lines = [*estimate(plan(find("regression"), given), workers, budget=budget)]
-        assert lines[0] == "16 points in 1 chunk, 12 in whole arrays and 4 one by one"
+        assert lines[0] == "16 points in 1 chunk, 12 in batches and 4 one by one"
         seconds = int((4 * 200.0 + 12 * each) / workers)
         assert lines[1] == f"about 0:{seconds // 60:02}:{seconds % 60:02}{said}"
         first.append(50.0)
@@ -318,7 +318,7 @@ def test_points_in_whole_arrays_are_timed_also_where_the_chunk_in_the_middle_has
     monkeypatch.setattr("icl_theory.grids.estimate._in_arrays", lambda made, index: (index < 8) | (index >= 16))
     made = plan(find("regression"), {"L": np.linspace(1, 2, 24), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02})
     lines = [*estimate(made._replace(grid=Grid(made.grid.axes, 8)), budget=1e4)]
-    assert lines[:2] == ["24 points in 3 chunks, 16 in whole arrays and 8 one by one", "about 0:05:00"]
+    assert lines[:2] == ["24 points in 3 chunks, 16 in batches and 8 one by one", "about 0:05:00"]
 
 
 def test_kinds_of_many_points_are_told_from_some(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +365,7 @@ def test_a_dry_run_says_why_points_fail(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("icl_theory.memory.SMALL", 0)
     given = {"L": [1, 2], "delta": 1, "eta": 1, "K": 400, "N": 50, "task": "linear"}
     said = [*estimate(plan(find("regression"), given))][2]
-    assert said.startswith("points that were tried fail: K = 400: must be smaller: this takes ")
+    assert said.startswith("some of the points that were timed fail: K = 400: must be smaller: this takes ")
     assert said.endswith(" and 0.001 GB are free")
 
 
@@ -379,7 +379,7 @@ def test_a_dry_run_says_it_as_the_sweep_does(monkeypatch: pytest.MonkeyPatch) ->
     given = {"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0, "K": 4, "N": 5, "method": "exact"}
     assert [*estimate(plan(find("regression"), given))][
         2
-    ] == "points that were tried fail: RuntimeError: there is none"
+    ] == "some of the points that were timed fail: RuntimeError: there is none"
     assert set(icl.sweep(**given, progress=False).message.values) == {"RuntimeError: there is none"}
 
 

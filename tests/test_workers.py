@@ -162,7 +162,10 @@ def test_a_scheduler_without_workers_is_said(tmp_path: Path, monkeypatch: pytest
 
 def test_dask_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ValueError, match=r"pip install 'icl-theory\[distributed\]'"), cluster("tcp://127.0.0.1:1"):
+    with (
+        pytest.raises(ValueError, match=r"pip install 'filelock>=3.32' 'pyarrow>=17' 'dask"),
+        cluster("tcp://127.0.0.1:1"),
+    ):
         pass
 
 

@@ -92,8 +92,8 @@ def _claims(table: str) -> str:
         "cards are the output of <code>icl-theory audit --out audit.md</code>, which measures all of them anew. "
         "The command at the foot of a card measures that claim alone. A source marked <i>reconstructed</i> is a "
         "statement whose formula is missing in the text we worked from: the "
-        "formula is ours, and its verdict, <i>as reconstructed</i>, does not concern the published one. A "
-        'comparison of the two is pending.</p><dl class="statuses">{meanings}</dl>'
+        "formula is ours, and its verdict, <i>as reconstructed</i>, concerns our formula, not the published one. A "
+        'comparison of the two would settle it, and is pending.</p><dl class="statuses">{meanings}</dl>'
         '<form class="filters" role="search">'
         '<input type="search" placeholder="Search the claims" aria-label="Search">{selects}<output></output></form>'
         '<div class="claims">{cards}</div>'

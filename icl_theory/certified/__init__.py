@@ -3,3 +3,7 @@
 from icl_theory.certified.certificate import Certificate, Proved, certify, check_installed
 
 __all__ = ["Certificate", "Proved", "certify", "check_installed"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from icl_theory._extras import install
 from icl_theory._validate import choice, instance, integer, refuse
 from icl_theory.engine.progress import counted
 from icl_theory.engine.pullback import innermost
@@ -150,7 +151,7 @@ def check_installed() -> None:
     try:
         import flint  # noqa: F401
     except ImportError:
-        raise ValueError("a proof needs python-flint: pip install 'icl-theory[certified]'") from None
+        raise ValueError(f"a proof needs python-flint: {install('certified')}") from None
 
 
 def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate:

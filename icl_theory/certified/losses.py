@@ -92,7 +92,7 @@ def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
 
 
 def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
-    """Nodes are the feature of the query, and the groups of the others: single features, or all of them."""
+    """Nodes: the query's feature, then the groups of other features (one group a feature, or one for all)."""
     places: Any = np.arange(risk.initial.size).reshape(risk.initial.shape)
     if type(risk) is PopulationRisk:
         places = np.column_stack([places.diagonal(), places.T])

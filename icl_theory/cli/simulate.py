@@ -22,6 +22,7 @@ from icl_theory.families.parameters import nearest
 from icl_theory.results import plots
 
 ALL = "all"  # stands for every word of a parameter
+STATUSES = "The exit status is 1 if a target is set and not reached, or if the run diverges, and 0 otherwise."
 
 
 def simulate_command(family: type[Family]) -> Callable[..., int]:
@@ -71,14 +72,23 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             runs[0].save(save)
         if plot is not None:
             plots.save(plots.compare_runs(runs) if many else runs[0].plot(), str(plot))
-        lost = (Stop.LOSS, Stop.PARAMETERS)
-        missed = any(not run.converged and (run.epsilon > 0.0 or run.stop in lost) for run in runs)
-        return 130 if any(run.interrupted for run in runs) else 1 if missed else 0
+        return _status(runs)
 
-    simulate.__doc__ = (
-        f"Train on {family.title} until the target is reached, and say what happened; exit status 1 if it is not."
-    )
+    simulate.__doc__ = f"Train on {family.title} until the target is reached, and say what happened. {STATUSES}"
     return with_options(simulate, given=options_of(family, _help))
+
+
+def _status(runs: list[Trajectory]) -> int:
+    if any(run.interrupted for run in runs):
+        return 130
+    return 1 if any(map(_missed, runs)) else 0
+
+
+def _missed(run: Trajectory) -> bool:
+    """Whether a run diverged, or has a target and did not reach it: `epsilon` is 0 without a target."""
+    has_target = run.epsilon > 0.0
+    diverged = run.stop in (Stop.LOSS, Stop.PARAMETERS)
+    return diverged or (has_target and not run.converged)
 
 
 def _help(declared: Parameter) -> str:

@@ -193,7 +193,10 @@ def table(
 
 
 def _print_table(dataset: xarray.Dataset, over: str | None, done: int, most: int = 60) -> None:
-    """Print ``most`` rows, about a screen, with the columns that fit, and say what the headings mean."""
+    """Print ``most`` rows, about a screen, with the columns that fit, and say what the headings mean.
+
+    If not all columns fit, those that have the same value in all rows become a sentence below the table.
+    """
     over = dimension(dataset, over)
     elsewhere = [name for name in with_role(dataset, "exponent") if dataset[name].attrs.get("of") != over]
     important = [name for name in with_role(dataset, *IMPORTANT) if name not in elsewhere]
@@ -205,8 +208,15 @@ def _print_table(dataset: xarray.Dataset, over: str | None, done: int, most: int
     console = Console(highlight=False)
     names = [name for name in cells if name in dataset.dims]
     room = console.width - sum(widths[name] for name in names)
+    symbols = dict.fromkeys(symbol(dataset, each) for each in important)
+    columns = [name for name in symbols if name not in names and any(cells.get(name, []))]
+    constant: dict[str, str] = {}
+    if sum(widths[name] for name in columns) > room and len(head) > 1:
+        constant = {name: cells[name][0] for name in columns if len(set(cells[name])) == 1}
     left_out = []
-    for name in [name for name in (symbol(dataset, each) for each in important) if any(cells.get(name, []))]:
+    for name in columns:
+        if name in constant:
+            continue
         if widths[name] <= room:
             names, room = [*names, name], room - widths[name]
         else:
@@ -220,7 +230,11 @@ def _print_table(dataset: xarray.Dataset, over: str | None, done: int, most: int
     console.print(shown)
     if done > len(head):
         console.print(f"... and {number(done - len(head))} rows more: --table or --csv writes them all.")
-    for sentence in meanings(dataset, [each for each in important if symbol(dataset, each) in names]):
+    if constant:
+        values = ", ".join(f"{name} = {value}" for name, value in constant.items())
+        console.print(f"The same in all {'rows' if done == len(head) else 'rows shown'}: {values}.")
+    explained = [each for each in important if symbol(dataset, each) in (*names, *constant)]
+    for sentence in meanings(dataset, explained):
         console.print(sentence)
     if left_out:
         console.print(f"No room for {', '.join(left_out)}: --table or --csv writes them, too.")

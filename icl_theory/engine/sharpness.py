@@ -32,7 +32,7 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     Parameters
     ----------
     run : Trajectory
-        A run with its risk (not loaded from a file).
+        A run with its risk: one that was just made, or a run of a family that was saved and loaded.
     points : int
         Number of steps, evenly spread over the saved ones.
 

@@ -141,7 +141,7 @@ class Strides:
     def _charge(
         self, which: Index, cost: float, passed: Array, patience: float = 400.0, fewest: float = 8.0
     ) -> None:
-        """Keep count of gradients beyond the two that run and shadow need for each iterate passed over."""
+        """Count gradients spent in excess of two for each skipped step; the run and its shadow need one each."""
         self._debt[which] = np.maximum(0.0, self._debt[which] + cost - 2.0 * passed)
         debt = self._debt if self._separate else self._debt.mean()
         self._give_up((debt > patience) | (self._h * np.exp(self.x) < fewest))

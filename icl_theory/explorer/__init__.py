@@ -25,6 +25,12 @@ from icl_theory.papers.settings import SETTINGS
 HERE = Path(__file__).parent
 SHARED = ("numbers", "drawing", "settings", "training", "figures", "tour", "shell")  # scripts of the page itself
 
+__all__ = ["page"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 def page() -> str:
     """Return the explorer, a page of HTML that a browser shows from any file or server; see docs/explorer.md.

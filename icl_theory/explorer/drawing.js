@@ -186,7 +186,7 @@ class Axes {
 // Another run behind a figure: of what is drawn on it only the unbroken curves, in grey.
 class Ghost extends Axes {
   curve(xs, ys, colour, { dash = [] } = {}) {
-    if (!dash.length) super.curve(xs, ys, "muted", { dash: [3, 3] });
+    if (!dash.length) super.curve(xs, ys, "muted", { dash: [7, 5] });
   }
 }
 for (const name of ["shade", "box", "line", "dot", "text"]) Ghost.prototype[name] = () => {};

@@ -73,11 +73,14 @@ __all__ = [
     "Whole",
     "Wholes",
     "Word",
-    "find",
     "list_families",
     "parameter",
     "update_rule",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 def list_families() -> dict[str, type[Family]]:

@@ -20,9 +20,10 @@ from icl_theory.memory import free
 
 
 def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 2000) -> Iterator[str]:
-    """Say how much work a sweep is: its points, and then, from a few of them, time and memory.
+    """Estimate the points of a sweep, its time and its memory, in a line each.
 
-    Points of a kind are timed for some ``budget`` seconds; ``asked`` random ones tell how many each kind has.
+    Sample points of each kind are timed for about ``budget`` seconds; ``asked`` random points show how many points
+    each kind has.
     """
     grid, columns, rng = made.grid, made.model.columns, np.random.default_rng(0)
     exact = grid.size <= asked
@@ -30,7 +31,7 @@ def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 
     arrays = _in_arrays(made, index)
     many = round(grid.size * float(arrays.mean()))
     points = f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}"
-    ways = f"{many:,} in whole arrays and {grid.size - many:,} one by one"
+    ways = f"{many:,} in batches and {grid.size - many:,} one by one"
     yield f"{points}, {'' if exact else 'about '}{ways}"
     alone, failed = _alone(made, index[~arrays], budget)
     chunk = grid.where(grid.chunks // 2)
@@ -40,8 +41,8 @@ def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 
     by = f" on {workers} workers" if workers > 1 else ""
     yield f"about {duration(seconds) if seconds >= 10 else f'{seconds:.1g} s'}{by}"
     for error in (*errors, *failed)[:1]:
-        yield f"points that were tried fail: {error}"
-    large = ", more than is well held: with a store they stay in it" if is_large(columns, grid) else ""
+        yield f"some of the points that were timed fail: {error}"
+    large = ": too much; use --store, which keeps them on the disk" if is_large(columns, grid) else ""
     there = f", {decimal(int(free()))} free" if math.isfinite(free()) else ""
     yield f"{decimal(int(bytes_of(columns, grid.size)))} of memory for the results{there}{large}"
 

@@ -297,9 +297,9 @@ def described(quantity: Axis | Column) -> dict[str, Any]:
 def axis_values(
     name: str, given: Any, check_all: Callable[[Iterable[Any]], Sequence[Any]]
 ) -> tuple[NDArray[Any], bool]:
-    """Return the values of an axis and whether it is swept: a scalar is not. No value may occur twice.
+    """Return the values of an axis, all different, and whether it is swept (False for a scalar).
 
-    ``check_all`` returns those that are allowed, numbers or words, and refuses others.
+    ``check_all`` returns the values if they are allowed numbers or words, and refuses them otherwise.
     """
     if isinstance(given, str | bytes) or dimensions(given) == 0:
         return _array(check_all([given])), False

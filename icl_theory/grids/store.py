@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icl_theory._extras import install
 from icl_theory._validate import refuse
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import counted
@@ -282,7 +283,7 @@ def existing(path: str | os.PathLike[str]) -> Store:
 def check_installed(*libraries: str, extra: str = "parquet") -> None:
     """Ask for the libraries of a store if one is missing."""
     if not all(find_spec(name) for name in libraries):
-        raise ValueError(f"this store needs {' and '.join(libraries)}: pip install 'icl-theory[{extra}]'")
+        raise ValueError(f"this store needs {' and '.join(libraries)}: {install(extra)}")
 
 
 def damaged(folder: Path, name: str, why: str) -> ValueError:

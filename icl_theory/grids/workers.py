@@ -12,6 +12,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from multiprocessing import resource_tracker
 from typing import Any
 
+from icl_theory._extras import install
 from icl_theory._validate import refuse
 
 TIMEOUT = 7.0  # seconds until a scheduler that does not answer is given up
@@ -74,7 +75,7 @@ def cluster(address: str) -> Iterator[Executor]:
         from distributed import Client
         from distributed.comm.core import connect
     except ModuleNotFoundError:
-        raise ValueError("a cluster needs dask: pip install 'icl-theory[distributed]'") from None
+        raise ValueError(f"a cluster needs dask: {install('distributed')}") from None
     for name in ("distributed", "distributed.client"):  # what matters is said here
         logging.getLogger(name).setLevel(logging.CRITICAL)
 

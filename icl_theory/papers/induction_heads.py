@@ -359,7 +359,7 @@ def reduction(quick: bool) -> Found:
 
 
 def departure(name: str, reduced: TwoLayerTransformer, exact: Risk, steps: int) -> tuple[str, list[Series], int]:
-    """How a transformer with all matrices leaves the reduced model: words, two curves, the step, -1 for never."""
+    """When the full transformer departs from the reduced one: a sentence, two curves, the step (-1: never)."""
     whole, floor = replace(reduced, trained="all", batch=256), exact.floor()
     run, wanted = (descend(each, 0.5, steps=steps) for each in (whole, exact))
     kept = np.unique(np.linspace(0, len(run.t) - 1, 20).astype(int))

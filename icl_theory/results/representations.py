@@ -49,7 +49,8 @@ def _(answer: Answer) -> str:
 
 @html.register
 def _(checks: BoundChecks) -> str:
-    names = ("name", "kind", "measured", "bound", "holds", "slack", "note", "statement", "source")
+    # The statement comes first: a narrow window cuts off the last columns.
+    names = ("statement", "holds", "measured", "bound", "slack", "name", "kind", "source", "note")
     columns = _columns(checks, names)
     columns["bound"] = [" to ".join(map(number, x)) if isinstance(x, tuple) else x for x in columns["bound"]]
     return notebook.table(columns)

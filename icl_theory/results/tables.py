@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from icl_theory import _validate
+from icl_theory._extras import install
 from icl_theory._validate import flag, refuse
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Work
@@ -180,7 +181,7 @@ def check_format(path: Path, rows: int, most: int = 100_000) -> None:
         form = FORMATS[ending]
         raise ValueError(f"path = {str(path)!r}: {rows:,} rows are too many for {form}; write CSV or Parquet")
     if ending == ".parquet" and find_spec("pyarrow") is None:
-        raise refuse("path", str(path), "another format: Parquet needs pip install 'icl-theory[parquet]'")
+        raise refuse("path", str(path), f"another format: Parquet needs {install('parquet')}")
 
 
 def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:

@@ -37,6 +37,17 @@ def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
     return None if given is None or steps_of(dataset) is None else (float(given[0]), float(given[1]))
 
 
+def bars(measured: Any, error: Any) -> Array:
+    """Return the lengths of error bars, (2, ...), below and above positive points.
+
+    The error is one of the logarithm: as far below the point as above it on a logarithmic scale.
+    """
+    point, above = np.asarray(measured, dtype=np.float64), np.asarray(error, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        below = above / (1.0 + above / point)
+    return np.array([below, above])
+
+
 @Work("looking for transitions")
 def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
     """Return the points at which the regimes change along a parameter, measured and predicted.
@@ -44,8 +55,10 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     The measured point is where the local exponent is half-way from its limit at small values of the parameter to
     its limit at large ones: -2 and 0 for L in in-context regression at a fixed learning rate. Its error combines
     the difference between linear and cubic interpolation, the difference from every other point of the grid, and
-    the rounding of steps to integers. Points within 2 % of each other are thinned out: the number of steps jumps
-    where single steps are large, and a jump between near points would look like the transition.
+    the rounding of steps to integers. It is an error of the logarithm: the point lies between
+    ``measured / (1 + error / measured)`` and ``measured + error``. Points within 2 % of each other are thinned
+    out: the number of steps jumps where single steps are large, and a jump between near
+    points would look like the transition.
 
     Parameters
     ----------
@@ -180,7 +193,7 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     sign = np.flatnonzero(excess[:-1] * excess[1:] <= 0)
     first = int(sign[0]) if sign.size else 0
     if not sign.size and np.ptp(slopes) > 1e-6 * np.abs(slopes).max():
-        return math.nan  # not a power of the parameter, so unknown beyond the grid
+        return math.nan  # no power law: it cannot be extrapolated beyond the grid
     return math.exp(x[first] - excess[first] / slopes[first]) if slopes[first] else math.nan
 
 
@@ -208,11 +221,19 @@ def notes_of(table: pd.DataFrame, dataset: xarray.Dataset, over: str) -> tuple[s
     return tuple(sentences)
 
 
+def _uncertainty(measured: float, error: float, small: float = 0.1) -> str:
+    """Return an error in words: one that is not small is a factor, since the point is positive."""
+    if error <= small * measured:
+        return f" ± {number(error, 1)}"
+    # transition() adds up errors of the logarithm and returns what they add to the value
+    return f", to within a factor of {number(1.0 + error / measured, 2)}"
+
+
 def _sentence(name: str, row: dict[str, Any]) -> str:
     measured, error, predicted = row.pop("measured"), row.pop("error"), row.pop("predicted", math.nan)
     words = f"no transition in this range of {name}"
     if not math.isnan(measured):
-        words = f"measured half-way point {name} = {number(measured)} ± {number(error, 1)}"
+        words = f"measured half-way point {name} = {number(measured)}{_uncertainty(measured, error)}"
     if not math.isnan(predicted):
         words += f", predicted {number(predicted)}"
     elsewhere = ", ".join(f"{number(x)} ({definition})" for definition, x in row.items() if not math.isnan(x))

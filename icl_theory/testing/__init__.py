@@ -5,3 +5,7 @@ from icl_theory.testing.risks import check_risk
 from icl_theory.testing.rules import check_rule
 
 __all__ = ["check_family", "check_risk", "check_rule"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

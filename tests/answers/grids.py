@@ -488,7 +488,7 @@ def stores() -> Asked:
     yield (
         "not installed",
         lambda: [
-            refused(store.check_installed, "numpy", "no_such_library", extra="some"),
+            refused(store.check_installed, "numpy", "no_such_library", extra="distributed"),
             refused(store.check_installed, "no_such_library"),
             refused(store.check_installed, "numpy"),
         ],

@@ -119,7 +119,7 @@ def test_a_dry_run_says_how_much_memory_there_must_be(capsys: pytest.CaptureFixt
     assert "of memory for the results" in run_main(capsys, *line, "1:2:log:10")[1].splitlines()[-1]
     said = run_main(capsys, *line, "1:2:log:100000", "--noise", "0:1:lin:100000")[1].splitlines()[-1]
     assert " TB of memory for the results, " in said
-    assert said.endswith("more than is well held: with a store they stay in it")
+    assert said.endswith(": too much; use --store, which keeps them on the disk")
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_it_is_read_where_its_parts_are_sent_to(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_dask_is_asked_for_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dask", None)
-    with pytest.raises(ValueError, match=r"pip install 'icl-theory\[distributed\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'filelock>=3.32' 'pyarrow>=17' 'dask"):
         kept(tmp_path / "a")
     assert not (tmp_path / "a").exists()
 

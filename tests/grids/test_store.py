@@ -354,7 +354,7 @@ def test_a_library_is_asked_for_where_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ValueError, match=r"pip install 'icl-theory\[parquet\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'filelock>=3.32' 'pyarrow>=17'"):
         run(tmp_path / "a")
     assert not (tmp_path / "a").exists()
 

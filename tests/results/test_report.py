@@ -3,8 +3,10 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
 from collections.abc import Callable
 from functools import cache
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -338,3 +340,22 @@ def test_every_cell_of_the_tables_of_a_sweep_is_the_sweep() -> None:
 
 def _given(values: np.ndarray) -> bool:
     return any(each == each and each not in (-1, "") for each in values.ravel().tolist())
+
+
+def test_a_loaded_run_has_the_same_theorems_as_the_run_that_was_saved(tmp_path: Path) -> None:
+    run = icl.simulate(L=2.0, delta=1.0, eta=0.5, K=5, epsilon=1e-3)
+    run.save(tmp_path / "run.npz")
+    loaded = icl.load(tmp_path / "run.npz")
+    assert loaded.risk is not None
+    assert icl.check_bounds(loaded) == icl.check_bounds(run)
+    assert "Theorems" in icl.html_report(loaded)
+
+
+def test_the_statement_is_the_first_column_of_the_theorems_and_wraps() -> None:
+    """In a narrow window the last columns are cut off, and without the statement the others say nothing."""
+    checks = icl.check_bounds(icl.simulate(L=2.0, delta=1.0, eta=4.0, epsilon=1e-4))
+    page = checks._repr_html_()
+    head, _, body = page.partition("</thead>")
+    assert re.findall(r"<th class=\"(\w+)\"[^>]*>(\w+)</th>", head)[0] == ("long", "statement")
+    first = re.findall(r"<tr><td[^>]*>(.*?)</td>", body)
+    assert [unescape(text) for text in first] == [check.statement for check in checks]

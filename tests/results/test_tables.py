@@ -127,7 +127,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match=r"ending in \.md, \.csv, \.tex, \.parquet"):
         write_table(found, tmp_path / "a.xlsx")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r"pip install 'icl-theory\[parquet\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'filelock>=3.32' 'pyarrow>=17'"):
         write_table(found, tmp_path / "a.parquet")
     monkeypatch.undo()
     for name, rows in (("a.tex", 100_000), ("a.md", 100_000), ("a.csv", 10**9), ("a.parquet", 10**9)):

@@ -11,7 +11,14 @@ import xarray
 import icl_theory as icl
 from icl_theory.families.regression import crossover, half_way
 from icl_theory.results.numbers import number
-from icl_theory.results.transitions import _apart, limits_of, predicted_transition, transition, transition_notes
+from icl_theory.results.transitions import (
+    _apart,
+    bars,
+    limits_of,
+    predicted_transition,
+    transition,
+    transition_notes,
+)
 
 L_LIMITS = (-2.0, 0.0)
 
@@ -173,3 +180,24 @@ def test_lines_of_four_points_have_notes_with_the_symbols_of_the_other_parameter
     notes = transition_notes(swept(L=L, delta=[1.0, 2.0], eta=[0.01, 0.02]))
     assert [note.split(":")[0] for note in notes] == [f"Δ = {x}, η = {y}" for x in (1, 2) for y in (0.01, 0.02)]
     assert transition_notes(swept(L=L[1:], delta=[1.0, 2.0])) == ()
+
+
+@pytest.mark.parametrize("points", [4, 5, 7, 31])
+@pytest.mark.parametrize("span", [(0.05, 5.0), (0.05, 2.0)])
+def test_notes_put_the_half_way_point_between_positive_bounds(span: tuple[float, float], points: int) -> None:
+    """A coarse grid has a large error: the sentence must not allow a negative parameter."""
+    found = swept(L=np.geomspace(*span, points))
+    row = icl.transition_table(found).iloc[0]
+    [sentence] = transition_notes(found)
+    value = re.search(r"half-way point L = (\S+?),? ", sentence)
+    assert value is not None
+    measured = float(value[1])
+    if " ± " in sentence:
+        margin = float(sentence.split(" ± ")[1].split(",")[0])
+        assert measured - margin > 0.0
+        assert margin == pytest.approx(row["error"], rel=0.5)
+    else:
+        factor = float(sentence.split("to within a factor of ")[1].split(",")[0])
+        assert measured * factor == pytest.approx(row["measured"] + row["error"], rel=0.05)
+    below, above = bars(row["measured"], row["error"])
+    assert (row["measured"] - below) * (row["measured"] + above) == pytest.approx(row["measured"] ** 2)

@@ -162,10 +162,10 @@ class TwoLayerTransformer(Risk):
             loss, error = 0.5 * float(np.sum((output - law) ** 2)), output - law
         else:
             loss, error = -float(np.sum(law * np.log(output))), -law / output
-        pull = error @ whole.values  # by the mean over positions
+        pull = error @ whole.values  # dL/d(mean)
         worth = np.einsum("bz,btz->bt", pull, stream)
         average = np.sum(error * output, axis=1, keepdims=True)
-        slope = second * (worth - average)  # by the scores of the second layer
+        slope = second * (worth - average)  # dL/d(scores of the second layer)
         keys = np.einsum("bt,btz->bz", slope, stream)
         by_stream = second[:, :, None] * pull[:, None] + slope[:, :, None] * asked[:, None]
         by_stream[:, -1] += keys @ whole.matching.T

@@ -179,7 +179,7 @@ def query_phases(run: Trajectory) -> list[Phases]:
     Parameters
     ----------
     run : Trajectory
-        A run with ``attention`` per query, (T, K), not loaded from a file.
+        A run with ``attention`` per query, (T, K), and with its risk if prompts are finite.
 
     Returns
     -------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
@@ -26,7 +26,7 @@ from icl_theory.families.rule_parameters import RULE_PARAMETERS
 def simulate(
     L: float,
     delta: float,
-    eta: float,
+    eta: float | Literal["auto"],
     *,
     K: int = 20,
     N: float = math.inf,
@@ -54,10 +54,10 @@ def simulate(
         Lipschitz constant of the task functions, label units per feature unit.
     delta : float
         Feature gap Δ: the (smallest) distance between two features.
-    eta : float
-        Learning rate.
+    eta : float or "auto"
+        Learning rate; "auto" takes the largest one that is known to be stable for gradient descent.
     K : int
-        Number of features. ``features`` bring their own, which another number contradicts.
+        Number of features. If ``features`` are given, it must equal ``features.K``.
     N : int or math.inf
         Prompt length.
     epsilon : float, optional
@@ -78,11 +78,11 @@ def simulate(
         What is trained: the class scores S, the matrix Q, or its factors W_K, W_Q from a small random start.
     method : {"auto", "closed", "exact", "fast", "flow"}
         "closed" counts the steps of gradient descent by its Abel function (exchangeable tasks, N = ∞, class or
-        embedding coordinates), "exact" takes them all, "fast" skips most of them (see `descend`), "flow"
-        integrates gradient flow. "auto" is "closed" if possible, and else takes 4096 exact steps before it skips;
+        embedding coordinates), "exact" takes every step, "fast" skips most steps (see `descend`), "flow" integrates
+        gradient flow. "auto" is "closed" if possible; otherwise it takes 4096 exact steps before it skips.
         ``run.method`` tells which method was used.
     max_steps : int
-        Largest number of steps. A run that takes its steps also ends within 0.1 % of a floor above ``epsilon``,
+        Largest number of steps. A run that takes every step also ends within 0.1 % of a floor above ``epsilon``,
         and when the loss no longer falls (see `descend`).
     imbalance : float, optional
         δ in (0, 1) of the concentration event \|n_m - p_m N\| <= δN, kept with the run for the papers' bounds.

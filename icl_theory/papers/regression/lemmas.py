@@ -76,7 +76,7 @@ def lemma_1_samples(quick: bool) -> Found:
 
 @row(bounds.ENVELOPE, bound="certified constants, attained to 1e-5")
 def lemma_1_envelope(quick: bool) -> Found:
-    """Both sides on random scores, and attention that attains them."""
+    """Check both bounds on random scores, and at attention that attains them."""
     inside, wide, nearest = [], [], [0.0]
     for seed, risk in random_cases(10 if quick else 60, range(3, 8), (math.inf, 5.0, 60.0)):
         low, high = risk.task.nondegeneracy(risk.features), 2.0 * risk.task.variogram(risk.features).max(axis=0)

@@ -15,7 +15,7 @@ from icl_theory.results.numbers import told_apart
 from icl_theory.results.plots import style
 from icl_theory.results.plots.panels import label_ends
 from icl_theory.results.plots.style import BLACK, BLUE, CYCLE, PHASE_COLOURS, RED, escape, new_figure, styled
-from icl_theory.results.transitions import limits_of, predicted_transition, transitions_of
+from icl_theory.results.transitions import bars, limits_of, predicted_transition, transitions_of
 
 if TYPE_CHECKING:
     import xarray
@@ -247,9 +247,15 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
         found = table.iloc[0]
         if np.isfinite(found["measured"]):
             ax.errorbar(
-                found["measured"], middle, xerr=found["error"], color=colour, marker="o", markersize=4, capsize=3,
+                found["measured"],
+                middle,
+                xerr=bars([found["measured"]], [found["error"]]),
+                color=colour,
+                marker="o",
+                markersize=4,
+                capsize=3,
                 label=f"half-way in {scale.label}, measured",
-            )  # fmt: skip
+            )
         if np.isfinite(found.get("predicted", np.nan)):
             label = f"half-way in {scale.label}, predicted"
             ax.plot(found["predicted"], middle, "D", color=colour, **HOLLOW, markersize=7, label=label)
@@ -315,9 +321,15 @@ def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Sca
     found = transitions_of(dataset.isel({other.name: few}), over.name)
     if found is not None and found["measured"].notna().any():
         ax.errorbar(
-            found["measured"], other.places[few], xerr=found["error"], color=RED, marker="o", markersize=3,
-            linestyle="none", label=f"half-way in {over.label}, measured",
-        )  # fmt: skip
+            found["measured"],
+            other.places[few],
+            xerr=bars(found["measured"], found["error"]),
+            color=RED,
+            marker="o",
+            markersize=3,
+            linestyle="none",
+            label=f"half-way in {over.label}, measured",
+        )
 
 
 def _boundary(dataset: xarray.Dataset, name: str, over: Scale, other: Scale) -> tuple[Array, Array]:

@@ -57,7 +57,7 @@ function words({ run }, now) {
 }
 
 const loss = along({
-  name: "loss", title: "Loss", caption: "with those of known predictions", samples: "sampled sequences",
+  name: "loss", title: "Loss", caption: "with the losses of known predictors", samples: "sampled sequences",
   y: ({ run, states }) => ({ low: run.floor - 0.25 * (run.uniform - run.floor), high: Math.max(1.15 * run.uniform, ...states.map((state) => state.loss)), label: "loss" }),
   marks(axes, { run }) {
     for (const [name, colour, word] of [["uniform", "muted", "uniform"], ["unigram", "orange", "unigram"], ["floor", "red", "Bayes"]]) axes.horizontal(run[name], colour, { word });
@@ -66,14 +66,14 @@ const loss = along({
 });
 
 const layers = along({
-  name: "layers", title: "Attention", caption: "Orange: of the first layer on lag 1. Blue: of the second on tokens that follow an equal of the last symbol.",
+  name: "layers", title: "Attention", caption: "Orange: attention of the first layer to lag 1. Blue: attention of the second layer to tokens that follow a copy of the last symbol.",
   y: () => ({ low: 0, high: 1.02, label: "attention" }),
   curves: () => [[(state) => state.lag1, "orange", { dot: 4 }], [(state) => state.share, "blue"]],
   describe: (model, now) => `First layer on lag 1: ${percent(now.lag1)}; second on tokens after an equal: ${percent(now.share)}.`,
 });
 
 const plane = {
-  name: "plane", title: "The path over the loss", height: 320, wide: true, caption: "Dark is low. Across: the match b of the second layer. Up: the score of lag 1 above that of lag 0 in the first. The sink is that of the end.",
+  name: "plane", title: "The path over the loss", height: 320, wide: true, caption: "Dark means a low loss. Across: the match b of the second layer. Up: the score of lag 1 less the score of lag 0 in the first layer. The sink has its value at the end of the run.",
   scales: ({ gaps, matches }) => [{ low: matches[0], high: matches.at(-1), label: "match b" }, { low: gaps[0], high: gaps.at(-1), label: "lag 1 above lag 0" }],
   still(axes, { run, plane: cells }) {
     const all = cells.flat(), low = Math.min(...all), high = Math.max(...all);

@@ -26,16 +26,16 @@ const presets = [
 ];
 
 const tour = [
-  { text: "Prompts show N noisy values of a linear function at points of the unit sphere. Attention averages the values near the query, e^(κ cos θ) of them by their angle θ. One number κ is trained: it sets how near is near.", values: {}, figure: "window" },
+  { text: "Prompts show N noisy values of a linear function at points of the unit sphere. Attention averages the values, weighted by e^(κ cos θ), where θ is the angle with the query. One number κ is trained: the larger it is, the narrower the window.", values: {}, figure: "window" },
   { text: "The loss while it trains, exactly: no prompt is sampled. Press Play.", values: { t: 0 }, figure: "loss", play: true },
-  { text: "Training rolls down this curve. On the left the average takes in what is too far away; on the right it is over too few pairs, and takes their noise for values.", values: { t: 40 }, figure: "valley" },
+  { text: "Training rolls down this curve. On the left the average includes pairs that are too far away; on the right it has too few pairs, so that their noise remains.", values: { t: 40 }, figure: "valley" },
   { text: "The best κ grows with the length of prompts, for long ones like the dashed power, N^(2/(d + 3)). Drag the dot.", values: { N: 1e4 }, figure: "best" },
 ];
 
 // what the page can compute in a moment: beyond, windows are too narrow
 function sound({ N, L, noise }) {
   const most = Math.max(2, Math.floor(2e5 * (noise / L) ** 2));
-  return N <= most ? {} : { changes: { N: most }, problem: `With L/σ = ${short(L / noise)} the page computes up to N = ${count(most)}, which is used.` };
+  return N <= most ? {} : { changes: { N: most }, problem: `With L/σ = ${short(L / noise)} the page computes at most N = ${count(most)}, and uses this value.` };
 }
 
 const fits = (size, N) => sound({ ...size, N }).changes === undefined;
@@ -68,7 +68,7 @@ function words({ run }, now, { above }) {
 }
 
 const loss = along({
-  name: "loss", title: "Loss", caption: "and the least that any κ has", samples: "sampled prompts",
+  name: "loss", title: "Loss", caption: "and the least loss of any κ", samples: "sampled prompts",
   y: ({ states }) => ({ low: 0, high: 1.1 * Math.max(...states.map((state) => state.loss)), label: "loss" }),
   phases: ({ run, end }) => [["within ε", run.steps ?? end, end, "green"]],
   marks: (axes, { run }) => axes.horizontal(run.floor, "red", { word: "least" }),
@@ -76,7 +76,7 @@ const loss = along({
 });
 
 const valley = {
-  name: "valley", title: "Loss, against κ", height: 300, caption: "with the best κ, and the one at the moment.",
+  name: "valley", title: "Loss, against κ", height: 300, caption: "with the best κ and the present one.",
   scales: ({ kappas, valley: all }) => [{ low: 0, high: kappas.at(-1), label: "κ" }, { low: 0, high: 1.1 * Math.max(...all), label: "loss" }],
   still(axes, { run, kappas, valley: all }) {
     axes.vertical(run.best, "red", { word: `best κ = ${short(run.best)}` });
@@ -95,7 +95,7 @@ const window = {
 };
 
 const best = against({
-  name: "best", title: "Best κ, against N", height: 290, setting: "N", caption: "exact, and the power that long prompts have in theory. Drag to change N.",
+  name: "best", title: "Best κ, against N", height: 290, setting: "N", caption: "exact, and the power law for long prompts. Drag to change N.",
   scales: ({ best: all }) => [{ low: 2, high: 1e5, log: true, label: "pairs in a prompt N" }, { low: Math.min(...all) / 2, high: Math.max(...all) * 2, log: true, label: "best κ" }],
   marks: (axes, { lengths, best: all }, { d }) => axes.law((N) => all.at(-1) * (N / lengths.at(-1)) ** (2 / (d + 3)), "green", `N^${short(2 / (d + 3))}`, 0.2),
   curve: ({ lengths, best: all }) => [lengths, all],

@@ -48,7 +48,7 @@ const presets = [
   { name: "Sharp", sentence: "A large L: attention is learnt early, and most steps go into the tail, where the loss falls like 1/t.", values: { L: 5, t: 1000 } },
   { name: "Flat beside sharp", sentence: "In grey dashes the run of L = 0.2: it takes longer to learn where to look, and has no tail.", values: { L: 5, t: 1000 }, ghost: { L: 0.2 } },
   { name: "Far above L*", sentence: "The number of steps hardly depends on L any more: only ε, η and K count.", values: { K: 1000, L: 40, t: 10000 } },
-  { name: "K = 10⁶", sentence: "A million features: the first phase takes K²/(ηγ) steps, γ = L²Δ²/2, and skipping none of them costs nothing here.", values: { K: 1e6, L: 20, t: 1e9 } },
+  { name: "K = 10⁶", sentence: "A million features: the first phase takes K²/(ηγ) steps, γ = L²Δ²/2; all of them are counted, at no cost.", values: { K: 1e6, L: 20, t: 1e9 } },
   { name: "10¹⁴ steps", sentence: "A target that takes a hundred million million steps, counted by one formula.", values: { L: 2, epsilon: 5e-14, t: 1e10 } },
 ];
 
@@ -104,7 +104,7 @@ function words(model, now, { L, epsilon, eta, K }) {
   const open = run.sure ? "no doubt about the count" : `the count open by ${plural(Math.ceil(run.error), "step")} either way`;
   const lengths = run.phases.map(({ name, from, to }) => `Phase ${name} takes **${count(to - from)}**`).join(", ");
   const lines = [`${place}${run.steps > 0 && run.reached ? `; rounding leaves ${open}` : ""}. Steps: ${lengths}.`];
-  lines.push(`At step **${count(now.t)}**, ${phase}: loss **${short(now.loss, 4)}**, attention on the target **${percent(now.attention)}**, predictions off by at most ${short(now.band)}${now.t > 0 ? `, t times the loss is ${short(now.ratio)} of its limit (K − 1)/(4η)` : ""}.`);
+  lines.push(`At step **${count(now.t)}**, ${phase}: loss **${short(now.loss, 4)}**, attention on the target **${percent(now.attention)}**, predictions off by at most ${short(now.band)}${now.t > 0 ? `, t·loss is ${short(now.ratio)} times its limit (K − 1)/(4η)` : ""}.`);
   if (run.counter.c * PEAK > 1) lines.push(`Single steps are large here (η is ${short(eta / run.stable)} times the rate that is stable for every task): one lucky step may end the run.`);
   if (K < 7 && run.steps > 0) lines.push("With fewer than 7 features the exponent of T in L never comes to −1: there is no half-way point.");
   return [headline, ...lines];
@@ -139,7 +139,7 @@ const attention = along({
 
 const map = {
   name: "map", title: "Attention map", height: 280, bare: true,
-  caption: "Rows are queries, columns features; the share of attention is the depth of colour.",
+  caption: "Rows are queries, columns are features. A darker cell means more attention.",
   scales: () => [{ low: 0, high: 1 }, { low: 0, high: 1 }],
   moving(axes, model, now, { K }) {
     const { width, height } = axes, size = Math.min(K, MOST), side = Math.min(width, height - 22), left = (width - side) / 2;
@@ -153,7 +153,7 @@ const map = {
 
 const prediction = {
   name: "function", title: "A function never seen", height: 280, wide: true,
-  caption: "Bars: its values, in turn where there are more features. Dots: what the model predicts. The band holds for every L-Lipschitz function. Draw your own.",
+  caption: "Bars: its values, repeated if there are more features. Dots: the prediction of the model. The band holds for every L-Lipschitz function. Draw your own.",
   scales(model, { L, delta, K }) {
     const size = L * delta;
     return [{ low: -0.5, high: Math.min(K, MOST) - 0.5, label: K > MOST ? `${MOST} of ${count(K)} features` : "feature", tick: (value) => (Number.isInteger(value) ? String(value + 1) : "") },
@@ -182,7 +182,7 @@ const prediction = {
 
 const steps = against({
   name: "steps", title: "Steps to ε, against L", setting: "L",
-  caption: "with the power laws of the flat and the sharp regime, and where the one gives way to the other. Shaded red: single steps are so large that one of them may end the run. Drag to change L.",
+  caption: "with the power laws of the flat and the sharp regime, and the crossover between them. Shaded red: steps are so large that a single one may end the run. Drag to change L.",
   scales({ run, transition: { low, high, steps: all, tail } }) {
     const most = Math.max(10 * tail, ...all), bottom = Math.max(0.5, Math.min(tail / 20, Math.max(run.steps, 1) / 3));
     return [{ low, high, log: true, label: "Lipschitz constant L" }, { low: bottom, high: Math.max(most * 3, 100 * bottom), log: true, label: "steps T" }];

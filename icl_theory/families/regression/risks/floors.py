@@ -232,8 +232,8 @@ def _minimised(
     """Losses near the minima that the starts of each query lead to, (Q, S), and the scores there, (Q, S, C).
 
     Losses are right to less than `Query.alike`. The best ends are minimised further, so that ``rounds`` need not be
-    enough for all starts to converge. A start is left once its next move promises less than the part ``slow`` of
-    what is missing below the least loss of its query so far.
+    enough for all starts to converge. A start stops when its predicted decrease is below ``slow`` times its gap to
+    the least loss that its query has so far.
     """
     matrices, owns, probs = (
         np.array([getattr(query, name) for query in queries]) for name in ("matrix", "own", "probs")
@@ -304,7 +304,7 @@ def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | No
 
 
 def single_features(variogram: Array, probs: Array, N: float, noise: float) -> tuple[Levels, ...] | None:
-    """Levels of the queries for K single features with this variogram, (K, K), and these probabilities."""
+    """Levels of every query, for K features with the given variogram, (K, K), and probabilities."""
     return None if len(probs) > MOST else _single_features(variogram.tobytes(), probs.tobytes(), N, noise)
 
 

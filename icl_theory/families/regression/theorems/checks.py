@@ -136,7 +136,10 @@ def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> Sides:
 
 
 def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
-    """``E(1 - a_k)²`` for every query, (K,): twice the loss of the task that is 1 off the query's feature."""
+    """Return ``E(1 - a_k)²`` for every query, (K,).
+
+    It is twice the loss of the task with label 0 at the query's feature and 1 elsewhere.
+    """
     values = 1.0 - np.eye(risk.features.K)
     if math.isinf(risk.N):
         return np.asarray((risk.attention(scores) * values).sum(axis=0) ** 2)

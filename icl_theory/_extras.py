@@ -1,0 +1,32 @@
+"""The commands that install the optional libraries, for messages that ask for them."""
+
+from __future__ import annotations
+
+# The extras of pyproject.toml, written out: a test compares the two. Messages name these libraries and not
+# `icl-theory[parquet]`, which pip would look for on a package index where this package need not be.
+REQUIREMENTS = {
+    "parquet": ("filelock>=3.32", "pyarrow>=17"),
+    "distributed": ("filelock>=3.32", "pyarrow>=17", "dask[distributed]>=2024.8"),
+    "certified": ("python-flint>=0.9",),
+}
+
+
+def install(extra: str) -> str:
+    """Return the command that installs the libraries of an extra, into any environment.
+
+    Parameters
+    ----------
+    extra : str
+        Name of the extra: "parquet", "distributed" or "certified".
+
+    Returns
+    -------
+    str
+        The command.
+
+    Examples
+    --------
+    >>> install("certified")
+    "pip install 'python-flint>=0.9'"
+    """
+    return " ".join(["pip install", *(f"'{library}'" for library in REQUIREMENTS[extra])])
