@@ -167,12 +167,16 @@ class GaussianHeadsRisk(Started, Risk):
 
     def eliminated(self, omega: Array) -> tuple[Array, float]:
         """Return the best output weights for given ω, (H,), and the loss with them."""
+        output = least_output(*self.quadratic(omega))
+        return output, self.evaluate(np.concatenate([output, omega]))[0]
+
+    def quadratic(self, omega: Array) -> tuple[Array, Array]:
+        """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), of heads with given ω, (H,)."""
         gram, means = np.zeros((len(omega), len(omega))), np.zeros(len(omega))
         for weight, scores, heads in self._queries(omega):
             products, along = heads.quadratic(np.outer(omega, scores))
             gram, means = gram + weight * products, means + weight * along
-        output = least_output(gram, means)
-        return output, self.evaluate(np.concatenate([output, omega]))[0]
+        return gram, means
 
     @cached_property
     def best(self) -> tuple[float, float] | None:
