@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from icl_theory._validate import Array
@@ -116,7 +117,7 @@ def equal_signs(start: Array) -> bool:
     return bool((grows > 0.0).all() or (grows < 0.0).all())
 
 
-def ends_of_heads(nodes: int, seeds: int) -> tuple[Array, Array, Array, float]:
+def ends_of_heads(nodes: int, seeds: int) -> tuple[NDArray[np.bool_], Array, Array, float]:
     """Of starts: whether signs are equal, both shares of `unpaired`, the loss; and its error."""
     problem = SoftmaxHeads(heads=2)
     exact = problem.risk()
@@ -136,7 +137,7 @@ def least(losses: Array) -> str:
     return f"{losses.min():.4f}" if losses.size else "of none"
 
 
-def of_many(ends: Array) -> str:
+def of_many(ends: NDArray[np.bool_]) -> str:
     """Write how many there are, and how many of them are pairs."""
     return f"{int(ends.sum())} of {len(ends)}"
 
@@ -150,9 +151,8 @@ def emerging_pair(quick: bool) -> Found:
     one_head = best(1, 40)[1]
     paired = shares.max(axis=1) < 0.05
     merged = (shares.min(axis=1) > 0.95) & (np.abs(losses / one_head - 1.0) < 0.01)
-    settled = (paired | merged).all() and error < 0.01
     return Found(
-        settled and paired[~equal].all() and merged[equal].mean() > 0.5,
+        (paired | merged).all() and error < 0.01 and paired[~equal].all() and merged[equal].mean() > 0.5,
         f"d = 5, N = 40, σ = 0.1, {len(equal)} starts of size 0.1, 1,000 steps of η = 0.02; moments"
         " of heads interpolated in ω",
         f"a pair in the end: {of_many(paired[~equal])} with opposite signs, with the loss"

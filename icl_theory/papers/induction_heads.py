@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine import Chains, Risk, TwoLayerTransformer, descend, in_coordinates, mean_loss
@@ -84,20 +85,16 @@ def three_phases(quick: bool) -> Found:
     slow; with equal rates it does not rest at the unigram's
     """
     slow = LOG.changed(sink=8.0, ratio=0.003, eta=2.0, max_steps=20000)
-    if quick:
-        slow = slow.changed(T=20, ratio=0.01)
+    slow = slow.changed(T=20, ratio=0.01) if quick else slow
     rest, equal = slowest(slow), slowest(slow.changed(ratio=1.0))
     run, levels = slow.simulate(), slow.predictors
-    left = float(run.loss[-1]) - levels["bigram"]
+    left, unigram = float(run.loss[-1]) - levels["bigram"], levels["unigram"]
+    phases = rest.start < 0.01 and rest.rests_at(unigram) and not equal.rests_at(unigram)
     return Found(
-        rest.start < 0.01
-        and rest.rests_at(levels["unigram"])
-        and not equal.rests_at(levels["unigram"])
-        and run.regime == "induction"
-        and left < 0.01,
+        phases and run.regime == "induction" and left < 0.01,
         f"k = 2, Beta(1, 1), T = {slow.T}, log loss, c = 8 and b = 0.01 at first, ratio {slow.ratio} and 1",
         f"speed at step 0 {rest.start:.0e} of the largest; between the half-way points it is least"
-        f" at the loss {rest.loss:.4f} (unigram {levels['unigram']:.4f}), {rest.slowdown:.1f} times"
+        f" at the loss {rest.loss:.4f} (unigram {unigram:.4f}), {rest.slowdown:.1f} times"
         f" less than on both sides, with equal rates {equal.slowdown:.1f}; at the end {left:.3f}"
         " above the bigram",
     )
@@ -209,36 +206,53 @@ def _small_match(ends: dict[str, tuple[float, float]], log: InductionHeads) -> s
     )
 
 
+class Plateaus(NamedTuple):
+    """Unigram plateaus at one T, by the ratio of the rates."""
+
+    T: int
+    ratios: Array
+    rests: NDArray[np.bool_]  # whether there is one
+    lengths: Array  # of those that there are
+
+    @classmethod
+    def of(cls, T: int, ratios: Array) -> Plateaus:
+        """Follow a run for each ratio."""
+        problems = [LOG.changed(T=T, sink=6.0, eta=2.0, ratio=ratio) for ratio in ratios.tolist()]
+        points = [slowest(problem) for problem in problems]
+        level = problems[0].predictors["unigram"]
+        rests = np.array([point.rests_at(level) for point in points], dtype=bool)
+        return cls(T, ratios, rests, np.array([point.length for point in points])[rests])
+
+    @property
+    def exponent(self) -> float:
+        """Of the length in the ratio, from the two slowest first layers; NaN for fewer."""
+        if len(self.lengths) < 2:
+            return math.nan
+        return power(self.ratios[self.rests][-2:], self.lengths[-2:])
+
+    def words(self) -> str:
+        """Say which ratios have a plateau, and how long it is."""
+        if len(self.lengths) < 2:
+            return f"T = {self.T}: {len(self.lengths)} of {len(self.ratios)}"
+        without = "" if self.rests.all() else f", none at {listed(self.ratios[~self.rests], '.2g')}"
+        return (
+            f"T = {self.T}: {self.lengths[0]:.0f} to {self.lengths[-1]:.0f} at ratio"
+            f" {listed(self.ratios[self.rests], '.2g')}{without}, exponent {self.exponent:+.2f}"
+        )
+
+
 @question("induction-plateau", "1 / ratio", "unigram plateau, ηt")
 def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     """How long is the unigram plateau?"""
     ratios = np.array([1.0, 0.01, 0.005]) if quick else np.geomspace(1.0, 1e-3, 7)
-    lines, words, exponents = [], [], []
-    for T in (20,) if quick else (20, 50, 100):
-        problems = [LOG.changed(T=T, sink=6.0, eta=2.0, ratio=ratio) for ratio in ratios.tolist()]
-        points = [slowest(problem) for problem in problems]
-        level = problems[0].predictors["unigram"]
-        rests = np.array([point.rests_at(level) for point in points])
-        if rests.sum() < 2:
-            words.append(f"T = {T}: none")
-            continue
-        lengths = np.array([point.length for point in points])[rests]
-        lines.append(Series(f"T = {T}", 1.0 / ratios[rests], lengths))
-        exponents.append(power(ratios[rests][-2:], lengths[-2:]))
-        words.append(f"T = {T}: {_plateau_of(ratios, rests, lengths)}, exponent {exponents[-1]:+.2f}")
-    law = bool(exponents) and bool(np.abs(np.add(exponents, 1.0)).max() < 0.15)
+    found = [Plateaus.of(T, ratios) for T in ((20,) if quick else (20, 50, 100))]
+    law = max(abs(each.exponent + 1.0) for each in found) < 0.15
     return (
         "A run counts that slows down at the unigram's loss, by a third on both sides; it is timed"
         f" between half-way points. After a uniform plateau (c = 6 at first), ratio {ratios[0]:g}"
-        f" to {ratios[-1]:g}, with the exponent in the ratio at its end: {'; '.join(words)}."
-        + law
-        * " The first layer sets the length."
-    ), lines
-
-
-def _plateau_of(ratios: Array, rests: Array, lengths: Array) -> str:
-    with_rest = f"{lengths[0]:.0f} to {lengths[-1]:.0f} at ratio {listed(ratios[rests], '.2g')}"
-    return with_rest + ("" if rests.all() else f", none at {listed(ratios[~rests], '.2g')}")
+        f" to {ratios[-1]:g}, with the exponent in the ratio at its end:"
+        f" {'; '.join(each.words() for each in found)}." + law * " The first layer sets the length."
+    ), [Series(f"T = {each.T}", 1.0 / ratios[each.rests], each.lengths) for each in found]
 
 
 def pretrained(T: int, chains: int, seed: int) -> tuple[str, list[float]]:
@@ -256,8 +270,9 @@ def pretrained(T: int, chains: int, seed: int) -> tuple[str, list[float]]:
     return few.outcome(end), [each / unit for each in (*excesses, mean_loss(table, own.truth).excess)]
 
 
-def continued(T: int, sizes: tuple[int, ...], seeds: int, steps: int) -> str:
+def continued(T: int, seeds: int, quick: bool) -> str:
     """Say how runs on few chains change if they go on."""
+    sizes, steps = ((1,), 500) if quick else ((1, 2), 3000)
     new = LOG.changed(T=T)
     risk = new.risk()
     unit = new.predictors["unigram"] - new.predictors["Bayes"]
@@ -279,6 +294,14 @@ def continued(T: int, sizes: tuple[int, ...], seeds: int, steps: int) -> str:
     )
 
 
+def _by_heart(own: Array, head: Array, new: Array, last: Any) -> str:
+    return (
+        "The Bayes-optimal prediction for these chains knows them by heart: in pretraining it is"
+        f" better than the head by {listed(own, '.2f')}. On new chains it has {listed(new, '.2f')},"
+        f" and the head {listed(head, '.2f')}: from {last} chains on it is better there, too."
+    )
+
+
 @question("induction-diversity", "chains", "excess on new chains, over the unigram's")
 def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     """From how many chains on does the head generalise to new ones?"""
@@ -289,14 +312,12 @@ def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     _, own, end, head, new = np.median(excesses, axis=1).T
     first, last = (next(iter(np.extract(on, sizes)), "no number of") for on in (end < 0.5, new < head))
     return (
-        f"From {first} chains on, in the median of {seeds} draws, after 100 steps of"
-        f" η = 4. {continued(T, *((1,), 2, 500) if quick else ((1, 2), 5, 3000))} Chains {listed(sizes)}:"
-        f" {listed(learnt.sum(axis=1))} induction heads, median excess on new chains {listed(end, '.2f')} of the"
-        f" unigram's. Runs without a head are then at {', '.join(sorted({*ends[~learnt].flat}))}; in"
-        f" {listed((lower & ~learnt).sum(axis=1))} draws their loss in pretraining is below that of a head that is"
-        " trained on the same chains. The Bayes-optimal prediction for these chains knows them by heart: in"
-        f" pretraining it is better than the head by {listed(own, '.2f')}. On new chains it has"
-        f" {listed(new, '.2f')}, and the head {listed(head, '.2f')}: from {last} chains on it is better there, too."
+        f"From {first} chains on, in the median of {seeds} draws, after 100 steps of η = 4."
+        f" {continued(T, seeds, quick)} Chains {listed(sizes)}: {listed(learnt.sum(axis=1))} induction heads,"
+        f" median excess on new chains {listed(end, '.2f')} of the unigram's. Runs without a head are then at"
+        f" {', '.join(sorted({*ends[~learnt].flat}))}; in {listed((lower & ~learnt).sum(axis=1))} draws their"
+        " loss in pretraining is below that of a head that is trained on the same chains."
+        f" {_by_heart(own, head, new, last)}"
     ), curves(np.array(sizes, dtype=float), {"descent": end, "head": head, "by heart": new})
 
 
