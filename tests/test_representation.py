@@ -16,14 +16,19 @@ from icl_theory.testing import check_family
 from tests.references import Array
 
 
-def predictions(params: Any, labels: Any, K: int, seen: int) -> Any:
-    """Answers to all queries, (B, K), from labels, (B, N), with softmax written out head by head."""
-    found = np.zeros((len(labels), K))
-    for output, *scores in params:
+def predictions(params: Any, labels: Any, problem: icl.Representation) -> Any:
+    """Answers to all queries, (B, K), from labels, (B, N), softmax written out head by head."""
+    K, N = problem.K, problem.N
+    tokens = K if problem.sees == "all" else N
+    weights = K if problem.output == "token" else 1
+    answers = np.zeros((len(labels), K))
+    for head in params:
+        scores = np.reshape(head[weights:], (tokens, K))
         for k in range(K):
-            weight = np.exp(np.reshape(scores, (seen, K))[:, k])
-            found[:, k] += output * labels @ (weight / weight.sum())[: labels.shape[1]]
-    return found
+            attention = np.exp(scores[:, k]) / np.exp(scores[:, k]).sum()
+            output = head[k] if problem.output == "token" else head[0]
+            answers[:, k] += output * labels @ attention[:N]
+    return answers
 
 
 def random_problem(rng: np.random.Generator) -> tuple[icl.Representation, Any]:
@@ -32,6 +37,7 @@ def random_problem(rng: np.random.Generator) -> tuple[icl.Representation, Any]:
         N = int(rng.integers(1, 5))
     problem = icl.Representation(
         K=K, m=m, N=N, heads=int(rng.integers(1, 4)), sees=str(rng.choice(["all", "labelled"])),
+        output=str(rng.choice(["head", "token"])), answers=str(rng.choice(["clean", "labels"])),
         noise=float(rng.uniform(0.1, 2.0)), start=1.0, seed=int(rng.integers(1000)),
     )  # fmt: skip
     return problem, 2.0 * rng.normal(size=problem.risk().initial.shape)
@@ -42,20 +48,33 @@ def test_loss_is_that_of_all_signs_of_tasks_and_noise() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         problem, params = random_problem(rng)
-        K, m, N = problem.K, problem.m, problem.N
+        m, N = problem.m, problem.N
         risk = problem.risk()
         signs = np.array([*itertools.product((-1.0, 1.0), repeat=m + N)])
         truth = signs[:, :m] @ risk.Z
         labels = truth[:, :N] + problem.noise * signs[:, m:]
-        answers = predictions(params, labels, K, K if problem.sees == "all" else N)
+        answers = predictions(params, labels, problem)
+        if problem.answers == "labels":
+            truth[:, :N] = labels
         assert risk.loss(params) == pytest.approx(0.5 * np.mean((answers - truth) ** 2), rel=1e-10)
 
 
-@pytest.mark.parametrize("sees", ["all", "labelled"])
-def test_sampled_prompts_have_the_loss_and_the_gradient_as_means(sees: str) -> None:
+@pytest.mark.parametrize(
+    ("sees", "output", "answers"),
+    [
+        ("all", "head", "clean"),
+        ("labelled", "head", "labels"),
+        ("labelled", "token", "clean"),
+        ("all", "token", "labels"),
+    ],
+)
+def test_sampled_prompts_have_the_loss_and_the_gradient_as_means(sees: str, output: str, answers: str) -> None:
     """Within 4 standard errors over 200 batches, each of whose gradients is that of differences."""
-    risk = icl.Representation(K=4, m=3, N=2, heads=2, sees=sees, start=1.0, seed=3).risk()
-    trainer, params = risk.sampled(100, seed=5), risk.initial
+    problem = icl.Representation(
+        K=4, m=3, N=2, heads=2, sees=sees, output=output, answers=answers, start=1.0, seed=3
+    )
+    risk = problem.risk()
+    trainer, params = risk.sampled(100, seed=5), risk.initial + 0.3
     drawn = [trainer.evaluate(params, step) for step in range(200)]
     losses, slopes = np.array([loss for loss, _ in drawn]), np.array([slope for _, slope in drawn])
     for found, exact in ((losses, risk.loss(params)), (slopes, risk.gradient(params))):
@@ -73,7 +92,7 @@ def test_loss_is_that_of_a_million_prompts() -> None:
     risk = problem.risk()
     task = rng.normal(size=(1_000_000, 3))
     labels = task @ risk.Z[:, :2] + problem.noise * rng.normal(size=(len(task), 2))
-    losses = 0.5 * np.mean((predictions(risk.initial, labels, 5, 5) - task @ risk.Z) ** 2, axis=1)
+    losses = 0.5 * np.mean((predictions(risk.initial, labels, problem) - task @ risk.Z) ** 2, axis=1)
     assert abs(losses.mean() - risk.loss(risk.initial)) < 4.0 * losses.std() / 1000.0
 
 
@@ -88,27 +107,58 @@ def test_gradient_by_differences() -> None:
 
 
 @pytest.mark.parametrize("sees", ["all", "labelled"])
-def test_floors_are_least_losses_over_coefficients(sees: str) -> None:
+@pytest.mark.parametrize(
+    ("output", "answers"), [("head", "clean"), ("head", "labels"), ("token", "clean"), ("token", "labels")]
+)
+def test_floors_are_least_losses_over_coefficients(sees: str, output: str, answers: str) -> None:
     """By another minimiser, of b under its constraints and not of scores."""
     for heads, seed in ((2, 0), (2, 3), (1, 1), (1, 3)):
-        problem = icl.Representation(K=5, m=4, N=3, heads=heads, sees=sees, seed=seed)
+        problem = icl.Representation(
+            K=5, m=4, N=3, heads=heads, sees=sees, output=output, answers=answers, seed=seed
+        )
         risk = problem.risk()
-        Z, first = risk.Z, risk.Z[:, :3]
+        own = np.eye(3, 5) if answers == "labels" else np.zeros((3, 5))
 
-        def loss(x: Any, Z: Any = Z, first: Any = first) -> float:
+        def losses(x: Any, risk: Any = risk, own: Any = own) -> Any:
             b = x.reshape(3, 5)
-            return 0.5 * float(np.mean(np.sum((first @ b - Z) ** 2, axis=0) + 0.09 * np.sum(b**2, axis=0)))
+            missed = np.sum((risk.Z[:, :3] @ b - risk.Z) ** 2, axis=0)
+            return 0.5 * (missed + 0.09 * np.sum((b - own) ** 2, axis=0))
 
-        alike = {"type": "eq", "fun": lambda x: np.diff(x.reshape(3, 5).sum(axis=0))}
-        tied = {"constraints": [alike]} if sees == "labelled" and heads > 1 else {}
+        def mean(x: Any) -> float:
+            return float(np.mean(losses(x)))
+
+        same_sum = {"type": "eq", "fun": lambda x: np.diff(x.reshape(3, 5).sum(axis=0))}
+        shared = sees == "labelled" and heads > 1 and output == "head"
+        tied = {"constraints": [same_sum]} if shared else {}
         ranges = [(0.0, None), (None, 0.0)] if heads == 1 else [(None, None)]
-        found = [
+        ends = [
             minimize(
-                loss, np.zeros(15), bounds=[each] * 15, method="SLSQP", tol=1e-14, options={"maxiter": 500}, **tied
-            )
+                mean, np.zeros(15), bounds=[each] * 15, method="SLSQP", tol=1e-14, options={"maxiter": 500}, **tied
+            ).x
             for each in ranges
         ]
-        assert risk.floor() == pytest.approx(min(float(each.fun) for each in found), rel=1e-8)
+        by_query = np.array([losses(x) for x in ends])
+        least = by_query.min(axis=0).mean() if output == "token" else by_query.mean(axis=1).min()
+        assert risk.floor() == pytest.approx(float(least), rel=1e-8)
+
+
+def test_weights_of_head_and_token_begin_at_zero_and_reach_ridge_regression_over_labels_alone() -> None:
+    """Given labels come back on their tokens; elsewhere the dual form, with an m x m matrix."""
+    problem = icl.Representation(
+        K=6, m=3, N=2, heads=2, sees="labelled", output="token", answers="labels", above=1e-10
+    )
+    assert not problem.risk().initial[:, :6].any()
+    run, risk = problem.simulate(), problem.risk()
+    first = risk.Z[:, :2]
+    dual = first.T @ np.linalg.solve(first @ first.T + 0.09 * np.eye(3), risk.Z[:, 2:])
+    np.testing.assert_allclose(risk.coefficients(run.params), np.hstack([np.eye(2), dual]), atol=2e-4)
+    shared = problem.changed(output="head")
+    assert shared.risk().floor() > 1.05 * risk.floor()
+
+
+def test_two_heads_that_are_split_have_the_coefficients_of_ridge_regression() -> None:
+    risk = papers.PUBLISHED.changed(heads=2, seed=5).risk()
+    np.testing.assert_allclose(risk.coefficients(papers.split(risk.ridge, risk)), risk.ridge, atol=1e-13)
 
 
 def test_two_heads_end_as_ridge_regression() -> None:
@@ -126,7 +176,7 @@ def test_what_is_observed_is_the_distance_from_ridge_regression() -> None:
     first = risk.Z[:, :3]
     ridge = np.linalg.solve(first.T @ first + 0.16 * np.eye(3), first.T @ risk.Z)
     for params, off in zip(run.states, run.observed["off"], strict=True):
-        unit = [predictions(params, label[None], 5, 5)[0] for label in np.eye(3)]  # answers to one label alone
+        unit = [predictions(params, label[None], problem)[0] for label in np.eye(3)]  # answers to one label alone
         assert off == pytest.approx(np.sqrt(np.sum((np.array(unit) - ridge) ** 2)), rel=1e-12)
 
 

@@ -19,12 +19,16 @@ from icl_theory.families.parameters import Later, Number, Whole, Word, label_noi
 
 @dataclass(frozen=True, eq=False)
 class DictionaryRisk(Started, Risk):
-    r"""The loss of output weights w and scores of heads, (H, 1 + MK): one row a head, its weight first.
+    r"""The loss of output weights w and scores of heads, (H, P + MK): one row a head.
 
-    .. math:: \frac1{2K}\sum_k |Z_N b_k - z_k|^2 + \sigma^2|b_k|^2, \qquad b_k = \sum_h w_h a_{hk}
+    .. math:: \frac1{2K}\sum_k |Z_N b_k - z_k|^2 + \sigma^2|b_k - c_k|^2, \qquad
+        b_k = \sum_h w_{hk} a_{hk}
 
-    The columns of Z, (m, K), are the tokens' representations, those of :math:`Z_N` have labels, and
-    :math:`a_{hk}` is the attention of query k on them: a softmax over the first M tokens.
+    The columns of Z, (m, K), are the tokens' representations, those of :math:`Z_N` have
+    labels, and :math:`a_{hk}` is the attention of query k on them: a softmax over the first
+    M tokens. A row begins with its P output weights: one number for all queries, or K. The
+    column :math:`c_k` is the unit vector of a query whose own noisy label is the answer, and
+    zero if the answer is free of noise.
     """
 
     Z: Array
@@ -32,49 +36,72 @@ class DictionaryRisk(Started, Risk):
     noise: float
     seen: int
     start: Array
+    noisy_answers: bool = False
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and its gradient, (H, 1 + MK)."""
+        """Loss and its gradient, (H, P + MK)."""
         output, attention = self._heads(params)
-        b = np.tensordot(output, attention, 1)[: self.labelled]
-        missed = self._first @ b - self.Z
+        coefficients = self._combined(output, attention)
+        missed = self._first @ coefficients - self.Z
+        by_noise = self.noise**2 * (coefficients - self._own_label)
         drift = np.zeros(attention.shape[1:])
-        drift[: self.labelled] = (self._first.T @ missed + self.noise**2 * b) / self.Z.shape[1]
+        drift[: self.labelled] = (self._first.T @ missed + by_noise) / self.Z.shape[1]
         slopes = np.einsum("hmk,mk->hk", attention, drift)
-        turn = output[:, None, None] * attention * (drift - slopes[:, None])
-        return self._loss(b), np.column_stack([slopes.sum(axis=1), turn.reshape(len(output), -1)])
+        by_score = output[:, None, :] * attention * (drift - slopes[:, None])
+        by_output = slopes if self.per_token else slopes.sum(axis=1)
+        gradient = np.column_stack([by_output, by_score.reshape(len(output), -1)])
+        return self._loss(coefficients), gradient
+
+    @property
+    def per_token(self) -> bool:
+        """Whether a head has an output weight for each query, and not one for all."""
+        return self.start.shape[1] > 1 + self.seen * self.Z.shape[1]
 
     def coefficients(self, params: ArrayLike) -> Array:
         """The weight of each label in each prediction, (N, K)."""
         return self._coefficients(self._checked(params))
 
     def _coefficients(self, params: Array) -> Array:
-        return np.asarray(np.tensordot(*self._heads(params), 1)[: self.labelled])
+        return self._combined(*self._heads(params))
 
     @cached_property
     def ridge(self) -> Array:
-        """Those of ridge regression, (N, K)."""
-        return np.asarray(np.linalg.solve(self._gram, self._first.T @ self.Z))
+        """The coefficients of the least loss, (N, K): those of ridge regression.
+
+        A query whose own noisy label is the answer has this label alone.
+        """
+        products = self._first.T @ self.Z + self.noise**2 * self._own_label
+        return np.asarray(np.linalg.solve(self._gram, products))
 
     def floor(self) -> float:
         r"""Return the loss of ridge regression.
 
-        One head has weights of one sign: non-negative least squares. If softmax sees labels alone,
-        :math:`1^\top b_k` is one number for all queries. More heads then lose half the variance of
-        :math:`1^\top b_k` of ridge regression over :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`; for one head the
-        floor is a lower bound.
+        One head has weights of one sign: non-negative least squares, with one sign for all
+        queries or one for each. If softmax sees labels alone and a head has one output
+        weight, :math:`1^\top b_k` is one number for all queries. More heads then lose half the
+        variance of :math:`1^\top b_k` of ridge regression over
+        :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`; for one head the floor is a lower bound.
         """
+        if len(self.start) == 1:
+            return self._one_sign()
+        if self.seen > self.labelled or self.per_token:
+            return self._loss(self.ridge)
+        sums = self.ridge.sum(axis=0)
+        price = np.linalg.solve(self._gram, np.ones(self.labelled)).sum()
+        return self._loss(self.ridge) + 0.5 * float(np.var(sums) / price)
+
+    def _one_sign(self) -> float:
+        """Return the least loss with coefficients of one sign."""
         from scipy.optimize import nnls
 
-        b, cost = self.ridge, 0.0
-        if len(self.start) == 1:
-            tall = np.vstack([self._first, self.noise * np.eye(self.labelled)])
-            queries = np.vstack([self.Z, np.zeros((self.labelled, self.Z.shape[1]))]).T
-            signed = [np.transpose([sign * nnls(tall, sign * each)[0] for each in queries]) for sign in (1, -1)]
-            return min(map(self._loss, signed))
-        if self.seen == self.labelled:
-            cost = 0.5 * float(np.var(b.sum(axis=0)) / np.linalg.solve(self._gram, np.ones(self.labelled)).sum())
-        return self._loss(b) + cost
+        tall = np.vstack([self._first, self.noise * np.eye(self.labelled)])
+        queries = np.vstack([self.Z, self.noise * self._own_label]).T
+        losses = np.empty((2, len(queries)))
+        for row, sign in enumerate((1.0, -1.0)):
+            # nnls returns the norm of what is missed
+            losses[row] = [0.5 * nnls(tall, sign * query)[1] ** 2 for query in queries]
+        by_sign = losses.min(axis=0) if self.per_token else losses[losses.mean(axis=1).argmin()]
+        return float(by_sign.mean())
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Distance of the coefficients from those of ridge regression."""
@@ -84,9 +111,13 @@ class DictionaryRisk(Started, Risk):
         """Return the trainer on sampled prompts, which answers all queries of each from its labels."""
         return Sampled(self.start, self._drawn, batch, seed, 4.0 * self.start.size)
 
-    def _loss(self, b: Array) -> float:
-        errors = np.sum((self._first @ b - self.Z) ** 2) + self.noise**2 * np.sum(b**2)
-        return 0.5 * float(errors) / self.Z.shape[1]
+    def _loss(self, coefficients: Array) -> float:
+        missed = np.sum((self._first @ coefficients - self.Z) ** 2)
+        by_noise = self.noise**2 * np.sum((coefficients - self._own_label) ** 2)
+        return 0.5 * float(missed + by_noise) / self.Z.shape[1]
+
+    def _combined(self, output: Array, attention: Array) -> Array:
+        return np.asarray(np.einsum("hk,hmk->mk", output, attention)[: self.labelled])
 
     @property
     def _first(self) -> Array:
@@ -96,32 +127,51 @@ class DictionaryRisk(Started, Risk):
     def _gram(self) -> Array:
         return np.asarray(self._first.T @ self._first + self.noise**2 * np.eye(self.labelled))
 
+    @cached_property
+    def _own_label(self) -> Array:
+        """The columns c_k, (N, K)."""
+        return float(self.noisy_answers) * np.eye(self.labelled, self.Z.shape[1])
+
+    def _split(self, params: Array) -> tuple[Array, Array]:
+        """Return output weights, (H, K), and scores, (H, M, K)."""
+        K = self.Z.shape[1]
+        weights = K if self.per_token else 1
+        output = np.broadcast_to(params[:, :weights], (len(params), K))
+        return output, params[:, weights:].reshape(len(params), self.seen, K)
+
     def _heads(self, params: Array) -> tuple[Array, Array]:
-        scores = params[:, 1:].reshape(len(params), self.seen, -1)
+        output, scores = self._split(params)
         weight = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return params[:, 0], weight / weight.sum(axis=1, keepdims=True)
+        return output, weight / weight.sum(axis=1, keepdims=True)
 
     def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
-        truth = rng.normal(size=(batch, len(self.Z))) @ self.Z
+        answers = rng.normal(size=(batch, len(self.Z))) @ self.Z
         labels = np.zeros((batch, self.seen))  # none beyond N
-        labels[:, : self.labelled] = truth[:, : self.labelled]
-        labels[:, : self.labelled] += self.noise * rng.normal(size=(batch, self.labelled))
-        output, scores = params[:, 0, None], params[:, 1:].reshape(len(params), self.seen, -1)
+        noise = self.noise * rng.normal(size=(batch, self.labelled))
+        labels[:, : self.labelled] = answers[:, : self.labelled] + noise
+        if self.noisy_answers:
+            answers[:, : self.labelled] += noise
+        output, scores = self._split(params)
         attention, _ = softmax(scores.swapaxes(1, 2))  # (H, K, M)
         heads = np.einsum("hkm,bm->bhk", attention, labels)
-        missed = np.sum(output * heads, axis=1) - truth
-        back = missed[:, None] / truth.shape[1]
-        turn = (output * back)[..., None] * attention * (labels[:, None, None] - heads[..., None])
-        by_score = turn.swapaxes(2, 3).reshape(batch, len(params), -1)
-        slopes = np.concatenate([np.sum(back * heads, axis=2)[..., None], by_score], axis=2)
-        return 0.5 * np.mean(missed**2, axis=1), np.arange(params.size).reshape(params.shape), slopes
+        missed = np.einsum("hk,bhk->bk", output, heads) - answers
+        back = missed[:, None] / answers.shape[1]
+        moved = labels[:, None, None] - heads[..., None]
+        by_score = (output * back)[..., None] * attention * moved
+        by_score = by_score.swapaxes(2, 3).reshape(batch, len(params), -1)
+        by_output = back * heads
+        if not self.per_token:
+            by_output = by_output.sum(axis=2, keepdims=True)
+        slopes = np.concatenate([by_output, by_score], axis=2)
+        places = np.arange(params.size).reshape(params.shape)
+        return 0.5 * np.mean(missed**2, axis=1), places, slopes
 
 
 @dataclass(frozen=True, eq=False)
 class Representation(Family):
     r"""In-context regression over K fixed tokens with representations in m dimensions and N labels in each prompt.
 
-    .. math:: \hat y_k = \sum_h w_h \sum_{n \le N} y_n\,\mathrm{softmax}_n(v_n^\top Q_h v_k), \qquad
+    .. math:: \hat y_k = \sum_h w_{hk} \sum_{n \le N} y_n\,\mathrm{softmax}_n(v_n^\top Q_h v_k), \qquad
         y_n = \lambda^\top z_n + \sigma\xi_n
 
     Tasks are λ ~ N(0, I), representations :math:`z_k \sim N(0, I/m)` are drawn once; tokens :math:`v_k` are
@@ -136,10 +186,18 @@ class Representation(Family):
         Number of heads H.
     sees : {"all", "labelled"}
         Whether softmax runs over all tokens, with labels of zero beyond N, or over those with labels.
+    output : {"head", "token"}
+        Output weights: one number for each head, :math:`w_{hk} = w_h`, or one for each head
+        and token.
+    answers : {"clean", "labels"}
+        What is to be predicted: :math:`\lambda^\top z_k` for every token, or the noisy label of
+        a token that has one. Noise of the others would add a constant to the loss, and is
+        left out.
     noise : float
         Standard deviation of the label noise, label units; its square is the ridge.
     start, seed : float, int
-        Size of all parameters at step 0, and the seed that they and the representations are drawn with.
+        Size of the parameters at step 0, and the seed that they and the representations are
+        drawn with. Output weights of head and token are 0 at step 0.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`.
 
@@ -162,6 +220,16 @@ class Representation(Family):
     N: int = parameter(4, kind=Whole(maximum=500), symbol="N", tex="N", meaning="labels in a prompt")
     heads: int = parameter(4, kind=Whole(maximum=64), symbol="H", tex="H", meaning="number of heads")
     sees: str = parameter("all", kind=Word(words=("all", "labelled")), meaning="tokens that softmax runs over")
+    output: str = parameter(
+        "head",
+        kind=Word(words=("head", "token")),
+        meaning="output weights: one a head, or one a head and token",
+    )
+    answers: str = parameter(
+        "clean",
+        kind=Word(words=("clean", "labels")),
+        meaning="whether a token's own label is its answer",
+    )
     noise: float = label_noise(0.3, 1e6)
     start: float = parameter(0.5, kind=Number(maximum=10.0), meaning="size of the parameters at step 0")
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of representations and start")
@@ -183,5 +251,8 @@ class Representation(Family):
         rng = np.random.default_rng(self.seed)
         Z = rng.normal(size=(self.m, self.K)) / np.sqrt(self.m)
         seen = self.K if self.sees == "all" else self.N
-        start = self.start * rng.normal(size=(self.heads, 1 + seen * self.K))
-        return DictionaryRisk(Z, self.N, self.noise, seen, start)
+        weights = self.K if self.output == "token" else 1
+        start = self.start * rng.normal(size=(self.heads, weights + seen * self.K))
+        if self.output == "token":
+            start[:, :weights] = 0.0
+        return DictionaryRisk(Z, self.N, self.noise, seen, start, self.answers == "labels")

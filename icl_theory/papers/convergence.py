@@ -281,7 +281,8 @@ CONVERGENCE = Paper(
         Reading("Long prompts", "For prompts whose length is a large power of K the loss goes to nearly zero.",
                 (irreducible, short_prompts), reconstructed="the order of the irreducible loss"),
     ),
-    "Read in its abstract and in the reviews of the conference; formulas are from memory. Runs have η = 1, w ~"
-    " (0, I) and, where N is not named, infinitely long prompts.",
+    "Read in its abstract and in the reviews of the conference. The bounds were written down by this package's"
+    " authors as they remembered them, not from the text. Runs have η = 1, w ~ (0, I) and, where N is not named,"
+    " infinitely long prompts.",
 )  # fmt: skip
 CLAIMS = Claims(papers=(CONVERGENCE,))

@@ -56,7 +56,8 @@ SETTINGS = {
     ),
     "debiased-descent": (
         "debiased-descent?N=40&t=100",
-        "From a random start the two heads become a pair: output weights and temperatures of opposite signs.",
+        "From this random start the two heads become a pair: output weights and"
+        " temperatures of opposite signs. From others they become equal.",
     ),
     "attention-with-markov": (
         "attention-with-markov?q=0.8&t=100~q=0.2",

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from icl_theory.families.linear_attention import PromptLaw, ridge_loss
+from icl_theory.families.softmax_heads import SoftmaxHeads
 from icl_theory.papers import debiased_descent as evidence
 
 
@@ -48,3 +49,41 @@ def test_linear_attention_that_averages_is_never_lost() -> None:
 def test_a_pair_is_two_heads_whose_numbers_cancel() -> None:
     assert evidence.unpaired(np.array([0.7, -0.7, -2.0, 2.0])).tolist() == [0.0, 0.0]
     np.testing.assert_allclose(evidence.unpaired(np.array([-3.0, 1.0, 0.5, 0.2])), [0.5, 1.0])
+
+
+def test_interpolated_heads_have_the_exact_loss_and_gradient() -> None:
+    """Within what 7 nodes leave, at points between the nodes; and the gradient by differences."""
+    exact = SoftmaxHeads(heads=2, d=1, N=6).risk()
+    heads = evidence.InterpolatedHeads.of(exact, 7, reach=0.5)
+    for params in ([0.9, -0.8, 0.31, -0.27], [0.4, 0.5, 0.44, 0.13]):
+        at = np.array(params)
+        assert heads.loss(at) == pytest.approx(exact.loss(at), abs=1e-4)
+        np.testing.assert_allclose(heads.gradient(at), exact.gradient(at), atol=1e-3)
+        slopes = [(heads.loss(at + h) - heads.loss(at - h)) / 2e-6 for h in 1e-6 * np.eye(4)]
+        np.testing.assert_allclose(heads.gradient(at), slopes, atol=1e-8)
+
+
+def test_signs_of_what_grows() -> None:
+    assert evidence.equal_signs(np.array([0.1, -0.2, 0.1, 0.3]))
+    assert evidence.equal_signs(np.array([-0.1, -0.4, 0.0, 0.3]))
+    assert not evidence.equal_signs(np.array([0.1, -0.4, 0.0, 0.3]))
+
+
+def test_two_starts_with_equal_signs_end_as_one_head_and_two_with_opposite_ones_as_a_pair() -> None:
+    """Descent on sampled prompts of its own: few tokens, so that it is quick."""
+    rng = np.random.default_rng(0)
+    ends = []
+    for start in ([0.1, 0.1, 0.1, 0.05], [0.1, -0.1, 0.1, -0.05]):
+        mu, omega = np.split(np.array(start), 2)
+        for _ in range(300):
+            x, beta, query = rng.normal(size=(400, 12, 3)), rng.normal(size=(400, 3)), rng.normal(size=(400, 3))
+            y, s = np.einsum("bnd,bd->bn", x, beta), np.einsum("bnd,bd->bn", x, query)
+            a = np.exp(omega[:, None, None] * s)
+            a /= a.sum(axis=2, keepdims=True)
+            o = np.einsum("hbn,bn->hb", a, y)
+            missed = mu @ o - np.sum(beta * query, axis=1)
+            turn = np.einsum("hbn,bn,bn->hb", a, y, s) - o * np.einsum("hbn,bn->hb", a, s)
+            mu, omega = mu - 0.1 * np.mean(missed * o, axis=1), omega - 0.1 * mu * np.mean(missed * turn, axis=1)
+        ends.append(evidence.unpaired(np.append(mu, omega)))
+    assert min(ends[0]) > 0.9
+    assert max(ends[1]) < 0.2

@@ -44,6 +44,70 @@ def test_chains_have_the_laws_that_they_are_called_by(law: str) -> None:
     assert np.diagonal(chains, axis1=1, axis2=2).min() == pytest.approx(stay, abs=0.01)
 
 
+def test_slopes_with_a_test_symbol_are_those_of_all_sequences() -> None:
+    """Log loss of every sequence, with a sink that counts each symbol once more, by differences in b."""
+    chains, T, lags, k = rows._chains("Dirichlet", 2), 4, 3, 3
+
+    def loss(P: np.ndarray, lag: int, b: float) -> float:
+        law, total = np.linalg.matrix_power(P, 200)[0], 0.0
+        for symbols in itertools.product(range(k), repeat=T + lags - 1):
+            chance = law[symbols[0]] * np.prod([P[x, y] for x, y in itertools.pairwise(symbols)])
+            for query in range(k):
+                weight = np.exp([b * (symbols[t - lag] == query) for t in range(lags - 1, T + lags - 1)])
+                output = np.bincount(symbols[lags - 1 :], weight, k) + 1.0
+                total -= chance / k * P[query] @ np.log(output / output.sum())
+        return float(total)
+
+    h = 1e-4
+    slopes = [[-(loss(P, lag, h) - loss(P, lag, -h)) / (2 * h) for P in chains] for lag in range(lags)]
+    np.testing.assert_allclose(rows.finite_slopes(chains, lags, T), slopes, atol=1e-7)
+
+
+def test_slopes_of_endless_sequences_are_those_of_a_long_one_of_each_chain() -> None:
+    """Counts of one sampled sequence of each chain, and the derivative of its loss written out."""
+    chains, rng, size = rows._chains("Dirichlet", 2, 2), np.random.default_rng(5), 100_000
+    for at, slopes in enumerate(rows.endless_slopes(chains, 3).T):
+        P, draws, symbols = chains[at], rng.random(size), np.zeros(size, dtype=int)
+        steps = np.cumsum(P, axis=1)
+        for t in range(1, size):
+            symbols[t] = (draws[t] > steps[symbols[t - 1]]).sum()
+        share = np.bincount(symbols, minlength=3) / size
+        for lag, slope in enumerate(slopes):
+            joint = np.bincount(3 * symbols[: size - lag] + symbols[lag:], minlength=9).reshape(3, 3) / (size - lag)
+            moved = (joint - share[:, None] * share) / share
+            assert float(np.sum(P * moved)) / 3.0 == pytest.approx(slope, abs=0.02)
+
+
+def test_a_query_of_the_sequence_does_not_have_the_information_as_its_slope(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the stationary query and its weight π_q the row on information fails."""
+
+    def stationary(chains: np.ndarray, lags: int) -> np.ndarray:
+        return rows._information(chains, lags)[0]
+
+    monkeypatch.setattr(rows, "endless_slopes", stationary)
+    assert rows.chi_squared(True).violated
+
+
+def test_a_run_without_a_rest_has_no_plateau() -> None:
+    """The reference: the loss at every single step of own descent on the exact gradient."""
+    problem = rows.LOG.changed(T=20, sink=8.0, eta=2.0)
+    level = problem.predictors["unigram"]
+    found = {ratio: rows.slowest(problem.changed(ratio=ratio)) for ratio in (1000.0, 1.0, 0.01)}
+    assert [point.rests_at(level) for point in found.values()] == [False, False, True]
+    risk = problem.changed(ratio=1.0).risk()
+    params, losses = risk.initial, []
+    while not losses or losses[-1] > 0.5 * (level + problem.predictors["bigram"]):
+        loss, gradient = risk.evaluate(params)
+        losses.append(loss)
+        params = params - 2.0 * gradient / risk.metric
+    between = np.array(losses)[np.array(losses) < 0.5 * (problem.predictors["uniform"] + level)]
+    speed = -np.diff(between)
+    sides = [min(speed[: at + 1].max(), speed[at:].max()) / speed[at] for at in range(len(speed))]
+    assert max(sides) < 1.5
+
+
 @pytest.mark.parametrize("law", rows.LAWS)
 def test_information_is_that_of_sampled_pairs(law: str) -> None:
     """Joint frequencies of long sequences of one chain."""

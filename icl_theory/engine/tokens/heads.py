@@ -195,6 +195,14 @@ class GaussianHeadsRisk(Started, Risk):
         weights = np.append(output, output.sum() - 1.0)
         return output, 0.5 * float(weights @ gram @ weights), output * (along @ weights)
 
+    def quadratic(self, omega: Array) -> tuple[Array, Array]:
+        """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), of heads with given ω, (H,)."""
+        gram, means = np.zeros((len(omega), len(omega))), np.zeros(len(omega))
+        for weight, scores, heads in self._queries(omega):
+            products, along = heads.quadratic(np.outer(omega, scores))
+            gram, means = gram + weight * products, means + weight * along
+        return gram, means
+
     @cached_property
     def best(self) -> tuple[float, float] | None:
         """The best ω up to 2 of one head, or of two with opposite ones, and the loss; None for more heads."""
