@@ -118,7 +118,7 @@ def test_one_loss_of_many_that_is_another_is_noted_wherever_it_is(name: str, tmp
 @pytest.mark.parametrize(
     "change",
     [
-        lambda arrays, facts: arrays.update(states=arrays["states"][:, None]),
+        lambda arrays, facts: arrays.update(states=arrays["states"][:, None], carry=arrays["carry"][:, None]),
         lambda arrays, facts: arrays.update(states=arrays["states"][::-1]),
         lambda arrays, facts: arrays.update(states=np.zeros_like(arrays["states"])),
         lambda arrays, facts: facts.update(eta=3.0),

@@ -47,9 +47,10 @@ SHORT = {
     "release_notes": ["v0.1.0"],
     "remake": ["images/model.png --into OUT"],
     "stores": ["--flips 1 --kills 1"],
+    "torch_rules": ["--steps 3"],
 }
 RUN = 'if __name__ == "__main__":'
-NEEDS = {"own_run": "torch", "cluster": "distributed", "proofs": "flint"}
+NEEDS = {"own_run": "torch", "torch_rules": "torch", "cluster": "distributed", "proofs": "flint"}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 

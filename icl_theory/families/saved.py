@@ -21,7 +21,7 @@ from icl_theory._validate import Array, choice, instance, integer, number, refus
 from icl_theory.engine.descent import METHODS, attach
 from icl_theory.engine.progress import Work
 from icl_theory.engine.risk import Risk, Solution
-from icl_theory.engine.rules import rule_of
+from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.trajectory import Label, Phases, Stop, Trajectory, named
 from icl_theory.families import find
 from icl_theory.families.family import Family
@@ -172,10 +172,21 @@ def _revive(run: Trajectory, problem: Family) -> None:
         is_given = not isinstance(problem.eta, str)  # "auto" may be another number in another release
         if is_given and not math.isclose(problem.rate(), run.eta, rel_tol=1e-9):
             raise ValueError(f"the run has the learning rate {run.eta:g}, and its problem {problem.rate():g}")
+        _refuse_other_memory(run, rule, risk)
         attach(run, risk, rule=rule)
     else:  # only the family knows how its runs go on
         run.risk, run.solution = risk, _Again(problem)
     run.family = problem
+
+
+def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
+    """Refuse a run that does not hold what its rule remembers, without which it cannot go on."""
+    if run.method == "closed":
+        return
+    wanted = rule.init(risk, risk.initial).shape
+    held = (0,) if run.memory is None else run.memory.shape[1:]
+    if held != wanted:
+        raise ValueError(f"the memory of its rule has the shape {wanted}, and the file has {held}")
 
 
 def _refuse_other_losses(run: Trajectory, risk: Risk, seconds: float = 0.5) -> None:
