@@ -198,7 +198,8 @@ def shown(found: Any) -> dict[str, Any]:
 
 def _of_loss(found: Any) -> dict[str, Any]:
     """What a comparison says if gradients are zero, and all that is compared of them is rounding."""
-    return {"power": found.power.loss, "population": found.checks[0].population, "note": found.note}
+    loss = found.checks[0].population
+    return {"power": found.power.loss, "population": loss, "passed": found.passed, "note": found.note}
 
 
 def comparisons() -> Asked:
