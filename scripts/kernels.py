@@ -13,51 +13,50 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
+
+import numpy as np
 
 KERNELS = ("own", "SkylakeX", "Haswell", "oldest")
+LATER = ("AVX512_CNL", "AVX512_ICL", "AVX512_SPR")  # than the first processors with AVX-512
 
 
-def environment(kernel: str, dispatched: dict[str, bool]) -> dict[str, str]:
+def environment(kernel: str, features: Iterable[str]) -> dict[str, str]:
     """Return the variables that choose a kernel.
 
     Parameters
     ----------
     kernel : str
         One of ``KERNELS``: what the libraries choose by themselves, or the processor to stand in for.
-    dispatched : dict of bool
-        The features for which this NumPy has kernels, by name, and whether the processor has them.
+    features : iterable of str
+        The features of this processor for which NumPy has kernels of their own.
 
     Examples
     --------
-    >>> environment("Haswell", {"AVX2": True, "AVX512F": True, "AVX512_SPR": False})
-    {'OPENBLAS_CORETYPE': 'Haswell', 'NPY_DISABLE_CPU_FEATURES': 'AVX512F'}
-    >>> environment("own", {})
+    >>> environment("Haswell", ["X86_V3", "X86_V4", "AVX512_ICL"])
+    {'OPENBLAS_CORETYPE': 'Haswell', 'NPY_DISABLE_CPU_FEATURES': 'X86_V4 AVX512_ICL'}
+    >>> environment("own", ["X86_V3"])
     {}
     """
-    is_forbidden: dict[str, Callable[[str], bool]] = {
-        "SkylakeX": lambda feature: feature in ("AVX512_CNL", "AVX512_ICL", "AVX512_SPR"),
-        "Haswell": lambda feature: feature.startswith("AVX512") or feature == "X86_V4",
-        "oldest": lambda feature: True,
-    }
     if kernel == "own":
         return {}
-    # to forbid a feature that the processor lacks is a warning of NumPy
-    forbidden = [name for name, has in dispatched.items() if has and is_forbidden[kernel](name)]
-    variables = {
-        "OPENBLAS_CORETYPE": "Prescott" if kernel == "oldest" else kernel,
-        "NPY_DISABLE_CPU_FEATURES": " ".join(forbidden),
-    }
+    if kernel == "SkylakeX":
+        forbidden = [name for name in features if name in LATER]
+    elif kernel == "Haswell":
+        forbidden = [name for name in features if name.startswith("AVX512") or name == "X86_V4"]
+    else:
+        forbidden = [*features]
+    variables = {"OPENBLAS_CORETYPE": "Prescott" if kernel == "oldest" else kernel}
+    if forbidden:
+        variables["NPY_DISABLE_CPU_FEATURES"] = " ".join(forbidden)
     if kernel == "oldest":
         variables["GLIBC_TUNABLES"] = "glibc.cpu.hwcaps=-AVX2,-FMA"
-    return {name: value for name, value in variables.items() if value}
+    return variables
 
 
-def dispatched() -> dict[str, bool]:
-    """Return the features for which NumPy has kernels of its own, and whether this processor has them."""
-    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
-
-    return {name: bool(__cpu_features__[name]) for name in __cpu_dispatch__}
+def features() -> list[str]:
+    """Return the features of this processor for which NumPy has kernels of their own."""
+    return list(np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))
 
 
 def main(arguments: list[str]) -> int:
@@ -65,9 +64,9 @@ def main(arguments: list[str]) -> int:
     kernels: tuple[str, ...] = KERNELS
     if arguments[:1] == ["--only"]:
         kernels, arguments = (arguments[1],), arguments[2:]
-    features, failed = dispatched(), []
+    available, failed = features(), list[str]()
     for kernel in kernels:
-        variables = environment(kernel, features)
+        variables = environment(kernel, available)
         words = " ".join(f"{name}='{value}'" for name, value in variables.items())
         print(f"\n==== {kernel} {words}", flush=True)
         if subprocess.run(arguments, env=os.environ | variables, check=False).returncode:
