@@ -219,9 +219,10 @@ def test_the_first_part_may_be_far_from_the_first_points(tmp_path: Path, monkeyp
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_tables_are_quiet_where_a_sweep_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], heard: list[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], heard: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = ["sweep", "--L", "0.1:1:log:200", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:200"]
+    monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 2**10)
+    line = ["sweep", "--L", "0.1:1:log:40", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:40"]
     line += ["--store", str(tmp_path / "a"), "--csv", str(tmp_path / "a.csv")]
     for words in (
         line,
