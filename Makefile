@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test suite test-slow test-lowest lint docs pages benchmark clean
+.PHONY: demo test suite test-slow test-lowest answers-kernels lint docs pages benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --out demo
@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 test: lint suite
 
 # a test runs on one processor: threads of BLAS would take turns with those of the other tests
-suite test-slow test-lowest: export OMP_NUM_THREADS = 1
+suite test-slow test-lowest answers-kernels: export OMP_NUM_THREADS = 1
 
 # the tests of `make test` alone
 suite: $(VENV)/.installed-test
@@ -21,6 +21,10 @@ suite: $(VENV)/.installed-test
 # the tests that take longest, which `make test` leaves out
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist load -m slow
+
+# the record of answers as on older processors
+answers-kernels: $(VENV)/.installed-test
+	$(BIN)/python scripts/kernels.py $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist load -m answers
 
 # the lowest versions that pyproject.toml allows, in an environment of their own
 test-lowest: $(VENV)-lowest/.installed

@@ -67,7 +67,10 @@ def stepped(scheme: Scheme, places: Array, h: float | Array, tiny: float = 20.0)
     powers = (np.minimum(lengths, tiny)[..., None] / np.arange(1.0, stages + 1.0)).cumprod(axis=-1)
     change = powers.reshape(-1, stages, stages).swapaxes(0, 1) @ scheme.derivatives
     change = change.swapaxes(0, 1).reshape(*places.shape, stages + 1)
-    return np.where(lost[..., None, None], np.nan, np.linalg.inv(change[..., 1:]))
+    is_lost = lost[..., None, None]
+    # Rounding decides whether such a matrix is singular, and the inverse then refused.
+    invertible = np.where(is_lost, np.eye(stages), change[..., 1:])
+    return np.where(is_lost, np.nan, np.linalg.inv(invertible))
 
 
 def legendre(x: Array, degree: int) -> Array:

@@ -129,11 +129,15 @@ def detectable(check: Check, freedom: int) -> float:
     return float(nctdtrinc(freedom, 1.0 - FOUND, check.limit)) * check.standard_error / abs(check.population)
 
 
-def mean_check(name: str, population: float, samples: Array, limit: float) -> Check:
-    """Compare a population value with the mean of independent samples of it."""
+def mean_check(name: str, population: float, samples: Array, limit: float, scale: float = 0.0) -> Check:
+    """Compare a population value with the mean of independent samples of it.
+
+    ``scale`` is the size of the numbers whose sum the value is, where they cancel: beside it the value is rounding.
+    """
     mean = float(np.mean(samples))
     error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
-    return Check(name, population, mean, error, z_score(mean - population, error, population), limit)
+    z = z_score(mean - population, error, max(abs(population), scale))
+    return Check(name, population, mean, error, z, limit)
 
 
 def z_score(difference: Number, error: Number, scale: Number) -> Number:

@@ -33,7 +33,14 @@ DEEP = 5  # objects within objects
 LONG = 400  # entries of a list that are kept one by one
 FEW = 24  # numbers of an array that are kept one by one
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
-FREE = re.compile(r"and \S+ \w+ are free")  # memory, of this machine
+FILLED = re.compile(r"([ -])\1+")  # columns are as wide as their numbers
+MAGNITUDE = 0.9  # rtol of estimates of errors: to a factor of ten
+ROUNDING = 1e-12  # of a number by cancellation, beside the largest number of its array
+TINY, NOTHING = 1e-8, 1e-13
+ELSEWHERE = {  # said otherwise on another machine: its memory, and the step at which a diverging run stops
+    re.compile(r"and \S+ \w+ are free"): "and ... are free",
+    re.compile(r"diverged at step [\d,]+"): "diverged at step ...",
+}
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,10 @@ def answer(ask: Callable[[], Any]) -> Any:
         said = {"out": out.getvalue(), "err": err.getvalue(), "warns": [str(one.message) for one in heard]}
         if any(said.values()):
             found = {"gives": found} | {key: value for key, value in said.items() if value}
-        return json.loads(FREE.sub("and ... are free", json.dumps(found).replace(folder, "FOLDER")))
+        text = json.dumps(found).replace(folder, "FOLDER")
+        for words, instead in ELSEWHERE.items():
+            text = words.sub(instead, text)
+        return json.loads(text)
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -176,44 +186,68 @@ def drawn(figure: Any) -> Any:
 
 
 def differences(found: Any, kept: Any, call: Call, where: str = "") -> Iterator[str]:
-    """Yield the places in which two answers differ: words exactly, numbers in words by their last printed digit."""
-    if isinstance(kept, dict) and "shape" in kept and isinstance(found, dict) and found.keys() == kept.keys():
-        numbers = [x for part in ("values", "some") for x in kept.get(part, []) if isinstance(x, float)]
-        rounding = 1e-12 * max(map(abs, numbers), default=0.0)  # zeros by cancellation, beside the largest number
-        near_zero = replace(call, atol=max(call.atol, rounding))
+    """Yield the places in which two answers differ: words exactly, numbers as far as rounding may move them."""
+    if isinstance(kept, dict) and isinstance(found, dict) and found.keys() == kept.keys():
+        beside = beside_largest(call, kept.get("values", kept.get("some"))) if "shape" in kept else call
         for key in kept:
-            yield from differences(found[key], kept[key], near_zero, f"{where}.{key}")
-    elif isinstance(kept, dict) and isinstance(found, dict) and found.keys() == kept.keys():
-        for key in kept:
-            yield from differences(found[key], kept[key], call, f"{where}.{key}")
+            is_estimate = key == "error" and "steps" in kept  # of a run, or of a sweep
+            asked = replace(call, rtol=MAGNITUDE, atol=NOTHING) if is_estimate else beside
+            yield from differences(found[key], kept[key], asked, f"{where}.{key}")
     elif isinstance(kept, list) and isinstance(found, list) and len(found) == len(kept):
+        beside = beside_largest(call, kept)
         for i, (one, other) in enumerate(zip(found, kept, strict=True)):
-            yield from differences(one, other, call, f"{where}[{i}]")
+            yield from differences(one, other, beside, f"{where}[{i}]")
     elif isinstance(kept, float) and isinstance(found, int | float) and not isinstance(found, bool):
         if not math.isclose(found, kept, rel_tol=call.rtol, abs_tol=call.atol):
             yield f"{where}: {found!r} for {kept!r}"
     elif isinstance(kept, str) and isinstance(found, str):
-        if not same_words(found, kept):
+        if not same_words(found, kept, call.rtol):
             yield f"{where}: {found!r} for {kept!r}"
     elif type(found) is not type(kept) or found != kept:
         yield f"{where}: {found!r} for {kept!r}"
 
 
-def same_words(found: str, kept: str) -> bool:
-    mine, theirs = NUMBER.findall(found), NUMBER.findall(kept)
-    if NUMBER.split(found) != NUMBER.split(kept) or len(mine) != len(theirs):
+def beside_largest(call: Call, values: Any) -> Call:
+    """Return a call that takes numbers for equal whose difference is rounding beside the largest of an array."""
+    numbers = [abs(x) for x in values or () if isinstance(x, float)]
+    return replace(call, atol=max(call.atol, ROUNDING * max(numbers, default=0.0)))
+
+
+def same_words(found: str, kept: str, rtol: float) -> bool:
+    """Whether two texts are equal but for the rounding of their numbers, and the spaces and lines beside these."""
+    if found == kept:
+        return True
+    numbers, kept_numbers = NUMBER.findall(found), NUMBER.findall(kept)
+    words, kept_words = (FILLED.sub(r"\1", NUMBER.sub("0", text)) for text in (found, kept))
+    if words != kept_words or len(numbers) != len(kept_numbers):
         return False
-    return all(one == other or near(one, other) for one, other in zip(mine, theirs, strict=True))
+    return all(near(one, other, rtol) for one, other in zip(numbers, kept_numbers, strict=True))
 
 
-def near(one: str, other: str) -> bool:
-    """Whether two printed numbers differ by one in the last of at least three digits, as rounding may do."""
-    digits, _, power = other.lower().partition("e")
+def near(one: str, other: str, rtol: float) -> bool:
+    """Whether two printed numbers differ by rounding alone; integers do not.
+
+    It moves a number by its share ``rtol``, or the last one of at least two printed digits. A number below `TINY` with
+    an exponent is an error that rounding makes: its size counts, and of one below `NOTHING` not even that.
+    """
+    if one == other:
+        return True
+    if one.lstrip("+-").isdigit() and other.lstrip("+-").isdigit():
+        return False
+    x, y = float(one), float(other)
+    if math.isclose(x, y, rel_tol=rtol) or max(abs(x), abs(y)) < NOTHING:
+        return True
+    if max(abs(x), abs(y)) < TINY:
+        return x * y > 0.0 and 0.01 < x / y < 100.0
+    digits, last = zip(printed(one), printed(other), strict=True)
+    return max(digits) >= 2 and abs(x - y) <= 1.01 * min(last)
+
+
+def printed(number: str) -> tuple[int, float]:
+    """Return how many digits a printed number has, and the size of one in its last digit."""
+    digits, _, power = number.lower().partition("e")
     places = len(digits.partition(".")[2])
-    last = 10.0 ** (int(power or 0) - places)
-    alike = len(one.lower().partition("e")[0].partition(".")[2]) == places
-    many = len(digits.replace(".", "").lstrip("+-0")) >= 3 and "." in digits
-    return alike and many and abs(float(one) - float(other)) <= 1.01 * last
+    return len(digits.replace(".", "").lstrip("+-0")), 10.0 ** (int(power or 0) - places)
 
 
 def read(module: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from icl_theory.engine.trajectory import Trajectory
-from tests.answers import Call
+from tests.answers import MAGNITUDE, NOTHING, Call
 
 Asked = Iterator[tuple[str, Call | Callable[[], Any]]]
 DOUBTS = ("error", "states_error")  # estimates by the rounding of two runs: their size, not their digits
@@ -48,7 +48,7 @@ def run_calls(name: str, make: Callable[[], Trajectory], *, rtol: float = 1e-8, 
         return show(made[0])
 
     yield name, Call(partial(once, facts), rtol, atol)
-    yield f"{name}: estimates", Call(partial(once, doubts), rtol=0.5, atol=1e-13)
+    yield f"{name}: estimates", Call(partial(once, doubts), rtol=MAGNITUDE, atol=NOTHING)
 
 
 def refused(calls: Mapping[str, Callable[[], Any]]) -> Asked:

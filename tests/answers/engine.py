@@ -20,7 +20,7 @@ from icl_theory.engine.skip import Skipper
 from icl_theory.engine.steps import Descent, SingleSteps
 from icl_theory.engine.stops import Goal, Recorder, Saved, StopRules
 from icl_theory.engine.trajectory import Stop, Trajectory, named, saved_steps
-from tests.answers import Call
+from tests.answers import MAGNITUDE, Call
 from tests.answers._told import Bowl, Columns, Saddle, Slope, Unknown, bent, counted, followed, of_risk, told
 
 Asked = Iterator[tuple[str, Call | Any]]
@@ -173,19 +173,25 @@ def methods() -> Asked:
         for name, risk, goal in (("bowl", bowl, {"above": 1e-6}), ("slope", Slope(), {"epsilon": 0.02})):
             run = partial(icl.descend, risk, eta if name == "bowl" else 0.05, method=method, **goal)
             yield f"{method}, {name}", Call(lambda run=run: followed(run()), 1e-6)
-            yield f"{method}, {name}, errors", Call(lambda run=run: counted(run()), 0.5)
+            yield f"{method}, {name}, errors", Call(lambda run=run: counted(run()), MAGNITUDE)
             yield f"{method}, {name}, beyond", Call(partial(_beyond, run, 3 * 10**6 + 1), 1e-6)
     yield "columns", Call(lambda: followed(icl.descend(Columns(), 0.05, epsilon=0.02, method="fast")), 1e-6)
-    yield "columns, errors", Call(lambda: counted(icl.descend(Columns(), 0.05, epsilon=0.02, method="fast")), 0.5)
+    yield (
+        "columns, errors",
+        Call(lambda: counted(icl.descend(Columns(), 0.05, epsilon=0.02, method="fast")), MAGNITUDE),
+    )
     for tolerance in (1e-2, 0.1):
         loose = partial(icl.descend, Slope(), 0.05, epsilon=1e-3, method="fast", tolerance=tolerance)
-        yield f"tolerance {tolerance}, errors", Call(lambda run=loose: counted(run()), 0.5)
+        yield f"tolerance {tolerance}, errors", Call(lambda run=loose: counted(run()), MAGNITUDE)
     for tolerance in (1e-4, 1e-9):
         run = partial(icl.descend, Slope(), 0.05, epsilon=1e-3, method="fast", tolerance=tolerance)
         yield f"tolerance {tolerance}", Call(lambda run=run: followed(run()), 1e-3 if tolerance > 1e-5 else 1e-6)
-        yield f"tolerance {tolerance}, errors", Call(lambda run=run: counted(run()), 0.5)
+        yield f"tolerance {tolerance}, errors", Call(lambda run=run: counted(run()), MAGNITUDE)
     run = partial(icl.descend, bowl, 1e-5, above=1e-6, method="fast", tolerance=1e-17)
-    yield "tolerance out of reach", Call(lambda: [counted(run()), run().notes["accuracy"].split(",")[::2]], 0.5)
+    yield (
+        "tolerance out of reach",
+        Call(lambda: [counted(run()), run().notes["accuracy"].split(",")[::2]], MAGNITUDE),
+    )
     fast = {"method": "fast", "above": 1e-9}
     yield "fast, normalised", Call(lambda: followed(icl.descend(Slope(), 1e-3, rule="ngd", **fast)), 1e-6)
     yield "auto, few steps", partial(_told, bowl, 0.3, above=1e-6, method="auto")
@@ -324,7 +330,9 @@ def stops() -> Asked:
     )
     yield "a cycle", partial(_end, Corner(), 0.07, epsilon=0.5)
     yield "a plateau", partial(_end, Drop(), 3e-3, epsilon=0.5)
-    yield "a plateau, fast", Call(partial(_end, Drop(), 3e-4, epsilon=0.5, method="fast"), 1e-6)
+    plateau = partial(_end, Drop(), 3e-4, epsilon=0.5, method="fast")
+    # its error is close to the tolerance, and rounding decides whether a note says so
+    yield "a plateau, fast", Call(lambda: plateau() | {"notes": None}, 1e-6)
     for method in ("fast", "auto", "flow"):
         yield f"settled, {method}", Call(partial(_end, unknown, 1e-4, epsilon=0.2, method=method), 1e-6)
         yield f"floor, {method}", Call(partial(_end, bowl, 1e-4, epsilon=0.2, method=method), 1e-6)
@@ -352,6 +360,8 @@ def stops() -> Asked:
 
 def _end(risk: icl.Risk, eta: float, **options: Any) -> Any:
     run = icl.descend(risk, eta, **options)
+    if run.stop in (Stop.LOSS, Stop.PARAMETERS, Stop.FLOW):  # it diverges, and rounding decides where it stops
+        return {"stop": run.stop.name, "method": run.method, "reached": run.steps}
     return {
         "stop": run.stop.name, "why": run.stop_reason, "steps": run.steps, "last": int(run.t[-1]),
         "saved": len(run.t), "loss": run.loss[-1], "params": run.params, "method": run.method,

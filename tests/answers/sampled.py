@@ -115,7 +115,8 @@ def counted() -> Asked:
         "one token": {"N": 1},
     }.items():
         risk = CountedRisk(**{"features": uneven(), "task": LINEAR, "N": 7, "batch": 5, "seed": 3, **given})
-        yield name, partial(stepped, risk, SCORES)
+        # gradients of prompts of one token are zero
+        yield name, Call(partial(stepped, risk, SCORES), atol=1e-12 if risk.N == 1 else 0.0)
     yield "many prompts", lambda: CountedRisk(uneven(), LINEAR, 7, 2**17 + 3, 3).evaluate(SCORES)
     base: dict[str, Any] = {"features": uneven(), "task": LINEAR, "N": 7, "batch": 5, "seed": 3}
     yield from refused(
@@ -195,6 +196,12 @@ def shown(found: Any) -> dict[str, Any]:
     return kept | {"checks": found.checks, "passed": found.passed, "table": found.to_markdown(), "exact": exact}
 
 
+def _of_loss(found: Any) -> dict[str, Any]:
+    """What a comparison says if gradients are zero, and all that is compared of them is rounding."""
+    loss = found.checks[0].population
+    return {"power": found.power.loss, "population": loss, "passed": found.passed, "note": found.note}
+
+
 def comparisons() -> Asked:
     risk = PopulationRisk(uneven(), LINEAR, 6, 0.3)
     # SGD is a path of many roundings
@@ -210,16 +217,10 @@ def comparisons() -> Asked:
     run = partial(simulate, 2.0, 1.0, 2.0, K=4, epsilon=0.05)
     yield "of a run", Call(lambda: shown(crosscheck(run(), **FEW, N=20)), rtol=1e-6)
     yield "of a run, phases", Call(lambda: shown(crosscheck(run(), **FEW, N=40, phases=3)), rtol=1e-6)
-    yield (
-        "nothing to learn",
-        Call(
-            lambda: shown(crosscheck(PopulationRisk(uneven(), tasks.FiniteTask([[1.0] * 4]), 6), **FEW)), rtol=1e-6
-        ),
-    )
-    yield (
-        "one token",
-        Call(lambda: shown(crosscheck(PopulationRisk(uneven(), LINEAR, 1), **FEW)), rtol=1e-6, atol=1e-12),
-    )
+    constant, one_token = tasks.FiniteTask([[1.0] * 4]), PopulationRisk(uneven(), LINEAR, 1)
+    for name, flat in (("nothing to learn", PopulationRisk(uneven(), constant, 6)), ("one token", one_token)):
+        compared = partial(crosscheck, flat, **FEW)
+        yield name, Call(lambda compared=compared: _of_loss(compared()), rtol=1e-6, atol=1e-12)
     yield from refused(
         {
             name: partial(crosscheck, risk, **given)

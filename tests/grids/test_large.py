@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import re
 import sys
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dask.array
@@ -217,9 +219,10 @@ def test_the_first_part_may_be_far_from_the_first_points(tmp_path: Path, monkeyp
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_tables_are_quiet_where_a_sweep_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], heard: list[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], heard: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = ["sweep", "--L", "0.1:1:log:200", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:200"]
+    monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 2**10)
+    line = ["sweep", "--L", "0.1:1:log:40", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:40"]
     line += ["--store", str(tmp_path / "a"), "--csv", str(tmp_path / "a.csv")]
     for words in (
         line,
@@ -230,6 +233,20 @@ def test_tables_are_quiet_where_a_sweep_is(
         assert not heard
     run_main(capsys, *words)
     assert "writing the report, " in heard[-1]
+
+
+@pytest.mark.usefixtures("small")
+def test_no_warning_depends_on_the_order_in_which_threads_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads undo each other's filters of warnings, so that in the worst order there are none."""
+    found = kept(tmp_path / "a", L=np.geomspace(0.1, 1.0, 8), eta=np.geomspace(0.1, 1.0, 8))
+    unfiltered = SimpleNamespace(catch_warnings=contextlib.nullcontext, filterwarnings=lambda *_: None)
+    monkeypatch.setattr("dask.array.reductions.warnings", unfiltered)
+    icl.plot_sweep(found.isel(K=0))
+    icl.phase_table(found)
+    icl.transition_table(found)
+    icl.html_report(found)
 
 
 def test_rows_that_are_left_out_are_those_of_computed_points(

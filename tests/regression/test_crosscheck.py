@@ -136,6 +136,17 @@ def test_refuses_what_cannot_be_sampled(tmp_path: object) -> None:
         icl.crosscheck(icl.load(path))
 
 
+@pytest.mark.parametrize(
+    ("task", "N"), [(tasks.Linear(1.4), 1), (tasks.FiniteTask([[1.0] * 4]), 6), (tasks.FiniteTask([[3e5] * 4]), 1)]
+)
+@pytest.mark.parametrize("probs", [None, [0.4, 0.3, 0.2, 0.1]])
+def test_what_is_zero_but_for_rounding_raises_no_alarm(task: tasks.Task, N: int, probs: list[float] | None) -> None:
+    """Gradients are zero for prompts of one token, and losses of constant functions are, too."""
+    features = icl.Features([[0.3, -1.0], [2.0, 0.5], [-0.7, 0.4], [1.1, 1.9]], probs)
+    checked = icl.crosscheck(icl.PopulationRisk(features, task, N), batch=32, batches=16, points=2, steps=4, runs=3)
+    assert checked.passed, checked.to_markdown()
+
+
 @pytest.mark.parametrize("rare", [1e-3, 1e-9])
 def test_rare_features_raise_no_false_alarm(rare: float) -> None:
     features = icl.Features.simplex(4, 1.0, probs=[rare, 0.3, 0.3, 0.4 - rare])

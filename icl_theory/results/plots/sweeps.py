@@ -334,7 +334,10 @@ def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Sca
 
 def _boundary(dataset: xarray.Dataset, name: str, over: Scale, other: Scale) -> tuple[Array, Array]:
     """Return a boundary as a curve: its values if they bound an axis, otherwise its crossing with each line."""
-    of, values = dataset[name].attrs["of"], dataset[name]
+    # In memory first: the threads of dask would look for the largest number of chunks
+    # that hold none, and the filters against NumPy's warnings are not safe in threads.
+    values = dataset[name].compute()
+    of = values.attrs["of"]
     if of in dataset.dims and np.allclose(values.max(of), values.min(of), rtol=1e-9, atol=0.0, equal_nan=True):
         along = values.max(of).values
         return (along, other.places) if of == over.name else (over.places, along)

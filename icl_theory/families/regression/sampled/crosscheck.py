@@ -160,17 +160,22 @@ class _Known(NamedTuple):
     loss: float
     gradient: Array
     norm: float
+    scale: float = 0.0  # of the terms of loss and gradient, which may cancel
 
 
 def _known(population: Risk, points: int, rng: np.random.Generator, spread: float = 8.0) -> list[_Known]:
     """Population values at normal parameters, halved until scores spread less: beyond 8 rare prompts decide."""
     result, core = [], innermost(population)[0]
+    # Sampled losses are squares of differences of labels, which rounding leaves at 1e-32
+    # of their second moment even if they are zero.
+    moment = float(np.max(np.diagonal(core.task.kernel(core.features)))) + core.noise**2
     for _ in range(points):
         params = rng.normal(size=population.initial.shape)
         while np.ptp(scores := innermost(population, params)[1], axis=0).max() > spread:
             params = 0.5 * params
         loss, gradient = core.evaluate(scores)
-        result.append(_Known(scores, loss, gradient, float(np.linalg.norm(gradient))))
+        norm, scale = float(np.linalg.norm(gradient)), loss + 1e-16 * moment
+        result.append(_Known(scores, loss, gradient, norm, scale))
     return result
 
 
@@ -193,9 +198,10 @@ def _sums(
 
 def _sum_checks(known: list[_Known], losses: Array, slopes: Array, freedom: int) -> list[Check]:
     limit = limit_of(0.1, freedom)  # loss and gradient of two samplers: 40 % of the false alarms
+    scale = sum(point.scale for point in known)
     return [
-        mean_check("loss", sum(point.loss for point in known), losses, limit),
-        mean_check("gradient norm", sum(point.norm for point in known), slopes, limit),
+        mean_check("loss", sum(point.loss for point in known), losses, limit, scale),
+        mean_check("gradient norm", sum(point.norm for point in known), slopes, limit, scale),
     ]
 
 
@@ -213,9 +219,10 @@ def _point_checks(
     entries = []  # of both samplers: 30 % of the false alarms
     for point, gradients in zip(known, every, strict=True):
         expected, sampled = point.gradient.ravel()[kept], gradients[:, kept]
-        far = z_score(sampled.mean(axis=0) - expected, sampled.std(axis=0, ddof=1) / math.sqrt(batches), expected)
+        errors = sampled.std(axis=0, ddof=1) / math.sqrt(batches)
+        far = z_score(sampled.mean(axis=0) - expected, errors, np.maximum(np.abs(expected), point.scale))
         worst = int(np.argmax(np.abs(far)))
-        entries.append(mean_check(name, float(expected[worst]), sampled[:, worst], limit))
+        entries.append(mean_check(name, float(expected[worst]), sampled[:, worst], limit, point.scale))
     return [*checks, max(entries, key=lambda check: abs(check.z))]
 
 

@@ -1,0 +1,79 @@
+"""Run a command as it would run on other processors, one after the other.
+
+python scripts/kernels.py python -m pytest -m answers
+python scripts/kernels.py --only oldest python -m pytest tests/test_sphere.py
+
+NumPy, OpenBLAS and the C library have several kernels for the same function, and take the
+fastest that the processor knows. Their last digits differ. Variables of the environment forbid
+the faster ones: so this machine stands in for older ones, and not for newer ones.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import numpy as np
+
+KERNELS = ("own", "SkylakeX", "Haswell", "oldest")
+LATER = ("AVX512_CNL", "AVX512_ICL", "AVX512_SPR")  # than the first processors with AVX-512
+
+
+def environment(kernel: str, features: Iterable[str]) -> dict[str, str]:
+    """Return the variables that choose a kernel.
+
+    Parameters
+    ----------
+    kernel : str
+        One of ``KERNELS``: what the libraries choose by themselves, or the processor to stand in for.
+    features : iterable of str
+        The features of this processor for which NumPy has kernels of their own.
+
+    Examples
+    --------
+    >>> environment("Haswell", ["X86_V3", "X86_V4", "AVX512_ICL"])
+    {'OPENBLAS_CORETYPE': 'Haswell', 'NPY_DISABLE_CPU_FEATURES': 'X86_V4 AVX512_ICL'}
+    >>> environment("own", ["X86_V3"])
+    {}
+    """
+    if kernel == "own":
+        return {}
+    if kernel == "SkylakeX":
+        forbidden = [name for name in features if name in LATER]
+    elif kernel == "Haswell":
+        forbidden = [name for name in features if name.startswith("AVX512") or name == "X86_V4"]
+    else:
+        forbidden = [*features]
+    variables = {"OPENBLAS_CORETYPE": "Prescott" if kernel == "oldest" else kernel}
+    if forbidden:
+        variables["NPY_DISABLE_CPU_FEATURES"] = " ".join(forbidden)
+    if kernel == "oldest":
+        variables["GLIBC_TUNABLES"] = "glibc.cpu.hwcaps=-AVX2,-FMA"
+    return variables
+
+
+def features() -> list[str]:
+    """Return the features of this processor for which NumPy has kernels of their own."""
+    return list(np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command with every kernel, or with one; return 1 if it failed with any."""
+    kernels: tuple[str, ...] = KERNELS
+    if arguments[:1] == ["--only"]:
+        kernels, arguments = (arguments[1],), arguments[2:]
+    available, failed = features(), list[str]()
+    for kernel in kernels:
+        variables = environment(kernel, available)
+        words = " ".join(f"{name}='{value}'" for name, value in variables.items())
+        print(f"\n==== {kernel} {words}", flush=True)
+        if subprocess.run(arguments, env=os.environ | variables, check=False).returncode:
+            failed.append(kernel)
+    print(f"\nfailed with {', '.join(failed)}" if failed else f"\npassed with {', '.join(kernels)}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
