@@ -106,7 +106,6 @@ def _torch_adam(params: Array, gradient: Callable[[Array], Array], lr: float, st
         (Adam(0.8, 0.99, weight_decay=0.1), _torch_adam, {"betas": (0.8, 0.99), "weight_decay": 0.1}),
         (AdamW(), _torch_adam, {"weight_decay": 0.01, "decoupled": True}),
     ],
-    ids=str,
 )
 def test_rules_are_the_algorithms_of_pytorch(rule: Rule, reference: Any, options: dict[str, Any]) -> None:
     bowl = QuarticBowl()
@@ -187,7 +186,6 @@ def test_adam_trains_the_full_parameters() -> None:
         {"rule": "adam", "schedule": "inverse-sqrt"},
         {"rule": "ngd", "schedule": "piecewise", "milestones": (10, 30)},
     ],
-    ids=str,
 )
 def test_a_saved_run_goes_on_with_the_same_bits(settings: dict[str, Any], tmp_path: Path) -> None:
     problem = icl.Regression(L=2.0, delta=1.0, eta=0.05, K=4, N=9, above=1e-9, max_steps=200, **settings)
@@ -288,7 +286,6 @@ def test_a_broken_rule_is_named(fault: str, message: str) -> None:
         ({"rule": "adam", "method": "closed"}, "method = 'closed': must be 'exact' or 'auto' for the rule 'adam'"),
         ({"rule": "nesterov", "method": "fast"}, "method = 'fast': must be 'exact' or 'auto' for the rule"),
     ],
-    ids=str,
 )
 def test_settings_that_do_not_fit_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):

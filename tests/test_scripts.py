@@ -32,6 +32,7 @@ SHORT = {
     "frames": [""],
     "fuzz": ["--calls 20 --commands 2"],
     "interrupts": ["--quick --presses 1"],
+    "kernels": ["--only own python -c print(1)"],
     "larger": ["--points 1000 --parts CSV"],
     "lowest": [""],
     "measurements": [
