@@ -244,6 +244,20 @@ class Broken(Rule):
         )
 
 
+def test_a_rule_whose_init_is_missing_is_named() -> None:
+    class Forgotten(Rule):
+        name = "forgotten"
+
+        def step(
+            self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        ) -> tuple[Array, Array]:
+            velocity = 0.9 * memory + gradient
+            return -eta * velocity, velocity
+
+    with pytest.raises(ValueError, match=r"^the rule 'forgotten' defines no init, and its step fails without one"):
+        icl.descend(QuarticBowl(), 0.1, steps=5, rule=Forgotten())
+
+
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

@@ -163,7 +163,15 @@ class Descent:
         self._is_checked = True
         arguments = {"params": point.params, "gradient": np.asarray(point.gradient), "memory": point.memory}
         before = {name: np.array(value) for name, value in arguments.items()}
-        returned = rule.step(self.risk, point.params, arguments["gradient"], self.eta, point.memory, point.step)
+        try:
+            returned = rule.step(self.risk, point.params, arguments["gradient"], self.eta, point.memory, point.step)
+        except (ValueError, IndexError) as error:
+            if type(rule).init is not Rule.init:
+                raise
+            # a step that uses a memory has been given the empty one of a rule that defines no init
+            raise ValueError(
+                f"the rule {rule.name!r} defines no init, and its step fails without one: {error}"
+            ) from error
         if not (isinstance(returned, tuple) and len(returned) == 2):
             allowed = "a pair of arrays: the change, and the memory"
             raise refuse(f"step of the rule {rule.name!r}", returned, allowed)
