@@ -29,9 +29,17 @@ LOOSE = (
     30.0  # times as much as equations of the run, those of the shadow may leave: of a run 3 % of a stride's error
 )
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
-CAUTION = 3.0  # the run's share of what parts it from its shadow may be larger than estimated, by this factor
+CAUTION = 3.0  # the error that a stride adds to the run may be larger than estimated, by this factor
 ROUNDING = 2.0**-52
 SLACK = 1e-14  # in x: rounding parts the end of a stride from the beginning of the next one
+
+
+class StrideErrors(NamedTuple):
+    """Estimates for some strides, one entry for each."""
+
+    error: Array  # of the run anywhere in the stride
+    distance: Array  # largest between run and shadow in the stride
+    margin: Array  # error of the run in units of its distance from the shadow
 
 
 class Record(NamedTuple):
@@ -42,6 +50,7 @@ class Record(NamedTuple):
     length: Array
     run: Array
     shadow: Array
+    errors: StrideErrors | None  # None without a shadow
 
 
 class Strides:
@@ -66,11 +75,11 @@ class Strides:
         self._separate = separate
         n, m = y.shape
         self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))  # up to where each block is known
-        self.left = np.zeros(n)  # error from what the solutions of the equations have left so far
+        # error of the run from what the solutions of the equations have left so far
+        self.left: Array = np.zeros(n) if before is None else before.left.copy()
         self.margin: Array = np.full(n, MARGIN) if before is None else before.margin
         self._error = np.zeros(n) if z is None else self.margin * np.abs(z - y).max(axis=1)  # of the run
         self.records = list[Record]()
-        self.apart = self.off = 0.0  # largest such distance within the strides, and largest error
         self.lost, self.swings = np.zeros(n, dtype=bool), False  # whether a mode of the last strides oscillates
         self._gain = blocks.descent.risk.gain(blocks.params(y))
         self._h, self._ideal, self._pace, self._debt = np.full(n, first), np.zeros(n), np.zeros(n), np.zeros(n)
@@ -196,39 +205,58 @@ class Strides:
         return collocate(self._moves, which, weights, y, guess, wanted, noise, newton, least)
 
     def _accept(self, which: Index, x: Array, h: Array, step: Solved, noise: Array) -> Mask:
-        """Let the shadow follow; where it can, go on from where the strides end."""
-        ok, shadow = np.ones(len(which), dtype=bool), step.terms[:, :NODES]
-        if self.z is not None:
-            z, nodes = self.z[which], 2.0 * radau(NODES - 1).nodes - 1.0
-            behind = z - self.y[which]
-            before = np.abs(behind).max(axis=1)
-            guess = legendre(nodes, NODES) @ step.terms + behind[:, None]
-            # one iterate alone would leave much of what the run has left
-            follower = self._solve(NODES - 1, which, x, h, z, guess, noise, least=2)
-            ok, shadow = np.isfinite(follower.left), follower.terms
-            self.z[which[ok]] = follower.arrival[ok]
-            self.left[which[ok]] += UNSOLVED * follower.left[ok]
-        if not ok.any():
-            return ok
-        step, some, begin, length = step.of(ok), which[ok], x[ok], h[ok]
-        self.y[some], self.x[some], self._terms[some] = step.arrival, begin + length, step.terms
-        self._begin[some], self._length[some] = begin, length
-        self.left[some] += UNSOLVED * step.left
-        self.records.append(Record(some, begin, length, step.terms, shadow[ok]))
-        if self.z is not None:
-            parted = step.terms.copy()
-            parted[:, :NODES] -= shadow[ok]
-            parted = legendre(2.0 * radau(NODES).nodes - 1.0, NODES) @ parted
-            apart = np.abs(parted).max(axis=(1, 2))
-            # what this stride has added is the run's by its own ratio, and errors of before grow as distances do
-            new = np.abs(step.terms[:, -1]).max(axis=1)
-            own = MARGIN * np.minimum(1.0, CAUTION * step.ratio)
-            self._error[some] *= _grown(before[ok], np.abs(self.z[some] - step.arrival).max(axis=1), new)
-            self._error[some] += own * new
-            self.margin[some] = self._error[some] / np.maximum(apart, 1e-300)
-            self.apart = max(self.apart, float(apart.max()))
-            self.off = max(self.off, float(self._error[some].max()))
+        """Let the shadow follow; if it can, go on from the ends of the strides."""
+        if self.z is None:
+            self.left[which] += UNSOLVED * step.left
+            record = Record(which, x, h, step.terms, step.terms[:, :NODES], None)
+            self._advance(record, step)
+            return np.ones(len(which), dtype=bool)
+        shadow_start = self.z[which]
+        behind = shadow_start - self.y[which]
+        nodes = 2.0 * radau(NODES - 1).nodes - 1.0
+        guess = legendre(nodes, NODES) @ step.terms + behind[:, None]
+        # one iterate alone would leave much of what the run has left
+        follower = self._solve(NODES - 1, which, x, h, shadow_start, guess, noise, least=2)
+        ok = np.isfinite(follower.left)
+        if ok.any():
+            blocks, step, follower = which[ok], step.of(ok), follower.of(ok)
+            self.z[blocks] = follower.arrival
+            errors = self._estimate(blocks, np.abs(behind[ok]).max(axis=1), step, follower)
+            self._advance(Record(blocks, x[ok], h[ok], step.terms, follower.terms, errors), step)
         return ok
+
+    def _advance(self, record: Record, step: Solved) -> None:
+        """Go on from the ends of strides."""
+        blocks = record.which
+        self.y[blocks] = step.arrival
+        self.x[blocks] = record.begin + record.length
+        self._terms[blocks] = step.terms
+        self._begin[blocks] = record.begin
+        self._length[blocks] = record.length
+        self.records.append(record)
+
+    def _estimate(self, blocks: Index, before: Array, step: Solved, follower: Solved) -> StrideErrors:
+        """Estimate the errors of the run in strides at whose start its distance from the shadow is ``before``."""
+        apart = step.terms.copy()
+        apart[:, :NODES] -= follower.terms
+        at_nodes = legendre(2.0 * radau(NODES).nodes - 1.0, NODES) @ apart
+        distance = np.abs(at_nodes).max(axis=(1, 2))
+        after = np.abs(follower.arrival - step.arrival).max(axis=1)
+        # The coefficient that the shadow lacks may be small by chance; the distance inside the stride is not.
+        lacked = np.maximum(step.last, distance - np.maximum(before, after))
+        own = CAUTION * (step.ratio * lacked + step.left)
+        added = step.last + UNSOLVED * (step.left + follower.left)
+        growth = _growth(before, after, added)
+        inherited = self._error[blocks]
+        error = np.maximum(1.0, growth.cautious) * inherited + own
+        self._error[blocks] = growth.cautious * inherited + own
+        unsolved = np.minimum(1.0, growth.nearest) * self.left[blocks]
+        self.left[blocks] = unsolved + UNSOLVED * step.left
+        # Single steps from the end of a stride enlarge the error there, and not the one inside it.
+        at_end = self._error[blocks] / np.maximum(after, 1e-300)
+        margin = np.maximum(error / np.maximum(distance, 1e-300), np.minimum(MARGIN, at_end))
+        self.margin[blocks] = margin
+        return StrideErrors(error, distance, margin)
 
     def _probe(self, which: Index, x: Array, y: Array, h: Array) -> Array:
         """What rounding leaves in strides, (n,), seen where last bits change; and a look at the fastest mode."""
@@ -290,6 +318,25 @@ class Strides:
         x = math.log1p(t) - SLACK
         self.records = [record for record in self.records if (record.begin + record.length >= x).any()]
 
+    def worst_until(self, x: float) -> tuple[float, float]:
+        """Largest error and distance in the strides that begin up to a time."""
+        error = distance = 0.0
+        for record in self.records:
+            if record.errors is not None:
+                begun = record.begin <= x
+                error = max(error, float(record.errors.error.max(where=begun, initial=0.0)))
+                distance = max(distance, float(record.errors.distance.max(where=begun, initial=0.0)))
+        return error, distance
+
+    def margins(self, x: float) -> Array:
+        """Error of the run in units of its distance from the shadow, (n,), in the strides at a time."""
+        margins = np.array(self.margin)
+        for record in self.records:
+            if record.errors is not None:
+                on = (record.begin <= x + SLACK) & (x <= record.begin + record.length + SLACK)
+                margins[record.which[on]] = record.errors.margin[on]
+        return margins
+
     def states(self, times: Steps) -> tuple[Array, Array]:
         """Run and shadow at times that all blocks have reached, (q, n, m) each; NaN where strides are dropped."""
         n = len(self.y)
@@ -298,6 +345,12 @@ class Strides:
     def at(self, x: Array, which: Index) -> tuple[Array, Array]:
         """Run and shadow of k blocks at times x of each, (..., k): (..., k, m) each; NaN where none is known."""
         run, shadow = np.full((2, *x.shape, self.y.shape[1]), np.nan)
+        if not self.records:
+            # From t = 1e14 on, x does not tell a few steps from the start of the first stride.
+            at_start = np.abs(x - self.x[which]) <= SLACK
+            run[at_start] = np.broadcast_to(self.y[which], run.shape)[at_start]
+            if self.z is not None:
+                shadow[at_start] = np.broadcast_to(self.z[which], run.shape)[at_start]
         place = np.full(len(self.y), -1)
         place[which] = np.arange(len(which))
         for record in self.records:
@@ -351,7 +404,6 @@ class Skipper(Followed):
         self._other: Array | None = None  # the shadow, once there is one,
         self._walked: dict[int, tuple[Array, Array]] = {}  # run and shadow at the last two single steps,
         self._seen: deque[tuple[int, float]] = deque(maxlen=4096)  # and losses of the shadow
-        self._left = 0.0  # what strides before single steps have left
         self._size = 0.0  # largest scores so far
 
     @property
@@ -451,7 +503,6 @@ class Skipper(Followed):
             last = int(within[-1]) if within.size else last
         if slow and (t := _whole(strides)) > last:
             yield from self._noted(strides, np.array([t]))
-        self._left += self.descent.risk.gain(y) * float(strides.left.max())
         if strides.swings and self._other is not None:
             # a swing that grows has one of two phases, which rounding may pick: the shadow takes the other
             self._other = self._other + blocks.params(strides.reflected(blocks.rows(self._swing(strides))))
@@ -474,27 +525,32 @@ class Skipper(Followed):
             self.skipped = True
             if self._other is not None:
                 self._other = shadow
-                self._note(run, self.descent.point(shadow, t), strides)
+                self._note(run, self.descent.point(shadow, t), strides.worst_until(math.log1p(t)))
             yield self.descent.point(run, t)
 
-    def _note(self, run: Array, shadow: Point, strides: Strides | None = None) -> None:
-        """Compare run and shadow."""
+    def _note(self, run: Array, shadow: Point, worst: tuple[float, float] | None = None) -> None:
+        """Compare run and shadow; ``worst`` are error and distance in the strides up to here, if there are some."""
         self._seen.append((shadow.step, shadow.loss))
         rows = self._blocks.rows(run - shadow.params)
-        apart, size, off, left = _largest(rows), _largest(run), _largest(self._errors(rows)), 0.0
-        if strides is not None:
-            apart, off, left = max(apart, strides.apart), max(off, strides.off), float(strides.left.max())
+        size, distance = _largest(run), _largest(rows)
+        if worst is None:
+            error = _largest(self._errors(rows))
+            if self._strides is not None:
+                error += float(self._strides.left.max())
+        else:
+            error, distance = worst[0], max(distance, worst[1])
         gain = self.descent.risk.gain(run)
         self._size = max(self._size, gain * size)
-        if MARGIN * apart > 0.05 * size:
+        if MARGIN * distance > 0.05 * size:
             # too far for an estimate of first order, in chaos or late at a drop: run and truth may be anywhere
-            self._worst = max(self._worst, MARGIN * gain * apart, 4.0 * self._size)
-        self._worst = max(self._worst, gain * (off + left + 4.0 * ROUNDING * size) + self._left)
+            self._worst = max(self._worst, MARGIN * gain * distance, 4.0 * self._size)
+        self._worst = max(self._worst, gain * (error + 4.0 * ROUNDING * size))
 
-    def _errors(self, rows: Array) -> Array:
-        """Estimated errors of the run, from what parts it from its shadow, both (n, m)."""
-        margin = np.full(len(rows), MARGIN) if self._strides is None else self._strides.margin
-        return margin[:, None] * np.abs(rows)
+    def _errors(self, rows: Array, margins: Array | None = None) -> Array:
+        """Estimate errors of the run from its distance to the shadow, both (n, m)."""
+        if margins is None:
+            margins = np.full(len(rows), MARGIN) if self._strides is None else self._strides.margin
+        return margins[:, None] * np.abs(rows)
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
         assert self.here is not None
@@ -539,10 +595,11 @@ class Skipper(Followed):
         if hit.step == 0 or self._strides is None:
             return 0.0
         steps, clear = 0.0, True
+        margins = self._strides.margins(math.log1p(hit.step))
         for t in (hit.step - 1, hit.step):
             run, shadow = self._walked[t] if t in self._walked else map(self._blocks.params, self._strides.land(t))
             point = self.descent.point(run, t)
-            size = self._blocks.params(self._errors(self._blocks.rows(run - shadow)))
+            size = self._blocks.params(self._errors(self._blocks.rows(run - shadow), margins))
             size += float(self._strides.left.max()) + 4.0 * ROUNDING * np.abs(run)
             off = float(np.sum(size * np.abs(point.gradient))) + 4.0 * ROUNDING * abs(point.loss)
             slope = self._slope(point)
@@ -551,7 +608,7 @@ class Skipper(Followed):
         late = abs(self._count_of_shadow(hit.step, epsilon) - hit.step)
         if clear and steps < 1.0 and late <= 1.0:
             return steps
-        return max(float(math.ceil(steps)), late * float(self._strides.margin.max()))
+        return max(float(math.ceil(steps)), late * float(margins.max()))
 
     def _slope(self, point: Point) -> float:
         """How much the loss falls in a step, without what an oscillation takes and gives back."""
@@ -587,17 +644,30 @@ class Skipper(Followed):
         return self.descent.point(self._blocks.params(shadow), t).loss if np.isfinite(shadow).all() else math.nan
 
 
-def _grown(before: Array, after: Array, new: Array, doubt: float = 1.0 / 3.0) -> Array:
-    """Estimate by how much distances between run and shadow grow in strides that move shadows by ``new`` as well.
+class Growth(NamedTuple):
+    """Factors by which distances between run and shadow may grow in strides, (n,)."""
+
+    nearest: Array  # the possible one that is nearest to 1
+    cautious: Array  # between the least possible one and that
+
+
+def _growth(before: Array, after: Array, added: Array, doubt: float = 1.0 / 3.0) -> Growth:
+    """Estimate by how much distances between run and shadow grow in strides that change them by ``added`` as well.
 
     A shadow's own error in a stride may add to its distance, and growth is then the least that is possible; or it
     cancels some of the distance, but of the run's error nothing. Growth is taken to be the least possible, and with
     the weight ``doubt`` the one nearest to none: at 0 an estimate hardly held, at 1/2 others are twice as large.
     """
-    before = np.where(before > 0.0, before, after + new)  # where nothing was apart nothing is known to have grown
-    low, high = np.maximum(after - new, 0.0), after + new
-    grown = low + doubt * (np.clip(before, low, high) - low)
-    return np.divide(grown, before, out=np.ones_like(before), where=before > 0.0)
+    # If run and shadow were together, nothing is known of the growth of their distance.
+    before = np.where(before > 0.0, before, after + added)
+    low = np.maximum(after - added, 0.0)
+    nearest = np.clip(before, low, after + added)
+    cautious = low + doubt * (nearest - low)
+    ones = np.ones_like(before)
+    return Growth(
+        np.divide(nearest, before, out=ones.copy(), where=before > 0.0),
+        np.divide(cautious, before, out=ones, where=before > 0.0),
+    )
 
 
 def _whole(strides: Strides) -> int:
