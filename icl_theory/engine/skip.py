@@ -318,15 +318,18 @@ class Strides:
         x = math.log1p(t) - SLACK
         self.records = [record for record in self.records if (record.begin + record.length >= x).any()]
 
-    def worst_until(self, x: float) -> tuple[float, float]:
-        """Largest error and distance in the strides that begin up to a time."""
-        error = distance = 0.0
-        for record in self.records:
-            if record.errors is not None:
-                begun = record.begin <= x
-                error = max(error, float(record.errors.error.max(where=begun, initial=0.0)))
-                distance = max(distance, float(record.errors.distance.max(where=begun, initial=0.0)))
-        return error, distance
+    def worst_until(self, x: Array) -> tuple[Array, Array]:
+        """Largest error, and largest distance, in the strides that begin up to some times, (q,) each."""
+        errors = [record.errors for record in self.records if record.errors is not None]
+        if not errors:
+            return np.zeros_like(x), np.zeros_like(x)
+        begin = np.concatenate([record.begin for record in self.records])
+        order = np.argsort(begin)
+        # The first stride begins at any of the times, but for rounding.
+        last_begun = np.maximum(np.searchsorted(begin[order], x, side="right") - 1, 0)
+        error = np.concatenate([estimate.error for estimate in errors])[order]
+        distance = np.concatenate([estimate.distance for estimate in errors])[order]
+        return np.maximum.accumulate(error)[last_begun], np.maximum.accumulate(distance)[last_begun]
 
     def margins(self, x: float) -> Array:
         """Error of the run in units of its distance from the shadow, (n,), in the strides at a time."""
@@ -382,6 +385,48 @@ class Strides:
         return run, shadow
 
 
+class Attempts:
+    """When strides are tried: from step ``earliest`` on, if the move changes by less than e in ``smooth`` steps.
+
+    After each try that did not pay twice as many single steps are taken before the next one.
+    """
+
+    def __init__(self, exact: int, earliest: int = 128, smooth: float = 64.0, shortest: int = 64) -> None:
+        self._smooth, self._shortest = smooth, shortest
+        self._pause = shortest  # single steps before the next try
+        self._next_try = max(exact, earliest)
+        self._change = math.inf  # of the move in a step, relative to the move
+        self._recent: deque[Array] = deque(maxlen=3)  # iterates
+
+    def forget_moves(self, start: Point) -> None:
+        """Begin with single steps at a point."""
+        self._recent.clear()
+        self._recent.append(start.params)
+
+    def see(self, point: Point) -> None:
+        """Take note of the next iterate."""
+        self._recent.append(point.params)
+        self._change = _changing(*self._recent) if len(self._recent) == 3 else math.inf
+
+    def due(self, step: int) -> bool:
+        """Whether strides are to be tried at a step."""
+        return step >= self._next_try and self._smooth * self._change <= 1.0
+
+    def first_length(self, step: int) -> float:
+        """Length in x of the first stride: a fifth of the time in which the move changes by itself.
+
+        It is not shorter than sixteen steps.
+        """
+        fifth = math.log1p(0.2 / max(self._change * (step + 1.0), 1e-9))
+        return max(min(0.05, fifth), math.log1p(16.0 / (step + 1.0)))
+
+    def judge(self, start: int, end: int, gradients: int) -> None:
+        """Set the next try after one that led from a step to another."""
+        paid = 2 * (end - start) > gradients
+        self._pause = self._shortest if paid else 2 * self._pause
+        self._next_try = end + self._pause
+
+
 class Skipper(Followed):
     """A run that skips iterates, or follows the flow, and its shadow, which a flow has not.
 
@@ -424,39 +469,33 @@ class Skipper(Followed):
         points = again._after(descent.point(params, start), np.array([t]))
         return next(point.params for point in points if point.step == t)
 
-    def _after(
-        self, point: Point, schedule: Steps, earliest: int = 128, smooth: float = 64.0
-    ) -> Generator[Point, None, None]:
-        """Yield the points after one: iterates at first and where skipping does not pay, else scheduled.
-
-        Strides are tried from step ``earliest`` on, where moves change by less than e in ``smooth`` steps. After
-        each try that did not pay twice as many single steps are taken before the next one.
-        """
+    def _after(self, point: Point, schedule: Steps) -> Generator[Point, None, None]:
+        """Yield the points after one: iterates at first and where skipping does not pay, else scheduled."""
         if self.flow:
             yield from self._stride(point, schedule, 0.05)
             return
-        pause, next_try, iterates = 64, max(self._exact, point.step, earliest), self._single(point)
+        attempts = Attempts(max(self._exact, point.step))
+        iterates = self._single(point)
         while point.step < schedule[-1]:
-            recent: deque[Array] = deque([point.params], maxlen=3)
+            attempts.forget_moves(point)
             for iterate in iterates:
                 yield iterate
                 point = iterate
-                recent.append(point.params)
-                changing = _changing(*recent) if len(recent) == 3 else math.inf
-                if point.step >= schedule[-1] or (point.step >= next_try and smooth * changing <= 1.0):
+                attempts.see(point)
+                if point.step >= schedule[-1] or attempts.due(point.step):
                     break
-            left, spent, other = point.step, self.descent.evaluations, self._other
-            # at first a fifth of the time in which the move changes by itself, and not less than sixteen steps
-            first = min(0.05, math.log1p(0.2 / max(changing * (left + 1.0), 1e-9)))
-            for scheduled in self._stride(point, schedule, max(first, math.log1p(16.0 / (left + 1.0)))):
+            start = point.step
+            shadow = self._other
+            gradients_before = self.descent.evaluations
+            for scheduled in self._stride(point, schedule, attempts.first_length(start)):
                 yield scheduled
                 point = scheduled
-            if point.step > left:
+            if point.step > start:
                 iterates = self._single(point)
-            else:  # go on as if nothing had been tried, with what compensates rounding
-                self._other = other
-            pause = 64 if 2 * (point.step - left) > self.descent.evaluations - spent else 2 * pause
-            next_try = point.step + pause
+            else:
+                # Go on as if nothing had been tried, with the carry of the compensated sum.
+                self._other = shadow
+            attempts.judge(start, point.step, self.descent.evaluations - gradients_before)
 
     def _single(self, start: Point) -> Iterator[Point]:
         """Yield the iterates after a point; the shadow goes along."""
@@ -520,12 +559,14 @@ class Skipper(Followed):
 
     def _noted(self, strides: Strides, times: Steps) -> Iterator[Point]:
         """Yield points of strides, each compared with the shadow."""
-        for t, *rows in zip(times.tolist(), *strides.states(times), strict=True):
-            run, shadow = (self._blocks.params(each) for each in rows)
+        errors, distances = strides.worst_until(np.log1p(times))
+        points = zip(times.tolist(), *strides.states(times), errors, distances, strict=True)
+        for t, run_rows, shadow_rows, error, distance in points:
+            run = self._blocks.params(run_rows)
             self.skipped = True
             if self._other is not None:
-                self._other = shadow
-                self._note(run, self.descent.point(shadow, t), strides.worst_until(math.log1p(t)))
+                self._other = self._blocks.params(shadow_rows)
+                self._note(run, self.descent.point(self._other, t), (float(error), float(distance)))
             yield self.descent.point(run, t)
 
     def _note(self, run: Array, shadow: Point, worst: tuple[float, float] | None = None) -> None:
