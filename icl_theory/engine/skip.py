@@ -248,8 +248,12 @@ class Strides:
         added = step.last + UNSOLVED * (step.left + follower.left)
         growth = _growth(before, after, added)
         inherited = self._error[blocks]
-        error = np.maximum(1.0, growth.cautious) * inherited + own
-        self._error[blocks] = growth.cautious * inherited + own
+        grown = growth.cautious * inherited
+        # Where the distance is far below the error, it does not tell how that grows: it was all but rounding, say,
+        # and the shadow's own error then passes for growth. Errors grow to twice the distance at most.
+        grown = np.where(growth.cautious > 1.0, np.maximum(inherited, np.minimum(grown, MARGIN * after)), grown)
+        error = np.maximum(inherited, grown) + own
+        self._error[blocks] = grown + own
         unsolved = np.minimum(1.0, growth.nearest) * self.left[blocks]
         self.left[blocks] = unsolved + UNSOLVED * step.left
         # Single steps from the end of a stride enlarge the error there, and not the one inside it.
