@@ -64,8 +64,9 @@ def question(run: icl.Trajectory, rng: np.random.Generator, report: bool) -> Non
     last = int(run.t[-1])
     saved = int(run.t[rng.integers(len(run.t))])
     between = int(math.expm1(rng.uniform(0.0, math.log1p(last))))
-    for t in (between, between + 4, saved + 1, saved + 3, saved + 5):
-        assert math.isfinite(run.at(min(t, last)).loss)
+    # Of the last two, the second is followed from the first, which ln(1 + t) does not tell from it in a long run.
+    for t in (between, between + 4, saved + 1, saved + 5, last - 12, last - 4):
+        assert math.isfinite(run.at(min(max(t, 0), last)).loss)
     if report:
         icl.check_bounds(run)
         assert icl.html_report(run)
@@ -91,5 +92,5 @@ def check(seed: int, number: int) -> str:
 
 @pytest.mark.slow
 def test_a_run_that_is_returned_answers_every_question() -> None:
-    outcomes = [check(27, number) for number in range(250)]
-    assert outcomes.count("run") > 150
+    outcomes = [check(27, number) for number in range(150)]
+    assert outcomes.count("run") > 90
