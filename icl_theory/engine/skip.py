@@ -29,7 +29,7 @@ LOOSE = (
     30.0  # times as much as equations of the run, those of the shadow may leave: of a run 3 % of a stride's error
 )
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
-CAUTION = 3.0  # the error that a stride adds to the run may be larger than estimated, by this factor
+CAUTION = 4.0  # the error that a stride adds to the run may be larger than estimated, by this factor
 ROUNDING = 2.0**-52
 SLACK = 1e-14  # in x: rounding parts the end of a stride from the beginning of the next one
 
