@@ -14,7 +14,7 @@ from skipping import outcome  # in scripts: the random problems of `measurements
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine.skip import _grown
+from icl_theory.engine.skip import _growth
 from tests.linear import LinearAttention, MergedLinearAttention
 from tests.references import Array
 
@@ -233,8 +233,8 @@ def test_errors_that_cancel_what_parts_run_and_shadow_are_in_the_estimate() -> N
 def test_errors_grow_as_distances_do_but_for_the_shadow_s_own(
     before: float, after: float, new: float, least: float, most: float
 ) -> None:
-    grown = _grown(*(np.array([each]) for each in (before, after, new)))[0]
-    assert least <= grown <= most
+    growth = _growth(*(np.array([each]) for each in (before, after, new)))
+    assert least <= growth.cautious[0] <= most
 
 
 def test_states_between_steps_of_the_solver_are_as_good_as_the_steps() -> None:
@@ -305,6 +305,17 @@ def test_state_between_saved_steps_is_that_of_a_longer_look() -> None:
     direct = icl.descend(risk, 1.0, steps=t)
     np.testing.assert_allclose(run.at(t).params, direct.params, rtol=0.0, atol=1e-7)
     assert run.at(t).loss == pytest.approx(direct.loss[-1], rel=1e-8)
+
+
+@pytest.mark.parametrize("method", ["fast", "flow"])
+@pytest.mark.parametrize("start", [2 * 10**14, 10**15])
+def test_steps_that_ln_t_does_not_tell_apart_have_states(method: str, start: int) -> None:
+    """From 1e14 steps on neighbours are the same number ln(1 + t) to rounding: their states were not numbers."""
+    run = icl.descend(Power(4.0), 0.01, steps=start, method=method)
+    for late in (12, 7, 5, 4, 3, 2, 1):  # each is followed from the end of the run
+        state = run.at(start + late)
+        assert float(state.params[0]) == pytest.approx(float(run.params[0]), rel=1e-12)
+        assert state.loss == pytest.approx(run.loss[-1], rel=1e-12)
 
 
 def test_a_tighter_tolerance_gives_more_digits() -> None:

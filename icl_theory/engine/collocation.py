@@ -23,6 +23,11 @@ Moves = Callable[[Array, Index], Array]
 Precondition = Callable[[Array, Index], Array]
 
 
+# The error that the last iterate leaves may be larger than extrapolated, by this factor. Of 1,774 strides the error
+# was up to 240 times what was extrapolated, 20 to 95 times in one of a hundred, but 1.6 times the residual at most.
+UNSURE = 30.0
+
+
 class Scheme(NamedTuple):
     """Radau's scheme; the last two map the values of a polynomial at 0 and at the nodes."""
 
@@ -101,7 +106,7 @@ class Solved(NamedTuple):
     """Polynomials of n strides."""
 
     terms: Array  # Legendre coefficients on [-1, 1], (n, s + 1, m)
-    left: Array  # residual of the equations, (n,); infinite if they are not solved
+    left: Array  # estimated error of the solution of the equations, (n,); infinite if they are not solved
     iterations: NDArray[np.int64]  # (n,)
 
     def of(self, some: NDArray[np.bool_]) -> Solved:
@@ -124,14 +129,18 @@ class Solved(NamedTuple):
         return np.where(np.isfinite(self.left), _beyond(sizes, _ratio(pairs[:, 1], pairs[:, 0])), np.inf)
 
     @property
+    def last(self) -> Array:
+        """Size of the last coefficient, (n,), which the same stride with a node less lacks."""
+        return np.asarray(np.abs(self.terms[:, -1]).max(axis=1))
+
+    @property
     def ratio(self) -> Array:
         """Estimated error over that of the same stride with a node less, (n,), which is the last coefficient.
 
-        The decay is that of the odd or of the even coefficients, whichever is slower. What the equations leave is
-        part of the error.
+        The decay is that of the odd or of the even coefficients, whichever is slower.
         """
         sizes = np.abs(self.terms[:, -4:]).max(axis=2)
-        return _ratio(_beyond(sizes, _ratio(sizes[:, 2:], sizes[:, :2]).max(axis=1)) + self.left, sizes[:, 3])
+        return _ratio(_beyond(sizes, _ratio(sizes[:, 2:], sizes[:, :2]).max(axis=1)), sizes[:, 3])
 
 
 def _beyond(sizes: Array, fallen: Array) -> Array:
@@ -181,7 +190,7 @@ def collocate(
             lost |= remains * rate ** (most - iteration) > tolerance[active]
         now, before = mixed.next(now, residual), size
         iterations[active] = iteration
-        left[active[done]] = size[done]  # one more iteration need not make less of it
+        left[active[done]] = np.minimum(size, UNSURE * remains)[done]
         guess[active] = now
         if (out := done | lost).any():
             mixed.keep(~out)

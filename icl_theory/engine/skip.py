@@ -31,9 +31,17 @@ LOOSE = (
     30.0  # times as much as equations of the run, those of the shadow may leave: of a run 3 % of a stride's error
 )
 MARGIN = 2.0  # the shadow may be nearer to the run than the truth is, by this factor
-CAUTION = 3.0  # the run's share of what parts it from its shadow may be larger than estimated, by this factor
+CAUTION = 4.0  # the error that a stride adds to the run may be larger than estimated, by this factor
 ROUNDING = 2.0**-52
 SLACK = 1e-14  # in x: rounding parts the end of a stride from the beginning of the next one
+
+
+class StrideErrors(NamedTuple):
+    """Estimates for some strides, one entry for each."""
+
+    error: Array  # of the run anywhere in the stride
+    distance: Array  # largest between run and shadow in the stride
+    margin: Array  # error of the run in units of its distance from the shadow
 
 
 class Record(NamedTuple):
@@ -44,6 +52,7 @@ class Record(NamedTuple):
     length: Array
     run: Array
     shadow: Array
+    errors: StrideErrors | None  # None without a shadow
 
 
 class Strides:
@@ -68,11 +77,11 @@ class Strides:
         self._separate = separate
         n, m = y.shape
         self.y, self.z, self.x = y, z, np.full(n, math.log1p(t))  # up to where each block is known
-        self.left = np.zeros(n)  # error from what the solutions of the equations have left so far
+        # error of the run from what the solutions of the equations have left so far
+        self.left: Array = np.zeros(n) if before is None else before.left.copy()
         self.margin: Array = np.full(n, MARGIN) if before is None else before.margin
         self._error = np.zeros(n) if z is None else self.margin * np.abs(z - y).max(axis=1)  # of the run
         self.records = list[Record]()
-        self.apart = self.off = 0.0  # largest such distance within the strides, and largest error
         self.lost, self.swings = np.zeros(n, dtype=bool), False  # whether a mode of the last strides oscillates
         self._gain = blocks.descent.risk.gain(blocks.params(y))
         self._h, self._ideal, self._pace, self._debt = np.full(n, first), np.zeros(n), np.zeros(n), np.zeros(n)
@@ -189,39 +198,62 @@ class Strides:
         return collocate(self._moves, which, weights, y, guess, wanted, noise, newton, least)
 
     def _accept(self, which: Index, x: Array, h: Array, step: Solved, noise: Array) -> Mask:
-        """Let the shadow follow; where it can, go on from where the strides end."""
-        ok, shadow = np.ones(len(which), dtype=bool), step.terms[:, :NODES]
-        if self.z is not None:
-            z, nodes = self.z[which], 2.0 * radau(NODES - 1).nodes - 1.0
-            behind = z - self.y[which]
-            before = np.abs(behind).max(axis=1)
-            guess = legendre(nodes, NODES) @ step.terms + behind[:, None]
-            # one iterate alone would leave much of what the run has left
-            follower = self._solve(NODES - 1, which, x, h, z, guess, noise, least=2)
-            ok, shadow = np.isfinite(follower.left), follower.terms
-            self.z[which[ok]] = follower.arrival[ok]
-            self.left[which[ok]] += UNSOLVED * follower.left[ok]
-        if not ok.any():
-            return ok
-        step, some, begin, length = step.of(ok), which[ok], x[ok], h[ok]
-        self.y[some], self.x[some], self._terms[some] = step.arrival, begin + length, step.terms
-        self._begin[some], self._length[some] = begin, length
-        self.left[some] += UNSOLVED * step.left
-        self.records.append(Record(some, begin, length, step.terms, shadow[ok]))
-        if self.z is not None:
-            parted = step.terms.copy()
-            parted[:, :NODES] -= shadow[ok]
-            parted = legendre(2.0 * radau(NODES).nodes - 1.0, NODES) @ parted
-            apart = np.abs(parted).max(axis=(1, 2))
-            # what this stride has added is the run's by its own ratio, and errors of before grow as distances do
-            new = np.abs(step.terms[:, -1]).max(axis=1)
-            own = MARGIN * np.minimum(1.0, CAUTION * step.ratio)
-            self._error[some] *= _grown(before[ok], np.abs(self.z[some] - step.arrival).max(axis=1), new)
-            self._error[some] += own * new
-            self.margin[some] = self._error[some] / np.maximum(apart, 1e-300)
-            self.apart = max(self.apart, float(apart.max()))
-            self.off = max(self.off, float(self._error[some].max()))
+        """Let the shadow follow; if it can, go on from the ends of the strides."""
+        if self.z is None:
+            self.left[which] += UNSOLVED * step.left
+            record = Record(which, x, h, step.terms, step.terms[:, :NODES], None)
+            self._advance(record, step)
+            return np.ones(len(which), dtype=bool)
+        shadow_start = self.z[which]
+        behind = shadow_start - self.y[which]
+        nodes = 2.0 * radau(NODES - 1).nodes - 1.0
+        guess = legendre(nodes, NODES) @ step.terms + behind[:, None]
+        # one iterate alone would leave much of what the run has left
+        follower = self._solve(NODES - 1, which, x, h, shadow_start, guess, noise, least=2)
+        ok = np.isfinite(follower.left)
+        if ok.any():
+            blocks, step, follower = which[ok], step.of(ok), follower.of(ok)
+            self.z[blocks] = follower.arrival
+            errors = self._estimate(blocks, np.abs(behind[ok]).max(axis=1), step, follower)
+            self._advance(Record(blocks, x[ok], h[ok], step.terms, follower.terms, errors), step)
         return ok
+
+    def _advance(self, record: Record, step: Solved) -> None:
+        """Go on from the ends of strides."""
+        blocks = record.which
+        self.y[blocks] = step.arrival
+        self.x[blocks] = record.begin + record.length
+        self._terms[blocks] = step.terms
+        self._begin[blocks] = record.begin
+        self._length[blocks] = record.length
+        self.records.append(record)
+
+    def _estimate(self, blocks: Index, before: Array, step: Solved, follower: Solved) -> StrideErrors:
+        """Estimate the errors of the run in strides at whose start its distance from the shadow is ``before``."""
+        apart = step.terms.copy()
+        apart[:, :NODES] -= follower.terms
+        at_nodes = legendre(2.0 * radau(NODES).nodes - 1.0, NODES) @ apart
+        distance = np.abs(at_nodes).max(axis=(1, 2))
+        after = np.abs(follower.arrival - step.arrival).max(axis=1)
+        # The coefficient that the shadow lacks may be small by chance; the distance inside the stride is not.
+        lacked = np.maximum(step.last, distance - np.maximum(before, after))
+        own = CAUTION * (step.ratio * lacked + step.left)
+        added = step.last + UNSOLVED * (step.left + follower.left)
+        growth = _growth(before, after, added)
+        inherited = self._error[blocks]
+        grown = growth.cautious * inherited
+        # Where the distance is far below the error, it does not tell how that grows: it was all but rounding, say,
+        # and the shadow's own error then passes for growth. Errors grow to twice the distance at most.
+        grown = np.where(growth.cautious > 1.0, np.maximum(inherited, np.minimum(grown, MARGIN * after)), grown)
+        error = np.maximum(inherited, grown) + own
+        self._error[blocks] = grown + own
+        unsolved = np.minimum(1.0, growth.nearest) * self.left[blocks]
+        self.left[blocks] = unsolved + UNSOLVED * step.left
+        # Single steps from the end of a stride enlarge the error there, and not the one inside it.
+        at_end = self._error[blocks] / np.maximum(after, 1e-300)
+        margin = np.maximum(error / np.maximum(distance, 1e-300), np.minimum(MARGIN, at_end))
+        self.margin[blocks] = margin
+        return StrideErrors(error, distance, margin)
 
     def _probe(self, which: Index, x: Array, y: Array, h: Array) -> Array:
         """What rounding leaves in strides, (n,), seen where last bits change; and a look at the fastest mode."""
@@ -285,6 +317,28 @@ class Strides:
         x = math.log1p(t) - SLACK
         self.records = [record for record in self.records if (record.begin + record.length >= x).any()]
 
+    def worst_until(self, x: Array) -> tuple[Array, Array]:
+        """Largest error, and largest distance, in the strides that begin up to some times, (q,) each."""
+        errors = [record.errors for record in self.records if record.errors is not None]
+        if not errors:
+            return np.zeros_like(x), np.zeros_like(x)
+        begin = np.concatenate([record.begin for record in self.records])
+        order = np.argsort(begin)
+        # The first stride begins at any of the times, but for rounding.
+        last_begun = np.maximum(np.searchsorted(begin[order], x, side="right") - 1, 0)
+        error = np.concatenate([estimate.error for estimate in errors])[order]
+        distance = np.concatenate([estimate.distance for estimate in errors])[order]
+        return np.maximum.accumulate(error)[last_begun], np.maximum.accumulate(distance)[last_begun]
+
+    def margins(self, x: float) -> Array:
+        """Error of the run in units of its distance from the shadow, (n,), in the strides at a time."""
+        margins = np.array(self.margin)
+        for record in self.records:
+            if record.errors is not None:
+                on = (record.begin <= x + SLACK) & (x <= record.begin + record.length + SLACK)
+                margins[record.which[on]] = record.errors.margin[on]
+        return margins
+
     def states(self, times: Steps) -> tuple[Array, Array]:
         """Run and shadow at times that all blocks have reached, (q, n, m) each; NaN where strides are dropped."""
         n = len(self.y)
@@ -293,6 +347,12 @@ class Strides:
     def at(self, x: Array, which: Index) -> tuple[Array, Array]:
         """Run and shadow of k blocks at times x of each, (..., k): (..., k, m) each; NaN where none is known."""
         run, shadow = np.full((2, *x.shape, self.y.shape[1]), np.nan)
+        if not self.records:
+            # From t = 1e14 on, x does not tell a few steps from the start of the first stride.
+            at_start = np.abs(x - self.x[which]) <= SLACK
+            run[at_start] = np.broadcast_to(self.y[which], run.shape)[at_start]
+            if self.z is not None:
+                shadow[at_start] = np.broadcast_to(self.z[which], run.shape)[at_start]
         place = np.full(len(self.y), -1)
         place[which] = np.arange(len(which))
         for record in self.records:
@@ -324,6 +384,48 @@ class Strides:
         return run, shadow
 
 
+class Attempts:
+    """When strides are tried: from step ``earliest`` on, if the move changes by less than e in ``smooth`` steps.
+
+    After each try that did not pay twice as many single steps are taken before the next one.
+    """
+
+    def __init__(self, exact: int, earliest: int = 128, smooth: float = 64.0, shortest: int = 64) -> None:
+        self._smooth, self._shortest = smooth, shortest
+        self._pause = shortest  # single steps before the next try
+        self._next_try = max(exact, earliest)
+        self._change = math.inf  # of the move in a step, relative to the move
+        self._recent: deque[Array] = deque(maxlen=3)  # iterates
+
+    def forget_moves(self, start: Point) -> None:
+        """Begin with single steps at a point."""
+        self._recent.clear()
+        self._recent.append(start.params)
+
+    def see(self, point: Point) -> None:
+        """Take note of the next iterate."""
+        self._recent.append(point.params)
+        self._change = _changing(*self._recent) if len(self._recent) == 3 else math.inf
+
+    def due(self, step: int) -> bool:
+        """Whether strides are to be tried at a step."""
+        return step >= self._next_try and self._smooth * self._change <= 1.0
+
+    def first_length(self, step: int) -> float:
+        """Length in x of the first stride: a fifth of the time in which the move changes by itself.
+
+        It is not shorter than sixteen steps.
+        """
+        fifth = math.log1p(0.2 / max(self._change * (step + 1.0), 1e-9))
+        return max(min(0.05, fifth), math.log1p(16.0 / (step + 1.0)))
+
+    def judge(self, start: int, end: int, gradients: int) -> None:
+        """Set the next try after one that led from a step to another."""
+        paid = 2 * (end - start) > gradients
+        self._pause = self._shortest if paid else 2 * self._pause
+        self._next_try = end + self._pause
+
+
 class Skipper(Followed):
     """A run that skips iterates, or follows the flow, and its shadow, which a flow has not.
 
@@ -347,7 +449,6 @@ class Skipper(Followed):
         self._other: Array | None = None  # the shadow, once there is one,
         self._walked: dict[int, tuple[Array, Array]] = {}  # run and shadow at the last two single steps,
         self._seen: deque[tuple[int, float]] = deque(maxlen=4096)  # and losses of the shadow
-        self._left = 0.0  # what strides before single steps have left
         self._size = 0.0  # largest scores so far
 
     @property
@@ -372,39 +473,33 @@ class Skipper(Followed):
                 return again._map.real(point).state
         raise AssertionError("a scheduled step is reached")
 
-    def _after(
-        self, point: Point, schedule: Steps, earliest: int = 128, smooth: float = 64.0
-    ) -> Generator[Point, None, None]:
-        """Yield the points after one: iterates at first and where skipping does not pay, else scheduled.
-
-        Strides are tried from step ``earliest`` on, where moves change by less than e in ``smooth`` steps. After
-        each try that did not pay twice as many single steps are taken before the next one.
-        """
+    def _after(self, point: Point, schedule: Steps) -> Generator[Point, None, None]:
+        """Yield the points after one: iterates at first and where skipping does not pay, else scheduled."""
         if self.flow:
             yield from self._stride(point, schedule, 0.05)
             return
-        pause, next_try, iterates = 64, max(self._exact, point.step, earliest), self._single(point)
+        attempts = Attempts(max(self._exact, point.step))
+        iterates = self._single(point)
         while point.step < schedule[-1]:
-            recent: deque[Array] = deque([point.params], maxlen=3)
+            attempts.forget_moves(point)
             for iterate in iterates:
                 yield iterate
                 point = iterate
-                recent.append(point.params)
-                changing = _changing(*recent) if len(recent) == 3 else math.inf
-                if point.step >= schedule[-1] or (point.step >= next_try and smooth * changing <= 1.0):
+                attempts.see(point)
+                if point.step >= schedule[-1] or attempts.due(point.step):
                     break
-            left, spent, other = point.step, self._map.evaluations, self._other
-            # at first a fifth of the time in which the move changes by itself, and not less than sixteen steps
-            first = min(0.05, math.log1p(0.2 / max(changing * (left + 1.0), 1e-9)))
-            for scheduled in self._stride(point, schedule, max(first, math.log1p(16.0 / (left + 1.0)))):
+            start = point.step
+            shadow = self._other
+            gradients_before = self._map.evaluations
+            for scheduled in self._stride(point, schedule, attempts.first_length(start)):
                 yield scheduled
                 point = scheduled
-            if point.step > left:
+            if point.step > start:
                 iterates = self._single(point)
-            else:  # go on as if nothing had been tried, with what compensates rounding
-                self._other = other
-            pause = 64 if 2 * (point.step - left) > self._map.evaluations - spent else 2 * pause
-            next_try = point.step + pause
+            else:
+                # Go on as if nothing had been tried, with the carry of the compensated sum.
+                self._other = shadow
+            attempts.judge(start, point.step, self._map.evaluations - gradients_before)
 
     def _single(self, start: Point) -> Iterator[Point]:
         """Yield the iterates after a point; the shadow goes along."""
@@ -454,7 +549,6 @@ class Skipper(Followed):
             last = int(within[-1]) if within.size else last
         if slow and (t := _whole(strides)) > last:
             yield from self._noted(strides, np.array([t]))
-        self._left += self._map.risk.gain(y) * float(strides.left.max())
         if strides.swings and self._other is not None:
             # a swing that grows has one of two phases, which rounding may pick: the shadow takes the other
             self._other = self._other + blocks.params(strides.reflected(blocks.rows(self._swing(strides))))
@@ -472,32 +566,39 @@ class Skipper(Followed):
 
     def _noted(self, strides: Strides, times: Steps) -> Iterator[Point]:
         """Yield points of strides, each compared with the shadow."""
-        for t, *rows in zip(times.tolist(), *strides.states(times), strict=True):
-            run, shadow = (self._blocks.params(each) for each in rows)
+        errors, distances = strides.worst_until(np.log1p(times))
+        points = zip(times.tolist(), *strides.states(times), errors, distances, strict=True)
+        for t, run_rows, shadow_rows, error, distance in points:
+            run = self._blocks.params(run_rows)
             self.skipped = True
             if self._other is not None:
-                self._other = shadow
-                self._note(run, self._map.point(shadow, t), strides)
+                self._other = self._blocks.params(shadow_rows)
+                self._note(run, self._map.point(self._other, t), (float(error), float(distance)))
             yield self._map.point(run, t)
 
-    def _note(self, run: Array, shadow: Point, strides: Strides | None = None) -> None:
-        """Compare run and shadow."""
+    def _note(self, run: Array, shadow: Point, worst: tuple[float, float] | None = None) -> None:
+        """Compare run and shadow; ``worst`` are error and distance in the strides up to here, if there are some."""
         self._seen.append((shadow.step, shadow.loss))
         rows = self._blocks.rows(run - shadow.params)
-        apart, size, off, left = _largest(rows), _largest(run), _largest(self._errors(rows)), 0.0
-        if strides is not None:
-            apart, off, left = max(apart, strides.apart), max(off, strides.off), float(strides.left.max())
+        size, distance = _largest(run), _largest(rows)
+        if worst is None:
+            error = _largest(self._errors(rows))
+            if self._strides is not None:
+                error += float(self._strides.left.max())
+        else:
+            error, distance = worst[0], max(distance, worst[1])
         gain = self._map.risk.gain(run)
         self._size = max(self._size, gain * size)
-        if MARGIN * apart > 0.05 * size:
+        if MARGIN * distance > 0.05 * size:
             # too far for an estimate of first order, in chaos or late at a drop: run and truth may be anywhere
-            self._worst = max(self._worst, MARGIN * gain * apart, 4.0 * self._size)
-        self._worst = max(self._worst, gain * (off + left + 4.0 * ROUNDING * size) + self._left)
+            self._worst = max(self._worst, MARGIN * gain * distance, 4.0 * self._size)
+        self._worst = max(self._worst, gain * (error + 4.0 * ROUNDING * size))
 
-    def _errors(self, rows: Array) -> Array:
-        """Estimated errors of the run, from what parts it from its shadow, both (n, m)."""
-        margin = np.full(len(rows), MARGIN) if self._strides is None else self._strides.margin
-        return margin[:, None] * np.abs(rows)
+    def _errors(self, rows: Array, margins: Array | None = None) -> Array:
+        """Estimate errors of the run from its distance to the shadow, both (n, m)."""
+        if margins is None:
+            margins = np.full(len(rows), MARGIN) if self._strides is None else self._strides.margin
+        return margins[:, None] * np.abs(rows)
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
         assert self.here is not None
@@ -543,10 +644,11 @@ class Skipper(Followed):
         if hit.step == 0 or self._strides is None:
             return 0.0
         steps, clear = 0.0, True
+        margins = self._strides.margins(math.log1p(hit.step))
         for t in (hit.step - 1, hit.step):
             run, shadow = self._walked[t] if t in self._walked else map(self._blocks.params, self._strides.land(t))
             point = self._map.point(run, t)
-            size = self._blocks.params(self._errors(self._blocks.rows(run - shadow)))
+            size = self._blocks.params(self._errors(self._blocks.rows(run - shadow), margins))
             size += float(self._strides.left.max()) + 4.0 * ROUNDING * np.abs(run)
             off = float(np.sum(size * np.abs(point.gradient))) + 4.0 * ROUNDING * abs(point.loss)
             slope = self._slope(point)
@@ -555,7 +657,7 @@ class Skipper(Followed):
         late = abs(self._count_of_shadow(hit.step, epsilon) - hit.step)
         if clear and steps < 1.0 and late <= 1.0:
             return steps
-        return max(float(math.ceil(steps)), late * float(self._strides.margin.max()))
+        return max(float(math.ceil(steps)), late * float(margins.max()))
 
     def _slope(self, point: Point) -> float:
         """How much the loss falls in a step, without what an oscillation takes and gives back."""
@@ -591,17 +693,30 @@ class Skipper(Followed):
         return self._map.point(self._blocks.params(shadow), t).loss if np.isfinite(shadow).all() else math.nan
 
 
-def _grown(before: Array, after: Array, new: Array, doubt: float = 1.0 / 3.0) -> Array:
-    """Estimate by how much distances between run and shadow grow in strides that move shadows by ``new`` as well.
+class Growth(NamedTuple):
+    """Factors by which distances between run and shadow may grow in strides, (n,)."""
+
+    nearest: Array  # the possible one that is nearest to 1
+    cautious: Array  # between the least possible one and that
+
+
+def _growth(before: Array, after: Array, added: Array, doubt: float = 1.0 / 3.0) -> Growth:
+    """Estimate by how much distances between run and shadow grow in strides that change them by ``added`` as well.
 
     A shadow's own error in a stride may add to its distance, and growth is then the least that is possible; or it
     cancels some of the distance, but of the run's error nothing. Growth is taken to be the least possible, and with
     the weight ``doubt`` the one nearest to none: at 0 an estimate hardly held, at 1/2 others are twice as large.
     """
-    before = np.where(before > 0.0, before, after + new)  # where nothing was apart nothing is known to have grown
-    low, high = np.maximum(after - new, 0.0), after + new
-    grown = low + doubt * (np.clip(before, low, high) - low)
-    return np.divide(grown, before, out=np.ones_like(before), where=before > 0.0)
+    # If run and shadow were together, nothing is known of the growth of their distance.
+    before = np.where(before > 0.0, before, after + added)
+    low = np.maximum(after - added, 0.0)
+    nearest = np.clip(before, low, after + added)
+    cautious = low + doubt * (nearest - low)
+    ones = np.ones_like(before)
+    return Growth(
+        np.divide(nearest, before, out=ones.copy(), where=before > 0.0),
+        np.divide(cautious, before, out=ones, where=before > 0.0),
+    )
 
 
 def _whole(strides: Strides) -> int:

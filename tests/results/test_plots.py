@@ -11,9 +11,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 import icl_theory as icl
-from icl_theory.engine.trajectory import Label
+from icl_theory.engine.trajectory import Label, Phases
 from icl_theory.papers.claim import Answer, Series
 from icl_theory.results.plots import Curve, Panel, compare_runs, draw_panels, plot_answer, save, whole_figure
+from icl_theory.results.plots.style import new_figure, shade, styled
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
@@ -149,6 +150,15 @@ def test_the_title_has_the_labels_of_the_run_also_when_it_was_loaded(tmp_path: P
     assert all(word in titles[0] for word in words)
     run.labels = {}
     assert run.plot().get_title().startswith("L = 2, delta = 1, eta = 4, K = 20")
+
+
+def test_phases_whose_steps_multiply_beyond_64_bits_are_named() -> None:
+    """NumPy takes no root of a Python integer beyond 2^63."""
+    with styled():
+        ax = new_figure(3.0, 2.0).subplots()
+        shade(Phases(I=(0, 10**10), II=(10**10, 10**15)), 1e15, ax)
+    assert [text.get_text() for text in ax.texts] == ["I", "II"]
+    assert ax.texts[1].get_position()[0] == pytest.approx(10.0**12.5)
 
 
 def test_phases_of_any_names_are_shaded_and_named() -> None:

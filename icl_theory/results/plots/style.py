@@ -154,7 +154,8 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
     span = np.log(max(2.0, last) / 0.5)
     colours = dict(zip(phases.present(), itertools.cycle(PHASE_COLOURS), strict=False))
     for name, (begin, end) in phases.present().items():
-        left, right = max(begin, 0.5), max(end, 0.5)
+        # Steps are whole numbers without limit, of which NumPy takes no root beyond 2^63.
+        left, right = max(float(begin), 0.5), max(float(end), 0.5)
         ax.axvspan(left, right, color=colours[name], alpha=0.13, linewidth=0)
         if labels and np.log(right / left) > 0.05 * span:
             middle = np.sqrt(left * right)
