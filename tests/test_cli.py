@@ -271,9 +271,10 @@ def test_examples_of_the_help_run(
 
 @pytest.mark.parametrize("kind", ["missing", "a folder", "a missing folder"])
 def test_a_config_that_cannot_be_read_is_a_sentence(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = {"missing": tmp_path / "no.toml", "a folder": tmp_path, "a missing folder": tmp_path / "a" / "b"}[kind]
+    monkeypatch.chdir(tmp_path)
+    path = {"missing": Path("no.toml"), "a folder": Path(), "a missing folder": Path("a") / "b"}[kind]
     status, out, err = run_main(capsys, *BASE, "--config", str(path))
     assert (status, out) == (2, "")
     assert err.startswith(f"icl-theory: config = {str(path)!r}: must be a TOML file that can be read (")

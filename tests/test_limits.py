@@ -15,6 +15,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import Number, Whole
+from icl_theory.families.rule_parameters import RULE_PARAMETERS
 from icl_theory.grids.grid import Grid
 
 # Integers as least..most, with * where the largest would take too long; floats as intervals, open or closed.
@@ -182,7 +183,7 @@ def test_every_number_of_every_family_is_in_the_table() -> None:
     listed = {
         (row.split()[0], each.split("=")[0]) for row in FAMILIES.split("\n") if row for each in row.split()[1:]
     }
-    everywhere = {"epsilon", "above", "max_steps"}
+    everywhere = {"epsilon", "above", "max_steps", *RULE_PARAMETERS}  # the latter have a table in test_rules.py
     for name, family in icl.list_families().items():
         numbers = {
             key for key, declared in family.parameters().items() if isinstance(declared.kind, Number | Whole)

@@ -332,9 +332,9 @@ def test_kinds_of_many_points_are_told_from_some(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("icl_theory.grids.estimate._in_arrays", in_arrays)
     made = plan(find("regression"), {"L": np.linspace(1, 2, 1600), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02})
     said = next(estimate(made, asked=1600))
-    assert said == "1,600 points in 1 chunk, 1,200 in whole arrays and 400 one by one"
+    assert said == "1,600 points in 1 chunk, 1,200 in batches and 400 one by one"
     about = re.fullmatch(
-        r".* chunk, about ([\d,]+) in whole arrays and ([\d,]+) one by one", next(estimate(made, asked=400))
+        r".* chunk, about ([\d,]+) in batches and ([\d,]+) one by one", next(estimate(made, asked=400))
     )
     assert about is not None
     many, alone = (int(word.replace(",", "")) for word in about.groups())

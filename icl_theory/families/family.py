@@ -24,7 +24,7 @@ from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Work
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import Rule, rule_of
+from icl_theory.engine.rules import Rule, refuse_reduced, rule_of
 from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.parameters import (
@@ -138,6 +138,8 @@ class Family(RuleParameters):
         self.update()  # refuses settings that do not fit
         self.validate()
         self.rate()
+        if not self.trained_by.reducible:
+            refuse_reduced(self.risk(), self.trained_by)
 
     @classmethod
     @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,9 @@ SCHEDULES = ("constant", "cosine", "step", "inverse-sqrt", "piecewise")
 @dataclass(frozen=True)
 class BelowOne(Number):
     """A number from 0 to below 1."""
+
+    zero: bool = True
+    maximum: float = math.nextafter(1.0, 0.0)
 
     def value(self, name: str, value: Any) -> float:
         """Return the float."""

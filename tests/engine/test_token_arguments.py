@@ -122,6 +122,6 @@ def test_sequences_have_a_symbol(length: int) -> None:
             function(length)
 
 
-def test_heads_are_as_many_as_the_risk_has() -> None:
-    with pytest.raises(ValueError, match=r"scores = \(1, 2\): must be of shape \(2, 2\), a row for each head"):
-        HEADS.quadratic([[0.0, 1.0]])
+def test_scores_of_heads_are_as_many_as_the_tokens() -> None:
+    with pytest.raises(ValueError, match=r"scores = \(1, 3\): must be of shape \(H, 2\), a row for each head"):
+        HEADS.quadratic([[0.0, 1.0, 2.0]])

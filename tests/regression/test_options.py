@@ -147,7 +147,7 @@ OPTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = 
             "L": 3.0, "delta": 1.1, "eta": 3.0, "K": 5, "N": 8, "noise": 0.4, "epsilon": 0.4,
             "above": {"above": 0.05, "epsilon": None}, "probs": P, "task": "linear",
             "features": {"features": PLANE, "delta": PLANE.gap}, "coordinates": "embedding", "method": "fast",
-            "max_steps": 2, "imbalance": 0.2, "callback": True,
+            "max_steps": 2, "imbalance": 0.2, "rule": "ngd", "callback": True,
         },
     ),
 }  # fmt: skip

@@ -67,7 +67,9 @@ def test_a_line_of_a_sweep_shows_every_quantity_where_it_is(over: str, limits: t
     if math.isfinite(row["measured"]):
         ((centre, ends, label),) = bars(bottom)
         np.testing.assert_allclose(centre, [[row["measured"], middle]])
-        np.testing.assert_allclose(ends, [[row["measured"] - row["error"], row["measured"] + row["error"]]])
+        # the error is one of the logarithm
+        factor = 1.0 + row["error"] / row["measured"]
+        np.testing.assert_allclose(ends, [[row["measured"] / factor, row["measured"] * factor]])
         assert label.endswith("measured")
     if math.isfinite(row.get("predicted", math.nan)):
         diamond = next(line for line in bottom.lines if line.get_marker() == "D")
@@ -121,7 +123,8 @@ def test_cells_of_a_diagram_have_the_colours_and_the_places_of_their_points(kind
         ((centres, ends, _),) = bars(ax)
         np.testing.assert_allclose(centres, np.column_stack([table["measured"], found[name].values]))
         kept = table["measured"].notna().to_numpy()
-        np.testing.assert_allclose(ends[kept, 1] - ends[kept, 0], 2 * table["error"][kept], rtol=1e-6)
+        factor = 1.0 + table["error"][kept] / table["measured"][kept]
+        np.testing.assert_allclose(ends[kept, 1] / ends[kept, 0], factor**2, rtol=1e-6)
 
 
 def test_the_figure_of_a_run_shows_its_numbers() -> None:

@@ -96,9 +96,9 @@ class HeadsRisk(Risk):
     def quadratic(self, scores: ArrayLike) -> tuple[Array, Array]:
         """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), for scores of the heads, (H, UQ)."""
         given = real_array("scores", scores, 2)
-        shape = (self.heads, self.tokens.own.size)
-        if given.shape != shape:
-            raise refuse("scores", given.shape, f"of shape {shape}, a row for each head")
+        columns = self.tokens.own.size
+        if not len(given) or given.shape[1] != columns:
+            raise refuse("scores", given.shape, f"of shape (H, {columns}), a row for each head")
         gram = np.sum([p * each for p, each, _ in self._products(given)], axis=0)
         return moments_of_averages(gram)
 
