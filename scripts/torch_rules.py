@@ -4,7 +4,7 @@
     python scripts/torch_rules.py
 
 Each rule trains five risks for some steps, from the same start. PyTorch's optimiser is given the gradients of the
-risk at its own parameters, in float64. The largest difference of the parameters, relative to their size, is printed.
+risk at its own parameters, in float64. The largest difference of the parameters is printed, relative to their size.
 """
 
 from __future__ import annotations

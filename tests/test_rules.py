@@ -286,6 +286,10 @@ def test_a_broken_rule_is_named(fault: str, message: str) -> None:
         ({"rule": HeavyBall}, "rule = <class .*: must be one of"),
         ({"rule": HeavyBall(), "momentum": 0.5}, "momentum = 0.5: must be left out: the rule HeavyBall"),
         ({"rule": "adam", "method": "closed"}, "method = 'closed': must be 'exact' or 'auto' for the rule 'adam'"),
+        (
+            {"rule": "heavy-ball", "method": "flow"},
+            "method = 'flow': must be 'exact', 'fast' or 'auto' for the rule 'heavy-ball', because a step that",
+        ),
         ({"rule": "nesterov", "method": "fast"}, "method = 'fast': must be 'exact' or 'auto' for the rule"),
     ],
     ids=str,
@@ -293,6 +297,24 @@ def test_a_broken_rule_is_named(fault: str, message: str) -> None:
 def test_settings_that_do_not_fit_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         icl.simulate(2.0, 1.0, 0.1, K=4, N=9, max_steps=20, **settings)
+
+
+def test_sampled_runs_beside_a_curve_are_trained_with_the_settings_of_the_rule() -> None:
+    """Without momentum the heavy ball is gradient descent; with another momentum its samples stray elsewhere."""
+
+    class WithSampler(icl.PopulationRisk):
+        def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
+            return icl.SampledRisk(self.features, self.task, 6, batch, seed)
+
+    risk = WithSampler(icl.Features.simplex(3, 1.0), icl.tasks.Exchangeable(2.0), N=6)
+    losses = risk.loss(risk.initial) * np.ones(12)
+    errors = []
+    for rule in (GradientDescent(), HeavyBall(0.0), HeavyBall(0.5)):
+        run = icl.descend(risk, 0.5, steps=20, rule=rule, give_up=False)
+        found = run.compare(losses, batch=16, runs=4, seed=3)
+        errors.append([check.standard_error for check in found.checks])
+    assert errors[0] == errors[1]
+    assert errors[0] != errors[2]
 
 
 def test_an_unknown_setting_suggests_the_nearest() -> None:
