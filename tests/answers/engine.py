@@ -79,7 +79,10 @@ def rules() -> Asked:
         for name, slope in slopes.items():
             yield f"{rule.name}: {name}", partial(_change, rule, Bowl(), np.array(slope))
         yield f"{rule.name}: a number", partial(_change, rule, Number(), -1.5)
-    yield "flags", lambda: {name: [rule.skippable, rule.may_stagnate, rule.reducible] for name, rule in RULES.items()}
+    yield (
+        "flags",
+        lambda: {name: [rule.skippable, rule.may_stagnate, rule.reducible] for name, rule in RULES.items()},
+    )
     for kind in ("few", "copies", "twice"):
         yield f"blocks: {kind}", partial(check_blocks, Wrong(kind), (3,))
         yield f"move with blocks: {kind}", partial(_change, RULES["ngd-blocks"], Wrong(kind), np.ones(3))
