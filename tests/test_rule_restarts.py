@@ -70,7 +70,7 @@ def test_every_state_is_that_of_a_run_that_ends_there(name: str, tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAININGS)
 def test_every_state_is_that_of_a_run_that_ends_there_at_many_steps(name: str, tmp_path: Path) -> None:
-    _check_states(TRAININGS[name], tmp_path, count=200)
+    _check_states(TRAININGS[name], tmp_path, count=60)
 
 
 @pytest.mark.parametrize("name", SKIPPED)
@@ -191,7 +191,7 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_bits(
         "icl.sweep(**given, store=store, progress=False)\n"
     )
     killed = 0
-    for operations in (25, 40, 60):
+    for operations in (8, 14, 20):
         line = [sys.executable, "-c", code, json.dumps(given), str(store), str(operations)]
         ended = subprocess.run(line, cwd=ROOT, env=os.environ, capture_output=True, text=True)
         assert ended.returncode in (0, KILLED), ended.stderr

@@ -317,6 +317,72 @@ def test_sampled_runs_beside_a_curve_are_trained_with_the_settings_of_the_rule()
     assert errors[0] != errors[2]
 
 
+class Skippable(Rule):
+    """The heavy ball, with a second memory of squares or with a scale that is none."""
+
+    name = "skippable"
+    skippable = True
+
+    def __init__(self, scale: float, copies: int) -> None:
+        self.scale, self.copies = scale, copies
+
+    def init(self, risk: icl.Risk, params: Array) -> Array:
+        return np.zeros_like(params) if self.copies == 1 else np.zeros((self.copies, *np.shape(params)))
+
+    def step(
+        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        velocity = 0.5 * memory + gradient / risk.metric
+        return -eta * (velocity if self.copies == 1 else velocity[0]), velocity
+
+    def memory_scale(self, eta: float) -> float:
+        return self.scale
+
+
+class Measured(Skippable):
+    """The same with its derivative."""
+
+    def jacobian(self, rates: Array, eta: float) -> Array:
+        return HeavyBall(0.5).jacobian(rates, eta)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Skippable(1.0, 2), r"memory of the skippable rule 'skippable' = \(2, 3, 3\): must be of the shape of the"),
+        (
+            Skippable(1.0, 1),
+            r"jacobian of the skippable rule 'skippable' = None: must be derivatives of a step with",
+        ),
+        (Measured(0.0, 1), r"memory_scale of the rule 'skippable' = 0.0: must be a finite number > 0"),
+        (Measured(np.nan, 1), r"memory_scale of the rule 'skippable' = nan: must be a finite number > 0"),
+    ],
+)
+def test_a_memory_that_cannot_be_skipped_over_is_named(rule: Rule, message: str) -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0), N=9)
+    for method in ("fast", "auto"):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            icl.descend(risk, 0.1, steps=10_000, rule=rule, method=method)
+    if rule.memory_scale(1.0) == 1.0:
+        with pytest.raises(
+            AssertionError, match=r"^(memory|jacobian) of a skippable rule: expected an array of shape"
+        ):
+            check_rule(rule)
+
+
+def test_a_skippable_rule_of_ones_own_skips_like_the_heavy_ball() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0), N=9)
+    check_rule(Measured(1.0, 1), steps=20)
+    own, heavy_ball = (
+        icl.descend(risk, 0.1, steps=3000, rule=rule, method="fast", give_up=False)
+        for rule in (Measured(1.0, 1), HeavyBall(0.5))
+    )
+    exact = icl.descend(risk, 0.1, steps=3000, rule=HeavyBall(0.5), give_up=False)
+    for run in (own, heavy_ball):
+        assert run.states_error is not None
+        assert np.abs(run.params - exact.params).max() <= run.states_error < 1e-6
+
+
 def test_an_unknown_setting_suggests_the_nearest() -> None:
     with pytest.raises(TypeError, match=r"simulate\(\) has no argument 'momentun' \(did you mean momentum\?\)"):
         icl.simulate(2.0, 1.0, 0.1, momentun=0.9)

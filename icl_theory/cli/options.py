@@ -54,7 +54,7 @@ def with_options(function: Callable[..., int], **groups: Mapping[str, Any]) -> C
 
 
 def options_of(family: type[Family], help_of: Callable[[Parameter], str]) -> dict[str, Any]:
-    """Return an option for each parameter of a family that has a text; help lists the update rule's by themselves."""
+    """Return an option for each parameter of a family that has a text; those of the update rule under a heading."""
     options: dict[str, Any] = {}
     for name, declared in family.parameters().items():
         if not declared.kind.text:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array
+from icl_theory._validate import Array, number, refuse
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.rules import NO_MEMORY
 from icl_theory.engine.steps import Descent, Point, TrainingState, Update
@@ -91,8 +91,19 @@ class WholeState(Descent):
     def __init__(self, descent: Descent) -> None:
         self.inner = Descent(descent.risk, descent.eta, descent.rule)
         start = self.inner.start()
+        shape = np.shape(start.params)
+        if start.memory.shape != shape:
+            allowed = f"of the shape of the parameters, {shape}, or skippable must be False"
+            raise refuse(f"memory of the skippable rule {descent.rule.name!r}", start.memory.shape, allowed)
+        if descent.rule.jacobian(np.zeros(1), descent.eta) is None:
+            # a stride is longer than a memory lasts: without Newton's method its equations have no quick solution
+            allowed = "derivatives of a step with a memory, or skippable must be False"
+            raise refuse(f"jacobian of the skippable rule {descent.rule.name!r}", None, allowed)
         # a power of two, so that scaling rounds nothing
-        scale = 2.0 ** round(math.log2(descent.rule.memory_scale(descent.eta)))
+        memory_scale = number(
+            f"memory_scale of the rule {descent.rule.name!r}", descent.rule.memory_scale(descent.eta)
+        )
+        scale = 2.0 ** round(math.log2(memory_scale))
         super().__init__(StateRisk(descent.risk, start.memory, scale), descent.eta, descent.rule)
 
     @property
