@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -115,7 +115,7 @@ class Rule(Protocol):
         return None
 
 
-def is_rule(value: object) -> bool:
+def is_rule(value: object) -> TypeGuard[Rule]:
     """Whether an object is a rule, and not the class of one."""
     if isinstance(value, str | type):
         return False
