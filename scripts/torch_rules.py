@@ -83,7 +83,10 @@ def risks() -> dict[str, tuple[icl.Risk, float]]:
     features = icl.Features.simplex(5, 1.0)
     population = icl.PopulationRisk(features, icl.tasks.Linear(2.0), N=20, noise=0.3)
     infinite = icl.PopulationRisk(features, icl.tasks.Exchangeable(2.0))
-    kinds = [icl.Kind(3, probs=[0.3, 0.7], values=[0.0, 1.0]), icl.Kind(1, probs=[1.0], values=[0.5])]
+    kinds = [
+        icl.Kind(3, probs=np.array([0.3, 0.7]), values=np.array([0.0, 1.0])),
+        icl.Kind(1, probs=np.ones(1), values=np.array([0.5])),
+    ]
     embedded = icl.engine.in_coordinates(population, "embedding", features.vectors)
     return {
         "bowl": (QuarticBowl(), 0.02),
@@ -115,7 +118,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1000, help="steps of each run [1000]")
     steps = parser.parse_args().steps
     try:
-        import torch
+        import torch  # type: ignore[import-not-found]
     except ImportError:
         print("PyTorch is not installed: pip install torch", file=sys.stderr)
         return 2

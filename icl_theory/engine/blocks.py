@@ -179,7 +179,7 @@ class Modes(NamedTuple):
         components = self.into(moves[:, None], which)[:, 0].swapaxes(1, 2)  # (n, m, k)
         # in many steps a resting mode makes -J^-1 of a constant change, and in few steps their number
         fading = np.eye(jacobians.shape[-1]) / steps[:, None, None, None] - jacobians
-        settled = np.linalg.solve(fading, components[..., None])[..., 0]
+        settled: Any = np.linalg.solve(fading, components[..., None])[..., 0]
         return self.out_of(settled.swapaxes(1, 2)[:, None], which)[:, 0]
 
     def into(self, rows: Array, some: Index) -> Array:

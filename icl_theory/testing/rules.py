@@ -152,7 +152,7 @@ def _independent_of_time(rule: Rule, risk: Risk, eta: float, states: list[RuleSt
     memory, shape = states[0].memory, states[0].params.shape
     if memory.size:
         expect(memory.shape == shape, "memory of a skippable rule", f"an array of shape {shape}", memory.shape)
-        jacobian = attempt("jacobian", rule.jacobian, np.zeros(1), eta)
+        jacobian: Any = attempt("jacobian", rule.jacobian, np.zeros(1), eta)
         expect(
             np.shape(jacobian) == (1, 2, 2), "jacobian of a skippable rule", "an array of shape (1, 2, 2)", jacobian
         )
