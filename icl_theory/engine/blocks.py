@@ -27,6 +27,7 @@ class Blocks:
         risk = descent.risk
         self.descent, self.shape = descent, np.shape(risk.initial)
         rule, eta = descent.rule, descent.eta
+        # whether a step is known to be linear in each mode; normalised descent is not
         self._linear = rule.jacobian(np.zeros(1), eta) is not None
         self.gradients = risk.column_gradients if self._linear and np.ndim(risk.metric) == 0 else None
         inner = risk.risk if isinstance(risk, StateRisk) else risk
