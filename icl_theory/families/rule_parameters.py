@@ -162,7 +162,7 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
     """
     values = {name: parameters.get(name, default) for name, default in DEFAULTS.items()}
     rule = _with_settings(values)
-    # from inside out: gradients are clipped before the rule sees them, and the schedule scales the rate of all of it
+    # from inside out: gradients are clipped before the rule sees them, and the schedule scales the rate
     if values["clip"] is not None:
         rule = Clipped(rule, values["clip"])
     schedule = _schedule_from(values)
