@@ -50,7 +50,10 @@ def commands() -> dict[str, str]:
     return {
         "audit.md": "icl-theory audit --out audit.md",
         **{f"papers/{name}.md": f"icl-theory reproduce {name} --out papers" for name in papers()},
-        **{f"images/{name}.png": f"icl-theory figures {name} --out images" for name in ("front", "model")},
+        **{
+            f"images/{name}.png": f"icl-theory figures {name} --out images"
+            for name in ("front", "model", "optimisers")
+        },
         "images/maps.gif": "icl-theory figures --animate --out images",
         **{picture: f"{sweep} --plot {picture}" for sweep, picture in drawn},
         **{

@@ -4,8 +4,7 @@
     python scripts/torch_rules.py
 
 Each rule trains five risks for some steps, from the same start. PyTorch's optimiser is given the gradients of the
-risk at its own parameters, in float64. The largest difference of the parameters, relative to their size, is
-printed.
+risk at its own parameters, in float64. The largest difference of the parameters is printed, relative to their size.
 """
 
 from __future__ import annotations
@@ -84,7 +83,10 @@ def risks() -> dict[str, tuple[icl.Risk, float]]:
     features = icl.Features.simplex(5, 1.0)
     population = icl.PopulationRisk(features, icl.tasks.Linear(2.0), N=20, noise=0.3)
     infinite = icl.PopulationRisk(features, icl.tasks.Exchangeable(2.0))
-    kinds = [icl.Kind(3, probs=[0.3, 0.7], values=[0.0, 1.0]), icl.Kind(1, probs=[1.0], values=[0.5])]
+    kinds = [
+        icl.Kind(3, probs=np.array([0.3, 0.7]), values=np.array([0.0, 1.0])),
+        icl.Kind(1, probs=np.ones(1), values=np.array([0.5])),
+    ]
     embedded = icl.engine.in_coordinates(population, "embedding", features.vectors)
     return {
         "bowl": (QuarticBowl(), 0.02),
@@ -116,7 +118,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1000, help="steps of each run [1000]")
     steps = parser.parse_args().steps
     try:
-        import torch
+        import torch  # type: ignore[import-not-found]
     except ImportError:
         print("PyTorch is not installed: pip install torch", file=sys.stderr)
         return 2

@@ -298,12 +298,100 @@ def test_a_broken_rule_is_named(fault: str, message: str) -> None:
         ({"rule": HeavyBall}, "rule = <class .*: must be one of"),
         ({"rule": HeavyBall(), "momentum": 0.5}, "momentum = 0.5: must be left out: the rule HeavyBall"),
         ({"rule": "adam", "method": "closed"}, "method = 'closed': must be 'exact' or 'auto' for the rule 'adam'"),
+        (
+            {"rule": "heavy-ball", "method": "flow"},
+            "method = 'flow': must be 'exact', 'fast' or 'auto' for the rule 'heavy-ball', because a step that",
+        ),
         ({"rule": "nesterov", "method": "fast"}, "method = 'fast': must be 'exact' or 'auto' for the rule"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         icl.simulate(2.0, 1.0, 0.1, K=4, N=9, max_steps=20, **settings)
+
+
+def test_sampled_runs_beside_a_curve_are_trained_with_the_settings_of_the_rule() -> None:
+    """Without momentum the heavy ball is gradient descent; with another momentum its samples stray elsewhere."""
+
+    class WithSampler(icl.PopulationRisk):
+        def sampled(self, batch: int, seed: int = 0) -> icl.Risk:
+            return icl.SampledRisk(self.features, self.task, 6, batch, seed)
+
+    risk = WithSampler(icl.Features.simplex(3, 1.0), icl.tasks.Exchangeable(2.0), N=6)
+    losses = risk.loss(risk.initial) * np.ones(12)
+    errors = []
+    for rule in (GradientDescent(), HeavyBall(0.0), HeavyBall(0.5)):
+        run = icl.descend(risk, 0.5, steps=20, rule=rule, give_up=False)
+        found = run.compare(losses, batch=16, runs=4, seed=3)
+        errors.append([check.standard_error for check in found.checks])
+    assert errors[0] == errors[1]
+    assert errors[0] != errors[2]
+
+
+class Skippable(Rule):
+    """The heavy ball, with a second memory of squares or with a scale that is none."""
+
+    name = "skippable"
+    skippable = True
+
+    def __init__(self, scale: float, copies: int) -> None:
+        self.scale, self.copies = scale, copies
+
+    def init(self, risk: icl.Risk, params: Array) -> Array:
+        return np.zeros_like(params) if self.copies == 1 else np.zeros((self.copies, *np.shape(params)))
+
+    def step(
+        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
+        velocity = 0.5 * memory + gradient / risk.metric
+        return -eta * (velocity if self.copies == 1 else velocity[0]), velocity
+
+    def memory_scale(self, eta: float) -> float:
+        return self.scale
+
+
+class Measured(Skippable):
+    """The same with its derivative."""
+
+    def jacobian(self, rates: Array, eta: float) -> Array:
+        return HeavyBall(0.5).jacobian(rates, eta)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Skippable(1.0, 2), r"memory of the skippable rule 'skippable' = \(2, 3, 3\): must be of the shape of the"),
+        (
+            Skippable(1.0, 1),
+            r"jacobian of the skippable rule 'skippable' = None: must be derivatives of a step with",
+        ),
+        (Measured(0.0, 1), r"memory_scale of the rule 'skippable' = 0.0: must be a finite number > 0"),
+        (Measured(np.nan, 1), r"memory_scale of the rule 'skippable' = nan: must be a finite number > 0"),
+    ],
+)
+def test_a_memory_that_cannot_be_skipped_over_is_named(rule: Rule, message: str) -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0), N=9)
+    for method in ("fast", "auto"):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            icl.descend(risk, 0.1, steps=10_000, rule=rule, method=method)
+    if rule.memory_scale(1.0) == 1.0:
+        with pytest.raises(
+            AssertionError, match=r"^(memory|jacobian) of a skippable rule: expected an array of shape"
+        ):
+            check_rule(rule)
+
+
+def test_a_skippable_rule_of_ones_own_skips_like_the_heavy_ball() -> None:
+    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0), N=9)
+    check_rule(Measured(1.0, 1), steps=20)
+    own, heavy_ball = (
+        icl.descend(risk, 0.1, steps=3000, rule=rule, method="fast", give_up=False)
+        for rule in (Measured(1.0, 1), HeavyBall(0.5))
+    )
+    exact = icl.descend(risk, 0.1, steps=3000, rule=HeavyBall(0.5), give_up=False)
+    for run in (own, heavy_ball):
+        assert run.states_error is not None
+        assert np.abs(run.params - exact.params).max() <= run.states_error < 1e-6
 
 
 def test_an_unknown_setting_suggests_the_nearest() -> None:

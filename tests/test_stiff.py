@@ -85,6 +85,7 @@ def test_modes_are_those_of_the_derivative_of_a_step_in_the_metric() -> None:
     blocks, only = Blocks(descent), np.zeros(1, dtype=int)
     modes = blocks.modes(blocks.rows(state), np.zeros(1))
     assert modes is not None
+    # a row of a rule without memory holds one number for each mode
     vectors = modes.out_of(np.eye(2)[None, :, None], only)[0]
     np.testing.assert_allclose(modes.into(vectors[None], only)[0, :, 0], np.eye(2), atol=1e-12)
     ahead, behind = (descent.moves(state + sign * h * vectors) for sign in (1.0, -1.0))

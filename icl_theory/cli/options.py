@@ -18,7 +18,9 @@ from icl_theory._validate import refuse
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import Family, Parameter
 from icl_theory.families.parameters import nearest
+from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
+RULE_PANEL = "Update rule"  # heading in --help
 RANGE = "a number, a list a,b,c or a range first:last:log:count or first:last:lin:count"
 
 
@@ -52,12 +54,20 @@ def with_options(function: Callable[..., int], **groups: Mapping[str, Any]) -> C
 
 
 def options_of(family: type[Family], help_of: Callable[[Parameter], str]) -> dict[str, Any]:
-    """Return an option for each parameter of a family that has a text."""
-    return {
-        name: Annotated[str | None, typer.Option(flag(name), help=escape(help_of(each)), show_default=False)]
-        for name, each in family.parameters().items()
-        if each.kind.text
-    }
+    """Return an option for each parameter of a family that has a text; those of the update rule under a heading."""
+    options: dict[str, Any] = {}
+    for name, declared in family.parameters().items():
+        if not declared.kind.text:
+            continue
+        panel = RULE_PANEL if name in RULE_PARAMETERS else None
+        option = typer.Option(
+            flag(name),
+            help=escape(help_of(declared)),
+            show_default=False,
+            rich_help_panel=panel,
+        )
+        options[name] = Annotated[str | None, option]
+    return options
 
 
 def spared(command: Any, texts: Iterable[str] = ()) -> Any:

@@ -27,6 +27,7 @@ class Blocks:
         risk = descent.risk
         self.descent, self.shape = descent, np.shape(risk.initial)
         rule, eta = descent.rule, descent.eta
+        # whether a step is known to be linear in each mode; normalised descent is not
         self._linear = rule.jacobian(np.zeros(1), eta) is not None
         self.gradients = risk.column_gradients if self._linear and np.ndim(risk.metric) == 0 else None
         inner = risk.risk if isinstance(risk, StateRisk) else risk
@@ -179,7 +180,7 @@ class Modes(NamedTuple):
         components = self.into(moves[:, None], which)[:, 0].swapaxes(1, 2)  # (n, m, k)
         # in many steps a resting mode makes -J^-1 of a constant change, and in few steps their number
         fading = np.eye(jacobians.shape[-1]) / steps[:, None, None, None] - jacobians
-        settled = np.linalg.solve(fading, components[..., None])[..., 0]
+        settled: Any = np.linalg.solve(fading, components[..., None])[..., 0]
         return self.out_of(settled.swapaxes(1, 2)[:, None], which)[:, 0]
 
     def into(self, rows: Array, some: Index) -> Array:

@@ -28,7 +28,7 @@ from icl_theory._validate import (
 from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
 from icl_theory.engine.display import Drawn
 from icl_theory.engine.progress import counted
-from icl_theory.engine.rules import rule_of
+from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.steps import Descent
 from icl_theory.files import checked_path
 
@@ -46,6 +46,7 @@ class Run(Protocol):
     loss: Array
     eta: float
     rule: str
+    trained_by: Rule | None
     risk: Any
     family: Any
 
@@ -296,7 +297,8 @@ def _sampled(run: Run, t: Steps, batch: int, runs: int, seed: int, most: int = 1
     except ValueError as error:
         said = str(error) if str(error).startswith("batch = ") else f"batch = {batch}: {error}"
         raise ValueError(f"{said}; give errors, standard errors of the losses, instead") from None
-    rule = rule_of(run.rule if run.family is None else run.family.update())
+    # the name alone would give the rule its default settings
+    rule = run.trained_by or rule_of(run.rule if run.family is None else run.family.update())
     index, found = {step: place for place, step in enumerate(t.tolist())}, np.empty((runs, len(t)))
     for row, trainer in zip(found, counted(trainers, "runs of SGD"), strict=True):
         descent = Descent(trainer, run.eta, rule)

@@ -157,6 +157,9 @@ def _last(epsilon: float | None, above: float | None, steps: int | None) -> int:
 def _method(descent: Descent, method: str) -> str:
     """Return a method that can follow the rule and the risk."""
     choice("method", method, METHODS)
+    if method == "flow" and descent.skippable and descent.start().memory.size:
+        reason = "because a step that depends on a memory has no flow of the parameters as its limit"
+        raise refuse("method", method, f"'exact', 'fast' or 'auto' for the rule {descent.rule.name!r}, {reason}")
     if method == "exact" or descent.skippable:
         return method
     if method == "auto":

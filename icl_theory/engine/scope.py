@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +75,30 @@ class Scope:
         else:
             is_another = "this is its flow" if training.method == "flow" else "this is the iteration"
         return f"for {self.words}, and {is_another}"
+
+    def outside(self, rules: Iterable[Rule | None], method: str, most: int = 3) -> str:
+        """Return in a sentence beside which of some rules the theory is not shown; the empty text if there is none.
+
+        Parameters
+        ----------
+        rules : iterable of Rule or None
+            Those of the points of a sweep; None stands for one that is not known.
+        method : str
+            How the steps of all points are computed.
+        most : int
+            The number of rules that are named.
+        """
+        names = [rule.name for rule in rules if rule is not None and not self.covers(rule, method)]
+        distinct = list(dict.fromkeys(names))
+        if not distinct:
+            return ""
+        listed = [f'"{name}"' for name in distinct[:most]]
+        if len(distinct) > most:
+            listed.append(f"{len(distinct) - most} more")
+        named = " and ".join(filter(None, (", ".join(listed[:-1]), listed[-1])))
+        training = f"the flow of {named}" if method == "flow" else f"training by {named}"
+        first = f"The theory is for {self.words} and not applicable to {training}"
+        return f"{first}: no predictions and statements are shown beside it."
 
     @property
     def words(self) -> str:

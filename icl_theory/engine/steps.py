@@ -216,6 +216,7 @@ class Descent:
             point = self.point(params, step, memory, carry)
             yield point
             change, memory = point.update(self)
+            # Kahan's sum: `carry` is how much more than `change` the rounded parameters have moved
             point.release()  # large parameters leave room for few arrays of their size
             del point
             carry = change - carry

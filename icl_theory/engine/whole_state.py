@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array
+from icl_theory._validate import Array, number, refuse
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.rules import NO_MEMORY
 from icl_theory.engine.steps import Descent, Point, TrainingState, Update
@@ -44,7 +44,7 @@ class StateRisk(Risk):
             return np.array([params, self.scale * memory])
         return np.concatenate([params, self.scale * memory])
 
-    def parted(self, state: Array) -> tuple[Array, Array]:
+    def split(self, state: Array) -> tuple[Array, Array]:
         """Return parameters and memory, views of a state where that is possible."""
         if not self.shape:
             return np.asarray(state[0]), np.asarray(state[1] / self.scale)
@@ -53,12 +53,12 @@ class StateRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and gradient in the whole state: it is zero in the memory."""
-        loss, gradient = self.risk.evaluate(self.parted(params)[0], step)
+        loss, gradient = self.risk.evaluate(self.split(params)[0], step)
         return loss, self.joined(gradient, np.zeros_like(gradient))
 
     def gain(self, params: Array) -> float:
         """That of the parameters; the memory is of their size."""
-        return self.risk.gain(self.parted(params)[0])
+        return self.risk.gain(self.split(params)[0])
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
@@ -69,8 +69,8 @@ class StateRisk(Risk):
         rows = self.shape[0]
 
         def padded(columns: Array, which: NDArray[np.intp]) -> Array:
-            found = gradients(columns[:rows], which)
-            return np.concatenate([found, np.zeros_like(found)])
+            gradient = gradients(columns[:rows], which)
+            return np.concatenate([gradient, np.zeros_like(gradient)])
 
         return padded
 
@@ -91,8 +91,19 @@ class WholeState(Descent):
     def __init__(self, descent: Descent) -> None:
         self.inner = Descent(descent.risk, descent.eta, descent.rule)
         start = self.inner.start()
+        shape = np.shape(start.params)
+        if start.memory.shape != shape:
+            allowed = f"of the shape of the parameters, {shape}, or skippable must be False"
+            raise refuse(f"memory of the skippable rule {descent.rule.name!r}", start.memory.shape, allowed)
+        if descent.rule.jacobian(np.zeros(1), descent.eta) is None:
+            # a stride is longer than a memory lasts: without Newton's method its equations have no quick solution
+            allowed = "derivatives of a step with a memory, or skippable must be False"
+            raise refuse(f"jacobian of the skippable rule {descent.rule.name!r}", None, allowed)
         # a power of two, so that scaling rounds nothing
-        scale = 2.0 ** round(math.log2(descent.rule.memory_scale(descent.eta)))
+        memory_scale = number(
+            f"memory_scale of the rule {descent.rule.name!r}", descent.rule.memory_scale(descent.eta)
+        )
+        scale = 2.0 ** round(math.log2(memory_scale))
         super().__init__(StateRisk(descent.risk, start.memory, scale), descent.eta, descent.rule)
 
     @property
@@ -112,20 +123,21 @@ class WholeState(Descent):
     def into(self, state: TrainingState) -> TrainingState:
         """Return a state as one whole array without a memory."""
         whole = self.risk.joined(state.params, state.memory)
+        # single steps compensate the rounding of the parameters alone, so the memory has nothing to carry
         carry = self.risk.joined(state.carry, np.zeros_like(state.carry))
         return TrainingState(state.step, whole, NO_MEMORY, carry)
 
     def out_of(self, state: TrainingState) -> TrainingState:
         """Return a whole state as parameters and memory."""
-        params, memory = self.risk.parted(state.params)
-        return TrainingState(state.step, np.array(params), memory, np.array(self.risk.parted(state.carry)[0]))
+        params, memory = self.risk.split(state.params)
+        return TrainingState(state.step, np.array(params), memory, np.array(self.risk.split(state.carry)[0]))
 
     def real(self, point: Point) -> Point:
         """Return an iterate of the parameters."""
         if isinstance(point, StatePoint) and point.real is not None:
             return point.real
         state = self.out_of(point.state)
-        gradient = self.risk.parted(point.gradient)[0]
+        gradient = self.risk.split(point.gradient)[0]
         return Point(point.step, state.params, point.loss, gradient, state.memory, state.carry)
 
     def update(self, point: Point) -> Update:
@@ -139,14 +151,16 @@ class WholeState(Descent):
             parts = params[:rows], params[rows:] / self.risk.scale, gradient[:rows]
         else:
             parts = params[0], params[1] / self.risk.scale, gradient[0]
-        own, memory, slope = parts
-        moved, after = self.rule.step(self.risk.risk, own, slope, self.eta, memory, 0)
-        return self.risk.joined(moved, after - memory)
+        own_params, memory, own_gradient = parts
+        # step 0 stands for all: a skippable rule does not look at the number of the step
+        change, memory_after = self.rule.step(self.risk.risk, own_params, own_gradient, self.eta, memory, 0)
+        # a rule returns the change of the parameters but the memory itself
+        return self.risk.joined(change, memory_after - memory)
 
     def moves(self, states: Array) -> Array:
         """Changes of some whole states, (n, ...), in one step."""
         self.evaluations += len(states)
-        params = np.stack([self.risk.parted(state)[0] for state in states])
+        params = np.stack([self.risk.split(state)[0] for state in states])
         gradients = self.risk.risk.gradients(params)
         padded = (self.risk.joined(gradient, np.zeros_like(gradient)) for gradient in gradients)
         return np.stack([self.change(state, gradient) for state, gradient in zip(states, padded, strict=True)])

@@ -130,7 +130,11 @@ class Family(RuleParameters):
         if self.epsilon is None and self.above is None and self.goal is not None:
             object.__setattr__(self, *self.goal)
         for name, declared in declarations.items():
-            object.__setattr__(self, name, declared.check(getattr(self, name)))
+            value = getattr(self, name)
+            # the settings of the rule are many, and most problems have none of them
+            if value is None and declared.default is None:
+                continue
+            object.__setattr__(self, name, declared.check(value))
         if self.epsilon is not None and self.above is not None:
             raise refuse(
                 "above", self.above, f"left out where epsilon = {self.epsilon!r} is given: both are targets"

@@ -202,12 +202,16 @@ class FixedChain(Family):
         return "unigram" if trapped and rest != 0.0 else "bigram"
 
     def describe(self, run: Trajectory) -> None:
-        """Say in which basin the start is."""
-        if (basin := self.basin()) is not None:
+        """Say in which basin the start is, if the run follows the flow."""
+        basin = self.basin()
+        if basin is not None and self.theory.applies(run):
             run.notes["basin"] = f"the flow from this start ends at the {basin}"
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         risk, basin = self.risk(), self.basin()
-        known = {} if basin is None else {"basin": basin}
-        return {"gap": risk.gap, "strength": risk._strength(run.params), **known}
+        values: dict[str, Any] = {"gap": risk.gap, "strength": risk._strength(run.params)}
+        # momentum or Adam may carry a run out of the basin of the flow
+        if basin is not None and self.theory.applies(run):
+            values["basin"] = basin
+        return values

@@ -165,14 +165,15 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
         A setting that the rule or the schedule does not have, or one that the schedule needs and is not given.
     """
     values = {name: parameters.get(name, default) for name, default in DEFAULTS.items()}
-    rule = _settled(values)
+    rule = _with_settings(values)
+    # from inside out: gradients are clipped before the rule sees them, and the schedule scales the rate
     if values["clip"] is not None:
         rule = Clipped(rule, values["clip"])
-    schedule = _scheduled(values)
+    schedule = _schedule_from(values)
     return rule if isinstance(schedule, Constant) else Scheduled(rule, schedule)
 
 
-def _settled(values: Mapping[str, Any]) -> Rule:
+def _with_settings(values: Mapping[str, Any]) -> Rule:
     """Return the rule with its settings, and with its weight decay."""
     rule = rule_of(values["rule"])
     given = {name: values[name] for name in RULE_SETTINGS if values[name] is not None}
@@ -184,8 +185,9 @@ def _settled(values: Mapping[str, Any]) -> Rule:
         fields = {field.name for field in dataclasses.fields(rule)}
     for name, value in given.items():
         if name not in fields:
-            with_it = ", ".join(word for word, known in RULES.items() if hasattr(known, name))
+            with_it = ", ".join(word for word, candidate in RULES.items() if hasattr(candidate, name))
             raise refuse(name, value, f"left out for the rule {rule.name!r}; it belongs to {with_it}")
+    # a named rule with a weight decay of its own treats it as PyTorch does; for all others it is decoupled
     decay = values["weight_decay"]
     if decay is not None and "weight_decay" in fields and isinstance(values["rule"], str):
         given["weight_decay"] = decay
@@ -195,12 +197,12 @@ def _settled(values: Mapping[str, Any]) -> Rule:
     return Decayed(rule, decay) if decay else rule
 
 
-def _scheduled(values: Mapping[str, Any]) -> Schedule:
+def _schedule_from(values: Mapping[str, Any]) -> Schedule:
     """Return the schedule of the learning rate."""
     name = values["schedule"]
-    own = SCHEDULE_SETTINGS[name] if isinstance(name, str) else ()
+    allowed_settings = SCHEDULE_SETTINGS[name] if isinstance(name, str) else ()
     for setting in ("decay_steps", "decay_factor", "milestones"):
-        if values[setting] is not None and setting not in own:
+        if values[setting] is not None and setting not in allowed_settings:
             words = [word for word, needed in SCHEDULE_SETTINGS.items() if setting in needed]
             raise refuse(setting, values[setting], f"left out unless schedule is {' or '.join(words)}")
     schedule = _named_schedule(name, values) if isinstance(name, str) else _own_schedule(name)
@@ -271,8 +273,8 @@ def within(scope: Scope, points: Mapping[str, NDArray[Any]], common: Mapping[str
     _, first, which = np.unique(settings, axis=0, return_index=True, return_inverse=True)
     covered = np.zeros(len(first), dtype=bool)
     for group, place in enumerate(first.tolist()):
-        own = {name: np.asarray(points[name][place]).item() for name in varied}
-        covered[group] = scope.covers(_rule_or_none(shared | own), method)
+        settings_of_group = {name: np.asarray(points[name][place]).item() for name in varied}
+        covered[group] = scope.covers(_rule_or_none(shared | settings_of_group), method)
     return covered[which.ravel()]
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second
 CHUNK = 8  # points that are simulated one by one
+THEORY_ROLES = ("predicted", "boundary", "verdict")  # of columns that are about training by certain rules
 
 
 class Plan(NamedTuple):
@@ -283,10 +284,15 @@ def labelled(
         "interrupted": int(interrupted),
     }
     dataset = assembled(grid, family.every_column(), values, attributes)
-    if _theory_applies(family, grid, arguments):
-        for name, pair in family.limits(arguments).items():
-            if name in dataset.coords:
-                dataset[name].attrs["limits"] = list(pair)
+    rules = rules_of_points({axis.name: axis.values for axis in grid.axes}, arguments)
+    method = str(arguments.get("method", ""))
+    limits = {name: pair for name, pair in family.limits(arguments).items() if name in dataset.coords}
+    if all(family.theory.covers(rule, method) for rule in rules):
+        for name, pair in limits.items():
+            dataset[name].attrs["limits"] = list(pair)
+    elif limits or any(column.role in THEORY_ROLES for column in family.every_column()):
+        reason = family.theory.outside(rules, method)
+        dataset.attrs |= {"not_applicable": reason} if reason else {}
     for axis in grid.axes:
         numbers = axis.swept and len(axis.values) > 1 and axis.values.dtype.kind in "if"
         if numbers and axis.values.min() > 0 and np.isfinite(axis.values).all():
@@ -300,13 +306,6 @@ def labelled(
             }
             dataset[f"exponent_{axis.name}"] = (dataset["steps"].dims, exponent, meta)
     return dataset
-
-
-def _theory_applies(family: type[Family], grid: Grid, arguments: Mapping[str, Any]) -> bool:
-    """Whether the theory of the family speaks of the training at every point."""
-    axes = {axis.name: axis.values for axis in grid.axes}
-    rules = rules_of_points(axes, arguments)
-    return all(family.theory.covers(rule, str(arguments.get("method", ""))) for rule in rules)
 
 
 def check_picklable(model: FamilyModel) -> None:

@@ -64,7 +64,14 @@ def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
     said = [f"{each['symbol']}: {word}." for each, word in zip(told, words, strict=True) if word]
     if any(each.get("role") == "verdict" for each in quantities):
         said.append("✓: the statement holds; ✗: it fails; blank: it does not apply.")
+    if reason := not_applicable(dataset):
+        said.append(reason)
     return (" ".join(said),) if said else ()
+
+
+def not_applicable(dataset: xarray.Dataset) -> str:
+    """Return in a sentence why theory is not shown beside points of a sweep; empty if it is beside all of them."""
+    return str(dataset.attrs.get("not_applicable", ""))
 
 
 def point_facts(dataset: xarray.Dataset) -> dict[str, Any]:

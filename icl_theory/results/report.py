@@ -18,7 +18,15 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import left_out
 from icl_theory.grids.grid import FAILED, NOT_REACHED, PENDING, REACHED
 from icl_theory.papers.checks import check_bounds
-from icl_theory.results.columns import dimensions, has_values, lines, point_facts, steps_of, symbol
+from icl_theory.results.columns import (
+    dimensions,
+    has_values,
+    lines,
+    not_applicable,
+    point_facts,
+    steps_of,
+    symbol,
+)
 from icl_theory.results.notebook import facts, figure, page, paragraph, picture, section, table
 from icl_theory.results.notebook import text as escaped
 from icl_theory.results.numbers import number, told_apart
@@ -195,6 +203,8 @@ def _rows(found: pd.DataFrame, count: int, every: str, most: int = 200) -> list[
 def _transitions(dataset: xarray.Dataset, over: str, most_sentences: int = 4) -> list[str]:
     """Say where the regimes change: in a few sentences, or in a table if there would be more than a few."""
     found = transitions_of(dataset, over)
+    if found is None and (reason := not_applicable(dataset)):
+        return [paragraph(reason)]
     if found is None or len(found) <= most_sentences:
         return [] if found is None else [*map(paragraph, notes_of(found, dataset, over))]
     if found["measured"].isna().all():

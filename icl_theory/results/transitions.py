@@ -15,7 +15,7 @@ import numpy as np
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.progress import Work
 from icl_theory.grids.exponents import local_exponent
-from icl_theory.results.columns import dimension, dimensions, lines, steps_of, symbol, with_role
+from icl_theory.results.columns import dimension, dimensions, lines, not_applicable, steps_of, symbol, with_role
 from icl_theory.results.numbers import number
 from icl_theory.results.reading import SLAB, slabs
 
@@ -87,7 +87,8 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     limits, steps = limits_of(dataset, over), steps_of(dataset)
     if limits is None or steps is None:
         known = ", ".join(name for name in dimensions(dataset) if limits_of(dataset, name)) or "here none"
-        raise refuse("over", over, f"a swept parameter whose exponent has two limits ({known})")
+        reason = f". {not_applicable(dataset)}".rstrip(". ") if limits is None else ""
+        raise refuse("over", over, f"a swept parameter whose exponent has two limits ({known}){reason}")
     boundaries, rows = with_role(dataset, "boundary"), []
     for point, line in _lines(dataset[[steps, "status", *boundaries]], over):
         x = line[over].values.astype(np.float64)
@@ -198,7 +199,7 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
 
 
 def transition_notes(dataset: xarray.Dataset, over: str | None = None) -> tuple[str, ...]:
-    """Return the transitions of a sweep, a sentence each, for below its table."""
+    """Return the transitions of a sweep, a sentence each, for below its table; none where theory does not apply."""
     table = transitions_of(dataset, over := dimension(dataset, over))
     return () if table is None else notes_of(table, dataset, over)
 

@@ -148,7 +148,14 @@ def _asked_again(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) ->
 
 
 def _independent_of_time(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
-    """Ask for the same steps under other numbers."""
+    """Ask for the same steps under other numbers; a memory that is skipped over has the shape of the parameters."""
+    memory, shape = states[0].memory, states[0].params.shape
+    if memory.size:
+        expect(memory.shape == shape, "memory of a skippable rule", f"an array of shape {shape}", memory.shape)
+        jacobian: Any = attempt("jacobian", rule.jacobian, np.zeros(1), eta)
+        expect(
+            np.shape(jacobian) == (1, 2, 2), "jacobian of a skippable rule", "an array of shape (1, 2, 2)", jacobian
+        )
     for state in states[:3]:
         for t in (0, 7, 10**6):
             change, after = rule.step(risk, state.params, state.gradient, eta, state.memory, t)

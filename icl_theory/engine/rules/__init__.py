@@ -58,10 +58,9 @@ def rule_of(rule: str | Rule) -> Rule:
     """
     if isinstance(rule, str) and rule in RULES:
         return RULES[rule]
-    if not is_rule(rule):
-        allowed = f"one of {', '.join(RULES)}, or an icl_theory.engine.Rule with name, init and step"
-        raise refuse("rule", rule, allowed)
-    return rule
+    if is_rule(rule):
+        return rule
+    raise refuse("rule", rule, f"one of {', '.join(RULES)}, or an icl_theory.engine.Rule with name, init and step")
 
 
 def is_plain_descent(rule: str | Rule) -> bool:

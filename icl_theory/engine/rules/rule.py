@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -28,8 +28,9 @@ class Rule(Protocol):
     name : str
         The name that runs and the command line show.
     skippable : bool
-        Whether runs may skip steps. It needs a step that does not depend on t, and a memory that forgets. False
-        unless a rule says otherwise: then "auto" takes every step.
+        Whether runs may skip steps. It needs a step that does not depend on t. A memory must forget, have the shape
+        of the parameters, and come with a `jacobian`. False unless a rule says otherwise: then "auto" takes every
+        step.
     may_stagnate : bool
         Whether a run that gets no further may be stopped as stagnated. It may not if later steps can be larger
         than the present ones, as in training by stages or during a warm-up. False unless a rule says otherwise.
@@ -109,12 +110,12 @@ class Rule(Protocol):
 
         ``rates`` are η times the eigenvalues of :math:`M^{-1/2}HM^{-1/2}`. The derivative is that of the change of
         parameter and memory, k = 2, or of the parameter alone, k = 1, for a rule without a memory. With it skipping
-        passes over modes that are at rest.
+        passes over modes that are at rest; a rule with a memory cannot be skipped without it.
         """
         return None
 
 
-def is_rule(value: object) -> bool:
+def is_rule(value: object) -> TypeGuard[Rule]:
     """Whether an object is a rule, and not the class of one."""
     if isinstance(value, str | type):
         return False

@@ -276,7 +276,7 @@ class Regression(Family):
             run.regime = "sharp" if math.sqrt(2.0 * risk.gamma) > crossover(run.epsilon, 1.0, self.K) else "flat"
         elif tail is not None and (run.converged or run.phases.III):
             run.regime = "sharp" if run.phases.III else "flat"
-        if self.imbalance is not None:
+        if self.imbalance is not None and self.theory.applies(run):
             rule = papers_regime(self.L, self.delta, self.imbalance)
             run.notes["paper's rule"] = f"{rule} (L against 1/(Δδ), δ = {self.imbalance:g})"
 

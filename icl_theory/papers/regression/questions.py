@@ -16,6 +16,7 @@ from icl_theory.families.regression.theorems.orderwise import closed
 from icl_theory.papers.claim import Series, above, along, curves, question
 from icl_theory.papers.numbers import apart, decade, off, power
 from icl_theory.papers.regression.common import equivalent, plain_descent, rescaled, rise
+from icl_theory.papers.regression.optimisers import optimisers
 
 
 @question("separation", "L", "steps to ε")
@@ -269,5 +270,5 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
 
 QUESTIONS = (
     linear, tightness, separation, learning_rate, unequal, large_lipschitz, label_noise, factored, finite_samples,
-    degenerate,
+    degenerate, optimisers,
 )  # fmt: skip
