@@ -168,7 +168,12 @@ def _holds_for(count: int, seed: int, left_out: tuple[str, ...] = ()) -> tuple[i
     for i, (name, parameters) in enumerate(_sweeps(count, seed)):
         if name in left_out:
             continue
-        dataset = _check_sweep(name, parameters)
+        try:
+            dataset = _check_sweep(name, parameters)
+        except ValueError as error:
+            # a reduced risk has no training by a rule that treats entries one by one
+            assert "must be one that commutes with reductions" in str(error)
+            continue
         points += dataset["status"].size
         failed += int((dataset["status"].values == "failed").sum())
         if i % 3 == 0 and not (dataset["status"].values == "failed").any():
