@@ -171,8 +171,11 @@ def _holds_for(count: int, seed: int, left_out: tuple[str, ...] = ()) -> tuple[i
         try:
             dataset = _check_sweep(name, parameters)
         except ValueError as error:
-            # a reduced risk has no training by a rule that treats entries one by one
-            assert "must be one that commutes with reductions" in str(error)
+            # a reduced risk is not trained by a rule that treats entries one by one
+            if "must be one that commutes with reductions" not in str(error):
+                raise
+            points += 2
+            failed += 2
             continue
         points += dataset["status"].size
         failed += int((dataset["status"].values == "failed").sum())
