@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from icl_theory._validate import refuse
+from icl_theory._validate import flag, instance, refuse
 from icl_theory.engine.rules import GradientDescent, Normalised, Rule
 
 
@@ -53,11 +53,17 @@ class Scope:
     flow: bool = False
 
     def __post_init__(self) -> None:
-        if not self.rules or not (self.iteration or self.flow):
+        instance("rules", self.rules, tuple, "a tuple of classes of rules")
+        if not all(isinstance(rule, type) and Rule in rule.__mro__ for rule in self.rules):
+            raise refuse("rules", self.rules, "classes of rules")
+        iteration, flow = flag("iteration", self.iteration), flag("flow", self.flow)
+        if not self.rules or not (iteration or flow):
             raise refuse("scope", self, "one with a rule, and with the iteration, the flow, or both")
 
     def applies(self, training: Training) -> bool:
         """Whether the theory speaks of a run or a problem."""
+        if not (hasattr(training, "trained_by") and hasattr(training, "method")):
+            raise refuse("training", training, "a run or a problem of a family")
         return self.covers(training.trained_by, training.method)
 
     def covers(self, rule: Rule | None, method: str) -> bool:

@@ -101,7 +101,7 @@ def check_rule(rule: Rule, *, risk: Risk | None = None, eta: float = 0.1, steps:
     horizon = steps if rule.horizon is None else min(steps, rule.horizon)
     states = _loop(rule, risk, eta, horizon)
     _asked_again(rule, risk, eta, [states[i] for i in rng.permutation(len(states))])
-    _asked_again(copied(rule), risk, eta, states)
+    _asked_again(attempt("copy of the rule by pickle", copied, rule), risk, eta, states)
     if rule.skippable:
         _independent_of_time(rule, risk, eta, states)
     _as_trained(rule, risk, eta, states)
