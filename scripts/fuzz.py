@@ -20,6 +20,7 @@ import inspect
 import io
 import itertools
 import json
+import math
 import pkgutil
 import re
 import shutil
@@ -65,6 +66,8 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
     # the engine makes runs by it
     (icl.Trajectory, {"later"}),
 )
+# methods whose NaN stands for something: a point to be simulated, an error that nobody knows
+MAY_BE_NAN = (".batched", ".measured")
 MODULES: Mapping[str, Any] = {
     "icl": icl, "icl.regression": icl.regression, "icl.recall": icl.recall, "icl.tasks": icl.tasks,
     "icl.engine": icl.engine, "icl.linear_attention": icl.linear_attention, "icl.papers": papers,
@@ -219,12 +222,40 @@ def has_nan(found: Any, depth: int = 0) -> bool:
     return False
 
 
+def alike(initial: Any) -> Pool:
+    """Return states of the shape of a risk's parameters, sound, extreme and wrong ones."""
+    start = np.array(initial, dtype=float)
+    first = (0,) * start.ndim
+    masked, lost = np.ma.array(start, mask=False), start.copy()
+    masked[first] = np.ma.masked
+    lost[first] = math.nan
+    sound = (start, start + 0.3, start - 700.0, start + 1e40, start - 1e-300, start.tolist())
+    return *sound, masked, lost, start.astype(str), start.astype(complex), start + math.inf, start[None]
+
+
+def of_points(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a sweep over two points gives the method ``batched`` of a family."""
+    family = getattr(target.get(), "__self__", None)
+    declared = family.parameters() if family is not None else {}
+    common = {name: 1.0 if each.required else each.default for name, each in declared.items()}
+    points = {name: np.array([1.0, 2.0]) for name in ("L", "d", "eta", "above") if name in common}
+    return points, {name: value for name, value in common.items() if name not in points}
+
+
 def call(target: Target, rng: np.random.Generator, made: list[Any]) -> tuple[str, str | None]:
     """Make a call; return how it is written and what was wrong with its end. ``made`` is what is used, or to be."""
     placed, named = arguments(target, rng)
-    if made and isinstance(made[0], icl.Risk) and "params" in target.parameters and rng.random() < 0.7:
-        # of the right shape
-        placed[:1] = [made[0].initial + rng.choice([0.0, 0.3, -700.0, 1e40])]
+    owner = made[0] if made else getattr(target.get(), "__self__", None)
+    if isinstance(owner, icl.Risk) and "params" in target.parameters and rng.random() < 0.7:
+        states = alike(owner.initial)
+        placed[:1] = [states[rng.integers(len(states))]]
+    if target.name.endswith(".batched") and rng.random() < 0.7:
+        points, common = of_points(target)
+        odd = wrong()[rng.integers(len(wrong()))]
+        changed = points if rng.random() < 0.5 else common
+        if rng.random() < 0.8:
+            changed[rng.choice([*changed, "K", "no_such"])] = odd
+        placed, named = [points, common], {}
     with limited():
         end = outcome(target, placed, named, made)
     words = [*map(_short, placed), *(f"{name}={_short(value)}" for name, value in named.items())]
@@ -247,7 +278,10 @@ def outcome(target: Target, placed: list[Any], named: dict[str, Any], made: list
             made.append(found)
         if not plain and any(map(np.ma.is_masked, (*placed, *named.values()))):
             return "takes a masked array"
-        return "returns NaN" if has_nan(found) and not has_nan([placed, named]) else None
+        if isinstance(found, Iterator):
+            found = [*itertools.islice(found, 20)]
+        lacks = has_nan(found) and not has_nan([placed, named]) and not target.name.endswith(MAY_BE_NAN)
+        return "returns NaN" if lacks else None
     except ValueError as error:
         text = str(error)
         return None if text and "\n" not in text and type(error) is ValueError else _said(error)

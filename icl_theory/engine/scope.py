@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from icl_theory._validate import flag, instance, refuse
+from icl_theory._validate import flag, instance, refuse, text
 from icl_theory.engine.rules import GradientDescent, Normalised, Rule
 
 
@@ -68,6 +68,7 @@ class Scope:
 
     def covers(self, rule: Rule | None, method: str) -> bool:
         """Whether the theory speaks of training by a rule and a method."""
+        text("method", method)
         return type(rule) in self.rules and (self.flow if method == "flow" else self.iteration)
 
     def why_not(self, training: Training) -> str:

@@ -81,7 +81,7 @@ class Kind:
 
     def parse(self, name: str, text: str) -> Any:
         """Read a value from the command line; `check` comes after."""
-        return _validate.text(name, text)
+        return _validate.text(_validate.text("name", name), text)
 
     @property
     def allowed(self) -> str:
@@ -137,7 +137,7 @@ class Number(Kind):
 
     def parse(self, name: str, text: str) -> Any:
         """Read a number or one of the words."""
-        text = _validate.text(name, text)
+        text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
         try:
@@ -172,7 +172,7 @@ class Whole(Number):
 
     def parse(self, name: str, text: str) -> Any:
         """Read an integer, which may be spelt 1e6."""
-        text = _validate.text(name, text)
+        text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
         with contextlib.suppress(ValueError):
@@ -215,7 +215,7 @@ class Wholes(Kind):
 
     def parse(self, name: str, text: str) -> Any:
         """Read integers separated by commas."""
-        text = _validate.text(name, text)
+        text = _validate.text(_validate.text("name", name), text)
         return [Whole().parse(name, part) for part in text.split(",")]
 
 
@@ -239,7 +239,7 @@ class Probabilities(Kind):
 
     def parse(self, name: str, text: str) -> Any:
         """Read numbers separated by commas, or one of the words."""
-        text = _validate.text(name, text)
+        text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
         try:

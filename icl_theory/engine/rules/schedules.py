@@ -87,6 +87,14 @@ class Cosine(Schedule):
         return self.final + (1.0 - self.final) * falling
 
 
+def _power(t: int, base: float, exponent: int) -> float:
+    """Return a power, or refuse the step that it is for: growing factors leave the range of float64."""
+    try:
+        return float(base**exponent)
+    except OverflowError:
+        raise refuse("t", t, f"a step with {base!r} ** {exponent} within the range of float64") from None
+
+
 @dataclass(frozen=True)
 class StepDecay(Schedule):
     r"""A factor for each ``steps`` steps: :math:`f^{\lfloor t/s \rfloor}`, ``torch.optim.lr_scheduler.StepLR``.
@@ -110,7 +118,8 @@ class StepDecay(Schedule):
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
-        return float(self.decay ** (integer("t", t, minimum=0) // self.steps))
+        t = integer("t", t, minimum=0)
+        return _power(t, self.decay, t // self.steps)
 
 
 @dataclass(frozen=True)
@@ -141,8 +150,8 @@ class Piecewise(Schedule):
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
-        passed = bisect.bisect_right(self.milestones, integer("t", t, minimum=0))
-        return float(self.decay**passed)
+        t = integer("t", t, minimum=0)
+        return _power(t, self.decay, bisect.bisect_right(self.milestones, t))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
+from icl_theory.memory import check_fits
 
 # e^(-s w) counts up to here. Every prompt with a token of weight w loses e^(-300) of itself,
 # and products of two e^(-s w) stay above the subnormal numbers, which are slow.
@@ -148,6 +149,8 @@ def moments(
         gone = [each[queries, None] for each in absent]
         turned = None if turn is None else turn.T[queries, :, None]
         rule = nodes.log_s[here], nodes.weights[here]
+        numbers = len(queries) * len(log_w) * len(rule[0]) * (7 if turn is None else 16)
+        check_fits("params", f"scores that need {len(rule[0]):,} nodes for {len(log_w):,} tokens", 8.0 * numbers)
         noise = None if spread is None else spread.T[queries]
         parts.append(
             _block(
