@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from icl_theory._validate import flag, instance, refuse, text
-from icl_theory.engine.rules import GradientDescent, Normalised, Rule
+from icl_theory.engine.rules import GradientDescent, Normalised, Rule, is_rule
 
 
 class Training(Protocol):
@@ -69,6 +69,8 @@ class Scope:
     def covers(self, rule: Rule | None, method: str) -> bool:
         """Whether the theory speaks of training by a rule and a method."""
         text("method", method)
+        if rule is not None and not is_rule(rule):
+            raise refuse("rule", rule, "an update rule, or None if it is not known")
         return type(rule) in self.rules and (self.flow if method == "flow" else self.iteration)
 
     def why_not(self, training: Training) -> str:
