@@ -204,7 +204,11 @@ class Family(RuleParameters):
     # ---- optional slots
 
     def validate(self) -> None:
-        """Refuse parameters that contradict each other; each has been checked by itself."""
+        """Refuse parameters that contradict each other; each has been checked by itself.
+
+        The package calls it, and calls `describe` and `measure` with runs of this problem. None of the three checks
+        its arguments; `described` and `measured` do.
+        """
 
     @classmethod
     def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:

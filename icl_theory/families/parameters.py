@@ -292,7 +292,8 @@ class Parameter(NamedTuple):
 
     def label(self, loss_unit: str) -> Label:
         """Return its label for tables, plots and reports."""
-        _validate.text("loss_unit", loss_unit)
+        if not isinstance(loss_unit, str):
+            raise refuse("loss_unit", loss_unit, "a text")
         unit = loss_unit if self.unit == LOSS else self.unit
         symbol = self.symbol or self.name
         word = self.name.replace("_", r"\_")
