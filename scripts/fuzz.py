@@ -59,6 +59,8 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
     (icl.engine.Map, {"bend", "blocks", "inward", "outward", "push", "stretch"}),
     (icl.engine.Rule, {"clipped", "downhill", "init", "jacobian", "memory_scale", "scaled_step", "step"}),
     (icl.TokenRisk, {"moments"}),
+    # `check` calls it
+    (icl.families.Kind, {"value"}),
     # the family makes them of parameters that it has checked
     (SphereRisk, {"made"}),
     # hooks for the author of a family: the package calls them with runs of this family

@@ -108,6 +108,11 @@ def test_numbers_of_rules_are_kept_as_plain_numbers() -> None:
     assert schedules.WarmUp(np.int8(3), schedules.StepDecay(np.int8(100))).factor(10**6) == 0.0
 
 
+def test_a_rate_at_which_a_rule_diverges_fails_with_a_sentence() -> None:
+    with pytest.raises(AssertionError, match="expected finite numbers"):
+        check_rule(icl.engine.HeavyBall(), eta=4.0, steps=300)
+
+
 def test_rule_that_cannot_be_copied_fails_its_check_with_a_sentence() -> None:
     rule = icl.engine.Scheduled(icl.engine.GradientDescent(), lambda t: 1 / (t + 1))
     with pytest.raises(AssertionError, match="copy of the rule by pickle: expected no exception"):

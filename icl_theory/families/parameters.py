@@ -58,6 +58,8 @@ class Kind:
 
     def check(self, name: str, value: Any) -> Any:
         """Return a sound value, or raise a ValueError with the name, the value and what is allowed."""
+        if not isinstance(name, str):
+            raise refuse("name", name, "a text")
         if value is None and self.optional:
             return None
         if not isinstance(value, str) or not self.words:
@@ -72,7 +74,7 @@ class Kind:
             raise ValueError(f"{error}, or {self.allowed}{nearest(value, self.words)}") from None
 
     def value(self, name: str, value: Any) -> Any:
-        """Check a value that is neither None nor one of the words."""
+        """Check a value that is neither None nor one of the words; the name is not checked: `check` does so."""
         return value
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
