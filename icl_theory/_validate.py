@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ def refuse(name: str, value: object, allowed: str) -> ValueError:
         shown = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
     except ValueError:  # Python writes no integer of more than a few thousand digits
         shown = f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
+    name = " ".join(str(name).split())
     return ValueError(f"{name} = {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}")
 
 
@@ -38,23 +39,55 @@ def flag(name: str, value: Any) -> bool:
     return bool(instance(name, value, (bool, np.bool_), "True or False"))
 
 
+def text(name: str, value: Any) -> str:
+    """Return ``value`` if it is a text."""
+    return instance(name, value, str, "a text")
+
+
+def iterable(name: str, values: Any, allowed: str) -> Iterable[Any]:
+    """Return ``values`` if they can be listed and are no single text."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes) or getattr(values, "ndim", 1) == 0:
+        raise refuse(name, values, allowed)
+    return values
+
+
+def generator(name: str, value: Any) -> np.random.Generator:
+    """Return ``value`` if it draws random numbers."""
+    return instance(name, value, np.random.Generator, "a numpy.random.Generator")
+
+
+def mapping(name: str, value: Any, of_what: str) -> Mapping[str, Any]:
+    """Return ``value`` if it is a mapping whose keys are texts."""
+    allowed = f"{of_what} by name"
+    checked: Mapping[str, Any] = instance(name, value, Mapping, allowed)  # type: ignore[type-abstract]
+    if not all(isinstance(key, str) for key in checked):
+        raise refuse(name, value, allowed)
+    return checked
+
+
 def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
     """Return values as a list if there are some, all of a class."""
-    found = [*values] if isinstance(values, Iterable) and dimensions(values) else []
+    found = [*values] if isinstance(values, Iterable) and getattr(values, "ndim", 1) != 0 else []
     if not found or not all(isinstance(each, kind) for each in found):
         raise refuse(name, values, allowed)
     return found
 
 
-NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating)
+TIMES = (np.datetime64, np.timedelta64)
+NO_NUMBERS = (str, bytes, bool, np.bool_, complex, np.complexfloating, *TIMES)
 LARGEST = 1e40  # squares of products of a few such numbers stay within float64
 MOST_FEATURES = 10**9
 
 
 def is_masked(value: Any) -> bool:
     """Whether some of the numbers are masked, without loading the module: it is loaded where there is one."""
-    found = getattr(sys.modules.get("numpy.ma"), "is_masked", None)  # not there while another thread loads it
-    return found is not None and bool(found(value))
+    masked = getattr(sys.modules.get("numpy.ma"), "is_masked", None)  # not there while another thread loads it
+    if masked is None:
+        return False
+    if isinstance(value, list | tuple):
+        # NumPy makes one array of several, and would take what is below their masks
+        return any(is_masked(entry) for entry in value if isinstance(entry, list | tuple | np.ndarray))
+    return bool(masked(value))
 
 
 def _no_number(value: Any) -> bool:
@@ -133,6 +166,8 @@ def dimensions(value: Any) -> int:
     found = getattr(value, "ndim", None)
     if isinstance(found, int):  # classes of NumPy have one that is no number
         return found
+    if isinstance(value, list | tuple) and is_masked(value):
+        return 1  # of what is below the mask NumPy makes NaN, with a warning
     try:
         return max(np.asarray(value).ndim, int(hasattr(value, "__iter__")))
     except ValueError:
@@ -183,12 +218,17 @@ def fraction(name: str, value: Any) -> float:
 def floats(value: Any) -> Array | None:
     """Return a value as an array of float64, the same one if it is one; None if it holds no real numbers.
 
-    Masked numbers count as none: NumPy would take what is below the mask.
+    Texts and dates are none. Masked numbers count as none: NumPy would take what is below the mask.
     """
     if type(value) is not np.ndarray and is_masked(value):
         return None
     try:
-        return None if np.iscomplexobj(value) else np.asarray(value, dtype=np.float64)
+        array = np.asarray(value)
+        # NumPy reads numbers from texts, and counts the days of dates
+        words = array.dtype.kind in "USmM"
+        if array.dtype == object:
+            words = any(isinstance(entry, (str, bytes, *TIMES)) for entry in array.flat)
+        return None if words or np.iscomplexobj(array) else np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         return None
 

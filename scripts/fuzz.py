@@ -3,8 +3,9 @@
 python scripts/fuzz.py --calls 100000 --commands 1000 --seed 1
 
 A call may return, or raise a ValueError (an OSError where it has a path). It may not return NaN where it returns
-numbers, or warn. A long call must say how far it is: once it has, it is ended to save time, and one that never says
-a word is ended much later as a breach. What a class makes is used: a method of it is called. A command may print,
+numbers, take numbers from below a mask, or warn. A long call must say how far it is: once it has, it is ended to
+save time, and one that never says a word is ended later as a breach. `UNCHECKED` lists the methods that are left
+out, and why. What a class makes is used: a method of it is called. A command may print,
 with ``--json`` one document without NaN, or end with status 2 and one line. Every call follows from the seed and
 its number, so that ``--only NUMBER`` makes it again.
 """
@@ -19,6 +20,7 @@ import inspect
 import io
 import itertools
 import json
+import math
 import pkgutil
 import re
 import shutil
@@ -34,30 +36,40 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import typer
-from fuzz_values import FEATURES, KINDS, PROBLEMS, RISKS, RUNS, SHOWN, TASKS, Pool, pools, wrong
+from fuzz_values import FEATURES, KINDS, OTHERS, PROBLEMS, RISKS, RUNS, SHOWN, TASKS, Pool, pools, wrong
 
 import icl_theory as icl
 from icl_theory import cli, explorer, papers
+from icl_theory.engine.tokens.sphere import SphereRisk
 
 ENOUGH = 5  # seconds of computing, however busy the machine is, after which a call that speaks is ended
-ENDLESS = 600  # the same where nothing was said, on a machine of any speed
+ENDLESS = 20  # the same where nothing was said
 SILENT = f"{ENDLESS} s without a word"
 WRONG = 0.12  # of the arguments
 REFERENCE = Path(__file__).parents[1] / "docs" / "api"
 # classes to inherit from, words, and what takes only what the package or the author of a family makes
 MADE = {
-    "Descent", "Family", "Grid", "Map", "Model", "Object", "Outcome", "Phases", "Rule", "Solution",
-    "Status", "Stop", "Storage", "Task", "assembled", "evaluate", "parameter",
+    "Descent", "Family", "Grid", "Map", "Model", "Object", "Outcome", "Phases", "Point", "Rule", "Schedule",
+    "Solution", "Status", "Stop", "Storage", "Task", "assembled", "evaluate", "parameter",
 }  # fmt: skip
-# what only the engine calls, in the innermost loop or with what it has made itself
-ENGINE = {
-    "back", "batched", "bend", "blocks", "check", "closed_form", "components", "count",
-    "cycle", "describe", "described", "drawn", "evaluate", "every_column", "excess", "excess_of", "functions",
-    "gain", "gradients", "hessian_product", "index", "inward", "later",
-    "limits", "matrices", "measure", "measured", "modes", "named", "observe", "off", "on", "outward",
-    "population_excess", "predict", "push", "refuse_unknown", "sample", "sampled", "series", "stretch", "to_dict",
-    "unfolded", "unpack", "validate",
-}  # fmt: skip
+# Methods that the documentation calls unchecked, by the class that says so, and why they are.
+UNCHECKED: tuple[tuple[type, set[str]], ...] = (
+    # the engine calls them in its innermost loop, with states of its own
+    (icl.Risk, {"blocks", "closed_form", "evaluate", "gain", "gradients", "hessian_product", "observe", "series"}),
+    (icl.engine.Map, {"bend", "blocks", "inward", "outward", "push", "stretch"}),
+    (icl.engine.Rule, {"clipped", "downhill", "init", "jacobian", "memory_scale", "scaled_step", "step"}),
+    (icl.TokenRisk, {"moments"}),
+    # `check` calls it
+    (icl.families.Kind, {"value"}),
+    # the family makes them of parameters that it has checked
+    (SphereRisk, {"made"}),
+    # hooks for the author of a family: the package calls them with runs of this family
+    (icl.Family, {"describe", "measure", "population_excess", "validate"}),
+    # the engine makes runs by it
+    (icl.Trajectory, {"later"}),
+)
+# methods whose NaN stands for something: a point to be simulated, an error that nobody knows
+MAY_BE_NAN = (".batched", ".measured")
 MODULES: Mapping[str, Any] = {
     "icl": icl, "icl.regression": icl.regression, "icl.recall": icl.recall, "icl.tasks": icl.tasks,
     "icl.engine": icl.engine, "icl.linear_attention": icl.linear_attention, "icl.papers": papers,
@@ -114,21 +126,32 @@ def targets() -> tuple[Target, ...]:
         if plain and title.rpartition(".")[2] not in MADE and not any(thing is each for each in known):
             known.append(thing)
             found[title] = Target(title, functools.partial(_itself, thing), inspect.signature(thing).parameters)
-    for number, make in enumerate((*FEATURES[:1], *TASKS, *RISKS, *RUNS, *PROBLEMS, *KINDS, *SHOWN)):
+    for number, make in enumerate((*FEATURES[:1], *TASKS, *RISKS, *RUNS, *PROBLEMS, *KINDS, *SHOWN, *OTHERS)):
         made = make()
         found |= {each.name: each for each in methods(made, f"{type(made).__name__}[{number}]")}
     return tuple(found.values())
 
 
 def methods(made: Any, title: str) -> Iterator[Target]:
-    """Yield the methods of an object that users call."""
+    """Yield the methods of an object that users call, and a reading of each of its properties."""
     for name in dir(type(made)):
-        hidden = name.startswith("_") or name in ENGINE or hasattr(list, name)
-        method = None if hidden else getattr(type(made), name)
-        if callable(method) and not isinstance(method, type):
+        owner = next((kind for kind in type(made).__mro__ if name in vars(kind)), type)
+        if name.startswith("_") or not owner.__module__.startswith("icl_theory"):
+            continue
+        if any(isinstance(made, kind) and name in names for kind, names in UNCHECKED):
+            continue
+        member = inspect.getattr_static(type(made), name)
+        if isinstance(member, property | functools.cached_property):
+            yield Target(f"{title}.{name}", functools.partial(_reading, made, name), {})
+        elif callable(getattr(made, name)) and not isinstance(getattr(made, name), type):
             bound = getattr(made, name)
             get = functools.partial(_itself, bound)
             yield Target(f"{title}.{name}", get, inspect.signature(bound).parameters)
+
+
+def _reading(made: Any, name: str) -> Callable[[], Any]:
+    """Return a function that reads a property."""
+    return lambda: getattr(made, name)
 
 
 # names of parameters that mean another thing in some functions, and what they are then
@@ -201,12 +224,40 @@ def has_nan(found: Any, depth: int = 0) -> bool:
     return False
 
 
+def alike(initial: Any) -> Pool:
+    """Return states of the shape of a risk's parameters, sound, extreme and wrong ones."""
+    start = np.array(initial, dtype=float)
+    first = (0,) * start.ndim
+    masked, lost = np.ma.array(start, mask=False), start.copy()
+    masked[first] = np.ma.masked
+    lost[first] = math.nan
+    sound = (start, start + 0.3, start - 700.0, start + 1e40, start - 1e-300, start.tolist())
+    return *sound, masked, lost, start.astype(str), start.astype(complex), start + math.inf, start[None]
+
+
+def of_points(target: Target) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a sweep over two points gives the method ``batched`` of a family."""
+    family = getattr(target.get(), "__self__", None)
+    declared = family.parameters() if family is not None else {}
+    common = {name: 1.0 if each.required else each.default for name, each in declared.items()}
+    points = {name: np.array([1.0, 2.0]) for name in ("L", "d", "eta", "above") if name in common}
+    return points, {name: value for name, value in common.items() if name not in points}
+
+
 def call(target: Target, rng: np.random.Generator, made: list[Any]) -> tuple[str, str | None]:
     """Make a call; return how it is written and what was wrong with its end. ``made`` is what is used, or to be."""
     placed, named = arguments(target, rng)
-    if made and isinstance(made[0], icl.Risk) and "params" in target.parameters and rng.random() < 0.7:
-        # of the right shape
-        placed[:1] = [made[0].initial + rng.choice([0.0, 0.3, -700.0, 1e40])]
+    owner = made[0] if made else getattr(target.get(), "__self__", None)
+    if isinstance(owner, icl.Risk) and "params" in target.parameters and rng.random() < 0.7:
+        states = alike(owner.initial)
+        placed[:1] = [states[rng.integers(len(states))]]
+    if target.name.endswith(".batched") and rng.random() < 0.7:
+        points, common = of_points(target)
+        odd = wrong()[rng.integers(len(wrong()))]
+        changed = points if rng.random() < 0.5 else common
+        if rng.random() < 0.8:
+            changed[rng.choice([*changed, "K", "no_such"])] = odd
+        placed, named = [points, common], {}
     with limited():
         end = outcome(target, placed, named, made)
     words = [*map(_short, placed), *(f"{name}={_short(value)}" for name, value in named.items())]
@@ -224,9 +275,15 @@ def outcome(target: Target, placed: list[Any], named: dict[str, Any], made: list
         plain = isinstance(found, tuple) or (
             dataclasses.is_dataclass(found) and not hasattr(found, "__post_init__")
         )  # a record, which checks nothing
+        plain = plain and isinstance(target.get(), type) and type(found).__module__.startswith("icl_theory")
         if isinstance(target.get(), type) and type(found).__module__.startswith("icl_theory") and not plain:
             made.append(found)
-        return "returns NaN" if has_nan(found) and not has_nan([placed, named]) else None
+        if not plain and any(map(np.ma.is_masked, (*placed, *named.values()))):
+            return "takes a masked array"
+        if isinstance(found, Iterator):
+            found = [*itertools.islice(found, 20)]
+        lacks = has_nan(found) and not has_nan([placed, named]) and not target.name.endswith(MAY_BE_NAN)
+        return "returns NaN" if lacks else None
     except ValueError as error:
         text = str(error)
         return None if text and "\n" not in text and type(error) is ValueError else _said(error)

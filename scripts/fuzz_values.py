@@ -26,8 +26,19 @@ def wrong() -> Pool:
         [math.nan], {},
         object(), 2**63, 9.2e18, lambda: 1, int, np.float64, np.array(3.0), np.zeros((2, 3)), np.array(["a"]),
         [10**400, 1],
-        [None], np.datetime64("2020-01-01"), slice(1), "1", "\ud800", range(3), np.float32(2.0), np.int8(3), 1e-320,
+        [None], np.datetime64("2020-01-01"), np.timedelta64(3),
+        *masked(), [[1.0], [1.0, 2.0]], np.zeros((0, 2)), slice(1),
+        "1", "\ud800", range(3), np.float32(2.0), np.int8(3), 1e-320,
     )  # fmt: skip
+
+
+def masked() -> Pool:
+    """Masked arrays that look like numbers, vectors, matrices and states."""
+    shapes = ((2,), (3,), (2, 2), (3, 3), (20, 20), (4, 2), (2, 1, 3))
+    arrays = tuple(np.ma.array(np.full(shape, 0.5), mask=False) for shape in shapes)
+    for array in arrays:
+        array[(0,) * array.ndim] = np.ma.masked
+    return *arrays, np.ma.masked, np.ma.array([1, 2], mask=[False, True])
 
 
 @functools.cache
@@ -109,7 +120,7 @@ def pools() -> Mapping[str, Pool]:
         "none"),
         "quick": (True,), "other": (icl.recall.Counts.fixed(1),), "rng": (np.random.default_rng(0),),
         "kind": ("exact",), "names": (["L"], ("a", "b")), "arguments": ({},), "parameters": ({},), "value": (1.0,),
-        **_of_linear_attention(), **_of_what_is_shown(folder),
+        **_of_linear_attention(), **_of_what_is_shown(folder), **_of_tokens(), **_of_rules(),
     }  # fmt: skip
 
 
@@ -268,4 +279,116 @@ SHOWN: tuple[Callable[[], Any], ...] = (
     lambda: papers.Audit((), (ANSWER,)),
     lambda: icl.linear_attention.task_diversity(icl.LinearAttention(d=2), [1, 2], draws=2),
     lambda: icl.linear_attention.shift_table({"a": icl.LinearAttention(d=2)}),
+)
+
+
+def _of_tokens() -> dict[str, Pool]:
+    kinds = tuple(made() for made in TOKENS)
+    chains = icl.engine.Chains([[0.9, 0.1], [0.3, 0.7]])
+    shares = ([0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]], [1.0], [0.2, 0.5, 0.3], None)
+    return {
+        "kinds": ([kinds[0]], [kinds[0], kinds[1]], [], kinds[0]), "target": (0.0, 1.0, [0.5], [[1.0], [2.0]]),
+        "queries": (None, [1.0], [0.5, 0.5]), "second": (None, 1.0, [1.0]), "length": (1, 2, 5, 24, 10**6),
+        "chains": (chains,), "transitions": (None, [[0.9, 0.1], [0.3, 0.7]], np.eye(2), [np.full((2, 2), 0.5)] * 2),
+        "window": (1, 2, 3), "T": (2, 5, 20, 10**6), "concentration": (None, 1.0, [[1.0, 2.0], [3.0, 4.0]], 1e9),
+        "sink": (None, [0.5, 0.5], 0.0), "objective": ("log", "square", "logistic"), "targets": shares,
+        "first": (True, False), "rare": (1e-30, 1e-4), "number": (1, 5, 1000), "each": (True, False),
+        "reduced": ([0.0, 0.0], [1.0, 2.0, 3.0], np.zeros(2)), "tokens": ([0, 1, 2], np.zeros((2, 3), dtype=int)),
+        "states": ([0, 1], 3), "text": ("a", "1", "1,2", "auto", ""), "words": ((), ("a",)),
+        "given": ({}, {"L": 1.0}, {"task": icl.tasks.Linear(2.0)}, {"law": "x"}, {"no-such": 1}),
+        "common": ({}, {"method": "auto"}, {"max_steps": 10}, {"task": "linear", "N": 5, "max_steps": 0}),
+    }  # fmt: skip
+
+
+def _of_rules() -> dict[str, Pool]:
+    rules = tuple(made() for made in RULES)
+    schedules = tuple(made() for made in SCHEDULES)
+    gradual = icl.engine.Scheduled(rules[0], lambda t: 1 / (t + 1))
+    batch = {name: np.array([1.0, 2.0]) for name in ("L", "delta", "eta")}
+    return {
+        "rule": ("gd", "ngd", "heavy-ball", "adam", *rules, gradual), "momentum": (None, 0.0, 0.9, 1.0 - 1e-12),
+        "beta1": (None, 0.0, 0.9), "beta2": (None, 0.0, 0.999), "weight_decay": (None, 0.0, 0.01, 1e40),
+        "clip": (None, 1.0, 1e-12), "schedule": (None, "cosine", "step", "piecewise", "inverse-sqrt", *schedules),
+        "warmup": (None, 1, 10), "decay_steps": (None, 1, 100), "decay_factor": (None, 0.1, 1e-12),
+        "milestones": (None, (1, 5), [3], ()), "stabiliser": (1e-8, 1e-300), "radius": (1.0, 1e-12, 1e40),
+        "onto": ("ball", "sphere", "none"), "final": (0.0, 0.1), "after": (0, 1, 5, *schedules),
+        "rules": ((icl.engine.GradientDescent,), (), (icl.engine.HeavyBall, icl.engine.Adam)),
+        "iteration": (True, False), "flow": (True, False), "training": (*PROBLEMS, RUNS[0]())[-1:],
+        "points": (1, 2, 3, 10, 100, batch, {}, {"L": np.array([1.0])}),
+    }  # fmt: skip
+
+
+RULES: tuple[Callable[[], Any], ...] = (
+    icl.engine.GradientDescent,
+    icl.engine.HeavyBall,
+    icl.engine.Nesterov,
+    icl.engine.Adam,
+    icl.engine.AdamW,
+    icl.engine.Normalised,
+    icl.engine.NormalisedBlocks,
+    lambda: icl.engine.Clipped(icl.engine.HeavyBall(), 1.0),
+    lambda: icl.engine.Decayed(icl.engine.GradientDescent(), 0.01),
+    lambda: icl.engine.Projected(icl.engine.GradientDescent(), 1.0),
+    lambda: icl.engine.Scheduled(icl.engine.Adam(), icl.engine.rules.schedules.Cosine(50)),
+)
+SCHEDULES: tuple[Callable[[], Any], ...] = (
+    lambda: icl.engine.rules.schedules.Cosine(50),
+    lambda: icl.engine.rules.schedules.StepDecay(10),
+    lambda: icl.engine.rules.schedules.Piecewise((5, 10)),
+    lambda: icl.engine.rules.schedules.InverseSqrt(),
+    lambda: icl.engine.rules.schedules.WarmUp(5),
+)
+TOKENS: tuple[Callable[[], Any], ...] = (
+    lambda: icl.Kind(5, probs=[0.5, 0.5], values=[1.0, 2.0]),
+    lambda: icl.Kind(4, probs=[1.0], values=[1.0]),
+)
+CHAINS = [[[0.9, 0.1], [0.3, 0.7]], [[0.2, 0.8], [0.6, 0.4]]]
+
+
+def _problem(name: str) -> Any:
+    family = icl.list_families()[name]
+    required = {key: 1.0 for key, declared in family.parameters().items() if declared.required}
+    return family(**required, max_steps=12)
+
+
+def _kind(name: str) -> Any:
+    return icl.Regression.parameters()[name].kind
+
+
+# one of each other public class
+OTHERS: tuple[Callable[[], Any], ...] = (
+    *RULES,
+    *SCHEDULES,
+    *TOKENS,
+    lambda: icl.TokenRisk([TOKENS[0]()]),
+    lambda: icl.HeadsRisk(icl.TokenRisk(TOKENS[1](), target=1.0)),
+    lambda: icl.engine.Chains(CHAINS, window=2),
+    lambda: icl.engine.Chains(CHAINS[0]),
+    lambda: icl.engine.ChainRisk(icl.engine.Chains(CHAINS, window=2), length=5),
+    lambda: icl.engine.IndependentCounts(2, [0.5, 0.5], np.eye(2), [0.5, 0.5]),
+    lambda: icl.engine.TwoStateCounts(5),
+    lambda: icl.engine.CountRisk(icl.engine.TwoStateCounts(5), "square"),
+    lambda: icl.engine.TwoLayerTransformer(icl.engine.Chains(CHAINS, window=2), 5, 4, 0, [0.0, 0.0, 0.0]),
+    lambda: icl.regression.FiniteGaussianRisk(icl.regression.QuadraticLaw(2, 1.0, 1.0), N=2),
+    lambda: icl.engine.Scope(),
+    *(
+        functools.partial(_problem, name)
+        for name in icl.list_families()
+        if name not in ("softmax-heads", "regression")  # the starts of heads take seconds
+    ),
+    lambda: _problem("fixed-chain").risk(),
+    lambda: _problem("induction-heads").risk(),
+    lambda: _problem("representation").risk(),
+    lambda: _problem("single-location").risk(),
+    lambda: _problem("sphere").risk(),
+    lambda: _problem("token-selection").risk(),
+    lambda: _problem("single-location").simulate(),
+    lambda: RUNS[0]().compare(RUNS[0]().loss, RUNS[0]().t, errors=0.01),
+    lambda: RUNS[1]().at(5),
+    lambda: RUNS[1]().phases,
+    lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)),
+    lambda: plots.Curve("a", [1.0, 2.0], [0.5, 0.25]),
+    *(functools.partial(_kind, name) for name in ("L", "K", "probs", "task", "milestones", "rule", "momentum")),
+    lambda: icl.Regression.parameters()["L"],
+    lambda: icl.Regression.parameters()["rule"],
 )

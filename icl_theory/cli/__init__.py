@@ -129,8 +129,11 @@ def main(arguments: list[str] | None = None) -> None:
             status = spared(typer.main.get_command(app))(
                 args=arguments, standalone_mode=False, obj=shlex.join(["icl-theory", *arguments])
             )
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         _fail(str(error))
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        _fail(f"{error.filename}: {error.strerror}" if named else str(error))
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from icl_theory._validate import refuse
-from icl_theory.engine.rules import GradientDescent, Normalised, Rule
+from icl_theory._validate import flag, instance, refuse, text
+from icl_theory.engine.rules import GradientDescent, Normalised, Rule, is_rule
 
 
 class Training(Protocol):
@@ -54,15 +54,24 @@ class Scope:
     flow: bool = False
 
     def __post_init__(self) -> None:
-        if not self.rules or not (self.iteration or self.flow):
+        instance("rules", self.rules, tuple, "a tuple of classes of rules")
+        if not all(isinstance(rule, type) and Rule in rule.__mro__ for rule in self.rules):
+            raise refuse("rules", self.rules, "classes of rules")
+        iteration, flow = flag("iteration", self.iteration), flag("flow", self.flow)
+        if not self.rules or not (iteration or flow):
             raise refuse("scope", self, "one with a rule, and with the iteration, the flow, or both")
 
     def applies(self, training: Training) -> bool:
         """Whether the theory speaks of a run or a problem."""
+        if not (hasattr(training, "trained_by") and hasattr(training, "method")):
+            raise refuse("training", training, "a run or a problem of a family")
         return self.covers(training.trained_by, training.method)
 
     def covers(self, rule: Rule | None, method: str) -> bool:
         """Whether the theory speaks of training by a rule and a method."""
+        text("method", method)
+        if rule is not None and not is_rule(rule):
+            raise refuse("rule", rule, "an update rule, or None if it is not known")
         return type(rule) in self.rules and (self.flow if method == "flow" else self.iteration)
 
     def why_not(self, training: Training) -> str:

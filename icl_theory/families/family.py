@@ -15,10 +15,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._calls import written_problem
-from icl_theory._validate import instance, refuse
+from icl_theory._validate import iterable, mapping, refuse
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Work
@@ -179,8 +180,11 @@ class Family(RuleParameters):
     @classmethod
     def refuse_unknown(cls, names: Any) -> None:
         """Refuse names that are no parameters, suggesting the nearest."""
+        listed = [*iterable("names", names, "names of parameters")]
+        if not all(isinstance(name, str) for name in listed):
+            raise refuse("names", names, "names of parameters")
         known = cls.parameters()
-        for name in names:
+        for name in listed:
             if name not in known:
                 raise ValueError(
                     f"{name}: the family {cls.name} has no such parameter{nearest(name, known)}; it has "
@@ -206,12 +210,16 @@ class Family(RuleParameters):
     # ---- optional slots
 
     def validate(self) -> None:
-        """Refuse parameters that contradict each other; each has been checked by itself."""
+        """Refuse parameters that contradict each other; each has been checked by itself.
+
+        The package calls it, and calls `describe` and `measure` with runs of this problem. None of the three checks
+        its arguments; `described` and `measured` do.
+        """
 
     @classmethod
     def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parameters of a sweep together with those that an object among them carries."""
-        return instance("given", given, Mapping, "parameters by name")  # type: ignore[type-abstract]
+        return mapping("given", given, "parameters")
 
     def stable_rate(self) -> float:
         """Return the learning rate that ``eta="auto"`` stands for."""
@@ -264,6 +272,7 @@ class Family(RuleParameters):
         They are asked for if all points of a sweep are within the `theory`; ``arguments`` are the words that all
         points share, by parameter.
         """
+        mapping("arguments", arguments, "parameters")
         return {}
 
     @classmethod
@@ -288,7 +297,12 @@ class Family(RuleParameters):
         -----
         To choose the size of its chunks a sweep asks which points can be batched, with 0 as ``max_steps``. Then
         ``method``, and a ``loss`` that is NaN or not, are all that is looked at.
+
+        A sweep calls it with parameters that it has checked; `icl_theory.families.family.check_points` refuses any
+        others.
         """
+        mapping("points", points, "parameters")
+        mapping("common", common, "parameters")
         return None
 
     # ---- what follows
@@ -340,16 +354,36 @@ class Family(RuleParameters):
             risk, rate, epsilon=self.epsilon, above=self.above, steps=self.max_steps,
             rule=self.update(), method=self.method, give_up=True, callback=callback,
         )  # fmt: skip
-        return self.described(run)
+        return self._described(run)
+
+    def _own(self, run: Any) -> Trajectory:
+        """Return a run of this problem, or refuse what is none."""
+        if not isinstance(run, Trajectory) or not self._fits(run):
+            raise refuse("run", run, f"a run of this problem: {self!r}")
+        return run
+
+    def _fits(self, run: Trajectory) -> bool:
+        """Whether a run is one of this problem, or of a risk like its own."""
+        if run.family is not None:
+            return run.family is self or repr(run.family) == repr(self)
+        risk = self.risk()
+        same_shape = np.shape(run.params) == np.shape(risk.initial)
+        return same_shape and run.observed.keys() == risk.observe(np.asarray(risk.initial)).keys()
 
     def described(self, run: Trajectory) -> Trajectory:
         """Return a run with what the family knows of it."""
-        self.describe(self.named(run))
+        return self._described(self._own(run))
+
+    def _described(self, run: Trajectory) -> Trajectory:
+        self.describe(self._named(run))
         run.command = written_problem(self)
         return run
 
     def named(self, run: Trajectory) -> Trajectory:
         """Return a run that says that it is one of this problem."""
+        return self._named(self._own(run))
+
+    def _named(self, run: Trajectory) -> Trajectory:
         run.family = self
         hidden = {"method", "max_steps"}
         hidden |= {name for name, default in DEFAULTS.items() if getattr(self, name) == default}
@@ -383,6 +417,7 @@ class Family(RuleParameters):
 
     def measured(self, run: Trajectory) -> dict[str, Any]:
         """Return every column of a run, status and message among them."""
+        run = self._own(run)
         present = {} if run.phases is None else run.phases.present()
         lengths = {name: present.get(name, (0, 0)) for name in self.phase_names}
         return {
@@ -398,6 +433,44 @@ class Family(RuleParameters):
             MESSAGE.name: "" if run.converged else run.stop_reason,
             **self.measure(run),
         }
+
+
+def check_points(family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> None:
+    """Refuse arguments of `Family.batched` that no sweep would give.
+
+    Parameters
+    ----------
+    family : type
+        The family.
+    points : mapping of str to ndarray, each (P,)
+        Parameters.
+    common : mapping
+        All other parameters.
+
+    Raises
+    ------
+    ValueError
+        A parameter is missing, unknown, not an array of P values, or a value is out of range.
+    """
+    mapping("points", points, "parameters")
+    mapping("common", common, "parameters")
+    family.refuse_unknown([*points, *common])
+    sizes = set()
+    for name, values in points.items():
+        if not isinstance(values, np.ndarray) or values.ndim != 1 or not values.size:
+            raise refuse(f"points[{name!r}]", values, "an array of one value for each point")
+        declared = family.parameters()[name]
+        # words are few, and numbers are checked by their extremes
+        declared.check_all(values if declared.kind.numeric else np.unique(values).tolist())
+        sizes.add(values.size)
+    if len(sizes) != 1:
+        raise refuse("points", sorted(sizes), "arrays of the same length, at least one")
+    for name, value in common.items():
+        if name != "max_steps" or value != 0:  # 0 asks which points can be batched
+            family.parameters()[name].check(value)
+    for name, declared in family.parameters().items():
+        if name not in points and name not in common and declared.default is not None:
+            raise refuse("points", [*points], f"all parameters that are not in common; {name} is in neither")
 
 
 def _is_plain(value: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icl_theory import _validate
-from icl_theory._validate import INT64_MAX, LARGEST, integer, number, refuse
+from icl_theory._validate import INT64_MAX, LARGEST, integer, iterable, number, refuse
 from icl_theory.engine.trajectory import Label
 
 LOSS = "(units of the loss)"  # stands for the loss unit of the family
@@ -58,6 +58,8 @@ class Kind:
 
     def check(self, name: str, value: Any) -> Any:
         """Return a sound value, or raise a ValueError with the name, the value and what is allowed."""
+        if not isinstance(name, str):
+            raise refuse("name", name, "a text")
         if value is None and self.optional:
             return None
         if not isinstance(value, str) or not self.words:
@@ -72,16 +74,16 @@ class Kind:
             raise ValueError(f"{error}, or {self.allowed}{nearest(value, self.words)}") from None
 
     def value(self, name: str, value: Any) -> Any:
-        """Check a value that is neither None nor one of the words."""
+        """Check a value that is neither None nor one of the words; the name is not checked: `check` does so."""
         return value
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
         """Return sound values, or refuse the first that is not sound."""
-        return [self.check(name, value) for value in values]
+        return [self.check(name, value) for value in iterable(name, values, "a list of values")]
 
     def parse(self, name: str, text: str) -> Any:
         """Read a value from the command line; `check` comes after."""
-        return text
+        return _validate.text(_validate.text("name", name), text)
 
     @property
     def allowed(self) -> str:
@@ -130,13 +132,14 @@ class Number(Kind):
             with contextlib.suppress(ValueError):
                 if alike and all(math.isfinite(self.value(name, end)) for end in (values.min(), values.max())):
                     return values.astype(np.float64)
-        listed = [*values]
+        listed = [*iterable(name, values, "a list of values")]
         if self.words and any(isinstance(value, str) for value in listed):
             raise refuse(name, values, f"numbers, or {self.allowed} alone")
         return super().check_all(name, listed)  # names the wrong value
 
     def parse(self, name: str, text: str) -> Any:
         """Read a number or one of the words."""
+        text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
         try:
@@ -171,6 +174,7 @@ class Whole(Number):
 
     def parse(self, name: str, text: str) -> Any:
         """Read an integer, which may be spelt 1e6."""
+        text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
         with contextlib.suppress(ValueError):
@@ -213,6 +217,7 @@ class Wholes(Kind):
 
     def parse(self, name: str, text: str) -> Any:
         """Read integers separated by commas."""
+        text = _validate.text(_validate.text("name", name), text)
         return [Whole().parse(name, part) for part in text.split(",")]
 
 
@@ -236,6 +241,7 @@ class Probabilities(Kind):
 
     def parse(self, name: str, text: str) -> Any:
         """Read numbers separated by commas, or one of the words."""
+        text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
         try:
@@ -288,6 +294,8 @@ class Parameter(NamedTuple):
 
     def label(self, loss_unit: str) -> Label:
         """Return its label for tables, plots and reports."""
+        if not isinstance(loss_unit, str):
+            raise refuse("loss_unit", loss_unit, "a text")
         unit = loss_unit if self.unit == LOSS else self.unit
         symbol = self.symbol or self.name
         word = self.name.replace("_", r"\_")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import below_one, refuse
+from icl_theory._validate import below_one, instance, refuse
 from icl_theory.engine.rules import RULES, Clipped, Decayed, Rule, Schedule, Scheduled, is_rule, rule_of
 from icl_theory.engine.rules.schedules import (
     DECAY_FACTOR,
@@ -64,7 +64,9 @@ def _schedule(name: str, value: Any) -> Any:
 
 def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
     """Declare the rule."""
-    return parameter(default, kind=RuleKind(words=tuple(RULES)), meaning=meaning)
+    kind = RuleKind(words=tuple(RULES))
+    instance("meaning", meaning, str, "a text")
+    return parameter(kind.check("default", default), kind=kind, meaning=meaning)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +144,12 @@ class RuleParameters:
     milestones: Any = parameter(
         None, kind=Wholes(optional=True), meaning="steps of the piecewise schedule", axis=False
     )
+
+    def __post_init__(self) -> None:
+        declared = {field.name: field.metadata["parameter"] for field in dataclasses.fields(self)}
+        for name, declaration in declared.items():
+            object.__setattr__(self, name, declaration._replace(name=name).check(getattr(self, name)))
+        rule_from(vars(self))  # refuses settings that do not fit
 
 
 RULE_PARAMETERS = tuple(field.name for field in dataclasses.fields(RuleParameters))

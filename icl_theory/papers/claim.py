@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import refuse
+from icl_theory._validate import instance, refuse, text
 from icl_theory.engine.display import Drawn
 from icl_theory.engine.statement import OURS as OURS
 from icl_theory.engine.statement import BoundCheck as BoundCheck
@@ -149,6 +149,10 @@ def row(
     >>> parity(True).statement, parity(True).verdict
     ('n(n + 1) is even', 'holds')
     """
+    instance("name", name, (str, Statement), "a text or a statement")
+    text("source", source)
+    instance("status", status, Status, "a Status")
+    text("bound", bound)
 
     def made(measure: Callable[[bool], Found]) -> Row:
         given = name if isinstance(name, Statement) else Statement(name, source, words(measure), "", status)
@@ -265,6 +269,8 @@ def question(
 
     The docstring of the function is the question; the other arguments are as in `Answer`.
     """
+    for argument, value in {"name": name, "x": x, "y": y, "x_scale": x_scale, "y_scale": y_scale}.items():
+        text(argument, value)
 
     def made(find: Callable[[bool], tuple[str, Iterable[Series]]]) -> Question:
         def answer(quick: bool) -> Answer:

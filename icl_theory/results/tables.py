@@ -216,6 +216,8 @@ def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
 
 
 def _sentences(notes: Iterable[str]) -> list[str]:
-    if isinstance(notes, str) or not isinstance(notes, Iterable) or not _validate.dimensions(notes):
-        raise refuse("notes", notes, "sentences, one or more in a tuple")
-    return list(map(str, notes))
+    allowed = "sentences, one or more in a tuple"
+    sentences = [*_validate.iterable("notes", notes, allowed)]
+    if not all(isinstance(sentence, str) for sentence in sentences):
+        raise refuse("notes", notes, allowed)
+    return sentences

@@ -99,9 +99,10 @@ def check_rule(rule: Rule, *, risk: Risk | None = None, eta: float = 0.1, steps:
     refuse_reduced(risk, rule)
     expect(isinstance(rule.name, str) and rule.name, "name", "a text", rule.name)
     horizon = steps if rule.horizon is None else min(steps, rule.horizon)
-    states = _loop(rule, risk, eta, horizon)
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite are found below
+        states = _loop(rule, risk, eta, horizon)
     _asked_again(rule, risk, eta, [states[i] for i in rng.permutation(len(states))])
-    _asked_again(copied(rule), risk, eta, states)
+    _asked_again(attempt("copy of the rule by pickle", copied, rule), risk, eta, states)
     if rule.skippable:
         _independent_of_time(rule, risk, eta, states)
     _as_trained(rule, risk, eta, states)

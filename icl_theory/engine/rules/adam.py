@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icl_theory._validate import Array, below_one, number, refuse
+from icl_theory._validate import Array, below_one, number, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.rule import Rule
 
@@ -65,10 +65,10 @@ class Adam(Rule):
     reducible = False
 
     def __post_init__(self) -> None:
-        below_one("beta1", self.beta1)
-        below_one("beta2", self.beta2)
-        number("stabiliser", self.stabiliser)
-        number("weight_decay", self.weight_decay, zero=True)
+        store(self, beta1=below_one("beta1", self.beta1))
+        store(self, beta2=below_one("beta2", self.beta2))
+        store(self, stabiliser=number("stabiliser", self.stabiliser))
+        store(self, weight_decay=number("weight_decay", self.weight_decay, zero=True))
 
     def init(self, risk: Risk, params: Array) -> Array:
         """Return both running means at step 0, which are zero, (2, ...)."""

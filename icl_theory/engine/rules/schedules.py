@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from icl_theory._validate import Array, integer, number, refuse
+from icl_theory._validate import Array, dimensions, instance, integer, number, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.wrappers import Wrapper
 
@@ -71,8 +72,8 @@ class Cosine(Schedule):
     name = "cosine"
 
     def __post_init__(self) -> None:
-        integer("decay_steps", self.steps, minimum=1)
-        number("final", self.final, zero=True, maximum=1.0)
+        store(self, steps=integer("decay_steps", self.steps, minimum=1))
+        store(self, final=number("final", self.final, zero=True, maximum=1.0))
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
@@ -81,8 +82,17 @@ class Cosine(Schedule):
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
+        t = integer("t", t, minimum=0)
         falling = 0.5 * (1.0 + math.cos(math.pi * min(t, self.steps) / self.steps))
         return self.final + (1.0 - self.final) * falling
+
+
+def _power(t: int, base: float, exponent: int) -> float:
+    """Return a power, or refuse the step that it is for: growing factors leave the range of float64."""
+    try:
+        return float(base**exponent)
+    except OverflowError:
+        raise refuse("t", t, f"a step with {base!r} ** {exponent} within the range of float64") from None
 
 
 @dataclass(frozen=True)
@@ -103,12 +113,13 @@ class StepDecay(Schedule):
     name = "step"
 
     def __post_init__(self) -> None:
-        integer("decay_steps", self.steps, minimum=1)
-        number("decay_factor", self.decay)
+        store(self, steps=integer("decay_steps", self.steps, minimum=1))
+        store(self, decay=number("decay_factor", self.decay))
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
-        return float(self.decay ** (t // self.steps))
+        t = integer("t", t, minimum=0)
+        return _power(t, self.decay, t // self.steps)
 
 
 @dataclass(frozen=True)
@@ -129,16 +140,18 @@ class Piecewise(Schedule):
     name = "piecewise"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.milestones, Iterable) or dimensions(self.milestones) != 1:
+            raise refuse("milestones", self.milestones, "one or more increasing steps")
         steps = [integer("milestones", step, minimum=1) for step in self.milestones]
         if not steps or any(later <= earlier for earlier, later in pairwise(steps)):
             raise refuse("milestones", self.milestones, "one or more increasing steps")
         object.__setattr__(self, "milestones", tuple(steps))
-        number("decay_factor", self.decay)
+        store(self, decay=number("decay_factor", self.decay))
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
-        passed = int(np.searchsorted(self.milestones, t, side="right"))
-        return float(self.decay**passed)
+        t = integer("t", t, minimum=0)
+        return _power(t, self.decay, bisect.bisect_right(self.milestones, t))
 
 
 @dataclass(frozen=True)
@@ -156,11 +169,11 @@ class InverseSqrt(Schedule):
     name = "inverse-sqrt"
 
     def __post_init__(self) -> None:
-        integer("decay_steps", self.steps, minimum=1)
+        store(self, steps=integer("decay_steps", self.steps, minimum=1))
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
-        return 1.0 / math.sqrt(1.0 + t / self.steps)
+        return 1.0 / math.sqrt(1.0 + integer("t", t, minimum=0) / self.steps)
 
 
 @dataclass(frozen=True)
@@ -182,7 +195,8 @@ class WarmUp(Schedule):
     after: Schedule = Constant()
 
     def __post_init__(self) -> None:
-        integer("warmup", self.steps, minimum=1)
+        store(self, steps=integer("warmup", self.steps, minimum=1))
+        instance("after", self.after, Schedule, "a Schedule")
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -196,6 +210,7 @@ class WarmUp(Schedule):
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
+        t = integer("t", t, minimum=0)
         if t < self.steps:
             return (t + 1) / self.steps
         return self.after.factor(t - self.steps)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, flag, number, refuse
+from icl_theory._validate import Array, choice, flag, number, refuse, store
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.descent import check_blocks, norm_in
 from icl_theory.engine.rules.rule import Rule
@@ -67,7 +67,7 @@ class Decayed(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("weight_decay", self.weight_decay, zero=True)
+        store(self, weight_decay=number("weight_decay", self.weight_decay, zero=True))
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -128,8 +128,8 @@ class Clipped(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("norm", self.norm)
-        flag("blocks", self.blocks)
+        store(self, norm=number("norm", self.norm))
+        store(self, blocks=flag("blocks", self.blocks))
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -144,7 +144,7 @@ class Clipped(Wrapper):
         return self.rule.step(risk, params, self.clipped(risk, gradient), eta, memory, t)
 
     def clipped(self, risk: Risk, gradient: Array) -> Array:
-        """Return the gradient, or its blocks, no longer than the largest norm."""
+        """Return the gradient, or its blocks, no longer than the largest norm; unchecked, like a step."""
         if not self.blocks:
             return np.asarray(gradient * self._factor(norm_in(risk.metric, gradient)))
         gradient = np.asarray(gradient)
@@ -188,7 +188,7 @@ class Projected(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("radius", self.radius)
+        store(self, radius=number("radius", self.radius))
         choice("onto", self.onto, ("ball", "sphere"))
 
     @property

@@ -25,6 +25,8 @@ def sphere_tokens(kernel: Kernel, d: int, N: int, noise: float = 0.0, nodes: int
     """
     from scipy.special import roots_jacobi  # slow to load
 
+    if not callable(kernel):
+        raise refuse("kernel", kernel, "a function of the cosine")
     c, weights = roots_jacobi(nodes, (d - 3.0) / 2.0, (d - 3.0) / 2.0)
     probs, zonal = weights / weights.sum(), [np.ones_like(c), c]  # P_0, P_1
     for n in range(1, nodes // 2 - 1):

@@ -15,7 +15,7 @@ See docs/theory.md, "Tokens".
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
+from icl_theory.engine.progress import counted
+from icl_theory.memory import check_fits
 
 # e^(-s w) counts up to here. Every prompt with a token of weight w loses e^(-300) of itself,
 # and products of two e^(-s w) stay above the subnormal numbers, which are slow.
@@ -39,6 +41,9 @@ MOST_PAIRED = 2000  # nodes up to which gradients are summed over pairs of them
 
 Form = Callable[[NDArray[np.intp], slice, Array, Array], object]
 Derivative = Callable[..., Array]
+
+
+LONG = 3e8  # numbers in an integral that takes seconds
 
 
 class Count(NamedTuple):
@@ -142,12 +147,18 @@ def moments(
     probs = probs * there
     nodes = _trimmed(trapezoid(log_w, counts, step), log_w, probs, counts)
     parts, order = [], np.argsort(-nodes.counts, kind="stable")
-    for queries in _alike(nodes.counts, order, len(log_w)):
+    blocks: Iterable[NDArray[np.intp]] = _alike(nodes.counts, order, len(log_w))
+    if len(log_w) * float(nodes.counts.sum()) > LONG:
+        # one evaluation at far-apart scores may take minutes: it says how far it is
+        blocks = counted([*blocks], "blocks of queries")
+    for queries in blocks:
         here = slice(0, nodes.counts[queries[0]])
         scores, chances, squares = (array.T[queries] for array in (log_w, probs, own))
         gone = [each[queries, None] for each in absent]
         turned = None if turn is None else turn.T[queries, :, None]
         rule = nodes.log_s[here], nodes.weights[here]
+        numbers = len(queries) * len(log_w) * len(rule[0]) * (7 if turn is None else 16)
+        check_fits("params", f"scores that need {len(rule[0]):,} nodes for {len(log_w):,} tokens", 8.0 * numbers)
         noise = None if spread is None else spread.T[queries]
         parts.append(
             _block(

@@ -19,6 +19,7 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import Column, Family, Later, Number, Object, Panel, Whole, Word, parameter
+from icl_theory.families.family import check_points
 from icl_theory.families.linear_attention.depth import DEEPEST, LoopedRisk
 from icl_theory.families.linear_attention.law import PromptLaw, moment, root
 from icl_theory.families.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
@@ -307,6 +308,7 @@ class LinearAttention(Family):
     @classmethod
     def batched(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Compute diagonal, merged points with a target above the floor in closed form, a dimension at a time."""
+        check_points(cls, points, common)
         given = {**common, **points}
         mask = np.broadcast_to(given["depth"] == 1, len(points["d"])).copy()
         for name, allowed in (("coordinates", ("merged",)), ("method", ("auto", "closed"))):

@@ -94,11 +94,25 @@ class MergedRisk(BestKnown):
 
     def modes(self, gamma: Array) -> Array:
         """Coordinates of a matrix, or of many, in the modes."""
-        bases = self.law.modes.bases
-        return gamma if bases is None else bases[0].T @ gamma @ bases[1]
+        return self._modes(self._matrices("gamma", gamma))
 
     def back(self, modes: Array) -> Array:
         """Matrix from its coordinates in the modes."""
+        return self._back(self._matrices("modes", modes))
+
+    def _matrices(self, name: str, value: ArrayLike) -> Array:
+        """Return matrices of the shape of Γ, or diagonals."""
+        matrices = plain_numbers(name, value, -LARGEST, LARGEST)
+        shape = np.shape(self.initial)
+        if matrices.shape[-len(shape) :] != shape:
+            raise refuse(name, matrices.shape, f"of shape {shape}, or (..., {', '.join(map(str, shape))})")
+        return matrices
+
+    def _modes(self, gamma: Array) -> Array:
+        bases = self.law.modes.bases
+        return gamma if bases is None else bases[0].T @ gamma @ bases[1]
+
+    def _back(self, modes: Array) -> Array:
         bases = self.law.modes.bases
         return modes if bases is None else bases[0] @ modes @ bases[1].T
 
@@ -120,18 +134,21 @@ class MergedRisk(BestKnown):
         r"""Loss and its gradient, :math:`\Lambda_q(\Gamma - \Gamma^*)M`."""
         (q, s, _, _), off = self.law.modes, self.law._off(params)
         gradient = (q if off.ndim == 1 else q[:, None]) * off * s
-        return self.law.floor + self.law._excess_of(off), self.back(gradient)
+        return self.law.floor + self.law._excess_of(off), self._back(gradient)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r""":math:`\Lambda_q\,\delta\Gamma\,M`."""
-        return self.back(self.curvature * self.modes(direction))
+        return self._back(self.curvature * self._modes(direction))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Loss above the floor, and `components` of Γ."""
-        return {"excess": np.asarray(self._excess(params)), "gamma": self.components(params)}
+        return {"excess": np.asarray(self._excess(params)), "gamma": self._components(params)}
 
     def components(self, params: Array) -> Array:
         """Entries of Γ along the eigenvectors of Λ, largest eigenvalue first, (d,)."""
+        return self._components(self._checked(params))
+
+    def _components(self, params: Array) -> Array:
         if self.law.diagonal:
             return (params if params.ndim == 1 else np.diag(params))[self._principal]
         return np.sum(self._principal * (params @ self._principal), axis=0)
@@ -174,7 +191,7 @@ class ModeSteps(Counted):
         _, s, reach, bases = risk.law.modes
         self.eta, self.shrink = eta, eta * risk.curvature
         self.best = risk.best if bases is None else np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0)
-        self.start = risk.modes(risk.start)
+        self.start = risk._modes(risk.start)
 
     @cached_property
     def _doubt(self) -> Array:
@@ -196,7 +213,7 @@ class ModeSteps(Counted):
     def states(self, steps: Steps) -> Array:
         """Return Γ at these steps, (T, d, d) or (T, d)."""
         places = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
-        return np.asarray(self.risk.back(after(self.start, self.best, self.shrink, places)))
+        return np.asarray(self.risk._back(after(self.start, self.best, self.shrink, places)))
 
     def blur(self, steps: Steps) -> Array:
         """Errors of the loss by rounding of Γ, of products with the bases, and of the rates, which they change."""

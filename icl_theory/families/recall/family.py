@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import instance, integer, store
+from icl_theory._validate import instance, integer, mapping, store
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Normalised, Rule, rule_of
@@ -135,7 +135,7 @@ class Recall(Family):
     @classmethod
     def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the parameters of a sweep with those of its task, so that its coordinates are the task's."""
-        task = instance("given", given, Mapping, "parameters by name").get("task")  # type: ignore[type-abstract]
+        task = mapping("given", given, "parameters").get("task")
         if not isinstance(task, RecallTask):
             return given
         for name in (part for part in PARTS if part in given):
@@ -145,9 +145,9 @@ class Recall(Family):
         rest = {name: value for name, value in given.items() if name != "task"}
         return {**rest, **{name: value for name, value in task.parts.items() if value is not None}}
 
-    def named(self, run: Trajectory) -> Trajectory:
+    def _named(self, run: Trajectory) -> Trajectory:
         """Return the run with the parameters of its task, also if the task was given as a whole."""
-        run, task = super().named(run), self.task
+        run, task = super()._named(run), self.task
         if task is not None:
             run.info |= task.numbers
             run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from icl_theory._validate import MOST_FEATURES, instance, probabilities, refuse
+from icl_theory._validate import MOST_FEATURES, instance, mapping, probabilities, refuse
 from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
@@ -296,6 +296,7 @@ class Regression(Family):
         The stable learning rate ("auto") is of the order K/(L²Δ²), divided by the speed of the coordinates, which
         is Δ⁴/4 for embeddings; this shifts the exponents of a fixed learning rate.
         """
+        mapping("arguments", arguments, "parameters")
         if arguments.get("eta") == "auto":
             return {"L": (0.0, 2.0), "delta": (0.0, 2.0), "K": (0.0, 1.0), "epsilon": (-1.0, 0.0)}
         gap = (-6.0, -4.0) if arguments.get("coordinates") == "embedding" else (-2.0, 0.0)

@@ -53,10 +53,11 @@ class Curve:
         cls, label: str, x: ArrayLike, runs: Sequence[Any], style: str = "-", colour: str | None = None
     ) -> Curve:
         """Return the mean of two or more runs in a band of two standard errors, as long as the shortest run."""
-        if len(runs) < 2:
-            raise refuse("runs", len(runs), "two or more: a single run has no standard error")
-        length = min(map(len, runs))
-        x, values = np.asarray(x)[:length], np.array([run[:length] for run in runs], dtype=np.float64)
+        curves = [real_array("runs", run, 1) for run in sequence("runs", runs, object, "curves, (T,) each")]
+        if len(curves) < 2:
+            raise refuse("runs", len(curves), "two or more: a single run has no standard error")
+        length = min(map(len, curves))
+        x, values = real_array("x", x, 1)[:length], np.array([curve[:length] for curve in curves])
         middle, error = values.mean(axis=0), 2.0 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
         return cls(label, x, middle, middle - error, middle + error, style, colour)
 

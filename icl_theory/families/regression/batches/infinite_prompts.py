@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import INT64_MAX, Array, indexed
+from icl_theory._validate import INT64_MAX, Array, indexed, integer
 from icl_theory.engine.scope import DESCENT, DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.family import Family
+from icl_theory.families.family import Family, check_points
 from icl_theory.families.regression.batches.finite_prompts import MOST, Points, together
 from icl_theory.families.regression.batches.scores import batched_scores
 from icl_theory.families.regression.closed.abel import StepCounter
@@ -49,6 +49,8 @@ def batched(
     Points that need no whole array are those of other methods, rules and coordinates, those that a simulation
     refuses, and of the others those with an imbalance or prompts of more than ``longest`` tokens.
     """
+    check_points(family, points, common)
+    longest = integer("longest", longest, minimum=0)
     P = _points(points, common)
     alike, gd, infinite = _alike(P, common), within(DESCENT_OR_FLOW, points, common), np.isinf(P["N"])
     plain = alike & gd & (P["coordinates"] != "factored")

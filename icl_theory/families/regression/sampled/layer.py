@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import EXACT, Array, integer, store
+from icl_theory._validate import EXACT, Array, instance, integer, store
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import blocks, check_fits
 
@@ -104,8 +104,9 @@ class PromptRisk(Risk):
 
     def parts(self, prompts: Prompts) -> Iterator[Prompts]:
         """Split a batch into parts: larger arrays are allocated anew, which takes longer than the work."""
+        instance("prompts", prompts, Prompts, "prompts of this trainer")
         split = blocks(len(prompts.answer), self.N, 2**20)
-        yield from [prompts] if len(split) == 1 else (prompts.of(rows) for rows in split)
+        return iter([prompts]) if len(split) == 1 else (prompts.of(rows) for rows in split)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, by the backward pass."""

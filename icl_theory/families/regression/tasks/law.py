@@ -7,6 +7,7 @@ Only differences of values matter to the loss, so besides the kernel each family
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
@@ -16,7 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, instance, lipschitz, number, real_array, refuse, store
+from icl_theory._validate import (
+    Array,
+    generator,
+    instance,
+    integer,
+    lipschitz,
+    number,
+    real_array,
+    refuse,
+    store,
+)
 from icl_theory.families.regression.features import Features
 from icl_theory.memory import check_fits
 
@@ -24,14 +35,20 @@ Function = Callable[[Array], Array]
 
 
 def _of_features(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of a task: refuse anything but `Features`, and draws that do not fit into memory."""
+    """Wrap a method of a task: refuse what it does not take, and draws that do not fit into memory."""
+    signature = inspect.signature(method)
+    draws = {"rng", "size"} <= signature.parameters.keys()
 
     @wraps(method)
     def checked(self: Task, features: Features, *others: Any, **named: Any) -> Any:
         instance("features", features, Features, "a Features object")
-        size = others[1] if len(others) > 1 else named.get("size", 0)  # number of functions drawn
+        if not draws:
+            return method(self, features, *others, **named)
+        arguments = signature.bind(self, features, *others, **named).arguments
+        rng = generator("rng", arguments["rng"])
+        size = integer("size", arguments["size"], minimum=0)  # number of functions
         check_fits("size", size, 24.0 * size * (features.K + features.d))
-        return method(self, features, *others, **named)
+        return method(self, features, rng, size)
 
     return checked
 

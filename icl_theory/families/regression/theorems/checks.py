@@ -185,6 +185,7 @@ def PREDICTION(run: Trajectory) -> Sides:
     # errors of the worst Lipschitz function and of drawn ones, by attention summed over prompts; the formula
     risk, scores = class_scores(run)
     require("L" in run.info, "needs the L of simulate")
+    require("delta" in run.info, "needs the delta of simulate")
     if risk is None:
         raise UnstatedError(TOO_LARGE)
     require(enumerable(risk.N, risk.features.K), TOO_MANY)
