@@ -339,15 +339,15 @@ SCHEDULES: tuple[Callable[[], Any], ...] = (
     lambda: icl.engine.rules.schedules.WarmUp(5),
 )
 TOKENS: tuple[Callable[[], Any], ...] = (
-    lambda: icl.Kind(5, probs=[0.5, 0.5], values=[1.0, 2.0]),
-    lambda: icl.Kind(4, probs=[1.0], values=[1.0]),
+    lambda: icl.Kind(5, probs=np.array([0.5, 0.5]), values=np.array([1.0, 2.0])),
+    lambda: icl.Kind(4, probs=np.ones(1), values=np.ones(1)),
 )
 CHAINS = [[[0.9, 0.1], [0.3, 0.7]], [[0.2, 0.8], [0.6, 0.4]]]
 
 
 def _problem(name: str) -> Any:
     family = icl.list_families()[name]
-    required = {key: 1.0 for key, declared in family.parameters().items() if declared.required}
+    required: dict[str, Any] = {key: 1.0 for key, declared in family.parameters().items() if declared.required}
     return family(**required, max_steps=12)
 
 
@@ -361,11 +361,11 @@ OTHERS: tuple[Callable[[], Any], ...] = (
     *SCHEDULES,
     *TOKENS,
     lambda: icl.TokenRisk([TOKENS[0]()]),
-    lambda: icl.HeadsRisk(icl.TokenRisk(TOKENS[1](), target=1.0)),
+    lambda: icl.HeadsRisk(icl.TokenRisk(TOKENS[1](), target=np.ones(()))),
     lambda: icl.engine.Chains(CHAINS, window=2),
     lambda: icl.engine.Chains(CHAINS[0]),
     lambda: icl.engine.ChainRisk(icl.engine.Chains(CHAINS, window=2), length=5),
-    lambda: icl.engine.IndependentCounts(2, [0.5, 0.5], np.eye(2), [0.5, 0.5]),
+    lambda: icl.engine.IndependentCounts(2, np.full(2, 0.5), np.eye(2), np.full(2, 0.5)),
     lambda: icl.engine.TwoStateCounts(5),
     lambda: icl.engine.CountRisk(icl.engine.TwoStateCounts(5), "square"),
     lambda: icl.engine.TwoLayerTransformer(icl.engine.Chains(CHAINS, window=2), 5, 4, 0, [0.0, 0.0, 0.0]),

@@ -53,7 +53,8 @@ class Curve:
         cls, label: str, x: ArrayLike, runs: Sequence[Any], style: str = "-", colour: str | None = None
     ) -> Curve:
         """Return the mean of two or more runs in a band of two standard errors, as long as the shortest run."""
-        curves = [real_array("runs", run, 1) for run in sequence("runs", runs, object, "curves, (T,) each")]
+        given: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
+        curves = [real_array("runs", run, 1) for run in given]
         if len(curves) < 2:
             raise refuse("runs", len(curves), "two or more: a single run has no standard error")
         length = min(map(len, curves))
