@@ -14,6 +14,7 @@ import numpy as np
 
 import icl_theory as icl
 from icl_theory import families
+from icl_theory.engine.rules import NO_MEMORY
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
     LOSS,
@@ -291,7 +292,12 @@ def induction() -> Asked:
     for rule in ("gd", "ngd"):
         for step in (0, 1, 2, 3):
             staged = Staged(icl.engine.rules.RULES[rule], 2)
-            yield f"staged, {rule}, {step}", partial(staged.move, risk, gradient, 0.7, step)
+            yield (
+                f"staged, {rule}, {step}",
+                lambda staged=staged, step=step: staged.step(risk, 0.0 * gradient, gradient, 0.7, NO_MEMORY, step)[
+                    0
+                ],
+            )
 
 
 def _parts(layers: TwoLayers, params: Any) -> Any:
