@@ -445,7 +445,7 @@ def check_points(family: type[Family], points: Mapping[str, NDArray[Any]], commo
     points : mapping of str to ndarray, each (P,)
         Parameters.
     common : mapping
-        All other parameters.
+        All other parameters; those of the update rule may be left out, and have their defaults then.
 
     Raises
     ------
@@ -469,7 +469,8 @@ def check_points(family: type[Family], points: Mapping[str, NDArray[Any]], commo
         if name != "max_steps" or value != 0:  # 0 asks which points can be batched
             family.parameters()[name].check(value)
     for name, declared in family.parameters().items():
-        if name not in points and name not in common and declared.default is not None:
+        is_given = name in points or name in common
+        if not is_given and declared.default is not None and name not in RULE_PARAMETERS:
             raise refuse("points", [*points], f"all parameters that are not in common; {name} is in neither")
 
 
