@@ -138,7 +138,7 @@ class Descent:
         return self.point(state.params, state.step, state.memory, state.carry)
 
     def into(self, state: TrainingState) -> TrainingState:
-        """Return a state of the run as one of what is followed; `WholeState` follows something else."""
+        """Return a state of the run as one of what is followed; ``WholeState`` follows something else."""
         return state
 
     def real(self, point: Point) -> Point:

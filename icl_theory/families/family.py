@@ -262,14 +262,14 @@ class Family(RuleParameters):
         return {}
 
     def expected_steps(self) -> float | None:
-        """Return a rough number of steps to the target, for estimates of the work within the `theory`."""
+        """Return a rough number of steps to the target, for estimates of the work within the ``theory``."""
         return None
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
         """Return the limits of d ln T/d ln x at small and at large x, by the name of the parameter x.
 
-        They are asked for if all points of a sweep are within the `theory`; ``arguments`` are the words that all
+        They are asked for if all points of a sweep are within the ``theory``; ``arguments`` are the words that all
         points share, by parameter.
         """
         mapping("arguments", arguments, "parameters")

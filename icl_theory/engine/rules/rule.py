@@ -89,7 +89,7 @@ class Rule(Protocol):
         Parameters
         ----------
         risk : Risk
-            What is trained. Its `metric` M and its `blocks` belong to a step.
+            What is trained. Its ``metric`` M and its ``blocks`` belong to a step.
         params, gradient : ndarray
             :math:`\theta_t` and :math:`g_t = \nabla\mathcal L(\theta_t)`, of one shape.
         eta : float

@@ -73,7 +73,7 @@ def stable_rate(
     variogram, K, noise, N
         As in `curvature_bound`.
     speed : float or ndarray
-        Factor by which the coordinates raise the bound on the curvature: `embedding_stretch` for the matrix Q,
+        Factor by which the coordinates raise the bound on the curvature: ``embedding_stretch`` for the matrix Q,
         which is ``Δ⁴/4`` over a simplex or an orthogonal basis.
 
     Returns
