@@ -12,7 +12,7 @@ from numpy.polynomial import polynomial
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.engine.blocks import Blocks
-from icl_theory.engine.collocation import radau, stepped
+from icl_theory.engine.collocation import inverse_or_nan, radau, stepped
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.skip import NODES, Skipper
 from icl_theory.engine.steps import Descent
@@ -191,3 +191,12 @@ def test_the_slope_of_an_oscillation_is_half_the_fall_in_two_steps(rate: float, 
     descent = Descent(Bowl(), 1.0, rule_of("gd"))
     point = descent.point(np.array([3.0]), 0)
     assert Skipper(descent, 1e-7)._slope(point) == pytest.approx(fall, rel=1e-12)
+
+
+def test_one_singular_matrix_does_not_cost_the_inverses_of_the_others() -> None:
+    regular = np.array([[2.0, 1.0], [1.0, 1.0]])
+    stack = np.stack([regular, np.ones((2, 2)), np.full((2, 2), np.nan), 3.0 * regular])
+    inverses = inverse_or_nan(stack)
+    np.testing.assert_allclose(inverses[0] @ regular, np.eye(2), atol=1e-14)
+    np.testing.assert_allclose(inverses[3], inverses[0] / 3.0, rtol=1e-14)
+    assert np.isnan(inverses[1:3]).all()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.collocation import Index
+from icl_theory.engine.collocation import Index, inverse_or_nan
 from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.steps import Descent
@@ -163,7 +163,7 @@ class Modes(NamedTuple):
             coupled = weights[:, None, :, None, :, None] * jacobians.transpose(0, 1, 3, 2, 4)[:, :, None]
             equations = np.eye(s * k) - coupled.reshape(n, m, s * k, s * k)
         equations[~np.isfinite(equations).all(axis=(1, 2, 3))] = np.eye(s * k)
-        inverse = np.linalg.inv(equations)
+        inverse = inverse_or_nan(equations)
 
         def change(residual: Array, active: Index) -> Array:
             components = self.into(residual, which[active])  # (a, s, k, m)

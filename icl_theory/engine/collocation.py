@@ -8,6 +8,7 @@ docs/theory.md, "Skipping ahead".
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -72,10 +73,24 @@ def stepped(scheme: Scheme, places: Array, h: float | Array, tiny: float = 20.0)
     powers = (np.minimum(lengths, tiny)[..., None] / np.arange(1.0, stages + 1.0)).cumprod(axis=-1)
     change = powers.reshape(-1, stages, stages).swapaxes(0, 1) @ scheme.derivatives
     change = change.swapaxes(0, 1).reshape(*places.shape, stages + 1)
-    is_lost = lost[..., None, None]
-    # Rounding decides whether such a matrix is singular, and the inverse then refused.
-    invertible = np.where(is_lost, np.eye(stages), change[..., 1:])
-    return np.where(is_lost, np.nan, np.linalg.inv(invertible))
+    return inverse_or_nan(np.where(lost[..., None, None], np.nan, change[..., 1:]))
+
+
+def inverse_or_nan(matrices: Array) -> Array:
+    """Inverse of each matrix, (..., s, s), or NaN where it is singular.
+
+    Rounding decides whether a matrix near a singular one is singular, and NumPy then refuses the whole stack.
+    """
+    finite = np.isfinite(matrices).all(axis=(-2, -1), keepdims=True)
+    invertible = np.where(finite, matrices, np.eye(matrices.shape[-1]))
+    try:
+        inverse = np.linalg.inv(invertible)
+    except np.linalg.LinAlgError:
+        inverse = np.full(invertible.shape, np.nan)
+        for index in np.ndindex(*invertible.shape[:-2]):
+            with contextlib.suppress(np.linalg.LinAlgError):
+                inverse[index] = np.linalg.inv(invertible[index])
+    return np.where(finite, inverse, np.nan)
 
 
 def legendre(x: Array, degree: int) -> Array:

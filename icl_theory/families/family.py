@@ -363,9 +363,11 @@ class Family(RuleParameters):
         return run
 
     def _fits(self, run: Trajectory) -> bool:
-        """Whether a run is one of this problem, or of a risk like its own."""
-        if run.family is not None:
-            return run.family is self or repr(run.family) == repr(self)
+        """Whether a run is one of this problem, or of one with other numbers whose parameters have the same shape."""
+        if run.family is self:
+            return True
+        if run.family is not None and type(run.family) is not type(self):
+            return False
         risk = self.risk()
         same_shape = np.shape(run.params) == np.shape(risk.initial)
         return same_shape and run.observed.keys() == risk.observe(np.asarray(risk.initial)).keys()
