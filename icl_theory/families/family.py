@@ -363,7 +363,7 @@ class Family(RuleParameters):
         return run
 
     def _fits(self, run: Trajectory) -> bool:
-        """Whether a run is one of this problem, or of one with other numbers whose parameters have the same shape."""
+        """Whether a run is one of this problem, or of one of this family whose parameters have the same shape."""
         if run.family is self:
             return True
         if run.family is not None and type(run.family) is not type(self):

@@ -89,7 +89,8 @@ def three_phases(quick: bool) -> Found:
     rest, equal = slowest(slow), slowest(slow.changed(ratio=1.0))
     run, levels = slow.simulate(), slow.predictors
     left, unigram = float(run.loss[-1]) - levels["bigram"], levels["unigram"]
-    phases = rest.start < 0.01 and rest.rests_at(unigram) and not equal.rests_at(unigram)
+    is_slow_at_first = rest.start < 0.1
+    phases = is_slow_at_first and rest.rests_at(unigram) and not equal.rests_at(unigram)
     return Found(
         phases and run.regime == "induction" and left < 0.01,
         f"k = 2, Beta(1, 1), T = {slow.T}, log loss, c = 8 and b = 0.01 at first, ratio {slow.ratio} and 1",
