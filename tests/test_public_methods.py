@@ -79,7 +79,10 @@ def test_a_schedule_takes_numbers_of_steps_only(schedule: Any, t: Any) -> None:
 
 def test_a_run_of_another_problem_is_neither_measured_nor_described() -> None:
     run = OTHER.simulate()
-    for problem in (icl.LinearAttention(d=2), icl.Regression(L=1.0, delta=1.0, eta=1.0, K=3, probs=[0.5, 0.3, 0.2])):
+    for problem in (
+        icl.LinearAttention(d=2),
+        icl.Regression(L=1.0, delta=1.0, eta=1.0, K=3, probs=[0.5, 0.3, 0.2]),
+    ):
         for method in (problem.measured, problem.described, problem.named):
             with pytest.raises(ValueError, match="must be a run of this problem"):
                 method(run)

@@ -235,7 +235,7 @@ def test_json_toml_and_workers_give_the_same_sweep(installed: Installed) -> None
         f"ball sweep {SWEEP} --dry-run",
     )
     assert (one.status, two.status, three.status) == (0, 0, 0), one.err + two.err + three.err
-    assert work.out.splitlines()[0] == "12 points in 2 chunks, 0 in whole arrays and 12 one by one", work
+    assert work.out.splitlines()[0] == "12 points in 2 chunks, 0 in batches and 12 one by one", work
 
     def strict(text: str) -> Any:
         return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))

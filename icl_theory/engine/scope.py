@@ -97,7 +97,15 @@ class Scope:
         most : int
             The number of rules that are named.
         """
-        names = [rule.name for rule in rules if rule is not None and not self.covers(rule, method)]
+        allowed = "rules, with None for one that is not known"
+        try:
+            given = list(rules)
+        except TypeError:
+            raise refuse("rules", rules, allowed) from None
+        for rule in given:
+            if rule is not None and not is_rule(rule):
+                raise refuse("rules", rule, allowed)
+        names = [rule.name for rule in given if rule is not None and not self.covers(rule, method)]
         distinct = list(dict.fromkeys(names))
         if not distinct:
             return ""

@@ -298,7 +298,7 @@ class Family(RuleParameters):
         To choose the size of its chunks a sweep asks which points can be batched, with 0 as ``max_steps``. Then
         ``method``, and a ``loss`` that is NaN or not, are all that is looked at.
 
-        A sweep calls it with parameters that it has checked; `icl_theory.families.family.check_points` refuses any
+        A sweep calls it with parameters that it has checked; ``check_points`` refuses any
         others.
         """
         mapping("points", points, "parameters")

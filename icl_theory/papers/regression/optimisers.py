@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.integrate import quad
-from scipy.optimize import brentq
 
 from icl_theory._validate import Array
 from icl_theory.engine import Adam, Decayed, GradientDescent, HeavyBall, Nesterov, Rule, descend
@@ -93,6 +91,9 @@ def _predicted_ends(risk: ExchangeableRisk, eta: float, beta: float, epsilon: fl
     rate = eta / (1.0 - beta)
     kappa = 0.5 * (1.0 + beta) / (1.0 - beta) - (beta if nesterov else 0.0)
     delay = (beta**2 if nesterov else beta) / (1.0 - beta)
+
+    from scipy.integrate import quad  # rows and questions are listed without it
+    from scipy.optimize import brentq
 
     def slope(u: float) -> float:
         return -float(risk.evaluate(np.asarray(u))[1])
@@ -193,5 +194,7 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
 
 def _resting(decay: float) -> float:
     """½(K-1)λu* with (K-1)e^(-u*) = (K-1)√(λu*/(γK)), from docs/theory/rules.md."""
+    from scipy.optimize import brentq  # rows and questions are listed without it
+
     balance: Callable[[float], float] = lambda u: math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))  # noqa: E731
     return 0.5 * (K - 1) * decay * float(brentq(balance, 1e-3, 40.0))
