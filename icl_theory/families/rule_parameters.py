@@ -173,6 +173,9 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
         A setting that the rule or the schedule does not have, or one that the schedule needs and is not given.
     """
     values = {name: parameters.get(name, default) for name, default in DEFAULTS.items()}
+    # most problems choose a rule at most, and making one anew takes as long as a closed form
+    if all(values[name] is default for name, default in DEFAULTS.items() if name != "rule"):
+        return rule_of(values["rule"])
     rule = _with_settings(values)
     # from inside out: gradients are clipped before the rule sees them, and the schedule scales the rate
     if values["clip"] is not None:
