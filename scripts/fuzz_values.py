@@ -26,7 +26,7 @@ def wrong() -> Pool:
         [math.nan], {},
         object(), 2**63, 9.2e18, lambda: 1, int, np.float64, np.array(3.0), np.zeros((2, 3)), np.array(["a"]),
         [10**400, 1],
-        [None], np.datetime64("2020-01-01"), np.timedelta64(3),
+        [None], np.datetime64("2020-01-01"), np.timedelta64(3, "D"),
         *masked(), [[1.0], [1.0, 2.0]], np.zeros((0, 2)), slice(1),
         "1", "\ud800", range(3), np.float32(2.0), np.int8(3), 1e-320,
     )  # fmt: skip

@@ -132,7 +132,7 @@ def test_rule_that_cannot_be_copied_fails_its_check_with_a_sentence() -> None:
         np.array([1, "2"], dtype=object),
         np.datetime64("2020-01-01"),
         np.array([1, 2], dtype="m8[s]"),
-        [np.timedelta64(3), 1.0],
+        [np.timedelta64(3, "D"), 1.0],
         [MASKED, [1.0, 2.0]],
         [[1.0, np.ma.masked]],
         [[1.0], [1.0, 2.0]],

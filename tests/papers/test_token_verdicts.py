@@ -203,7 +203,7 @@ TWO_LAYERS = [
         [
             resting(**x)
             for x in (
-                {"start": 0.011}, {"loss": 0.621}, {"loss": 0.579}, {"slowdown": 1.49}, {"equal": 1.51},
+                {"start": 0.11}, {"loss": 0.621}, {"loss": 0.579}, {"slowdown": 1.49}, {"equal": 1.51},
                 {"left": 0.011}, {"regime": "lag 0"},
             )
         ],
