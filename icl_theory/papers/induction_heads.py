@@ -78,7 +78,7 @@ def slowest(problem: InductionHeads) -> Slowest:
     return Slowest(length, float(losses[at]), float(slowdown[at]), float(speed[0] / speed.max()))
 
 
-@row("induction heads: plateaus", EDELMAN.format("phases"), bound="0; unigram; none")
+@row("induction heads: plateaus", EDELMAN.format("phases"), bound="at most 0.1; unigram; none")
 def three_phases(quick: bool) -> Found:
     """from small weights the loss rests at that of uniform predictions first, then at the
     unigram's, where its speed has a minimum, and ends at the bigram's, if the first layer is
