@@ -33,7 +33,10 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()  # what has been asked for is done, or not wanted any more
-            process.join()
+            # The pool's own thread also waits for its processes. If it learns first that one has
+            # ended, join() returns before this process has been told so.
+            while process.is_alive():
+                process.join(timeout=0.01)
 
 
 @contextlib.contextmanager
