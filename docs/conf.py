@@ -8,9 +8,9 @@ from pathlib import Path
 
 import icl_theory
 
-ADDRESSES = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text(encoding="utf-8"))["tool"][
-    "hatch"
-]["metadata"]["hooks"]["custom"]
+ADDRESSES = tomllib.loads(
+    Path(__file__).parents[1].joinpath("pyproject.toml").read_text(encoding="utf-8")
+)["tool"]["hatch"]["metadata"]["hooks"]["custom"]
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 
@@ -34,7 +34,8 @@ extensions = [
     "explorer",
     "symbols",
     "sphinx.ext.mathjax",
-    "sphinx-mathjax-offline",  # the script and its fonts come with the site, not from a server
+    # the script and its fonts come with the site, not from a server
+    "sphinx-mathjax-offline",
 ]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
@@ -55,9 +56,11 @@ python_maximum_signature_line_length = 72
 autodoc_member_order = "bysource"
 toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
-# on file systems that ignore case, the pages of a class and of the function that returns it would be one file
+# on file systems that ignore case, the pages of a class and of the function that
+# returns it would be one file
 autosummary_filename_map = {
-    f"icl_theory.{name}": f"icl_theory.{name}.class" for name in ("Answer", "Audit", "CrossCheck")
+    f"icl_theory.{name}": f"icl_theory.{name}.class"
+    for name in ("Answer", "Audit", "CrossCheck")
 }
 
 sphinx_gallery_conf = {
@@ -67,7 +70,8 @@ sphinx_gallery_conf = {
     "reset_argv": "gallery.arguments",
     "image_scrapers": ("gallery.written_picture",),
     "abort_on_example_error": True,
-    "backreferences_dir": "gallery/backreferences",  # what the pages of the reference take their examples from
+    # what the pages of the reference take their examples from
+    "backreferences_dir": "gallery/backreferences",
     "doc_module": ("icl_theory",),
     "reference_url": {"icl_theory": None},
     "within_subsection_order": "FileNameSortKey",
@@ -85,7 +89,9 @@ smartquotes = False  # docstrings quote what is typed
 html_theme = "pydata_sphinx_theme"
 html_title = "icl-theory"
 html_baseurl = ADDRESSES["documentation"]
-html_sidebars = {page: [] for page in ("index", "tutorial", "citing", "contributing")}  # they have no siblings
+html_sidebars = {
+    page: [] for page in ("index", "tutorial", "citing", "contributing")
+}  # they have no siblings
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
@@ -93,10 +99,19 @@ html_copy_source = False
 html_theme_options = {
     "logo": {"text": "icl-theory"},
     "navbar_end": ["theme-switcher"],
-    "secondary_sidebar_items": {"**": ["page-toc"], "audit": []},  # the audit's table needs the room
+    "secondary_sidebar_items": {
+        "**": ["page-toc"],
+        "audit": [],
+    },  # the audit's table needs the room
     "footer_start": ["copyright"],
     "footer_end": [],
-    "icon_links": [{"name": "Source", "url": ADDRESSES["repository"], "icon": "fa-brands fa-git-alt"}]
+    "icon_links": [
+        {
+            "name": "Source",
+            "url": ADDRESSES["repository"],
+            "icon": "fa-brands fa-git-alt",
+        }
+    ]
     if ADDRESSES["repository"]
     else [],
     "show_prev_next": True,

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-FAMILIES = "icl_theory.families."  # whose folders are attributes of the package: icl.regression
+# whose folders are attributes of the package: icl.regression
+FAMILIES = "icl_theory.families."
 
 
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
@@ -23,7 +24,8 @@ def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | N
 
 def written_problem(problem: Any) -> str | None:
     """Return the call that simulates a problem."""
-    family, given = type(problem), problem.arguments()
+    family = type(problem)
+    given = problem.arguments()
     made = _call(
         _known_as(family) or f"icl.list_families()[{family.name!r}]",
         {name: value for name, value in given.items() if (name, value) != family.goal},
@@ -32,7 +34,9 @@ def written_problem(problem: Any) -> str | None:
     return made and f"{made}.simulate()"
 
 
-def _call(name: str | None, given: Mapping[str, Any], family: Any = None, first: str = "") -> str | None:
+def _call(
+    name: str | None, given: Mapping[str, Any], family: Any = None, first: str = ""
+) -> str | None:
     """Return the text of a call without what are defaults of the family; what has no name has no call."""
     declared = {} if family is None else family.parameters()
     words = [first] if first else []
@@ -56,19 +60,31 @@ def _written(value: Any) -> str | None:
     if isinstance(value, type):
         return _known_as(value)
     if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        fields = {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if field.init
+        }
         kind: Any = type(value)
         again = kind(**fields)
-        exact = all(np.array_equal(getattr(again, key), field) for key, field in fields.items())
+        exact = all(
+            np.array_equal(getattr(again, key), field) for key, field in fields.items()
+        )
         return _call(_known_as(kind), fields) if exact else None
-    return _numbers(value) if hasattr(value, "__array__") or isinstance(value, list | tuple | range) else None
+    return (
+        _numbers(value)
+        if hasattr(value, "__array__") or isinstance(value, list | tuple | range)
+        else None
+    )
 
 
 def _known_as(value: type) -> str | None:
     """Return the name by which a class of a family is known to users."""
     folders = value.__module__.partition(FAMILIES)[2].split(".")[:-1]
     for depth in range(len(folders) + 1):
-        module = sys.modules[FAMILIES + ".".join(folders[:depth]) if depth else "icl_theory"]
+        module = sys.modules[
+            FAMILIES + ".".join(folders[:depth]) if depth else "icl_theory"
+        ]
         if getattr(module, value.__qualname__, None) is value:
             return ".".join(["icl", *folders[:depth], value.__qualname__])
     return None
@@ -85,6 +101,10 @@ def _numbers(value: Any, most: int = 60) -> str | None:
     if array.ndim == 1 and array.size > 8 and np.isfinite(array).all():
         ends = float(array[0]), float(array[-1])
         for spaced in (np.geomspace, np.linspace):
-            if (spaced is np.linspace or min(ends) > 0) and np.array_equal(spaced(*ends, array.size), array):
+            if (spaced is np.linspace or min(ends) > 0) and np.array_equal(
+                spaced(*ends, array.size), array
+            ):
                 return f"np.{spaced.__name__}({ends[0]!r}, {ends[1]!r}, {array.size})"
-    return str(array.tolist()).replace("inf", "math.inf") if array.size <= most else None
+    return (
+        str(array.tolist()).replace("inf", "math.inf") if array.size <= most else None
+    )

@@ -14,20 +14,27 @@ Array = NDArray[np.float64]
 T = TypeVar("T")
 
 INT64_MAX = 2**63 - 1
-EXACT = 2**53  # up to it every integer is a float64 of its own; lengths and counts are used as such
+# up to it every integer is a float64 of its own; lengths and counts are used as such
+EXACT = 2**53
 
 
 def refuse(name: str, value: object, allowed: str) -> ValueError:
     """Build the error for an argument: its name, its value and what is allowed."""
     try:
-        shown = " ".join(repr(value.item() if isinstance(value, np.generic) else value).split())
+        shown = " ".join(
+            repr(value.item() if isinstance(value, np.generic) else value).split()
+        )
     except ValueError:  # Python writes no integer of more than a few thousand digits
         shown = f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
     name = " ".join(str(name).split())
-    return ValueError(f"{name} = {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}")
+    return ValueError(
+        f"{name} = {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}"
+    )
 
 
-def instance(name: str, value: Any, kind: type[T] | tuple[type[T], ...], allowed: str) -> T:
+def instance(
+    name: str, value: Any, kind: type[T] | tuple[type[T], ...], allowed: str
+) -> T:
     """Return ``value`` if it is of a class, or of one of several."""
     if not isinstance(value, kind):
         raise refuse(name, value, allowed)
@@ -46,7 +53,11 @@ def text(name: str, value: Any) -> str:
 
 def iterable(name: str, values: Any, allowed: str) -> Iterable[Any]:
     """Return ``values`` if they can be listed and are no single text."""
-    if not isinstance(values, Iterable) or isinstance(values, str | bytes) or getattr(values, "ndim", 1) == 0:
+    if (
+        not isinstance(values, Iterable)
+        or isinstance(values, str | bytes)
+        or getattr(values, "ndim", 1) == 0
+    ):
         raise refuse(name, values, allowed)
     return values
 
@@ -67,7 +78,11 @@ def mapping(name: str, value: Any, of_what: str) -> Mapping[str, Any]:
 
 def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
     """Return values as a list if there are some, all of a class."""
-    found = [*values] if isinstance(values, Iterable) and getattr(values, "ndim", 1) != 0 else []
+    found = (
+        [*values]
+        if isinstance(values, Iterable) and getattr(values, "ndim", 1) != 0
+        else []
+    )
     if not found or not all(isinstance(each, kind) for each in found):
         raise refuse(name, values, allowed)
     return found
@@ -81,18 +96,27 @@ MOST_FEATURES = 10**9
 
 def is_masked(value: Any) -> bool:
     """Whether some of the numbers are masked, without loading the module: it is loaded where there is one."""
-    masked = getattr(sys.modules.get("numpy.ma"), "is_masked", None)  # not there while another thread loads it
+    # not there while another thread loads it
+    masked = getattr(sys.modules.get("numpy.ma"), "is_masked", None)
     if masked is None:
         return False
     if isinstance(value, list | tuple):
         # NumPy makes one array of several, and would take what is below their masks
-        return any(is_masked(entry) for entry in value if isinstance(entry, list | tuple | np.ndarray))
+        return any(
+            is_masked(entry)
+            for entry in value
+            if isinstance(entry, list | tuple | np.ndarray)
+        )
     return bool(masked(value))
 
 
 def _no_number(value: Any) -> bool:
     """Whether a value is no number, though Python would make one of it; older versions of NumPy do of an array."""
-    return isinstance(value, NO_NUMBERS) or getattr(value, "ndim", 0) != 0 or is_masked(value)
+    return (
+        isinstance(value, NO_NUMBERS)
+        or getattr(value, "ndim", 0) != 0
+        or is_masked(value)
+    )
 
 
 def _finite(name: str, value: Any, allowed: str) -> float:
@@ -105,7 +129,14 @@ def _finite(name: str, value: Any, allowed: str) -> float:
     return result
 
 
-def number(name: str, value: Any, *, zero: bool = False, minimum: float = 0.0, maximum: float = math.inf) -> float:
+def number(
+    name: str,
+    value: Any,
+    *,
+    zero: bool = False,
+    minimum: float = 0.0,
+    maximum: float = math.inf,
+) -> float:
     """Return a finite float that is positive, or non-negative where ``zero`` is allowed, within the limits."""
     allowed = "a finite number >= 0" if zero else "a finite number > 0"
     result = _finite(name, value, allowed)
@@ -146,7 +177,11 @@ def store(instance: object, **values: object) -> None:
 
 def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) -> int:
     """Return an int between ``minimum`` and ``maximum``; a float with no fraction counts as one."""
-    allowed = f"an integer >= {minimum}" if maximum == INT64_MAX else f"an integer in [{minimum}, {maximum}]"
+    allowed = (
+        f"an integer >= {minimum}"
+        if maximum == INT64_MAX
+        else f"an integer in [{minimum}, {maximum}]"
+    )
     if _no_number(value):
         raise refuse(name, value, allowed)
     try:
@@ -179,7 +214,9 @@ def prompt_length(value: Any, name: str = "N") -> float:
     return whole_or_infinite(name, value, minimum=1)
 
 
-def whole_or_infinite(name: str, value: Any, *, minimum: int, maximum: int = EXACT) -> float:
+def whole_or_infinite(
+    name: str, value: Any, *, minimum: int, maximum: int = EXACT
+) -> float:
     """Return ``math.inf``, or an integer within the limits and up to 2**53, as a float."""
     if isinstance(value, float | np.floating) and value == math.inf:
         return math.inf
@@ -193,7 +230,8 @@ def prompt_lengths(value: ArrayLike) -> Array:
     """Return prompt lengths of any shape as float64: integers from 1 to 2**53, or infinite."""
     found = plain_numbers("N", value, 1.0)
     given = np.asarray(value)
-    exact = given if given.dtype.kind in "iu" else found  # an integer beyond 2**53 is rounded as a float
+    # an integer beyond 2**53 is rounded as a float
+    exact = given if given.dtype.kind in "iu" else found
     if not (((exact <= EXACT) & (found == np.floor(found))) | np.isinf(found)).all():
         raise refuse("N", value, f"integers in [1, {EXACT}], or math.inf")
     return found
@@ -203,7 +241,13 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of the ``allowed`` words."""
     words = tuple(allowed)
     if not isinstance(value, str) or value not in words:
-        raise refuse(name, value, "one of " + ", ".join(words) if words else "left out: there is nothing to choose")
+        raise refuse(
+            name,
+            value,
+            "one of " + ", ".join(words)
+            if words
+            else "left out: there is nothing to choose",
+        )
     return value
 
 
@@ -218,7 +262,8 @@ def fraction(name: str, value: Any) -> float:
 def floats(value: Any) -> Array | None:
     """Return a value as an array of float64, the same one if it is one; None if it holds no real numbers.
 
-    Texts and dates are none. Masked numbers count as none: NumPy would take what is below the mask.
+    Texts and dates are none. Masked numbers count as none: NumPy would take what is
+    below the mask.
     """
     if type(value) is not np.ndarray and is_masked(value):
         return None
@@ -228,7 +273,11 @@ def floats(value: Any) -> Array | None:
         words = array.dtype.kind in "USmM"
         if array.dtype == object:
             words = any(isinstance(entry, (str, bytes, *TIMES)) for entry in array.flat)
-        return None if words or np.iscomplexobj(array) else np.asarray(array, dtype=np.float64)
+        return (
+            None
+            if words or np.iscomplexobj(array)
+            else np.asarray(array, dtype=np.float64)
+        )
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -237,15 +286,26 @@ def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -
     """Return a finite float64 array with ``ndim`` dimensions, as a copy of the caller's data."""
     limit = "" if math.isinf(most) else f" of numbers up to {most:g}"
     found = floats(value)
-    if found is None or found.ndim != ndim or not np.isfinite(found).all() or not (np.abs(found) <= most).all():
+    if (
+        found is None
+        or found.ndim != ndim
+        or not np.isfinite(found).all()
+        or not (np.abs(found) <= most).all()
+    ):
         dimension = f"{ndim} dimension{'s' if ndim != 1 else ''}"
         raise refuse(name, value, f"a finite real array{limit} with {dimension}")
     return np.array(found)
 
 
-def plain_numbers(name: str, value: ArrayLike, least: float = 0.0, most: float = math.inf) -> Array:
+def plain_numbers(
+    name: str, value: ArrayLike, least: float = 0.0, most: float = math.inf
+) -> Array:
     """Return a float64 array of any shape, without NaN, between two limits."""
-    limits = "" if math.isinf(least) and math.isinf(most) else f" between {least:g} and {most:g}"
+    limits = (
+        ""
+        if math.isinf(least) and math.isinf(most)
+        else f" between {least:g} and {most:g}"
+    )
     found = None if isinstance(value, NO_NUMBERS) else floats(value)
     if found is None or not ((found >= least) & (found <= most)).all():
         raise refuse(name, value, "numbers" + limits)
@@ -267,16 +327,26 @@ def probabilities(name: str, value: ArrayLike, size: int) -> Array:
     """Return positive probabilities of the given length that sum to 1 (to 1e-6, then normalised)."""
     result = real_array(name, value, 1)
     if result.size != size or (result <= 0).any() or abs(result.sum() - 1.0) > 1e-6:
-        raise refuse(name, value, f"{size} positive numbers that sum to 1 (these sum to {result.sum():.9g})")
+        raise refuse(
+            name,
+            value,
+            f"{size} positive numbers that sum to 1 (these sum to {result.sum():.9g})",
+        )
     return result / result.sum()
 
 
 def distributions(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:
     """Return probabilities, of which each row sums to 1 (to ``slack``, then normalised)."""
-    found = real_array(name, value, max(np.asarray(value, dtype=object).ndim, 1), LARGEST)
+    found = real_array(
+        name, value, max(np.asarray(value, dtype=object).ndim, 1), LARGEST
+    )
     total = found.sum(axis=-1, keepdims=True)
     wrong = ((found < 0.0) | (np.abs(total - 1.0) > slack)).any(axis=-1)
     if not found.size or wrong.any():
         row = found[wrong][0] if found.size else found
-        raise refuse(name, row.tolist(), f"numbers >= 0 that sum to 1 in each row (these sum to {row.sum():.9g})")
+        raise refuse(
+            name,
+            row.tolist(),
+            f"numbers >= 0 that sum to 1 in each row (these sum to {row.sum():.9g})",
+        )
     return np.asarray(found / total)

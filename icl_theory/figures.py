@@ -1,7 +1,8 @@
 """The figures of the papers and of this package, each made by a short script.
 
-The scripts are `scripts/figures/*.py` in a checkout; an installed package has a copy. A family adds its own by the
-slot ``figures``: scripts, or functions with a default for each parameter.
+The scripts are `scripts/figures/*.py` in a checkout; an installed package has a copy. A
+family adds its own by the slot ``figures``: scripts, or functions with a default for
+each parameter.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 Recipe = str | os.PathLike[str] | Callable[..., Any]
 ENDINGS = (".pdf", ".png")
-_CARRIED, _CHECKOUT = Path(__file__).with_name("recipes"), Path(__file__).parents[1] / "scripts" / "figures"
+_CARRIED = Path(__file__).with_name("recipes")
+_CHECKOUT = Path(__file__).parents[1] / "scripts" / "figures"
 
 __all__ = ["animate", "available", "draw", "parameters", "write"]
 
@@ -47,7 +49,10 @@ def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
     """
     flag("quick", quick)
     recipe = _recipe(name)
-    values = {key: value.default for key, value in inspect.signature(recipe["figure"]).parameters.items()}
+    values = {
+        key: value.default
+        for key, value in inspect.signature(recipe["figure"]).parameters.items()
+    }
     return values | (recipe.get("QUICK", {}) if quick else {})
 
 
@@ -66,7 +71,8 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     Raises
     ------
     ValueError
-        An unknown name, a parameter that the figure does not have, or a value that is not allowed.
+        An unknown name, a parameter that the figure does not have, or a value that is
+        not allowed.
     KeyboardInterrupt
         After Ctrl-C, also during a run: a figure shows whole runs.
 
@@ -81,7 +87,9 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     known = inspect.signature(drawn).parameters
     for key, value in changes.items():
         choice("parameter", key, values)
-        values[key] = _checked(key, value, known[key].default, "..." not in known[key].annotation)
+        values[key] = _checked(
+            key, value, known[key].default, "..." not in known[key].annotation
+        )
     with Work(f"drawing {name}"):
         figure: Figure = drawn(**values)
     return figure
@@ -92,20 +100,32 @@ def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
     if isinstance(default, tuple):
         wrong = not isinstance(value, list | tuple) or not value
         if wrong or (same_length and len(value) != len(default)):
-            raise refuse(name, value, f"{len(default) if same_length else 'one or more'} numbers, like {default}")
-        return tuple(_checked_number(name, each, default[0], zero=default[0] == 0) for each in value)
+            raise refuse(
+                name,
+                value,
+                f"{len(default) if same_length else 'one or more'} numbers, like {default}",
+            )
+        return tuple(
+            _checked_number(name, each, default[0], zero=default[0] == 0)
+            for each in value
+        )
     return _checked_number(name, value, default, zero=True)
 
 
 def _checked_number(name: str, value: Any, default: float, *, zero: bool) -> float:
     whole = isinstance(default, int)
-    return integer(name, value, minimum=min(1, int(default))) if whole else number(name, value, zero=zero)
+    return (
+        integer(name, value, minimum=min(1, int(default)))
+        if whole
+        else number(name, value, zero=zero)
+    )
 
 
 def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Path]:
     """Write a figure as ``name``.pdf and .png into a folder, which is made if it does not exist.
 
-    Each file is written whole or not at all. A folder that cannot be made or written to is a ValueError.
+    Each file is written whole or not at all. A folder that cannot be made or written to
+    is a ValueError.
     """
     check_folder(folder)
     checked_path(name, "name")
@@ -116,22 +136,30 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
 
 
 @Work("drawing the film")
-def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int = 60) -> list[Path]:
+def animate(
+    folder: str | os.PathLike[str], *, quick: bool = False, frames: int = 60
+) -> list[Path]:
     """Write the attention maps of a flat and a sharp run during training, as a film of two frames or more.
 
-    The runs are those of the figure ``maps``, ``quick`` with fewer features; frames are evenly spaced in ln(1 + t).
-    The files are ``maps.gif``, and ``maps.mp4`` if ffmpeg is installed.
+    The runs are those of the figure ``maps``, ``quick`` with fewer features; frames are
+    evenly spaced in ln(1 + t). The files are ``maps.gif``, and ``maps.mp4`` if ffmpeg
+    is installed.
     """
     load_whole("matplotlib.animation")
     import numpy as np
     from matplotlib import animation
 
-    last, chosen = parameters("maps")["steps"][-1], parameters("maps", quick=quick)
+    last = parameters("maps")["steps"][-1]
+    chosen = parameters("maps", quick=quick)
     count = integer("frames", frames, minimum=2)
     check_folder(folder)
-    steps = np.unique(np.rint(np.expm1(np.linspace(0.0, np.log1p(last), count))).astype(int))
+    steps = np.unique(
+        np.rint(np.expm1(np.linspace(0.0, np.log1p(last), count))).astype(int)
+    )
     rows = _recipe("maps")["attention"](**chosen | {"steps": tuple(steps.tolist())})
-    figure = draw_maps({name: maps[:1] for name, maps in rows.items()}, ["step 0"], size=1.9)
+    figure = draw_maps(
+        {name: maps[:1] for name, maps in rows.items()}, ["step 0"], size=1.9
+    )
     release(figure)
     first, *_ = figure.axes
 
@@ -143,7 +171,9 @@ def animate(folder: str | os.PathLike[str], *, quick: bool = False, frames: int 
         return images
 
     moving = animation.FuncAnimation(figure, show, frames=len(steps), interval=80)
-    writers: dict[str, animation.AbstractMovieWriter] = {".gif": animation.PillowWriter(fps=12)}
+    writers: dict[str, animation.AbstractMovieWriter] = {
+        ".gif": animation.PillowWriter(fps=12)
+    }
     if animation.FFMpegWriter.isAvailable():
         writers[".mp4"] = animation.FFMpegWriter(fps=12)
     paths = [Path(folder) / f"maps{ending}" for ending in writers]
@@ -159,7 +189,9 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise refuse("out", str(folder), f"a folder that can be made ({error.strerror})") from None
+        raise refuse(
+            "out", str(folder), f"a folder that can be made ({error.strerror})"
+        ) from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise refuse("out", str(folder), "a folder that can be written to")
 
@@ -173,7 +205,11 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
         with left_out(f"the slot figures of the family {family}", lines):
             for name, recipe in figures.items():
                 if name in found:
-                    raise refuse("name", name, "another name: a figure of this name is known already")
+                    raise refuse(
+                        "name",
+                        name,
+                        "another name: a figure of this name is known already",
+                    )
                 title(recipe)  # it can be read
                 found[name] = recipe
     return dict(sorted(found.items())), lines
@@ -188,7 +224,11 @@ def _recipe(name: str) -> dict[str, Any]:
 def title(recipe: Recipe) -> str:
     """Return the first line of the docstring of a script or function, or else its name."""
     if callable(recipe):
-        docstring, name = inspect.getdoc(recipe), str(getattr(recipe, "__name__", recipe))
+        docstring = inspect.getdoc(recipe)
+        name = str(getattr(recipe, "__name__", recipe))
     else:
-        docstring, name = ast.get_docstring(ast.parse(Path(recipe).read_text(encoding="utf-8"))), Path(recipe).stem
+        docstring = ast.get_docstring(
+            ast.parse(Path(recipe).read_text(encoding="utf-8"))
+        )
+        name = Path(recipe).stem
     return (docstring or name).splitlines()[0]

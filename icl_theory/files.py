@@ -16,9 +16,10 @@ from icl_theory._validate import refuse
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path that takes the place of ``path`` if the block succeeds, and is removed if not.
 
-    The temporary name keeps the ending, by which libraries choose the format; the new file has the permissions of
-    the old one. The file at the end of links is replaced. A terminal, a pipe or ``/dev/null`` is written to as it
-    is; a disk or a socket is a ValueError. An OSError names ``path``.
+    The temporary name keeps the ending, by which libraries choose the format; the new
+    file has the permissions of the old one. The file at the end of links is replaced. A
+    terminal, a pipe or ``/dev/null`` is written to as it is; a disk or a socket is a
+    ValueError. An OSError names ``path``.
     """
     target = checked_path(path)
     mode = os.stat(target).st_mode if os.path.exists(target) else 0
@@ -40,11 +41,18 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.chmod(stat.S_IMODE(mode))
         temporary.replace(final)
     except Exception as error:
-        first: BaseException | None = error  # what the system refused, before a library stumbled over it
+        first: BaseException | None = (
+            error  # what the system refused, before a library stumbled over it
+        )
         while not (first is None or isinstance(first, OSError)):
             first = None if first.__suppress_context__ else first.__context__
-        # report the user's path: the system names the temporary file, or no file if the disk is full
-        if first is None or first.errno is None or first.filename not in (None, str(temporary)):
+        # report the user's path: the system names the temporary file, or no file if the
+        # disk is full
+        if (
+            first is None
+            or first.errno is None
+            or first.filename not in (None, str(temporary))
+        ):
             raise
         raise OSError(first.errno, first.strerror, str(target)) from None
     finally:

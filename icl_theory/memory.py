@@ -16,16 +16,26 @@ def free() -> float:
     """Return how many bytes are left on the machine, to its control group, and up to the limit of this process."""
     found = [math.inf]
     with contextlib.suppress(OSError, ValueError, IndexError):
-        found.append(1024.0 * int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]))
+        found.append(
+            1024.0
+            * int(
+                Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]
+            )
+        )
     with contextlib.suppress(OSError, ValueError):
-        most, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        most, used = (
+            int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current")
+        )
         found.append(most - used)
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
-        limit, page = resource.getrlimit(resource.RLIMIT_AS)[0], resource.getpagesize()
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        page = resource.getpagesize()
         if limit != resource.RLIM_INFINITY:
-            found.append(limit - page * int(Path("/proc/self/statm").read_text().split()[0]))
+            found.append(
+                limit - page * int(Path("/proc/self/statm").read_text().split()[0])
+            )
     return max(min(found), 0.0)
 
 

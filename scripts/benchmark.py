@@ -37,7 +37,11 @@ class Row(NamedTuple):
     @property
     def ratio(self) -> float | None:
         """How many times the yardstick."""
-        return None if self.yardstick_seconds is None else self.seconds / self.yardstick_seconds
+        return (
+            None
+            if self.yardstick_seconds is None
+            else self.seconds / self.yardstick_seconds
+        )
 
 
 def spent() -> float:
@@ -69,19 +73,29 @@ def gradients(repeat: int, sizes: Sequence[int]) -> list[Row]:
     for K in sizes:
         features = icl.Features.orthonormal(K, 2**-0.5)
         scores = rng.normal(size=(K, K))
-        left, right, out = rng.normal(size=(K, K)), rng.normal(size=(K, K)), np.empty((K, K))
+        left = rng.normal(size=(K, K))
+        right = rng.normal(size=(K, K))
+        out = np.empty((K, K))
         full = icl.PopulationRisk(features, tasks.Exchangeable(2.0))
         wave = icl.PopulationRisk(features, tasks.RandomCosine(2.0))
         flat = icl.Features.random(K, min(K, 10), 0.1, seed=0)
         line = icl.PopulationRisk(flat, tasks.Linear(2.0))
         calls: list[Callable[[], object]] = [
             lambda left=left, right=right, out=out: np.matmul(left, right, out=out),  # type: ignore[misc]
-            *(lambda risk=risk, scores=scores: risk.evaluate(scores) for risk in (full, wave, line)),  # type: ignore[misc]
+            *(
+                lambda risk=risk, scores=scores: risk.evaluate(scores)
+                for risk in (full, wave, line)
+            ),  # type: ignore[misc]
         ]
         product, *seconds = median(*calls, repeat=repeat if K < 1000 else fewer(repeat))
         names = ("full rank", "cosine, rank 2", f"linear in {min(K, 10)} dimensions")
         rows += [
-            Row(f"exact gradient, K = {K}, {name}", second, f"one {K} x {K} product", product)
+            Row(
+                f"exact gradient, K = {K}, {name}",
+                second,
+                f"one {K} x {K} product",
+                product,
+            )
             for name, second in zip(names, seconds, strict=True)
         ]
     return rows
@@ -92,7 +106,9 @@ def runs(repeat: int) -> list[Row]:
     scores = np.random.default_rng(0).normal(size=(20, 20))
     features = icl.Features.simplex(20, 1.0)
     finite = icl.PopulationRisk(features, tasks.Exchangeable(2.0), N=100)
-    sampled = icl.SampledRisk(features, tasks.Exchangeable(2.0), N=100, batch=512, seed=0)
+    sampled = icl.SampledRisk(
+        features, tasks.Exchangeable(2.0), N=100, batch=512, seed=0
+    )
     counted = icl.Regression(L=2.0, delta=1.0, eta=1.0, N=100).sampled(512)
     counter = iter(range(10**9))
     closed, short, finite_step, sampled_step, counted_step = median(
@@ -108,7 +124,12 @@ def runs(repeat: int) -> list[Row]:
         Row("simulate, epsilon = 1e-3, 1413 steps, exact", short),
         Row("finite N = 100 loss and gradient, K = 20", finite_step),
         Row("sampled step, K = 20, N = 100, batch 512", sampled_step),
-        Row("the same, drawn by counts", counted_step, "drawn token by token", sampled_step),
+        Row(
+            "the same, drawn by counts",
+            counted_step,
+            "drawn token by token",
+            sampled_step,
+        ),
     ]
 
 
@@ -118,7 +139,11 @@ def commands(repeat: int) -> list[Row]:
     python, package, command = median(
         lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
         lambda: subprocess.run([sys.executable, "-c", "import icl_theory"], check=True),
-        lambda: subprocess.run([sys.executable, "-m", "icl_theory", *line], check=True, stdout=subprocess.DEVNULL),
+        lambda: subprocess.run(
+            [sys.executable, "-m", "icl_theory", *line],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        ),
         repeat=fewer(repeat),
     )
     return [
@@ -164,13 +189,21 @@ def sweeps(repeat: int, closed: int, finite: int) -> list[Row]:
 
     The first says how much memory a point takes at most.
     """
-    measured = [[float(number) for number in _printed(SWEEP, closed).split()] for _ in range(min(3, repeat))]
-    loading, seconds_taken, memory = (statistics.median(column) for column in zip(*measured, strict=True))
+    measured = [
+        [float(number) for number in _printed(SWEEP, closed).split()]
+        for _ in range(min(3, repeat))
+    ]
+    loading, seconds_taken, memory = (
+        statistics.median(column) for column in zip(*measured, strict=True)
+    )
     million = f"sweep of {closed:,} exchangeable points after it, {memory:.0f} bytes a point at most"
     return [
         Row("first sweep of a process, of two points: it loads xarray", loading),
         Row(million, seconds_taken),
-        Row(f"sweep of {finite:,} exchangeable points with N = 50 ... 800", float(_printed(TOGETHER, finite))),
+        Row(
+            f"sweep of {finite:,} exchangeable points with N = 50 ... 800",
+            float(_printed(TOGETHER, finite)),
+        ),
     ]
 
 
@@ -182,7 +215,9 @@ def _printed(code: str, points: int) -> str:
 
 def matrices(targets: Sequence[float]) -> list[Row]:
     """Points over 10 x 10 scores with finite prompts, in a sweep and one by one, in turn; the counts must agree."""
-    L, eta, N = np.geomspace(0.7, 4.0, 8), [0.25, 0.5, 1.0, 2.0], [50, 100]
+    L = np.geomspace(0.7, 4.0, 8)
+    eta = [0.25, 0.5, 1.0, 2.0]
+    N = [50, 100]
     given: dict[str, Any] = {"delta": 4.0, "K": 10, "task": "cosine"}
     rows = []
     for epsilon in targets:
@@ -194,7 +229,10 @@ def matrices(targets: Sequence[float]) -> list[Row]:
             assert run.steps == int(swept.sel(L=l, eta=rate, N=length))
         calls: list[Callable[[], object]] = [
             lambda: icl.sweep(L=L, eta=eta, N=N, **given, progress=False),
-            lambda: [icl.simulate(L=l, eta=rate, N=length, **given) for l, rate, length in some],  # noqa: B023, E741
+            lambda: [
+                icl.simulate(L=l, eta=rate, N=length, **given)
+                for l, rate, length in some  # noqa: B023, E741
+            ],
         ]
         together, alone = median(*calls, repeat=1)
         most = f"{int(swept.min())} to {int(swept.max())} steps"
@@ -207,8 +245,14 @@ def main() -> None:
     """Print the table and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="file to write")
-    parser.add_argument("--repeat", type=int, default=25, help="timed calls of each short thing")
-    parser.add_argument("--quick", action="store_true", help="small sizes, each timed once: to see that it runs")
+    parser.add_argument(
+        "--repeat", type=int, default=25, help="timed calls of each short thing"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="small sizes, each timed once: to see that it runs",
+    )
     arguments = parser.parse_args()
     repeat = 1 if arguments.quick else arguments.repeat
     sizes = (20,) if arguments.quick else (20, 100, 1000)
@@ -224,13 +268,17 @@ def main() -> None:
         ]
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("what", "median", "yardstick", "ratio"):
-        table.add_column(heading, justify="left" if heading in ("what", "yardstick") else "right")
+        table.add_column(
+            heading, justify="left" if heading in ("what", "yardstick") else "right"
+        )
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         table.add_row(row.name, f"{1e3 * row.seconds:.3g} ms", row.yardstick, ratio)
     Console().print(table)
     if arguments.json:
-        text = json.dumps([row._asdict() | {"ratio": row.ratio} for row in rows], indent=2)
+        text = json.dumps(
+            [row._asdict() | {"ratio": row.ratio} for row in rows], indent=2
+        )
         arguments.json.write_text(text + "\n", encoding="utf-8")
 
 

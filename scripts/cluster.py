@@ -69,7 +69,9 @@ if __name__ == "__main__":
 
 def run(*arguments: object) -> str:
     """Return what a process prints that sweeps."""
-    return subprocess.run(_line(arguments), stdout=subprocess.PIPE, text=True, check=True).stdout
+    return subprocess.run(
+        _line(arguments), stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
 
 
 def kill(store: Path, chunks: int, *arguments: object) -> None:
@@ -106,18 +108,26 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = {how: folder / how for how in ("one", "two", "killed")}
-        rounds = np.array(run(length, folder, options.times).split(), dtype=np.float64).reshape(-1, 3)
+        rounds = np.array(
+            run(length, folder, options.times).split(), dtype=np.float64
+        ).reshape(-1, 3)
         one, two, halves = rounds.min(axis=0)
         efficiencies = rounds[:, :1] / (2.0 * rounds[:, 1:])
-        middle, (low, high) = np.median(efficiencies, axis=0), np.quantile(efficiencies[:, 0], (0.25, 0.75))
-        begun, chunks = time.perf_counter(), count(paths["one"])
+        middle, (low, high) = (
+            np.median(efficiencies, axis=0),
+            np.quantile(efficiencies[:, 0], (0.25, 0.75)),
+        )
+        begun = time.perf_counter()
+        chunks = count(paths["one"])
         for third in (1, 2):
             kill(paths["killed"], third * chunks // 3, length)
         run(length, paths["killed"])
         whole = time.perf_counter() - begun
         stores = [icl.load_sweep(path).drop_attrs() for path in paths.values()]
         same = all(each.identical(stores[0]) for each in stores)
-        size = sum(file.stat().st_size for file in paths["one"].rglob("*") if file.is_file())
+        size = sum(
+            file.stat().st_size for file in paths["one"].rglob("*") if file.is_file()
+        )
         points = int(np.prod([*stores[0].sizes.values()]))
     sys.stdout.write(
         f"{points:,} points, {1e6 * one / points:.2f} us and {size / points:.0f} bytes on the disk each\n"

@@ -52,13 +52,17 @@ def gradients_of(risk: icl.Risk) -> Iterator[list[float]]:
 
     The gradient of one of K columns counts as 1/K.
     """
-    kind, calls = type(risk), [0.0]
+    kind = type(risk)
+    calls = [0.0]
     columns = kind.column_gradients
     assert isinstance(columns, property)
 
-    def counted(method: Callable[..., object], price: Callable[..., float]) -> Callable[..., object]:
+    def counted(
+        method: Callable[..., object], price: Callable[..., float]
+    ) -> Callable[..., object]:
         def call(*arguments: object) -> object:
-            before, found = calls[0], method(*arguments)
+            before = calls[0]
+            found = method(*arguments)
             calls[0] = before + price(*arguments)  # not what it calls
             return found
 
@@ -66,7 +70,9 @@ def gradients_of(risk: icl.Risk) -> Iterator[list[float]]:
 
     def of_columns(self: icl.Risk) -> Callable[..., object] | None:
         found: Callable[..., object] | None = columns.__get__(self)
-        return found and counted(found, lambda some, which: len(which) / self.initial.shape[1])
+        return found and counted(
+            found, lambda some, which: len(which) / self.initial.shape[1]
+        )
 
     with contextlib.ExitStack() as stack:
         prices = {
@@ -75,8 +81,12 @@ def gradients_of(risk: icl.Risk) -> Iterator[list[float]]:
             "gradients": lambda _, states: len(states),
         }
         for name, price in prices.items():
-            stack.enter_context(patch.object(kind, name, counted(getattr(kind, name), price)))
-        stack.enter_context(patch.object(kind, "column_gradients", property(of_columns)))
+            stack.enter_context(
+                patch.object(kind, name, counted(getattr(kind, name), price))
+            )
+        stack.enter_context(
+            patch.object(kind, "column_gradients", property(of_columns))
+        )
         yield calls
 
 
@@ -85,7 +95,8 @@ def in_turn(
 ) -> tuple[icl.Trajectory, float, list[float]]:
     """Take every step, and fast runs of several lengths in between: the run, its seconds, the mean ones of these.
 
-    There are ``turns`` of each length. So the machine is as fast for one as for the others.
+    There are ``turns`` of each length. So the machine is as fast for one as for the
+    others.
     """
     spent: list[list[float]] = []
     fast = partial(icl.descend, risk, 4.0, method="fast")
@@ -118,21 +129,29 @@ def skipping(steps: int, turns: int, laws: Sequence[str]) -> list[str]:
         )
     finite = risk_of(20, N=100)
     prompts = seconds(lambda: icl.descend(finite, 4.0, steps=10**6, method="fast"), 1)
-    lines.append(f"K = 100, 1e9 steps: {fast_run(100, 10**9):.2f} s; K = 20, N = 100, 1e6 steps: {prompts:.2f} s")
+    lines.append(
+        f"K = 100, 1e9 steps: {fast_run(100, 10**9):.2f} s; K = 20, N = 100, 1e6 steps: {prompts:.2f} s"
+    )
     return lines
 
 
 PROMPTS = ((3, 5, 0.0, None), (6, 10, 0.0, None), (6, 50, 0.3, 4), (12, 50, 0.1, None))
 
 
-def unequal(steps: int, problems: Sequence[tuple[int, int, float, int | None]]) -> list[str]:
+def unequal(
+    steps: int, problems: Sequence[tuple[int, int, float, int | None]]
+) -> list[str]:
     """Fast runs of random kernels with finite prompts, at 0.3 of the largest stable rate."""
     lines = []
     for K, N, noise, d in problems:
         rng = np.random.default_rng(K + N)
-        features = icl.Features.random(K, d or K, 0.3, seed=K, probs=rng.dirichlet(np.full(K, 3.0)))
+        features = icl.Features.random(
+            K, d or K, 0.3, seed=K, probs=rng.dirichlet(np.full(K, 3.0))
+        )
         root = rng.normal(size=(K, K))
-        risk: icl.Risk = icl.PopulationRisk(features, tasks.KernelTask(root @ root.T), N, noise)
+        risk: icl.Risk = icl.PopulationRisk(
+            features, tasks.KernelTask(root @ root.T), N, noise
+        )
         if d is not None:
             risk = icl.in_coordinates(risk, "embedding", features.vectors)
         eta = 0.6 / risk.sharpness(risk.initial)
@@ -154,7 +173,13 @@ def staircases(few: int, decays: Sequence[float]) -> list[str]:
     lines = []
     for decay in decays:
         problem = icl.LinearAttention(
-            d=8, decay=decay, coordinates="heads", heads=8, start=1e-4, above=1e-6, method="fast"
+            d=8,
+            decay=decay,
+            coordinates="heads",
+            heads=8,
+            start=1e-4,
+            above=1e-6,
+            method="fast",
         )
         risk = problem.risk()
         with gradients_of(risk) as calls:
@@ -191,7 +216,9 @@ def slope(x: np.ndarray, y: np.ndarray) -> float:
 
 def exponents(largest: int) -> tuple[list[str], Answer]:
     """Cost against K of one gradient and of a fast run of 10⁶ steps, and against T of a fast run with K = 20."""
-    sizes = np.array([K for K in (10, 20, 50, 100, 200, 500, 1000, 2000) if largest >= K])
+    sizes = np.array(
+        [K for K in (10, 20, 50, 100, 200, 500, 1000, 2000) if largest >= K]
+    )
     gradient = np.array([gradient_of(K) for K in sizes.tolist()])
     few = sizes[sizes <= 200]  # with more features single steps take most of a run
     runs = np.array([fast_run(K, 10**6) for K in few.tolist()])
@@ -199,7 +226,8 @@ def exponents(largest: int) -> tuple[list[str], Answer]:
     lengths = np.array([fast_run(20, T, 3) for T in times.tolist()])
     small = risk_of(20)
     step = seconds(lambda: icl.descend(small, 4.0, steps=2000), 3) / 2000.0
-    half, late = len(sizes) // 2, times >= 10**4
+    half = len(sizes) // 2
+    late = times >= 10**4
     lines = [
         f"gradient ~ K^{slope(sizes[:half], gradient[:half]):.2f} for K up to {sizes[half - 1]},"
         f" K^{slope(sizes[half:], gradient[half:]):.2f} from K = {sizes[half]} on",
@@ -210,11 +238,17 @@ def exponents(largest: int) -> tuple[list[str], Answer]:
     ]
     series = (
         Series("one gradient, against K", sizes.astype(float), gradient, points=True),
-        Series("fast run of 10⁶ steps, against K", few.astype(float), runs, points=True),
-        Series("fast run, K = 20, against T", times.astype(float), lengths, points=True),
+        Series(
+            "fast run of 10⁶ steps, against K", few.astype(float), runs, points=True
+        ),
+        Series(
+            "fast run, K = 20, against T", times.astype(float), lengths, points=True
+        ),
         Series("all steps, K = 20, against T", times.astype(float), step * times),
     )
-    return lines, Answer("cost", "What does a run cost?", "; ".join(lines), series, "K or T", "seconds")
+    return lines, Answer(
+        "cost", "What does a run cost?", "; ".join(lines), series, "K or T", "seconds"
+    )
 
 
 def memory(K: int) -> list[str]:
@@ -231,7 +265,9 @@ def memory(K: int) -> list[str]:
         use(risk)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        lines.append(f"K = {K}, {name}: {peak / (8.0 * K * K):.1f} K x K arrays at most, and one for the features")
+        lines.append(
+            f"K = {K}, {name}: {peak / (8.0 * K * K):.1f} K x K arrays at most, and one for the features"
+        )
     return lines
 
 
@@ -245,7 +281,9 @@ def sampled(batches: int) -> list[str]:
     losses = np.array([trainer.evaluate(scores, step)[0] for step in range(batches)])
     batch = (time.perf_counter() - start) / len(losses)
     spread = losses.std(ddof=1) / risk.loss(scores)
-    needed = {error: batch * max(1.0, (spread / error) ** 2) for error in (1e-2, 1e-3, 1e-8)}
+    needed = {
+        error: batch * max(1.0, (spread / error) ** 2) for error in (1e-2, 1e-3, 1e-8)
+    }
     text = ", ".join(f"{error:g}: {time_:.2g} s" for error, time_ in needed.items())
     return [
         f"loss at one state, K = 20, N = 100: exact to rounding in {1e3 * exact:.1f} ms; sampled in batches of 512"
@@ -258,7 +296,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("--plot", type=Path, help="figure of the cost against K and T")
-    parser.add_argument("--quick", action="store_true", help="few steps, small K: to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="few steps, small K: to see that it runs"
+    )
     arguments = parser.parse_args()
     with threadpool_limits(limits=1):
         if arguments.quick:
@@ -287,7 +327,9 @@ def main() -> None:
     if arguments.plot:
         save(plot_answer(figure), str(arguments.plot))
     if arguments.json:
-        arguments.json.write_text(json.dumps(lines, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        arguments.json.write_text(
+            json.dumps(lines, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,10 @@ from rich.table import Table
 import icl_theory as icl
 from icl_theory.results.plots import save
 
-K, DELTA, ETA, EPSILON = 1000, 1.0, 4.0, 1e-6
+K = 1000
+DELTA = 1.0
+ETA = 4.0
+EPSILON = 1e-6
 OPENING = """[bold]icl-theory: one attention layer learns in context, exactly[/bold]
 This demo shows three things, and writes their figures into {out}/:
   1. a flat run and a sharp run with 1,000 features;
@@ -29,7 +32,9 @@ CLOSING = """
 def main() -> None:
     """Print what was found, and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the figures")
+    parser.add_argument(
+        "--out", type=Path, default=Path("demo"), help="folder for the figures"
+    )
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
@@ -44,37 +49,67 @@ def table(*headings: str) -> Table:
     """Return an empty table, its first column on the left and the others on the right."""
     made = Table(box=box.SIMPLE, pad_edge=False, collapse_padding=True)
     for heading in headings:
-        made.add_column(heading, justify="right" if made.columns else "left", no_wrap=bool(made.columns))
+        made.add_column(
+            heading,
+            justify="right" if made.columns else "left",
+            no_wrap=bool(made.columns),
+        )
     return made
 
 
 def runs(console: Console, out: Path) -> None:
     """Train with a small and a large L."""
-    console.print("\n[bold]1. Two runs[/bold]: L says how fast the functions change that are to be learnt")
-    shown = table("regime", "L", "attends at step", "tail from step", f"loss is {EPSILON:g} at step")
+    console.print(
+        "\n[bold]1. Two runs[/bold]: L says how fast the functions change that are to be learnt"
+    )
+    shown = table(
+        "regime",
+        "L",
+        "attends at step",
+        "tail from step",
+        f"loss is {EPSILON:g} at step",
+    )
     for L in (0.02, 2.0):
         run = icl.simulate(L, DELTA, ETA, K=K, epsilon=EPSILON)
         assert run.phases is not None
         tail = run.phases.present().get("III", (None,))[0]
         begins = "never" if tail is None else f"{tail:,}"
-        shown.add_row(run.regime, f"{L:g}", f"{run.phases.present()['I'][1]:,}", begins, f"{run.steps:,}")
+        shown.add_row(
+            run.regime,
+            f"{L:g}",
+            f"{run.phases.present()['I'][1]:,}",
+            begins,
+            f"{run.steps:,}",
+        )
         save(run.plot(), out / f"{run.regime}.png")
     console.print(shown)
 
 
 def transition(console: Console, out: Path) -> None:
     """Measure the exponent of the training time in L, and compare its half-way point with the theory."""
-    found = icl.sweep(L=np.geomspace(0.005, 20.0, 60), delta=DELTA, eta=ETA, K=K, epsilon=EPSILON, progress=False)
+    found = icl.sweep(
+        L=np.geomspace(0.005, 20.0, 60),
+        delta=DELTA,
+        eta=ETA,
+        K=K,
+        epsilon=EPSILON,
+        progress=False,
+    )
     save(icl.plot_sweep(found), out / "transition.png")
-    console.print("[bold]2. The transition[/bold]: steps go like L to a power, which changes from -2 to 0")
+    console.print(
+        "[bold]2. The transition[/bold]: steps go like L to a power, which changes from -2 to 0"
+    )
     shown = table("L", "steps", "power")
     for place in range(2, 60, 11):
-        steps, power = int(found.steps[place]), float(found.exponent_L[place])
+        steps = int(found.steps[place])
+        power = float(found.exponent_L[place])
         shown.add_row(f"{float(found.L[place]):.3g}", f"{steps:,}", f"{power:+.2f}")
     console.print(shown)
     measured = float(icl.transition_table(found, "L")["measured"].iloc[0])
     predicted = icl.regression.half_way(EPSILON, DELTA, K)
-    console.print(f"The power is -1 at L = {measured:.4g} as measured, at {predicted:.4g} in theory (half_way).\n")
+    console.print(
+        f"The power is -1 at L = {measured:.4g} as measured, at {predicted:.4g} in theory (half_way).\n"
+    )
 
 
 def crosscheck(console: Console, out: Path) -> None:

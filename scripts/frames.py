@@ -14,7 +14,14 @@ from pathlib import Path
 from icl_theory.explorer import page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--window-size=1400,1000", "--dump-dom")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--window-size=1400,1000",
+    "--dump-dom",
+)
 BEFORE = """<script>
 const queue = [];
 window.requestAnimationFrame = (draw) => queue.push(draw);
@@ -49,7 +56,10 @@ def main() -> None:
     """Print a line a slider of a panel."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "panel", nargs="?", default="regression", help="panel of the explorer, regression unless given"
+        "panel",
+        nargs="?",
+        default="regression",
+        help="panel of the explorer, regression unless given",
     )
     panel = parser.parse_args().panel
     browser = next(filter(None, map(shutil.which, NAMES)), None)
@@ -57,10 +67,21 @@ def main() -> None:
         raise SystemExit(f"no browser: none of {', '.join(NAMES)} is installed")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "explorer.html")
-        made = page().replace("<meta charset", BEFORE + "<meta charset", 1).replace("</body>", AFTER + "</body>")
+        made = (
+            page()
+            .replace("<meta charset", BEFORE + "<meta charset", 1)
+            .replace("</body>", AFTER + "</body>")
+        )
         file.write_text(made, encoding="utf-8")
-        command = [browser, *FLAGS, f"--user-data-dir={folder}/profile", file.as_uri() + f"#{panel}?t=100"]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+        command = [
+            browser,
+            *FLAGS,
+            f"--user-data-dir={folder}/profile",
+            file.as_uri() + f"#{panel}?t=100",
+        ]
+        shown = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=120
+        ).stdout
     report = re.search(r'<pre id="report">(.*?)</pre>', shown, re.DOTALL)
     if report is None:
         raise SystemExit("the page did not report")

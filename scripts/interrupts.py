@@ -2,7 +2,8 @@
 
 python scripts/interrupts.py --presses 300
 
-Each call has a process of its own, which is forked, as loading the package takes longer than what is measured.
+Each call has a process of its own, which is forked, as loading the package takes longer
+than what is measured.
 """
 
 from __future__ import annotations
@@ -32,8 +33,12 @@ Page = Callable[[], str]
 def pages() -> dict[str, dict[str, Page]]:
     """Return what makes a page, by function and name: quick statements with rows alone, claims, checks."""
     run = icl.simulate(2.0, 1.0, 4.0, K=4, epsilon=1e-2, imbalance=0.1)
-    readings = [(paper.name, each.name) for paper in papers().values() for each in paper.readings
-                if each.rows and not (each.figure or each.question)]  # fmt: skip
+    readings = [
+        (paper.name, each.name)
+        for paper in papers().values()
+        for each in paper.readings
+        if each.rows and not (each.figure or each.question)
+    ]
 
     def reproduced(paper: str, name: str) -> str:
         return reproduce(paper, only=name, quick=True).to_markdown()
@@ -42,11 +47,19 @@ def pages() -> dict[str, dict[str, Page]]:
         return icl.audit(claim=claim, quick=True).to_markdown()
 
     def crosschecked() -> str:
-        return icl.crosscheck(run, batch=64, batches=3, points=1, steps=20, runs=3).to_markdown()
+        return icl.crosscheck(
+            run, batch=64, batches=3, points=1, steps=20, runs=3
+        ).to_markdown()
 
     return {
-        "reproduce": {f"{paper}, {name}": partial(reproduced, paper, name) for paper, name in readings},
-        "audit": {f"claim {claim}": partial(audited, claim) for claim in range(1, len(rows()) + 1, 4)},
+        "reproduce": {
+            f"{paper}, {name}": partial(reproduced, paper, name)
+            for paper, name in readings
+        },
+        "audit": {
+            f"claim {claim}": partial(audited, claim)
+            for claim in range(1, len(rows()) + 1, 4)
+        },
         "check_bounds": {"a run": lambda: str(icl.check_bounds(run))},
         "crosscheck": {"a run": crosschecked},
     }
@@ -54,8 +67,10 @@ def pages() -> dict[str, dict[str, Page]]:
 
 def press(make: Page, path: Path, after: float) -> tuple[int, float]:
     """Write a page in a process of its own, and press Ctrl-C after some seconds; return its status and seconds."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process is ready for it
-    start, child = time.perf_counter(), os.fork()
+    # until the process is ready for it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    start = time.perf_counter()
+    child = os.fork()
     if not child:
         status = 1
         try:
@@ -83,9 +98,13 @@ def press(make: Page, path: Path, after: float) -> tuple[int, float]:
     return os.waitstatus_to_exitcode(ended[1]), time.perf_counter() - start
 
 
-def tried(functions: dict[str, dict[str, Page]], presses: int, longest: float) -> tuple[list[str], list[str]]:
+def tried(
+    functions: dict[str, dict[str, Page]], presses: int, longest: float
+) -> tuple[list[str], list[str]]:
     """Press Ctrl-C in pages of every function in turn; return what was covered and what was wrong."""
-    rng, covered, wrong = random.Random(0), [], []
+    rng = random.Random(0)
+    covered = []
+    wrong = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.md"
         for turn, (function, makes) in enumerate(functions.items()):
@@ -100,19 +119,24 @@ def tried(functions: dict[str, dict[str, Page]], presses: int, longest: float) -
             if not whole:
                 wrong.append(f"{function}: no page within {longest:g} s")
                 continue
-            ended, own = 0, len(range(turn, presses, len(functions)))
+            ended = 0
+            own = len(range(turn, presses, len(functions)))
             for name in itertools.islice(itertools.cycle(whole), own):
                 make, page, seconds = whole[name]
                 status, _ = press(make, path, rng.uniform(0.0, seconds))
                 ended += status == 130
                 left = [each.name for each in Path(folder).iterdir()]
-                if status not in (0, 130) or left != ["page.md"] * (path.exists() or status == 0):
+                if status not in (0, 130) or left != ["page.md"] * (
+                    path.exists() or status == 0
+                ):
                     wrong.append(f"{function}, {name}: status {status}, files {left}")
                 elif left and path.read_text(encoding="utf-8") != page:
                     wrong.append(f"{function}, {name}: another page")
                 for each in Path(folder).iterdir():
                     each.unlink()
-            counts = f"{own} presses, {ended} ended, in {len(whole)} of {len(makes)} pages"
+            counts = (
+                f"{own} presses, {ended} ended, in {len(whole)} of {len(makes)} pages"
+            )
             covered.append(f"{function}: {counts}: {'; '.join(list(whole)[:own])}")
     return covered, wrong
 
@@ -121,12 +145,23 @@ def main() -> None:
     """Print what was covered, and what was wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--presses", type=int, default=300)
-    parser.add_argument("--longest", type=float, default=2.0, help="seconds that a page may take to be tried")
-    parser.add_argument("--quick", action="store_true", help="one page of each function: to see that it runs")
+    parser.add_argument(
+        "--longest",
+        type=float,
+        default=2.0,
+        help="seconds that a page may take to be tried",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one page of each function: to see that it runs",
+    )
     options = parser.parse_args()
     functions = pages()
     if options.quick:
-        functions = {name: dict([*makes.items()][:1]) for name, makes in functions.items()}
+        functions = {
+            name: dict([*makes.items()][:1]) for name, makes in functions.items()
+        }
     covered, wrong = tried(functions, options.presses, options.longest)
     for line in [*covered, *wrong]:
         sys.stdout.write(line + "\n")

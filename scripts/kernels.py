@@ -3,9 +3,10 @@
 python scripts/kernels.py python -m pytest -m answers
 python scripts/kernels.py --only oldest python -m pytest tests/test_sphere.py
 
-NumPy, OpenBLAS and the C library have several kernels for the same function, and take the
-fastest that the processor knows. Their last digits differ. Variables of the environment forbid
-the faster ones: so this machine stands in for older ones, and not for newer ones.
+NumPy, OpenBLAS and the C library have several kernels for the same function, and take
+the fastest that the processor knows. Their last digits differ. Variables of the
+environment forbid the faster ones: so this machine stands in for older ones, and not
+for newer ones.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from collections.abc import Iterable
 import numpy as np
 
 KERNELS = ("own", "SkylakeX", "Haswell", "oldest")
-LATER = ("AVX512_CNL", "AVX512_ICL", "AVX512_SPR")  # than the first processors with AVX-512
+# than the first processors with AVX-512
+LATER = (
+    "AVX512_CNL",
+    "AVX512_ICL",
+    "AVX512_SPR",
+)
 
 
 def environment(kernel: str, features: Iterable[str]) -> dict[str, str]:
@@ -27,7 +33,8 @@ def environment(kernel: str, features: Iterable[str]) -> dict[str, str]:
     Parameters
     ----------
     kernel : str
-        One of ``KERNELS``: what the libraries choose by themselves, or the processor to stand in for.
+        One of ``KERNELS``: what the libraries choose by themselves, or the processor to
+        stand in for.
     features : iterable of str
         The features of this processor for which NumPy has kernels of their own.
 
@@ -43,7 +50,9 @@ def environment(kernel: str, features: Iterable[str]) -> dict[str, str]:
     if kernel == "SkylakeX":
         forbidden = [name for name in features if name in LATER]
     elif kernel == "Haswell":
-        forbidden = [name for name in features if name.startswith("AVX512") or name == "X86_V4"]
+        forbidden = [
+            name for name in features if name.startswith("AVX512") or name == "X86_V4"
+        ]
     else:
         forbidden = [*features]
     variables = {"OPENBLAS_CORETYPE": "Prescott" if kernel == "oldest" else kernel}
@@ -63,15 +72,23 @@ def main(arguments: list[str]) -> int:
     """Run the command with every kernel, or with one; return 1 if it failed with any."""
     kernels: tuple[str, ...] = KERNELS
     if arguments[:1] == ["--only"]:
-        kernels, arguments = (arguments[1],), arguments[2:]
-    available, failed = features(), list[str]()
+        kernels = (arguments[1],)
+        arguments = arguments[2:]
+    available = features()
+    failed = list[str]()
     for kernel in kernels:
         variables = environment(kernel, available)
         words = " ".join(f"{name}='{value}'" for name, value in variables.items())
         print(f"\n==== {kernel} {words}", flush=True)
-        if subprocess.run(arguments, env=os.environ | variables, check=False).returncode:
+        if subprocess.run(
+            arguments, env=os.environ | variables, check=False
+        ).returncode:
             failed.append(kernel)
-    print(f"\nfailed with {', '.join(failed)}" if failed else f"\npassed with {', '.join(kernels)}")
+    print(
+        f"\nfailed with {', '.join(failed)}"
+        if failed
+        else f"\npassed with {', '.join(kernels)}"
+    )
     return int(bool(failed))
 
 

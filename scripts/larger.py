@@ -41,7 +41,9 @@ def peak(part: str, store: Path, length: int, free: float) -> float:
     """Return the largest memory of a process that does one part, in MB."""
     code = f"{PREPARED}\nimport atexit\natexit.register(lambda: exec({MEASURED!r}))\n{PARTS[part]}"
     line = [sys.executable, "-c", code, str(store), str(length), str(free)]
-    said = subprocess.run(line, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True).stderr
+    said = subprocess.run(
+        line, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ).stderr
     if "peak " not in said or "Error" in said:
         raise RuntimeError(f"{part}: {said}")
     return float(said.rpartition("peak ")[2]) / 1024.0
@@ -52,14 +54,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--parts", nargs="+", choices=[*PARTS], default=[*PARTS])
     parser.add_argument("--points", type=int, nargs="+", default=[10**6, 4 * 10**6])
-    parser.add_argument("--free", type=float, default=4e6, help="bytes that are free on the machine, as it is told")
+    parser.add_argument(
+        "--free",
+        type=float,
+        default=4e6,
+        help="bytes that are free on the machine, as it is told",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         # the other parts read the stores that the sweep writes
         for part in dict.fromkeys(["sweep", *options.parts]):
             stores = {each: Path(name) / str(each) for each in options.points}
-            peaks = [peak(part, store, each // 1000, options.free) for each, store in stores.items()]
-            sys.stdout.write(f"{part}: {', '.join(f'{each:.0f} MB' for each in peaks)}\n")
+            peaks = [
+                peak(part, store, each // 1000, options.free)
+                for each, store in stores.items()
+            ]
+            sys.stdout.write(
+                f"{part}: {', '.join(f'{each:.0f} MB' for each in peaks)}\n"
+            )
             sys.stdout.flush()
 
 

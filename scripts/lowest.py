@@ -27,16 +27,22 @@ def lowest(requirements: Iterable[str]) -> list[str]:
     for each in requirements:
         bound = re.match(r"([\w.-]+)(?:\[[^]]*\])?>=([\d.]+)$", each)
         if bound is None:
-            raise ValueError(f"dependency = {each!r}: must be a name and a lower bound, name>=version")
+            raise ValueError(
+                f"dependency = {each!r}: must be a name and a lower bound, name>=version"
+            )
         name, version = bound.groups()
-        found[name] = max(found.get(name, "0"), version, key=lambda text: [*map(int, text.split("."))])
+        found[name] = max(
+            found.get(name, "0"), version, key=lambda text: [*map(int, text.split("."))]
+        )
     return [f"{name}=={found[name]}" for name in sorted(found)]
 
 
 def main() -> None:
     """Print the constraints of the package and its extras."""
     project = tomllib.loads(PROJECT.read_text())["project"]
-    extras = (each for extra in EXTRAS for each in project["optional-dependencies"][extra])
+    extras = (
+        each for extra in EXTRAS for each in project["optional-dependencies"][extra]
+    )
     own = (each for each in extras if not each.startswith(f"{project['name']}["))
     sys.stdout.write("\n".join([*lowest([*project["dependencies"], *own]), ""]))
 

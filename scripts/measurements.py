@@ -51,7 +51,9 @@ def block(steps: int = 10_000, seeds: int = 6) -> None:
     Runs take ``steps`` steps, from ``seeds`` seeds at most.
     """
     for name, task in LAWS.items():
-        matrix = icl.in_coordinates(icl.PopulationRisk(FEATURES, task, 40), "embedding", FEATURES.vectors)
+        matrix = icl.in_coordinates(
+            icl.PopulationRisk(FEATURES, task, 40), "embedding", FEATURES.vectors
+        )
         exact = icl.descend(matrix, 0.1, steps=steps, method="auto")
         half = exact.t[exact.attention.mean(axis=1) >= 0.5][:1]
         print(
@@ -61,47 +63,69 @@ def block(steps: int = 10_000, seeds: int = 6) -> None:
             data = icl.SampledRisk(FEATURES, task, 40, 64, seed)
             risk = icl.regression.BlockRisk(data, seed=seed, held_out=1000)
             run = icl.descend(risk, 0.1, steps=steps)
-            attention, loss = run.attention.mean(axis=1), run.observed["test_loss"]
+            attention = run.attention.mean(axis=1)
+            loss = run.observed["test_loss"]
             early = min(int(np.searchsorted(run.t, 100)), len(run.t) - 1)
-            print(f"  seed {seed}: half {run.t[attention >= 0.5][:1]}, attention {attention[-1]:.3f}", end=", ")
+            print(
+                f"  seed {seed}: half {run.t[attention >= 0.5][:1]}, attention {attention[-1]:.3f}",
+                end=", ",
+            )
             print(f"by query {run.attention[-1].round(2)}", end=", ")
-            print(f"loss {loss[-1]:.2g}, of its attention alone {run.observed['attention_loss'][-1]:.2g}", end=", ")
+            print(
+                f"loss {loss[-1]:.2g}, of its attention alone {run.observed['attention_loss'][-1]:.2g}",
+                end=", ",
+            )
             print(f"first {loss[0]:.2g}, after 100 steps {loss[early]:.3g}", end=", ")
-            print(f"attention by then +{np.max(attention[: early + 1] - attention[0]):.4f}")
+            print(
+                f"attention by then +{np.max(attention[: early + 1] - attention[0]):.4f}"
+            )
             print(
                 f"    {with_the_feature(risk, run.params)}; eta = 1: {icl.descend(risk, 1.0, steps=20).stop_reason}"
             )
             if name.endswith("frequency, L = 3") and name.startswith("random"):
-                other = Continued(dataclasses.replace(data, seed=seed + 50), seed=seed, start=run.params)
+                other = Continued(
+                    dataclasses.replace(data, seed=seed + 50),
+                    seed=seed,
+                    start=run.params,
+                )
                 later = icl.descend(other, 0.01, steps=steps // 2)
-                print(f"    {steps // 2} steps more with eta = 0.01, {with_the_feature(risk, later.params)}")
+                print(
+                    f"    {steps // 2} steps more with eta = 0.01, {with_the_feature(risk, later.params)}"
+                )
             if seed == 0 and name.startswith("random"):
                 unit = icl.descend(risk, 0.02, steps=steps, rule="ngd")
-                print(f"    normalised descent: attention {unit.attention[-1].mean():.2f}")
-                slow, fast = (
-                    icl.descend(risk, 0.1, steps=10 * steps),
-                    icl.descend(matrix, 0.1, steps=10 * steps, method="auto"),
+                print(
+                    f"    normalised descent: attention {unit.attention[-1].mean():.2f}"
                 )
+                slow = icl.descend(risk, 0.1, steps=10 * steps)
+                fast = icl.descend(matrix, 0.1, steps=10 * steps, method="auto")
                 ends = [1.0 - each.attention[-1].mean() for each in (slow, fast)]
-                print(f"    {10 * steps:g} steps: 1 - a {ends[0]:.2g}, one matrix {ends[1]:.2g}", end="; ")
+                print(
+                    f"    {10 * steps:g} steps: 1 - a {ends[0]:.2g}, one matrix {ends[1]:.2g}",
+                    end="; ",
+                )
                 print(with_the_feature(risk, slow.params), flush=True)
 
 
 def adam(risk: icl.Risk, rate: float, steps: int) -> np.ndarray:
     """Parameters after Adam with its usual constants."""
-    params, first, second = risk.initial, np.zeros_like(risk.initial), np.zeros_like(risk.initial)
+    params = risk.initial
+    first = np.zeros_like(risk.initial)
+    second = np.zeros_like(risk.initial)
     for step in range(1, steps + 1):
         _, gradient = risk.evaluate(params, step - 1)
         first = 0.9 * first + 0.1 * gradient
         second = 0.999 * second + 0.001 * gradient**2
-        mean, square = first / (1.0 - 0.9**step), second / (1.0 - 0.999**step)
+        mean = first / (1.0 - 0.9**step)
+        square = second / (1.0 - 0.999**step)
         params = params - rate * mean / (np.sqrt(square) + 1e-8)
     return params
 
 
 def optimisers(steps: int = 5000) -> None:
     """Print the target attention of a block by optimiser, features and kind of cosines."""
-    amplitude, frequency = icl.tasks.RandomCosine(3.0), icl.tasks.RandomCosine(3.0, "frequency")
+    amplitude = icl.tasks.RandomCosine(3.0)
+    frequency = icl.tasks.RandomCosine(3.0, "frequency")
     orthogonal = icl.Features.orthonormal(6, 2.0)
     settings = {
         "one frequency, simplex": (FEATURES, amplitude),
@@ -109,23 +133,38 @@ def optimisers(steps: int = 5000) -> None:
         "one frequency, |omega| = L, simplex": (FEATURES, frequency),
     }
     for (name, (features, law)), seed in itertools.product(settings.items(), (0, 1)):
-        risk = icl.regression.BlockRisk(icl.SampledRisk(features, law, 40, 64, seed), seed=seed)
+        risk = icl.regression.BlockRisk(
+            icl.SampledRisk(features, law, 40, 64, seed), seed=seed
+        )
         ends = {"gradient descent": icl.descend(risk, 0.1, steps=steps).params}
-        ends |= {f"Adam {rate:g}": adam(risk, rate, steps) for rate in (0.001, 0.003, 0.01)}
-        attention = [f"{how} {np.mean(risk.observe(end)['attention']):.2f}" for how, end in ends.items()]
+        ends |= {
+            f"Adam {rate:g}": adam(risk, rate, steps) for rate in (0.001, 0.003, 0.01)
+        }
+        attention = [
+            f"{how} {np.mean(risk.observe(end)['attention']):.2f}"
+            for how, end in ends.items()
+        ]
         print(f"{name}, seed {seed}: {', '.join(attention)}", flush=True)
 
 
-def finite_error(d: int, c: float, N: int, alpha: float, beta: float, prompts: int) -> float:
+def finite_error(
+    d: int, c: float, N: int, alpha: float, beta: float, prompts: int
+) -> float:
     """Mean loss of prompts of N tokens at Q = c I less that for N = ∞; the mean over the tasks is exact."""
-    rng, wide, total, left = np.random.default_rng([d, N]), 2.0, 0.0, prompts
+    rng = np.random.default_rng([d, N])
+    wide = 2.0
+    total = 0.0
+    left = prompts
     while left > 0:
         size = min(left, max(1, 1_000_000 // (N * d)))
         left -= size
         # queries are drawn from a wider law and weighted: those far away decide
         query = math.sqrt(wide) * rng.normal(size=(size, d))
-        weight = wide ** (d / 2) * np.exp(-0.5 * np.sum(query**2, axis=1) * (1.0 - 1.0 / wide))
-        token, centre = rng.normal(size=(size, N, d)), c * query
+        weight = wide ** (d / 2) * np.exp(
+            -0.5 * np.sum(query**2, axis=1) * (1.0 - 1.0 / wide)
+        )
+        token = rng.normal(size=(size, N, d))
+        centre = c * query
         share = np.matmul(token, centre[:, :, None])[:, :, 0]
         share = np.exp(share - share.max(axis=1, keepdims=True))
         share /= share.sum(axis=1, keepdims=True)
@@ -134,7 +173,9 @@ def finite_error(d: int, c: float, N: int, alpha: float, beta: float, prompts: i
             (1.0, np.einsum("bn,bnd->bd", share, token), second),
             (-1.0, centre, centre[:, :, None] * centre[:, None] + np.eye(d)),
         ):
-            bent = np.sum((square - query[:, :, None] * query[:, None]) ** 2, axis=(1, 2))
+            bent = np.sum(
+                (square - query[:, :, None] * query[:, None]) ** 2, axis=(1, 2)
+            )
             straight = np.sum((mean - query) ** 2, axis=1)
             total += sign * 0.5 * float(weight @ (alpha**2 * bent + beta**2 * straight))
     return total / prompts
@@ -146,40 +187,81 @@ def gaussian(prompts: int = 100_000, steps: int = 250) -> None:
         law = icl.regression.QuadraticLaw.lipschitz(d, 1.0, curved)
         for c in (0.3, 0.6, 0.9, 1.0):
             errors = [
-                finite_error(d, c, N, law.sigma_a, law.sigma_b, min(prompts, 40_000_000 // (N * d)))
+                finite_error(
+                    d,
+                    c,
+                    N,
+                    law.sigma_a,
+                    law.sigma_b,
+                    min(prompts, 40_000_000 // (N * d)),
+                )
                 for N in (32, 128, 512, 2048, 8192)
             ]
             pairs = itertools.pairwise(errors)
-            slopes = [f"{math.log(a / b) / math.log(4.0):.2f}" if a * b > 0 else "-" for a, b in pairs]
+            slopes = [
+                f"{math.log(a / b) / math.log(4.0):.2f}" if a * b > 0 else "-"
+                for a, b in pairs
+            ]
             expected = min(1.0, (math.sqrt(1.0 + 4.0 / c**2) - 1.0) / 2.0)
-            print(f"d = {d}, curved {curved:g}, c = {c:g}: exponents {' '.join(slopes)}, expected {expected:.2f}")
+            print(
+                f"d = {d}, curved {curved:g}, c = {c:g}: exponents {' '.join(slopes)}, expected {expected:.2f}"
+            )
     law = icl.regression.QuadraticLaw.lipschitz(2, 1.0, 0.5)
-    print(f"d = 2: floor {icl.GaussianRisk(law).floor():.4f}, c* {icl.GaussianRisk(law).best:.3f}")
+    print(
+        f"d = 2: floor {icl.GaussianRisk(law).floor():.4f}, c* {icl.GaussianRisk(law).best:.3f}"
+    )
     for N in (30, 300):
         other = icl.regression.SampledGaussianRisk(law, N, 4000, 99)
         runs = [
-            icl.descend(icl.regression.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=steps)
+            icl.descend(
+                icl.regression.SampledGaussianRisk(law, N, 512, seed), 0.2, steps=steps
+            )
             for seed in range(3)
         ]
-        losses = [np.mean([other.evaluate(run.params, step)[0] for run in runs]) for step in range(20)]
-        spread, ends = (
-            np.std(losses, ddof=1) / math.sqrt(len(losses)),
-            [run.observed["alignment"][-1] for run in runs],
+        losses = [
+            np.mean([other.evaluate(run.params, step)[0] for run in runs])
+            for step in range(20)
+        ]
+        spread = np.std(losses, ddof=1) / math.sqrt(len(losses))
+        ends = [run.observed["alignment"][-1] for run in runs]
+        print(
+            f"  N = {N}: ends at {np.mean(losses):.4f} ± {spread:.4f}, tr(Q)/d {np.mean(ends):.3f}"
         )
-        print(f"  N = {N}: ends at {np.mean(losses):.4f} ± {spread:.4f}, tr(Q)/d {np.mean(ends):.3f}")
 
 
 def main() -> None:
     """Print one of the parts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("block", "optimisers", "gaussian", "skipping", "batches"))
-    parser.add_argument("--problems", type=int, default=1000, help="how many random problems (skipping, batches)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first of them (skipping, batches)")
-    parser.add_argument("--columns", action="store_true", help="only those whose columns do not mix (skipping)")
-    parser.add_argument("--many", action="store_true", help="only such, of 12 to 40 features (skipping)")
-    parser.add_argument("--workers", type=int, default=2, help="processes (skipping, batches)")
     parser.add_argument(
-        "--quick", action="store_true", help="few steps and prompts (block, gaussian): to see that it runs"
+        "part", choices=("block", "optimisers", "gaussian", "skipping", "batches")
+    )
+    parser.add_argument(
+        "--problems",
+        type=int,
+        default=1000,
+        help="how many random problems (skipping, batches)",
+    )
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=0,
+        help="number of the first of them (skipping, batches)",
+    )
+    parser.add_argument(
+        "--columns",
+        action="store_true",
+        help="only those whose columns do not mix (skipping)",
+    )
+    parser.add_argument(
+        "--many", action="store_true", help="only such, of 12 to 40 features (skipping)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="processes (skipping, batches)"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="few steps and prompts (block, gaussian): to see that it runs",
     )
     arguments = parser.parse_args()
     parts: dict[str, Callable[[], None]] = {
@@ -187,9 +269,15 @@ def main() -> None:
         "optimisers": optimisers,
         "gaussian": partial(gaussian, 20, 2) if arguments.quick else gaussian,
         "skipping": lambda: skipping.table(
-            arguments.first, arguments.problems, arguments.workers, arguments.columns, arguments.many
+            arguments.first,
+            arguments.problems,
+            arguments.workers,
+            arguments.columns,
+            arguments.many,
         ),
-        "batches": lambda: batches.table(arguments.first, arguments.problems, arguments.workers),
+        "batches": lambda: batches.table(
+            arguments.first, arguments.problems, arguments.workers
+        ),
     }
     parts[arguments.part]()
 

@@ -33,18 +33,33 @@ def notebook(*pages: str) -> dict[str, Any]:
     text = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in pages)
     pieces = FENCED.split(text)  # prose, language, block, prose, ...
     cells = [cell("markdown", pieces[0])]
-    for language, block, prose in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+    for language, block, prose in zip(
+        pieces[1::3], pieces[2::3], pieces[3::3], strict=True
+    ):
         if language != "text":
             cells.append(cell("code", block if language == "python" else _shell(block)))
         cells.append(cell("markdown", prose))
-    cells = [each | {"id": f"cell-{number}"} for number, each in enumerate(cells) if each["source"]]
+    cells = [
+        each | {"id": f"cell-{number}"}
+        for number, each in enumerate(cells)
+        if each["source"]
+    ]
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return {
+        "cells": cells,
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
 
 
 def cell(kind: str, text: str) -> dict[str, Any]:
     """Return a cell of a kind, "code" or "markdown"."""
-    made: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": text.strip("\n")}
+    made: dict[str, Any] = {
+        "cell_type": kind,
+        "metadata": {},
+        "source": text.strip("\n"),
+    }
     return made | ({"execution_count": None, "outputs": []} if kind == "code" else {})
 
 
@@ -57,12 +72,17 @@ def write(folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.ipynb" for name in NOTEBOOKS]
     for pages, path in zip(NOTEBOOKS.values(), paths, strict=True):
-        path.write_text(json.dumps(notebook(*pages), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        path.write_text(
+            json.dumps(notebook(*pages), indent=1, ensure_ascii=False) + "\n",
+            encoding="utf-8",
+        )
     return paths
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("notebooks"), help="folder for the notebooks")
+    parser.add_argument(
+        "--out", type=Path, default=Path("notebooks"), help="folder for the notebooks"
+    )
     for written in write(parser.parse_args().out):
         print(written)

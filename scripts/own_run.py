@@ -4,7 +4,8 @@
     python scripts/own_run.py           # writes docs/guide/curves/*.csv and docs/images/own-run.png
     python scripts/own_run.py --time    # times PyTorch beside the exact gradient and the sampled step
 
-It needs PyTorch, which the package does not. With one version on one machine the curves are the same at every call.
+It needs PyTorch, which the package does not. With one version on one machine the curves
+are the same at every call.
 """
 
 from __future__ import annotations
@@ -24,17 +25,29 @@ from icl_theory.results.plots.style import styled
 DOCS = Path(__file__).parents[1] / "docs"
 
 # ---- the layer: the page shows it from here
-K, N, L, NOISE = 8, 30, 2.0, 0.1  # features, tokens, size of the functions, label noise
-BATCH, RATE, STEPS = 256, 4.0, 150
+# features, tokens, size of the functions, label noise
+K = 8
+N = 30
+L = 2.0
+NOISE = 0.1
+BATCH = 256
+RATE = 4.0
+STEPS = 150
 
 
 def prompts(generator, size=BATCH):
     """Draw tokens and queries as one-hot vectors, noisy labels, and the right answers."""
-    values = L / 2**0.5 * torch.randn(size, K, generator=generator)  # two of them differ by L, root mean square
+    # two of them differ by L, root mean square
+    values = L / 2**0.5 * torch.randn(size, K, generator=generator)
     token = torch.randint(K, (size, N), generator=generator)
     query = torch.randint(K, (size,), generator=generator)
     labels = values.gather(1, token) + NOISE * torch.randn(size, N, generator=generator)
-    return torch.eye(K)[token], torch.eye(K)[query], labels, values.gather(1, query[:, None])[:, 0]
+    return (
+        torch.eye(K)[token],
+        torch.eye(K)[query],
+        labels,
+        values.gather(1, query[:, None])[:, 0],
+    )
 
 
 class Attention(nn.Module):
@@ -53,7 +66,8 @@ class Attention(nn.Module):
 
 def train(model, rate=RATE, seed=2):
     """Return step, loss and its standard error for each batch, before the step that is taken on it."""
-    generator, rows = torch.Generator().manual_seed(seed), []
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     for step in range(STEPS):
         tokens, query, labels, answer = prompts(generator)
@@ -74,7 +88,8 @@ class TwoMatrices(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.key, self.query = nn.Linear(K, K, bias=False), nn.Linear(K, K, bias=False)
+        self.key = nn.Linear(K, K, bias=False)
+        self.query = nn.Linear(K, K, bias=False)
 
     def forward(self, tokens, query, labels):
         """Predict the value at the query."""
@@ -85,11 +100,14 @@ class TwoMatrices(nn.Module):
 def curves():
     """Return the rows of the runs that the page compares, by name, and the start of the one with two matrices."""
     torch.manual_seed(0)
-    biased, started = Attention(), Attention()
+    biased = Attention()
+    started = Attention()
     biased.scores.bias = nn.Parameter(torch.zeros(K))
     nn.init.normal_(started.scores.weight, std=1.0)
     two = TwoMatrices()
-    start = np.concatenate([each.weight.detach().double().numpy() for each in (two.key, two.query)])
+    start = np.concatenate(
+        [each.weight.detach().double().numpy() for each in (two.key, two.query)]
+    )
     return start, {
         "my_run": train(Attention()),
         "half_rate": train(Attention(), rate=RATE / 2),
@@ -113,7 +131,10 @@ def write(docs):
         figure = plots.new_figure(7.2, 3.0)
         for ax, (name, title) in zip(
             figure.subplots(1, 2, sharey=True),
-            {"my_run": "the same training", "half_rate": "half the learning rate"}.items(),
+            {
+                "my_run": "the same training",
+                "half_rate": "half the learning rate",
+            }.items(),
             strict=True,
         ):
             compared = run.compare(folder / f"{name}.csv", batch=BATCH)
@@ -132,32 +153,46 @@ def measure(error=0.01, repeats=20):
     """Time an exact gradient, and a batch of PyTorch with one as exact as ``error``, at the same scores."""
     torch.set_num_threads(1)
     run = icl.simulate(L=L, delta=1.0, eta=RATE, K=K, N=N, noise=NOISE, above=1e-3)
-    risk = icl.PopulationRisk(icl.Features.simplex(K, 1.0), icl.tasks.Exchangeable(L), N=N, noise=NOISE)
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(K, 1.0), icl.tasks.Exchangeable(L), N=N, noise=NOISE
+    )
     scores = run.at(12).params * np.eye(K)
-    exact, model = risk.gradient(scores), Attention()
+    exact = risk.gradient(scores)
+    model = Attention()
     with torch.no_grad():
         model.scores.weight.copy_(torch.tensor(scores))
 
     def gradient(size, seed):
-        tokens, query, labels, answer = prompts(torch.Generator().manual_seed(seed), size)
+        tokens, query, labels, answer = prompts(
+            torch.Generator().manual_seed(seed), size
+        )
         begin = time.process_time()
         model.zero_grad()
         (0.5 * ((model(tokens, query, labels) - answer) ** 2).mean()).backward()
         return time.process_time() - begin, model.scores.weight.grad.double().numpy()
 
     pilot = 4096
-    far = [np.linalg.norm(gradient(pilot, seed)[1] - exact) / np.linalg.norm(exact) for seed in range(repeats)]
+    far = [
+        np.linalg.norm(gradient(pilot, seed)[1] - exact) / np.linalg.norm(exact)
+        for seed in range(repeats)
+    ]
     needed = int(pilot * np.mean(np.square(far)) / error**2)
     parts = max(1, needed // 2**16)  # of a batch that does not fit into the cache
-    seconds = parts * np.median([gradient(needed // parts, seed)[0] for seed in range(repeats)])
+    seconds = parts * np.median(
+        [gradient(needed // parts, seed)[0] for seed in range(repeats)]
+    )
     times = []
     for _ in range(repeats):
         begin = time.process_time()
         for _ in range(20):
             risk.evaluate(scores)
         times.append((time.process_time() - begin) / 20)
-    print(f"exact loss and gradient {1e3 * np.median(times):.2f} ms; a gradient to {error:.0%} in its norm takes")
-    print(f"{needed:,} prompts, {1e3 * seconds:.0f} ms of PyTorch {torch.__version__} without drawing them")
+    print(
+        f"exact loss and gradient {1e3 * np.median(times):.2f} ms; a gradient to {error:.0%} in its norm takes"
+    )
+    print(
+        f"{needed:,} prompts, {1e3 * seconds:.0f} ms of PyTorch {torch.__version__} without drawing them"
+    )
 
 
 def steps(B=256, tokens=100, nodes=60, repeats=100):
@@ -171,34 +206,56 @@ def steps(B=256, tokens=100, nodes=60, repeats=100):
 
     def torch_of(dtype):
         mean, score = (torch.tensor(values, dtype=dtype) for _ in range(2))
-        probs, deviation = torch.full((nodes,), 1 / nodes, dtype=dtype), torch.sqrt(2.0 - mean**2)
+        probs = torch.full((nodes,), 1 / nodes, dtype=dtype)
+        deviation = torch.sqrt(2.0 - mean**2)
         score.requires_grad_()
         generator = torch.Generator()
 
         def step(seed):
             generator.manual_seed(seed)
-            node = torch.multinomial(probs, B * tokens, replacement=True, generator=generator).view(B, tokens)
-            value = mean[node] + deviation[node] * torch.randn(B, tokens, generator=generator, dtype=dtype)
+            node = torch.multinomial(
+                probs, B * tokens, replacement=True, generator=generator
+            ).view(B, tokens)
+            value = mean[node] + deviation[node] * torch.randn(
+                B, tokens, generator=generator, dtype=dtype
+            )
             score.grad = None
-            (0.5 * (((torch.softmax(score[node], 1) * value).sum(1) - 1.0) ** 2).mean()).backward()
+            (
+                0.5
+                * (((torch.softmax(score[node], 1) * value).sum(1) - 1.0) ** 2).mean()
+            ).backward()
 
         return step
 
-    ways = {"icl-theory": ours, "float64": torch_of(torch.float64), "float32": torch_of(torch.float32)}
+    ways = {
+        "icl-theory": ours,
+        "float64": torch_of(torch.float64),
+        "float32": torch_of(torch.float32),
+    }
     times = {name: [] for name in ways}
-    for seed in range(repeats):  # in turn, so that all have the same share of the machine's slow minutes
+    for seed in range(
+        repeats
+    ):  # in turn, so that all have the same share of the machine's slow minutes
         for name, way in ways.items():
             begin = time.process_time()
             way(seed)
             times[name].append(time.process_time() - begin)
-    took = ", ".join(f"{name} {1e3 * np.median(each):.2f} ms" for name, each in times.items())
-    print(f"a step on {B} prompts of {tokens} tokens, PyTorch {torch.__version__}: {took}")
+    took = ", ".join(
+        f"{name} {1e3 * np.median(each):.2f} ms" for name, each in times.items()
+    )
+    print(
+        f"a step on {B} prompts of {tokens} tokens, PyTorch {torch.__version__}: {took}"
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--time", action="store_true", help="measure times instead")
-    parser.add_argument("--into", type=Path, default=DOCS, help="folder of the pages, docs unless given")
+    parser.add_argument(
+        "--into", type=Path, default=DOCS, help="folder of the pages, docs unless given"
+    )
     arguments = parser.parse_args()
     if arguments.time:
         measure()

@@ -3,9 +3,9 @@
     python scripts/recorded.py                      # all, about five minutes
     python scripts/recorded.py debiased-descent     # those of one paper; the others stay
 
-Each record is a model at the setting of a paper, with one parameter that varies,
-    and for each of its values the exact
-run: losses and a few numbers at steps on a logarithmic scale, the number of steps, and a run on samples beside.
+Each record is a model at the setting of a paper, with one parameter that varies.
+For each of its values the record has the exact run: losses and a few numbers at steps
+on a logarithmic scale, the number of steps, and a run on samples beside it.
 """
 
 from __future__ import annotations
@@ -37,23 +37,30 @@ class Record:
     usual: float
     fixed: dict[str, Any]
     numbers: Numbers
-    figures: list[dict[str, Any]]  # title, axis, the names of the numbers in it, and a text for the tour
+    # title, axis, the names of the numbers in it, and a text for the tour
+    figures: list[dict[str, Any]]
     lead: str
     presets: list[tuple[str, float, str]]
+    # what is drawn against the values, and if in logs
     against: tuple[str, str, bool] = (
         "Loss at the end",
         "loss",
         False,
-    )  # what is drawn against the values, and if in logs
+    )
     log: bool = True  # whether the values are on a logarithmic scale
     end: float = 0.0  # steps that are shown; 0: three times those of the run
     batch: int = 8
 
 
 def _selection(problem: Any, step: Any) -> Mapping[str, float]:
-    weights, margin = step.observed["weights"], problem.margin(problem.selected(step.params))
+    weights = step.observed["weights"]
+    margin = problem.margin(problem.selected(step.params))
     shares = {f"input {i + 1}": float(row.max()) for i, row in enumerate(weights)}
-    return shares | {"cosine": 0.0 if margin is None or not step.params.any() else cosine(step.params, margin)}
+    return shares | {
+        "cosine": 0.0
+        if margin is None or not step.params.any()
+        else cosine(step.params, margin)
+    }
 
 
 def _pair(problem: Any, step: Any) -> Mapping[str, float]:
@@ -69,7 +76,9 @@ def _chain(problem: Any, step: Any) -> Mapping[str, float]:
 
 
 def _location(problem: Any, step: Any) -> Mapping[str, float]:
-    return dict(zip(("|κ|", "|ν|"), np.abs(step.observed["overlaps"][:2]).tolist(), strict=True))
+    return dict(
+        zip(("|κ|", "|ν|"), np.abs(step.observed["overlaps"][:2]).tolist(), strict=True)
+    )
 
 
 def _dictionary(problem: Any, step: Any) -> Mapping[str, float]:
@@ -125,7 +134,15 @@ RECORDS = {
         "N",
         (10, 40, 160),
         40,
-        {"heads": 2, "d": 5, "noise": 0.1, "eta": 0.1, "above": 0.05, "method": "exact", "max_steps": 120},
+        {
+            "heads": 2,
+            "d": 5,
+            "noise": 0.1,
+            "eta": 0.1,
+            "above": 0.05,
+            "method": "exact",
+            "max_steps": 120,
+        },
         _pair,
         [
             {
@@ -175,13 +192,21 @@ RECORDS = {
         "One layer on a fixed chain of two states, in its canonical numbers e and w. It can predict the chain"
         " exactly. With tied weights and p + q above 1 small starts end at the stationary law instead.",
         [
-            ("Sticky", 0.2, "p + q = 0.7: the run ends at the prediction of the chain."),
+            (
+                "Sticky",
+                0.2,
+                "p + q = 0.7: the run ends at the prediction of the chain.",
+            ),
             (
                 "Just above",
                 0.6,
                 "p + q = 1.1: the run is trapped, though little is lost, as symbols are nearly independent.",
             ),
-            ("Switching", 0.8, "p + q = 1.3: the run is trapped at the stationary law, far above the floor."),
+            (
+                "Switching",
+                0.8,
+                "p + q = 1.3: the run is trapped at the stationary law, far above the floor.",
+            ),
         ],
         log=False,
         end=1000,
@@ -216,7 +241,11 @@ RECORDS = {
         " trained, with erf in the place of softmax.",
         [
             ("Few dimensions", 10, "A random start is not far from the truth."),
-            ("Many", 1e4, "The escape takes longer in more dimensions, about like the logarithm of d."),
+            (
+                "Many",
+                1e4,
+                "The escape takes longer in more dimensions, about like the logarithm of d.",
+            ),
             ("A million", 1e6, "A hundred times the dimensions add a few steps more."),
         ],
         against=("Steps", "steps", False),
@@ -241,7 +270,11 @@ RECORDS = {
         "Labels of four tokens of a dictionary of twelve, and questions on all of them. Heads of softmax"
         " attention learn to answer as ridge regression on unknown representations would.",
         [
-            ("One head", 1, "One head has weights of one sign: it stays away from ridge regression."),
+            (
+                "One head",
+                1,
+                "One head has weights of one sign: it stays away from ridge regression.",
+            ),
             ("Two heads", 2, "Two heads have both signs, and that is enough."),
             ("As many as labels", 4, "The setting of the page on this paper."),
         ],
@@ -267,9 +300,17 @@ RECORDS = {
         "One layer of linear attention, trained on a finite number of linear tasks in 32 dimensions. With few"
         " tasks it memorises them, with many it learns in context.",
         [
-            ("Few tasks", 8, "A quarter of the dimensions: new tasks do much worse than those of training."),
+            (
+                "Few tasks",
+                8,
+                "A quarter of the dimensions: new tasks do much worse than those of training.",
+            ),
             ("As many as dimensions", 32, "At the transition."),
-            ("Many", 256, "Eight times the dimensions: new tasks do as well as those of training, nearly."),
+            (
+                "Many",
+                256,
+                "Eight times the dimensions: new tasks do as well as those of training, nearly.",
+            ),
         ],
         against=("Loss on new tasks at the end", "new tasks", False),
         batch=32,
@@ -282,9 +323,15 @@ def recorded(name: str, size: int = 60, quick: bool = False) -> dict[str, Any]:
     made = RECORDS[name]
     values = _values(made)[:1] if quick else _values(made)
     family: Any = list_families()[made.family]
-    runs = [_run(made, family(**made.fixed, **{made.varied: value}), size) for value in values]
+    runs = [
+        _run(made, family(**made.fixed, **{made.varied: value}), size)
+        for value in values
+    ]
     keys = ("family", "varied", "usual", "fixed", "figures", "lead", "log", "batch")
-    presets = [dict(zip(("name", "value", "sentence"), each, strict=True)) for each in made.presets]
+    presets = [
+        dict(zip(("name", "value", "sentence"), each, strict=True))
+        for each in made.presets
+    ]
     against = dict(zip(("title", "of", "log"), made.against, strict=True))
     told = {"values": values, "presets": presets, "against": against}
     return {key: getattr(made, key) for key in keys} | told | {"runs": runs}
@@ -302,12 +349,19 @@ def _run(made: Record, problem: Family, size: int) -> dict[str, Any]:
     states = [run.at(int(t)) for t in (0, *times)]
     numbers = [made.numbers(problem, state) for state in states]
     return {
-        "value": getattr(problem, made.varied), "steps": run.steps, "last": last, "floor": _short(run.floor),
-            "above": _short(run.epsilon - run.floor),
-        "eta": run.eta, "t": [0, *times.tolist()], "loss": [_short(state.loss, 15) for state in states],
-        "numbers": {name: [_short(each[name]) for each in numbers] for name in numbers[0]},
+        "value": getattr(problem, made.varied),
+        "steps": run.steps,
+        "last": last,
+        "floor": _short(run.floor),
+        "above": _short(run.epsilon - run.floor),
+        "eta": run.eta,
+        "t": [0, *times.tolist()],
+        "loss": [_short(state.loss, 15) for state in states],
+        "numbers": {
+            name: [_short(each[name]) for each in numbers] for name in numbers[0]
+        },
         "sampled": _sampled(problem, run.eta, made.batch, min(end, 3000)),
-    }  # fmt: skip
+    }
 
 
 def _sampled(
@@ -318,15 +372,21 @@ def _sampled(
         trainer = problem.sampled(batch, 0)
     except ValueError:
         return None
-    params, losses = trainer.initial, []
+    params = trainer.initial
+    losses = []
     for step in range(steps):
         loss, gradient = trainer.evaluate(params, step)
         losses.append(loss)
         params = params - eta * gradient
-    edges = np.unique(np.ceil(np.geomspace(1, steps, int(np.log(steps) / np.log(growth)))).astype(int))
+    edges = np.unique(
+        np.ceil(np.geomspace(1, steps, int(np.log(steps) / np.log(growth)))).astype(int)
+    )
     parts = list(zip([0, *edges[:-1]], edges, strict=True))
     middle = [max(0.5, float(np.sqrt(a * (b - 1)))) for a, b in parts]
-    return {"times": [_short(t) for t in middle], "losses": [_short(float(np.mean(losses[a:b]))) for a, b in parts]}
+    return {
+        "times": [_short(t) for t in middle],
+        "losses": [_short(float(np.mean(losses[a:b]))) for a, b in parts],
+    }
 
 
 def _short(value: float, digits: int = 6) -> float:
@@ -335,17 +395,33 @@ def _short(value: float, digits: int = 6) -> float:
 
 def main() -> None:
     """Record what is named, or all, and keep the others."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", choices=[[], *RECORDS])
-    parser.add_argument("--out", type=Path, default=FILE, help="file of records, the explorer's unless given")
-    parser.add_argument("--quick", action="store_true", help="the first run of each record: to see that it runs")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=FILE,
+        help="file of records, the explorer's unless given",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="the first run of each record: to see that it runs",
+    )
     arguments = parser.parse_args()
-    file, names = arguments.out, arguments.names or list(RECORDS)
+    file = arguments.out
+    names = arguments.names or list(RECORDS)
     kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     for name in names:
         kept[name] = recorded(name, quick=arguments.quick)
         print(name, flush=True)
-    text = json.dumps({name: kept[name] for name in RECORDS if name in kept}, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(
+        {name: kept[name] for name in RECORDS if name in kept},
+        ensure_ascii=False,
+        allow_nan=False,
+    )
     file.write_text(text + "\n", encoding="utf-8")
 
 

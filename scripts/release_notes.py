@@ -31,9 +31,13 @@ def notes(tag: str, changelog: str) -> str:
     """
     version = tag.removeprefix("v")
     sections = re.split(r"^## \[(.*?)\].*$", changelog, flags=re.MULTILINE)
-    found = dict(zip(sections[1::2], sections[2::2], strict=True)).get(version, "").strip()
+    found = (
+        dict(zip(sections[1::2], sections[2::2], strict=True)).get(version, "").strip()
+    )
     if not found:
-        raise ValueError(f"tag = {tag!r}: must be a version with a section in CHANGELOG.md")
+        raise ValueError(
+            f"tag = {tag!r}: must be a version with a section in CHANGELOG.md"
+        )
     return found + "\n"
 
 

@@ -2,10 +2,11 @@
 
 python scripts/stores.py --flips 6000 --kills 100
 
-Every byte of the JSON file has a bit flipped, and random bytes of the parts; parts change places; then sweeps are
-killed at random moments and gone on with, by one process or, with ``--workers``, by several that write chunks. What
-the last call returns and what it leaves are those of a sweep that was not killed. ``python -m
-tests.grids.crash FOLDER 1``, with ``torn`` or ``worker`` or both, ends one at any file operation.
+Every byte of the JSON file has a bit flipped, and random bytes of the parts; parts
+change places; then sweeps are killed at random moments and gone on with, by one process
+or, with ``--workers``, by several that write chunks. What the last call returns and
+what it leaves are those of a sweep that was not killed. ``python -m tests.grids.crash
+FOLDER 1``, with ``torn`` or ``worker`` or both, ends one at any file operation.
 """
 
 from __future__ import annotations
@@ -38,10 +39,15 @@ pickle.dump(found, open(sys.argv[1] + ".returned", "wb"))
 def silent_flips(path: Path, flips: int, seed: int = 0) -> tuple[int, list[str]]:
     """Flip single bits of a store; return how many and which went unnoticed."""
     expected = icl.load_sweep(path)
-    rng, silent, tried = random.Random(seed), [], 0
+    rng = random.Random(seed)
+    silent = []
+    tried = 0
     [said], chunks = path.glob("*.json"), sorted(path.glob("part-*"))
     metadata = [(said, place) for place in range(said.stat().st_size)]
-    some = [(each, rng.randrange(each.stat().st_size)) for each in rng.choices(chunks, k=flips)]
+    some = [
+        (each, rng.randrange(each.stat().st_size))
+        for each in rng.choices(chunks, k=flips)
+    ]
     for file, place in [*rng.sample(metadata, min(flips, len(metadata))), *some]:
         content = bytearray(file.read_bytes())
         whole = bytes(content)
@@ -50,7 +56,9 @@ def silent_flips(path: Path, flips: int, seed: int = 0) -> tuple[int, list[str]]
         try:
             found = icl.load_sweep(path)
             if not found.identical(expected):
-                silent.append(f"{file.relative_to(path)}, byte {place}: read as something else")
+                silent.append(
+                    f"{file.relative_to(path)}, byte {place}: read as something else"
+                )
             else:
                 silent.append(f"{file.relative_to(path)}, byte {place}: not noticed")
         except ValueError as error:
@@ -63,7 +71,8 @@ def silent_flips(path: Path, flips: int, seed: int = 0) -> tuple[int, list[str]]
 
 def silent_swaps(path: Path) -> tuple[int, list[str]]:
     """Swap every two parts, and rename each to the place of another; return how many and which went unnoticed."""
-    silent, tried = [], 0
+    silent = []
+    tried = 0
 
     def note(said: str) -> None:
         nonlocal tried
@@ -75,7 +84,8 @@ def silent_swaps(path: Path) -> tuple[int, list[str]]:
             pass
 
     for one, two in itertools.permutations(sorted(path.glob("part-*")), 2):
-        first, second = one.read_bytes(), two.read_bytes()
+        first = one.read_bytes()
+        second = two.read_bytes()
         one.write_bytes(second)
         two.write_bytes(first)
         note(f"{one.name} and {two.name}: swapped")
@@ -88,18 +98,29 @@ def silent_swaps(path: Path) -> tuple[int, list[str]]:
     return tried, silent
 
 
-def lost_after_kills(folder: Path, kills: int, workers: int = 0, seed: int = 0) -> tuple[int, list[str]]:
+def lost_after_kills(
+    folder: Path, kills: int, workers: int = 0, seed: int = 0
+) -> tuple[int, list[str]]:
     """Kill sweeps at random moments until each is done; return how many kills there were and what differed."""
-    rng, wrong, killed = random.Random(seed), [], 0
-    command, start = [sys.executable, "-c", SWEEP], time.perf_counter()
+    rng = random.Random(seed)
+    wrong = []
+    killed = 0
+    command = [sys.executable, "-c", SWEEP]
+    start = time.perf_counter()
     subprocess.run([*command, str(folder / "whole"), str(workers)], check=True)
-    length, expected, number = time.perf_counter() - start, icl.load_sweep(folder / "whole"), 0
+    length = time.perf_counter() - start
+    expected = icl.load_sweep(folder / "whole")
+    number = 0
     returned = _returned(folder / "whole")
     while killed < kills:
-        path, number = folder / str(number), number + 1
-        before, start = killed, time.perf_counter()
+        path = folder / str(number)
+        number = number + 1
+        before = killed
+        start = time.perf_counter()
         while True:
-            run = subprocess.Popen([*command, str(path), str(workers)], stderr=subprocess.PIPE, text=True)
+            run = subprocess.Popen(
+                [*command, str(path), str(workers)], stderr=subprocess.PIPE, text=True
+            )
             try:
                 run.wait(rng.uniform(0.3, 1.1) * length if killed < kills else None)
             except subprocess.TimeoutExpired:
@@ -114,9 +135,13 @@ def lost_after_kills(folder: Path, kills: int, workers: int = 0, seed: int = 0) 
         if killed == before:  # the machine may be busier or less busy than before
             length = time.perf_counter() - start
         if run.returncode == 0 and not icl.load_sweep(path).identical(expected):
-            wrong.append(f"store {number}: other values than those of a run that was not killed")
+            wrong.append(
+                f"store {number}: other values than those of a run that was not killed"
+            )
         if run.returncode == 0 and not _returned(path).equals(returned):
-            wrong.append(f"store {number}: the call returned other values than one that was not killed")
+            wrong.append(
+                f"store {number}: the call returned other values than one that was not killed"
+            )
         shutil.rmtree(path)
     return killed, wrong
 
@@ -129,14 +154,29 @@ def _returned(path: Path) -> Any:
 def main() -> None:
     """Print what was tried, and what was wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--flips", type=int, default=1000, help="of bits in the metadata, and as many in chunks")
+    parser.add_argument(
+        "--flips",
+        type=int,
+        default=1000,
+        help="of bits in the metadata, and as many in chunks",
+    )
     parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=0, help="processes of the sweeps that are killed")
+    parser.add_argument(
+        "--workers", type=int, default=0, help="processes of the sweeps that are killed"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        icl.sweep(L=np.geomspace(0.1, 10.0, 9), delta=1.0, eta=0.1, K=[5, 20], store=folder / "a", progress=False)
+        icl.sweep(
+            L=np.geomspace(0.1, 10.0, 9),
+            delta=1.0,
+            eta=0.1,
+            K=[5, 20],
+            store=folder / "a",
+            progress=False,
+        )
         flips, wrong = silent_flips(folder / "a", options.flips)
+        # three chunks
         many: dict[str, Any] = {
             "delta": 1.0,
             "eta": 4.0,
@@ -144,13 +184,21 @@ def main() -> None:
             "N": 20,
             "above": 0.1,
             "method": "exact",
-        }  # three chunks
-        icl.sweep(L=np.geomspace(1.0, 2.0, 20), **many, store=folder / "b", progress=False)
+        }
+        icl.sweep(
+            L=np.geomspace(1.0, 2.0, 20), **many, store=folder / "b", progress=False
+        )
         swaps, unnoticed = silent_swaps(folder / "b")
-        killed, lost = lost_after_kills(folder, options.kills, options.workers) if options.kills else (0, [])
+        killed, lost = (
+            lost_after_kills(folder, options.kills, options.workers)
+            if options.kills
+            else (0, [])
+        )
     for line in [*wrong, *unnoticed, *lost]:
         sys.stdout.write(line + "\n")
-    sys.stdout.write(f"{flips} bits flipped, {len(wrong)} wrong; {swaps} files swapped, {len(unnoticed)} wrong; ")
+    sys.stdout.write(
+        f"{flips} bits flipped, {len(wrong)} wrong; {swaps} files swapped, {len(unnoticed)} wrong; "
+    )
     sys.stdout.write(f"{killed} runs killed, {len(lost)} wrong\n")
     sys.exit(1 if wrong or unnoticed or lost else 0)
 

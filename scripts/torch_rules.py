@@ -3,8 +3,9 @@
     pip install torch
     python scripts/torch_rules.py
 
-Each rule trains five risks for some steps, from the same start. PyTorch's optimiser is given the gradients of the
-risk at its own parameters, in float64. The largest difference of the parameters is printed, relative to their size.
+Each rule trains five risks for some steps, from the same start. PyTorch's optimiser is
+given the gradients of the risk at its own parameters, in float64. The largest
+difference of the parameters is printed, relative to their size.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ import numpy as np
 
 import icl_theory as icl
 from icl_theory._validate import Array
-from icl_theory.engine import Adam, AdamW, Clipped, GradientDescent, HeavyBall, Nesterov, Rule, Scheduled
+from icl_theory.engine import (
+    Adam,
+    AdamW,
+    Clipped,
+    GradientDescent,
+    HeavyBall,
+    Nesterov,
+    Rule,
+    Scheduled,
+)
 from icl_theory.engine.rules.schedules import Cosine, Piecewise, StepDecay, WarmUp
 from icl_theory.testing.rules import QuarticBowl
 
@@ -41,7 +51,9 @@ def cases(steps: int) -> dict[str, Case]:
         return lambda torch, params, lr: torch.optim.SGD(params, lr=lr, **options)
 
     def adam(name: str, **options: Any) -> Callable[[Any, Any, float], Any]:
-        return lambda torch, params, lr: getattr(torch.optim, name)(params, lr=lr, **options)
+        return lambda torch, params, lr: getattr(torch.optim, name)(
+            params, lr=lr, **options
+        )
 
     def cosine(torch: Any, optimiser: Any) -> Any:
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=steps + 1)
@@ -50,7 +62,9 @@ def cases(steps: int) -> dict[str, Case]:
         return torch.optim.lr_scheduler.StepLR(optimiser, step_size=100, gamma=0.7)
 
     def milestones(torch: Any, optimiser: Any) -> Any:
-        return torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones=[30, 200], gamma=0.5)
+        return torch.optim.lr_scheduler.MultiStepLR(
+            optimiser, milestones=[30, 200], gamma=0.5
+        )
 
     def warm_up(torch: Any, optimiser: Any) -> Any:
         schedulers = torch.optim.lr_scheduler
@@ -61,20 +75,30 @@ def cases(steps: int) -> dict[str, Case]:
     return {
         "gd": Case(GradientDescent(), sgd()),
         "heavy-ball": Case(HeavyBall(0.9), sgd(momentum=0.9)),
-        "heavy-ball, decay": Case(HeavyBall(0.9, 0.01), sgd(momentum=0.9, weight_decay=0.01)),
+        "heavy-ball, decay": Case(
+            HeavyBall(0.9, 0.01), sgd(momentum=0.9, weight_decay=0.01)
+        ),
         "nesterov": Case(Nesterov(0.9), sgd(momentum=0.9, nesterov=True)),
-        "nesterov, decay": Case(Nesterov(0.8, 0.01), sgd(momentum=0.8, nesterov=True, weight_decay=0.01)),
+        "nesterov, decay": Case(
+            Nesterov(0.8, 0.01), sgd(momentum=0.8, nesterov=True, weight_decay=0.01)
+        ),
         "adam": Case(Adam(), adam("Adam")),
         "adam, decay": Case(Adam(weight_decay=0.01), adam("Adam", weight_decay=0.01)),
         "adam, betas": Case(Adam(0.8, 0.99), adam("Adam", betas=(0.8, 0.99))),
         "adamw": Case(AdamW(), adam("AdamW")),
         "adam, clipped": Case(Clipped(Adam(), 0.05), adam("Adam"), clip=0.05),
-        "gd, cosine": Case(Scheduled(GradientDescent(), Cosine(steps + 1)), sgd(), cosine),
+        "gd, cosine": Case(
+            Scheduled(GradientDescent(), Cosine(steps + 1)), sgd(), cosine
+        ),
         "adam, step": Case(Scheduled(Adam(), StepDecay(100, 0.7)), adam("Adam"), step),
         "heavy-ball, milestones": Case(
-            Scheduled(HeavyBall(0.9), Piecewise((30, 200), 0.5)), sgd(momentum=0.9), milestones
+            Scheduled(HeavyBall(0.9), Piecewise((30, 200), 0.5)),
+            sgd(momentum=0.9),
+            milestones,
         ),
-        "adamw, warm-up": Case(Scheduled(AdamW(), WarmUp(50, StepDecay(100, 0.7))), adam("AdamW"), warm_up),
+        "adamw, warm-up": Case(
+            Scheduled(AdamW(), WarmUp(50, StepDecay(100, 0.7))), adam("AdamW"), warm_up
+        ),
     }
 
 
@@ -97,13 +121,19 @@ def risks() -> dict[str, tuple[icl.Risk, float]]:
     }
 
 
-def trained_by_torch(torch: Any, case: Case, risk: icl.Risk, eta: float, steps: int) -> Array:
+def trained_by_torch(
+    torch: Any, case: Case, risk: icl.Risk, eta: float, steps: int
+) -> Array:
     """Return the parameters after some steps of PyTorch's optimiser."""
-    params = torch.nn.Parameter(torch.tensor(np.array(risk.initial), dtype=torch.float64))
+    params = torch.nn.Parameter(
+        torch.tensor(np.array(risk.initial), dtype=torch.float64)
+    )
     optimiser = case.optimiser(torch, [params], eta)
     schedule = None if case.schedule is None else case.schedule(torch, optimiser)
     for _ in range(steps):
-        params.grad = torch.tensor(np.array(risk.evaluate(params.detach().numpy())[1]), dtype=torch.float64)
+        params.grad = torch.tensor(
+            np.array(risk.evaluate(params.detach().numpy())[1]), dtype=torch.float64
+        )
         if case.clip is not None:
             torch.nn.utils.clip_grad_norm_([params], case.clip)
         optimiser.step()
@@ -115,7 +145,9 @@ def trained_by_torch(torch: Any, case: Case, risk: icl.Risk, eta: float, steps: 
 def main() -> int:
     """Print the differences; exit status 1 if one is too large."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1000, help="steps of each run [1000]")
+    parser.add_argument(
+        "--steps", type=int, default=1000, help="steps of each run [1000]"
+    )
     steps = parser.parse_args().steps
     try:
         import torch  # type: ignore[import-not-found]
@@ -127,9 +159,14 @@ def main() -> int:
         for what, (risk, eta) in risks().items():
             ours = icl.descend(risk, eta, steps=steps, rule=case.rule, give_up=False)
             theirs = trained_by_torch(torch, case, risk, eta, int(ours.t[-1]))
-            difference = float(np.abs(ours.params - theirs).max() / np.abs(theirs).max())
+            difference = float(
+                np.abs(ours.params - theirs).max() / np.abs(theirs).max()
+            )
             worst = max(worst, difference)
-            print(f"{name:24} {what:20} {ours.t[-1]:5} steps   {difference:.1e}", flush=True)
+            print(
+                f"{name:24} {what:20} {ours.t[-1]:5} steps   {difference:.1e}",
+                flush=True,
+            )
     print(f"largest relative difference {worst:.1e}, allowed {ALLOWED:g}")
     return int(worst > ALLOWED)
 

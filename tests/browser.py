@@ -17,11 +17,19 @@ from tests.processes import PATIENCE
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions", "--virtual-time-budget=60000",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--virtual-time-budget=60000",
+)
 
-# what goes wrong on the page: errors, refused requests, words and places that are no numbers
+# what goes wrong on the page: errors, refused requests, words and places that are no
+# numbers
 WATCH = """<script>
 const trouble = [];
 for (const name of ["error", "unhandledrejection", "securitypolicyviolation"]) {
@@ -67,7 +75,8 @@ DRIVE = """<script>
   parent.postMessage(report.textContent, "*");
 })();
 </script>"""
-# windows are 500 points wide at least: a page that is narrower stands in a frame, and hands out its report
+# windows are 500 points wide at least: a page that is narrower stands in a frame, and
+# hands out its report
 FRAME = """<body style="margin: 0"><iframe src="%s" style="border: 0; width: %dpx; height: 844px"></iframe><script>
 addEventListener("message", ({ data }) => {
   const report = document.createElement("pre");
@@ -78,26 +87,45 @@ addEventListener("message", ({ data }) => {
 </script>"""
 
 
-def visit(folder: Path, fragment: str, script: str, width: int = 1400, *flags: str) -> dict[str, Any]:
+def visit(
+    folder: Path, fragment: str, script: str, width: int = 1400, *flags: str
+) -> dict[str, Any]:
     """Open the page at a fragment, run a script in it, and return what the script returns.
 
-    No trouble, no request, no bar to scroll sideways and no word that is no number is allowed.
+    No trouble, no request, no bar to scroll sideways and no word that is no number is
+    allowed.
     """
     browser = next(filter(None, map(shutil.which, NAMES)), None)
     if browser is None:
-        pytest.skip(f"the page needs a browser, and none of {', '.join(NAMES)} is installed")
+        pytest.skip(
+            f"the page needs a browser, and none of {', '.join(NAMES)} is installed"
+        )
     made = (
-        page().replace("<meta charset", WATCH + "<meta charset", 1).replace("</body>", DRIVE % script + "</body>")
+        page()
+        .replace("<meta charset", WATCH + "<meta charset", 1)
+        .replace("</body>", DRIVE % script + "</body>")
     )
     file = folder / "explorer.html"
     file.write_text(made, encoding="utf-8")
     place = file.as_uri() + fragment
     if width < 500:
-        (folder / "frame.html").write_text(FRAME % (html.escape(place), width), encoding="utf-8")
+        (folder / "frame.html").write_text(
+            FRAME % (html.escape(place), width), encoding="utf-8"
+        )
         place = (folder / "frame.html").as_uri()
-    command = [browser, *FLAGS, *flags, f"--window-size={width},900", f"--user-data-dir={folder / 'profile'}"]
+    command = [
+        browser,
+        *FLAGS,
+        *flags,
+        f"--window-size={width},900",
+        f"--user-data-dir={folder / 'profile'}",
+    ]
     shown = subprocess.run(
-        [*command, "--dump-dom", place], capture_output=True, text=True, check=True, timeout=PATIENCE
+        [*command, "--dump-dom", place],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
     ).stdout
     report = re.search(r'<pre id="report">(.*?)</pre>', shown, re.DOTALL)
     assert report, shown[-2000:]

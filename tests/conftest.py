@@ -12,19 +12,32 @@ from hypothesis import HealthCheck, settings
 import icl_theory
 from icl_theory.engine import progress
 
-# The default is the same examples every time; HYPOTHESIS_PROFILE=thorough looks for new ones.
-settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=20, print_blob=True)
-settings.register_profile("thorough", deadline=None, max_examples=600, suppress_health_check=[HealthCheck.too_slow])
+# The default is the same examples every time; HYPOTHESIS_PROFILE=thorough looks for new
+# ones.
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, max_examples=20, print_blob=True
+)
+settings.register_profile(
+    "thorough",
+    deadline=None,
+    max_examples=600,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
-# Modules are loaded when first used: were that while a test has replaced a name, they would keep it for good.
+# Modules are loaded when first used: were that while a test has replaced a name, they
+# would keep it for good.
 for module in pkgutil.walk_packages(icl_theory.__path__, "icl_theory."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
 
-progress.DISPLAY.delay = 3600.0  # what a test prints does not depend on how long it takes
+progress.DISPLAY.delay = (
+    3600.0  # what a test prints does not depend on how long it takes
+)
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # Ctrl-C is ignored where tests are run in the background
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # Ctrl-C is ignored where tests are run in the background
 
 
 @pytest.fixture
@@ -34,7 +47,9 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     update, leave = progress.Work.update, progress.Work.__exit__
 
     def say(work: progress.Work) -> None:
-        if work in progress.DISPLAY.shown() and (line := work.line()):  # nothing is drawn of an empty one
+        if work in progress.DISPLAY.shown() and (
+            line := work.line()
+        ):  # nothing is drawn of an empty one
             lines.append(line)
 
     def updated(work: progress.Work, *given: Any, **more: Any) -> None:

@@ -1,7 +1,7 @@
 """Fixed problems of every kind, and what the package found for them once: what a change of structure may not move.
 
-``python -m tests.golden`` writes the file again. It is written again only where a result was wrong, and the
-changelog then says so.
+``python -m tests.golden`` writes the file again. It is written again only where a
+result was wrong, and the changelog then says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ import numpy as np
 import icl_theory as icl
 
 FILE = Path(__file__).parent / "data" / "golden.json"
-TASKS = (None, icl.tasks.Linear, icl.tasks.RandomCosine, icl.tasks.RandomFourier, icl.tasks.Halfspace)
+TASKS = (
+    None,
+    icl.tasks.Linear,
+    icl.tasks.RandomCosine,
+    icl.tasks.RandomFourier,
+    icl.tasks.Halfspace,
+)
 
 
 def regression_points(count: int = 200) -> Iterator[dict[str, Any]]:
@@ -41,7 +47,10 @@ def regression_points(count: int = 200) -> Iterator[dict[str, Any]]:
                 "noise": float(rng.choice([0.0, 0.3])),
                 "max_steps": 300,
             }
-            point |= {"task": TASKS[i // 8 % len(TASKS)], "eta": 0.3 * point["K"] / gamma}
+            point |= {
+                "task": TASKS[i // 8 % len(TASKS)],
+                "eta": 0.3 * point["K"] / gamma,
+            }
         yield point
 
 
@@ -50,10 +59,15 @@ def recall_points(count: int = 50) -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(21)
     for i in range(count):
         point: dict[str, Any] = {
-            "V": int(rng.integers(20, 80)), "triggers": int(rng.integers(1, 6)), "outputs": int(rng.integers(1, 6)),
-            "eta": float(10.0 ** rng.uniform(-1.3, 0)), "attention": ("linear", "relu", "softmax-limit")[i % 3],
-            "gamma": "trained", "above": float(10.0 ** rng.uniform(-3, -1)), "max_steps": 500,
-        }  # fmt: skip
+            "V": int(rng.integers(20, 80)),
+            "triggers": int(rng.integers(1, 6)),
+            "outputs": int(rng.integers(1, 6)),
+            "eta": float(10.0 ** rng.uniform(-1.3, 0)),
+            "attention": ("linear", "relu", "softmax-limit")[i % 3],
+            "gamma": "trained",
+            "above": float(10.0 ** rng.uniform(-3, -1)),
+            "max_steps": 500,
+        }
         if i % 3 == 2:
             point["v"] = "trained"
         if i % 2:
@@ -68,11 +82,17 @@ def trajectories(method: str, count: int = 10) -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(22)
     for i in range(count):
         point: dict[str, Any] = {
-            "L": float(10.0 ** rng.uniform(-0.5, 0.5)), "delta": 1.0, "K": int(rng.integers(2, 7)),
-            "method": method, "max_steps": 3000,
-        }  # fmt: skip
+            "L": float(10.0 ** rng.uniform(-0.5, 0.5)),
+            "delta": 1.0,
+            "K": int(rng.integers(2, 7)),
+            "method": method,
+            "max_steps": 3000,
+        }
         gamma = 0.5 * point["L"] ** 2
-        point |= {"eta": 0.2 * point["K"] / gamma, "epsilon": gamma * float(10.0 ** rng.uniform(-4, -1.5))}
+        point |= {
+            "eta": 0.2 * point["K"] / gamma,
+            "epsilon": gamma * float(10.0 ** rng.uniform(-4, -1.5)),
+        }
         if method != "closed":
             point |= {
                 "task": TASKS[i % 5],
@@ -88,7 +108,9 @@ def summary(run: icl.Trajectory) -> dict[str, Any]:
     return {
         "steps": run.steps,
         "last": int(run.t[-1]),
-        "phases": {name: [int(step) for step in interval] for name, interval in present.items()},
+        "phases": {
+            name: [int(step) for step in interval] for name, interval in present.items()
+        },
         "regime": run.regime,
         "method": run.method,
         "t": [int(t) for t in run.t[:: max(1, len(run.t) // 6)]],
@@ -116,6 +138,7 @@ def nudged(point: dict[str, Any]) -> dict[str, Any]:
 if __name__ == "__main__":
     FILE.parent.mkdir(exist_ok=True)
     results = {
-        kind: [summary(simulate(**point)) for simulate, point in every] for kind, every in problems().items()
+        kind: [summary(simulate(**point)) for simulate, point in every]
+        for kind, every in problems().items()
     }
     FILE.write_text(json.dumps(results, indent=0) + "\n")

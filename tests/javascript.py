@@ -21,5 +21,7 @@ def engine() -> MiniRacer:
 def call(body: str, *arguments: Any) -> Any:
     """Evaluate ``(...arguments) => body`` in the engine; values come and go as JSON."""
     made = engine()
-    made.eval(f"var tested = (...given) => {{ const require = explorer.require; {body} }};")
+    made.eval(
+        f"var tested = (...given) => {{ const require = explorer.require; {body} }};"
+    )
     return made.call("tested", *arguments)

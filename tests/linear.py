@@ -22,7 +22,10 @@ class MergedLinearAttention(icl.Risk):
 
     def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
         inner = params * self.second - np.diag(self.spectrum)
-        loss = 0.5 * np.sum(self.spectrum * (np.sum(params * (inner - np.diag(self.spectrum)), axis=1) + 1.0))
+        loss = 0.5 * np.sum(
+            self.spectrum
+            * (np.sum(params * (inner - np.diag(self.spectrum)), axis=1) + 1.0)
+        )
         return float(loss), self.spectrum[:, None] * inner
 
     def iterate(self, t: int, eta: float) -> np.ndarray:
@@ -40,7 +43,9 @@ class LinearAttention(icl.Risk):
 
     @property
     def initial(self) -> np.ndarray:
-        return self.scale * np.concatenate([[1.0], np.eye(self.d).ravel() / math.sqrt(self.d)])
+        return self.scale * np.concatenate(
+            [[1.0], np.eye(self.d).ravel() / math.sqrt(self.d)]
+        )
 
     def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
         v, A = params[0], params[1:].reshape(self.d, self.d)
@@ -50,7 +55,9 @@ class LinearAttention(icl.Risk):
     def flow(self, tau: np.ndarray) -> np.ndarray:
         """γ in Γ = γI along the flow: γ*/(1 + (γ*/γ₀ - 1) exp(-2√d τ))."""
         best, first = 1.0 / self.merged.second[0], self.scale**2 / math.sqrt(self.d)
-        return np.asarray(best / (1.0 + (best / first - 1.0) * np.exp(-2.0 * math.sqrt(self.d) * tau)))
+        return np.asarray(
+            best / (1.0 + (best / first - 1.0) * np.exp(-2.0 * math.sqrt(self.d) * tau))
+        )
 
     def learned(self, states: np.ndarray) -> np.ndarray:
         """γ at states of a run."""

@@ -57,7 +57,10 @@ class Squares:
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(self.pause)
         values = blank(self.columns, len(x))
-        values["square"], values["whole"] = x**2 * points["y"] * points["z"], np.round(x).astype(np.int64)
+        values["square"], values["whole"] = (
+            x**2 * points["y"] * points["z"],
+            np.round(x).astype(np.int64),
+        )
         values["word"][:] = np.where(x % 2 == 0, "even", "odd")
         values["status"][:] = REACHED
         return values
@@ -90,15 +93,24 @@ class Signs:
 
     def evaluate(self, points: Mapping[str, Array]) -> Values:
         values = blank(self.columns, len(points["x"]))
-        values["square"], values["word"][:] = np.where(points["x"] % 2 == 0, 0.0, -0.0), "even"
+        values["square"], values["word"][:] = (
+            np.where(points["x"] % 2 == 0, 0.0, -0.0),
+            "even",
+        )
         values["status"][:] = REACHED
         return values
 
 
 FINITE: dict[str, Any] = {
-    "L": [2.0, 3.0, 2.5], "delta": 1.0, "eta": 2.0, "K": 3, "N": [40, math.inf], "epsilon": [0.01, 0.02],
-    "noise": 0.0, "task": icl.tasks.RandomCosine,
-}  # fmt: skip
+    "L": [2.0, 3.0, 2.5],
+    "delta": 1.0,
+    "eta": 2.0,
+    "K": 3,
+    "N": [40, math.inf],
+    "epsilon": [0.01, 0.02],
+    "noise": 0.0,
+    "task": icl.tasks.RandomCosine,
+}
 
 
 def finite(executor: Executor | None = None, **changes: Any) -> xarray.Dataset:

@@ -7,15 +7,39 @@ from html.parser import HTMLParser
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 ALLOWED = {
-    "html", "head", "meta", "title", "style", "body", "main", "h1", "h2", "p", "b", "pre", "code", "div", "table",
-    "caption", "thead", "tbody", "tr", "th", "td", "figure", "figcaption", "img", "footer",
-}  # fmt: skip
+    "html",
+    "head",
+    "meta",
+    "title",
+    "style",
+    "body",
+    "main",
+    "h1",
+    "h2",
+    "p",
+    "b",
+    "pre",
+    "code",
+    "div",
+    "table",
+    "caption",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "figure",
+    "figcaption",
+    "img",
+    "footer",
+}
 
 
 class Page(HTMLParser):
     """Reads a page, and fails where tags are not balanced or not ours.
 
-    Attributes are ``images`` (alternative texts), ``tables`` (rows of cells) and ``text``.
+    Attributes are ``images`` (alternative texts), ``tables`` (rows of cells) and
+    ``text``.
     """
 
     def __init__(self, source: str) -> None:
@@ -29,8 +53,15 @@ class Page(HTMLParser):
         assert not self.stack, f"never closed: {self.stack}"
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]", source)
         # nothing is fetched: no references but those to data that are part of the page
-        assert not re.search(r"@import|url\s*\(|href|<script|<link|<iframe|<object|javascript:", source, re.I)
-        assert all(part.startswith("data:image/svg+xml;base64,") for part in re.findall(r'src="([^"]*)', source))
+        assert not re.search(
+            r"@import|url\s*\(|href|<script|<link|<iframe|<object|javascript:",
+            source,
+            re.I,
+        )
+        assert all(
+            part.startswith("data:image/svg+xml;base64,")
+            for part in re.findall(r'src="([^"]*)', source)
+        )
         assert len(re.findall(r"src\s*=", source)) == len(self.images)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

@@ -2,9 +2,10 @@
 
 python -m tests.presses 60
 
-Each press has a process of its own, which is forked from one that has loaded no more than a sweep needs. There
-Ctrl-C is pressed at one of the modules that a call loads. The call then ends by KeyboardInterrupt, or with its
-answer, and the same call afterwards gives its answer.
+Each press has a process of its own, which is forked from one that has loaded no more
+than a sweep needs. There Ctrl-C is pressed at one of the modules that a call loads. The
+call then ends by KeyboardInterrupt, or with its answer, and the same call afterwards
+gives its answer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from icl_theory.engine.interrupts import _Deferred
 from icl_theory.results.plots import save
 from icl_theory.results.tables import write_table
 
-GIVEN: dict[str, Any] = {"L": [1.0, 2.0, 3.0], "delta": 1.0, "eta": [1.0, 2.0], "progress": False}
+GIVEN: dict[str, Any] = {
+    "L": [1.0, 2.0, 3.0],
+    "delta": 1.0,
+    "eta": [1.0, 2.0],
+    "progress": False,
+}
 
 
 def table(path: Path) -> Any:
@@ -63,14 +69,22 @@ def exposed(call: Callable[[Path], Any], path: Path) -> list[str]:
     names = []
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "import" and not isinstance(signal.getsignal(signal.SIGINT), _Deferred):
+        if event == "import" and not isinstance(
+            signal.getsignal(signal.SIGINT), _Deferred
+        ):
             names.append(arguments[0])
 
     sys.addaudithook(hook)
     call(path)
     own = {"icl_theory", *sys.stdlib_module_names}
-    others = {name for name in names if name in sys.modules and name.partition(".")[0] not in own}
-    return sorted(name for name in others if "." not in name or not _is_python(sys.modules[name]))
+    others = {
+        name
+        for name in names
+        if name in sys.modules and name.partition(".")[0] not in own
+    }
+    return sorted(
+        name for name in others if "." not in name or not _is_python(sys.modules[name])
+    )
 
 
 def _is_python(module: Any) -> bool:

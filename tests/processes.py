@@ -9,9 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 
-PATIENCE = 600.0  # seconds for what takes a moment: a machine that is busy with other things is no failure
+# seconds for what takes a moment: a machine that is busy with other things is no
+# failure
+PATIENCE = 600.0
 COMMAND = "from icl_theory.cli import main\nif __name__ == '__main__': main()"
-# the same, but it waits for a line on its input when it has kept a chunk, for the first time
+# the same, but it waits for a line on its input when it has kept a chunk, for the first
+# time
 PAUSED = """
 import sys
 from icl_theory.grids.store import Store
@@ -29,13 +32,19 @@ if __name__ == "__main__":
 """
 
 
-def start(*arguments: str, paused: bool = False, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+def start(
+    *arguments: str, paused: bool = False, stderr: int = subprocess.PIPE
+) -> subprocess.Popen[str]:
     """Start the command line; ``paused`` until `go_on` where it has kept a chunk."""
     code = (PAUSED if paused else "") + COMMAND
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, env=os.environ | {"TERM": "xterm"},
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
+        env=os.environ | {"TERM": "xterm"},
+    )
     if paused:
         assert process.stdout is not None
         assert process.stdout.readline() == "kept\n"

@@ -1,7 +1,8 @@
 """What rows of the audit and answers say on their smaller grids, for those that say it within a fifth of a second.
 
-``python -m tests.smaller`` writes the file again, for the names that it has. Rows under ``whole`` are as quick on
-their larger grids, where the committed page has their numbers.
+``python -m tests.smaller`` writes the file again, for the names that it has. Rows under
+``whole`` are as quick on their larger grids, where the committed page has their
+numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ NAMES = json.loads(FILE.read_text(encoding="utf-8"))
 def said(answer: Answer) -> list[str]:
     """Return an answer, the axes of its figure, and where each curve begins and ends."""
     curves = [
-        " ".join([each.label, *(f"{float(axis[end]):.3e}" for axis in (each.x, each.y) for end in (0, -1))])
+        " ".join(
+            [
+                each.label,
+                *(
+                    f"{float(axis[end]):.3e}"
+                    for axis in (each.x, each.y)
+                    for end in (0, -1)
+                ),
+            ]
+        )
         + f" ({'points' if each.points else 'line'})"
         for each in answer.series
     ]
@@ -30,5 +40,9 @@ def said(answer: Answer) -> list[str]:
 if __name__ == "__main__":
     claims = {claim.name: claim for claim in (row(True) for row in rows())}
     NAMES["rows"] = {name: claims[name].cells() for name in NAMES["rows"]}
-    NAMES["answers"] = {name: said(questions()[name].answer(True)) for name in NAMES["answers"]}
-    FILE.write_text(json.dumps(NAMES, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    NAMES["answers"] = {
+        name: said(questions()[name].answer(True)) for name in NAMES["answers"]
+    }
+    FILE.write_text(
+        json.dumps(NAMES, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )

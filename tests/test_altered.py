@@ -14,7 +14,14 @@ import pytest
 import icl_theory as icl
 from icl_theory.families import saved
 
-SMALL: dict[str, Any] = {"L": 2.0, "delta": 1.0, "eta": 4.0, "K": 4, "N": 20, "above": 1e-3}
+SMALL: dict[str, Any] = {
+    "L": 2.0,
+    "delta": 1.0,
+    "eta": 4.0,
+    "K": 4,
+    "N": 20,
+    "above": 1e-3,
+}
 RUNS: dict[str, Callable[[], icl.Trajectory]] = {
     "closed": lambda: icl.simulate(2.0, 1.0, 4.0, epsilon=1e-4),
     "every step": lambda: icl.Regression(**SMALL, method="exact").simulate(),
@@ -58,7 +65,9 @@ def rewritten(path: Path, change: Callable[[Arrays, dict[str, Any]], None]) -> N
     np.savez(path, meta=np.array(json.dumps(facts)), **arrays)
 
 
-def loaded(run: icl.Trajectory, path: Path, change: Callable[[Arrays, dict[str, Any]], None]) -> icl.Trajectory:
+def loaded(
+    run: icl.Trajectory, path: Path, change: Callable[[Arrays, dict[str, Any]], None]
+) -> icl.Trajectory:
     run.save(path)
     rewritten(path, change)
     return icl.load(path)
@@ -71,7 +80,9 @@ def is_noted(run: icl.Trajectory) -> bool:
     between = int(run.t[-1]) + 1
     with pytest.raises(ValueError, match="a saved step"):
         run.at(between)
-    return run.notes["family"].startswith("not available here, so only saved steps are known: ")
+    return run.notes["family"].startswith(
+        "not available here, so only saved steps are known: "
+    )
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -84,9 +95,12 @@ def test_an_honest_file_has_no_note_and_goes_on(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "value"), [(n, *pair) for n, pairs in PARAMETERS.items() for pair in pairs]
+    ("name", "key", "value"),
+    [(n, *pair) for n, pairs in PARAMETERS.items() for pair in pairs],
 )
-def test_another_parameter_is_noted(name: str, key: str, value: Any, tmp_path: Path) -> None:
+def test_another_parameter_is_noted(
+    name: str, key: str, value: Any, tmp_path: Path
+) -> None:
     def change(_: Arrays, facts: dict[str, Any]) -> None:
         facts["family"]["parameters"][key] = value
 
@@ -103,22 +117,36 @@ def test_other_states_are_noted(name: str, factor: float, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_one_loss_of_many_that_is_another_is_noted_wherever_it_is(name: str, tmp_path: Path) -> None:
+def test_one_loss_of_many_that_is_another_is_noted_wherever_it_is(
+    name: str, tmp_path: Path
+) -> None:
     run = RUNS[name]()
-    for place in {0, 1, len(run.t) // 3, len(run.t) // 2, len(run.t) - 2, len(run.t) - 1}:
+    for place in {
+        0,
+        1,
+        len(run.t) // 3,
+        len(run.t) // 2,
+        len(run.t) - 2,
+        len(run.t) - 1,
+    }:
 
         def change(arrays: Arrays, _: dict[str, Any], place: int = place) -> None:
             arrays["loss"][place] *= 1.5
 
         again = loaded(run, tmp_path / "run.npz", change)
         assert is_noted(again), place
-        assert f"at step {run.t[place]} the file has the loss {1.5 * run.loss[place]:.6g}" in again.notes["family"]
+        assert (
+            f"at step {run.t[place]} the file has the loss {1.5 * run.loss[place]:.6g}"
+            in again.notes["family"]
+        )
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        lambda arrays, facts: arrays.update(states=arrays["states"][:, None], carry=arrays["carry"][:, None]),
+        lambda arrays, facts: arrays.update(
+            states=arrays["states"][:, None], carry=arrays["carry"][:, None]
+        ),
         lambda arrays, facts: arrays.update(states=arrays["states"][::-1]),
         lambda arrays, facts: arrays.update(states=np.zeros_like(arrays["states"])),
         lambda arrays, facts: facts.update(eta=3.0),
@@ -130,7 +158,9 @@ def test_a_run_of_another_shape_or_rate_is_noted(change: Any, tmp_path: Path) ->
     assert is_noted(loaded(problem.simulate(), tmp_path / "run.npz", change))
 
 
-@pytest.mark.parametrize(("off", "passes"), [(1e-13, True), (1e-9, True), (1e-5, False), (0.01, False)])
+@pytest.mark.parametrize(
+    ("off", "passes"), [(1e-13, True), (1e-9, True), (1e-5, False), (0.01, False)]
+)
 def test_a_formula_that_changed_is_noted_and_rounding_is_not(
     off: float, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,11 +175,19 @@ def test_a_formula_that_changed_is_noted_and_rounding_is_not(
     monkeypatch.setattr(type(run.risk), "evaluate", other)
     again = icl.load(tmp_path / "run.npz")
     assert (again.family is not None) == passes
-    assert ("the formula has changed since it was written" in again.notes.get("family", "")) != passes
+    assert (
+        "the formula has changed since it was written" in again.notes.get("family", "")
+    ) != passes
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("no"), ZeroDivisionError("no"), IndexError("no"), AttributeError("no")]
+    "error",
+    [
+        RuntimeError("no"),
+        ZeroDivisionError("no"),
+        IndexError("no"),
+        AttributeError("no"),
+    ],
 )
 def test_a_family_that_fails_in_any_way_leaves_the_saved_steps(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -177,7 +215,9 @@ def test_states_are_looked_at_from_the_ends_inward_and_each_once(count: int) -> 
             assert gaps.max() <= math.ceil((count - 1) / (size - 1)) + 1
 
 
-def test_one_state_is_evaluated_whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_state_is_evaluated_whatever_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = RUNS["every step"]()
     counts: list[int] = []
     evaluate = type(run.risk).evaluate

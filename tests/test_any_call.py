@@ -16,11 +16,20 @@ METHODS = ("auto", "fast", "flow", "exact", "closed")
 
 def drawn(rng: np.random.Generator) -> dict[str, Any]:
     """Arguments of a call of `simulate`; problems in which queries differ are small, because they take long."""
-    arguments: dict[str, Any] = {"L": decades(rng), "delta": decades(rng), "K": int(rng.integers(2, 51))}
+    arguments: dict[str, Any] = {
+        "L": decades(rng),
+        "delta": decades(rng),
+        "K": int(rng.integers(2, 51)),
+    }
     scale = (arguments["L"] * arguments["delta"]) ** 2
-    # Most of these learning rates, relative to the scale of the loss, lead to runs of many decades.
-    arguments["eta"] = decades(rng, -9.0, 1.0) / scale if rng.random() < 0.7 else decades(rng)
-    arguments["N"] = math.inf if rng.random() < 0.3 else int(10.0 ** rng.uniform(0.0, 3.0))
+    # Most of these learning rates, relative to the scale of the loss, lead to runs of
+    # many decades.
+    arguments["eta"] = (
+        decades(rng, -9.0, 1.0) / scale if rng.random() < 0.7 else decades(rng)
+    )
+    arguments["N"] = (
+        math.inf if rng.random() < 0.3 else int(10.0 ** rng.uniform(0.0, 3.0))
+    )
     arguments["coordinates"] = str(rng.choice(["class", "embedding"]))
     arguments["method"] = str(rng.choice(METHODS, p=[0.5, 0.25, 0.1, 0.1, 0.05]))
     target = rng.random()
@@ -42,7 +51,9 @@ def drawn(rng: np.random.Generator) -> dict[str, Any]:
         if math.isfinite(arguments["N"]):
             arguments["N"] = min(arguments["N"], 30)
         if rng.random() < 0.5:
-            arguments["task"] = str(rng.choice(["linear", "cosine", "quadratic", "halfspace"]))
+            arguments["task"] = str(
+                rng.choice(["linear", "cosine", "quadratic", "halfspace"])
+            )
         else:
             arguments["probs"] = rng.dirichlet(np.full(arguments["K"], 2.0)).tolist()
     return arguments
@@ -64,7 +75,8 @@ def question(run: icl.Trajectory, rng: np.random.Generator, report: bool) -> Non
     last = int(run.t[-1])
     saved = int(run.t[rng.integers(len(run.t))])
     between = int(math.expm1(rng.uniform(0.0, math.log1p(last))))
-    # Of the last two, the second is followed from the first, which ln(1 + t) does not tell from it in a long run.
+    # Of the last two, the second is followed from the first, which ln(1 + t) does not
+    # tell from it in a long run.
     for t in (between, between + 4, saved + 1, saved + 5, last - 12, last - 4):
         assert math.isfinite(run.at(min(max(t, 0), last)).loss)
     if report:

@@ -28,71 +28,211 @@ from icl_theory.papers.claim import Answer, Claim, Series, Status
 from icl_theory.results.numbers import number
 from tests.test_cli import BASE, run_main
 
-ANSWER = Answer("linear", "Why?", "So.", (Series("a", np.ones(2), np.ones(2)),), "x", "y")
+ANSWER = Answer(
+    "linear", "Why?", "So.", (Series("a", np.ones(2), np.ones(2)),), "x", "y"
+)
 FAILS = Claim("a", "b", "c", Status.EXACT, "d", "e", "f", "fails")
-WRITTEN = {"table": "t.md", "csv": "t.csv", "latex": "t.tex", "parquet": "t.parquet", "plot": "t.png"}
+WRITTEN = {
+    "table": "t.md",
+    "csv": "t.csv",
+    "latex": "t.tex",
+    "parquet": "t.parquet",
+    "plot": "t.png",
+}
 TODAY = datetime.date.today()
 GRID = "--L 1,2,4 --K 5,20 --delta 1 --eta 0.1"
 GRIDDED: dict[str, Any] = {"L": [1.0, 2.0, 4.0], "K": [5, 20], "delta": 1.0, "eta": 0.1}
-GIVEN = {"batch": None, "scale": None, "runs": inspect.signature(icl.Trajectory.compare).parameters["runs"].default}
+GIVEN = {
+    "batch": None,
+    "scale": None,
+    "runs": inspect.signature(icl.Trajectory.compare).parameters["runs"].default,
+}
 
 
 def parts(**found: Any) -> Any:
     """What `reproduce` and `compare` return, without anything in it."""
     empty: dict[str, Any] = {
-        "overview": {"statement": [], "tested by": [], "verdict": []}, "violations": (), "failures": (),
-        "checks": (), "leaves": None, "pace": None, "remarks": "", "passed": True,
-        "write": Mock(return_value=[Path("a.md"), Path("a.html")]), "to_markdown": lambda: "", "plot": lambda: None,
-    }  # fmt: skip
+        "overview": {"statement": [], "tested by": [], "verdict": []},
+        "violations": (),
+        "failures": (),
+        "checks": (),
+        "leaves": None,
+        "pace": None,
+        "remarks": "",
+        "passed": True,
+        "write": Mock(return_value=[Path("a.md"), Path("a.html")]),
+        "to_markdown": lambda: "",
+        "plot": lambda: None,
+    }
     return SimpleNamespace(**{**empty, **found})
 
 
 CALLS: list[tuple[str, str, Any, Any]] = [
     ("audit", "cli.audit.measure_audit", Audit((), ()), call(quick=False, claim=None)),
-    ("audit --quick", "cli.audit.measure_audit", Audit((), ()), call(quick=True, claim=None)),
-    ("audit --claim 5 --json", "cli.audit.measure_audit", Audit((), ()), call(quick=False, claim=5)),
-    ("audit --question linear", "cli.audit.measure_answer", ANSWER, call("linear", quick=False)),
-    ("audit --question linear --quick", "cli.audit.measure_answer", ANSWER, call("linear", quick=True)),
-    *((f"audit --question linear --plot a.png {words}", "cli.audit.save_figure", None, call(ANY, "a.png"))
-      for words in ("", "--json")),
-    *((f"compare run.npz a.csv {words}", "engine.trajectory.Trajectory.compare", parts(),
-       call(Path("a.csv"), **GIVEN | changed))
-      for words, changed in (("", {}), ("--batch 8", {"batch": 8}), ("--scale 0.5", {"scale": 0.5}),
-                             ("--runs 5 --json", {"runs": 5}))),
+    (
+        "audit --quick",
+        "cli.audit.measure_audit",
+        Audit((), ()),
+        call(quick=True, claim=None),
+    ),
+    (
+        "audit --claim 5 --json",
+        "cli.audit.measure_audit",
+        Audit((), ()),
+        call(quick=False, claim=5),
+    ),
+    (
+        "audit --question linear",
+        "cli.audit.measure_answer",
+        ANSWER,
+        call("linear", quick=False),
+    ),
+    (
+        "audit --question linear --quick",
+        "cli.audit.measure_answer",
+        ANSWER,
+        call("linear", quick=True),
+    ),
+    *(
+        (
+            f"audit --question linear --plot a.png {words}",
+            "cli.audit.save_figure",
+            None,
+            call(ANY, "a.png"),
+        )
+        for words in ("", "--json")
+    ),
+    *(
+        (
+            f"compare run.npz a.csv {words}",
+            "engine.trajectory.Trajectory.compare",
+            parts(),
+            call(Path("a.csv"), **GIVEN | changed),
+        )
+        for words, changed in (
+            ("", {}),
+            ("--batch 8", {"batch": 8}),
+            ("--scale 0.5", {"scale": 0.5}),
+            ("--runs 5 --json", {"runs": 5}),
+        )
+    ),
     ("figures maps", "figures.draw", None, call("maps", quick=False)),
     ("figures maps --quick", "figures.draw", None, call("maps", quick=True)),
     ("figures maps --out there", "figures.write", [], call(ANY, Path("there"), "maps")),
-    ("figures maps --animate --out there", "figures.animate", [], call(Path("there"), quick=False)),
-    ("figures --animate --quick", "figures.animate", [], call(Path("figures"), quick=True)),
-    ("report run.npz --out a.html", "cli.pages.html_report", "",
-     call(ANY, over=None, source="run.npz", date=TODAY)),
-    ("report store --out a.html --over K --quiet", "cli.pages.html_report", "",
-     call(ANY, over="K", source="store", date=TODAY)),
+    (
+        "figures maps --animate --out there",
+        "figures.animate",
+        [],
+        call(Path("there"), quick=False),
+    ),
+    (
+        "figures --animate --quick",
+        "figures.animate",
+        [],
+        call(Path("figures"), quick=True),
+    ),
+    (
+        "report run.npz --out a.html",
+        "cli.pages.html_report",
+        "",
+        call(ANY, over=None, source="run.npz", date=TODAY),
+    ),
+    (
+        "report store --out a.html --over K --quiet",
+        "cli.pages.html_report",
+        "",
+        call(ANY, over="K", source="store", date=TODAY),
+    ),
     ("explore --no-browser --out a.html", "cli.pages.page", "", call()),
-    ("reproduce a", "papers.reproduction.reproduce", parts(), call("a", only=None, quick=False)),
-    ("reproduce a --only b", "papers.reproduction.reproduce", parts(), call("a", only="b", quick=False)),
-    ("reproduce a --quick --out there", "papers.reproduction.reproduce", parts(), call("a", only=None, quick=True)),
-    *((f"{made} {over} --{name} {file} {'--plot t.svg' * (name == 'plot')}",
-       f"cli.sweep.{'plot_sweep' if name == 'plot' else 'write_table'}", None,
-       call(ANY, *([] if name == "plot" else [Path(file)]), over.removeprefix("--over ") or None))
-      for made in (f"sweep {GRID}", "table store --quiet")
-      for name, file in WRITTEN.items() for over in ("", "--over K")),
+    (
+        "reproduce a",
+        "papers.reproduction.reproduce",
+        parts(),
+        call("a", only=None, quick=False),
+    ),
+    (
+        "reproduce a --only b",
+        "papers.reproduction.reproduce",
+        parts(),
+        call("a", only="b", quick=False),
+    ),
+    (
+        "reproduce a --quick --out there",
+        "papers.reproduction.reproduce",
+        parts(),
+        call("a", only=None, quick=True),
+    ),
+    *(
+        (
+            f"{made} {over} --{name} {file} {'--plot t.svg' * (name == 'plot')}",
+            f"cli.sweep.{'plot_sweep' if name == 'plot' else 'write_table'}",
+            None,
+            call(
+                ANY,
+                *([] if name == "plot" else [Path(file)]),
+                over.removeprefix("--over ") or None,
+            ),
+        )
+        for made in (f"sweep {GRID}", "table store --quiet")
+        for name, file in WRITTEN.items()
+        for over in ("", "--over K")
+    ),
     (f"sweep {GRID}", "cli.sweep.transition_notes", (), call(ANY, None)),
     ("table store --over K", "cli.sweep.transition_notes", (), call(ANY, "K")),
     (f"sweep {GRID} --dry-run", "cli.sweep.estimate", ["soon"], call(ANY, 1)),
-    (f"sweep {GRID} --dry-run --workers 3 --json", "cli.sweep.estimate", ["soon"], call(ANY, 3)),
-    *((f"sweep {GRID} {words}", "cli.sweep.run_with", None,
-       call(ANY, ANY, ANY, **{"executor": None, "workers": None, "store": None,
-                              "command": f"icl-theory sweep {GRID} {words}".strip(), **changed}))
-      for words, changed in (("", {}), ("--store other", {"store": Path("other")}), ("--quiet", {}),
-                             ("--workers 3", {"workers": 3}))),
+    (
+        f"sweep {GRID} --dry-run --workers 3 --json",
+        "cli.sweep.estimate",
+        ["soon"],
+        call(ANY, 3),
+    ),
+    *(
+        (
+            f"sweep {GRID} {words}",
+            "cli.sweep.run_with",
+            None,
+            call(
+                ANY,
+                ANY,
+                ANY,
+                **{
+                    "executor": None,
+                    "workers": None,
+                    "store": None,
+                    "command": f"icl-theory sweep {GRID} {words}".strip(),
+                    **changed,
+                },
+            ),
+        )
+        for words, changed in (
+            ("", {}),
+            ("--store other", {"store": Path("other")}),
+            ("--quiet", {}),
+            ("--workers 3", {"workers": 3}),
+        )
+    ),
     (f"sweep {GRID} --dask tcp://a:1", "cli.sweep.cluster", None, call("tcp://a:1")),
     (" ".join(BASE), "cli.simulate.plots.save", None, None),
-    (" ".join([*BASE, "--plot a.png"]), "cli.simulate.plots.save", None, call(ANY, "a.png")),
-    (" ".join([*BASE, "--coordinates all --plot a.png"]), "cli.simulate.plots.compare_runs", None, call([ANY] * 3)),
-    (" ".join([*BASE, "--save a.npz --json"]), "engine.trajectory.Trajectory.save", None, call(Path("a.npz"))),
+    (
+        " ".join([*BASE, "--plot a.png"]),
+        "cli.simulate.plots.save",
+        None,
+        call(ANY, "a.png"),
+    ),
+    (
+        " ".join([*BASE, "--coordinates all --plot a.png"]),
+        "cli.simulate.plots.compare_runs",
+        None,
+        call([ANY] * 3),
+    ),
+    (
+        " ".join([*BASE, "--save a.npz --json"]),
+        "engine.trajectory.Trajectory.save",
+        None,
+        call(Path("a.npz")),
+    ),
     (" ".join([*BASE, "--certify"]), "certify", SimpleNamespace(), call(ANY)),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +245,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, xarray.Dataset
 
 
 @pytest.fixture
-def dataset(made: tuple[Path, xarray.Dataset], monkeypatch: pytest.MonkeyPatch) -> xarray.Dataset:
+def dataset(
+    made: tuple[Path, xarray.Dataset], monkeypatch: pytest.MonkeyPatch
+) -> xarray.Dataset:
     """The sweep, in whose folder commands are called."""
     monkeypatch.chdir(made[0])
     return made[1]
@@ -122,18 +264,29 @@ class Entered(Mock):
 
 
 @pytest.mark.parametrize(
-    ("words", "place", "found", "expected"), CALLS, ids=[f"{words} {place}" for words, place, *_ in CALLS]
+    ("words", "place", "found", "expected"),
+    CALLS,
+    ids=[f"{words} {place}" for words, place, *_ in CALLS],
 )
 def test_options_reach_the_call_that_they_stand_for(
-    words: str, place: str, found: Any, expected: Any, dataset: xarray.Dataset, monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    place: str,
+    found: Any,
+    expected: Any,
+    dataset: xarray.Dataset,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     doubles: dict[str, Any] = {
-        "figures.draw": None, "figures.write": [], "cli.sweep.write_table": None,
-        "cli.audit.measure_answer": ANSWER, "cli.sweep.save": None,
-        "cli.simulate.plots.save": None, "cli.sweep.cluster": Entered(),
+        "figures.draw": None,
+        "figures.write": [],
+        "cli.sweep.write_table": None,
+        "cli.audit.measure_answer": ANSWER,
+        "cli.sweep.save": None,
+        "cli.simulate.plots.save": None,
+        "cli.sweep.cluster": Entered(),
         "cli.sweep.run_with": dataset,
-    }  # fmt: skip
+    }
     for name, given in (doubles | ({} if place in doubles else {place: found})).items():
         monkeypatch.setattr(f"icl_theory.{name}", Mock(return_value=given))
     status, _, err = run_main(capsys, *shlex.split(words))
@@ -141,11 +294,15 @@ def test_options_reach_the_call_that_they_stand_for(
     double = pkgutil.resolve_name(f"icl_theory.{place}")
     assert double.call_args == expected
     if place == "papers.reproduction.reproduce":
-        assert found.write.call_args == call(Path("there" if "there" in words else "reproduced"))
+        assert found.write.call_args == call(
+            Path("there" if "there" in words else "reproduced")
+        )
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_quiet_sweeps_show_nothing(quiet: bool, dataset: xarray.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_sweeps_show_nothing(
+    quiet: bool, dataset: xarray.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[bool] = []
 
     def run(*planned: Any, **given: Any) -> xarray.Dataset:
@@ -159,13 +316,36 @@ def test_quiet_sweeps_show_nothing(quiet: bool, dataset: xarray.Dataset, monkeyp
 
 
 @pytest.mark.parametrize(
-    "name", ["audit", "compare", "figures", "report", "explore", "reproduce", "table", "sweep", "simulate"]
+    "name",
+    [
+        "audit",
+        "compare",
+        "figures",
+        "report",
+        "explore",
+        "reproduce",
+        "table",
+        "sweep",
+        "simulate",
+    ],
 )
 def test_no_option_is_left_out(name: str) -> None:
-    parameters, command = icl.Regression.parameters(), typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    known = {option for each in command.params for option in (*each.opts, *each.secondary_opts)
-             if option.startswith("--") and each.name not in parameters}  # fmt: skip
-    tried = {word for words, *_ in CALLS for word in shlex.split(words) if words.startswith(f"{name} ")}
+    parameters, command = (
+        icl.Regression.parameters(),
+        typer.main.get_command(app).commands[name],
+    )  # type: ignore[attr-defined]
+    known = {
+        option
+        for each in command.params
+        for option in (*each.opts, *each.secondary_opts)
+        if option.startswith("--") and each.name not in parameters
+    }
+    tried = {
+        word
+        for words, *_ in CALLS
+        for word in shlex.split(words)
+        if words.startswith(f"{name} ")
+    }
     elsewhere = {"--help", "--browser", "--list", "--config", "--out", "--plot"}
     assert known - tried <= elsewhere
 
@@ -173,15 +353,30 @@ def test_no_option_is_left_out(name: str) -> None:
 @pytest.mark.parametrize("failures", [(), ("a row",)])
 @pytest.mark.parametrize("violations", [(), (FAILS,)])
 def test_violations_and_failures_are_status_one(
-    failures: tuple[str, ...], violations: tuple[Claim, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    failures: tuple[str, ...],
+    violations: tuple[Claim, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setattr("icl_theory.cli.audit.measure_audit", lambda **given: Audit(violations, (), failures))
+) -> None:
+    monkeypatch.setattr(
+        "icl_theory.cli.audit.measure_audit",
+        lambda **given: Audit(violations, (), failures),
+    )
     found = parts(violations=violations, failures=failures)
-    monkeypatch.setattr("icl_theory.papers.reproduction.reproduce", lambda name, **given: found)
-    for words in (["audit"], ["audit", "--json"], ["reproduce", "a", "--out", str(tmp_path)]):
+    monkeypatch.setattr(
+        "icl_theory.papers.reproduction.reproduce", lambda name, **given: found
+    )
+    for words in (
+        ["audit"],
+        ["audit", "--json"],
+        ["reproduce", "a", "--out", str(tmp_path)],
+    ):
         status, out, err = run_main(capsys, *words)
-        assert (status, err) == (int(bool(failures or violations)), "".join(f"icl-theory: {x}\n" for x in failures))
+        assert (status, err) == (
+            int(bool(failures or violations)),
+            "".join(f"icl-theory: {x}\n" for x in failures),
+        )
     assert out.endswith("a.md\na.html\n")
 
 
@@ -191,16 +386,36 @@ def test_cells_of_a_printed_audit_stand_under_their_headings(
     monkeypatch.setenv("COLUMNS", "200")
     row = Claim("Row", "paper, Lemma 1", "s", Status.EXACT, "here", "1.5", "2", "holds")
     for claims in ((row, FAILS), (FAILS, row)):
-        monkeypatch.setattr("icl_theory.cli.audit.measure_audit", lambda given=claims, **_: Audit(given, (ANSWER,)))
+        monkeypatch.setattr(
+            "icl_theory.cli.audit.measure_audit",
+            lambda given=claims, **_: Audit(given, (ANSWER,)),
+        )
         _, head, _, *lines = run_main(capsys, "audit")[1].splitlines()
         for claim, line in zip(claims, lines, strict=False):
-            cells = f"{claim.name} ({claim.status}; {claim.source})", claim.measured, claim.finding
-            places = [head.index(heading) for heading in ("claim", "measured", "verdict")]
-            assert [line[place:].startswith(cell) for place, cell in zip(places, cells, strict=True)] == [True] * 3
-        assert [line.strip() for line in lines[-5:]] == ["Why?", "So.", ANSWER.command, "", "Violated: a"]
+            cells = (
+                f"{claim.name} ({claim.status}; {claim.source})",
+                claim.measured,
+                claim.finding,
+            )
+            places = [
+                head.index(heading) for heading in ("claim", "measured", "verdict")
+            ]
+            assert [
+                line[place:].startswith(cell)
+                for place, cell in zip(places, cells, strict=True)
+            ] == [True] * 3
+        assert [line.strip() for line in lines[-5:]] == [
+            "Why?",
+            "So.",
+            ANSWER.command,
+            "",
+            "Violated: a",
+        ]
 
 
-def test_scripts_of_figures_hand_on_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_of_figures_hand_on_their_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = Mock()
     monkeypatch.setattr("icl_theory.cli.main", run)
     monkeypatch.setattr("sys.argv", ["anything", "--quick", "--out", "there"])
@@ -210,14 +425,22 @@ def test_scripts_of_figures_hand_on_their_options(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("passed", [True, False])
 def test_what_a_comparison_finds_is_printed_and_decides_the_status(
-    passed: bool, dataset: xarray.Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    passed: bool,
+    dataset: xarray.Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     check = Check("window", 1.0, 2.0, 0.1, 10.0, 3.0)
     found = parts(passed=passed, leaves=(3, 5), pace=0.5, remarks="so", checks=[check])
     monkeypatch.setattr(icl.Trajectory, "compare", lambda run, *given, **options: found)
     status, out, _ = run_main(capsys, "compare", "run.npz", "a.csv", "--json")
     assert status == int(not passed)
-    assert json.loads(out) == {"leaves": [3, 5], "pace": 0.5, "note": "so", "checks": [check._asdict()]}
+    assert json.loads(out) == {
+        "leaves": [3, 5],
+        "pace": 0.5,
+        "note": "so",
+        "checks": [check._asdict()],
+    }
     found.leaves = None
     assert run_main(capsys, "compare", "run.npz", "a.csv")[0] == int(not passed)
 
@@ -227,16 +450,32 @@ def test_a_wide_terminal_has_the_first_rows_of_the_phase_table(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     _, out, _ = run_main(
-        capsys, "sweep", "--L", "0.1:10:log:40", "--K", "5,20", "--delta", "1", "--eta", "0.1", "--over", "K"
+        capsys,
+        "sweep",
+        "--L",
+        "0.1:10:log:40",
+        "--K",
+        "5,20",
+        "--delta",
+        "1",
+        "--eta",
+        "0.1",
+        "--over",
+        "K",
     )
-    found = icl.sweep(L=np.geomspace(0.1, 10.0, 40), K=[5, 20], delta=1.0, eta=0.1, progress=False)
+    found = icl.sweep(
+        L=np.geomspace(0.1, 10.0, 40), K=[5, 20], delta=1.0, eta=0.1, progress=False
+    )
     table = icl.phase_table(found, "K")
     said = [line.split() for line in out.splitlines()]
     at = next(i for i, cells in enumerate(said) if cells[:2] == ["L", "K"])
     headings = " ".join(said[at])
     for name in table.columns:
         assert name in headings or not any(map(number, table[name]))
-    rows = [[number(each) for each in row if number(each)] for row in table.head(60).values.tolist()]
+    rows = [
+        [number(each) for each in row if number(each)]
+        for row in table.head(60).values.tolist()
+    ]
     assert said[at + 2 : at + 62] == rows
     assert "... and 20 rows more" in out
     assert "No room" not in out
@@ -247,11 +486,26 @@ def test_flags_win_over_the_file_also_where_they_name_files(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.toml").write_text('plot = "a.svg"\nsave = "a.npz"\nL = 3.0\n')
-    assert run_main(capsys, *BASE, "--config", "c.toml", "--plot", "b.svg", "--save", "b.npz")[0] == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.npz", "b.svg", "c.toml"]
+    assert (
+        run_main(
+            capsys, *BASE, "--config", "c.toml", "--plot", "b.svg", "--save", "b.npz"
+        )[0]
+        == 0
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "b.npz",
+        "b.svg",
+        "c.toml",
+    ]
     assert icl.load("b.npz").info["L"] == 2.0
     assert run_main(capsys, *BASE, "--config", "c.toml")[0] == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "a.svg", "b.npz", "b.svg", "c.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a.npz",
+        "a.svg",
+        "b.npz",
+        "b.svg",
+        "c.toml",
+    ]
     for name in ("plot", "save"):  # a folder that is a file
         status, _, err = run_main(capsys, *BASE, f"--{name}", "c.toml/a.svg")
         assert (status, err.count("\n")) == (2, 1)
@@ -270,13 +524,21 @@ def test_runs_side_by_side_have_all_facts_and_each_its_command_and_proof(
     assert len(found) > 1
     for name, run in found.items():
         assert run["proved"] == [{"name": name, "proved": "1", "rests on": "b"}]
-        assert run["command"] == shlex.join(["icl-theory", *words, "--certify", "--json"])
+        assert run["command"] == shlex.join(
+            ["icl-theory", *words, "--certify", "--json"]
+        )
     monkeypatch.setenv("COLUMNS", "300")
     out = run_main(capsys, *words)[1]
     for name in found:
-        for fact in icl.simulate(2.0, 1.0, 4.0, epsilon=0.5, K=5, coordinates=name).facts():
+        for fact in icl.simulate(
+            2.0, 1.0, 4.0, epsilon=0.5, K=5, coordinates=name
+        ).facts():
             assert fact == "run" or f"\n{fact} " in f"\n{out}"
-    monkeypatch.setattr(icl.Trajectory, "facts", lambda run: {str(run.info["coordinates"]): "its own"})
+    monkeypatch.setattr(
+        icl.Trajectory, "facts", lambda run: {str(run.info["coordinates"]): "its own"}
+    )
     head, *lines = run_main(capsys, *words)[1].splitlines()
     assert head.split() == [line.split()[0] for line in lines] == [*found]
-    assert [line.index("its own") for line in lines] == [head.index(name) for name in found]
+    assert [line.index("its own") for line in lines] == [
+        head.index(name) for name in found
+    ]

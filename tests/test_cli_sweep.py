@@ -18,12 +18,37 @@ from icl_theory.families.regression import half_way
 from tests.processes import go_on, start, until
 from tests.test_cli import run_main
 
-QUICK = ["sweep", "--L", "0.03:3:log:13", "--delta", "1", "--eta", "0.1", "--epsilon", "1e-4"]
+QUICK = [
+    "sweep",
+    "--L",
+    "0.03:3:log:13",
+    "--delta",
+    "1",
+    "--eta",
+    "0.1",
+    "--epsilon",
+    "1e-4",
+]
 # ninety-six points in twelve chunks, some seconds
 SLOW = [
-    "sweep", "--L", "1:2:log:24", "--delta", "1", "--eta", "2", "--K", "3,4", "--N", "20,30", "--epsilon", "0.02",
-    "--imbalance", "0.1", "--method", "exact",
-]  # fmt: skip
+    "sweep",
+    "--L",
+    "1:2:log:24",
+    "--delta",
+    "1",
+    "--eta",
+    "2",
+    "--K",
+    "3,4",
+    "--N",
+    "20,30",
+    "--epsilon",
+    "0.02",
+    "--imbalance",
+    "0.1",
+    "--method",
+    "exact",
+]
 
 
 def parse_axis(name: str, text: str) -> Any:
@@ -42,31 +67,67 @@ def parse_axis(name: str, text: str) -> Any:
         ("3:1:lin:3", [3.0, 2.0, 1.0]),
     ],
 )
-def test_numbers_lists_and_ranges_are_read(text: str, expected: float | list[float]) -> None:
+def test_numbers_lists_and_ranges_are_read(
+    text: str, expected: float | list[float]
+) -> None:
     np.testing.assert_allclose(parse_axis("L", text), expected)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "1,,2", "1:2", "1:2:log", "1:2:cube:3", "1:2:log:x", "1:2:log:1", "1:2:log:2.5", "0:1:log:3",
-     "-1:1:log:3", "1:-1:log:3", "1:0:log:3",
-     "1:inf:log:3", "1:1:lin:3", "1:2:log:3:4", "nan:1:lin:2", "auto", "1:2:lin:999999999"],
-)  # fmt: skip
+    [
+        "",
+        "x",
+        "1,,2",
+        "1:2",
+        "1:2:log",
+        "1:2:cube:3",
+        "1:2:log:x",
+        "1:2:log:1",
+        "1:2:log:2.5",
+        "0:1:log:3",
+        "-1:1:log:3",
+        "1:-1:log:3",
+        "1:0:log:3",
+        "1:inf:log:3",
+        "1:1:lin:3",
+        "1:2:log:3:4",
+        "nan:1:lin:2",
+        "auto",
+        "1:2:lin:999999999",
+    ],
+)
 def test_malformed_parameters_are_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match=f"^L = {re.escape(repr(text))}: must be "):
         parse_axis("L", text)
 
 
 def test_ranges_of_integers_are_rounded_and_may_not_repeat() -> None:
-    assert np.asarray(parse_axis("K", "5:500:log:5")).tolist() == [5.0, 16.0, 50.0, 158.0, 500.0]
-    with pytest.raises(ValueError, match="at most 4 values, because rounded to integers"):
+    assert np.asarray(parse_axis("K", "5:500:log:5")).tolist() == [
+        5.0,
+        16.0,
+        50.0,
+        158.0,
+        500.0,
+    ]
+    with pytest.raises(
+        ValueError, match="at most 4 values, because rounded to integers"
+    ):
         parse_axis("K", "2:5:log:20")
     assert parse_axis("eta", "auto") == "auto"
     assert parse_axis("L", "2,") == [2.0]
 
 
-def test_tables_and_figure_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    endings = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet", "plot": ".svg"}
+def test_tables_and_figure_are_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    endings = {
+        "table": ".md",
+        "csv": ".csv",
+        "latex": ".tex",
+        "parquet": ".parquet",
+        "plot": ".svg",
+    }
     files = {name: str(tmp_path / f"a{ending}") for name, ending in endings.items()}
     options = [word for name, path in files.items() for word in (f"--{name}", path)]
     status, out, err = run_main(capsys, *QUICK, *options)
@@ -77,15 +138,22 @@ def test_tables_and_figure_are_written(capsys: pytest.CaptureFixture[str], tmp_p
         out,
     )
     table = pd.read_csv(files["csv"])
-    found = icl.sweep(np.geomspace(0.03, 3.0, 13), 1.0, 0.1, epsilon=1e-4, progress=False)
+    found = icl.sweep(
+        np.geomspace(0.03, 3.0, 13), 1.0, 0.1, epsilon=1e-4, progress=False
+    )
     assert table["steps"].tolist() == found.steps.values.tolist()
-    assert pd.read_parquet(files["parquet"])["steps"].tolist() == found.steps.values.tolist()
+    assert (
+        pd.read_parquet(files["parquet"])["steps"].tolist()
+        == found.steps.values.tolist()
+    )
     for path in files.values():
         assert Path(path).stat().st_size > 500
     assert out.strip() in Path(files["table"]).read_text(encoding="utf-8")
 
 
-def test_a_table_is_printed_that_fits_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_is_printed_that_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     status, out, err = run_main(capsys, *QUICK, "--K", "5,20", "--imbalance", "0.1")
     assert (status, err) == (0, "")
     assert max(map(len, out.splitlines()[:-2])) <= 80
@@ -95,23 +163,48 @@ def test_a_table_is_printed_that_fits_the_terminal(capsys: pytest.CaptureFixture
     assert (status, "sharp" in out) == (0, True)
 
 
-def test_stable_rate_and_tasks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_stable_rate_and_tasks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = str(tmp_path / "a.csv")
-    options = ["--eta", "auto", "--K", "4", "--task", "linear", "--epsilon", "0.01", "--csv", path]
+    options = [
+        "--eta",
+        "auto",
+        "--K",
+        "4",
+        "--task",
+        "linear",
+        "--epsilon",
+        "0.01",
+        "--csv",
+        path,
+    ]
     status, _, err = run_main(capsys, "sweep", "--L", "1,2", "--delta", "1", *options)
     assert (status, err) == (0, "")
     steps = pd.read_csv(path)["steps"].tolist()
-    expected = icl.sweep([1.0, 2.0], 1.0, "auto", K=4, task=icl.tasks.Linear, epsilon=0.01, progress=False)
+    expected = icl.sweep(
+        [1.0, 2.0],
+        1.0,
+        "auto",
+        K=4,
+        task=icl.tasks.Linear,
+        epsilon=0.01,
+        progress=False,
+    )
     assert steps == expected.steps.values.tolist()
 
 
-def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_options_come_from_a_file_and_flags_win(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     config = tmp_path / "sweep.toml"
     config.write_text(
         'L = "0.1:10:log:3"\ndelta = 1\neta = [0.1, "2"]\nK = 5\nepsilon = 1e-4\nmax-steps = 1000000\n'
     )
     path = tmp_path / "a.csv"
-    status, _, err = run_main(capsys, "sweep", "--config", str(config), "--K", "7", "--csv", str(path))
+    status, _, err = run_main(
+        capsys, "sweep", "--config", str(config), "--K", "7", "--csv", str(path)
+    )
     assert (status, err) == (0, "")
     table = pd.read_csv(path)
     assert table["L"].tolist() == [0.1, 1.0, 10.0] * 2
@@ -121,10 +214,16 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
     config.write_text("L = [2.0]\ndelta = 1\neta = 4\njson = true\n")
     status, out, err = run_main(capsys, "sweep", "--config", str(config))
     assert (status, err, json.loads(out)["dims"]) == (0, "", {"L": 1})
-    for text, words in (("L = ", "a TOML file"), ("lipschitz = 3", "no option 'lipschitz'"), ("L = [[1]]", "L = "),
-                        ("K = " + 5000 * "1", "at most 4300 digits")):  # fmt: skip
+    for text, words in (
+        ("L = ", "a TOML file"),
+        ("lipschitz = 3", "no option 'lipschitz'"),
+        ("L = [[1]]", "L = "),
+        ("K = " + 5000 * "1", "at most 4300 digits"),
+    ):
         config.write_text(text)
-        status, _, err = run_main(capsys, "sweep", "--config", str(config), "--delta", "1", "--eta", "1")
+        status, _, err = run_main(
+            capsys, "sweep", "--config", str(config), "--delta", "1", "--eta", "1"
+        )
         assert (status, err.count("\n")) == (2, 1)
         assert words in err
 
@@ -132,7 +231,10 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        (["--L", "0:3:log:4"], "L = '0:3:log:4': must be a range between positive numbers"),
+        (
+            ["--L", "0:3:log:4"],
+            "L = '0:3:log:4': must be a range between positive numbers",
+        ),
         (["--K", "5,5"], "without duplicates (5 occurs twice)"),
         (["--K", "2.5"], "K = 2.5"),
         (["--epsilon", "-1"], "epsilon = -1.0"),
@@ -141,12 +243,18 @@ def test_options_come_from_a_file_and_flags_win(capsys: pytest.CaptureFixture[st
         (["--task", "cubic"], "cubic"),
         (["--over", "K"], "over = 'K': must be one of L"),
         (["--table", "a.txt"], "table = 'a.txt': must be a file name ending in .md"),
-        (["--csv", "/no/such/a.csv"], "csv = '/no/such/a.csv': must be in a folder that exists"),
+        (
+            ["--csv", "/no/such/a.csv"],
+            "csv = '/no/such/a.csv': must be in a folder that exists",
+        ),
         (["--plot", "a.png", "--K", "5,6", "--N", "5,6"], "with 3 swept parameters"),
         (["--store", "/proc/a"], "cannot be used"),
         (["--workers", "0"], "workers = 0"),
         (["--workers", "2", "--dask", "x"], "--workers or --dask, not both"),
-        (["--dask", "nowhere"], "dask = 'nowhere': must be the address of a running scheduler"),
+        (
+            ["--dask", "nowhere"],
+            "dask = 'nowhere': must be the address of a running scheduler",
+        ),
         (["--config", "/no/such.toml"], "No such file"),
     ],
 )
@@ -160,35 +268,64 @@ def test_wrong_input_is_one_line_and_status_two(
     assert words in err
 
 
-def test_all_required_parameters_that_are_missing_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_required_parameters_that_are_missing_are_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     status, _, err = run_main(capsys, "sweep", "--L", "1", "--delta", "1")
     place = "or in the file of --config\n"
-    assert (status, err) == (2, f"icl-theory: --eta (a number or auto): give it as an option {place}")
+    assert (status, err) == (
+        2,
+        f"icl-theory: --eta (a number or auto): give it as an option {place}",
+    )
     for name, family in list_families().items():
-        needed = [each for each, declared in family.parameters().items() if declared.required]
+        needed = [
+            each for each, declared in family.parameters().items() if declared.required
+        ]
         status, _, err = run_main(capsys, name, "simulate") if needed else (2, "", "\n")
         assert status == 2
         assert err.count("\n") == 1
         assert all(f"--{each}" in err for each in needed)
 
 
-@pytest.mark.parametrize(("L", "words"), [("1,1e200", "1 of 2 points failed"), ("1e200", "1 of 1 point failed")])
-def test_points_are_counted_in_plain_english(L: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("L", "words"),
+    [("1,1e200", "1 of 2 points failed"), ("1e200", "1 of 1 point failed")],
+)
+def test_points_are_counted_in_plain_english(
+    L: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert words in run_main(capsys, "sweep", "--L", L, "--delta", "1", "--eta", "1")[2]
 
 
-def test_failed_points_are_counted_and_are_status_three(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_failed_points_are_counted_and_are_status_three(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = tmp_path / "a.csv"
     status, _, err = run_main(
-        capsys, "sweep", "--L", "1,1e200,1e201", "--delta", "1", "--eta", "1", "--csv", str(path)
+        capsys,
+        "sweep",
+        "--L",
+        "1,1e200,1e201",
+        "--delta",
+        "1",
+        "--eta",
+        "1",
+        "--csv",
+        str(path),
     )
     assert status == 3
-    assert err.startswith("icl-theory: 2 of 3 points failed; the first: L = 1e+200: must be")
+    assert err.startswith(
+        "icl-theory: 2 of 3 points failed; the first: L = 1e+200: must be"
+    )
     assert pd.read_csv(path)["status"].tolist() == ["reached", "failed", "failed"]
 
 
-def test_dry_run_says_how_much_work_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    status, out, _ = run_main(capsys, *SLOW, "--dry-run", "--workers", "2", "--store", str(tmp_path / "a"))
+def test_dry_run_says_how_much_work_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    status, out, _ = run_main(
+        capsys, *SLOW, "--dry-run", "--workers", "2", "--store", str(tmp_path / "a")
+    )
     lines = out.splitlines()
     assert status == 0
     assert lines[0] == "96 points in 12 chunks, 0 in batches and 96 one by one"
@@ -206,7 +343,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_again_and_again_goes_on(tmp_path: Path, uninterrupted: str) -> None:
+def test_a_run_that_is_killed_again_and_again_goes_on(
+    tmp_path: Path, uninterrupted: str
+) -> None:
     """Here with workers; tests/grids/crash.py ends one process at each of its file operations."""
     store, path = tmp_path / "a", tmp_path / "a.csv"
     command = [*SLOW, "--store", str(store), "--csv", str(path), "--workers", "2"]
@@ -234,7 +373,10 @@ def _stored(store: Path) -> int:
 
 @pytest.mark.parametrize(
     "workers",
-    [pytest.param([], id="alone"), pytest.param(["--workers", "2"], id="two workers", marks=pytest.mark.slow)],
+    [
+        pytest.param([], id="alone"),
+        pytest.param(["--workers", "2"], id="two workers", marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
     tmp_path: Path, uninterrupted: str, workers: list[str]
@@ -246,7 +388,8 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
     assert process.returncode == 130, err
     last = err.splitlines()[-1]
     found = re.fullmatch(
-        r"icl-theory: interrupted after (\d+) of 96 points; the same command continues from there", last
+        r"icl-theory: interrupted after (\d+) of 96 points; the same command continues from there",
+        last,
     )
     assert found, err
     assert "Traceback" not in err
@@ -269,10 +412,17 @@ def test_the_second_run_on_a_store_is_refused_and_the_first_goes_on(
     assert path.read_text(encoding="utf-8") == uninterrupted
 
 
-def test_table_makes_tables_of_a_store_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_table_makes_tables_of_a_store_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     store, one, two = (str(tmp_path / name) for name in ("a", "one.md", "two.md"))
-    assert run_main(capsys, *QUICK, "--K", "5,20", "--store", store, "--table", one)[0] == 0
-    status, out, err = run_main(capsys, "table", store, "--table", two, "--plot", str(tmp_path / "a.png"))
+    assert (
+        run_main(capsys, *QUICK, "--K", "5,20", "--store", store, "--table", one)[0]
+        == 0
+    )
+    status, out, err = run_main(
+        capsys, "table", store, "--table", two, "--plot", str(tmp_path / "a.png")
+    )
     assert (status, err) == (0, "")
     assert Path(one).read_text() == Path(two).read_text()
     assert out.count("\n") == 2
@@ -289,28 +439,63 @@ def test_table_makes_tables_of_a_store_again(capsys: pytest.CaptureFixture[str],
     assert "must be a store made by a sweep" in err
 
 
-def test_points_without_steps_are_blank_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = run_main(capsys, "sweep", "--L", "1,1e200", "--delta", "1", "--eta", "1")
+def test_points_without_steps_are_blank_in_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, out, _ = run_main(
+        capsys, "sweep", "--L", "1,1e200", "--delta", "1", "--eta", "1"
+    )
     assert status == 3
     assert out.splitlines()[4].split() == ["1e+200", "failed"]
 
 
 ONE_EACH = ["sweep", "--L", "1,2", "--delta", "1", "--eta", "1", "--epsilon", "0.01"]
-DIVERGING = ["recall", "train", "--model", "full", "--attention", "softmax", "--eta", "1e308", "--max-steps", "9"]
+DIVERGING = [
+    "recall",
+    "train",
+    "--model",
+    "full",
+    "--attention",
+    "softmax",
+    "--eta",
+    "1e308",
+    "--max-steps",
+    "9",
+]
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        ONE_EACH, [*ONE_EACH, "--dry-run"], [*ONE_EACH, "--csv", "a.csv"], [*ONE_EACH, "--L", "1"],
-        [*ONE_EACH, "--L", "1e200,1e201"], ["linear-attention", "sweep", "--d", "2,3", "--dry-run"],
-        ["simulate", *ONE_EACH[3:], "--L", "2"], ["simulate", *ONE_EACH[3:], "--L", "2", "--eta", "1e9"],
-        ["simulate", "--L", "2", "--delta", "1", "--eta", "1", "--K", "3", "--coordinates", "all"],
+        ONE_EACH,
+        [*ONE_EACH, "--dry-run"],
+        [*ONE_EACH, "--csv", "a.csv"],
+        [*ONE_EACH, "--L", "1"],
+        [*ONE_EACH, "--L", "1e200,1e201"],
+        ["linear-attention", "sweep", "--d", "2,3", "--dry-run"],
+        ["simulate", *ONE_EACH[3:], "--L", "2"],
+        ["simulate", *ONE_EACH[3:], "--L", "2", "--eta", "1e9"],
+        [
+            "simulate",
+            "--L",
+            "2",
+            "--delta",
+            "1",
+            "--eta",
+            "1",
+            "--K",
+            "3",
+            "--coordinates",
+            "all",
+        ],
         DIVERGING,
     ],
-)  # fmt: skip
+)
 def test_json_is_one_document_without_nan(
-    capsys: pytest.CaptureFixture[str], command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(word: str) -> None:
         raise AssertionError(word)
@@ -322,13 +507,32 @@ def test_json_is_one_document_without_nan(
     assert ("--csv" in command) == Path("a.csv").exists()
 
 
-def test_a_swept_parameter_cannot_be_chosen_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_swept_parameter_cannot_be_chosen_where_there_is_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     status, _, err = run_main(capsys, *ONE_EACH, "--L", "1", "--over", "heads")
-    assert (status, err) == (2, "icl-theory: over = 'heads': must be left out: there is nothing to choose\n")
+    assert (status, err) == (
+        2,
+        "icl-theory: over = 'heads': must be left out: there is nothing to choose\n",
+    )
 
 
-def test_json_has_null_where_a_number_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["sweep", "--L", "0.1,1,1e160", "--K", "2,20", "--delta", "1", "--eta", "1", "--json", "--quiet"]
+def test_json_has_null_where_a_number_is_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    line = [
+        "sweep",
+        "--L",
+        "0.1,1,1e160",
+        "--K",
+        "2,20",
+        "--delta",
+        "1",
+        "--eta",
+        "1",
+        "--json",
+        "--quiet",
+    ]
     status, out, said = run_main(capsys, *line)
     found = json.loads(out, parse_constant=pytest.fail)
     assert (status, "2 of 6 points failed" in said) == (3, True)
@@ -336,7 +540,9 @@ def test_json_has_null_where_a_number_is_missing(capsys: pytest.CaptureFixture[s
     assert found["data_vars"]["L_half"]["data"][0][0] is None
     assert (
         found["data_vars"]["steps"]["data"]
-        == icl.sweep(L=[0.1, 1.0, 1e160], K=[2, 20], delta=1.0, eta=1.0, progress=False)["steps"].values.tolist()
+        == icl.sweep(
+            L=[0.1, 1.0, 1e160], K=[2, 20], delta=1.0, eta=1.0, progress=False
+        )["steps"].values.tolist()
     )
 
 
@@ -349,23 +555,46 @@ def test_commands_name_the_foreign_files_of_a_store(
     assert run_main(capsys, *line)[0] == 0
     (tmp_path / "a" / "Thumbs.db").touch()
     out = str(tmp_path / "page.html")
-    lines = {"table": ["table", store], "report": ["report", store, "--out", out], "sweep": line}
+    lines = {
+        "table": ["table", store],
+        "report": ["report", store, "--out", out],
+        "sweep": line,
+    }
     status, _, err = run_main(capsys, *lines[command])
     assert status == 0
-    assert err == f"icl-theory: store {store!r}: ignored 'Thumbs.db', which no sweep has written\n"
-    assert icl.load_sweep(store).attrs["notes"] == err.removeprefix("icl-theory: ").strip()
+    assert (
+        err
+        == f"icl-theory: store {store!r}: ignored 'Thumbs.db', which no sweep has written\n"
+    )
+    assert (
+        icl.load_sweep(store).attrs["notes"] == err.removeprefix("icl-theory: ").strip()
+    )
 
 
 def test_columns_that_are_constant_make_room_for_those_that_vary(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their values are told below the table, so that nothing but the predictions is lost at 80 columns."""
-    line = ["sweep", "--L", "0.05,0.2,1,5", "--delta", "1", "--eta", "0.1", "--K", "20", "--epsilon", "1e-4"]
+    line = [
+        "sweep",
+        "--L",
+        "0.05,0.2,1,5",
+        "--delta",
+        "1",
+        "--eta",
+        "0.1",
+        "--K",
+        "20",
+        "--epsilon",
+        "1e-4",
+    ]
     texts = {}
     for width in (80, 200):
         monkeypatch.setenv("COLUMNS", str(width))
         texts[width] = " ".join(run_main(capsys, *line)[1].split())
-    found = icl.sweep([0.05, 0.2, 1.0, 5.0], 1.0, 0.1, K=20, epsilon=1e-4, progress=False)
+    found = icl.sweep(
+        [0.05, 0.2, 1.0, 5.0], 1.0, 0.1, K=20, epsilon=1e-4, progress=False
+    )
     assert f"L* = {float(found.L_star[0]):.4g}" in texts[80]
     assert "The same in all rows: " in texts[80]
     assert "The same" not in texts[200]

@@ -19,7 +19,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
-from fuzz import Target, command_line, commands, ended, fuzz, fuzz_commands, limited, targets
+from fuzz import (
+    Target,
+    command_line,
+    commands,
+    ended,
+    fuzz,
+    fuzz_commands,
+    limited,
+    targets,
+)
 from scipy.sparse import csc_array
 
 import icl_theory as icl
@@ -43,7 +52,9 @@ REFUSED = r"must be a file written by Trajectory\.save"
 @pytest.fixture(autouse=True)
 def heard_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lasts must speak, as it does outside of tests."""
-    monkeypatch.setattr(progress, "DISPLAY", progress.Display())  # one that waits for nothing yet
+    monkeypatch.setattr(
+        progress, "DISPLAY", progress.Display()
+    )  # one that waits for nothing yet
 
 
 @pytest.mark.slow
@@ -54,7 +65,9 @@ def test_calls_with_extremes_and_wrong_types_keep_the_contract(first: int) -> No
 
 
 @pytest.mark.slow
-def test_commands_with_extremes_and_wrong_options_keep_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_with_extremes_and_wrong_options_keep_the_contract(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Many get as far as a result; what is refused at once tests little."""
     statuses = []
 
@@ -69,14 +82,29 @@ def test_commands_with_extremes_and_wrong_options_keep_the_contract(monkeypatch:
     assert sum(status != 2 for status in statuses) >= 15
 
 
-def test_every_command_is_run_with_its_own_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_is_run_with_its_own_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     every = dict(commands(typer.main.get_command(app)))
-    assert {("simulate",), ("audit",), ("recall", "train"), ("linear-attention", "sweep")} <= every.keys()
+    assert {
+        ("simulate",),
+        ("audit",),
+        ("recall", "train"),
+        ("linear-attention", "sweep"),
+    } <= every.keys()
     rng = np.random.default_rng(0)
     lines = [command_line(("sweep",), every["sweep",], rng) for _ in range(40)]
     given = {word.partition("=")[0] for line in lines for word in line}
-    assert {"--L", "--json", "--dry-run", "--config", "--over", "--csv", "--imbalance"} <= given
+    assert {
+        "--L",
+        "--json",
+        "--dry-run",
+        "--config",
+        "--over",
+        "--csv",
+        "--imbalance",
+    } <= given
     assert ended(["simulate", "--L", "x"]) is None
     assert ended(["table", "none"]) is None
 
@@ -109,7 +137,9 @@ def test_what_is_made_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
     late = Target("Late", lambda: Late, {})
     monkeypatch.setattr(Late, "__module__", "icl_theory.late")
-    monkeypatch.setattr(Late, "__init__", lambda self: icl.ExchangeableRisk.__init__(self, 4, 1.0))
+    monkeypatch.setattr(
+        Late, "__init__", lambda self: icl.ExchangeableRisk.__init__(self, 4, 1.0)
+    )
     monkeypatch.setattr("fuzz.targets", lambda: (late,))
     assert any("too late" in breach.end for breach in fuzz(200, seed=0))
 
@@ -118,12 +148,33 @@ def test_every_public_callable_is_called() -> None:
     names = {target.name for target in targets()}
     assert len(names) > 450
     methods = {re.sub(r"\[\d+\]", "", name) for name in names}
-    assert {"Regression.batched", "Recall.unfolded", "Recall.described", "MergedRisk.back", "MergedRisk.modes",
-            "SampledRisk.parts", "PromptLaw.off", "Chains.draw", "TwoStateCounts.draw", "TokenSelection.margin",
-            "HeadsRisk.best_output", "TwoLayerTransformer.outside", "Cosine.factor", "Scope.covers",
-            "Linear.sample"} <= methods  # fmt: skip
-    assert {"icl.simulate", "icl.recall.stall", "icl.tasks.Linear", "PopulationRisk[12].loss", "explorer.page",
-            "icl.linear_attention.shift_table", "figures.draw", "testing.check_family"} <= names  # fmt: skip
+    assert {
+        "Regression.batched",
+        "Recall.unfolded",
+        "Recall.described",
+        "MergedRisk.back",
+        "MergedRisk.modes",
+        "SampledRisk.parts",
+        "PromptLaw.off",
+        "Chains.draw",
+        "TwoStateCounts.draw",
+        "TokenSelection.margin",
+        "HeadsRisk.best_output",
+        "TwoLayerTransformer.outside",
+        "Cosine.factor",
+        "Scope.covers",
+        "Linear.sample",
+    } <= methods
+    assert {
+        "icl.simulate",
+        "icl.recall.stall",
+        "icl.tasks.Linear",
+        "PopulationRisk[12].loss",
+        "explorer.page",
+        "icl.linear_attention.shift_table",
+        "figures.draw",
+        "testing.check_family",
+    } <= names
 
 
 class Lost(icl.engine.Map):
@@ -151,24 +202,41 @@ WRONG: dict[str, Callable[[], Any]] = {
     "executor = 5": lambda: icl.sweep(L=[1, 2], delta=1, eta=1, executor=5),
     "base = [nan]": lambda: icl.engine.Affine([math.nan], csc_array([[1.0]]), (1,)),
     "columns = [[1.0]]": lambda: icl.engine.Affine([1.0], [[1.0]], (1,)),
-    "columns = (2, 1)": lambda: icl.engine.Affine([1.0], csc_array([[1.0], [0.0]]), (1,)),
+    "columns = (2, 1)": lambda: icl.engine.Affine(
+        [1.0], csc_array([[1.0], [0.0]]), (1,)
+    ),
     "columns = (1, 1)": lambda: icl.engine.Affine([1.0], csc_array([[1.0]]), (1, 1)),
     "sizes = 0": lambda: icl.engine.Affine([1.0], csc_array([[1.0]]), (1, 0)),
-    "columns = array([nan])": lambda: icl.engine.Affine([1.0], csc_array([[math.nan]]), (1,)),
+    "columns = array([nan])": lambda: icl.engine.Affine(
+        [1.0], csc_array([[math.nan]]), (1,)
+    ),
     "start = (2, 3, 2)": lambda: icl.engine.Factored(np.ones((2, 3, 2))),
     "start = (2, 2, 4)": lambda: icl.in_coordinates(
-        icl.PopulationRisk(SIMPLEX, LINEAR), "factored", SIMPLEX.vectors, start=np.ones((2, 2, 4))
+        icl.PopulationRisk(SIMPLEX, LINEAR),
+        "factored",
+        SIMPLEX.vectors,
+        start=np.ones((2, 2, 4)),
     ),
     "queries = (3, 2)": lambda: icl.engine.Embedding(np.ones((3, 3)), np.ones((3, 2))),
     "initial = array([nan])": lambda: icl.descend(
         icl.engine.Pullback(icl.ExchangeableRisk(4, 1.0, 10), Lost()), 1.0, steps=9
     ),
-    "size = 1000000000000": lambda: LINEAR.sample(SIMPLEX, np.random.default_rng(0), 10**12),
-    "size = 100000000000": lambda: LINEAR.sample(SIMPLEX, np.random.default_rng(0), size=10**11),
+    "size = 1000000000000": lambda: LINEAR.sample(
+        SIMPLEX, np.random.default_rng(0), 10**12
+    ),
+    "size = 100000000000": lambda: LINEAR.sample(
+        SIMPLEX, np.random.default_rng(0), size=10**11
+    ),
     "gamma = 1e+295": lambda: icl.ExchangeableRisk(4, 1e295),
-    "task = FiniteTask(M=3, K=3)": lambda: icl.PopulationRisk(SIMPLEX, icl.tasks.FiniteTask(1e130 * np.eye(3))),
-    "callback = 'x'": lambda: icl.descend(icl.ExchangeableRisk(4, 1.0, 10), 1.0, epsilon=0.1, callback="x"),
-    "callback = 7": lambda: icl.descend(icl.ExchangeableRisk(4, 1.0, 10), 1.0, steps=9, callback=7, progress=False),
+    "task = FiniteTask(M=3, K=3)": lambda: icl.PopulationRisk(
+        SIMPLEX, icl.tasks.FiniteTask(1e130 * np.eye(3))
+    ),
+    "callback = 'x'": lambda: icl.descend(
+        icl.ExchangeableRisk(4, 1.0, 10), 1.0, epsilon=0.1, callback="x"
+    ),
+    "callback = 7": lambda: icl.descend(
+        icl.ExchangeableRisk(4, 1.0, 10), 1.0, steps=9, callback=7, progress=False
+    ),
     "params = ": lambda: icl.PopulationRisk(SIMPLEX, LINEAR).loss([[10**400] * 3] * 3),
     "features = None": lambda: LINEAR.kernel(None),
     "task = 'x'": lambda: icl.regression.exchangeable_groups(SIMPLEX, "x"),
@@ -180,37 +248,59 @@ WRONG: dict[str, Callable[[], Any]] = {
     "c = 5e-324": lambda: icl.regression.step_bounds(20, 5e-324, 1.0),
     "path = 3": lambda: icl.load(3),
     "store = 3": lambda: icl.load_sweep(3),
-    "coordinates = 'class'": lambda: icl.regression.compare_coordinates(1, 1, 1, coordinates="class"),
-    "t = 10000000": lambda: icl.descend(icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0), 0.1, steps=3).at(10**7),
+    "coordinates = 'class'": lambda: icl.regression.compare_coordinates(
+        1, 1, 1, coordinates="class"
+    ),
+    "t = 10000000": lambda: icl.descend(
+        icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0), 0.1, steps=3
+    ).at(10**7),
     "quick = 3": lambda: icl.audit(quick=3),
     "law = 'x'": lambda: icl.linear_attention.MergedRisk("x", [0.0]),
     "law = 5": lambda: icl.linear_attention.SampledRisk(5, np.eye(2), 4),
     "law = None": lambda: icl.linear_attention.ridge_loss(None),
     "pair = (2,)": lambda: icl.linear_attention.LayerRisk.of(PROMPTS, [1.0, 1.0], 4),
-    "step = 1e-320": lambda: icl.linear_attention.SampledRisk(PROMPTS, np.eye(2), 4).prompts(1e-320),
+    "step = 1e-320": lambda: icl.linear_attention.SampledRisk(
+        PROMPTS, np.eye(2), 4
+    ).prompts(1e-320),
     "gamma = (3,)": lambda: PROMPTS.loss([1.0, 1.0, 1.0]),
     "gamma = 'x'": lambda: PROMPTS.excess("x"),
-    "params = [-1e+300]": lambda: icl.linear_attention.LoopedRisk(3, 10, 3).sharpness([-1e300]),
-    "params = array(0.": lambda: icl.LinearAttention(d=2, coordinates="heads").gamma(np.array(0.0)),
+    "params = [-1e+300]": lambda: icl.linear_attention.LoopedRisk(3, 10, 3).sharpness(
+        [-1e300]
+    ),
+    "params = array(0.": lambda: icl.LinearAttention(d=2, coordinates="heads").gamma(
+        np.array(0.0)
+    ),
     "time = -1": lambda: icl.linear_attention.balanced_flow(PROMPTS, 1.0, -1),
     "start = 1e-300": lambda: icl.linear_attention.balanced_flow(PROMPTS, 1e-300, 1.0),
     "depth = 17": lambda: icl.linear_attention.best_layers(3, 10, 17),
     "most = 1000": lambda: icl.linear_attention.wishart_moments(3, 10, 1000),
     "problem = 'x'": lambda: icl.linear_attention.task_diversity("x", [1]),
     "problems = [1]": lambda: icl.linear_attention.shift_table([1]),
-    "noise = 1e+300": lambda: icl.linear_attention.diversity_limit(20, math.inf, 1e300, 1.0),
+    "noise = 1e+300": lambda: icl.linear_attention.diversity_limit(
+        20, math.inf, 1e300, 1.0
+    ),
     "variogram = slice(": lambda: icl.SymmetricRisk([1.0, 1.0], [0.5, 0.5], slice(1)),
-    "risk = ": lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0), start=700.0),
-    "eta = 1e+300": lambda: icl.regression.step_rate(icl.PopulationRisk(SIMPLEX, LINEAR), 1e300),
+    "risk = ": lambda: icl.largest_stable_eta(
+        icl.ExchangeableRisk(20, 2.0), start=700.0
+    ),
+    "eta = 1e+300": lambda: icl.regression.step_rate(
+        icl.PopulationRisk(SIMPLEX, LINEAR), 1e300
+    ),
     "width = 'x'": lambda: plots.new_figure("x", 1.0),
     "prior = [1000": lambda: icl.linear_attention.PromptLaw([1.0], prior=[10**400]),
-    "points = array(5)": lambda: check_risk(icl.ExchangeableRisk(4, 1.0), points=np.array(5)),
+    "points = array(5)": lambda: check_risk(
+        icl.ExchangeableRisk(4, 1.0), points=np.array(5)
+    ),
     "points = 5": lambda: check_risk(icl.ExchangeableRisk(4, 1.0), points=5),
     "runs = [nan]": lambda: plots.compare_runs([math.nan]),
     "panels = array(3.)": lambda: plots.draw_panels(np.array(3.0)),
-    "data = ": lambda: icl.recall.TransformerRisk(icl.recall.RecallTask(8, 2, 3), batch=1, data=SIMPLEX),
+    "data = ": lambda: icl.recall.TransformerRisk(
+        icl.recall.RecallTask(8, 2, 3), batch=1, data=SIMPLEX
+    ),
     "notes = array(3.)": lambda: tables.to_latex(TABLE, np.array(3.0)),
-    "speed = 1e+300": lambda: icl.regression.stable_rate(0.001, 20, noise=1e12, N=50, speed=1e300),
+    "speed = 1e+300": lambda: icl.regression.stable_rate(
+        0.001, 20, noise=1e12, N=50, speed=1e300
+    ),
     "panels = []": lambda: plots.draw_panels([]),
     "rows = {}": lambda: plots.draw_maps({}, ["a"]),
     "drawn = {}": lambda: plots.save({}, "a.png"),
@@ -226,7 +316,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "d = <class 'int'>": lambda: icl.engine.Factored.random(int, rank=3),
     "eta = ['auto']": lambda: icl.sweep(L=1.0, delta=1.0, eta=["auto"]),
     "eta = ['auto', 1.0]": lambda: icl.sweep(L=1.0, delta=1.0, eta=["auto", 1.0]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("named", WRONG)
@@ -239,14 +329,20 @@ def test_what_is_wrong_is_refused_by_name(named: str) -> None:
 
 @pytest.mark.parametrize("eta", ["auto", 1e-40, 1e300])
 @pytest.mark.parametrize("coordinates", ["class", "embedding"])
-@pytest.mark.parametrize("target", [{"epsilon": 5e-324}, {"epsilon": 1e-3}, {"above": 1e300}])
+@pytest.mark.parametrize(
+    "target", [{"epsilon": 5e-324}, {"epsilon": 1e-3}, {"above": 1e300}]
+)
 def test_guesses_at_extreme_problems_are_numbers_or_refused(
     eta: float | str, coordinates: str, target: dict[str, float]
 ) -> None:
     extremes = (5e-324, 1e-300, 1e-40, 1e-12, 1.0, 1e12, 1e40, 1e300)
-    for L, delta, method in itertools.product(extremes, extremes, ("expected_steps", "stable_rate")):
+    for L, delta, method in itertools.product(
+        extremes, extremes, ("expected_steps", "stable_rate")
+    ):
         with contextlib.suppress(ValueError):
-            problem = icl.Regression(L=L, delta=delta, eta=eta, coordinates=coordinates, **target)
+            problem = icl.Regression(
+                L=L, delta=delta, eta=eta, coordinates=coordinates, **target
+            )
             assert getattr(problem, method)() >= 0.0
 
 
@@ -282,56 +378,105 @@ OF_PROMPT_LENGTH: dict[str, Callable[[int], Any]] = {
     "icl.Regression": lambda N: icl.Regression(L=1, delta=1, eta=1, N=N),
     "icl.simulate": lambda N: icl.simulate(1, 1, 1, N=N),
     "icl.sweep": lambda N: icl.sweep(L=1, delta=1, eta=1, N=[20, N]),
-    "icl.sweep of an array": lambda N: icl.sweep(L=1, delta=1, eta=1, N=np.array([20, N])),
+    "icl.sweep of an array": lambda N: icl.sweep(
+        L=1, delta=1, eta=1, N=np.array([20, N])
+    ),
     "icl.LinearAttention": lambda N: icl.LinearAttention(N=N),
-    "icl.regression.GroupedRegression": lambda N: icl.regression.GroupedRegression(L=1, delta=1, N=N),
+    "icl.regression.GroupedRegression": lambda N: icl.regression.GroupedRegression(
+        L=1, delta=1, N=N
+    ),
     "icl.Sphere": lambda N: icl.Sphere(N=N),
     "icl.SingleLocation": lambda N: icl.SingleLocation(N=N),
     "icl.SoftmaxHeads": lambda N: icl.SoftmaxHeads(N=N),
     "icl.Representation": lambda N: icl.Representation(N=N),
-    "icl.engine.IndependentCounts": lambda N: icl.engine.IndependentCounts(N, [1.0], [[1.0]], [1.0]),
+    "icl.engine.IndependentCounts": lambda N: icl.engine.IndependentCounts(
+        N, [1.0], [[1.0]], [1.0]
+    ),
     "icl.engine.fair_labels": lambda N: icl.engine.fair_labels(4, N),
-    "icl.regression.FiniteGaussianRisk": lambda N: icl.regression.FiniteGaussianRisk(GAUSSIAN, N),
-    "icl.regression.GaussianRegression": lambda N: icl.regression.GaussianRegression(L=1, N=N),
-    "icl.regression.SampledGaussianRisk": lambda N: icl.regression.SampledGaussianRisk(GAUSSIAN, N, 4, 0),
-    "icl.regression.concentration_probability": lambda N: icl.regression.concentration_probability(N, 4, 0.1),
-    "icl.regression.smallest_imbalance": lambda N: icl.regression.smallest_imbalance(N, 4, 0.9),
+    "icl.regression.FiniteGaussianRisk": lambda N: icl.regression.FiniteGaussianRisk(
+        GAUSSIAN, N
+    ),
+    "icl.regression.GaussianRegression": lambda N: icl.regression.GaussianRegression(
+        L=1, N=N
+    ),
+    "icl.regression.SampledGaussianRisk": lambda N: icl.regression.SampledGaussianRisk(
+        GAUSSIAN, N, 4, 0
+    ),
+    "icl.regression.concentration_probability": lambda N: (
+        icl.regression.concentration_probability(N, 4, 0.1)
+    ),
+    "icl.regression.smallest_imbalance": lambda N: icl.regression.smallest_imbalance(
+        N, 4, 0.9
+    ),
     "icl.regression.crosscheck": lambda N: icl.crosscheck(run(), N=N),
-    "icl.regression.sampled_phases": lambda N: icl.regression.sampled_phases(run(), N=N),
-    "icl.regression.curvature_bound": lambda N: icl.regression.curvature_bound(1.0, 4, N=N),
-    "icl.regression.stable_rate": lambda N: icl.regression.stable_rate(1.0, 4, N=np.array([20, N])),
-    "icl.linear_attention.LoopedRisk": lambda N: icl.linear_attention.LoopedRisk(3, N, 2),
-    "icl.linear_attention.PlusPlusRisk": lambda N: icl.linear_attention.PlusPlusRisk(3, N),
-    "icl.linear_attention.PromptLaw": lambda N: icl.linear_attention.PromptLaw([1.0], N=N),
-    "icl.linear_attention.best_layers": lambda N: icl.linear_attention.best_layers(3, N, 2),
-    "icl.linear_attention.diversity_limit": lambda N: icl.linear_attention.diversity_limit(3, N, 1.0, 0.5),
-    "icl.linear_attention.quadrature": lambda N: icl.linear_attention.quadrature(3, N, 2),
-    "icl.linear_attention.wishart_moments": lambda N: icl.linear_attention.wishart_moments(3, N, 2),
+    "icl.regression.sampled_phases": lambda N: icl.regression.sampled_phases(
+        run(), N=N
+    ),
+    "icl.regression.curvature_bound": lambda N: icl.regression.curvature_bound(
+        1.0, 4, N=N
+    ),
+    "icl.regression.stable_rate": lambda N: icl.regression.stable_rate(
+        1.0, 4, N=np.array([20, N])
+    ),
+    "icl.linear_attention.LoopedRisk": lambda N: icl.linear_attention.LoopedRisk(
+        3, N, 2
+    ),
+    "icl.linear_attention.PlusPlusRisk": lambda N: icl.linear_attention.PlusPlusRisk(
+        3, N
+    ),
+    "icl.linear_attention.PromptLaw": lambda N: icl.linear_attention.PromptLaw(
+        [1.0], N=N
+    ),
+    "icl.linear_attention.best_layers": lambda N: icl.linear_attention.best_layers(
+        3, N, 2
+    ),
+    "icl.linear_attention.diversity_limit": lambda N: (
+        icl.linear_attention.diversity_limit(3, N, 1.0, 0.5)
+    ),
+    "icl.linear_attention.quadrature": lambda N: icl.linear_attention.quadrature(
+        3, N, 2
+    ),
+    "icl.linear_attention.wishart_moments": lambda N: (
+        icl.linear_attention.wishart_moments(3, N, 2)
+    ),
 }
 
 
 def test_everything_that_takes_a_prompt_length_is_asked_below() -> None:
-    taking = {re.sub(r"\[\d+\]", "", each.name) for each in targets() if "N" in each.parameters}
+    taking = {
+        re.sub(r"\[\d+\]", "", each.name)
+        for each in targets()
+        if "N" in each.parameters
+    }
     assert taking <= OF_PROMPT_LENGTH.keys()
 
 
 @pytest.mark.parametrize("name", OF_PROMPT_LENGTH)
 @pytest.mark.parametrize("N", [2**53 + 1, 2**63 - 1])
-def test_a_prompt_length_that_is_no_float_is_refused_with_the_limit_where_it_enters(name: str, N: int) -> None:
-    with pytest.raises(ValueError, match=r"^N = .*must be (an integer|integers) in \[[12], \d+\]"):
+def test_a_prompt_length_that_is_no_float_is_refused_with_the_limit_where_it_enters(
+    name: str, N: int
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"^N = .*must be (an integer|integers) in \[[12], \d+\]"
+    ):
         OF_PROMPT_LENGTH[name](N)
 
 
 @pytest.mark.parametrize(
     "risk",
     [
-        lambda N: icl.ExchangeableRisk(50, 1.0, N=N), lambda N: icl.PopulationRisk(SIMPLEX, LINEAR, N),
+        lambda N: icl.ExchangeableRisk(50, 1.0, N=N),
+        lambda N: icl.PopulationRisk(SIMPLEX, LINEAR, N),
         lambda N: icl.SymmetricRisk([1.0, 1.0], [0.5, 0.5], 2.0, N),
         lambda N: icl.linear_attention.LoopedRisk(3, N, 2),
-        lambda N: icl.linear_attention.MergedRisk(icl.linear_attention.PromptLaw([1.0, 2.0], N=N), [0.0, 0.0]),
+        lambda N: icl.linear_attention.MergedRisk(
+            icl.linear_attention.PromptLaw([1.0, 2.0], N=N), [0.0, 0.0]
+        ),
     ],
-)  # fmt: skip
-def test_the_longest_prompt_has_the_loss_of_an_infinite_one(risk: Callable[[float], icl.Risk]) -> None:
+)
+def test_the_longest_prompt_has_the_loss_of_an_infinite_one(
+    risk: Callable[[float], icl.Risk],
+) -> None:
     longest, infinite = risk(2**53), risk(math.inf)
     params = np.full_like(longest.initial, 0.3)
     assert longest.loss(params) == pytest.approx(infinite.loss(params), rel=1e-7)
@@ -339,15 +484,27 @@ def test_the_longest_prompt_has_the_loss_of_an_infinite_one(risk: Callable[[floa
 
 ODD = np.zeros((2, 3))
 FLAGS: dict[str, Callable[[Any], Any]] = {
-    "progress": lambda flag: icl.descend(icl.ExchangeableRisk(4, 1.0), 1.0, steps=3, progress=flag),
+    "progress": lambda flag: icl.descend(
+        icl.ExchangeableRisk(4, 1.0), 1.0, steps=3, progress=flag
+    ),
     "progress of a sweep": lambda flag: icl.sweep(L=1, delta=1, eta=1, progress=flag),
-    "give_up": lambda flag: icl.descend(icl.ExchangeableRisk(4, 1.0), 1.0, steps=3, give_up=flag),
-    "every": lambda flag: icl.phase_table(icl.sweep(L=[1, 2], delta=1, eta=1, progress=False), every=flag),
-    "leading_order": lambda flag: icl.regression.crossover(1e-3, 1.0, leading_order=flag),
-    "proved": lambda flag: icl.regression.tail_constant(icl.ExchangeableRisk(4, 1.0), proved=flag),
+    "give_up": lambda flag: icl.descend(
+        icl.ExchangeableRisk(4, 1.0), 1.0, steps=3, give_up=flag
+    ),
+    "every": lambda flag: icl.phase_table(
+        icl.sweep(L=[1, 2], delta=1, eta=1, progress=False), every=flag
+    ),
+    "leading_order": lambda flag: icl.regression.crossover(
+        1e-3, 1.0, leading_order=flag
+    ),
+    "proved": lambda flag: icl.regression.tail_constant(
+        icl.ExchangeableRisk(4, 1.0), proved=flag
+    ),
     "returned": lambda flag: plots.new_figure(1.0, 1.0, returned=flag),
     "tied": lambda flag: icl.recall.RecallRisk(WORDS, tied=flag),
-    "new": lambda flag: icl.linear_attention.posterior_loss(PROMPTS, [[1.0, 0.0]], new=flag),
+    "new": lambda flag: icl.linear_attention.posterior_loss(
+        PROMPTS, [[1.0, 0.0]], new=flag
+    ),
     "quick": lambda flag: icl.audit(quick=flag),
     "quick answer": lambda flag: icl.answer("transition", quick=flag),
     "quick figure": lambda flag: figures.draw("figure1", quick=flag),
@@ -359,9 +516,13 @@ FLAGS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", FLAGS)
 @pytest.mark.parametrize("value", [ODD, "yes", np.ma.masked])
-def test_a_flag_is_true_or_false(name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_is_true_or_false(
+    name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=rf"^{name.split()[0]} = .*: must be True or False"):
+    with pytest.raises(
+        ValueError, match=rf"^{name.split()[0]} = .*: must be True or False"
+    ):
         FLAGS[name](value)
     assert not [*tmp_path.iterdir()]  # what is refused leaves nothing behind
 
@@ -385,7 +546,9 @@ def test_a_masked_number_is_refused_not_read(kind: str) -> None:
         OF_NUMBERS[kind]()
 
 
-def test_numbers_are_read_while_another_thread_loads_masked_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_are_read_while_another_thread_loads_masked_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As threads of a worker do: the module is known by then, and most of it is missing."""
     monkeypatch.setitem(sys.modules, "numpy.ma", ModuleType("numpy.ma"))
     assert icl.simulate(2.0, 1.0, 4.0).steps == 1413
@@ -404,10 +567,23 @@ class From(icl.Risk):
 
 
 @pytest.mark.parametrize(
-    "start", [None, "x", object(), [1.0, 2.0], [1, [2]], [10**400], np.array([1j]), np.array([math.nan]), MASKED]
+    "start",
+    [
+        None,
+        "x",
+        object(),
+        [1.0, 2.0],
+        [1, [2]],
+        [10**400],
+        np.array([1j]),
+        np.array([math.nan]),
+        MASKED,
+    ],
 )
 @pytest.mark.parametrize("method", ["auto", "exact", "fast", "flow"])
-def test_a_start_that_is_no_array_of_numbers_is_refused_where_a_run_begins(start: Any, method: Any) -> None:
+def test_a_start_that_is_no_array_of_numbers_is_refused_where_a_run_begins(
+    start: Any, method: Any
+) -> None:
     with pytest.raises(ValueError, match=r"^initial = .*: must be (an array|numbers)"):
         icl.descend(From(start), 0.1, steps=3, method=method)
 
@@ -424,7 +600,8 @@ ENTERED: dict[str, Callable[[], Any]] = {
     "params = (1,)": lambda: BLOCK.predict([1.0], DATA.prompts(0)),
     "prompts = 3": lambda: BLOCK.predict(BLOCK.initial, 3),
     "prompts = 'those of other": lambda: BLOCK.predict(
-        BLOCK.initial, icl.SampledRisk(icl.Features.simplex(30, 1.0), LINEAR, 5, 64, 0).prompts(0)
+        BLOCK.initial,
+        icl.SampledRisk(icl.Features.simplex(30, 1.0), LINEAR, 5, 64, 0).prompts(0),
     ),
     "start = [1, [2]]": lambda: icl.LinearAttention(start=[1, [2]]),
     "tasks = [1, [2]]": lambda: icl.LinearAttention(tasks=[1, [2]]),
@@ -443,7 +620,9 @@ class Wide(icl.Risk):
     initial = np.zeros((2500, 2500))
 
     def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
-        raise AssertionError("nothing is computed where there is no room for the states")
+        raise AssertionError(
+            "nothing is computed where there is no room for the states"
+        )
 
 
 def run() -> icl.Trajectory:
@@ -455,8 +634,12 @@ LARGE: dict[str, Callable[[], Any]] = {
     "states": lambda: icl.descend(Wide(), 1.0, epsilon=0.1),
     "d": lambda: icl.Features.random(10, 10**8, 1.0, 0),
     "d of factors": lambda: icl.engine.Factored.random(10**5),
-    "values": lambda: icl.SampledRisk(icl.Features.simplex(300, 1.0), LINEAR, 1, 10**6, 0),
-    "points of tokens": lambda: icl.SampledRisk(icl.Features.simplex(40, 1.0), LINEAR, 999, 9999, 0, token_noise=1),
+    "values": lambda: icl.SampledRisk(
+        icl.Features.simplex(300, 1.0), LINEAR, 1, 10**6, 0
+    ),
+    "points of tokens": lambda: icl.SampledRisk(
+        icl.Features.simplex(40, 1.0), LINEAR, 999, 9999, 0, token_noise=1
+    ),
     "held out": lambda: icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0).held_out(10**9),
     "drawn": lambda: LINEAR.sample(SIMPLEX, np.random.default_rng(0), 10**9),
     "drawn by name": lambda: icl.tasks.RandomFourier(2.0).functions(
@@ -466,21 +649,29 @@ LARGE: dict[str, Callable[[], Any]] = {
         icl.Features.simplex(300, 1.0), np.random.default_rng(0), 10**5
     ),
     "by counts": lambda: icl.Regression(L=1, delta=1, eta=1, K=4, N=20).sampled(10**9),
-    "of a law": lambda: icl.regression.SampledGaussianRisk(icl.regression.QuadraticLaw(999, 1.0, 1.0), 9, 999, 0),
+    "of a law": lambda: icl.regression.SampledGaussianRisk(
+        icl.regression.QuadraticLaw(999, 1.0, 1.0), 9, 999, 0
+    ),
     "cross-checks": lambda: icl.crosscheck(run(), N=40, points=10**9),
     "batches": lambda: icl.crosscheck(run(), N=40, batches=10**9),
     "runs of SGD": lambda: icl.crosscheck(run(), N=40, runs=10**9),
     "sampled runs": lambda: icl.regression.sampled_phases(run(), N=40, runs=10**9),
     "batch of a transformer": lambda: icl.recall.TransformerRisk(WORDS, batch=10**9),
     "tests": lambda: icl.recall.TransformerRisk(WORDS, batch=4, tests=10**9),
-    "batch of words": lambda: icl.recall.Training(V=12, triggers=2, outputs=3, H=12, batch=10**9),
+    "batch of words": lambda: icl.recall.Training(
+        V=12, triggers=2, outputs=3, H=12, batch=10**9
+    ),
     "heads": lambda: icl.LinearAttention(d=20, coordinates="heads", heads=10**7),
     "tasks": lambda: icl.LinearAttention(d=20, tasks=10**9),
     "draws": lambda: TWO.task_diversity(icl.LinearAttention(d=2), [1, 2], draws=10**9),
     "prompts": lambda: TWO.ridge_loss(PROMPTS, prompts=10**9),
-    "pretraining prompts": lambda: TWO.pretrained(icl.LinearAttention(d=2), prompts=10**9),
+    "pretraining prompts": lambda: TWO.pretrained(
+        icl.LinearAttention(d=2), prompts=10**9
+    ),
     "prompts of a step": lambda: icl.LinearAttention(d=20).sampled(10**8),
-    "tokens of a step": lambda: TWO.SampledRisk(TWO.PromptLaw([1.0, 1.0], N=10**9), np.eye(2), 4),
+    "tokens of a step": lambda: TWO.SampledRisk(
+        TWO.PromptLaw([1.0, 1.0], N=10**9), np.eye(2), 4
+    ),
     "N": lambda: icl.SampledRisk(SIMPLEX, LINEAR, 10**12, 10, 0),
     "sizes": lambda: icl.SymmetricRisk([1] * 3000, [1 / 3000] * 3000, 2.0),
     "size": lambda: icl.Recall(M=10**12).simulate(),
@@ -488,18 +679,26 @@ LARGE: dict[str, Callable[[], Any]] = {
     "V": lambda: icl.recall.RecallTask(10**9, 2, 3).unseen,
     "K": lambda: icl.simulate(1, 1, 1, K=20_000, task="linear"),
     "u": lambda: icl.ExchangeableRisk(10**9, 1.0).scores(1.0),
-    "points": lambda: icl.sweep(L=np.geomspace(1, 2, 10**4), delta=np.geomspace(1, 2, 10**5), eta=1),
+    "points": lambda: icl.sweep(
+        L=np.geomspace(1, 2, 10**4), delta=np.geomspace(1, 2, 10**5), eta=1
+    ),
 }
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_more_memory_than_is_free_is_refused_with_both_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_memory_than_is_free_is_refused_with_both_numbers(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory, "free", lambda: 2e9)
-    with pytest.raises(ValueError, match=r"takes .*B of memory, and 2 GB are free|an integer in"):
+    with pytest.raises(
+        ValueError, match=r"takes .*B of memory, and 2 GB are free|an integer in"
+    ):
         LARGE[name]()
 
 
-def test_what_is_free_is_the_least_of_what_limits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_free_is_the_least_of_what_limits_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(memory, "CGROUP", tmp_path)
     whole = memory.free()
     (tmp_path / "memory.max").write_text("3000000\n")
@@ -509,22 +708,34 @@ def test_what_is_free_is_the_least_of_what_limits_it(tmp_path: Path, monkeypatch
     assert memory.free() > 2e6
 
 
-@pytest.mark.parametrize(("M", "alpha"), [(2, 0.3), (50, 0.01), (50, 0.999), (40_000, 0.3), (250_000, 0.9)])
-def test_the_cost_of_a_learnt_frequency_is_its_sum_over_all_counts(M: int, alpha: float) -> None:
+@pytest.mark.parametrize(
+    ("M", "alpha"), [(2, 0.3), (50, 0.01), (50, 0.999), (40_000, 0.3), (250_000, 0.9)]
+)
+def test_the_cost_of_a_learnt_frequency_is_its_sum_over_all_counts(
+    M: int, alpha: float
+) -> None:
     """Also where a lattice of counts stands for them; probabilities by the recurrence of the binomial law."""
     k = np.arange(1, M)
-    log = np.cumsum(np.log((M - k + 1) / k)) + k * math.log(alpha) + (M - k) * math.log1p(-alpha)
+    log = (
+        np.cumsum(np.log((M - k + 1) / k))
+        + k * math.log(alpha)
+        + (M - k) * math.log1p(-alpha)
+    )
     weight = np.exp(log - log.max())
     expected = weight @ divergence(alpha, np.log(k / (M - k))) / weight.sum()
     assert icl.recall.noise_cost(M, alpha) == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_cost_of_a_learnt_frequency_falls_like_1_over_2m_for_any_number_of_sentences() -> None:
+def test_the_cost_of_a_learnt_frequency_falls_like_1_over_2m_for_any_number_of_sentences() -> (
+    None
+):
     for M in (10**9, 10**12, 10**15):
         assert icl.recall.noise_cost(M, 0.1) * 2 * M == pytest.approx(1.0, abs=1e-6)
 
 
-def test_losses_and_gradients_are_finite_where_no_token_is_the_query_s_and_scores_are_far_apart() -> None:
+def test_losses_and_gradients_are_finite_where_no_token_is_the_query_s_and_scores_are_far_apart() -> (
+    None
+):
     risk = icl.ExchangeableRisk(4, 1e-80, N=10, noise=1e40)
     assert math.isfinite(risk.loss(700.0))
     assert abs(float(risk.gradient(700.0))) < 1e70
@@ -537,7 +748,10 @@ def saved(tmp_path: Path, **changes: Any) -> Path:
     with np.load(tmp_path / "run.npz") as file:
         arrays = {name: file[name] for name in file.files}
     meta = json.loads(str(arrays.pop("meta")[()])) | changes.pop("meta", {})
-    changes = {name: change(arrays["loss"]) if callable(change) else change for name, change in changes.items()}
+    changes = {
+        name: change(arrays["loss"]) if callable(change) else change
+        for name, change in changes.items()
+    }
     path = tmp_path / "changed.npz"
     np.savez(path, **{**arrays, **changes}, meta=np.array(json.dumps(meta)))
     return path
@@ -546,18 +760,38 @@ def saved(tmp_path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"t": np.array([0, 1])}, {"t": np.zeros(0, dtype=np.int64)}, {"loss": np.array([math.nan])},
-        {"loss": np.array("x")}, {"states": np.zeros(3)}, {"observed_attention": np.ones(2)},
-        {"meta": {"resume": "x"}, "t": np.array([0.5])}, {"meta": {"stop": "NOWHERE"}}, {"meta": {"eta": "x"}},
-        {"meta": {"eta": math.nan}}, {"meta": {"steps": 10**9}}, {"meta": {"rule": 3}}, {"meta": {"notes": 3}},
-        {"meta": {"phases": {"I": [1]}}}, {"meta": {"phases": 5}}, {"meta": {"info": None}},
+        {"t": np.array([0, 1])},
+        {"t": np.zeros(0, dtype=np.int64)},
+        {"loss": np.array([math.nan])},
+        {"loss": np.array("x")},
+        {"states": np.zeros(3)},
+        {"observed_attention": np.ones(2)},
+        {"meta": {"resume": "x"}, "t": np.array([0.5])},
+        {"meta": {"stop": "NOWHERE"}},
+        {"meta": {"eta": "x"}},
+        {"meta": {"eta": math.nan}},
+        {"meta": {"steps": 10**9}},
+        {"meta": {"rule": 3}},
+        {"meta": {"notes": 3}},
+        {"meta": {"phases": {"I": [1]}}},
+        {"meta": {"phases": 5}},
+        {"meta": {"info": None}},
         {"meta": {"labels": [1]}},
-        {"loss": np.negative}, {"meta": {"phases": {"I": [5, 2]}}}, {"meta": {"phases": {"I": [0, 10**9]}}},
-        {"meta": {"floor": 1e300}}, {"observed_other": np.ones_like}, {"observed_steps": np.ones_like},
-        {"meta": {"floor": None}}, {"meta": {"version": 3}}, {"meta": {"family": 3}}, {"meta": {"error": "x"}},
+        {"loss": np.negative},
+        {"meta": {"phases": {"I": [5, 2]}}},
+        {"meta": {"phases": {"I": [0, 10**9]}}},
+        {"meta": {"floor": 1e300}},
+        {"observed_other": np.ones_like},
+        {"observed_steps": np.ones_like},
+        {"meta": {"floor": None}},
+        {"meta": {"version": 3}},
+        {"meta": {"family": 3}},
+        {"meta": {"error": "x"}},
     ],
-)  # fmt: skip
-def test_a_run_whose_parts_do_not_belong_together_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+)
+def test_a_run_whose_parts_do_not_belong_together_is_refused(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
     with pytest.raises(ValueError, match=REFUSED):
         icl.load(saved(tmp_path, **changes))
 
@@ -576,13 +810,19 @@ def npz(path: Path, content: bytes, compression: int, **claims: Any) -> Path:
 
 def header(shape: tuple[int, ...]) -> bytes:
     stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        stream, {"descr": "<f8", "fortran_order": False, "shape": shape}
+    )
     return stream.getvalue()
 
 
 @pytest.mark.parametrize(
     ("content", "compression"),
-    [(header((10**12,)), zipfile.ZIP_STORED), (header((2**22,)) + bytes(2**25), zipfile.ZIP_DEFLATED), (b"", 0)],
+    [
+        (header((10**12,)), zipfile.ZIP_STORED),
+        (header((2**22,)) + bytes(2**25), zipfile.ZIP_DEFLATED),
+        (b"", 0),
+    ],
 )
 def test_a_file_that_claims_more_than_it_holds_allocates_nothing(
     tmp_path: Path, content: bytes, compression: int
@@ -604,13 +844,18 @@ class Watched(icl.Risk):
         return {"place": params, "size": np.abs(params).max()}
 
 
-def test_a_saved_run_with_a_flipped_bit_is_refused_or_read_as_it_was(tmp_path: Path) -> None:
+def test_a_saved_run_with_a_flipped_bit_is_refused_or_read_as_it_was(
+    tmp_path: Path,
+) -> None:
     path, other = tmp_path / "run.npz", tmp_path / "flipped.npz"
     icl.descend(Watched(), 0.5, steps=2).save(path)
     content, whole = path.read_bytes(), icl.load(path).to_dict()
     with zipfile.ZipFile(path) as archive:
         directory = archive.start_dir
-    for bit in (*range(0, 8 * len(content), 61), *range(8 * directory, 8 * len(content), 11)):
+    for bit in (
+        *range(0, 8 * len(content), 61),
+        *range(8 * directory, 8 * len(content), 11),
+    ):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         other.write_bytes(flipped)
@@ -652,7 +897,9 @@ def test_losses_may_be_negative_where_a_run_found_them_so(tmp_path: Path) -> Non
         (lambda: pullback.Linear(len, [0.0]), "matrix .*must be a finite real array"),
     ],
 )
-def test_what_no_float_holds_is_refused_by_its_name(build: Callable[[], object], message: str) -> None:
+def test_what_no_float_holds_is_refused_by_its_name(
+    build: Callable[[], object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         build()
 

@@ -52,19 +52,27 @@ def test_standard_errors_are_how_far_sgd_strays_from_the_exact_curve(rule: str) 
         for step in range(LAST):
             loss, gradient = trainer.evaluate(scores, step)
             along.append(loss)
-            scores = scores - eta * gradient / (np.linalg.norm(gradient) if rule == "ngd" else 1.0)
+            scores = scores - eta * gradient / (
+                np.linalg.norm(gradient) if rule == "ngd" else 1.0
+            )
         strays.append(np.array(along)[::3])
     exact = np.array([run.at(int(step)).loss for step in steps])
     place = [int(24 * math.log(step + 1) / math.log(steps[-1] + 2)) for step in steps]
     assert len(found.checks) == len(found.windows) == len({*place})
-    for group, check, window in zip(sorted({*place}), found.checks, found.windows, strict=True):
+    for group, check, window in zip(
+        sorted({*place}), found.checks, found.windows, strict=True
+    ):
         inside = np.array(place) == group
         assert window == (steps[inside][0], steps[inside][-1])
         assert check.population == pytest.approx(exact[inside].mean(), rel=1e-12)
         assert check.sampled == pytest.approx(losses[inside].mean(), rel=1e-12)
         away = [stray[inside].mean() - exact[inside].mean() for stray in strays]
-        assert check.standard_error == pytest.approx(math.sqrt(np.mean(np.square(away))), rel=1e-9)
-        assert check.z == pytest.approx((check.sampled - check.population) / check.standard_error, rel=1e-9)
+        assert check.standard_error == pytest.approx(
+            math.sqrt(np.mean(np.square(away))), rel=1e-9
+        )
+        assert check.z == pytest.approx(
+            (check.sampled - check.population) / check.standard_error, rel=1e-9
+        )
         single = math.sqrt(np.mean((np.array(strays)[:, inside] - exact[inside]) ** 2))
         assert found.errors[inside] == pytest.approx(single, rel=1e-9)
 
@@ -80,34 +88,56 @@ def test_given_errors_are_those_of_independent_losses(run: icl.Trajectory) -> No
     assert inside.sum() > 1
     expected = math.sqrt(np.sum(given[inside] ** 2)) / inside.sum()
     assert found.checks[-1].standard_error == pytest.approx(expected, rel=1e-12)
-    # each window of normal losses is beyond the limit once in a thousand times its share
-    assert math.erfc(found.checks[0].limit / math.sqrt(2)) == pytest.approx(1e-3 / len(found.checks), rel=1e-6)
+    # each window of normal losses is beyond the limit once in a thousand times its
+    # share
+    assert math.erfc(found.checks[0].limit / math.sqrt(2)) == pytest.approx(
+        1e-3 / len(found.checks), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("off", [-0.7, 0.7])
-def test_a_comparison_says_how_far_off_it_is_to_either_side(run: icl.Trajectory, off: float) -> None:
+def test_a_comparison_says_how_far_off_it_is_to_either_side(
+    run: icl.Trajectory, off: float
+) -> None:
     found = run.compare(run.loss + 0.01 * off, run.t, errors=0.01)
     assert found.passed
-    assert f"at most {max(abs(check.z) for check in found.checks):.1f} standard errors off" in found.remarks
+    assert (
+        f"at most {max(abs(check.z) for check in found.checks):.1f} standard errors off"
+        in found.remarks
+    )
     far = run.compare(run.loss + 0.1 * off, run.t, errors=0.01)
     worst = next(check for check in far.checks if abs(check.z) > check.limit)
-    assert f"{abs(worst.z):.1f} standard errors {'above' if off > 0 else 'below'} it" in far.remarks
+    assert (
+        f"{abs(worst.z):.1f} standard errors {'above' if off > 0 else 'below'} it"
+        in far.remarks
+    )
     for (first, last), check in zip(far.windows, far.checks, strict=True):
-        assert check.name == (f"step {first}" if first == last else f"steps {first} to {last}")
+        assert check.name == (
+            f"step {first}" if first == last else f"steps {first} to {last}"
+        )
         assert check.passed == (abs(check.z) <= check.limit)
 
 
-def test_a_window_of_many_steps_is_thinned_out_evenly_and_keeps_its_ends(run: icl.Trajectory) -> None:
+def test_a_window_of_many_steps_is_thinned_out_evenly_and_keeps_its_ends(
+    run: icl.Trajectory,
+) -> None:
     steps = np.append(0, np.arange(2000, 2600))  # the last 600 are one window
     found = run.compare(np.linspace(1.0, 0.5, len(steps)), steps, errors=0.01)
     assert found.windows == ((0, 0), (2000, 2599))
     assert 200 < len(found.t) <= 257
     assert {*np.diff(found.t[1:]).tolist()} <= {2, 3}
-    np.testing.assert_array_equal(found.losses, np.interp(found.t, steps, np.linspace(1.0, 0.5, len(steps))))
+    np.testing.assert_array_equal(
+        found.losses, np.interp(found.t, steps, np.linspace(1.0, 0.5, len(steps)))
+    )
 
 
-def test_training_alike_stays_and_another_learning_rate_leaves(run: icl.Trajectory) -> None:
-    assert all(run.compare(trained(seed), batch=BATCH, runs=8, seed=seed).passed for seed in (1, 2))
+def test_training_alike_stays_and_another_learning_rate_leaves(
+    run: icl.Trajectory,
+) -> None:
+    assert all(
+        run.compare(trained(seed), batch=BATCH, runs=8, seed=seed).passed
+        for seed in (1, 2)
+    )
     slow = run.compare(trained(1, eta=1.0), batch=BATCH, runs=8)
     assert slow.leaves is not None
     assert run.phases is not None
@@ -121,20 +151,28 @@ def test_training_alike_stays_and_another_learning_rate_leaves(run: icl.Trajecto
     plots.release(ax)
 
 
-def test_the_band_of_the_picture_is_two_standard_errors_wide(run: icl.Trajectory) -> None:
+def test_the_band_of_the_picture_is_two_standard_errors_wide(
+    run: icl.Trajectory,
+) -> None:
     found = run.compare(run.loss, run.t, errors=0.1 * run.loss)
     ax: Any = found.plot()
     edges = np.concatenate([path.vertices for path in ax.collections[0].get_paths()])
     for t, exact in zip(found.t, found.population, strict=True):
         heights = edges[edges[:, 0] == max(t, 0.5), 1]
-        assert [heights.min(), heights.max()] == pytest.approx([0.8 * exact, 1.2 * exact], rel=1e-9)
+        assert [heights.min(), heights.max()] == pytest.approx(
+            [0.8 * exact, 1.2 * exact], rel=1e-9
+        )
     plots.release(ax)
 
 
 @pytest.mark.parametrize("factor", [0.25, 0.5, 1.5, 2.0])
-def test_another_learning_rate_is_a_factor_of_time(run: icl.Trajectory, factor: float) -> None:
+def test_another_learning_rate_is_a_factor_of_time(
+    run: icl.Trajectory, factor: float
+) -> None:
     """Curves by exact gradient descent with another rate, on the scores as a matrix: no time is scaled here."""
-    risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), icl.tasks.Exchangeable(2.0), N=12, noise=0.1)
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(4, 1.0), icl.tasks.Exchangeable(2.0), N=12, noise=0.1
+    )
     other = icl.descend(risk, 4.0 * factor, steps=LAST)
     steps = other.t[other.t < LAST]
     losses = np.array([other.at(int(step)).loss for step in steps])
@@ -143,25 +181,35 @@ def test_another_learning_rate_is_a_factor_of_time(run: icl.Trajectory, factor: 
     assert f"{found.pace:.2g} times the steps" in found.remarks
     with pytest.raises(ValueError, match=r"then agree at .* times the steps"):
         run.compare(2.0 * losses, steps, errors=0.03)
-    assert run.compare(2.0 * losses, steps, errors=0.06, scale=0.5).pace == pytest.approx(factor, rel=0.1)
+    assert run.compare(
+        2.0 * losses, steps, errors=0.06, scale=0.5
+    ).pace == pytest.approx(factor, rel=0.1)
 
 
 @pytest.mark.parametrize("factor", [2, 4])
 @pytest.mark.parametrize("last", [40, 50, 60])
 def test_a_factor_is_found_from_what_the_run_has_seen(factor: int, last: int) -> None:
     """The run ends while it learns, so that a faster curve goes on to where nothing is known of the exact one."""
-    short = icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, N=12, noise=0.1, above=1e-3, max_steps=60).simulate()
+    short = icl.Regression(
+        L=2.0, delta=1.0, eta=1.0, K=4, N=12, noise=0.1, above=1e-3, max_steps=60
+    ).simulate()
     ahead = [short.at(factor * t).loss for t in range(last)]
-    assert short.compare(ahead, errors=3e-4, scale=1.0).pace == pytest.approx(factor, rel=0.01)
+    assert short.compare(ahead, errors=3e-4, scale=1.0).pace == pytest.approx(
+        factor, rel=0.01
+    )
 
 
 def test_a_factor_is_not_told_from_less_than_half_of_the_windows() -> None:
     """Of a curve sixteen times as fast as the run the last windows lie beyond the end of the run."""
-    problem = icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, N=12, noise=0.1, above=1e-3)
+    problem = icl.Regression(
+        L=2.0, delta=1.0, eta=1.0, K=4, N=12, noise=0.1, above=1e-3
+    )
     short, long = (problem.changed(max_steps=last).simulate() for last in (60, 2000))
     ahead = [long.at(16 * t).loss for t in range(60)]
     assert short.compare(ahead, errors=3e-4, scale=1.0).pace is None
-    assert long.compare(ahead, errors=3e-4, scale=1.0).pace == pytest.approx(16.0, rel=0.01)
+    assert long.compare(ahead, errors=3e-4, scale=1.0).pace == pytest.approx(
+        16.0, rel=0.01
+    )
 
 
 def test_what_is_no_factor_of_time_is_not_called_one(run: icl.Trajectory) -> None:
@@ -172,7 +220,9 @@ def test_what_is_no_factor_of_time_is_not_called_one(run: icl.Trajectory) -> Non
     assert short.pace is None
 
 
-def test_windows_that_scatter_too_far_about_a_factor_of_time_do_not_agree_with_it(run: icl.Trajectory) -> None:
+def test_windows_that_scatter_too_far_about_a_factor_of_time_do_not_agree_with_it(
+    run: icl.Trajectory,
+) -> None:
     """Each is within the limit, but their mean square is not that of normal losses."""
     steps = np.arange(60)
     twice = np.array([run.at(int(2 * step)).loss for step in steps])
@@ -180,14 +230,18 @@ def test_windows_that_scatter_too_far_about_a_factor_of_time_do_not_agree_with_i
     assert first.pace == pytest.approx(2.0, rel=0.02)
     for size, agrees in ((0.5, True), (2.5, False)):
         off = np.empty(len(steps))
-        for sign, (a, b), check in zip(12 * [1.0, -1.0], first.windows, first.checks, strict=False):
+        for sign, (a, b), check in zip(
+            12 * [1.0, -1.0], first.windows, first.checks, strict=False
+        ):
             off[a : b + 1] = sign * size * check.standard_error
         found = run.compare(twice + off, steps, errors=0.01)
         assert found.leaves is not None
         assert (found.pace is not None) == agrees
 
 
-def test_at_another_pace_losses_scatter_as_where_the_exact_run_has_them(run: icl.Trajectory) -> None:
+def test_at_another_pace_losses_scatter_as_where_the_exact_run_has_them(
+    run: icl.Trajectory,
+) -> None:
     """A curve at half the pace is off in those windows alone in which losses scatter more at half of the steps."""
     steps, runs = np.arange(0, 50, 2), 8
     exact = np.array([run.at(int(step) // 2).loss for step in steps])
@@ -200,7 +254,10 @@ def test_at_another_pace_losses_scatter_as_where_the_exact_run_has_them(run: icl
     place = np.array([sum(step > last for _, last in plain.windows) for step in steps])
     there = np.interp(np.log1p(0.5 * steps), np.log1p(steps), plain.errors) ** 2
     more = np.array(
-        [math.sqrt(there[place == i].mean()) / plain.errors[place == i][0] for i in range(place[-1] + 1)]
+        [
+            math.sqrt(there[place == i].mean()) / plain.errors[place == i][0]
+            for i in range(place[-1] + 1)
+        ]
     )
     errors = more * [check.standard_error for check in plain.checks]
     some = np.flatnonzero(more > 1.4)
@@ -214,9 +271,13 @@ def test_at_another_pace_losses_scatter_as_where_the_exact_run_has_them(run: icl
 
 
 @pytest.mark.parametrize("off", [0.02, 0.15, 0.3])
-def test_doubled_losses_are_recognised_through_their_noise(off: float, run: icl.Trajectory) -> None:
+def test_doubled_losses_are_recognised_through_their_noise(
+    off: float, run: icl.Trajectory
+) -> None:
     early = int(np.argmin(run.loss > 0.9 * run.loss[0]))
-    error = 0.5 * off * run.loss[:early].mean() * math.sqrt(early)  # twice the error of their mean is off
+    error = (
+        0.5 * off * run.loss[:early].mean() * math.sqrt(early)
+    )  # twice the error of their mean is off
     for sign in (-1.0, 1.0):
         noisy = 2.0 * run.loss + sign * off * run.loss[:early].mean()
         with pytest.raises(ValueError, match=r"scale = 0\.5"):
@@ -224,34 +285,54 @@ def test_doubled_losses_are_recognised_through_their_noise(off: float, run: icl.
         run.compare(noisy - run.loss, run.t, errors=error)  # is not
 
 
-def test_a_comparison_says_which_learning_rates_it_would_notice(run: icl.Trajectory) -> None:
+def test_a_comparison_says_which_learning_rates_it_would_notice(
+    run: icl.Trajectory,
+) -> None:
     """Nine in ten trainings leave that have one of the rates that are said: of 15 at least 10."""
     found = run.compare(trained(1), batch=BATCH)
-    told = re.findall(r"[\d.]+", found.note.split(" times that of the run would be noticed")[0])
+    told = re.findall(
+        r"[\d.]+", found.note.split(" times that of the run would be noticed")[0]
+    )
     assert told
     for factor in map(float, told):
         parted = 0
         for seed in range(15):
             losses = trained(seed, eta=4.0 * factor)
             means = [losses[first : last + 1].mean() for first, last in found.windows]
-            z = [(mean - c.population) / c.standard_error for mean, c in zip(means, found.checks, strict=True)]
+            z = [
+                (mean - c.population) / c.standard_error
+                for mean, c in zip(means, found.checks, strict=True)
+            ]
             parted += max(map(abs, z)) > found.checks[0].limit
         assert parted >= 10, (factor, parted)
-    assert "cannot tell learning rates apart" in run.compare([0.9], batch=BATCH, runs=4).note
+    assert (
+        "cannot tell learning rates apart"
+        in run.compare([0.9], batch=BATCH, runs=4).note
+    )
 
 
 @pytest.mark.parametrize("error", [0.003, 0.01, 0.03])
-def test_the_rates_that_are_said_are_the_nearest_that_would_be_noticed(run: icl.Trajectory, error: float) -> None:
+def test_the_rates_that_are_said_are_the_nearest_that_would_be_noticed(
+    run: icl.Trajectory, error: float
+) -> None:
     """In some window such a curve is off by the limit, and by as much more as 90 % of a normal law have."""
     steps = np.arange(40)
     exact = np.array([run.at(int(t)).loss for t in steps])
     found = run.compare(exact, steps, errors=error)
-    told = re.findall(r"[\d.]+", found.note.split(" times that of the run would be noticed")[0])
+    told = re.findall(
+        r"[\d.]+", found.note.split(" times that of the run would be noticed")[0]
+    )
 
     def farthest(factor: float) -> float:
         beside = np.interp(np.log1p(factor * steps), np.log1p(run.t), run.loss)
-        away = [beside[first : last + 1].mean() - exact[first : last + 1].mean() for first, last in found.windows]
-        return max(abs(far) / check.standard_error for far, check in zip(away, found.checks, strict=True))
+        away = [
+            beside[first : last + 1].mean() - exact[first : last + 1].mean()
+            for first, last in found.windows
+        ]
+        return max(
+            abs(far) / check.standard_error
+            for far, check in zip(away, found.checks, strict=True)
+        )
 
     assert [float(factor) > 1.0 for factor in told] == [False, True]
     needed = found.checks[0].limit + 1.2816
@@ -259,32 +340,49 @@ def test_the_rates_that_are_said_are_the_nearest_that_would_be_noticed(run: icl.
         assert farthest(factor**1.1) > needed > farthest(factor**0.7)
 
 
-def test_a_rate_that_would_be_noticed_is_told_from_that_of_the_run(run: icl.Trajectory) -> None:
+def test_a_rate_that_would_be_noticed_is_told_from_that_of_the_run(
+    run: icl.Trajectory,
+) -> None:
     note = run.compare([run.at(t).loss for t in range(40)], errors=3e-4).note
-    told = re.findall(r"[\d.]+", note.split(" times that of the run would be noticed")[0])
+    told = re.findall(
+        r"[\d.]+", note.split(" times that of the run would be noticed")[0]
+    )
     assert told
     assert 1.0 not in map(float, told)
 
 
-def test_losses_without_the_factor_one_half_are_found_and_can_be_scaled(run: icl.Trajectory) -> None:
+def test_losses_without_the_factor_one_half_are_found_and_can_be_scaled(
+    run: icl.Trajectory,
+) -> None:
     twice = trained(1, factor=2.0)
     with pytest.raises(ValueError, match=r"^losses: [12]\.\d\d times .* scale = 0\.5"):
         run.compare(twice, batch=BATCH, runs=8)
     assert run.compare(twice, batch=BATCH, runs=8, scale=0.5).passed
     assert not run.compare(twice, batch=BATCH, runs=8, scale=1.0).passed
-    assert run.compare(2 * run.loss, run.t, errors=0.1, scale=0.5).checks[0].standard_error == pytest.approx(0.05)
+    assert run.compare(2 * run.loss, run.t, errors=0.1, scale=0.5).checks[
+        0
+    ].standard_error == pytest.approx(0.05)
     with pytest.raises(ValueError, match=r"scale = 0\.5"):
         run.compare(2 * run.loss, run.t, errors=1e-9)
     assert run.compare(2 * run.loss[-9:], run.t[-9:], errors=1e-9).leaves is not None
 
 
-def test_a_curve_comes_from_a_file_or_a_function_as_well(run: icl.Trajectory, tmp_path: Path) -> None:
+def test_a_curve_comes_from_a_file_or_a_function_as_well(
+    run: icl.Trajectory, tmp_path: Path
+) -> None:
     losses, path = trained(1), tmp_path / "curve.csv"
     numbers = run.compare(losses, batch=BATCH, runs=4)
     lines = [f"0.5,{step},{loss!r}" for step, loss in enumerate(losses.tolist())]
-    path.write_text("\ufeffWall time,Step,Value\n" + "\n".join(lines) + "\n\n", encoding="utf-8")  # TensorBoard's
+    path.write_text(
+        "\ufeffWall time,Step,Value\n" + "\n".join(lines) + "\n\n", encoding="utf-8"
+    )  # TensorBoard's
     assert run.compare(path, batch=BATCH, runs=4).checks == numbers.checks
-    assert run.compare(lambda state: losses[state.t], range(LAST), batch=BATCH, runs=4).checks == numbers.checks
+    assert (
+        run.compare(
+            lambda state: losses[state.t], range(LAST), batch=BATCH, runs=4
+        ).checks
+        == numbers.checks
+    )
     rng = np.random.default_rng(0)
     found = run.compare(lambda state: state.loss + rng.normal(0.0, 0.2, 100))
     assert found.t.tolist() == run.t.tolist()
@@ -293,7 +391,9 @@ def test_a_curve_comes_from_a_file_or_a_function_as_well(run: icl.Trajectory, tm
     path.write_text("step,loss,error\n0,0.9,0.01\n2,0.9,0.03\n")
     assert run.compare(path).errors.tolist() == [0.01, 0.03]
     plain = run.compare([0.9, 0.9], [0, 2], batch=BATCH, runs=4)
-    assert run.compare(path, batch=BATCH, runs=4).checks == plain.checks  # by batches, whatever the file says
+    assert (
+        run.compare(path, batch=BATCH, runs=4).checks == plain.checks
+    )  # by batches, whatever the file says
     assert run.compare(path, errors=0.2).errors.tolist() == [0.2, 0.2]
 
 
@@ -329,7 +429,9 @@ WRONG: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_a_curve_that_is_none_is_refused(words: str, run: icl.Trajectory, tmp_path: Path) -> None:
+def test_a_curve_that_is_none_is_refused(
+    words: str, run: icl.Trajectory, tmp_path: Path
+) -> None:
     losses, steps = WRONG[words]
     if isinstance(losses, str):
         (tmp_path / "curve.csv").write_text(losses)
@@ -346,7 +448,9 @@ def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
     for wrong in (-1, 0, [0.1, 0.0], [0.1, math.nan], [0.1, 0.1, 0.1]):
         with pytest.raises(ValueError, match=r"^errors"):
             run.compare([0.9, 0.8], errors=wrong)
-    with pytest.raises(ValueError, match=r"infinite prompts cannot be sampled; give errors"):
+    with pytest.raises(
+        ValueError, match=r"infinite prompts cannot be sampled; give errors"
+    ):
         icl.simulate(2.0, 1.0, 4.0).compare([0.95], batch=4)
     recall = icl.Recall().simulate()
     with pytest.raises(ValueError, match=r"recall.* can be sampled; give errors"):
@@ -354,14 +458,18 @@ def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
     assert recall.compare(recall.loss, recall.t, errors=1.0).passed
     with pytest.raises(ValueError, match="of exact losses"):
         icl.descend(PROBLEM.sampled(4, 0), 1.0, steps=3).compare([0.9], batch=4)
-    with pytest.raises(ValueError, match=r"^batch = 0: must be an integer >= 1; give errors"):
+    with pytest.raises(
+        ValueError, match=r"^batch = 0: must be an integer >= 1; give errors"
+    ):
         run.compare([0.9], batch=0)
     with pytest.raises(ValueError, match="at most 1,000,000 with batch"):
         run.compare([0.9], [10**7], batch=4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", [icl.LinearAttention(d=2, N=9), icl.Sphere(N=9), icl.SoftmaxHeads(N=9)])
+@pytest.mark.parametrize(
+    "family", [icl.LinearAttention(d=2, N=9), icl.Sphere(N=9), icl.SoftmaxHeads(N=9)]
+)
 def test_every_family_with_a_sampler_has_a_band(family: icl.Family) -> None:
     run = family.simulate()
     steps = run.t[:12]
@@ -383,11 +491,18 @@ def test_a_risk_of_tokens_has_one_too() -> None:
 
 
 def test_the_command_compares_a_saved_run_with_a_file(
-    run: icl.Trajectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: icl.Trajectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run.save("run.npz")
-    for name, losses in (("same", trained(1)), ("slow", trained(1, eta=1.0)), ("twice", trained(1, factor=2.0))):
+    for name, losses in (
+        ("same", trained(1)),
+        ("slow", trained(1, eta=1.0)),
+        ("twice", trained(1, factor=2.0)),
+    ):
         lines = [f"{step},{loss!r}" for step, loss in enumerate(losses.tolist())]
         Path(f"{name}.csv").write_text("\n".join(["step,loss", *lines]))
 
@@ -402,7 +517,9 @@ def test_the_command_compares_a_saved_run_with_a_file(
     assert Path("both.png").stat().st_size > 1000
     status, out, _ = said("slow.csv", "--batch", "64", "--json")
     assert status == 1
-    assert json.loads(out)["leaves"] == list(run.compare("slow.csv", batch=64).leaves or ())
+    assert json.loads(out)["leaves"] == list(
+        run.compare("slow.csv", batch=64).leaves or ()
+    )
     status, out, err = said("twice.csv", "--batch", "64")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert said("twice.csv", "--batch", "64", "--scale", "0.5")[0] == 0
@@ -412,11 +529,17 @@ def test_the_command_compares_a_saved_run_with_a_file(
 def test_the_page_shows_the_layer_that_made_its_curves() -> None:
     root = Path(__file__).parents[1]
     script = (root / "scripts" / "own_run.py").read_text(encoding="utf-8")
-    layer = script.split("# ---- the layer: the page shows it from here\n")[1].split("\n\n# ---- to here")[0]
-    assert layer in (root / "docs" / "guide" / "your-own-run.md").read_text(encoding="utf-8")
+    layer = script.split("# ---- the layer: the page shows it from here\n")[1].split(
+        "\n\n# ---- to here"
+    )[0]
+    assert layer in (root / "docs" / "guide" / "your-own-run.md").read_text(
+        encoding="utf-8"
+    )
 
 
-def test_errors_of_a_file_that_are_none_are_named(run: icl.Trajectory, tmp_path: Path) -> None:
+def test_errors_of_a_file_that_are_none_are_named(
+    run: icl.Trajectory, tmp_path: Path
+) -> None:
     (tmp_path / "curve.csv").write_text("step,loss,error\n0,1.0,0.1\n5,0.5,0.0\n")
     with pytest.raises(ValueError, match=r"^errors = \[0\.1, 0\.0\]: must be positive"):
         run.compare(tmp_path / "curve.csv")
@@ -431,11 +554,30 @@ def masked(values: Any, beyond: int = 3) -> Any:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (lambda run: {"losses": masked(run.loss), "steps": run.t, "errors": 0.01}, "losses = .* without a mask"),
-        (lambda run: {"losses": run.loss, "steps": masked(run.t), "errors": 0.01}, "steps = "),
-        (lambda run: {"losses": run.loss, "steps": run.t, "errors": masked(run.loss)}, "errors = "),
-        (lambda run: {"losses": lambda state: masked(np.ones(9))}, "losses = .* without a mask, at step 0"),
-        (lambda run: {"losses": lambda state: []}, "losses = .* without a mask, at step 0"),
+        (
+            lambda run: {"losses": masked(run.loss), "steps": run.t, "errors": 0.01},
+            "losses = .* without a mask",
+        ),
+        (
+            lambda run: {"losses": run.loss, "steps": masked(run.t), "errors": 0.01},
+            "steps = ",
+        ),
+        (
+            lambda run: {
+                "losses": run.loss,
+                "steps": run.t,
+                "errors": masked(run.loss),
+            },
+            "errors = ",
+        ),
+        (
+            lambda run: {"losses": lambda state: masked(np.ones(9))},
+            "losses = .* without a mask, at step 0",
+        ),
+        (
+            lambda run: {"losses": lambda state: []},
+            "losses = .* without a mask, at step 0",
+        ),
     ],
 )
 def test_what_is_masked_is_refused_and_not_judged(given: Any, words: str) -> None:
@@ -447,17 +589,24 @@ def test_what_is_masked_is_refused_and_not_judged(given: Any, words: str) -> Non
 def test_numbers_under_a_mask_that_hides_none_are_numbers() -> None:
     run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, above=1e-3)
     plain = run.compare(run.loss, run.t, errors=0.01)
-    assert run.compare(np.ma.array(run.loss), np.ma.array(run.t), errors=0.01).checks == plain.checks
+    assert (
+        run.compare(np.ma.array(run.loss), np.ma.array(run.t), errors=0.01).checks
+        == plain.checks
+    )
 
 
 @pytest.mark.parametrize("runs", [3, 1001, 10**12])
 def test_the_number_of_runs_of_sgd_has_limits(runs: int) -> None:
     run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, above=1e-3)
-    with pytest.raises(ValueError, match=rf"runs = {runs}: must be an integer in \[4, 1000\]"):
+    with pytest.raises(
+        ValueError, match=rf"runs = {runs}: must be an integer in \[4, 1000\]"
+    ):
         run.compare(run.loss, run.t, batch=8, runs=runs)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="devices and pipes have other names there")
+@pytest.mark.skipif(
+    os.name != "posix", reason="devices and pipes have other names there"
+)
 @pytest.mark.parametrize("kind", ["device", "pipe", "link to a device", "folder"])
 def test_a_curve_is_read_from_a_plain_file_alone(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "curve.csv"
@@ -479,5 +628,7 @@ def test_a_curve_of_a_size_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     path.write_text("step,loss\n0,1.0\n")
     os.truncate(path, 10**12)
     run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, above=1e-3)
-    with pytest.raises(ValueError, match="a CSV file of at most 64 MB; this one has 1,000,000 MB"):
+    with pytest.raises(
+        ValueError, match="a CSV file of at most 64 MB; this one has 1,000,000 MB"
+    ):
         run.compare(path, errors=0.01)

@@ -86,18 +86,27 @@ FAMILIES = """
 
 
 def words(table: str) -> list[Any]:
-    return [pytest.param(*line.split(maxsplit=1), id=line.strip()) for line in table.strip().splitlines()]
+    return [
+        pytest.param(*line.split(maxsplit=1), id=line.strip())
+        for line in table.strip().splitlines()
+    ]
 
 
 def said(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(said, value))
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return repr(value).removesuffix(".0") if number and math.isfinite(value) else str(value)
+    return (
+        repr(value).removesuffix(".0")
+        if number and math.isfinite(value)
+        else str(value)
+    )
 
 
 @pytest.mark.parametrize(("name", "given"), words(DEFAULTS))
-def test_functions_mean_what_they_did_where_arguments_are_left_out(name: str, given: str) -> None:
+def test_functions_mean_what_they_did_where_arguments_are_left_out(
+    name: str, given: str
+) -> None:
     found: Any = icl
     for part in name.split("."):
         found = getattr(found, part)
@@ -108,13 +117,20 @@ def test_functions_mean_what_they_did_where_arguments_are_left_out(name: str, gi
 
 
 @pytest.mark.parametrize(("name", "given"), words(FAMILIES))
-def test_families_mean_what_they_did_where_parameters_are_left_out(name: str, given: str) -> None:
+def test_families_mean_what_they_did_where_parameters_are_left_out(
+    name: str, given: str
+) -> None:
     family = icl.families.find(name)
     general = {
-        "goal": ":".join(map(str, family.goal or ())), "unit": family.loss_unit.replace(" ", "~"),
+        "goal": ":".join(map(str, family.goal or ())),
+        "unit": family.loss_unit.replace(" ", "~"),
         "phases": ",".join(family.phase_names),
-    }  # fmt: skip
+    }
     for pair in given.split():
         parameter, default = pair.split("=")
-        found = general[parameter] if parameter in general else said(family.parameters()[parameter].default)
+        found = (
+            general[parameter]
+            if parameter in general
+            else said(family.parameters()[parameter].default)
+        )
         assert found == default, parameter

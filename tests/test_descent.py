@@ -55,7 +55,9 @@ def test_normalised_descent_moves_by_eta_in_the_metric() -> None:
     np.testing.assert_allclose(run.states[:, 0], 1.0 - 0.005 * run.t, rtol=1e-12)
 
 
-def test_normalised_descent_moves_by_eta_where_squares_of_the_gradient_underflow() -> None:
+def test_normalised_descent_moves_by_eta_where_squares_of_the_gradient_underflow() -> (
+    None
+):
     run = icl.descend(Exponential(), 0.5, rule="ngd", steps=1400)
     np.testing.assert_array_equal(run.states[:, 0], 0.5 * run.t)
     assert run.loss[-1] < 1e-300
@@ -80,7 +82,9 @@ def test_compensated_sums_lose_no_digits() -> None:
     class Slope(icl.Risk):
         initial = np.array([1.0])
 
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             return 2.0 - float(params[0]), np.array([-0.1])
 
     n = 300_000
@@ -93,7 +97,9 @@ def test_compensated_sums_lose_no_digits() -> None:
 
 
 @pytest.mark.parametrize("unit", [0.01, 1.0, 30.0])
-def test_pace_is_that_of_the_scores_in_every_unit_of_the_parameters(unit: float) -> None:
+def test_pace_is_that_of_the_scores_in_every_unit_of_the_parameters(
+    unit: float,
+) -> None:
     """With η/unit² a step changes the score by η times the slope, 1."""
     risk = Pullback(Power(), Affine(np.ones(1), csc_array([[unit]]), (1,)))
     descent = Descent(risk, 0.1 / unit**2, rule_of("gd"))
@@ -101,13 +107,23 @@ def test_pace_is_that_of_the_scores_in_every_unit_of_the_parameters(unit: float)
 
 
 @pytest.mark.parametrize(("rank", "size"), [(1, 1.0), (2, 1.0), (3, 0.01), (2, 30.0)])
-def test_factors_stretch_by_the_norm_of_their_derivative(rank: int, size: float) -> None:
+def test_factors_stretch_by_the_norm_of_their_derivative(
+    rank: int, size: float
+) -> None:
     """The derivative of the scores is made of differences, one for each entry of the factors."""
-    factors = np.random.default_rng(rank).normal(size=(2, rank, 4)) * np.array([1.0, size])[:, None, None]
+    factors = (
+        np.random.default_rng(rank).normal(size=(2, rank, 4))
+        * np.array([1.0, size])[:, None, None]
+    )
     h, units = 1e-3 * size, np.eye(factors.size).reshape(-1, *factors.shape)
     inward = Factored(factors).inward
-    derivative = [(inward(factors + h * unit) - inward(factors - h * unit)).ravel() / (2.0 * h) for unit in units]
-    assert Factored(factors).stretch(factors) == pytest.approx(np.linalg.norm(derivative, 2), rel=1e-9)
+    derivative = [
+        (inward(factors + h * unit) - inward(factors - h * unit)).ravel() / (2.0 * h)
+        for unit in units
+    ]
+    assert Factored(factors).stretch(factors) == pytest.approx(
+        np.linalg.norm(derivative, 2), rel=1e-9
+    )
 
 
 def test_flow_of_a_power_follows_its_solution() -> None:
@@ -140,16 +156,24 @@ def test_every_solution_answers_for_any_step_and_counts_the_steps_to_a_loss() ->
         def states(self, steps: np.ndarray) -> np.ndarray:
             return 0.9 ** steps[:, None].astype(float)
 
-        def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
+        def first_below(
+            self, epsilon: float, last: int
+        ) -> tuple[int | None, float | None]:
             hit = math.ceil(math.log(2.0 * epsilon) / (2.0 * math.log(0.9)))
             return (hit, 0.0) if hit <= last else (None, None)
 
     descents = [Descent(Power(), 0.1, rule_of("gd")) for _ in range(2)]
     times = np.array([2000, 0, 7, 300])
     for solution in (Geometric(), SingleSteps(descents[0]), Skipper(descents[1], 1e-7)):
-        np.testing.assert_allclose(solution.states(times)[:, 0], 0.9 ** times.astype(float), rtol=0.0, atol=1e-12)
+        np.testing.assert_allclose(
+            solution.states(times)[:, 0],
+            0.9 ** times.astype(float),
+            rtol=0.0,
+            atol=1e-12,
+        )
         counts = [
-            solution.first_below(epsilon, last)[0] for epsilon, last in ((1e-9, 500), (1e-3, 500), (1e-3, 29))
+            solution.first_below(epsilon, last)[0]
+            for epsilon, last in ((1e-9, 500), (1e-3, 500), (1e-3, 29))
         ]
         assert counts == [96, 30, None]
 
@@ -164,14 +188,32 @@ def test_first_finds_the_step_itself() -> None:
 @pytest.mark.parametrize(
     ("call", "words", "converged"),
     [
-        (lambda: icl.descend(Power(), 0.5, epsilon=1e-3), "reached epsilon = 0.001 at step 5", True),
-        (lambda: icl.descend(Power(), 0.5, epsilon=0.75), "reached epsilon = 0.75 at step 0", True),
-        (lambda: icl.descend(Power(), 0.5, epsilon=1e-30, steps=3), "took all 3 steps", False),
-        (lambda: icl.descend(Power(floor=0.1), 0.5, epsilon=0.05), "stagnated at the floor 0.1", False),
+        (
+            lambda: icl.descend(Power(), 0.5, epsilon=1e-3),
+            "reached epsilon = 0.001 at step 5",
+            True,
+        ),
+        (
+            lambda: icl.descend(Power(), 0.5, epsilon=0.75),
+            "reached epsilon = 0.75 at step 0",
+            True,
+        ),
+        (
+            lambda: icl.descend(Power(), 0.5, epsilon=1e-30, steps=3),
+            "took all 3 steps",
+            False,
+        ),
+        (
+            lambda: icl.descend(Power(floor=0.1), 0.5, epsilon=0.05),
+            "stagnated at the floor 0.1",
+            False,
+        ),
         (lambda: icl.descend(Power(), 3.0, epsilon=1e-9), "diverged at step", False),
     ],
 )
-def test_stop_reason_says_why(call: Callable[[], icl.Trajectory], words: str, converged: bool) -> None:
+def test_stop_reason_says_why(
+    call: Callable[[], icl.Trajectory], words: str, converged: bool
+) -> None:
     run = call()
     assert words in run.stop_reason
     assert run.converged is converged is (run.steps is not None)
@@ -181,28 +223,39 @@ def test_stop_reason_says_why(call: Callable[[], icl.Trajectory], words: str, co
 
 def test_stops_where_nothing_can_change() -> None:
     class Flat(Power):
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             return 1.0, np.zeros(1)
 
-    assert "remaining steps cannot change the loss" in icl.descend(Flat(), 1.0, epsilon=0.0).stop_reason
+    assert (
+        "remaining steps cannot change the loss"
+        in icl.descend(Flat(), 1.0, epsilon=0.0).stop_reason
+    )
 
 
 def test_a_stiff_flow_follows_its_slow_part_until_it_rests() -> None:
     class Stiff(icl.Risk):
         initial = np.array([1.0, 1.0])
 
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             scales = np.array([1.0, 1e-9])
             return 0.5 * float(params @ (scales * params)), scales * params
 
     run = icl.descend(Stiff(), 1.0, epsilon=0.0, method="flow")
     assert "settled" in run.stop_reason
-    np.testing.assert_allclose(run.states[:, 1], np.exp(-1e-9 * run.t), rtol=0.0, atol=1e-8)
+    np.testing.assert_allclose(
+        run.states[:, 1], np.exp(-1e-9 * run.t), rtol=0.0, atol=1e-8
+    )
 
 
 def test_interrupt_returns_what_there_is() -> None:
     class Impatient(Power):
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             if step == 100:
                 raise KeyboardInterrupt
             return super().evaluate(params, step)
@@ -215,8 +268,12 @@ def test_interrupt_returns_what_there_is() -> None:
 
 def test_callback_sees_saved_steps_and_losses() -> None:
     seen: list[tuple[int, float]] = []
-    run = icl.descend(Power(), 0.01, steps=200, callback=lambda step, loss: seen.append((step, loss)))
-    assert dict(seen) == dict(zip(run.t[:-1].tolist(), run.loss[:-1].tolist(), strict=True))
+    run = icl.descend(
+        Power(), 0.01, steps=200, callback=lambda step, loss: seen.append((step, loss))
+    )
+    assert dict(seen) == dict(
+        zip(run.t[:-1].tolist(), run.loss[:-1].tolist(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,7 +290,10 @@ def test_callback_sees_saved_steps_and_losses() -> None:
         ({"method": "magic"}, "method = 'magic'"),
         ({"method": "closed"}, "method = 'closed': must be .* there is no closed form"),
         ({"steps": None}, "epsilon = None: must be given, or above, or steps"),
-        ({"epsilon": 0.1, "above": 0.1}, "above = 0.1: must be left out where epsilon = 0.1 is given"),
+        (
+            {"epsilon": 0.1, "above": 0.1},
+            "above = 0.1: must be left out where epsilon = 0.1 is given",
+        ),
         ({"above": 0.0}, "above = 0.0"),
         ({"above": -1.0}, "above = -1.0"),
         ({"tolerance": 0.0, "method": "fast"}, "tolerance = 0.0"),
@@ -252,7 +312,9 @@ def test_refuses_wrong_arguments(arguments: dict[str, object], words: str) -> No
 def test_a_target_above_the_floor_must_be_visible_beside_it(floor: float) -> None:
     run = icl.descend(Power(floor=floor), 0.1, above=1e-12 * floor, steps=1)
     assert run.epsilon == floor + 1e-12 * floor
-    with pytest.raises(ValueError, match=r"^above = .*: must be at least 1e-13 of the floor"):
+    with pytest.raises(
+        ValueError, match=r"^above = .*: must be at least 1e-13 of the floor"
+    ):
         icl.descend(Power(floor=floor), 0.1, above=1e-14 * floor, steps=1)
 
 
@@ -262,13 +324,24 @@ def test_a_rule_that_changes_has_its_steps_taken_one_by_one(method: str) -> None
         name = "fading"
 
         def step(
-            self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+            self,
+            risk: icl.Risk,
+            params: Array,
+            gradient: Array,
+            eta: float,
+            memory: Array,
+            t: int,
         ) -> tuple[Array, Array]:
             return -eta / (t + 1.0) * gradient, memory
 
     run = icl.descend(Power(), 0.5, steps=3, rule=Fading(), method="auto")
-    assert (run.method, run.params[0]) == ("exact", pytest.approx(0.5 * 0.75 * (1.0 - 0.5 / 3.0)))
-    with pytest.raises(ValueError, match=r"method = .* must be 'exact' or 'auto' for the rule 'fading'"):
+    assert (run.method, run.params[0]) == (
+        "exact",
+        pytest.approx(0.5 * 0.75 * (1.0 - 0.5 / 3.0)),
+    )
+    with pytest.raises(
+        ValueError, match=r"method = .* must be 'exact' or 'auto' for the rule 'fading'"
+    ):
         icl.descend(Power(), 0.5, steps=3, rule=Fading(), method=method)
 
 
@@ -350,19 +423,26 @@ def test_a_loss_that_no_longer_falls_ends_the_run() -> None:
     class Cliff(Power):
         """A loss that oscillates between two values."""
 
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             return 1.0 + 0.1 * float(params[0] > 0), np.sign(params) * 1.5
 
     run = icl.descend(Cliff(), 1.0, epsilon=1e-3)
     assert "settles above epsilon" in run.stop_reason
     assert run.t[-1] < 20_000
-    assert "took all 30000" in icl.descend(Cliff(), 1.0, epsilon=1e-3, steps=30_000).stop_reason
+    assert (
+        "took all 30000"
+        in icl.descend(Cliff(), 1.0, epsilon=1e-3, steps=30_000).stop_reason
+    )
 
 
 @pytest.mark.parametrize("method", ["exact", "flow"])
 def test_a_gradient_that_is_not_a_number_ends_the_run(method: str) -> None:
     class Broken(Power):
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             loss, gradient = super().evaluate(params, step)
             return loss, gradient if params[0] > 0.5 else gradient * math.nan
 
@@ -392,7 +472,9 @@ def test_progress_shows_step_and_loss_and_changes_nothing(heard: list[str]) -> N
     called: list[tuple[int, float]] = []
     quiet = icl.descend(risk, 4.0, steps=20, progress=False)
     assert not heard
-    run = icl.descend(risk, 4.0, steps=20, progress=True, callback=lambda *given: called.append(given))
+    run = icl.descend(
+        risk, 4.0, steps=20, progress=True, callback=lambda *given: called.append(given)
+    )
     assert len(heard) >= len(called) > 10
     assert heard[-1].startswith(f"{called[-1][0]:,} steps, loss {called[-1][1]:.4g}, ")
     assert (run.loss == quiet.loss).all()
@@ -441,7 +523,9 @@ class Bowl(icl.Risk):
         self._blocks, self._slope = blocks, slope
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        return 0.5 * float(params @ params), params if self._slope is None else self._slope(params)
+        return 0.5 * float(
+            params @ params
+        ), params if self._slope is None else self._slope(params)
 
     def blocks(self, array: Array) -> Any:
         return self._blocks(array)
@@ -460,14 +544,23 @@ class Bowl(icl.Risk):
     ids=["omits", "repeats", "overlaps", "copies", "copies by an index", "none"],
 )
 def test_blocks_that_do_not_hold_each_entry_once_are_refused(blocks: Any) -> None:
-    with pytest.raises(ValueError, match=r"blocks = \[.*\]: must be views that together hold each entry"):
+    with pytest.raises(
+        ValueError,
+        match=r"blocks = \[.*\]: must be views that together hold each entry",
+    ):
         icl.descend(Bowl(blocks), 0.1, steps=2, rule="ngd-blocks")
 
 
 @pytest.mark.parametrize("method", ["exact", "auto", "fast", "flow"])
-@pytest.mark.parametrize("slope", [lambda p: p[:1], lambda p: p.sum(), lambda p: p[None], lambda p: p[:, None]])
+@pytest.mark.parametrize(
+    "slope",
+    [lambda p: p[:1], lambda p: p.sum(), lambda p: p[None], lambda p: p[:, None]],
+)
 def test_a_gradient_of_another_shape_is_not_broadcast(slope: Any, method: str) -> None:
-    with pytest.raises(ValueError, match=r"gradient = \(.*\): must be of the shape of the parameters, \(3,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"gradient = \(.*\): must be of the shape of the parameters, \(3,\)",
+    ):
         icl.descend(Bowl(slope=slope), 0.1, steps=2, method=method)
 
 
@@ -477,15 +570,30 @@ class Waiting(Rule):
     name = "waiting"
 
     def step(
-        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: icl.Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
-        return -eta * gradient * np.where([t < 20_000, t >= 20_000, t >= 20_000], 1.0, 0.0), memory
+        return -eta * gradient * np.where(
+            [t < 20_000, t >= 20_000, t >= 20_000], 1.0, 0.0
+        ), memory
 
 
 @pytest.mark.parametrize("arguments", [{"give_up": True}, {"steps": 10**6}, {}])
-def test_a_stage_in_which_the_loss_rests_does_not_end_a_run_of_stages(arguments: dict[str, Any]) -> None:
-    run = icl.descend(Bowl(), 0.5, epsilon=0.01, rule=Waiting(), method="auto", **arguments)
-    assert (run.steps, run.method) == (20_004, "exact")  # ¼ to the power 4 is the first below 0.01
+def test_a_stage_in_which_the_loss_rests_does_not_end_a_run_of_stages(
+    arguments: dict[str, Any],
+) -> None:
+    run = icl.descend(
+        Bowl(), 0.5, epsilon=0.01, rule=Waiting(), method="auto", **arguments
+    )
+    assert (run.steps, run.method) == (
+        20_004,
+        "exact",
+    )  # ¼ to the power 4 is the first below 0.01
 
 
 def test_a_run_of_stages_still_ends_at_a_floor_above_its_target() -> None:
@@ -497,11 +605,16 @@ def test_a_run_of_stages_still_ends_at_a_floor_above_its_target() -> None:
             loss, gradient = super().evaluate(params, step)
             return loss + 0.5, gradient
 
-    assert icl.descend(Raised(), 0.5, epsilon=0.01, rule=Waiting(), method="auto").stop is icl.engine.Stop.FLOOR
+    assert (
+        icl.descend(Raised(), 0.5, epsilon=0.01, rule=Waiting(), method="auto").stop
+        is icl.engine.Stop.FLOOR
+    )
 
 
 def test_auto_takes_every_step_of_a_risk_that_draws_data() -> None:
-    risk = icl.SampledRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(1.0), N=9, batch=4, seed=0)
+    risk = icl.SampledRisk(
+        icl.Features.simplex(3, 1.0), icl.tasks.Linear(1.0), N=9, batch=4, seed=0
+    )
     assert icl.descend(risk, 0.1, steps=3, method="auto").method == "exact"
 
 
@@ -519,11 +632,15 @@ class Drift(icl.Risk):
 
 
 @pytest.mark.parametrize("target", [0.3, 0.03, 0.003])
-def test_a_slow_run_goes_on_while_it_falls_by_more_than_is_missing(target: float) -> None:
+def test_a_slow_run_goes_on_while_it_falls_by_more_than_is_missing(
+    target: float,
+) -> None:
     """The loss moves by less than a thousandth of itself; its count is that of a geometric series."""
     height, rate = 1e-4, 2e-5
     risk = Drift(height, rate)
-    run = icl.descend(risk, rate / height, epsilon=1.0 + 0.5 * height * target, method="exact")
+    run = icl.descend(
+        risk, rate / height, epsilon=1.0 + 0.5 * height * target, method="exact"
+    )
     expected = math.log(target) / (2.0 * math.log1p(-rate))
     assert run.steps is not None
     assert abs(run.steps - expected) <= 1.0
@@ -533,10 +650,16 @@ def test_counts_of_rates_that_rounding_parts_differ_by_less_than_their_errors() 
     """Losses e^(-rt) at two rates one unit in the last place apart, up to 4e18 steps."""
     for rate in (1e-3, 1e-10, 1e-17):
         found = [
-            first_steps(lambda t, r=r: np.exp(-r * t.astype(float)), np.array([math.exp(-30.0)]), 2**62)
+            first_steps(
+                lambda t, r=r: np.exp(-r * t.astype(float)),
+                np.array([math.exp(-30.0)]),
+                2**62,
+            )
             for r in (rate, rate * (1.0 + 2.0**-52))
         ]
-        (one, error), (other, more) = ((int(count[0]), float(doubt[0])) for count, doubt in found)
+        (one, error), (other, more) = (
+            (int(count[0]), float(doubt[0])) for count, doubt in found
+        )
         assert abs(one - other) <= error + more
 
 
@@ -545,24 +668,36 @@ def test_first_steps_are_those_of_a_search_through_all_losses() -> None:
     rng = np.random.default_rng(0)
     for last in (0, 1, 2, 3, 7, 100):
         for _ in range(20):
-            losses = np.sort(rng.integers(1, 2 * last + 3, (6, last + 4)), axis=1)[:, ::-1].astype(float)
+            losses = np.sort(rng.integers(1, 2 * last + 3, (6, last + 4)), axis=1)[
+                :, ::-1
+            ].astype(float)
             targets = rng.integers(0, 2 * last + 4, 6) + rng.choice([0.5, 1.0], 6)
 
-            def loss(t: np.ndarray, given: np.ndarray = losses, end: int = last + 3) -> np.ndarray:
-                return given[np.arange(6), np.minimum(t, end)] - np.maximum(t - end, 0)  # it falls on by 1 a step
+            def loss(
+                t: np.ndarray, given: np.ndarray = losses, end: int = last + 3
+            ) -> np.ndarray:
+                return given[np.arange(6), np.minimum(t, end)] - np.maximum(
+                    t - end, 0
+                )  # it falls on by 1 a step
 
             found, error = first_steps(loss, targets, last)
-            for row, target, step, doubt in zip(losses, targets, found.tolist(), error, strict=True):
+            for row, target, step, doubt in zip(
+                losses, targets, found.tolist(), error, strict=True
+            ):
                 reached = np.flatnonzero(row[: last + 1] <= target)
                 assert step == (reached[0] if reached.size else 2**63 - 1)
                 if not reached.size or not step:
                     assert doubt == 0.0
-                else:  # rounding decides where the target, or the loss before it, is met exactly
+                # rounding decides where the target, or the loss before it, is met
+                # exactly
+                else:
                     assert (doubt >= 1.0) == (target in row[step - 1 : step + 1])
 
 
 @pytest.mark.parametrize("rate", [1e-3, 1e-9, 1e-13])
-def test_errors_of_first_steps_are_the_doubt_of_the_loss_over_its_slope(rate: float) -> None:
+def test_errors_of_first_steps_are_the_doubt_of_the_loss_over_its_slope(
+    rate: float,
+) -> None:
     """Of e^(-rt), whose slope is r times the loss: by rounding of the loss, of its rate twice, and as given."""
     target = math.exp(-5.0)
 
@@ -571,7 +706,10 @@ def test_errors_of_first_steps_are_the_doubt_of_the_loss_over_its_slope(rate: fl
 
     for given in (0.0, 1e-12, 1e-7):
         (step,), (error,) = first_steps(
-            loss, np.array([target]), 2**62, lambda t, b=given: np.full(len(t), b * target)
+            loss,
+            np.array([target]),
+            2**62,
+            lambda t, b=given: np.full(len(t), b * target),
         )
         expected = 2.0**-50 * (1.0 / rate + 2.0 * float(step)) + given / rate
         assert error == pytest.approx(expected, rel=0.02, abs=1.0)
@@ -602,18 +740,42 @@ def test_a_loss_at_a_level_exactly_has_reached_it() -> None:
         (level, level, Stop.REACHED),
         (2.0, 2.0, Stop.REACHED),
     ):
-        run = icl.descend(Level(float(loss), 2.0), 0.1, epsilon=epsilon, steps=20, give_up=True)
+        run = icl.descend(
+            Level(float(loss), 2.0), 0.1, epsilon=epsilon, steps=20, give_up=True
+        )
         assert run.stop is stop
 
 
-# a saved loss, one ten times as many steps later, the slopes there, the target, and whether the run stalls
+# a saved loss, one ten times as many steps later, the slopes there, the target, and
+# whether the run stalls
 STALLS: dict[str, tuple[float, float, float, float, float, bool]] = {
     "settles": (1.0, 1.0 - 9e-4, 2e-8, 0.98e-8, 0.5, True),
     "the slope is more than half of it": (1.0, 1.0 - 9e-4, 2e-8, 1.02e-8, 0.5, False),
     "moves by a thousandth": (1.0, 1.0 - 1.01e-3, 2e-8, 0.9e-8, 0.5, False),
-    "moves by more than is missing": (1.0, 1.0 - 9e-4, 2e-8, 0.5e-8, 1.0 - 1.7e-3, False),
-    "moves by less than is missing": (1.0, 1.0 - 9e-4, 2e-8, 0.5e-8, 1.0 - 1.9e-3, True),
-    "a cycle moves by less than 1 % of what slopes promise": (1.0, 1.0 - 8e-4, 1e-6, 1e-6, 0.5, True),
+    "moves by more than is missing": (
+        1.0,
+        1.0 - 9e-4,
+        2e-8,
+        0.5e-8,
+        1.0 - 1.7e-3,
+        False,
+    ),
+    "moves by less than is missing": (
+        1.0,
+        1.0 - 9e-4,
+        2e-8,
+        0.5e-8,
+        1.0 - 1.9e-3,
+        True,
+    ),
+    "a cycle moves by less than 1 % of what slopes promise": (
+        1.0,
+        1.0 - 8e-4,
+        1e-6,
+        1e-6,
+        0.5,
+        True,
+    ),
     "moves by more than 1 %": (1.0, 1.0 - 8e-4, 0.88e-6, 0.88e-6, 0.5, False),
     "the lesser slope promises": (1.0, 1.0 - 8e-4, 0.88e-6, 1.0, 0.5, False),
     "a cycle moves by a thousandth": (1.0, 1.0 - 2e-3, 1.0, 1.0, 0.5, False),
@@ -628,8 +790,14 @@ def test_a_run_that_stalls_is_told_from_a_plateau(name: str) -> None:
     before, now, early, late, epsilon, stalled = STALLS[name]
     for last in (9_999, 10_000, 10**5):
         recorder = Recorder(Power(), 10**6)
-        for step, loss, slope in ((0, 2.0, 1.0), (last // 10, before, early), (last, now, late)):
-            scaled = slope * 10**5 / last if step else slope  # what a step promises, times the steps, is the same
+        for step, loss, slope in (
+            (0, 2.0, 1.0),
+            (last // 10, before, early),
+            (last, now, late),
+        ):
+            scaled = (
+                slope * 10**5 / last if step else slope
+            )  # what a step promises, times the steps, is the same
             recorder.saved.append(Saved(step, loss, scaled, np.zeros(1), {}))
         assert recorder.has_stalled(epsilon) == (stalled and last >= 10_000)
 
@@ -684,11 +852,15 @@ def exchangeable_losses(K: int, L: float, eta: float, steps: int) -> list[mpmath
 
 
 @pytest.mark.parametrize("method", ["exact", "auto", "fast"])
-def test_ties_are_within_the_error_of_single_steps_and_other_counts_are_right(method: str) -> None:
+def test_ties_are_within_the_error_of_single_steps_and_other_counts_are_right(
+    method: str,
+) -> None:
     """Targets at the losses of the first ten and some later steps, a few units of rounding up or down."""
     for K, L, eta in ((3, 1.3, 2.0), (7, 0.8, 11.0), (40, 2.1, 30.0)):
         features = icl.Features.simplex(K, 1.0)
-        risk = icl.ExchangeableRisk(K, float(icl.tasks.Exchangeable(L).variogram(features)[0, 1]))
+        risk = icl.ExchangeableRisk(
+            K, float(icl.tasks.Exchangeable(L).variogram(features)[0, 1])
+        )
         losses = exchangeable_losses(K, L, eta, 130)
         for step in (0, 1, 2, 3, 10, 60, 120):
             tie = float(losses[step])
@@ -706,7 +878,9 @@ def test_ties_are_within_the_error_of_single_steps_and_other_counts_are_right(me
                 assert run.error is None or run.error < 1.0
 
 
-def descend_in_steps(risk: icl.Risk, eta: float, epsilon: float, method: str) -> icl.Trajectory:
+def descend_in_steps(
+    risk: icl.Risk, eta: float, epsilon: float, method: str
+) -> icl.Trajectory:
     """Train a risk without its closed form."""
 
     class Stepped(icl.Risk):
@@ -720,15 +894,25 @@ def descend_in_steps(risk: icl.Risk, eta: float, epsilon: float, method: str) ->
 
 
 @pytest.mark.parametrize("eta", [0.1, 0.37])
-def test_ties_of_a_parabola_are_within_the_error_in_exact_arithmetic(eta: float) -> None:
+def test_ties_of_a_parabola_are_within_the_error_in_exact_arithmetic(
+    eta: float,
+) -> None:
     risk, factor = Power(), 1 - Fraction(eta)
     for step in range(12):
         exact = factor ** (2 * step) / 2
-        for epsilon in (float(exact), math.nextafter(float(exact), 0.0), float(exact) * (1.0 + 1e-9)):
+        for epsilon in (
+            float(exact),
+            math.nextafter(float(exact), 0.0),
+            float(exact) * (1.0 + 1e-9),
+        ):
             run = icl.descend(risk, eta, epsilon=epsilon)
-            right = next(n for n in range(20) if factor ** (2 * n) / 2 <= Fraction(epsilon))
+            right = next(
+                n for n in range(20) if factor ** (2 * n) / 2 <= Fraction(epsilon)
+            )
             assert abs(run.steps - right) <= (run.error or 0.0)
-            assert (run.error is None) == (abs(Fraction(epsilon) / exact - 1) > Fraction(1, 10**10))
+            assert (run.error is None) == (
+                abs(Fraction(epsilon) / exact - 1) > Fraction(1, 10**10)
+            )
 
 
 def test_a_tie_as_wide_as_the_error_of_the_risk_is_told() -> None:
@@ -739,7 +923,12 @@ def test_a_tie_as_wide_as_the_error_of_the_risk_is_told() -> None:
             return 1e-6 * self.loss(params)
 
     loss = float(Fraction(9, 10) ** 6 / 2)
-    for risk in (Rough(), Pullback(Rough(), Affine(np.array([1.0]), csc_array([[1.0]]), (1,)))):
-        assert icl.descend(risk, 0.1, epsilon=loss * (1.0 + 5e-7)).error == pytest.approx(1.0, abs=1e-3)
+    for risk in (
+        Rough(),
+        Pullback(Rough(), Affine(np.array([1.0]), csc_array([[1.0]]), (1,))),
+    ):
+        assert icl.descend(
+            risk, 0.1, epsilon=loss * (1.0 + 5e-7)
+        ).error == pytest.approx(1.0, abs=1e-3)
         assert icl.descend(risk, 0.1, epsilon=loss * (1.0 + 5e-6)).error is None
     assert icl.descend(Power(), 0.1, epsilon=loss * (1.0 + 5e-7)).error is None

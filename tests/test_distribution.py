@@ -23,7 +23,17 @@ PAGE = ROOT / "docs" / "tutorial.md"
 NAME = f"icl_theory-{icl.__version__}"
 INFO = f"{NAME}.dist-info"
 LEFT = {"__pycache__", "_build", "generated", "gallery"}
-CORE = {"numpy", "scipy", "matplotlib", "xarray", "typer", "rich", "threadpoolctl", "jinja2", "lazy-loader"}
+CORE = {
+    "numpy",
+    "scipy",
+    "matplotlib",
+    "xarray",
+    "typer",
+    "rich",
+    "threadpoolctl",
+    "jinja2",
+    "lazy-loader",
+}
 
 
 class Built(NamedTuple):
@@ -35,8 +45,18 @@ class Built(NamedTuple):
 
 
 def run(*command: str | Path, folder: Path) -> str:
-    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    done = subprocess.run([str(word) for word in command], cwd=folder, env=clean, capture_output=True, text=True)
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "PYTHONHOME")
+    }
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env=clean,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -55,20 +75,45 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     before = set(ROOT.iterdir()), files(ROOT / "icl_theory")
     run(sys.executable, "-m", "build", "--outdir", folder, ROOT, folder=folder)
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", folder / "direct", ROOT, folder=folder)
-    assert (set(ROOT.iterdir()), files(ROOT / "icl_theory")) == before, "building writes into the checkout"
-    [sdist], [wheel], [direct] = folder.glob("*.tar.gz"), folder.glob("*.whl"), folder.glob("direct/*.whl")
+    run(
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--outdir",
+        folder / "direct",
+        ROOT,
+        folder=folder,
+    )
+    assert (set(ROOT.iterdir()), files(ROOT / "icl_theory")) == before, (
+        "building writes into the checkout"
+    )
+    [sdist], [wheel], [direct] = (
+        folder.glob("*.tar.gz"),
+        folder.glob("*.whl"),
+        folder.glob("direct/*.whl"),
+    )
     return Built(sdist, wheel, direct)
 
 
 @pytest.fixture(scope="session")
-def command(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+def command(
+    built: Built, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., str]:
     """Programs of a new environment that has the wheel and what it needs, run in an empty folder."""
     environment = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", environment, folder=environment)
     programs = environment / ("Scripts" if os.name == "nt" else "bin")
     options = ("--no-compile", "--disable-pip-version-check")
-    run(programs / "python", "-m", "pip", "install", *options, built.wheel, folder=environment)
+    run(
+        programs / "python",
+        "-m",
+        "pip",
+        "install",
+        *options,
+        built.wheel,
+        folder=environment,
+    )
     empty = tmp_path_factory.mktemp("empty")
     return lambda program, *arguments: run(programs / program, *arguments, folder=empty)
 
@@ -79,14 +124,28 @@ def names(wheel: Path) -> set[str]:
 
 
 def test_the_wheel_has_the_package_its_figures_and_nothing_else(built: Built) -> None:
-    recipes = {f"icl_theory/recipes/{PurePosixPath(path).name}" for path in files(ROOT / "scripts" / "figures")}
-    about = {f"{INFO}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
+    recipes = {
+        f"icl_theory/recipes/{PurePosixPath(path).name}"
+        for path in files(ROOT / "scripts" / "figures")
+    }
+    about = {
+        f"{INFO}/{name}"
+        for name in (
+            "METADATA",
+            "WHEEL",
+            "RECORD",
+            "entry_points.txt",
+            "licenses/LICENSE",
+        )
+    }
     assert names(built.wheel) == files(ROOT / "icl_theory") | recipes | about
     assert "icl_theory/py.typed" in names(built.wheel)
     assert recipes
 
 
-def test_the_wheel_of_the_source_distribution_is_that_of_the_checkout(built: Built) -> None:
+def test_the_wheel_of_the_source_distribution_is_that_of_the_checkout(
+    built: Built,
+) -> None:
     with zipfile.ZipFile(built.wheel) as one, zipfile.ZipFile(built.direct) as two:
         assert {name: one.read(name) for name in one.namelist()} == {
             name: two.read(name) for name in two.namelist()
@@ -100,9 +159,19 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(built: Built) -> None:
         licence = archive.read(f"{INFO}/licenses/LICENSE")
     assert f"\nVersion: {icl.__version__}\n" in about
     assert "\nLicense-Expression: MIT\n" in about
-    assert set(re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", about, re.MULTILINE)) == CORE
-    assert programs.split() == ["[console_scripts]", "icl-theory", "=", "icl_theory.__main__:main"]
-    shown = about.split("\n\n", 1)[1]  # a package index shows it, and has no files beside it
+    assert (
+        set(re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", about, re.MULTILINE))
+        == CORE
+    )
+    assert programs.split() == [
+        "[console_scripts]",
+        "icl-theory",
+        "=",
+        "icl_theory.__main__:main",
+    ]
+    shown = about.split("\n\n", 1)[
+        1
+    ]  # a package index shows it, and has no files beside it
     assert shown.startswith("# icl-theory")
     assert not re.search(r"\]\((?!https?:)", shown)
     assert licence == (ROOT / "LICENSE").read_bytes()
@@ -110,7 +179,11 @@ def test_the_wheel_says_what_it_is_and_what_it_needs(built: Built) -> None:
 
 def test_the_source_distribution_has_what_is_needed_to_test_it(built: Built) -> None:
     with tarfile.open(built.sdist) as archive:
-        found = {member.name.removeprefix(f"{NAME}/") for member in archive.getmembers() if member.isfile()}
+        found = {
+            member.name.removeprefix(f"{NAME}/")
+            for member in archive.getmembers()
+            if member.isfile()
+        }
     folders = (".github", "icl_theory", "tests", "scripts", "docs", "paper")
     expected = set().union(*(files(ROOT / folder) for folder in folders))
     single = {
@@ -126,27 +199,60 @@ def test_the_source_distribution_has_what_is_needed_to_test_it(built: Built) -> 
     assert found - {"PKG-INFO", ".gitignore"} == expected | single
 
 
-def test_an_installed_wheel_has_its_command_and_only_the_core(command: Callable[..., str]) -> None:
+def test_an_installed_wheel_has_its_command_and_only_the_core(
+    command: Callable[..., str],
+) -> None:
     assert command("icl-theory", "--version") == f"{icl.__version__}\n"
-    installed = command("python", "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check")
+    installed = command(
+        "python", "-m", "pip", "list", "--format=freeze", "--disable-pip-version-check"
+    )
     have = {line.split("==")[0].lower() for line in installed.splitlines()}
     assert have >= CORE
-    assert not have & {"zarr", "dask", "distributed", "pyarrow", "pytest", "hypothesis", "mypy"}
+    assert not have & {
+        "zarr",
+        "dask",
+        "distributed",
+        "pyarrow",
+        "pytest",
+        "hypothesis",
+        "mypy",
+    }
 
 
-def test_an_installed_wheel_simulates_reports_and_knows_its_figures(command: Callable[..., str]) -> None:
+def test_an_installed_wheel_simulates_reports_and_knows_its_figures(
+    command: Callable[..., str],
+) -> None:
     base = ("simulate", "--L", "2", "--delta", "1", "--eta", "4", "--epsilon", "1e-9")
-    assert "at step 1187646524" in command("icl-theory", *base, "--save", "run.npz", "--plot", "run.png")
+    assert "at step 1187646524" in command(
+        "icl-theory", *base, "--save", "run.npz", "--plot", "run.png"
+    )
     command("icl-theory", "report", "run.npz", "--out", "run.html")
-    command("icl-theory", "sweep", "--L", "0.03:30:log:25", "--delta", "1", "--eta", "4", "--csv", "a.csv")
+    command(
+        "icl-theory",
+        "sweep",
+        "--L",
+        "0.03:30:log:25",
+        "--delta",
+        "1",
+        "--eta",
+        "4",
+        "--csv",
+        "a.csv",
+    )
     assert "figure1" in command("icl-theory", "figures", "--list")
-    assert "explorer.html" in command("icl-theory", "explore", "--no-browser", "--out", "explorer.html")
+    assert "explorer.html" in command(
+        "icl-theory", "explore", "--no-browser", "--out", "explorer.html"
+    )
 
 
-def test_an_installed_wheel_runs_the_tutorial(command: Callable[..., str], tmp_path: Path) -> None:
+def test_an_installed_wheel_runs_the_tutorial(
+    command: Callable[..., str], tmp_path: Path
+) -> None:
     page = PAGE.read_text(encoding="utf-8")
     script = tmp_path / "page.py"
-    script.write_text("\n".join(re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)))
+    script.write_text(
+        "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
+    )
     code = "import icl_theory, runpy, sys; print(icl_theory.__file__); runpy.run_path(sys.argv[1])"
     printed = command("python", "-c", code, script).splitlines()
     assert not Path(printed[0]).is_relative_to(ROOT / "icl_theory")

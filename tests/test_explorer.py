@@ -23,33 +23,48 @@ from tests.browser import visit
 from tests.javascript import call
 
 ROOT = Path(__file__).parents[1]
-FAMILIES = [name for name, family in list_families().items() if family.explorer is not None]
+FAMILIES = [
+    name for name, family in list_families().items() if family.explorer is not None
+]
 RECORDED = [*recorded()]  # panels of runs that were computed beforehand
 PANELS = [*FAMILIES, *RECORDED]
-# in tests that take seconds: one panel in the quick ones, the others in the slow ones; one script draws all records
+# in tests that take seconds: one panel in the quick ones, the others in the slow ones;
+# one script draws all records
 ONE_PANEL = [
     name if name == "regression" else pytest.param(name, marks=pytest.mark.slow)
     for name in [*FAMILIES, "max-margin-tokens"]
 ]
 NONSENSE = [
-    "#nothing", "#regression?L=abc&K=&eta=NaN&nothing=1", "#regression?K=1&t=-5&epsilon=0",
-    "#regression?K=2.5&L=1e99", "#regression?K=2", "#regression?epsilon=100", "#regression?eta=1e9",
-    "#regression?L=1e30&delta=1e30&eta=1e30", "#regression?L=1e-30&delta=1e-30&eta=1e-30&epsilon=1e-300&t=1e15",
-    "#regression?f=x,y&K=3", "#regression?f=1,2,3",
-    "#regression?L=1000000000&K=1000000000&epsilon=1e-300", "#regression?K=1e9&f=0.5,-0.5&t=1e15",
+    "#nothing",
+    "#regression?L=abc&K=&eta=NaN&nothing=1",
+    "#regression?K=1&t=-5&epsilon=0",
+    "#regression?K=2.5&L=1e99",
+    "#regression?K=2",
+    "#regression?epsilon=100",
+    "#regression?eta=1e9",
+    "#regression?L=1e30&delta=1e30&eta=1e30",
+    "#regression?L=1e-30&delta=1e-30&eta=1e-30&epsilon=1e-300&t=1e15",
+    "#regression?f=x,y&K=3",
+    "#regression?f=1,2,3",
+    "#regression?L=1000000000&K=1000000000&epsilon=1e-300",
+    "#regression?K=1e9&f=0.5,-0.5&t=1e15",
     "#recall?triggers=100&V=10&alpha=1",
-    "#recall?eta=1e-30&t=1e15", "#recall?eta=1e6&counts=1e6&above=1e-12&t=1e15", "#recall?above=100&alpha=0",
-    "#linear-attention?eta=5", "#linear-attention?d=1&N=1&noise=1000&decay=10&t=1e15",
+    "#recall?eta=1e-30&t=1e15",
+    "#recall?eta=1e6&counts=1e6&above=1e-12&t=1e15",
+    "#recall?above=100&alpha=0",
+    "#linear-attention?eta=5",
+    "#linear-attention?d=1&N=1&noise=1000&decay=10&t=1e15",
     "#linear-attention?above=1e6",
     "#linear-attention?d=1000&decay=10&eta=1e-30&start=1&test_decay=0&test_noise=0&N=1e9&test_N=1",
-]  # fmt: skip
+]
 
 
 def test_the_page_is_one_file_below_a_megabyte() -> None:
     made = page()
     assert len(made.encode()) < 10**6
     assert not re.search(
-        r"https?:|@import|url\s*\(|<link|<img|<iframe|\bsrc\s*=|fetch\(|XMLHttpRequest|import\(", made
+        r"https?:|@import|url\s*\(|<link|<img|<iframe|\bsrc\s*=|fetch\(|XMLHttpRequest|import\(",
+        made,
     )
     assert not re.search(r"\[\[[a-z]+\]\]", made)
 
@@ -57,7 +72,10 @@ def test_the_page_is_one_file_below_a_megabyte() -> None:
 def test_parameters_come_from_the_family() -> None:
     told = description(list_families()["regression"])
     assert told["parameters"]["delta"]["symbol"] == "Δ"
-    assert told["parameters"]["K"] | {"whole": True, "minimum": 2} == told["parameters"]["K"]
+    assert (
+        told["parameters"]["K"] | {"whole": True, "minimum": 2}
+        == told["parameters"]["K"]
+    )
 
 
 @pytest.mark.parametrize("name", list_families())
@@ -75,7 +93,11 @@ def test_limits_on_the_page_are_the_last_numbers_that_python_takes(name: str) ->
             declared.check(side * 1e300 if last is None else last)
             if last is not None and last != 2**53:
                 with pytest.raises(ValueError, match="must be"):
-                    declared.check(last + side if told["whole"] else math.nextafter(last, side * math.inf))
+                    declared.check(
+                        last + side
+                        if told["whole"]
+                        else math.nextafter(last, side * math.inf)
+                    )
 
 
 @pytest.mark.parametrize(
@@ -86,12 +108,16 @@ def test_limits_on_the_page_are_the_last_numbers_that_python_takes(name: str) ->
         ("A. One, B. Two, C. Three", "One et al. 2020"),
     ],
 )
-def test_papers_are_called_by_their_authors(authors: str, short: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_papers_are_called_by_their_authors(
+    authors: str, short: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = next(iter(SETTINGS))
     paper = Paper(name, "A title", authors, 2020, "nowhere", ())
     monkeypatch.setattr(explorer, "known", lambda: ({"a": Claims(papers=(paper,))}, []))
     place, text = SETTINGS[name]
-    assert [*explorer.papers()] == [{"short": short, "title": "A title", "place": place, "text": text}]
+    assert [*explorer.papers()] == [
+        {"short": short, "title": "A title", "place": place, "text": text}
+    ]
 
 
 def test_words_stand_out_from_the_paper_in_both_themes() -> None:
@@ -99,40 +125,73 @@ def test_words_stand_out_from_the_paper_in_both_themes() -> None:
 
     def luminance(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        linear = [
+            part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+            for part in parts
+        ]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
     themes = re.findall(r"--paper: .*?color-scheme", page(), re.DOTALL)
     assert len(themes) == 3
     for theme in themes:
         colour = dict(re.findall(r"--([\w-]+): (#\w{6})", theme))
-        pairs = [(word, paper) for word in ("ink", "muted", "accent") for paper in ("paper", "back")]
-        pairs += [(word, "paper") for word in ("blue", "orange", "green", "red", "pink")]
+        pairs = [
+            (word, paper)
+            for word in ("ink", "muted", "accent")
+            for paper in ("paper", "back")
+        ]
+        pairs += [
+            (word, "paper") for word in ("blue", "orange", "green", "red", "pink")
+        ]
         for word, paper in [*pairs, ("ink", "warn"), ("on-accent", "accent")]:
-            light, dark = sorted((luminance(colour[word]), luminance(colour[paper])), reverse=True)
+            light, dark = sorted(
+                (luminance(colour[word]), luminance(colour[paper])), reverse=True
+            )
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (word, paper)
 
 
 @pytest.mark.parametrize(
     ("typed", "number"),
     [
-        ("1e-3", 1e-3), ("10^6", 1e6), ("1.5·10⁻⁹", 1.5e-9), ("10⁶", 1e6), ("1 000", 1000), ("−2", -2), ("x", None),
-        ("", None), ("1e", None), ("1e999", None), ("0,5", None),
-        ("1\u202f000", 1000), ("+3.", 3), (".5E-2", 0.005),
+        ("1e-3", 1e-3),
+        ("10^6", 1e6),
+        ("1.5·10⁻⁹", 1.5e-9),
+        ("10⁶", 1e6),
+        ("1 000", 1000),
+        ("−2", -2),
+        ("x", None),
+        ("", None),
+        ("1e", None),
+        ("1e999", None),
+        ("0,5", None),
+        ("1\u202f000", 1000),
+        ("+3.", 3),
+        (".5E-2", 0.005),
     ],
-)  # fmt: skip
+)
 def test_numbers_are_read_as_people_type_them(typed: str, number: float | None) -> None:
     found = call("return require('numbers').parse(...given)", typed)
-    assert found is None if number is None else found == pytest.approx(number, rel=1e-15)
+    assert (
+        found is None if number is None else found == pytest.approx(number, rel=1e-15)
+    )
 
 
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (0, "0"), (0.001, "0.001"), (12345, "12\u202f300"), (1e-9, "10⁻⁹"), (2.5e9, "2.5·10⁹"), (0.05, "0.05"),
-        (-1, "−1"), (99.96, "100"), (999999, "10⁶"), (1.5e6, "1.5·10⁶"), (0.00099, "9.9·10⁻⁴"),
+        (0, "0"),
+        (0.001, "0.001"),
+        (12345, "12\u202f300"),
+        (1e-9, "10⁻⁹"),
+        (2.5e9, "2.5·10⁹"),
+        (0.05, "0.05"),
+        (-1, "−1"),
+        (99.96, "100"),
+        (999999, "10⁶"),
+        (1.5e6, "1.5·10⁶"),
+        (0.00099, "9.9·10⁻⁴"),
     ],
-)  # fmt: skip
+)
 def test_numbers_are_written_with_three_digits(number: float, text: str) -> None:
     assert call("return require('numbers').short(...given)", number) == text
 
@@ -150,7 +209,9 @@ return fromFragment(given[0], panels);
 def test_figures_of_the_gallery_open_with_their_parameters() -> None:
     linked = 0
     for name in figures.available():
-        script = (ROOT / "scripts" / "figures" / f"{name}.py").read_text(encoding="utf-8")
+        script = (ROOT / "scripts" / "figures" / f"{name}.py").read_text(
+            encoding="utf-8"
+        )
         place = re.search(r'^EXPLORER = \(?\s*"(.*?)"', script, re.MULTILINE)
         if not place:
             continue
@@ -158,19 +219,28 @@ def test_figures_of_the_gallery_open_with_their_parameters() -> None:
         found = call(ADDRESS, f"#{place[1]}", PANELS)
         assert found["problems"] == []
         for key, value in figures.parameters(name).items():
-            if key in found["values"] and not isinstance(value, tuple) and f"{key}=" in place[1]:
+            if (
+                key in found["values"]
+                and not isinstance(value, tuple)
+                and f"{key}=" in place[1]
+            ):
                 assert found["values"][key] == value, (name, key)
     assert linked >= 10
 
 
 def test_addresses_in_the_documentation_open_without_a_notice() -> None:
-    text = "".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+    text = "".join(
+        page.read_text(encoding="utf-8")
+        for page in sorted((ROOT / "docs").glob("*.md"))
+    )
     places = re.findall(r'explorer\.html(#[^"]+)"', text)
     assert len(places) >= 12
     assert [place for place in places if call(ADDRESS, place, PANELS)["problems"]] == []
 
 
-def test_a_run_to_compare_with_has_the_settings_shown_but_for_those_that_are_named() -> None:
+def test_a_run_to_compare_with_has_the_settings_shown_but_for_those_that_are_named() -> (
+    None
+):
     found = call(ADDRESS, "#regression?K=50&L=5&delta=2~L=0.2", PANELS)
     assert found["problems"] == []
     assert [found["ghost"][name] for name in ("K", "L", "delta")] == [50, 0.2, 2]
@@ -195,12 +265,19 @@ def test_papers_open_at_their_settings(tmp_path: Path) -> None:
     assert [problem for _, problem in opened] == [""] * len(SETTINGS)
     for place, _ in SETTINGS.values():
         name, *parts = re.split("[?&~]", place)
-        assert any(hash.startswith(f"{name}?") and all(part in hash for part in parts) for hash, _ in opened)
+        assert any(
+            hash.startswith(f"{name}?") and all(part in hash for part in parts)
+            for hash, _ in opened
+        )
 
 
-def test_command_writes_the_page_and_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_writes_the_page_and_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr(
+        "webbrowser.open", lambda address: opened.append(address) or True
+    )
     file = tmp_path / "explorer.html"
     for arguments in (["--out", str(file)], ["--out", str(file), "--no-browser"]):
         with pytest.raises(SystemExit) as stop:
@@ -210,7 +287,9 @@ def test_command_writes_the_page_and_opens_it(tmp_path: Path, monkeypatch: pytes
     assert opened == [file.as_uri()]
 
 
-def test_command_refuses_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_refuses_a_folder_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["explore", "--out", str(tmp_path / "none" / "explorer.html")])
     assert stop.value.code == 2
@@ -285,7 +364,7 @@ DRIVEN = """
   const needy = document.querySelectorAll("input, select, canvas, button, [role]:not([role=alert], [role=status])");
   seen.labels = [...needy].filter((one) => !named(one)).map((one) => one.outerHTML);
   return seen;
-"""  # fmt: skip
+"""
 
 
 @pytest.mark.slow
@@ -329,7 +408,9 @@ def test_what_moves_a_figure_is_in_sight_of_it(tmp_path: Path, width: int) -> No
 
 
 @pytest.mark.slow
-def test_the_page_opens_playing_unless_a_moment_or_rest_is_asked_for(tmp_path: Path) -> None:
+def test_the_page_opens_playing_unless_a_moment_or_rest_is_asked_for(
+    tmp_path: Path,
+) -> None:
     body = """
       const seen = [];
       for (const place of ["#regression?L=3", "#regression?L=3&t=7"]) {
@@ -341,7 +422,10 @@ def test_the_page_opens_playing_unless_a_moment_or_rest_is_asked_for(tmp_path: P
       }
       return { seen };
     """
-    assert visit(tmp_path, "#recall?t=0", body)["seen"] == [[True, "Stop"], [False, "Play"]]
+    assert visit(tmp_path, "#recall?t=0", body)["seen"] == [
+        [True, "Stop"],
+        [False, "Play"],
+    ]
     still = visit(tmp_path, "", body, 1400, "--force-prefers-reduced-motion")
     assert still["seen"] == [[False, "Play"], [False, "Play"]]
 
@@ -425,15 +509,21 @@ module.exports = {
 class Toy(Family):
     name, title = "toy", "a family of another package"
 
-    width: float = parameter(2.0, kind=Number(), symbol="w", unit="inches", meaning="width of the thing")
+    width: float = parameter(
+        2.0, kind=Number(), symbol="w", unit="inches", meaning="width of the thing"
+    )
 
     def risk(self) -> icl.Risk:
         raise NotImplementedError
 
 
-def test_a_family_of_another_package_brings_its_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_of_another_package_brings_its_panel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "panel.js").write_text(TOY, encoding="utf-8")
-    monkeypatch.setattr(Toy, "explorer", Panel(tmp_path, constants=lambda: {"half": 0.5}))
+    monkeypatch.setattr(
+        Toy, "explorer", Panel(tmp_path, constants=lambda: {"half": 0.5})
+    )
     monkeypatch.setattr("icl_theory.families.families_known", lambda: {"toy": Toy})
     body = """
       change("set-width", "3");
@@ -466,8 +556,13 @@ COPIED = """
 def test_what_is_copied_runs_and_says_the_same(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    presets = call("return require(`${given[0]}/panel`).presets.map(({ values }) => values)", name)
-    places = [f"#{name}?" + "&".join(f"{key}={value}" for key, value in values.items()) for values in presets]
+    presets = call(
+        "return require(`${given[0]}/panel`).presets.map(({ values }) => values)", name
+    )
+    places = [
+        f"#{name}?" + "&".join(f"{key}={value}" for key, value in values.items())
+        for values in presets
+    ]
     found = visit(tmp_path, "", COPIED.replace("given", json.dumps(places)))
     assert len(found["copied"]) == len({*places}) >= 3
     for python, command, said in found["copied"].values():
@@ -476,11 +571,20 @@ def test_what_is_copied_runs_and_says_the_same(
         exec(python, space)
         run = space["run"]
         assert run.steps == told["found"]["steps"]
-        assert run.at(told["found"]["t"]).loss == pytest.approx(told["found"]["loss"], rel=1e-11)
+        assert run.at(told["found"]["t"]).loss == pytest.approx(
+            told["found"]["loss"], rel=1e-11
+        )
         if told["found"].get("phases"):
-            parts = {name: list(part) for name, part in run.phases.present().items() if part[1] > part[0]}
+            parts = {
+                name: list(part)
+                for name, part in run.phases.present().items()
+                if part[1] > part[0]
+            }
             assert parts == told["found"]["phases"]
-        assert space["problem"].plain()["parameters"] | told["parameters"] == space["problem"].plain()["parameters"]
+        assert (
+            space["problem"].plain()["parameters"] | told["parameters"]
+            == space["problem"].plain()["parameters"]
+        )
         capsys.readouterr()
         _, *arguments = shlex.split(command)
         with pytest.raises(SystemExit) as stop:
@@ -491,8 +595,16 @@ def test_what_is_copied_runs_and_says_the_same(
 
 def test_options_of_a_copied_command_are_those_of_the_command_line() -> None:
     family = description(list_families()["induction-heads"])
-    copied = call("return require('settings').copies(...given)", family, {"max_steps": 7, "objective": "log"}, {})
-    assert copied["Command"] == "icl-theory induction-heads simulate --max-steps 7 --objective log"
+    copied = call(
+        "return require('settings').copies(...given)",
+        family,
+        {"max_steps": 7, "objective": "log"},
+        {},
+    )
+    assert (
+        copied["Command"]
+        == "icl-theory induction-heads simulate --max-steps 7 --objective log"
+    )
     assert 'icl.InductionHeads(max_steps=7, objective="log")' in copied["Python"]
 
 
@@ -536,7 +648,7 @@ for (const name of given[0]) {
   }
 }
 return odd.slice(0, 5);
-"""  # fmt: skip
+"""
 
 
 @pytest.mark.slow
@@ -593,10 +705,17 @@ def test_nonsense_in_the_address_is_answered_in_words(tmp_path: Path) -> None:
       }
       return { answers: said };
     """
-    answers = visit(tmp_path, "", body.replace("given", json.dumps(NONSENSE)))["answers"]
+    answers = visit(tmp_path, "", body.replace("given", json.dumps(NONSENSE)))[
+        "answers"
+    ]
     problems = {place: problem for place, (problem, _, _) in answers.items()}
     assert "There is no panel “nothing”" in problems["#nothing"]
-    for words in ("L = “abc” is not a number", "K = “”", "η = “NaN”", "no setting “nothing”"):
+    for words in (
+        "L = “abc” is not a number",
+        "K = “”",
+        "η = “NaN”",
+        "no setting “nothing”",
+    ):
         assert words in problems["#regression?L=abc&K=&eta=NaN&nothing=1"]
     assert "K = 1 has to be at least 2" in problems["#regression?K=1&t=-5&epsilon=0"]
     assert "K = 2.5 has to be whole" in problems["#regression?K=2.5&L=1e99"]
@@ -625,7 +744,11 @@ return {
 def test_settings_counts_and_phases_are_what_they_are_declared_to_be() -> None:
     found = call(PARTS)
     assert found["stops"] == [0, *range(2, 31)]
-    assert ["whole" in found["said"][0], "at least 2" in found["said"][1], found["said"][2]] == [True, True, ""]
+    assert [
+        "whole" in found["said"][0],
+        "at least 2" in found["said"][1],
+        found["said"][2],
+    ] == [True, True, ""]
     assert found["counts"] == ["1234", "12\u202f345"]
     assert found["f"] == "x=1=2"
     assert found["phases"] == {"I": [0, 3], "III": [3, 9]}

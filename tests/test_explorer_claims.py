@@ -40,20 +40,28 @@ return papers.concat(given[0].flatMap((name) => {
   });
 }));
 """
-PANELS = [name for name, family in list_families().items() if family.explorer is not None]
-SAID = call(TEXTS, PANELS, [each for each in papers() if each["place"].split("?")[0] in PANELS])
+PANELS = [
+    name for name, family in list_families().items() if family.explorer is not None
+]
+SAID = call(
+    TEXTS, PANELS, [each for each in papers() if each["place"].split("?")[0] in PANELS]
+)
 
 
 class Said:
     """A text of the page, and runs by Python at its setting or beside it."""
 
-    def __init__(self, panel: str, values: dict[str, Any], parameters: dict[str, Any]) -> None:
+    def __init__(
+        self, panel: str, values: dict[str, Any], parameters: dict[str, Any]
+    ) -> None:
         self.panel, self.values, self.parameters = panel, values, parameters
         self.runs: dict[tuple[Any, ...], icl.Trajectory] = {}
 
     def run(self, **changes: Any) -> icl.Trajectory:
         given = {
-            name: int(value) if isinstance(value, float) and value.is_integer() else value
+            name: int(value)
+            if isinstance(value, float) and value.is_integer()
+            else value
             for name, value in {**self.parameters, **changes}.items()
         }
         name = tuple(changes.items())
@@ -70,7 +78,10 @@ class Said:
         """Rate of exponential decay of the excess at the end of the run."""
         run = self.run(**changes)
         assert run.steps is not None
-        early, late = (float(run.at(t).observed["excess"]) for t in (9 * run.steps // 10, run.steps))
+        early, late = (
+            float(run.at(t).observed["excess"])
+            for t in (9 * run.steps // 10, run.steps)
+        )
         return math.log(early / late) / (run.steps - 9 * run.steps // 10)
 
     def half(self) -> list[int]:
@@ -81,14 +92,20 @@ class Said:
             low, high = 0, 10**15
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (low, middle) if run.at(middle).observed["gamma"][j] >= best[j] / 2 else (middle, high)
+                low, high = (
+                    (low, middle)
+                    if run.at(middle).observed["gamma"][j] >= best[j] / 2
+                    else (middle, high)
+                )
             found.append(high)
         return found
 
     def test_law(self) -> PromptLaw:
         d, decay = int(self.values["d"]), self.values["test_decay"]
         spectrum = np.arange(1.0, d + 1.0) ** -float(decay)
-        return PromptLaw(spectrum, N=self.values["test_N"], noise=self.values["test_noise"])
+        return PromptLaw(
+            spectrum, N=self.values["test_N"], noise=self.values["test_noise"]
+        )
 
     def tested(self, t: int) -> float:
         return float(self.test_law().loss(self.run().at(t).observed["gamma"]))
@@ -103,7 +120,12 @@ def far_above(said: Said) -> bool:
     P = said.parameters
     same = near(said.steps(L=1.5 * P["L"]), said.steps(), 0.01)
     tail = near(said.steps(), (P["K"] - 1) / (4 * P["eta"] * P["epsilon"]), 0.02)
-    return same and tail and P["L"] > 10 * icl.regression.crossover(P["epsilon"], P["delta"], int(P["K"]))
+    return (
+        same
+        and tail
+        and P["L"]
+        > 10 * icl.regression.crossover(P["epsilon"], P["delta"], int(P["K"]))
+    )
 
 
 def phases_explained(said: Said) -> bool:
@@ -111,7 +133,8 @@ def phases_explained(said: Said) -> bool:
     first, second, _ = (part[1] for part in run.phases.present().values())
     attention = [float(run.at(t).attention) for t in (0, first - 1, first, second)]
     return (
-        near(attention[0], 1 / said.values["K"], 1e-9) and attention[1] < 0.5 <= attention[2] < 0.75 < attention[3]
+        near(attention[0], 1 / said.values["K"], 1e-9)
+        and attention[1] < 0.5 <= attention[2] < 0.75 < attention[3]
     )
 
 
@@ -130,12 +153,18 @@ def bend(said: Said) -> bool:
     def exponent(L: float) -> float:
         return math.log(said.steps(L=1.05 * L) / said.steps(L=L)) / math.log(1.05)
 
-    return exponent(P["L"]) < -1.9 and exponent(20 * threshold) > -0.1 and -1.5 < exponent(threshold) < -0.5
+    return (
+        exponent(P["L"]) < -1.9
+        and exponent(20 * threshold) > -0.1
+        and -1.5 < exponent(threshold) < -0.5
+    )
 
 
 def one_by_one(said: Said) -> bool:
     half = said.half()
-    return len(half) == 8 and all(after > 1.5 * before for before, after in itertools.pairwise(half))
+    return len(half) == 8 and all(
+        after > 1.5 * before for before, after in itertools.pairwise(half)
+    )
 
 
 def first_alone(said: Said) -> bool:
@@ -163,7 +192,9 @@ def turns(said: Said) -> bool:
 def noise_is_known(said: Said) -> bool:
     """Cross-entropy comes near the entropy of the noise only if noise is predicted as often as it occurs."""
     run, alpha = said.run(), said.parameters.get("alpha", 0.0)
-    entropy = -alpha * math.log(alpha) - (1 - alpha) * math.log1p(-alpha) if alpha else 0.0
+    entropy = (
+        -alpha * math.log(alpha) - (1 - alpha) * math.log1p(-alpha) if alpha else 0.0
+    )
     assert run.steps is not None
     return abs(float(run.at(20 * run.steps).loss) - entropy) < 1e-9
 
@@ -172,13 +203,19 @@ def straight(said: Said) -> bool:
     """Ratios of the excess over equal times at the end of the run."""
     run = said.run()
     assert run.steps is not None
-    excess = [float(run.at(run.steps - back).observed["excess"]) for back in (0, 10, 20)]
+    excess = [
+        float(run.at(run.steps - back).observed["excess"]) for back in (0, 10, 20)
+    ]
     return near(excess[1] / excess[0], excess[2] / excess[1], 0.02)
 
 
 def best(said: Said, **changes: Any) -> float:
     """The best κ of a sphere."""
-    return float(icl.Sphere(**{**said.parameters, "N": int(said.parameters["N"]), **changes}).risk().best)
+    return float(
+        icl.Sphere(**{**said.parameters, "N": int(said.parameters["N"]), **changes})
+        .risk()
+        .best
+    )
 
 
 def valley(said: Said) -> bool:
@@ -210,24 +247,36 @@ def two_theorems(said: Said) -> bool:
     flat, run = said.run(L=0.2), said.run()
     third = run.phases.III[1] - run.phases.III[0]
     tail = (said.values["K"] - 1) / (4 * said.values["eta"] * said.values["epsilon"])
-    return "III" not in flat.phases.present() and third > 0.9 * said.steps() and near(third, tail, 0.1)
+    return (
+        "III" not in flat.phases.present()
+        and third > 0.9 * said.steps()
+        and near(third, tail, 0.1)
+    )
 
 
 def preconditioned(said: Said) -> bool:
     run = said.run().at(int(said.values["t"]))
     least_squares = run.observed["gamma"] * np.arange(1.0, 9.0) ** -2.0
-    return bool(least_squares[0] > 0.5 and least_squares[-1] < 0.2 and np.all(np.diff(least_squares) < 0))
+    return bool(
+        least_squares[0] > 0.5
+        and least_squares[-1] < 0.2
+        and np.all(np.diff(least_squares) < 0)
+    )
 
 
 CLAIMS: dict[str, Callable[[Said], bool]] = {
     "Small L, here 0.2 in grey dashes": two_theorems,
     "Features that are orthonormal and equally frequent": lambda said: (
         near(said.parameters["L"] ** 2 * said.parameters["delta"] ** 2 / 2, 1.0, 1e-7)
-        and near(said.run().phases.I[1], said.values["K"] ** 2 / said.values["eta"], 0.15)
+        and near(
+            said.run().phases.I[1], said.values["K"] ** 2 / said.values["eta"], 0.15
+        )
         and said.run().converged
     ),
     "Noise in every fifth sentence": lambda said: (
-        said.values["alpha"] == 0.2 and noise_is_known(said) and straight(said)
+        said.values["alpha"] == 0.2
+        and noise_is_known(said)
+        and straight(said)
         and said.steps(outputs=2) == said.steps(outputs=9)
     ),
     "Each direction of Γ comes to its best value": preconditioned,
@@ -236,7 +285,8 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
     ),
     "Tokens alike in all directions": one_drop,
     "The window adapts": lambda said: (
-        best(said) > 3 * best(said, N=100) and best(said, L=2.0) > best(said) > best(said, noise=2.0)
+        best(said) > 3 * best(said, N=100)
+        and best(said, L=2.0) > best(said) > best(said, noise=2.0)
     ),
     "Flat. A small L": lambda said: "III" not in said.run().phases.present(),
     "Sharp. A large L": lambda said: (
@@ -249,11 +299,19 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
         and "III" in said.run().phases.present()
     ),
     "Far above L*. The number of steps hardly depends on L": far_above,
-    "K = 10⁶. A million features: the first phase takes K²/(ηγ) steps": lambda said: near(
-        said.run().phases.I[1], 2 * said.values["K"] ** 2 / (said.values["eta"] * said.values["L"] ** 2), 0.01
+    "K = 10⁶. A million features: the first phase takes K²/(ηγ) steps": lambda said: (
+        near(
+            said.run().phases.I[1],
+            2 * said.values["K"] ** 2 / (said.values["eta"] * said.values["L"] ** 2),
+            0.01,
+        )
     ),
-    "10¹⁴ steps. A target that takes a hundred million million steps": lambda said: near(said.steps(), 1e14, 0.1),
-    "A transformer with one layer is trained to predict": lambda said: said.run().method == "closed",
+    "10¹⁴ steps. A target that takes a hundred million million steps": lambda said: (
+        near(said.steps(), 1e14, 0.1)
+    ),
+    "A transformer with one layer is trained to predict": lambda said: (
+        said.run().method == "closed"
+    ),
     "This is the loss while it trains": reaches,
     "Attention explains it. In Phase I the target's share": phases_explained,
     "The same as a map": lambda said: (
@@ -262,10 +320,13 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
     "Now a prediction. Bars are a function that the model has never seen": band,
     "How long does it take? With many features, here 1000, it falls like 1/L²": bend,
     "Far above L* the tail decides: T is close to": far_above,
-    "No noise. Every sentence can be completed without doubt": lambda said: noise_is_known(said) and straight(said),
+    "No noise. Every sentence can be completed without doubt": lambda said: (
+        noise_is_known(said) and straight(said)
+    ),
     "Half noise. Every other sentence ends in noise": noise_is_known,
     "1000 triggers. The rate is η/√|Q|": lambda said: (
-        said.values["triggers"] == 250 * 4 and near(said.rate(triggers=4) / said.rate(), 16, 0.02)
+        said.values["triggers"] == 250 * 4
+        and near(said.rate(triggers=4) / said.rate(), 16, 0.02)
     ),
     "Said thrice. An output that follows its trigger three times": lambda said: near(
         said.rate() / said.rate(counts=1), 3, 0.05
@@ -277,7 +338,9 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
         said.rate(), said.values["eta"] / math.sqrt(said.values["triggers"]), 0.01
     ),
     "Press Play: the probability of the output": noise_is_known,
-    "The model has never seen the output on the right": lambda said: said.steps(outputs=2) == said.steps(outputs=9),
+    "The model has never seen the output on the right": lambda said: (
+        said.steps(outputs=2) == said.steps(outputs=9)
+    ),
     "The number of steps grows like √|Q|": lambda said: near(
         said.steps(triggers=400) / said.steps(triggers=100), 2, 0.01
     ),
@@ -288,15 +351,22 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
     ),
     "Other noise. Tested with more noise than in training": turns,
     "Other spectrum. Tested on isotropic tokens": lambda said: (
-        said.tested(int(said.values["t"])) > 2 * said.tested(0) > 2 * said.test_law().floor
+        said.tested(int(said.values["t"]))
+        > 2 * said.tested(0)
+        > 2 * said.test_law().floor
     ),
     "Longer prompts. Ten times as many pairs": lambda said: (
         said.values["N"] == 10 * 100 and 1.8 < best(said) / best(said, N=100) < 2
     ),
-    "Steeper. Steeper tasks want a narrower window": lambda said: best(said) > 1.5 * best(said, L=1.0),
-    "More noise. With more noise it pays": lambda said: best(said) < best(said, noise=1.0) / 1.5,
+    "Steeper. Steeper tasks want a narrower window": lambda said: (
+        best(said) > 1.5 * best(said, L=1.0)
+    ),
+    "More noise. With more noise it pays": lambda said: (
+        best(said) < best(said, noise=1.0) / 1.5
+    ),
     "From a narrow window. A start beyond the best": lambda said: (
-        said.parameters["start"] > 1.5 * best(said) and abs(float(said.run().params[0]) / best(said) - 1) < 0.5
+        said.parameters["start"] > 1.5 * best(said)
+        and abs(float(said.run().params[0]) / best(said) - 1) < 0.5
     ),
     "Prompts show N noisy values of a linear function": lambda said: (
         reaches(said) and narrows(said)
@@ -304,17 +374,23 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
     "The loss while it trains, exactly": reaches,
     "Training rolls down this curve": valley,
     "The best κ grows with the length of prompts": lambda said: (
-        abs(math.log10(best(said, N=10**8) / best(said, N=10**7)) - 2 / (said.parameters["d"] + 3)) < 0.01
+        abs(
+            math.log10(best(said, N=10**8) / best(said, N=10**7))
+            - 2 / (said.parameters["d"] + 3)
+        )
+        < 0.01
     ),
     "Prompts of N pairs (x, y) of a linear regression": reaches,
     "Every direction of the tokens shrinks": one_by_one,
     "With equal eigenvalues there is one drop": one_drop,
     "What remains is the floor": lambda said: near(
         PromptLaw(np.arange(1.0, 9) ** -1.0, N=100, noise=0.5).floor
-        / PromptLaw(np.arange(1.0, 9) ** -1.0, N=1000, noise=0.5).floor, 10, 0.25
+        / PromptLaw(np.arange(1.0, 9) ** -1.0, N=1000, noise=0.5).floor,
+        10,
+        0.25,
     ),
     "The same Γ on another law of prompts": turns,
-}  # fmt: skip
+}
 
 
 def emergence(said: Said, **changes: Any) -> int:
@@ -334,12 +410,19 @@ def levels(said: Said) -> bool:
     problem: Any = list_families()["induction-heads"](**said.parameters)
     run, known = said.run(), problem.predictors
     learns = list(run.phases.present()) == ["uniform", "unigram", "bigram"]
-    return learns and near(run.at(0).loss, known["uniform"], 0.04) and near(run.loss[-1], known["Bayes"], 0.02)
+    return (
+        learns
+        and near(run.at(0).loss, known["uniform"], 0.04)
+        and near(run.loss[-1], known["Bayes"], 0.02)
+    )
 
 
 def steeper(said: Said) -> bool:
     risk: Any = said.run().risk
-    pulls = [float(-risk.gradient([0.0, 0.0, b, said.parameters["sink"]])[1]) for b in (0.5, 1.0, 2.0)]
+    pulls = [
+        float(-risk.gradient([0.0, 0.0, b, said.parameters["sink"]])[1])
+        for b in (0.5, 1.0, 2.0)
+    ]
     first, last = said.run().at(0).observed, said.run().at(1000).observed
     right, up = last["match"] > first["match"], last["first"][1] > first["first"][1]
     return 0.0 < pulls[0] < pulls[1] < pulls[2] and bool(right and up)
@@ -358,8 +441,14 @@ def stages(said: Said) -> bool:
     """When the first layer attends to the parent, the match has made a small part of its way."""
     run = said.run()
     turned = run.first(lambda state: state.observed["first"][1] > 0.9)
-    start, then, end = (float(run.at(t).observed["match"]) for t in (0, turned, run.t[-1]))
-    return turned <= 1.2 * said.values["t"] and 0 < then - start < 0.1 * (end - start) and run.regime == "induction"
+    start, then, end = (
+        float(run.at(t).observed["match"]) for t in (0, turned, run.t[-1])
+    )
+    return (
+        turned <= 1.2 * said.values["t"]
+        and 0 < then - start < 0.1 * (end - start)
+        and run.regime == "induction"
+    )
 
 
 INDUCTION: dict[str, Callable[[Said], bool]] = {
@@ -367,35 +456,47 @@ INDUCTION: dict[str, Callable[[Said], bool]] = {
     "The two stages: a fast first layer": stages,
     "Log loss. The same in nats": levels,
     "Slow first layer. The match grows while both lags": lambda said: (
-        resting(said, 200) and resting(said, 600) and near(emergence(said) / emergence(said, ratio=1.0), 9, 0.1)
+        resting(said, 200)
+        and resting(said, 600)
+        and near(emergence(said) / emergence(said, ratio=1.0), 9, 0.1)
         and float(said.run().at(200).observed["match"]) > 1
         and near(float(said.run().at(200).observed["first"][1]), 0.5, 0.1)
     ),
     "Against the match. From a negative match": lambda said: (
-        resting(said, 70) and resting(said, 300) and said.run().regime == "induction"
+        resting(said, 70)
+        and resting(said, 300)
+        and said.run().regime == "induction"
         and abs(float(said.run().at(150).observed["match"])) < 0.3
     ),
     "Nearly certain. Chains whose rows are nearly certain": lambda said: (
         emergence(said) < emergence(said, concentration=1.0)
         and said.run().risk.floor() < 0.5 * said.run(concentration=1.0).risk.floor()
     ),
-    "Sequences of T symbols, each from a chain": lambda said: said.run().regime == "induction",
+    "Sequences of T symbols, each from a chain": lambda said: (
+        said.run().regime == "induction"
+    ),
     "The loss begins where both symbols are alike": lambda said: (
         levels(said) and resting(said, 140) and resting(said, 290)
     ),
     "Why it falls: the first layer learns": head,
     "The same run as a path over the loss": steeper,
-}  # fmt: skip
+}
 if "induction-heads" in PANELS:
     CLAIMS |= INDUCTION
 
 
-@pytest.mark.parametrize("entry", SAID, ids=lambda entry: f"{entry['panel']}: {entry['text'][:30]}")
+@pytest.mark.parametrize(
+    "entry", SAID, ids=lambda entry: f"{entry['panel']}: {entry['text'][:30]}"
+)
 def test_a_text_of_the_explorer_is_true_at_its_setting(entry: dict[str, Any]) -> None:
-    claims = [holds for words, holds in CLAIMS.items() if entry["text"].startswith(words)]
+    claims = [
+        holds for words, holds in CLAIMS.items() if entry["text"].startswith(words)
+    ]
     assert len(claims) == 1, f"no test for: {entry['text']}"
     assert entry["problems"] == []
-    assert claims[0](Said(entry["panel"], entry["values"], entry["parameters"])), entry["text"]
+    assert claims[0](Said(entry["panel"], entry["values"], entry["parameters"])), entry[
+        "text"
+    ]
 
 
 def test_every_claim_is_on_the_page() -> None:

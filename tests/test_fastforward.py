@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from skipping import outcome  # in scripts: the random problems of `measurements.py skipping`
+from skipping import (
+    outcome,
+)  # in scripts: the random problems of `measurements.py skipping`
 
 import icl_theory as icl
 from icl_theory import tasks
@@ -18,7 +20,16 @@ from icl_theory.engine.skip import _growth
 from tests.linear import LinearAttention, MergedLinearAttention
 from tests.references import Array
 
-QUICK = (2, 11, 12, 16, 31, 37, 180, 4114)  # problems that take a second at most; 180 is stiff
+QUICK = (
+    2,
+    11,
+    12,
+    16,
+    31,
+    37,
+    180,
+    4114,
+)  # problems that take a second at most; 180 is stiff
 SLOWER = (3, 5, 7, 14, 18, 20, 25, 28, 32, 36, 4165)
 
 
@@ -31,15 +42,17 @@ class Power(icl.Risk):
         self.q, self._floor = q, floor
 
     def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
-        return float(np.abs(params[0]) ** self.q) / self.q + self._floor, np.sign(params) * np.abs(params) ** (
-            self.q - 1
-        )
+        return float(np.abs(params[0]) ** self.q) / self.q + self._floor, np.sign(
+            params
+        ) * np.abs(params) ** (self.q - 1)
 
     def floor(self) -> float:
         return self._floor
 
 
-def unequal(K: int, seed: int, N: float = math.inf, noise: float = 0.0) -> icl.PopulationRisk:
+def unequal(
+    K: int, seed: int, N: float = math.inf, noise: float = 0.0
+) -> icl.PopulationRisk:
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(K, K))
     features = icl.Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 3.0)))
@@ -53,17 +66,25 @@ PROBLEMS: dict[str, tuple[Callable[[], icl.Risk], float, str]] = {
     "label noise": (lambda: unequal(4, 4, N=12, noise=0.5), 1.0, "gd"),
     "one number": (lambda: icl.ExchangeableRisk(20, 2.0, 40, 0.1), 4.0, "gd"),
     "embedding": (
-        lambda: icl.in_coordinates(unequal(6, 5), "embedding", icl.Features.random(6, 4, 0.5, seed=0).vectors),
+        lambda: icl.in_coordinates(
+            unequal(6, 5), "embedding", icl.Features.random(6, 4, 0.5, seed=0).vectors
+        ),
         1.0,
         "gd",
     ),
     "factored": (
-        lambda: icl.in_coordinates(unequal(6, 6), "factored", icl.Features.simplex(6, 1.0).vectors, rank=3),
+        lambda: icl.in_coordinates(
+            unequal(6, 6), "factored", icl.Features.simplex(6, 1.0).vectors, rank=3
+        ),
         4.0,
         "gd",
     ),
     "groups": (lambda: icl.SymmetricRisk([1, 30], [0.4, 0.02], 2.0), 4.0, "gd"),
-    "degenerate": (lambda: icl.PopulationRisk(icl.Features.simplex(6, 1.0), tasks.Halfspace(2.0)), 4.0, "gd"),
+    "degenerate": (
+        lambda: icl.PopulationRisk(icl.Features.simplex(6, 1.0), tasks.Halfspace(2.0)),
+        4.0,
+        "gd",
+    ),
 }
 
 
@@ -71,7 +92,12 @@ PROBLEMS: dict[str, tuple[Callable[[], icl.Risk], float, str]] = {
 def every_step(name: str) -> icl.Trajectory:
     """Return a run of which two tests need every step."""
     make, eta, rule = PROBLEMS[name]
-    return icl.descend(make(), eta, steps=4_000 if name in ("finite prompts", "label noise") else 10_000, rule=rule)
+    return icl.descend(
+        make(),
+        eta,
+        steps=4_000 if name in ("finite prompts", "label noise") else 10_000,
+        rule=rule,
+    )
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -87,10 +113,14 @@ def test_skipping_gives_the_scores_and_the_loss_of_taking_every_step(name: str) 
     gain = max(risk.gain(state) for state in fast.states)
     compared = fast.states[np.isin(fast.t, exact.t)]
     assert gain * np.abs(exact.states[shared] - compared).max() <= fast.states_error
-    assert abs(exact.loss[shared][-1] / fast.loss[-1] - 1.0) < 1e-8 or fast.t[-1] < steps
+    assert (
+        abs(exact.loss[shared][-1] / fast.loss[-1] - 1.0) < 1e-8 or fast.t[-1] < steps
+    )
 
 
-@pytest.mark.parametrize("name", ["scores", "embedding", "factored", "groups", "finite prompts"])
+@pytest.mark.parametrize(
+    "name", ["scores", "embedding", "factored", "groups", "finite prompts"]
+)
 def test_the_first_step_below_epsilon_is_that_of_taking_every_step(name: str) -> None:
     make, eta, rule = PROBLEMS[name]
     risk = make()
@@ -163,7 +193,9 @@ def test_many_saved_states_in_one_long_step_do_not_cost_a_step_each() -> None:
 
 
 @pytest.mark.parametrize("index", QUICK)
-def test_on_a_random_problem_no_state_and_no_count_is_off_by_more_than_estimated(index: int) -> None:
+def test_on_a_random_problem_no_state_and_no_count_is_off_by_more_than_estimated(
+    index: int,
+) -> None:
     found = outcome(index)
     assert found.skipped
     assert not found.wrong, found
@@ -171,7 +203,9 @@ def test_on_a_random_problem_no_state_and_no_count_is_off_by_more_than_estimated
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", SLOWER)
-def test_on_a_longer_random_problem_none_is_off_by_more_than_estimated(index: int) -> None:
+def test_on_a_longer_random_problem_none_is_off_by_more_than_estimated(
+    index: int,
+) -> None:
     found = outcome(index)
     assert not found.wrong, found
 
@@ -187,14 +221,18 @@ class Swing(icl.Risk):
     def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
         u, v = params
         loss = 0.5 * self.pace * (u - 0.52) ** 2 + 0.5 * (1.5 + u) * v**2 + 0.25 * v**4
-        return float(loss), np.array([self.pace * (u - 0.52) + 0.5 * v**2, (1.5 + u) * v + v**3])
+        return float(loss), np.array(
+            [self.pace * (u - 0.52) + 0.5 * v**2, (1.5 + u) * v + v**3]
+        )
 
 
 def swung(pace: float, steps: int) -> tuple[icl.Trajectory, float]:
     """A fast run, and how far it is from the truth."""
     fast = icl.descend(Swing(pace), 1.0, steps=steps, method="fast")
     exact = icl.descend(Swing(pace), 1.0, steps=int(fast.t[-1]))
-    return fast, float(np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states).max())
+    return fast, float(
+        np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states).max()
+    )
 
 
 def test_a_swing_whose_phase_rounding_picks_is_in_the_estimate() -> None:
@@ -224,7 +262,13 @@ def test_errors_that_cancel_what_parts_run_and_shadow_are_in_the_estimate() -> N
     ("before", "after", "new", "least", "most"),
     [
         (1.0, 2.5, 0.0, 2.5, 2.5),  # the shadow has moved like the run
-        (3.0, 1.0, 2.0, 0.3, 1.0),  # its own error may have taken two thirds of the distance
+        (
+            3.0,
+            1.0,
+            2.0,
+            0.3,
+            1.0,
+        ),  # its own error may have taken two thirds of the distance
         (1.0, 6.0, 5.0, 1.0, 1.0),  # or be all that has come
         (2.0, 9.0, 1.0, 4.0, 4.5),  # what it cannot have added has grown
         (0.0, 1.0, 0.5, 1.0 / 3.0, 1.0),  # nothing is known of growth
@@ -241,23 +285,37 @@ def test_states_between_steps_of_the_solver_are_as_good_as_the_steps() -> None:
     """Here states inside a transition were off by 1.1e-6 where 1.1e-8 was estimated."""
     rng = np.random.default_rng(213)
     values, probs = rng.normal(size=(4, 4)), rng.dirichlet(np.ones(4))
-    task, features = tasks.KernelTask(values @ values.T), icl.Features.simplex(4, 1.0, probs)
-    risk, eta = icl.PopulationRisk(features, task), 4.0 / float(task.variogram(features).max())
+    task, features = (
+        tasks.KernelTask(values @ values.T),
+        icl.Features.simplex(4, 1.0, probs),
+    )
+    risk, eta = (
+        icl.PopulationRisk(features, task),
+        4.0 / float(task.variogram(features).max()),
+    )
     exact = icl.descend(risk, eta, steps=20_000)
     fast = icl.descend(risk, eta, steps=20_000, method="fast")
     assert fast.states_error is not None
     assert np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states).max() < 1e-7
-    assert np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states).max() <= fast.states_error
+    assert (
+        np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states).max()
+        <= fast.states_error
+    )
 
 
 @pytest.mark.parametrize(("decay", "eta"), [(1.0, 0.02), (2.0, 0.1)])
-def test_several_curvature_scales_are_within_the_estimate_at_every_step(decay: float, eta: float) -> None:
+def test_several_curvature_scales_are_within_the_estimate_at_every_step(
+    decay: float, eta: float
+) -> None:
     """Every mode is known: Γ_j = Γ*_j (1 - (1 - η λ_j m_j)^t)."""
     risk = MergedLinearAttention(np.arange(1.0, 11.0) ** -decay, 100)
     run = icl.descend(risk, eta, steps=100_000, method="fast")
     assert run.states_error is not None
     between = np.unique(np.geomspace(1000.0, 90_000.0, 9).astype(int)).tolist()
-    for t, state in [*zip(run.t.tolist(), run.states, strict=True), *((t, run.at(t).params) for t in between)]:
+    for t, state in [
+        *zip(run.t.tolist(), run.states, strict=True),
+        *((t, run.at(t).params) for t in between),
+    ]:
         assert np.abs(state - risk.iterate(t, eta)).max() <= run.states_error
     assert run.states_error <= 1e-7 or "accuracy" in run.notes
 
@@ -284,7 +342,9 @@ def test_the_error_of_a_count_is_below_one_only_where_the_count_is_right() -> No
     assert run.steps is not None
     assert run.error is not None
     assert abs(run.steps - steps) <= run.error
-    tie = icl.descend(risk, 4.0, epsilon=float(run.at(run.steps - 1).loss), method="fast")
+    tie = icl.descend(
+        risk, 4.0, epsilon=float(run.at(run.steps - 1).loss), method="fast"
+    )
     assert tie.error is not None
     assert tie.error >= 1.0
 
@@ -309,7 +369,9 @@ def test_state_between_saved_steps_is_that_of_a_longer_look() -> None:
 
 @pytest.mark.parametrize("method", ["fast", "flow"])
 @pytest.mark.parametrize("start", [2 * 10**14, 10**15])
-def test_steps_that_ln_t_does_not_tell_apart_have_states(method: str, start: int) -> None:
+def test_steps_that_ln_t_does_not_tell_apart_have_states(
+    method: str, start: int
+) -> None:
     """From 1e14 steps on neighbours are the same number ln(1 + t) to rounding: their states were not numbers."""
     run = icl.descend(Power(4.0), 0.01, steps=start, method=method)
     for late in (12, 7, 5, 4, 3, 2, 1):  # each is followed from the end of the run
@@ -322,7 +384,12 @@ def test_a_tighter_tolerance_gives_more_digits() -> None:
     risk = unequal(6, 7)
     exact = icl.descend(risk, 1.0, steps=10_000).params
     errors = [
-        np.abs(icl.descend(risk, 1.0, steps=10_000, method="fast", tolerance=10.0**-k).params - exact).max()
+        np.abs(
+            icl.descend(
+                risk, 1.0, steps=10_000, method="fast", tolerance=10.0**-k
+            ).params
+            - exact
+        ).max()
         for k in (5, 8, 11)
     ]
     assert errors[2] < 1e-11
@@ -340,7 +407,10 @@ def test_any_step_is_as_exact_as_was_asked_for(tolerance: float, end: int) -> No
     assert run.states_error is not None
     for t in (190, 530, 999, 1777, 4999):
         assert t not in run.t
-        assert abs(float(run.at(t).params - exact.at(t).params)) <= tolerance + run.states_error
+        assert (
+            abs(float(run.at(t).params - exact.at(t).params))
+            <= tolerance + run.states_error
+        )
 
 
 class Bowl(icl.Risk):
@@ -356,13 +426,17 @@ class Bowl(icl.Risk):
 def test_a_slow_beginning_is_no_end(eta: float) -> None:
     """With so small a rate thousands of steps move nothing by the tolerance, but each as much as the last one."""
     run = icl.descend(Bowl(), eta, epsilon=0.1, method="fast")
-    assert run.steps == pytest.approx(np.log(0.1) / (2.0 * np.log1p(-eta)), rel=1e-5, abs=1.0)
+    assert run.steps == pytest.approx(
+        np.log(0.1) / (2.0 * np.log1p(-eta)), rel=1e-5, abs=1.0
+    )
 
 
 def test_a_tolerance_below_rounding_is_reported_as_missed() -> None:
     run = icl.descend(unequal(4, 8), 1.0, steps=5000, method="fast", tolerance=1e-16)
     assert run.states_error is None or run.states_error > 1e-16
-    assert "above the tolerance" in run.notes.get("accuracy", "") or run.method == "fast"
+    assert (
+        "above the tolerance" in run.notes.get("accuracy", "") or run.method == "fast"
+    )
     assert np.isfinite(run.loss).all()
 
 
@@ -385,21 +459,48 @@ class Cliff(icl.Risk):
 @pytest.mark.parametrize(
     ("make", "eta", "arguments", "words"),
     [
-        (lambda: Cliff(), 1.0, {"steps": 10**12}, "used the 200,000 gradient evaluations"),
+        (
+            lambda: Cliff(),
+            1.0,
+            {"steps": 10**12},
+            "used the 200,000 gradient evaluations",
+        ),
         (lambda: Cliff(), 1.0, {"epsilon": 0.5}, "settles above epsilon"),
-        (lambda: Power(2.0, floor=1.0), 0.1, {"steps": 10**12}, "cannot change the loss"),
+        (
+            lambda: Power(2.0, floor=1.0),
+            0.1,
+            {"steps": 10**12},
+            "cannot change the loss",
+        ),
         (lambda: Power(2.0, floor=1.0), 0.1, {"epsilon": 0.5}, "at the floor 1"),
-        (lambda: icl.ExchangeableRisk(5, 2.0, 20, 1.0), 4.0, {"steps": 10**12}, "stagnated at step"),
-        (lambda: unequal(4, 4, N=12, noise=1.0), 4.0, {"epsilon": 1e-9}, "at the floor"),
+        (
+            lambda: icl.ExchangeableRisk(5, 2.0, 20, 1.0),
+            4.0,
+            {"steps": 10**12},
+            "stagnated at step",
+        ),
+        (
+            lambda: unequal(4, 4, N=12, noise=1.0),
+            4.0,
+            {"epsilon": 1e-9},
+            "at the floor",
+        ),
         (lambda: unequal(2, 4), 1e9, {"epsilon": 1e-9}, "reached epsilon"),
         (lambda: Power(2.0), 3.0, {"epsilon": 1e-9}, "diverged"),
         (
-            lambda: icl.PopulationRisk(icl.Features.simplex(6, 1.0), tasks.Halfspace(2.0)),
+            lambda: icl.PopulationRisk(
+                icl.Features.simplex(6, 1.0), tasks.Halfspace(2.0)
+            ),
             4.0,
             {"steps": 10**14},
             "took all",
         ),
-        (lambda: icl.ExchangeableRisk(20, 2e-10), 4.0, {"epsilon": 1e-11}, "reached epsilon"),
+        (
+            lambda: icl.ExchangeableRisk(20, 2e-10),
+            4.0,
+            {"epsilon": 1e-11},
+            "reached epsilon",
+        ),
     ],
 )
 def test_every_run_ends_and_says_why(
@@ -413,7 +514,9 @@ def test_every_run_ends_and_says_why(
 
 def test_a_gradient_that_stops_being_a_number_ends_a_fast_run() -> None:
     class Broken(Power):
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             loss, gradient = super().evaluate(params, step)
             return loss, gradient if params[0] > 0.05 else gradient * math.nan
 
@@ -429,7 +532,10 @@ def test_auto_takes_its_first_steps_one_by_one_and_says_which_way_it_went() -> N
     assert short.method == "exact"
     assert (short.params == exact.params).all()
     assert icl.descend(risk, 1.0, steps=10**6, method="auto").method == "fast"
-    assert icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], epsilon=1e-7).method == "fast"
+    assert (
+        icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], epsilon=1e-7).method
+        == "fast"
+    )
     assert icl.simulate(2.0, 1.0, 4.0, epsilon=1e-7).method == "closed"
 
 
@@ -438,12 +544,16 @@ def test_interrupting_a_fast_run_keeps_what_it_has() -> None:
         if step > 10**6:
             raise KeyboardInterrupt
 
-    run = icl.descend(unequal(4, 0), 1.0, steps=10**9, method="fast", callback=impatient)
+    run = icl.descend(
+        unequal(4, 0), 1.0, steps=10**9, method="fast", callback=impatient
+    )
     assert run.stop_reason.startswith("interrupted at step")
     assert run.t[-1] > 10**6
 
 
-def test_errors_are_saved_with_the_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_errors_are_saved_with_the_run(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     path = tmp_path_factory.mktemp("run") / "a.npz"
     run = icl.descend(unequal(4, 0), 1.0, epsilon=1e-6, method="fast")
     run.save(path)
@@ -458,11 +568,18 @@ def test_more_steps_than_int64_holds_are_refused(steps: int) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.25, 16.0])
-def test_the_error_is_one_of_scores_however_large_the_features_are(scale: float) -> None:
+def test_the_error_is_one_of_scores_however_large_the_features_are(
+    scale: float,
+) -> None:
     """Features s times as large take the same scores through the same steps at a rate s⁴ times smaller."""
     vectors = icl.Features.random(6, 4, 0.5, seed=0).vectors
     one, other = (
-        icl.descend(icl.in_coordinates(unequal(6, 5), "embedding", s * vectors), s**-4.0, steps=1500, method="fast")
+        icl.descend(
+            icl.in_coordinates(unequal(6, 5), "embedding", s * vectors),
+            s**-4.0,
+            steps=1500,
+            method="fast",
+        )
         for s in (1.0, scale)
     )
     np.testing.assert_allclose(one.loss[-1], other.loss[-1], rtol=1e-9)
@@ -477,7 +594,9 @@ def test_a_target_soon_after_the_first_stride_is_counted_for_certain() -> None:
         initial = np.array([0.5, -0.2])
 
         def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-            return float(np.sum(np.logaddexp(0.0, -params))), -1.0 / (1.0 + np.exp(params))
+            return float(np.sum(np.logaddexp(0.0, -params))), -1.0 / (
+                1.0 + np.exp(params)
+            )
 
     exact = icl.descend(Slope(), 0.05, steps=4300)
     for step in (4100, 4116, 4205, 4290):

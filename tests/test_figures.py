@@ -29,9 +29,13 @@ def stops_with(status: int, *arguments: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["degenerate", "model"])
-def test_command_writes_a_figure(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_a_figure(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     stops_with(0, "figures", name, "--quick", "--out", str(tmp_path / "new" / "folder"))
-    written = [tmp_path / "new" / "folder" / f"{name}{ending}" for ending in (".pdf", ".png")]
+    written = [
+        tmp_path / "new" / "folder" / f"{name}{ending}" for ending in (".pdf", ".png")
+    ]
     assert capsys.readouterr().out.split() == [str(path) for path in written]
     assert [path.read_bytes()[:4] for path in written] == [b"%PDF", b"\x89PNG"]
 
@@ -41,18 +45,35 @@ def test_script_is_short_and_quick_parameters_are_parameters(path: Path) -> None
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) < 80
     assert ast.get_docstring(ast.parse(text))
-    assert figures.parameters(path.stem).keys() == figures.parameters(path.stem, quick=True).keys()
+    assert (
+        figures.parameters(path.stem).keys()
+        == figures.parameters(path.stem, quick=True).keys()
+    )
 
 
 def test_script_is_a_command_of_its_own(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPTS[0].with_name("model.py")), "--quick", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        str(SCRIPTS[0].with_name("model.py")),
+        "--quick",
+        "--out",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(tmp_path / "model.pdf"), str(tmp_path / "model.png")]
+    assert done.stdout.split() == [
+        str(tmp_path / "model.pdf"),
+        str(tmp_path / "model.png"),
+    ]
 
 
 def test_figures_are_the_same_at_every_call(tmp_path: Path) -> None:
     first, second = (
-        [path.read_bytes() for path in figures.write(figures.draw("model", quick=True), tmp_path / name, "model")]
+        [
+            path.read_bytes()
+            for path in figures.write(
+                figures.draw("model", quick=True), tmp_path / name, "model"
+            )
+        ]
         for name in ("a", "b")
     )
     assert first == second
@@ -63,12 +84,18 @@ def test_list_names_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert all(path.stem in shown for path in SCRIPTS)
     stops_with(0, "figures", "model", "maps", "--list")
-    some = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.strip()]
+    some = [
+        line.split(maxsplit=1)
+        for line in capsys.readouterr().out.splitlines()
+        if line.strip()
+    ]
     assert [name for name, _ in some] == ["model", "maps"]
     assert all(words.strip() == figures.available()[name] for name, words in some)
 
 
-def test_unknown_figure_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_figure_is_refused_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     stops_with(2, "figures", "figure9")
     message = capsys.readouterr().err
     assert "figure9" in message
@@ -90,15 +117,23 @@ def test_folder_in_place_of_which_there_is_a_file_is_refused(
     assert "taken" in capsys.readouterr().err
 
 
-def test_folder_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # the administrator may write everywhere
+def test_folder_without_permission_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: False
+    )  # the administrator may write everywhere
     with pytest.raises(ValueError, match="can be written to"):
         figures.check_folder(tmp_path)
 
 
 def test_page_lists_the_parameters_of_every_figure() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "figures.md").read_text(encoding="utf-8")
-    assert page == remake.with_parameters(page), "python scripts/remake.py replaces the table"
+    page = (Path(__file__).parents[1] / "docs" / "figures.md").read_text(
+        encoding="utf-8"
+    )
+    assert page == remake.with_parameters(page), (
+        "python scripts/remake.py replaces the table"
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,13 +144,27 @@ def test_page_lists_the_parameters_of_every_figure() -> None:
         ("figure1", {"runs": 1}, r"runs = 1: must be two or more"),
         ("noise", {"L": None}, r"L = None: must be a finite number"),
         ("noise", {"noises": 1.0}, r"noises = 1\.0: must be one or more numbers"),
-        ("noise", {"noises": (0.0, float("nan"))}, r"noises = nan: must be a finite number"),
+        (
+            "noise",
+            {"noises": (0.0, float("nan"))},
+            r"noises = nan: must be a finite number",
+        ),
         ("maps", {"steps": ()}, r"steps = \(\): must be one or more numbers"),
-        ("phase_diagram", {"epsilon": (0, 1)}, r"epsilon = 0: must be a finite number > 0"),
-        ("phase_diagram", {"L": (1.0, 2.0, 3.0)}, r"L = \(1\.0, 2\.0, 3\.0\): must be 2 numbers"),
+        (
+            "phase_diagram",
+            {"epsilon": (0, 1)},
+            r"epsilon = 0: must be a finite number > 0",
+        ),
+        (
+            "phase_diagram",
+            {"L": (1.0, 2.0, 3.0)},
+            r"L = \(1\.0, 2\.0, 3\.0\): must be 2 numbers",
+        ),
     ],
 )
-def test_value_of_the_wrong_kind_is_refused_by_name(figure: str, changes: dict[str, Any], message: str) -> None:
+def test_value_of_the_wrong_kind_is_refused_by_name(
+    figure: str, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         figures.draw(figure, quick=True, **changes)
 
@@ -130,14 +179,20 @@ def test_value_of_the_wrong_kind_is_refused_by_name(figure: str, changes: dict[s
     ],
     ids=str,
 )
-def test_figure_is_drawn_where_runs_end_early(figure: str, changes: dict[str, Any]) -> None:
+def test_figure_is_drawn_where_runs_end_early(
+    figure: str, changes: dict[str, Any]
+) -> None:
     assert figures.draw(figure, quick=True, **changes).axes
 
 
 def interrupted_run() -> Callable[..., icl.Trajectory]:
     """Return a figure's function that is interrupted in the middle of a run."""
     return lambda: icl.simulate(
-        2.0, 1.0, 4.0, method="exact", callback=lambda *_: signal.raise_signal(signal.SIGINT)
+        2.0,
+        1.0,
+        4.0,
+        method="exact",
+        callback=lambda *_: signal.raise_signal(signal.SIGINT),
     )
 
 
@@ -148,7 +203,9 @@ def test_run_by_itself_survives_the_interrupt() -> None:
 def test_interrupt_ends_all_figures_and_draws_none_of_half_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(figures, "_recipe", lambda name: {"figure": interrupted_run(), "QUICK": {}})
+    monkeypatch.setattr(
+        figures, "_recipe", lambda name: {"figure": interrupted_run(), "QUICK": {}}
+    )
     stops_with(130, "figures", "maps", "tail", "--out", str(tmp_path))
     assert not list(tmp_path.iterdir())
     assert "interrupted at maps" in capsys.readouterr().err
@@ -161,8 +218,14 @@ def test_the_animation_is_of_the_maps_at_steps_far_apart(
     """Its first frame is the first map, and the next ones differ from it; --animate knows no other figure."""
     gif, *_ = figures.animate(tmp_path, quick=True, frames=3)
     with Image.open(gif) as moving:
-        frames = [np.asarray(frame.convert("L"), dtype=float) for frame in ImageSequence.Iterator(moving)]
+        frames = [
+            np.asarray(frame.convert("L"), dtype=float)
+            for frame in ImageSequence.Iterator(moving)
+        ]
     assert len(frames) == 3
-    assert all(np.abs(after - before).max() > 100 for before, after in itertools.pairwise(frames))
+    assert all(
+        np.abs(after - before).max() > 100
+        for before, after in itertools.pairwise(frames)
+    )
     stops_with(2, "figures", "--animate", "tail", "--out", str(tmp_path))
     assert capsys.readouterr().err.endswith("figure = 'tail': must be one of maps\n")

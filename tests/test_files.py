@@ -15,9 +15,15 @@ from tests.processes import PATIENCE
 
 
 def test_failure_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError) as failure, replacing(tmp_path / "missing" / "run.txt") as temporary:
+    with (
+        pytest.raises(FileNotFoundError) as failure,
+        replacing(tmp_path / "missing" / "run.txt") as temporary,
+    ):
         temporary.write_text("")
-    assert str(failure.value) == f"[Errno 2] No such file or directory: '{tmp_path}/missing/run.txt'"
+    assert (
+        str(failure.value)
+        == f"[Errno 2] No such file or directory: '{tmp_path}/missing/run.txt'"
+    )
 
 
 def test_full_disk_is_reported_with_the_file(tmp_path: Path) -> None:
@@ -30,7 +36,10 @@ def test_full_disk_is_reported_with_the_file(tmp_path: Path) -> None:
 
 
 def test_failure_of_another_file_is_left_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="elsewhere"), replacing(tmp_path / "run.txt"):
+    with (
+        pytest.raises(FileNotFoundError, match="elsewhere"),
+        replacing(tmp_path / "run.txt"),
+    ):
         (tmp_path / "elsewhere").read_text()
 
 
@@ -48,7 +57,12 @@ def test_a_link_stays_and_the_file_at_its_end_is_replaced(tmp_path: Path) -> Non
     assert (tmp_path / "one.txt").is_symlink()
     assert (tmp_path / "two.txt").is_symlink()
     assert (tmp_path / "folder" / "file.txt").read_text() == "new"
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file.txt", "folder", "one.txt", "two.txt"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        "file.txt",
+        "folder",
+        "one.txt",
+        "two.txt",
+    ]
 
 
 def test_the_end_of_a_link_that_leads_nowhere_is_made(tmp_path: Path) -> None:
@@ -99,7 +113,9 @@ def test_a_socket_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(path))
-        with pytest.raises(ValueError, match=r"path = .*: must be a file, a pipe or a terminal"):
+        with pytest.raises(
+            ValueError, match=r"path = .*: must be a file, a pipe or a terminal"
+        ):
             write(path)
     assert path.is_socket()
 
@@ -125,7 +141,9 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_a_full_disk_is_reported_also_where_a_library_stumbles_over_it(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_also_where_a_library_stumbles_over_it(
+    tmp_path: Path,
+) -> None:
     """As matplotlib does, whose PDF has no position any more when its stream is ended."""
 
     def stumbles() -> None:

@@ -21,10 +21,13 @@ def digits() -> Iterator[None]:
 
 
 GIVEN: list[dict[str, Any]] = [
-    {"p": 0.4, "q": 0.9}, {"p": 0.7, "q": 0.2, "w": -0.6, "bias": "trained"}, {"p": 0.5, "q": 0.5, "readout": -0.8},
-    {"p": 1e-6, "q": 0.999, "w": -1.5, "readout": 0.3, "bias": "trained"}, {"p": 0.3001, "q": 0.3, "e": 2.0},
+    {"p": 0.4, "q": 0.9},
+    {"p": 0.7, "q": 0.2, "w": -0.6, "bias": "trained"},
+    {"p": 0.5, "q": 0.5, "readout": -0.8},
+    {"p": 1e-6, "q": 0.999, "w": -1.5, "readout": 0.3, "bias": "trained"},
+    {"p": 0.3001, "q": 0.3, "e": 2.0},
     {"p": 0.3, "q": 0.3001, "w": -1.0},
-]  # fmt: skip
+]
 
 
 def reference(problem: icl.FixedChain, params: Any) -> Any:
@@ -37,24 +40,38 @@ def reference(problem: icl.FixedChain, params: Any) -> Any:
     def at(b: Any) -> Any:
         zero, one = b - e * u / 2, b - e * u / 2 + s
         terms = ((q * p, -zero), (q * (1 - p), zero), (p * (1 - q), -one), (p * q, one))
-        return sum(weight * mpmath.log1p(mpmath.exp(f)) for weight, f in terms) / (p + q)
+        return sum(weight * mpmath.log1p(mpmath.exp(f)) for weight, f in terms) / (
+            p + q
+        )
 
     if problem.bias == "trained":
         return at(more[-1])
-    return at(mpmath.findroot(lambda b: mpmath.diff(at, b), mpmath.log(p / q) + (e * u - s) / 2))
+    return at(
+        mpmath.findroot(
+            lambda b: mpmath.diff(at, b), mpmath.log(p / q) + (e * u - s) / 2
+        )
+    )
 
 
 @pytest.mark.parametrize("given", GIVEN)
 def test_loss_and_gradient_of_the_whole_formula(given: dict[str, Any]) -> None:
     problem = icl.FixedChain(**given)
     risk = problem.risk()
-    for at in (risk.initial, risk.initial + 0.27 * np.arange(1.0, len(risk.initial) + 1.0)):
+    for at in (
+        risk.initial,
+        risk.initial + 0.27 * np.arange(1.0, len(risk.initial) + 1.0),
+    ):
         loss, gradient = risk.evaluate(at)
         assert loss == pytest.approx(float(reference(problem, at)), rel=1e-13)
         h = mpmath.mpf(10) ** -12
         for place, slope in enumerate(gradient):
-            ends = [[x + sign * h * (i == place) for i, x in enumerate(map(mpmath.mpf, at))] for sign in (1, -1)]
-            wanted = (reference(problem, ends[0]) - reference(problem, ends[1])) / (2 * h)
+            ends = [
+                [x + sign * h * (i == place) for i, x in enumerate(map(mpmath.mpf, at))]
+                for sign in (1, -1)
+            ]
+            wanted = (reference(problem, ends[0]) - reference(problem, ends[1])) / (
+                2 * h
+            )
             assert slope == pytest.approx(float(wanted), rel=1e-11, abs=1e-15)
 
 
@@ -63,9 +80,14 @@ def test_small_excess_keeps_its_digits(off: float) -> None:
     problem = icl.FixedChain(p=0.3, q=0.1)
     risk, params = problem.risk(), [np.sqrt(np.log(0.7 * 0.9 / 0.03)) + off, 0.0]
     p, q = mpmath.mpf(0.3), mpmath.mpf(0.1)
-    floor = sum(a * (-b * mpmath.log(b) - (1 - b) * mpmath.log(1 - b)) for a, b in ((q, p), (p, q))) / (p + q)
+    floor = sum(
+        a * (-b * mpmath.log(b) - (1 - b) * mpmath.log(1 - b))
+        for a, b in ((q, p), (p, q))
+    ) / (p + q)
     wanted = float(reference(problem, params) - floor)
-    assert risk.excess(params) == pytest.approx(wanted, rel=max(1e-10, 4e-15 / off), abs=0.0)
+    assert risk.excess(params) == pytest.approx(
+        wanted, rel=max(1e-10, 4e-15 / off), abs=0.0
+    )
 
 
 @pytest.mark.parametrize(("p", "q"), [(0.1, 0.6), (0.9, 0.4)])
@@ -83,16 +105,26 @@ def test_basins_are_those_of_a_flow_integrated_here(p: float, q: float) -> None:
 
     rng = np.random.default_rng(1)
     for e, w in zip(rng.uniform(0.1, 1.5, 20), rng.uniform(-1.6, 1.0, 20), strict=True):
-        end = solve_ivp(velocity, (0.0, 3000.0), [e, w], method="LSODA", rtol=1e-8, atol=1e-10).y[:, -1]
+        end = solve_ivp(
+            velocity, (0.0, 3000.0), [e, w], method="LSODA", rtol=1e-8, atol=1e-10
+        ).y[:, -1]
         learnt = abs(end[0] ** 2 * (1 + 2 * end[1] * abs(end[1])) / wanted - 1.0) < 0.2
-        assert icl.FixedChain(p=p, q=q, e=e, w=w).basin() == ("bigram" if learnt else "unigram")
+        assert icl.FixedChain(p=p, q=q, e=e, w=w).basin() == (
+            "bigram" if learnt else "unigram"
+        )
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_columns_and_observations_are_those_of_the_parameters(given: dict[str, Any]) -> None:
+def test_columns_and_observations_are_those_of_the_parameters(
+    given: dict[str, Any],
+) -> None:
     problem = icl.FixedChain(**given, eta=0.5, max_steps=3, above=1e-12)
     run = problem.simulate()
-    e, w, u = run.states[:, 0], run.states[:, 1], run.states[:, 0 if problem.readout == "tied" else 2]
+    e, w, u = (
+        run.states[:, 0],
+        run.states[:, 1],
+        run.states[:, 0 if problem.readout == "tied" else 2],
+    )
     assert tuple(run.states[0, :2]) == (problem.e, problem.w)
     assert u[0] == (problem.e if problem.readout == "tied" else problem.readout)
     strength = e * u * (1.0 + 2.0 * w * abs(w))
@@ -108,19 +140,29 @@ def test_columns_and_observations_are_those_of_the_parameters(given: dict[str, A
 
 
 @pytest.mark.parametrize(("e", "w"), [(0.5, 0.2), (0.7, -1.3), (1.2, -0.4), (0.3, 2.0)])
-def test_the_energy_is_the_level_of_a_curve_that_the_flow_follows(e: float, w: float) -> None:
+def test_the_energy_is_the_level_of_a_curve_that_the_flow_follows(
+    e: float, w: float
+) -> None:
     """Its derivatives by e and w are orthogonal to the gradient of the loss."""
     h, risk = 1e-6, icl.FixedChain(e=e, w=w).risk()
-    by_e = (icl.FixedChain(e=e + h, w=w).energy - icl.FixedChain(e=e - h, w=w).energy) / (2 * h)
-    by_w = (icl.FixedChain(e=e, w=w + h).energy - icl.FixedChain(e=e, w=w - h).energy) / (2 * h)
+    by_e = (
+        icl.FixedChain(e=e + h, w=w).energy - icl.FixedChain(e=e - h, w=w).energy
+    ) / (2 * h)
+    by_w = (
+        icl.FixedChain(e=e, w=w + h).energy - icl.FixedChain(e=e, w=w - h).energy
+    ) / (2 * h)
     slope = risk.gradient([e, w])
-    assert by_e * slope[0] + by_w * slope[1] == pytest.approx(0.0, abs=1e-8 * np.abs(slope).max())
+    assert by_e * slope[0] + by_w * slope[1] == pytest.approx(
+        0.0, abs=1e-8 * np.abs(slope).max()
+    )
     assert icl.FixedChain(e=e, w=1.0).energy == pytest.approx(e**2 - 1.0)
     assert icl.FixedChain(e=e, w=0.0).energy == np.inf
 
 
 def test_basins_at_the_edges() -> None:
-    assert icl.FixedChain(p=0.5, q=0.5, w=1.0).basin() == "bigram"  # nothing to be learnt
+    assert (
+        icl.FixedChain(p=0.5, q=0.5, w=1.0).basin() == "bigram"
+    )  # nothing to be learnt
     assert icl.FixedChain(p=0.5, q=0.8, w=0.0).basin() == "unigram"
     assert icl.FixedChain(p=0.2, q=0.3, w=0.0).basin() == "bigram"
     assert icl.FixedChain(readout=0.2).basin() is None

@@ -19,23 +19,39 @@ def test_a_small_start_leaves_its_saddle_in_time(scale: float) -> None:
     risk, eta = LinearAttention(4, 20, scale), 0.01
     steps = int(math.log(1.0 / scale) / (2.0 * eta)) + 100
     run = icl.descend(risk, eta, steps=steps, method="flow")
-    np.testing.assert_allclose(risk.learned(run.states), risk.flow(eta * run.t), rtol=1e-6)
+    np.testing.assert_allclose(
+        risk.learned(run.states), risk.flow(eta * run.t), rtol=1e-6
+    )
     between = np.arange(1, int(run.t[-1]), 37).tolist()
     found = np.array([risk.learned(run.at(t).params) for t in between])
     np.testing.assert_allclose(found, risk.flow(eta * np.array(between)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-2, 1e-4, 1e-6])
-def test_factored_flow_from_a_small_start_is_that_of_another_solver(scale: float) -> None:
+def test_factored_flow_from_a_small_start_is_that_of_another_solver(
+    scale: float,
+) -> None:
     features = icl.Features.simplex(3, 1.0, [0.5, 0.3, 0.2])
-    inner = icl.in_coordinates(icl.PopulationRisk(features, tasks.Linear(2.0)), "embedding", features.vectors)
-    risk = icl.engine.Pullback(inner, icl.engine.Factored.random(features.d, scale=scale, seed=1))
+    inner = icl.in_coordinates(
+        icl.PopulationRisk(features, tasks.Linear(2.0)), "embedding", features.vectors
+    )
+    risk = icl.engine.Pullback(
+        inner, icl.engine.Factored.random(features.d, scale=scale, seed=1)
+    )
     run = icl.descend(risk, 0.5, steps=2000, method="flow")
 
     def field(t: float, flat: np.ndarray) -> np.ndarray:
         return -0.5 * risk.evaluate(flat.reshape(risk.initial.shape))[1].ravel()
 
-    other = solve_ivp(field, (0.0, 2000.0), risk.initial.ravel(), "LSODA", run.t, rtol=1e-12, atol=1e-12 * scale)
+    other = solve_ivp(
+        field,
+        (0.0, 2000.0),
+        risk.initial.ravel(),
+        "LSODA",
+        run.t,
+        rtol=1e-12,
+        atol=1e-12 * scale,
+    )
     size = np.abs(run.states).max(axis=(1, 2, 3))
     apart = np.abs(run.states - other.y.T.reshape(run.states.shape)).max(axis=(1, 2, 3))
     assert size[-1] > 30.0 * size[0]
@@ -59,5 +75,8 @@ def test_states_between_saved_times_of_a_stiff_flow_are_found() -> None:
     """The first step of a solver that begins there must not leap out of the range of float64."""
     run = icl.descend(Ravine(), 0.5, steps=100_000, method="flow")
     for t in np.unique(np.geomspace(3, int(run.t[-1]) - 1, 60).astype(int)).tolist():
-        before, after = np.searchsorted(run.t, t, "right") - 1, np.searchsorted(run.t, t)
+        before, after = (
+            np.searchsorted(run.t, t, "right") - 1,
+            np.searchsorted(run.t, t),
+        )
         assert run.states[after, 0] <= run.at(t).params[0] <= run.states[before, 0]

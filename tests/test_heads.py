@@ -29,7 +29,9 @@ def test_least_losses_of_one_head_two_heads_and_linear_attention() -> None:
     assert two.floor() == pytest.approx(0.3337, abs=5e-5)
     assert two.best is not None
     assert two.best[0] == pytest.approx(0.0736, abs=1e-4)
-    assert icl.LinearAttention(d=5, N=40, noise=0.1).risk().floor() == pytest.approx(LINEAR, abs=5e-5)
+    assert icl.LinearAttention(d=5, N=40, noise=0.1).risk().floor() == pytest.approx(
+        LINEAR, abs=5e-5
+    )
     assert icl.SoftmaxHeads(heads=3).risk().floor() == 0.0
 
 
@@ -46,16 +48,23 @@ def test_the_best_two_heads_are_opposite() -> None:
 
 @pytest.mark.parametrize(
     ("d", "N", "heads"),
-    [(5, 40, 1), pytest.param(2, 12, 1, marks=pytest.mark.slow), pytest.param(5, 40, 2, marks=pytest.mark.slow)],
+    [
+        (5, 40, 1),
+        pytest.param(2, 12, 1, marks=pytest.mark.slow),
+        pytest.param(5, 40, 2, marks=pytest.mark.slow),
+    ],
 )
-def test_the_best_temperature_is_the_least_of_a_search_without_slopes(d: int, N: int, heads: int) -> None:
+def test_the_best_temperature_is_the_least_of_a_search_without_slopes(
+    d: int, N: int, heads: int
+) -> None:
     """Over losses with output weights from a least-squares fit of their own."""
     risk = icl.SoftmaxHeads(d=d, N=N, heads=heads).risk()
     signs = np.array([1.0, -1.0])[:heads]
 
     def loss(omega: float) -> float:
         gradients = [
-            risk.gradient([*output, *(omega * signs)])[:heads] for output in [np.zeros(heads), *np.eye(heads)]
+            risk.gradient([*output, *(omega * signs)])[:heads]
+            for output in [np.zeros(heads), *np.eye(heads)]
         ]
         hessian = np.array([gradient - gradients[0] for gradient in gradients[1:]])
         output = np.linalg.solve(hessian, -gradients[0])
@@ -63,20 +72,31 @@ def test_the_best_temperature_is_the_least_of_a_search_without_slopes(d: int, N:
 
     assert risk.best is not None
     omega, least = risk.best
-    searched = minimize_scalar(loss, bounds=(0.8 * omega, 1.25 * omega), method="bounded", options={"xatol": 1e-4})
+    searched = minimize_scalar(
+        loss,
+        bounds=(0.8 * omega, 1.25 * omega),
+        method="bounded",
+        options={"xatol": 1e-4},
+    )
     assert omega == pytest.approx(searched.x, rel=3e-3)
     assert least == pytest.approx(searched.fun, rel=1e-8)
 
 
 def test_slopes_of_eliminated_losses_are_differences() -> None:
-    risk, omega, h = icl.SoftmaxHeads(d=2, N=5, heads=2).risk(), np.array([0.4, -0.2]), 1e-4
+    risk, omega, h = (
+        icl.SoftmaxHeads(d=2, N=5, heads=2).risk(),
+        np.array([0.4, -0.2]),
+        1e-4,
+    )
     _, _, slopes = risk._eliminated(omega)
     for slope, unit in zip(slopes, h * np.eye(2), strict=True):
         difference = risk.eliminated(omega + unit)[1] - risk.eliminated(omega - unit)[1]
         assert slope == pytest.approx(difference / (2.0 * h), rel=1e-6)
 
 
-def test_the_floor_is_searched_for_once_for_all_starts_and_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_floor_is_searched_for_once_for_all_starts_and_rates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A sweep over learning rates searched at every point; a dry run took 15 s."""
     passes = []
     own = GaussianHeadsRisk._eliminated
@@ -91,7 +111,11 @@ def test_the_floor_is_searched_for_once_for_all_starts_and_rates(monkeypatch: py
     floor = problem.risk().floor()
     assert 0 < len(passes) <= 12
     del passes[:]
-    others = [problem.changed(eta=0.3), problem.changed(seed=5), problem.changed(start=0.01)]
+    others = [
+        problem.changed(eta=0.3),
+        problem.changed(seed=5),
+        problem.changed(start=0.01),
+    ]
     assert [other.risk().floor() for other in others] == [floor] * 3
     assert passes == []
 
@@ -103,14 +127,23 @@ def test_equal_attention_is_the_plain_mean(output: list[float]) -> None:
     for N, omega in ((6, 0.0), (1, 0.7), (10**8, 0.0)):
         risk = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=len(output)).risk()
         found = risk.loss([*output, *(omega * (-1.0) ** h for h in range(len(output)))])
-        assert found == pytest.approx(0.5 * (total**2 * (d + noise**2) / N + d), rel=1e-12)
+        assert found == pytest.approx(
+            0.5 * (total**2 * (d + noise**2) / N + d), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("batches", [1, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("d", "N", "params"), [(3, 8, [1.0, -0.8, 0.4, -0.3]), (5, 20, [0.9, 0.5]), (1, 6, [2.0, -1.0, 0.2, 0.5])]
+    ("d", "N", "params"),
+    [
+        (3, 8, [1.0, -0.8, 0.4, -0.3]),
+        (5, 20, [0.9, 0.5]),
+        (1, 6, [2.0, -1.0, 0.2, 0.5]),
+    ],
 )
-def test_samples_of_whole_prompts(d: int, N: int, params: list[float], batches: int) -> None:
+def test_samples_of_whole_prompts(
+    d: int, N: int, params: list[float], batches: int
+) -> None:
     """Inputs, tasks and labels drawn as the model says, with softmax applied to them."""
     rng, noise, H, found = np.random.default_rng(4), 0.3, len(params) // 2, []
     for _ in range(batches):
@@ -129,11 +162,15 @@ def test_samples_of_whole_prompts(d: int, N: int, params: list[float], batches: 
 
 @pytest.mark.parametrize(("d", "N"), [(5, 40), (1, 2), (2, 4)])
 @pytest.mark.parametrize("omega", [0.074, 0.5, 2.0])
-def test_nodes_are_fine_enough_for_any_temperature(d: int, N: int, omega: float) -> None:
+def test_nodes_are_fine_enough_for_any_temperature(
+    d: int, N: int, omega: float
+) -> None:
     """Against twice as many lengths, and more digits."""
     risk = icl.SoftmaxHeads(d=d, N=N, heads=1).risk()
     finer = 0.0
-    for weight, r, X, probs in gaussian_queries(d, N, omega, 0.5 * usual_step(d), digits=42.0):
+    for weight, r, X, probs in gaussian_queries(
+        d, N, omega, 0.5 * usual_step(d), digits=42.0
+    ):
         tokens = icl.TokenRisk(icl.Kind(N, probs, X, d - 1.0 + 0.1**2), target=r)
         finer += weight * icl.HeadsRisk(tokens, 1).loss([[0.7, *(omega * r * X)]])
     assert risk.loss([0.7, omega]) == pytest.approx(finer, rel=1e-12)
@@ -145,9 +182,15 @@ def test_temperatures_beyond_what_fits_into_memory_are_refused() -> None:
 
 
 def test_gradient_by_differences() -> None:
-    risk, at, h = icl.SoftmaxHeads(N=6, d=2, heads=2).risk(), np.array([0.8, -0.5, 0.5, 0.2]), 1e-4
+    risk, at, h = (
+        icl.SoftmaxHeads(N=6, d=2, heads=2).risk(),
+        np.array([0.8, -0.5, 0.5, 0.2]),
+        1e-4,
+    )
     for gradient, unit in zip(risk.gradient(at), h * np.eye(4), strict=True):
-        wide, near = (risk.loss(at + k * unit) - risk.loss(at - k * unit) for k in (2.0, 1.0))
+        wide, near = (
+            risk.loss(at + k * unit) - risk.loss(at - k * unit) for k in (2.0, 1.0)
+        )
         assert gradient == pytest.approx((8.0 * near - wide) / (12.0 * h), rel=1e-8)
 
 
@@ -156,7 +199,9 @@ def test_columns_of_a_run_and_what_it_observes() -> None:
     run = problem.simulate()
     output, omega = run.params[:3], run.params[3:]
     found = problem.measure(run)
-    assert found["zero_sum"] == pytest.approx(abs(sum(output)) / sum(map(abs, output)), rel=1e-14)
+    assert found["zero_sum"] == pytest.approx(
+        abs(sum(output)) / sum(map(abs, output)), rel=1e-14
+    )
     assert found["omega"] == max(map(abs, omega))
     assert "best" not in found
     np.testing.assert_array_equal(run.observed["output"][-1], output)
@@ -179,10 +224,20 @@ def test_nodes_are_as_fine_for_temperatures_of_either_sign() -> None:
 
 
 def test_sampled_losses_and_gradients_average_to_the_exact_ones() -> None:
-    problem, at = icl.SoftmaxHeads(N=6, d=2, heads=2, noise=0.4), np.array([0.8, -0.5, 0.5, 0.2])
+    problem, at = (
+        icl.SoftmaxHeads(N=6, d=2, heads=2, noise=0.4),
+        np.array([0.8, -0.5, 0.5, 0.2]),
+    )
     risk, draws = problem.risk(), problem.sampled(400, seed=3)
-    found = np.array([[loss, *slope] for loss, slope in (draws.evaluate(at, step) for step in range(60))])
-    off = (found.mean(axis=0) - [risk.loss(at), *risk.gradient(at)]) / (found.std(axis=0, ddof=1) / np.sqrt(60))
+    found = np.array(
+        [
+            [loss, *slope]
+            for loss, slope in (draws.evaluate(at, step) for step in range(60))
+        ]
+    )
+    off = (found.mean(axis=0) - [risk.loss(at), *risk.gradient(at)]) / (
+        found.std(axis=0, ddof=1) / np.sqrt(60)
+    )
     assert np.abs(off).max() < 4.0
     assert len(np.unique(found[:, 0])) == 60
     np.testing.assert_array_equal(draws.initial, risk.initial)
@@ -207,6 +262,12 @@ def test_family() -> None:
 
 
 def test_bad_input() -> None:
-    for given in ({"heads": 0}, {"heads": 9}, {"start": 0.0}, {"N": 0.5}, {"noise": 1e20}):
+    for given in (
+        {"heads": 0},
+        {"heads": 9},
+        {"start": 0.0},
+        {"N": 0.5},
+        {"noise": 1e20},
+    ):
         with pytest.raises(ValueError, match=f"{next(iter(given))} = "):
             icl.SoftmaxHeads(**given)

@@ -47,16 +47,24 @@ def observed() -> list[list[float]]:
 RUN = PROBLEM.simulate()
 MEASURING: dict[str, Callable[[], Any]] = {
     "reproduce": lambda: reproduce("theirs", quick=True).to_markdown(),
-    "audit": lambda: icl.audit(claim=rows().index(closed_counts) + 1, quick=True).to_markdown(),
+    "audit": lambda: icl.audit(
+        claim=rows().index(closed_counts) + 1, quick=True
+    ).to_markdown(),
     "answer": lambda: icl.answer("degenerate", quick=True).answer,
     "check_bounds": lambda: list(icl.check_bounds(RUN)),
     "crosscheck": lambda: icl.crosscheck(
         RUN, N=20, precision=0.5, batch=32, batches=3, points=1, steps=10, runs=3
     ).to_markdown(),
-    "sampled_phases": lambda: icl.regression.sampled_phases(RUN, N=40, runs=3, batch=64).to_markdown(),
-    "shift_table": lambda: icl.linear_attention.shift_table({"": TRAINED}, "descent").to_markdown(),
+    "sampled_phases": lambda: icl.regression.sampled_phases(
+        RUN, N=40, runs=3, batch=64
+    ).to_markdown(),
+    "shift_table": lambda: icl.linear_attention.shift_table(
+        {"": TRAINED}, "descent"
+    ).to_markdown(),
     "observe": observed,
-    "largest_stable_eta": lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)).eta,
+    "largest_stable_eta": lambda: (
+        icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)).eta
+    ),
 }
 
 
@@ -84,7 +92,9 @@ class Pressed:
 
 
 @pytest.mark.parametrize("name", MEASURING)
-def test_what_measures_with_runs_ends_or_measures_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_measures_with_runs_ends_or_measures_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": PAPER})
     pressed = Pressed(monkeypatch)
     whole = pressed.during(MEASURING[name], -1)
@@ -116,7 +126,9 @@ def test_who_asks_for_a_run_gets_the_part_that_is_done(
     assert pressed.during(asked, 4).interrupted
 
 
-def test_points_of_an_interrupted_sweep_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_of_an_interrupted_sweep_are_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Those that are there, and those that the next call adds."""
     pressed = Pressed(monkeypatch)
     whole = pressed.during(swept, -1)
@@ -127,7 +139,9 @@ def test_points_of_an_interrupted_sweep_are_whole(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("at", [2, 40])
-def test_an_interrupted_page_is_not_written(at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_page_is_not_written(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": PAPER})
     line = ["reproduce", "theirs", "--quick", "--out", str(tmp_path)]
     with pytest.raises(SystemExit) as ended:
@@ -151,13 +165,19 @@ LINES = {
 
 
 @pytest.mark.parametrize("command", {**dict.fromkeys(COMMANDS), **LINES})
-def test_every_command_says_that_it_was_interrupted(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_says_that_it_was_interrupted(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ctrl-C is pressed where the function of the command begins."""
     *_, name = command.split()
 
     def press(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_name == name and Path(code.co_filename).parent.name == "cli":
+        if (
+            event == "call"
+            and code.co_name == name
+            and Path(code.co_filename).parent.name == "cli"
+        ):
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)
 
@@ -189,7 +209,9 @@ def test_ctrl_c_waits_until_a_block_ends(inner: Callable[[], Any]) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_handler_of_the_users_own_is_called_when_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handler_of_the_users_own_is_called_when_the_block_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: calls.append(number))
     try:
@@ -223,7 +245,9 @@ def test_another_thread_may_load_modules() -> None:
 def test_a_module_is_loaded_whole_although_ctrl_c_is_pressed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "pressed_half_way.py").write_text("import signal\nsignal.raise_signal(2)\nwhole = True\n")
+    (tmp_path / "pressed_half_way.py").write_text(
+        "import signal\nsignal.raise_signal(2)\nwhole = True\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         load_whole("pressed_half_way", "no_such_module_anywhere")
@@ -242,7 +266,10 @@ class Dying:
 
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_ctrl_c_that_python_ignores_ends_a_command(
-    at_the_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    at_the_end: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     RUN.save(tmp_path / "run.npz")
 
@@ -266,6 +293,8 @@ def test_ctrl_c_that_python_ignores_ends_a_command(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no process is copied here")
 def test_ctrl_c_leaves_no_module_half_loaded() -> None:
     line = [sys.executable, "-m", "tests.presses", "4"]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run(
+        line, capture_output=True, text=True, cwd=Path(__file__).parents[1]
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 wrong" in done.stdout

@@ -1,6 +1,7 @@
 """Which numbers are allowed: the last one inside and the first one outside, of every family and many functions.
 
-Results do not depend on these limits, but what a user may ask for does, and messages name them.
+Results do not depend on these limits, but what a user may ask for does, and messages
+name them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from icl_theory.families import Number, Whole
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 from icl_theory.grids.grid import Grid
 
-# Integers as least..most, with * where the largest would take too long; floats as intervals, open or closed.
+# Integers as least..most, with * where the largest would take too long; floats as
+# intervals, open or closed.
 FAMILIES = """
     regression L=(0,inf) delta=(0,inf) eta=(0,inf) K=2..1000000000 N=1..inf noise=[0,1e40] imbalance=(0,1)
     regression momentum=[0,1) beta1=[0,1) beta2=[0,1) weight_decay=[0,inf) clip=(0,inf)
@@ -49,7 +51,14 @@ WORDS = icl.recall.RecallTask(9, 2, 3, H=9)
 PROMPTS = icl.linear_attention.PromptLaw(np.array([1.0, 0.5]), N=10)
 NOISY = icl.linear_attention.PromptLaw(np.array([1.0, 0.5]), N=10, noise=0.5)
 DIVERSITY = icl.LinearAttention(d=2)
-SHORT: dict[str, Any] = {"batch": 4, "batches": 3, "runs": 3, "steps": 2, "points": 1, "precision": 1e3}
+SHORT: dict[str, Any] = {
+    "batch": 4,
+    "batches": 3,
+    "runs": 3,
+    "steps": 2,
+    "points": 1,
+    "precision": 1e3,
+}
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "eta=(0,inf)": lambda x: icl.descend(RISK, x, steps=1),
     "steps=1..*": lambda x: icl.descend(RISK, 1.0, steps=x),
@@ -67,9 +76,15 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "points=1..*": lambda x: icl.engine.sharpness_along(RUN, points=x),
     "alpha=[0,1)": lambda x: icl.recall.RecallTask(9, 2, 3, alpha=x),
     "density=(0,1)": lambda x: icl.recall.Counts.sentence(9, x),
-    "hidden=1..*": lambda x: icl.regression.BlockRisk(icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0), hidden=x),
-    "draws=1..*": lambda x: icl.linear_attention.task_diversity(DIVERSITY, [1], draws=x),
-    "share=[0,1]": lambda x: icl.linear_attention.task_diversity(DIVERSITY, [1, 2], draws=2).band(x),
+    "hidden=1..*": lambda x: icl.regression.BlockRisk(
+        icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0), hidden=x
+    ),
+    "draws=1..*": lambda x: icl.linear_attention.task_diversity(
+        DIVERSITY, [1], draws=x
+    ),
+    "share=[0,1]": lambda x: icl.linear_attention.task_diversity(
+        DIVERSITY, [1, 2], draws=2
+    ).band(x),
     "prompts=2..*": lambda x: icl.linear_attention.ridge_loss(PROMPTS, prompts=x),
     "depth=1..16": lambda x: icl.linear_attention.LoopedRisk(2, 9, x),
     "seed=0.. of factors": lambda x: icl.engine.Factored.random(3, seed=x),
@@ -81,10 +96,16 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "u=(-inf,inf)": lambda x: RISK.scores(x),
     "N=1..* of samples": lambda x: icl.SampledRisk(SIMPLEX, LINEAR, x, 4, 0),
     "seed=0.. of samples": lambda x: icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, x),
-    "noise=[0,1e40] of samples": lambda x: icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0, noise=x),
-    "size=1..* of held out": lambda x: icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0).held_out(x),
+    "noise=[0,1e40] of samples": lambda x: icl.SampledRisk(
+        SIMPLEX, LINEAR, 5, 4, 0, noise=x
+    ),
+    "size=1..* of held out": lambda x: icl.SampledRisk(
+        SIMPLEX, LINEAR, 5, 4, 0
+    ).held_out(x),
     "dataset=1..*": lambda x: icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0, dataset=x),
-    "held_out=1..*": lambda x: icl.regression.BlockRisk(icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0), held_out=x),
+    "held_out=1..*": lambda x: icl.regression.BlockRisk(
+        icl.SampledRisk(SIMPLEX, LINEAR, 5, 4, 0), held_out=x
+    ),
     "d=1..10000": lambda x: icl.regression.QuadraticLaw(x, 1.0, 1.0),
     "curved=[0,1]": lambda x: icl.regression.QuadraticLaw.lipschitz(2, 1.0, curved=x),
     "length_scale=[1e-40,1e40]": lambda x: icl.tasks.RandomFourier(1.0, x),
@@ -92,50 +113,80 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "seed=0.. of features": lambda x: icl.Features.random(4, 2, 1.0, x),
     "batches=3..*": lambda x: icl.crosscheck(RUN, N=20, **SHORT | {"batches": x}),
     "runs=3..*": lambda x: icl.crosscheck(RUN, N=20, **SHORT | {"runs": x}),
-    "batch=1..* of a check": lambda x: icl.crosscheck(RUN, N=20, **SHORT | {"batch": x}),
-    "steps=1..* of a check": lambda x: icl.crosscheck(RUN, N=20, **SHORT | {"steps": x}),
+    "batch=1..* of a check": lambda x: icl.crosscheck(
+        RUN, N=20, **SHORT | {"batch": x}
+    ),
+    "steps=1..* of a check": lambda x: icl.crosscheck(
+        RUN, N=20, **SHORT | {"steps": x}
+    ),
     "seed=0.. of a check": lambda x: icl.crosscheck(RUN, N=20, **SHORT | {"seed": x}),
-    "noise=[0,1e40] of prompts": lambda x: icl.linear_attention.PromptLaw(np.array([1.0, 0.5]), noise=x),
+    "noise=[0,1e40] of prompts": lambda x: icl.linear_attention.PromptLaw(
+        np.array([1.0, 0.5]), noise=x
+    ),
     "V=3..1000000000": lambda x: icl.recall.RecallTask(x, 1, 1),
     "c=1..* of counts": icl.recall.Counts.fixed,
     "c_tau=0..* of counts": lambda x: icl.recall.Counts.fixed(1, x),
     "mean=[1,40] of counts": icl.recall.Counts.geometric,
     "most=1..* of counts": lambda x: icl.recall.Counts.geometric(2.0, most=x),
     "batch=1..* of sentences": lambda x: icl.recall.TransformerRisk(WORDS, batch=x),
-    "tests=1..* of sentences": lambda x: icl.recall.TransformerRisk(WORDS, batch=4, tests=x),
-    "kink=[0,inf) of sentences": lambda x: icl.recall.TransformerRisk(WORDS, "relu", batch=4, kink=x),
-    "scale=[0,inf) of sentences": lambda x: icl.recall.TransformerRisk(WORDS, batch=4, scale=x),
-    "prompts=2..* of posteriors": lambda x: icl.linear_attention.posterior_loss(NOISY, [[1.0, 0.0]], prompts=x),
-    "seed=0.. of posteriors": lambda x: icl.linear_attention.posterior_loss(NOISY, [[1.0, 0.0]], prompts=2, seed=x),
-    "draws=1..* of diversity": lambda x: icl.linear_attention.task_diversity(DIVERSITY, [1], draws=x),
-    "seed=0..4611686018427387904": lambda x: icl.linear_attention.task_diversity(DIVERSITY, [1], draws=1, seed=x),
+    "tests=1..* of sentences": lambda x: icl.recall.TransformerRisk(
+        WORDS, batch=4, tests=x
+    ),
+    "kink=[0,inf) of sentences": lambda x: icl.recall.TransformerRisk(
+        WORDS, "relu", batch=4, kink=x
+    ),
+    "scale=[0,inf) of sentences": lambda x: icl.recall.TransformerRisk(
+        WORDS, batch=4, scale=x
+    ),
+    "prompts=2..* of posteriors": lambda x: icl.linear_attention.posterior_loss(
+        NOISY, [[1.0, 0.0]], prompts=x
+    ),
+    "seed=0.. of posteriors": lambda x: icl.linear_attention.posterior_loss(
+        NOISY, [[1.0, 0.0]], prompts=2, seed=x
+    ),
+    "draws=1..* of diversity": lambda x: icl.linear_attention.task_diversity(
+        DIVERSITY, [1], draws=x
+    ),
+    "seed=0..4611686018427387904": lambda x: icl.linear_attention.task_diversity(
+        DIVERSITY, [1], draws=1, seed=x
+    ),
     "imbalance=(0,1)": lambda x: icl.regression.papers_regime(1.0, 1.0, x),
-    "imbalance=(0,1) of prompts": lambda x: icl.regression.concentration_probability(100, 20, x),
+    "imbalance=(0,1) of prompts": lambda x: icl.regression.concentration_probability(
+        100, 20, x
+    ),
     "confidence=(0,1)": lambda x: icl.regression.smallest_imbalance(100, 20, x),
     "N=1..* of prompts": lambda x: icl.regression.concentration_probability(x, 20, 0.5),
-    "probs=2..* of prompts": lambda x: icl.regression.concentration_probability(100, x, 0.5),
+    "probs=2..* of prompts": lambda x: icl.regression.concentration_probability(
+        100, x, 0.5
+    ),
     "K=2..1000000000 of the tail": icl.regression.tail_start,
     "K=7..1000000000 of phase I": lambda x: icl.regression.half_way(1e-3, 1.0, K=x),
     "epsilon=(0,inf) of the crossover": lambda x: icl.regression.crossover(x, 1.0),
     "M=1..* of failures": lambda x: icl.recall.failure_probability(WORDS, x, 0.1),
     "M=1..* of missing": lambda x: icl.recall.missing_probability(WORDS, x, 0.1),
     "mass=[0,inf)": lambda x: icl.recall.missing_probability(WORDS, 9, x),
-    "epsilon=(0,inf) of failures": lambda x: icl.recall.failure_probability(WORDS, 9, x),
+    "epsilon=(0,inf) of failures": lambda x: icl.recall.failure_probability(
+        WORDS, 9, x
+    ),
     "M=1..* of bounds": lambda x: icl.recall.failure_bound(WORDS, x, 0.1),
     "alpha=(0,1) of stalls": lambda x: icl.recall.stall(x, 0.1),
     "eta=(0,1e150]": lambda x: icl.recall.stall(0.3, x),
     "M=1..* of costs": lambda x: icl.recall.noise_cost(x, 0.3),
     "alpha=(0,1)": lambda x: icl.recall.noise_cost(9, x),
     "delta=(0,1)": lambda x: icl.recall.sentences_needed(WORDS, 0.1, x),
-    "epsilon=(0,inf) of sentences": lambda x: icl.recall.sentences_needed(WORDS, x, 0.1),
+    "epsilon=(0,inf) of sentences": lambda x: icl.recall.sentences_needed(
+        WORDS, x, 0.1
+    ),
     "d=1..* of moments": lambda x: icl.linear_attention.wishart_moments(x, 9, 2),
-    "N=1..9007199254740992 of moments": lambda x: icl.linear_attention.wishart_moments(2, x, 2),
+    "N=1..9007199254740992 of moments": lambda x: icl.linear_attention.wishart_moments(
+        2, x, 2
+    ),
     "most=0..32": lambda x: icl.linear_attention.wishart_moments(2, 9, x),
     "depth=1..16 of a rule": lambda x: icl.linear_attention.quadrature(2, 9, x),
     "batch=1..* of a layer": lambda x: icl.LinearAttention(d=2).sampled(x),
     "seed=0.. of a layer": lambda x: icl.LinearAttention(d=2).sampled(4, x),
     "chunk=1..* of a grid": lambda x: Grid((), x),
-}  # fmt: skip
+}
 
 
 def ends(words: str) -> tuple[str, list[Any], list[Any]]:
@@ -146,14 +197,21 @@ def ends(words: str) -> tuple[str, list[Any], list[Any]]:
         first = int(least)
         whole, wrong = [first, first + 1], [first - 1, first + 0.5]
         if most == "inf":
-            return name, [*whole, 2**53, math.inf], [*wrong, 2**53 + 1, -math.inf, math.nan]
+            return (
+                name,
+                [*whole, 2**53, math.inf],
+                [*wrong, 2**53 + 1, -math.inf, math.nan],
+            )
         if most == "*":
             return name, whole, [*wrong, math.inf, math.nan]
         last = int(most) if most else 2**63 - 1
         return name, [*whole, last], [*wrong, last + 1, math.inf, math.nan]
     low, high = (float(each) for each in limits[1:-1].split(","))
     inside, outside = list[Any](), [math.nan, math.inf, -math.inf]
-    for end, closed, beyond in ((low, limits[0] == "[", -math.inf), (high, limits[-1] == "]", math.inf)):
+    for end, closed, beyond in (
+        (low, limits[0] == "[", -math.inf),
+        (high, limits[-1] == "]", math.inf),
+    ):
         if math.isfinite(end):
             (inside if closed else outside).append(end)
             next_to = float(np.nextafter(end, beyond if closed else -beyond))
@@ -167,15 +225,20 @@ def check(name: str, made: Callable[[Any], Any], words: str) -> None:
         made(value)
     for value in outside:
         with pytest.raises(
-            ValueError, match=rf"^{name} = {re.escape(repr(value))}: must be (a|an|one|between|in)\b"
+            ValueError,
+            match=rf"^{name} = {re.escape(repr(value))}: must be (a|an|one|between|in)\b",
         ):
             made(value)
 
 
-@pytest.mark.parametrize("row", [line.strip() for line in FAMILIES.strip().splitlines()])
+@pytest.mark.parametrize(
+    "row", [line.strip() for line in FAMILIES.strip().splitlines()]
+)
 def test_parameters_are_allowed_up_to_their_limits(row: str) -> None:
     family, *limits = row.split()
-    found: Any = icl.recall.Training if family == "recall-train" else icl.families.find(family)
+    found: Any = (
+        icl.recall.Training if family == "recall-train" else icl.families.find(family)
+    )
     for words in limits:
         name = words.split("=")[0]
         check(name, found.parameters()[name].check, words)
@@ -183,15 +246,27 @@ def test_parameters_are_allowed_up_to_their_limits(row: str) -> None:
 
 def test_every_number_of_every_family_is_in_the_table() -> None:
     listed = {
-        (row.split()[0], each.split("=")[0]) for row in FAMILIES.split("\n") if row for each in row.split()[1:]
+        (row.split()[0], each.split("=")[0])
+        for row in FAMILIES.split("\n")
+        if row
+        for each in row.split()[1:]
     }
     # every family inherits the settings of the update rule, which the first one lists
-    everywhere = {"epsilon", "above", "max_steps", *(set(RULE_PARAMETERS) & {key for _, key in listed})}
+    everywhere = {
+        "epsilon",
+        "above",
+        "max_steps",
+        *(set(RULE_PARAMETERS) & {key for _, key in listed}),
+    }
     for name, family in icl.list_families().items():
         numbers = {
-            key for key, declared in family.parameters().items() if isinstance(declared.kind, Number | Whole)
+            key
+            for key, declared in family.parameters().items()
+            if isinstance(declared.kind, Number | Whole)
         }
-        assert numbers - everywhere <= {key for each, key in listed if each == name}, name
+        assert numbers - everywhere <= {key for each, key in listed if each == name}, (
+            name
+        )
 
 
 @pytest.mark.parametrize("words", FUNCTIONS)

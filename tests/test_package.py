@@ -21,33 +21,62 @@ from icl_theory.cli import main
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "icl_theory"
-DOCS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+DOCS = sorted(
+    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")
+)
 PAGES = [
     "README.md",
     "paper/paper.md",
     *(page for page in DOCS if "/_" not in page),
 ]  # built pages lie in folders like docs/_build
-LONG = ("induction-heads", "your-own-run", "linear-attention", "methods")  # guides that take several seconds
+LONG = (
+    "induction-heads",
+    "your-own-run",
+    "linear-attention",
+    "methods",
+)  # guides that take several seconds
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MATCHES = doctest.OutputChecker().check_output
 
 
 def test_import_leaves_the_heavy_libraries_alone() -> None:
     heavy = (
-        "matplotlib", "xarray", "pandas", "typer", "dask", "distributed", "pyarrow", "scipy.integrate",
-        "scipy.optimize", "jinja2", "flint",
-    )  # fmt: skip
+        "matplotlib",
+        "xarray",
+        "pandas",
+        "typer",
+        "dask",
+        "distributed",
+        "pyarrow",
+        "scipy.integrate",
+        "scipy.optimize",
+        "jinja2",
+        "flint",
+    )
     code = f"import sys, icl_theory; print([m for m in {heavy!r} if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert found.stdout == "[]\n"
 
 
 def test_commands_load_what_they_need() -> None:
     """Their start is two fifths imports; of ``pydantic`` typer makes converters, for options that have a value."""
     heavy = (
-        "matplotlib", "xarray", "pandas", "pydantic", "scipy", "flint", "numpy.ma", "numpy.random", "rich.progress",
-        "importlib.metadata", "icl_theory.cli.sweep", "icl_theory.families.recall", "icl_theory.results.tables",
-    )  # fmt: skip
+        "matplotlib",
+        "xarray",
+        "pandas",
+        "pydantic",
+        "scipy",
+        "flint",
+        "numpy.ma",
+        "numpy.random",
+        "rich.progress",
+        "importlib.metadata",
+        "icl_theory.cli.sweep",
+        "icl_theory.families.recall",
+        "icl_theory.results.tables",
+    )
     code = f"""
 import sys
 import tomllib
@@ -80,7 +109,9 @@ run = simulate(2.0, 1.0, 4.0)
 sys.setprofile(None)
 print(run.steps, deepest, *(name for name in sys.modules if name.partition(".")[0] == "icl_theory"))
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     steps, deepest, *loaded = found.stdout.split()
     assert int(steps) == 1413
     assert int(deepest) <= 9
@@ -91,13 +122,17 @@ print(run.steps, deepest, *(name for name in sys.modules if name.partition(".")[
 def test_only_the_command_line_prints() -> None:
     for path in PACKAGE.rglob("*.py"):
         if path.parent.name != "cli":
-            assert not re.search(r"^\s*print\(", path.read_text(encoding="utf-8"), re.MULTILINE), path
+            assert not re.search(
+                r"^\s*print\(", path.read_text(encoding="utf-8"), re.MULTILINE
+            ), path
 
 
 def test_layers_know_only_what_they_may() -> None:
     """The contracts of pyproject.toml, by import-linter."""
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert found.returncode == 0, found.stdout
 
 
@@ -115,10 +150,20 @@ def test_modules_that_the_reference_names_can_be_imported() -> None:
     assert Linear is icl.tasks.Linear
 
 
-@pytest.mark.parametrize("first", ["", "import icl_theory as icl; icl.list_families(); "])
+@pytest.mark.parametrize(
+    "first", ["", "import icl_theory as icl; icl.list_families(); "]
+)
 def test_families_is_a_module_however_it_is_imported(first: str) -> None:
-    code = first + "import icl_theory.families as f, icl_theory as icl; print(f.Family is icl.families.Family)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True\n"
+    code = (
+        first
+        + "import icl_theory.families as f, icl_theory as icl; print(f.Family is icl.families.Family)"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True
+        ).stdout
+        == "True\n"
+    )
 
 
 def test_public_names_have_docstrings() -> None:
@@ -127,10 +172,17 @@ def test_public_names_have_docstrings() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.slow] * (Path(page).stem in LONG)) for page in PAGES]
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (Path(page).stem in LONG))
+        for page in PAGES
+    ],
 )
 def test_code_on_the_page_runs(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Blocks in their order, in one folder and one namespace; ``text`` after one is what it prints."""
     for curve in (ROOT / page).parent.glob("curves/*"):
@@ -169,13 +221,20 @@ def _run(command: str, folder: Path) -> None:
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     assert stop.value.code == 0, command
-    written = [folder / word for word in arguments if Path(word).suffix in (".md", ".png", ".csv", ".npz")]
+    written = [
+        folder / word
+        for word in arguments
+        if Path(word).suffix in (".md", ".png", ".csv", ".npz")
+    ]
     assert all(path.stat().st_size > 100 for path in written), command
 
 
 def test_guide_to_sweeps_has_commands() -> None:
     blocks = FENCED.findall((ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8"))
-    assert sum(block.count("icl-theory") for language, block in blocks if language == "sh") >= 8
+    assert (
+        sum(block.count("icl-theory") for language, block in blocks if language == "sh")
+        >= 8
+    )
 
 
 def test_readme_states_the_commands_that_exist() -> None:
@@ -187,28 +246,49 @@ def test_readme_states_the_commands_that_exist() -> None:
 
 def test_messages_name_the_libraries_that_the_extras_bring() -> None:
     """No message asks pip for `icl-theory[...]`: whoever owns that name on an index need not be this project."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     extras = project["optional-dependencies"]
 
     def libraries(extra: str) -> list[str]:
         own = [line for line in extras[extra] if not line.startswith(project["name"])]
         inherited = re.findall(rf"{project['name']}\[(.*?)\]", " ".join(extras[extra]))
-        return own + [library for name in ",".join(inherited).split(",") if name for library in libraries(name)]
+        return own + [
+            library
+            for name in ",".join(inherited).split(",")
+            if name
+            for library in libraries(name)
+        ]
 
     for extra, requirements in REQUIREMENTS.items():
         assert sorted(requirements) == sorted(libraries(extra)), extra
         assert install(extra) == shlex.join(["pip", "install", *requirements])
     for path in [*(ROOT / "icl_theory").rglob("*.py")]:
-        asked = re.findall(r"pip install [^\n]*icl-theory\[", path.read_text(encoding="utf-8"))
+        asked = re.findall(
+            r"pip install [^\n]*icl-theory\[", path.read_text(encoding="utf-8")
+        )
         assert not asked, path
 
 
-# Modules that somebody explores with Tab: those of the reference, and those that its pages name functions of.
-EXPLORED = ("certified", "engine", "explorer", "families", "figures", "linear_attention", "papers", "recall")
+# Modules that somebody explores with Tab: those of the reference, and those that its
+# pages name functions of.
+EXPLORED = (
+    "certified",
+    "engine",
+    "explorer",
+    "families",
+    "figures",
+    "linear_attention",
+    "papers",
+    "recall",
+)
 EXPLORED += ("regression", "results.plots", "tasks", "testing")
 
 
-@pytest.mark.parametrize("name", ["icl_theory", *(f"icl_theory.{module}" for module in EXPLORED)])
+@pytest.mark.parametrize(
+    "name", ["icl_theory", *(f"icl_theory.{module}" for module in EXPLORED)]
+)
 def test_completion_offers_only_what_is_public(name: str) -> None:
     """Neither the imports of a module, nor its helpers."""
     module = importlib.import_module(name)
@@ -217,7 +297,11 @@ def test_completion_offers_only_what_is_public(name: str) -> None:
     for word in sorted(offered):
         value = getattr(module, word)
         origin = getattr(value, "__module__", None)
-        own = isinstance(value, ModuleType) or origin is None or origin.startswith(("icl_theory", "builtins"))
+        own = (
+            isinstance(value, ModuleType)
+            or origin is None
+            or origin.startswith(("icl_theory", "builtins"))
+        )
         assert own, (word, origin)
 
 

@@ -1,7 +1,8 @@
 """Committed pages and pictures are what their commands write now; `make pages` writes all of them again.
 
-Pages of papers are compared as a whole, with the numbers of the audit in them. The audit itself is measured
-again, and pictures are drawn again, by the tests that are marked slow.
+Pages of papers are compared as a whole, with the numbers of the audit in them. The
+audit itself is measured again, and pictures are drawn again, by the tests that are
+marked slow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import numpy as np
 import pytest
 import remake
 from PIL import Image, ImageSequence
-from planted import FAULTS
 from scipy.ndimage import maximum_filter, minimum_filter
 
 import icl_theory as icl
@@ -25,14 +25,24 @@ from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.papers import reproduction
 from icl_theory.papers.audit import questions, rows
-from icl_theory.papers.claim import HEADINGS, OURS_ALONE, RECONSTRUCTED, Answer, Claim, Status
+from icl_theory.papers.claim import (
+    HEADINGS,
+    OURS_ALONE,
+    RECONSTRUCTED,
+    Answer,
+    Claim,
+    Status,
+)
 from icl_theory.results.plots import draw_maps, plot_answer, release, save
 from tests.smaller import NAMES
 
 DOCS = remake.DOCS
-PAPERS = sorted(path.stem for path in (DOCS / "papers").glob("*.md") if path.stem != "index")
+PAPERS = sorted(
+    path.stem for path in (DOCS / "papers").glob("*.md") if path.stem != "index"
+)
 NUMBER = re.compile(r"[0-9][0-9,]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
-ROUNDING = 1e-12  # smaller numbers are errors of rounding, which every machine makes in its own way
+# smaller numbers are errors of rounding, which every machine makes in its own way
+ROUNDING = 1e-12
 LIKE = 32.0  # of 255: colours that are hardly told apart
 MOVED = 1e-4  # of all pixels
 
@@ -42,14 +52,20 @@ def differs(kept: str, made: str) -> str:
     ours, theirs = NUMBER.findall(kept), NUMBER.findall(made)
     if NUMBER.sub("#", kept) != NUMBER.sub("#", made):
         return f"{kept}\n{made}"
-    return ", ".join(f"{one} and {other}" for one, other in zip(ours, theirs, strict=True) if not alike(one, other))
+    return ", ".join(
+        f"{one} and {other}"
+        for one, other in zip(ours, theirs, strict=True)
+        if not alike(one, other)
+    )
 
 
 def alike(one: str, other: str) -> bool:
     if one == other:
         return True
     a, b = sorted(float(number.replace(",", "")) for number in (one, other))
-    decades = one.startswith("1e") and other.startswith("1e") and b <= 10.001 * a  # of an error that is rounded up
+    decades = (
+        one.startswith("1e") and other.startswith("1e") and b <= 10.001 * a
+    )  # of an error that is rounded up
     return decades or b - a <= 1.001 * min(unit(one), unit(other)) or b < ROUNDING
 
 
@@ -64,27 +80,39 @@ def unit(number: str) -> float:
 def unlike(kept: Path, made: Path) -> float:
     """Return the share of pixels with a colour that the other picture does not have nearby.
 
-    Another version of matplotlib sets letters a little wider and moves the axes with them; the same one does not.
+    Another version of matplotlib sets letters a little wider and moves the axes with
+    them; the same one does not.
     """
     (one, version), (other, now) = _pixels(kept), _pixels(made)
     if one.shape != other.shape:
         return 1.0
     reach = (1, *(2 * [3 if version == now else 9]), 1)
     return max(
-        float(np.mean((a < minimum_filter(b, reach) - LIKE) | (a > maximum_filter(b, reach) + LIKE)))
+        float(
+            np.mean(
+                (a < minimum_filter(b, reach) - LIKE)
+                | (a > maximum_filter(b, reach) + LIKE)
+            )
+        )
         for a, b in ((one, other), (other, one))
     )
 
 
 def _pixels(path: Path) -> tuple[np.ndarray, Any]:
     with Image.open(path) as picture:
-        frames = [np.asarray(frame.convert("RGB"), dtype=float) for frame in ImageSequence.Iterator(picture)]
+        frames = [
+            np.asarray(frame.convert("RGB"), dtype=float)
+            for frame in ImageSequence.Iterator(picture)
+        ]
         return np.stack(frames), picture.info.get("Software")
 
 
 def cells(line: str) -> list[str]:
     """Return the cells of a line of a table."""
-    return [cell.strip().replace("\0", "|") for cell in line.replace("\\|", "\0").split("|")[1:-1]]
+    return [
+        cell.strip().replace("\0", "|")
+        for cell in line.replace("\\|", "\0").split("|")[1:-1]
+    ]
 
 
 @cache
@@ -109,21 +137,32 @@ class Shown(NamedTuple):
 
 def shown(page: str) -> list[Shown]:
     text = (DOCS / "papers" / f"{page}.md").read_text(encoding="utf-8")
-    return [Shown(*found) for found in re.findall(r"^!\[(.*)\]\((\S+)\)\n\n\*\1:\* `(.*)`$", text, re.MULTILINE)]
+    return [
+        Shown(*found)
+        for found in re.findall(
+            r"^!\[(.*)\]\((\S+)\)\n\n\*\1:\* `(.*)`$", text, re.MULTILINE
+        )
+    ]
 
 
 PICTURES = {picture.file: picture for page in PAPERS for picture in shown(page)}
 # recall_models.png takes two minutes, and is left to `make pages`
-FIGURES = [name for name in PICTURES if name.removesuffix(".png") not in (*questions(), "recall_models")]
+FIGURES = [
+    name
+    for name in PICTURES
+    if name.removesuffix(".png") not in (*questions(), "recall_models")
+]
 
 
 def test_every_page_and_picture_has_a_command() -> None:
     drawn = {f"papers/{name}" for name in PICTURES}
     found = {
-        path.relative_to(DOCS).as_posix() for folder in ("images", "papers") for path in (DOCS / folder).iterdir()
+        path.relative_to(DOCS).as_posix()
+        for folder in ("images", "papers")
+        for path in (DOCS / folder).iterdir()
     }
     found -= {name for name in found if name.endswith(".html")} | {"papers/index.md"}
-    known = {"audit.md", "faults.md", *found}
+    known = {"audit.md", *found}
     assert known == {*remake.commands(), *remake.BY_HAND, *drawn}
 
 
@@ -134,7 +173,9 @@ def test_the_audits_page_has_the_rows_and_questions_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_a_papers_page_is_made_of_the_audits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_papers_page_is_made_of_the_audits(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is measured: the page's command is given the rows and answers that the audit's page has."""
     claims, answers = printed()
     kept = {
@@ -147,8 +188,13 @@ def test_a_papers_page_is_made_of_the_audits(name: str, monkeypatch: pytest.Monk
         for row, claim in zip(rows(), claims, strict=True)
     }
     paper = reproduction.papers()[name]
-    readings = (replace(each, rows=tuple(kept[row] for row in each.rows)) for each in paper.readings)
-    monkeypatch.setattr(reproduction, "papers", lambda: {name: replace(paper, readings=tuple(readings))})
+    readings = (
+        replace(each, rows=tuple(kept[row] for row in each.rows))
+        for each in paper.readings
+    )
+    monkeypatch.setattr(
+        reproduction, "papers", lambda: {name: replace(paper, readings=tuple(readings))}
+    )
 
     def answer(name: str, quick: bool) -> Answer:
         y, x = PICTURES[f"{name}.png"].caption.split(" against ")
@@ -164,14 +210,20 @@ def test_a_papers_page_is_made_of_the_audits(name: str, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "number", [i for i, claim in enumerate(printed()[0], start=1) if claim[0] not in NAMES["whole"]]
+    "number",
+    [
+        i
+        for i, claim in enumerate(printed()[0], start=1)
+        if claim[0] not in NAMES["whole"]
+    ],
 )
 def test_a_row_of_the_audit_is_what_is_measured(number: int) -> None:
     """Those that take no time are measured by tests/papers/test_papers.py."""
     (claim,) = icl.audit(claim=number).claims
-    assert [differs(*pair) for pair in zip(printed()[0][number - 1], claim.cells(), strict=True)] == [""] * len(
-        HEADINGS
-    )
+    assert [
+        differs(*pair)
+        for pair in zip(printed()[0][number - 1], claim.cells(), strict=True)
+    ] == [""] * len(HEADINGS)
 
 
 @pytest.mark.slow
@@ -179,7 +231,11 @@ def test_a_row_of_the_audit_is_what_is_measured(number: int) -> None:
 def test_an_answer_and_its_picture_are_what_is_found(name: str, tmp_path: Path) -> None:
     question, answer, command = printed()[1][name]
     found = icl.answer(name)
-    assert (found.question, f"`{found.command}`", differs(answer, found.answer)) == (question, command, "")
+    assert (found.question, f"`{found.command}`", differs(answer, found.answer)) == (
+        question,
+        command,
+        "",
+    )
     file = f"{name}.png"
     if file in PICTURES:
         assert PICTURES[file] == (f"{found.y} against {found.x}", file, found.command)
@@ -194,24 +250,22 @@ def test_a_papers_figure_is_what_its_command_draws(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
-        main([*PICTURES[name].command.removeprefix("icl-theory ").split(), "--out", "."])
+        main(
+            [*PICTURES[name].command.removeprefix("icl-theory ").split(), "--out", "."]
+        )
     assert not stop.value.code
     assert unlike(DOCS / "papers" / name, tmp_path / name) < MOVED
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in remake.commands() if name.startswith("images/")])
-def test_a_picture_of_the_guides_is_what_its_command_draws(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name in remake.commands() if name.startswith("images/")]
+)
+def test_a_picture_of_the_guides_is_what_its_command_draws(
+    name: str, tmp_path: Path
+) -> None:
     assert remake.make(name, tmp_path) == 0
     assert unlike(DOCS / name, tmp_path / name) < MOVED
-
-
-def test_the_page_of_faults_names_what_is_planted() -> None:
-    page = (DOCS / "faults.md").read_text(encoding="utf-8")
-    page = page.replace("\\", "")
-    lines = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| fault |")]
-    for line, fault in zip(lines, FAULTS, strict=True):
-        assert line.startswith(f"| {fault.name} | {fault.wrong} | `{fault.file}` | ")
 
 
 def test_numbers_may_differ_in_the_last_digit_and_words_and_counts_may_not() -> None:
@@ -223,16 +277,25 @@ def test_numbers_may_differ_in_the_last_digit_and_words_and_counts_may_not() -> 
     ):
         assert differs(kept, made) == ""
     for kept, made in (
-        ("0 of 8", "1 of 8"), ("|z| 2.4", "|z| 2.6"), ("holds", "holds, loose"), ("loss 11", "loss 12"),
-        ("4e-9", "0e+00"), ("12,345 steps", "12,346 steps"), ("1e-7", "1e-5"),
-    ):  # fmt: skip
+        ("0 of 8", "1 of 8"),
+        ("|z| 2.4", "|z| 2.6"),
+        ("holds", "holds, loose"),
+        ("loss 11", "loss 12"),
+        ("4e-9", "0e+00"),
+        ("12,345 steps", "12,346 steps"),
+        ("1e-7", "1e-5"),
+    ):
         assert differs(kept, made)
 
 
-def test_pictures_may_be_set_otherwise_but_not_show_something_else(tmp_path: Path) -> None:
+def test_pictures_may_be_set_otherwise_but_not_show_something_else(
+    tmp_path: Path,
+) -> None:
     """A grey of another scale, a curve's label elsewhere and a dash of another colour are noticed."""
 
-    def drawn(name: str, grey: float, label: float, colour: str, moved: float = 0.0) -> Path:
+    def drawn(
+        name: str, grey: float, label: float, colour: str, moved: float = 0.0
+    ) -> Path:
         figure = draw_maps({"L = 2": [np.full((3, 3), grey)]}, ["start"], size=0.8)
         ax = figure.add_axes((0.1 + moved, 0.5, 0.8, 0.4))
         ax.plot([0.0, 1.0], [0.0, 1.0], "--", color=colour)
@@ -243,5 +306,9 @@ def test_pictures_may_be_set_otherwise_but_not_show_something_else(tmp_path: Pat
 
     kept = drawn("kept", 0.1, 0.2, "black")
     assert unlike(kept, drawn("same", 0.1, 0.2, "black", moved=0.003)) < MOVED
-    for name, *changes in (("grey", 0.3, 0.2, "black"), ("label", 0.1, 0.5, "black"), ("dash", 0.1, 0.2, "red")):
+    for name, *changes in (
+        ("grey", 0.3, 0.2, "black"),
+        ("label", 0.1, 0.5, "black"),
+        ("dash", 0.1, 0.2, "red"),
+    ):
         assert unlike(kept, drawn(name, *changes)) > MOVED  # type: ignore[arg-type]

@@ -34,7 +34,9 @@ def compared() -> Any:
 
 def crosschecked() -> Any:
     run = icl.simulate(2.0, 1.0, 4.0, **SMALL)
-    return icl.crosscheck(run, N=20, precision=0.5, batch=32, batches=3, points=1, steps=10, runs=3)
+    return icl.crosscheck(
+        run, N=20, precision=0.5, batch=32, batches=3, points=1, steps=10, runs=3
+    )
 
 
 def certified() -> Any:
@@ -44,7 +46,9 @@ def certified() -> Any:
 
 def problem(name: str) -> icl.Family:
     family = icl.list_families()[name]
-    given = {key: 1.0 for key, declared in family.parameters().items() if declared.required}
+    given = {
+        key: 1.0 for key, declared in family.parameters().items() if declared.required
+    }
     return family(**given, max_steps=12)
 
 
@@ -60,8 +64,13 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "a flow": lambda: icl.simulate(2.0, 1.0, 4.0, **SMALL, method="flow"),
     "a run of finite prompts": exchangeable,
     "a run of sampled weights": lambda: icl.recall.Training(max_steps=5).simulate(),
-    "a run of a risk": lambda: icl.descend(icl.ExchangeableRisk(4, 2.0), 1.0, epsilon=1e-2),
-    **{f"the family {name}": functools.partial(problem, name) for name in icl.list_families()},
+    "a run of a risk": lambda: icl.descend(
+        icl.ExchangeableRisk(4, 2.0), 1.0, epsilon=1e-2
+    ),
+    **{
+        f"the family {name}": functools.partial(problem, name)
+        for name in icl.list_families()
+    },
     **{
         f"the risk of {name}": lambda name=name: problem(name).risk()
         for name in icl.list_families()
@@ -73,16 +82,24 @@ OBJECTS: dict[str, Callable[[], Any]] = {
         if name != "softmax-heads"
     },
     "a kind": lambda: icl.Kind(5, probs=[0.5, 0.5], values=[1.0, 2.0]),
-    "a risk of tokens": lambda: icl.TokenRisk(icl.Kind(5, probs=[0.5, 0.5], values=[1.0, 2.0])),
-    "a risk of heads": lambda: icl.HeadsRisk(icl.TokenRisk(icl.Kind(4, probs=[1.0], values=[1.0]), target=1.0)),
+    "a risk of tokens": lambda: icl.TokenRisk(
+        icl.Kind(5, probs=[0.5, 0.5], values=[1.0, 2.0])
+    ),
+    "a risk of heads": lambda: icl.HeadsRisk(
+        icl.TokenRisk(icl.Kind(4, probs=[1.0], values=[1.0]), target=1.0)
+    ),
     "features": lambda: icl.Features.simplex(5, 1.0),
-    "a population risk": lambda: icl.PopulationRisk(icl.Features.simplex(5, 1.0), icl.tasks.Linear(2.0), N=20),
+    "a population risk": lambda: icl.PopulationRisk(
+        icl.Features.simplex(5, 1.0), icl.tasks.Linear(2.0), N=20
+    ),
     "a symmetric risk": lambda: icl.Regression(
         L=2.0, delta=1.0, eta=1.0, task=icl.tasks.Linear, coordinates="class"
     ).risk(),
     "a Gaussian risk": lambda: problem("gaussian-regression").risk(),
     "a sampled risk": drawn,
-    "coordinates": lambda: icl.Regression(L=2.0, delta=1.0, eta=1.0, K=4, coordinates="embedding").risk(),
+    "coordinates": lambda: icl.Regression(
+        L=2.0, delta=1.0, eta=1.0, K=4, coordinates="embedding"
+    ).risk(),
     "a state": lambda: exchangeable().at(5),
     "phases": lambda: icl.simulate(2.0, 1.0, 4.0).phases,
     "a comparison": compared,
@@ -92,7 +109,9 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "checks of bounds": lambda: icl.check_bounds(icl.simulate(2.0, 1.0, 4.0)),
     "an audit": lambda: icl.audit(claim=5, quick=True),
     "an answer": lambda: icl.answer("degenerate", quick=True),
-    "a stable rate": lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)),
+    "a stable rate": lambda: icl.largest_stable_eta(
+        icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)
+    ),
     "a sweep": lambda: icl.sweep(**ARRAYS),
     "a table": lambda: icl.phase_table(icl.sweep(**ARRAYS)),
     "transitions": lambda: icl.transition_table(icl.sweep(**ARRAYS)),
@@ -109,7 +128,9 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def differences(one: Any, two: Any, place: str = "", known: frozenset[int] = frozenset()) -> list[str]:
+def differences(
+    one: Any, two: Any, place: str = "", known: frozenset[int] = frozenset()
+) -> list[str]:
     """Return the places at which two objects differ, however deep in them."""
     if id(one) in known or (one is two and not isinstance(one, np.ndarray)):
         return []
@@ -124,7 +145,9 @@ def differences(one: Any, two: Any, place: str = "", known: frozenset[int] = fro
         same = one.mid() == two.mid() and one.rad() == two.rad()
         return [] if same else [place]
     if isinstance(one, np.ndarray) and one.dtype != object:
-        same = one.dtype == two.dtype and np.array_equal(one, two, equal_nan=one.dtype.kind == "f")
+        same = one.dtype == two.dtype and np.array_equal(
+            one, two, equal_nan=one.dtype.kind == "f"
+        )
         return [] if same else [place]
     if isinstance(one, float):
         return [] if one == two or (math.isnan(one) and math.isnan(two)) else [place]
@@ -144,10 +167,18 @@ def differences(one: Any, two: Any, place: str = "", known: frozenset[int] = fro
 
 def parts_of(value: Any) -> dict[Any, Any] | None:
     """Return what an object is made of, by name; None if it has no parts."""
-    if isinstance(value, str | bytes | int | range | type) or inspect.isroutine(value) or value is None:
+    if (
+        isinstance(value, str | bytes | int | range | type)
+        or inspect.isroutine(value)
+        or value is None
+    ):
         return None
     if isinstance(value, functools.partial):
-        return {"function": value.func, "arguments": value.args, "named": value.keywords}
+        return {
+            "function": value.func,
+            "arguments": value.args,
+            "named": value.keywords,
+        }
     if isinstance(value, np.ndarray | list | tuple):
         entries = value.tolist() if isinstance(value, np.ndarray) else value
         return dict(enumerate(entries)) | getattr(value, "__dict__", {})
@@ -167,7 +198,9 @@ def test_a_copy_is_the_same_in_every_part(name: str, how: str) -> None:
     if isinstance(value, icl.Trajectory):
         between = int(value.t[-1]) // 2 + 1
         same_run(value, again, between)
-        assert not differences(COPIES[how](value), value)  # also once its curves are known
+        assert not differences(
+            COPIES[how](value), value
+        )  # also once its curves are known
     if hasattr(value, "evaluate"):
         loss, gradient = value.evaluate(value.initial)
         assert again.evaluate(again.initial)[0] == loss
@@ -183,7 +216,8 @@ def same_run(one: icl.Trajectory, two: icl.Trajectory, step: int) -> None:
 
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize(
-    "name", ["a closed run", "a run that skips", "a run of sampled weights", "a run of recall"]
+    "name",
+    ["a closed run", "a run that skips", "a run of sampled weights", "a run of recall"],
 )
 def test_a_run_that_was_loaded_can_be_copied_before_and_after_it_goes_on(
     name: str, how: str, tmp_path: Path
@@ -197,7 +231,11 @@ def test_a_run_that_was_loaded_can_be_copied_before_and_after_it_goes_on(
 def test_every_public_class_has_an_object_that_is_copied() -> None:
     """A new one belongs into the table above."""
     abstract = (icl.Risk, icl.Family)
-    public = [getattr(icl, name) for name in icl.__all__ if isinstance(getattr(icl, name), type)]
+    public = [
+        getattr(icl, name)
+        for name in icl.__all__
+        if isinstance(getattr(icl, name), type)
+    ]
     missing = {kind for kind in public if kind not in abstract}
     for name, make in OBJECTS.items():
         if missing and name not in ("a certificate", "what is proved"):

@@ -30,7 +30,9 @@ LINEAR = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal in which everything is shown at once."""
     monkeypatch.setattr(progress, "DISPLAY", Display(0.0))
-    monkeypatch.setattr(progress, "_is_terminal", lambda stream: stream is sys.stderr is not None)
+    monkeypatch.setattr(
+        progress, "_is_terminal", lambda stream: stream is sys.stderr is not None
+    )
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")  # so that rich takes it for one, too
 
@@ -52,7 +54,9 @@ def spoken(capsys: pytest.CaptureFixture[str], words: str) -> str:
     raise AssertionError(said)
 
 
-def test_a_bar_in_a_terminal_that_disappears(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_in_a_terminal_that_disappears(
+    terminal: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Work() as shown:
         shown.update(0, 2000)
         shown.update(500, 2000)
@@ -62,9 +66,16 @@ def test_a_bar_in_a_terminal_that_disappears(terminal: None, capsys: pytest.Capt
 
 @pytest.mark.parametrize("delay", [0.0, 3600.0])
 def test_nothing_for_what_is_quick_or_not_to_be_shown_or_where_there_is_no_terminal(
-    delay: float, terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    delay: float,
+    terminal: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for quiet, stream in ((True, True), (False, False), *[(False, True)] * (delay > 0.0)):
+    for quiet, stream in (
+        (True, True),
+        (False, False),
+        *[(False, True)] * (delay > 0.0),
+    ):
         monkeypatch.setattr(progress, "DISPLAY", Display(delay))
         monkeypatch.setattr(progress, "_is_terminal", lambda _, stream=stream: stream)
         with Work(quiet=quiet) as display:
@@ -91,34 +102,67 @@ def test_points_of_an_earlier_run_and_what_comes_before_the_first_count_are_no_p
 
 
 def test_durations_are_in_hours_minutes_and_seconds() -> None:
-    assert [duration(seconds) for seconds in (0.4, 61.0, 360_000.0)] == ["0:00:00", "0:01:01", "100:00:00"]
+    assert [duration(seconds) for seconds in (0.4, 61.0, 360_000.0)] == [
+        "0:00:00",
+        "0:01:01",
+        "100:00:00",
+    ]
 
 
-RUN: dict[str, Any] = {"L": 2.0, "delta": 1.0, "eta": 2.0, "K": 4, "N": 40, "epsilon": 0.02}
+RUN: dict[str, Any] = {
+    "L": 2.0,
+    "delta": 1.0,
+    "eta": 2.0,
+    "K": 4,
+    "N": 40,
+    "epsilon": 0.02,
+}
 LONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a run": (lambda: icl.descend(LINEAR, 1.0, steps=50), "steps/s"),
     "a run of a family": (lambda: icl.simulate(**RUN), "steps/s"),
-    "phases": (lambda: icl.regression.sampled_phases(icl.simulate(**RUN), runs=3, batch=256), "sampled steps/s"),
-    "samples": (lambda: icl.crosscheck(icl.simulate(**RUN), batch=8, steps=5), "samples/s"),
+    "phases": (
+        lambda: icl.regression.sampled_phases(icl.simulate(**RUN), runs=3, batch=256),
+        "sampled steps/s",
+    ),
+    "samples": (
+        lambda: icl.crosscheck(icl.simulate(**RUN), batch=8, steps=5),
+        "samples/s",
+    ),
     "a floor": (
-        lambda: icl.PopulationRisk(icl.Features.simplex(14, 1.0), icl.tasks.RandomCosine(2.0), N=9).floor(),
+        lambda: icl.PopulationRisk(
+            icl.Features.simplex(14, 1.0), icl.tasks.RandomCosine(2.0), N=9
+        ).floor(),
         "evaluations for the floor/s",
     ),
     "modes": (
-        lambda: Blocks(Descent(LINEAR, 1.0, rule_of("gd"))).modes(np.eye(3), np.zeros(3)),
+        lambda: Blocks(Descent(LINEAR, 1.0, rule_of("gd"))).modes(
+            np.eye(3), np.zeros(3)
+        ),
         "columns of the Hessian/s",
     ),
-    "a minimum": (lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)), "steps/s"),
+    "a minimum": (
+        lambda: icl.largest_stable_eta(icl.ExchangeableRisk(20, 2.0, N=100, noise=1.0)),
+        "steps/s",
+    ),
     "draws": (
-        lambda: icl.linear_attention.task_diversity(icl.LinearAttention(d=2), [1, 2], draws=3), "draws/s"
+        lambda: icl.linear_attention.task_diversity(
+            icl.LinearAttention(d=2), [1, 2], draws=3
+        ),
+        "draws/s",
     ),
     "prompts": (
-        lambda: icl.linear_attention.ridge_loss(icl.linear_attention.PromptLaw([1.0], N=9), prompts=9), "prompts/s"
+        lambda: icl.linear_attention.ridge_loss(
+            icl.linear_attention.PromptLaw([1.0], N=9), prompts=9
+        ),
+        "prompts/s",
     ),
     "batches": (
-        lambda: icl.crosscheck(icl.LinearAttention(d=2, N=9).simulate(), batch=8, batches=4), "batches/s"
+        lambda: icl.crosscheck(
+            icl.LinearAttention(d=2, N=9).simulate(), batch=8, batches=4
+        ),
+        "batches/s",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.usefixtures("quick")
@@ -176,7 +220,11 @@ def test_what_is_added_is_counted_towards_the_same_end() -> None:
 
 def test_counting_yields_what_it_counts_and_says_of_how_many(heard: list[str]) -> None:
     assert [*progress.counted("abc", "letters")] == ["a", "b", "c"]
-    assert [line.split(" letters")[0] for line in heard[:3]] == ["0 of 3", "1 of 3", "2 of 3"]
+    assert [line.split(" letters")[0] for line in heard[:3]] == [
+        "0 of 3",
+        "1 of 3",
+        "2 of 3",
+    ]
     heard.clear()
     assert [*progress.counted(iter("ab"), "letters")] == ["a", "b"]
     assert [line.split(" letters")[0] for line in heard[:2]] == ["0", "1"]
@@ -191,7 +239,10 @@ def test_what_has_not_lasted_is_not_drawn_beside_what_has(
         monkeypatch.setattr(progress.DISPLAY, "delay", 1000.0)
         whole.start -= 2000.0
         progress.DISPLAY.live.refresh()
-        assert "1 of 2" not in spoken(capsys, "the whole, 0:33:2").split("the whole, 0:33:2")[-1]
+        assert (
+            "1 of 2"
+            not in spoken(capsys, "the whole, 0:33:2").split("the whole, 0:33:2")[-1]
+        )
         part.start -= 2000.0
         progress.DISPLAY.live.refresh()
         spoken(capsys, "1 of 2")
@@ -206,7 +257,11 @@ def test_work_that_cannot_tell_how_far_it_is_says_what_it_is(heard: list[str]) -
 @pytest.mark.parametrize("family", [icl.Regression, icl.Recall, icl.LinearAttention])
 @pytest.mark.parametrize("slow", ["risk", "rate"])
 def test_problems_that_take_long_to_make_say_so_in_a_run_and_when_one_is_loaded(
-    monkeypatch: pytest.MonkeyPatch, heard: list[str], tmp_path: Path, family: Any, slow: str
+    monkeypatch: pytest.MonkeyPatch,
+    heard: list[str],
+    tmp_path: Path,
+    family: Any,
+    slow: str,
 ) -> None:
     given = {"L": 2.0, "delta": 1.0, "eta": 1.0} if family is icl.Regression else {}
     problem = family(**given, max_steps=3)
@@ -249,7 +304,11 @@ class Closed(io.StringIO):
 @pytest.mark.parametrize("stream", [None, Closed()])
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
 def test_work_is_done_where_nobody_can_be_told(
-    terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, stream: object
+    terminal: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    stream: object,
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, name, stream)

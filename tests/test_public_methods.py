@@ -23,7 +23,9 @@ SIMPLEX = icl.Features.simplex(3, 1.0)
 RNG = np.random.default_rng(0)
 REGRESSION = icl.Regression(L=2.0, delta=1.0, eta=4.0)
 OTHER = icl.Regression(L=1.0, delta=1.0, eta=4.0)
-MERGED = icl.linear_attention.MergedRisk(icl.linear_attention.PromptLaw([1.0, 0.5], N=10), [0.0, 0.0])
+MERGED = icl.linear_attention.MergedRisk(
+    icl.linear_attention.PromptLaw([1.0, 0.5], N=10), [0.0, 0.0]
+)
 SAMPLED = icl.SampledRisk(SIMPLEX, LINEAR, N=5, batch=4, seed=0)
 SCHEDULES = (
     schedules.Cosine(50),
@@ -35,7 +37,9 @@ SCHEDULES = (
 CALLS: dict[str, Callable[[], Any]] = {
     "rng = 0": lambda: LINEAR.sample(SIMPLEX, 0, 1),
     "size = 1.5": lambda: icl.tasks.Exchangeable(2.0).sample(SIMPLEX, RNG, 1.5),
-    "size = None": lambda: icl.tasks.RandomCosine(2.0).functions(SIMPLEX, RNG, size=None),
+    "size = None": lambda: icl.tasks.RandomCosine(2.0).functions(
+        SIMPLEX, RNG, size=None
+    ),
     "gamma = 'x'": lambda: MERGED.modes("x"),
     "modes = ": lambda: MERGED.back(MASKED),
     "params = 0.0": lambda: MERGED.components(0.0),
@@ -45,7 +49,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "arguments = 5": lambda: icl.Regression.limits(5),
     "points = 10": lambda: icl.Regression.batched(10, {}),
     "common = 'x'": lambda: icl.LinearAttention.batched({"d": np.array([2])}, "x"),
-    "all parameters that are not in common; ": lambda: icl.Regression.batched({"L": np.array([1.0])}, {}),
+    "all parameters that are not in common; ": lambda: icl.Regression.batched(
+        {"L": np.array([1.0])}, {}
+    ),
     "L = nan": lambda: icl.Regression.batched({"L": np.array([math.nan])}, {}),
     "run = 5": lambda: REGRESSION.measured(5),
     "training = b'x'": lambda: icl.engine.Scope().applies(b"x"),
@@ -70,8 +76,12 @@ def test_a_method_names_the_argument_its_value_and_what_is_allowed(said: str) ->
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
-@pytest.mark.parametrize("t", [-1, 0.5, "1", None, np.datetime64("2020-01-01"), MASKED, np.zeros((0, 2))])
+@pytest.mark.parametrize(
+    "schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__
+)
+@pytest.mark.parametrize(
+    "t", [-1, 0.5, "1", None, np.datetime64("2020-01-01"), MASKED, np.zeros((0, 2))]
+)
 def test_a_schedule_takes_numbers_of_steps_only(schedule: Any, t: Any) -> None:
     with pytest.raises(ValueError, match="t = "):
         schedule.factor(t)
@@ -106,10 +116,17 @@ def test_numbers_of_rules_are_kept_as_plain_numbers() -> None:
         engine.Projected(engine.GradientDescent(), half),
     )
     for rule in rules:
-        kept = {name: value for name, value in vars(rule).items() if not isinstance(value, str | engine.Rule)}
+        kept = {
+            name: value
+            for name, value in vars(rule).items()
+            if not isinstance(value, str | engine.Rule)
+        }
         assert {type(value) for value in kept.values()} <= {float, bool}
         check_rule(rule, steps=10)
-    assert schedules.WarmUp(np.int8(3), schedules.StepDecay(np.int8(100))).factor(10**6) == 0.0
+    assert (
+        schedules.WarmUp(np.int8(3), schedules.StepDecay(np.int8(100))).factor(10**6)
+        == 0.0
+    )
 
 
 def test_a_rate_at_which_a_rule_diverges_fails_with_a_sentence() -> None:
@@ -119,7 +136,9 @@ def test_a_rate_at_which_a_rule_diverges_fails_with_a_sentence() -> None:
 
 def test_rule_that_cannot_be_copied_fails_its_check_with_a_sentence() -> None:
     rule = icl.engine.Scheduled(icl.engine.GradientDescent(), lambda t: 1 / (t + 1))
-    with pytest.raises(AssertionError, match="copy of the rule by pickle: expected no exception"):
+    with pytest.raises(
+        AssertionError, match="copy of the rule by pickle: expected no exception"
+    ):
         check_rule(rule)
 
 
@@ -152,15 +171,21 @@ def test_lists_with_masks_are_looked_at_without_a_warning() -> None:
         sequence("x", [1.0, np.ma.masked], float, "floats")
 
 
-def test_scores_whose_integral_does_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_whose_integral_does_not_fit_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("icl_theory.memory.free", lambda: 2.0**27)
     risk = icl.SingleLocation(eta=1.0).risk()
     with pytest.raises(ValueError, match=r"smaller: this takes .* GB of memory"):
         risk.loss(np.array(risk.initial) + 100.0)
 
 
-def test_a_missing_curve_is_named_on_the_command_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_curve_is_named_on_the_command_line(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     REGRESSION.simulate().save(tmp_path / "run.npz")
     with pytest.raises(SystemExit):
         main(["compare", str(tmp_path / "run.npz"), "none.csv"])
-    assert capsys.readouterr().err == "icl-theory: none.csv: No such file or directory\n"
+    assert (
+        capsys.readouterr().err == "icl-theory: none.csv: No such file or directory\n"
+    )

@@ -19,7 +19,9 @@ from icl_theory.papers.settings import SETTINGS
 from tests.javascript import call
 
 RECORDS: dict[str, Any] = json.loads(
-    (Path(icl_theory.__file__).parent / "explorer" / "runs.json").read_text(encoding="utf-8")
+    (Path(icl_theory.__file__).parent / "explorer" / "runs.json").read_text(
+        encoding="utf-8"
+    )
 )
 SLOW = {"debiased-descent"}  # integrals over two variables: half a minute a run
 
@@ -27,7 +29,9 @@ SLOW = {"debiased-descent"}  # integrals over two variables: half a minute a run
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        pytest.param(name, place, marks=pytest.mark.slow if name in SLOW or place else [])
+        pytest.param(
+            name, place, marks=pytest.mark.slow if name in SLOW or place else []
+        )
         for name, record in RECORDS.items()
         for place in ([0] if name in SLOW else range(len(record["values"])))
     ],
@@ -44,11 +48,14 @@ def test_recorded_runs_are_those_that_python_makes(name: str, place: int) -> Non
     assert run.eta == kept["eta"]
     assert run.floor == pytest.approx(kept["floor"], rel=1e-5, abs=1e-12)
     for i in np.random.default_rng(place).choice(len(kept["t"]), 5):
-        # beyond rounding: of long runs the package skips steps, to a part in 1e7 of the states
+        # beyond rounding: of long runs the package skips steps, to a part in 1e7 of the
+        # states
         state = run.at(kept["t"][i])
         assert state.loss == pytest.approx(kept["loss"][i], rel=1e-9)
         numbers = {number: each[i] for number, each in kept["numbers"].items()}
-        assert made.numbers(problem, state) == pytest.approx(numbers, rel=1e-5, abs=1e-6)
+        assert made.numbers(problem, state) == pytest.approx(
+            numbers, rel=1e-5, abs=1e-6
+        )
 
 
 def test_the_page_shows_what_is_recorded() -> None:
@@ -67,14 +74,29 @@ def test_the_page_shows_what_is_recorded() -> None:
         shown = call(body, name, {record["varied"]: value, "t": kept["t"][i]})
         numbers = {key: each[i] for key, each in kept["numbers"].items()}
         given = record["fixed"] | {record["varied"]: value, "eta": kept["eta"]}
-        assert shown == [kept["steps"], kept["floor"], kept["t"][i], kept["loss"][i], numbers, given]
+        assert shown == [
+            kept["steps"],
+            kept["floor"],
+            kept["t"][i],
+            kept["loss"][i],
+            numbers,
+            given,
+        ]
 
 
 def test_other_values_are_answered_by_the_nearest_in_words() -> None:
-    found = call("return require('max-margin-tokens/panel').sound(given[0])", {"T": 7, "t": 3})
+    found = call(
+        "return require('max-margin-tokens/panel').sound(given[0])", {"T": 7, "t": 3}
+    )
     assert found["changes"] in ({"T": 6}, {"T": 8})
     assert found["problem"].startswith("Runs are here for T = 2, 3, 4")
-    assert call("return require('max-margin-tokens/panel').sound(given[0])", {"T": 6, "t": 3}) == {}
+    assert (
+        call(
+            "return require('max-margin-tokens/panel').sound(given[0])",
+            {"T": 6, "t": 3},
+        )
+        == {}
+    )
 
 
 def end(name: str, value: float, number: str, at: int = -1) -> float:
@@ -93,9 +115,13 @@ def after(name: str, value: float, t: int, number: str) -> float:
 
 
 M, D, A, L, C, T = (
-    "max-margin-tokens", "debiased-descent", "attention-with-markov",
-    "single-location", "contextual-generalization", "task-diversity",
-)  # fmt: skip
+    "max-margin-tokens",
+    "debiased-descent",
+    "attention-with-markov",
+    "single-location",
+    "contextual-generalization",
+    "task-diversity",
+)
 
 
 def unpaired(value: float, kind: str, at: int = -1) -> float:
@@ -106,13 +132,18 @@ def unpaired(value: float, kind: str, at: int = -1) -> float:
 
 
 def selected(value: float) -> bool:
-    return all(end(M, value, f"input {i}") > 0.999 and end(M, value, f"input {i}", 0) < 0.51 for i in range(1, 5))
+    return all(
+        end(M, value, f"input {i}") > 0.999 and end(M, value, f"input {i}", 0) < 0.51
+        for i in range(1, 5)
+    )
 
 
 def trapped(q: float) -> bool:
     one = q / (0.5 + q)  # the stationary law gives 0 this probability
     entropy = -one * math.log(one) - (1 - one) * math.log1p(-one)
-    return of(A, q, "steps") is None and math.isclose(of(A, q, "loss")[-1], entropy, rel_tol=1e-6)
+    return of(A, q, "steps") is None and math.isclose(
+        of(A, q, "loss")[-1], entropy, rel_tol=1e-6
+    )
 
 
 def slowly() -> bool:
@@ -148,13 +179,17 @@ CLAIMS: dict[str, Callable[[], bool]] = {
     SETTINGS[D][1]: lambda: unpaired(40, "μ") < 0.02 and unpaired(40, "ω") < 0.02,
     SETTINGS[A][1]: lambda: trapped(0.8) and of(A, 0.2, "steps") is not None,
     SETTINGS[L][1]: lambda: (
-        after(L, 1e4, 10, "|κ|") < 0.1 and end(L, 1e4, "|κ|") > 0.99 and end(L, 1e4, "|ν|") > 0.99
+        after(L, 1e4, 10, "|κ|") < 0.1
+        and end(L, 1e4, "|κ|") > 0.99
+        and end(L, 1e4, "|ν|") > 0.99
     ),
     SETTINGS[C][1]: lambda: end(C, 4, "distance") < 1e-6 < 1 < end(C, 1, "distance"),
     SETTINGS[T][1]: lambda: end(T, 8, "new tasks") > 5 * end(T, 8, "its tasks"),
     "A choice between two tokens": lambda: end(M, 2, "input 1", 0) == 0.5,
     "The setting of the page on this paper.": lambda: (
-        RECORDS[C]["fixed"]["m"] == 8 and RECORDS[D]["fixed"]["d"] == 5 and RECORDS[M]["fixed"]["d"] == 20
+        RECORDS[C]["fixed"]["m"] == 8
+        and RECORDS[D]["fixed"]["d"] == 5
+        and RECORDS[M]["fixed"]["d"] == 20
     ),
     "The most steps of all these runs": lambda: (
         of(M, 10, "steps") == max(steps(M)) and not increasing(steps(M))
@@ -162,59 +197,93 @@ CLAIMS: dict[str, Callable[[], bool]] = {
     "Each of the four inputs attends": lambda: all(map(selected, RECORDS[M]["values"])),
     "The vector p turns": slowly,
     "Ten pairs in a prompt": lambda: of(D, 10, "floor") > 0.35 * of(D, 10, "loss")[0],
-    "Sixteen times as many pairs": lambda: of(D, 160, "floor") < 0.1 * of(D, 10, "floor"),
-    "The output weights of the two heads": lambda: (
-        unpaired(10, "μ") < unpaired(40, "μ") < unpaired(160, "μ") < 0.5 * unpaired(160, "μ", 10)
+    "Sixteen times as many pairs": lambda: (
+        of(D, 160, "floor") < 0.1 * of(D, 10, "floor")
     ),
-    "So do the sizes": lambda: unpaired(10, "ω") < unpaired(40, "ω") < unpaired(160, "ω") < 0.1,
+    "The output weights of the two heads": lambda: (
+        unpaired(10, "μ")
+        < unpaired(40, "μ")
+        < unpaired(160, "μ")
+        < 0.5 * unpaired(160, "μ", 10)
+    ),
+    "So do the sizes": lambda: (
+        unpaired(10, "ω") < unpaired(40, "ω") < unpaired(160, "ω") < 0.1
+    ),
     "p + q = 0.7": lambda: of(A, 0.2, "steps") is not None,
-    "p + q = 1.1": lambda: trapped(0.6) and of(A, 0.6, "loss")[-1] - of(A, 0.6, "floor") < 0.01,
-    "p + q = 1.3": lambda: trapped(0.8) and of(A, 0.8, "loss")[-1] - of(A, 0.8, "floor") > 0.04,
+    "p + q = 1.1": lambda: (
+        trapped(0.6) and of(A, 0.6, "loss")[-1] - of(A, 0.6, "floor") < 0.01
+    ),
+    "p + q = 1.3": lambda: (
+        trapped(0.8) and of(A, 0.8, "loss")[-1] - of(A, 0.8, "floor") > 0.04
+    ),
     "The embedding e decides": lambda: all(
-        (abs(end(A, q, "e")) < 1e-9) == trapped(q) == (q > 0.5) for q in RECORDS[A]["values"]
+        (abs(end(A, q, "e")) < 1e-9) == trapped(q) == (q > 0.5)
+        for q in RECORDS[A]["values"]
     ),
     "A random start is not far": lambda: end(L, 10, "|ν|", 0) > 0.3,
-    "The escape takes longer": lambda: increasing(steps(L)) and logarithmic(RECORDS[L]["values"], steps(L)),
-    "A hundred times the dimensions": lambda: 0 < of(L, 1e6, "steps") - of(L, 1e4, "steps") < 20,
+    "The escape takes longer": lambda: (
+        increasing(steps(L)) and logarithmic(RECORDS[L]["values"], steps(L))
+    ),
+    "A hundred times the dimensions": lambda: (
+        0 < of(L, 1e6, "steps") - of(L, 1e4, "steps") < 20
+    ),
     "κ is the overlap": lambda: all(
         end(L, d, key) > 0.9 and (d < 100 or end(L, d, key, 0) < 0.1)
-        for d in RECORDS[L]["values"] for key in ("|κ|", "|ν|")
+        for d in RECORDS[L]["values"]
+        for key in ("|κ|", "|ν|")
     ),
     "One head has weights of one sign": lambda: end(C, 1, "distance") > 1,
     "Two heads have both signs": lambda: end(C, 2, "distance") < 1e-6,
     "What is learnt are coefficients": lambda: all(
         (end(C, H, "distance") < 1e-6) == (H > 1) for H in RECORDS[C]["values"]
     ),
-    "A quarter of the dimensions": lambda: end(T, 8, "new tasks") > 5 * end(T, 8, "its tasks"),
+    "A quarter of the dimensions": lambda: (
+        end(T, 8, "new tasks") > 5 * end(T, 8, "its tasks")
+    ),
     "Attention over fixed inputs with a logistic loss.": lambda: all(
         end(M, value, "cosine") > 0.99 for value in RECORDS[M]["values"]
     ),
     "Linear tasks on Gaussian inputs": lambda: all(
         end(D, value, f"{kind}, head 1") * end(D, value, f"{kind}, head 2") < 0
-        for value in RECORDS[D]["values"] for kind in ("μ", "ω")
+        for value in RECORDS[D]["values"]
+        for kind in ("μ", "ω")
     ),
-    "One layer on a fixed chain of two states": lambda: all(map(ends_at_the_wrong_law, RECORDS[A]["values"])),
-    "The label is a function of one token among ten": lambda: RECORDS[L]["fixed"]["N"] == 10,
+    "One layer on a fixed chain of two states": lambda: all(
+        map(ends_at_the_wrong_law, RECORDS[A]["values"])
+    ),
+    "The label is a function of one token among ten": lambda: (
+        RECORDS[L]["fixed"]["N"] == 10
+    ),
     "Labels of four tokens of a dictionary of twelve": lambda: (
-        RECORDS[C]["fixed"]["K"] == 12 and RECORDS[C]["fixed"]["N"] == 4 and end(C, 8, "distance") < 1e-6
+        RECORDS[C]["fixed"]["K"] == 12
+        and RECORDS[C]["fixed"]["N"] == 4
+        and end(C, 8, "distance") < 1e-6
     ),
     "One layer of linear attention, trained on a finite number": lambda: (
-        RECORDS[T]["fixed"]["d"] == 32 and end(T, 4, "new tasks") > 5 * end(T, 4, "its tasks")
+        RECORDS[T]["fixed"]["d"] == 32
+        and end(T, 4, "new tasks") > 5 * end(T, 4, "its tasks")
         and end(T, 256, "new tasks") < 1.1 * end(T, 256, "its tasks")
     ),
-    "At the transition": lambda: 2 < end(T, 32, "new tasks") / end(T, 32, "its tasks") < 3,
-    "Eight times the dimensions": lambda: end(T, 256, "new tasks") < 1.1 * end(T, 256, "its tasks"),
-    "On the tasks that it was trained with": lambda: all(
-        end(T, k, "new tasks") > 2 * of(T, k, "floor") for k in (4, 8, 16)
-    ) and np.diff(of(T, 8, "loss")).max() < 1e-12,
-}  # fmt: skip
+    "At the transition": lambda: (
+        2 < end(T, 32, "new tasks") / end(T, 32, "its tasks") < 3
+    ),
+    "Eight times the dimensions": lambda: (
+        end(T, 256, "new tasks") < 1.1 * end(T, 256, "its tasks")
+    ),
+    "On the tasks that it was trained with": lambda: (
+        all(end(T, k, "new tasks") > 2 * of(T, k, "floor") for k in (4, 8, 16))
+        and np.diff(of(T, 8, "loss")).max() < 1e-12
+    ),
+}
 
 
 def texts() -> list[str]:
     said = [SETTINGS[name][1] for name in RECORDS]
     for record in RECORDS.values():
         said.append(record["lead"])
-        said += [each["sentence"] for each in record["presets"]] + [each["text"] for each in record["figures"]]
+        said += [each["sentence"] for each in record["presets"]] + [
+            each["text"] for each in record["figures"]
+        ]
     return said
 
 
@@ -226,4 +295,6 @@ def test_what_is_said_of_recorded_runs_is_true(text: str) -> None:
 
 
 def test_every_claim_is_on_the_page() -> None:
-    assert [words for words in CLAIMS if not any(text.startswith(words) for text in texts())] == []
+    assert [
+        words for words in CLAIMS if not any(text.startswith(words) for text in texts())
+    ] == []

@@ -13,11 +13,15 @@ from release_notes import notes
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
-WORKFLOWS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in FILES}
-JOBS = {(name, job): said for name, workflow in WORKFLOWS.items() for job, said in workflow["jobs"].items()}
-CHANGELOG = (
-    "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-01-02\n\n### Added\n\n- One.\n\n## [1.1.0]\n\n- Two.\n"
-)
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in FILES
+}
+JOBS = {
+    (name, job): said
+    for name, workflow in WORKFLOWS.items()
+    for job, said in workflow["jobs"].items()
+}
+CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n## [1.2.0] - 2026-01-02\n\n### Added\n\n- One.\n\n## [1.1.0]\n\n- Two.\n"
 
 
 def test_notes_of_a_release_are_the_section_of_its_tag() -> None:
@@ -27,16 +31,24 @@ def test_notes_of_a_release_are_the_section_of_its_tag() -> None:
 
 @pytest.mark.parametrize("tag", ["v1.3.0", "v1", "Unreleased"])
 def test_a_tag_without_notes_is_refused(tag: str) -> None:
-    with pytest.raises(ValueError, match=f"tag = '{tag}': must be a version with a section"):
+    with pytest.raises(
+        ValueError, match=f"tag = '{tag}': must be a version with a section"
+    ):
         notes(tag, CHANGELOG)
 
 
 def test_integration_runs_the_versions_of_python_that_the_package_names() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     matrix = WORKFLOWS["tests"]["jobs"]["tests"]["strategy"]["matrix"]
     assert matrix["python"] == named
-    assert {name.partition("-")[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
+    assert {name.partition("-")[0] for name in matrix["os"]} == {
+        "ubuntu",
+        "macos",
+        "windows",
+    }
 
 
 def uses(job: dict[str, Any]) -> list[str]:
@@ -45,29 +57,41 @@ def uses(job: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_action_is_pinned_by_a_commit_and_says_its_version(path: Path) -> None:
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if re.search(r"\buses:", line)]
+    lines = [
+        line
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"\buses:", line)
+    ]
     assert lines
     for line in lines:
-        assert re.fullmatch(r"\s*- uses: [\w.-]+/[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", line), line
+        assert re.fullmatch(
+            r"\s*- uses: [\w.-]+/[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", line
+        ), line
 
 
 def test_an_action_has_one_commit_in_all_workflows() -> None:
     pins: dict[str, set[str]] = {}
     for path in FILES:
-        for name, pin in re.findall(r"uses: (\S+?)@(.*)", path.read_text(encoding="utf-8")):
+        for name, pin in re.findall(
+            r"uses: (\S+?)@(.*)", path.read_text(encoding="utf-8")
+        ):
             pins.setdefault(name, set()).add(pin)
     assert all(len(each) == 1 for each in pins.values()), pins
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
-def test_a_workflow_grants_nothing_and_each_job_asks_for_what_it_needs(workflow: str) -> None:
+def test_a_workflow_grants_nothing_and_each_job_asks_for_what_it_needs(
+    workflow: str,
+) -> None:
     assert WORKFLOWS[workflow]["permissions"] == {}
     for job in WORKFLOWS[workflow]["jobs"].values():
         assert "permissions" in job
 
 
 @pytest.mark.parametrize(("workflow", "job"), JOBS)
-def test_a_job_that_may_write_installs_builds_and_checks_out_nothing(workflow: str, job: str) -> None:
+def test_a_job_that_may_write_installs_builds_and_checks_out_nothing(
+    workflow: str, job: str
+) -> None:
     said = JOBS[workflow, job]
     granted = {name for name, right in said["permissions"].items() if right != "read"}
     if not granted:
@@ -83,7 +107,9 @@ def test_a_job_that_may_write_installs_builds_and_checks_out_nothing(workflow: s
 
 def test_the_token_of_the_package_index_is_that_of_one_guarded_job() -> None:
     [(name, job)] = [
-        (name, job) for (_, name), job in JOBS.items() if job["permissions"].get("id-token") == "write"
+        (name, job)
+        for (_, name), job in JOBS.items()
+        if job["permissions"].get("id-token") == "write"
     ]
     assert name == "publish"
     assert job["permissions"] == {"id-token": "write"}
@@ -102,18 +128,29 @@ def test_a_checkout_leaves_no_credentials_behind(workflow: str, job: str) -> Non
 
 def test_no_command_of_a_workflow_is_made_of_what_somebody_else_may_write() -> None:
     """GitHub fills in expressions before a shell reads the line."""
-    commands = [step["run"] for job in JOBS.values() for step in job["steps"] if "run" in step]
+    commands = [
+        step["run"] for job in JOBS.values() for step in job["steps"] if "run" in step
+    ]
     assert not [command for command in commands if "${{" in command]
 
 
 def test_what_builds_a_release_has_a_version() -> None:
-    commands = [step["run"] for step in JOBS["release", "build"]["steps"] if "run" in step]
+    commands = [
+        step["run"] for step in JOBS["release", "build"]["steps"] if "run" in step
+    ]
     installed = [command for command in commands if " install " in command]
     assert installed
-    assert all(re.fullmatch(r"python -m pip install( [\w-]+==[\d.]+)+", command) for command in installed)
+    assert all(
+        re.fullmatch(r"python -m pip install( [\w-]+==[\d.]+)+", command)
+        for command in installed
+    )
 
 
 def test_references_of_the_paper_are_those_that_it_cites() -> None:
     paper = (ROOT / "paper" / "paper.md").read_text(encoding="utf-8")
-    entries = re.findall(r"^@\w+\{(\w+),", (ROOT / "paper" / "paper.bib").read_text(encoding="utf-8"), re.MULTILINE)
+    entries = re.findall(
+        r"^@\w+\{(\w+),",
+        (ROOT / "paper" / "paper.bib").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     assert sorted(set(re.findall(r"@(\w+\d{4}\w+)", paper))) == sorted(entries)

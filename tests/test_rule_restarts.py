@@ -32,7 +32,12 @@ TRAININGS: dict[str, dict[str, Any]] = {
     **{f"{rule}, constant": {"rule": rule} for rule in RULES},
     **{f"{rule}, cosine": {"rule": rule, **COSINE} for rule in RULES},
     **{f"{rule}, piecewise": {"rule": rule, **STEPS} for rule in RULES},
-    "heavy-ball, decay and clipping": {"rule": "heavy-ball", "weight_decay": 0.01, "clip": 0.2, **ROOT_LAW},
+    "heavy-ball, decay and clipping": {
+        "rule": "heavy-ball",
+        "weight_decay": 0.01,
+        "clip": 0.2,
+        **ROOT_LAW,
+    },
     "gd, decoupled decay": {"rule": "gd", "weight_decay": 0.02},
     "adam, step": {"rule": "adam", "beta1": 0.5, "schedule": "step", "decay_steps": 11},
 }
@@ -40,7 +45,11 @@ TRAININGS: dict[str, dict[str, Any]] = {
 # many steps, of which most are skipped
 SKIPPED: dict[str, dict[str, Any]] = {
     "heavy-ball": {"rule": "heavy-ball", "momentum": 0.8},
-    "heavy-ball with decay": {"rule": "heavy-ball", "momentum": 0.8, "weight_decay": 1e-4},
+    "heavy-ball with decay": {
+        "rule": "heavy-ball",
+        "momentum": 0.8,
+        "weight_decay": 1e-4,
+    },
     "gd with decay": {"rule": "gd", "weight_decay": 1e-4},
 }
 
@@ -57,19 +66,25 @@ def _check_states(settings: dict[str, Any], folder: Path, count: int) -> None:
     rng = np.random.default_rng(5)
     steps = rng.permutation(int(run.t[-1]) + 1)[:count].tolist()
     for t in steps:
-        expected = _problem(settings, max_steps=t).simulate().params if t else run.states[0]
+        expected = (
+            _problem(settings, max_steps=t).simulate().params if t else run.states[0]
+        )
         for again in (run, loaded):
             np.testing.assert_array_equal(again.at(t).params, expected)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_every_state_is_that_of_a_run_that_ends_there(name: str, tmp_path: Path) -> None:
+def test_every_state_is_that_of_a_run_that_ends_there(
+    name: str, tmp_path: Path
+) -> None:
     _check_states(TRAININGS[name], tmp_path, count=3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRAININGS)
-def test_every_state_is_that_of_a_run_that_ends_there_at_many_steps(name: str, tmp_path: Path) -> None:
+def test_every_state_is_that_of_a_run_that_ends_there_at_many_steps(
+    name: str, tmp_path: Path
+) -> None:
     _check_states(TRAININGS[name], tmp_path, count=60)
 
 
@@ -129,7 +144,9 @@ def _assert_same(found: xarray.Dataset, expected: xarray.Dataset) -> None:
     assert not found.attrs["interrupted"]
     assert found.data_vars.keys() == expected.data_vars.keys()
     for name, values in expected.data_vars.items():
-        np.testing.assert_array_equal(found[name].values, values.values, err_msg=str(name))
+        np.testing.assert_array_equal(
+            found[name].values, values.values, err_msg=str(name)
+        )
 
 
 @pytest.fixture(scope="module", params=["constant", "cosine"])
@@ -142,24 +159,32 @@ def expected(given: dict[str, Any]) -> xarray.Dataset:
     return _sweep(given)
 
 
-def test_points_of_a_sweep_are_single_runs(given: dict[str, Any], expected: xarray.Dataset) -> None:
+def test_points_of_a_sweep_are_single_runs(
+    given: dict[str, Any], expected: xarray.Dataset
+) -> None:
     axes = [str(name) for name in expected.dims]
     rng = np.random.default_rng(0)
     for _ in range(6):
         place = {name: int(rng.integers(expected.sizes[name])) for name in axes}
         point = expected.isel(place)
-        run = icl.Regression(**given | {name: point[name].item() for name in axes}).simulate()
+        run = icl.Regression(
+            **given | {name: point[name].item() for name in axes}
+        ).simulate()
         assert point["loss"].item() == run.loss[-1]
         assert point["steps"].item() == (-1 if run.steps is None else run.steps)
 
 
-def test_threads_compute_the_same_bits(given: dict[str, Any], expected: xarray.Dataset) -> None:
+def test_threads_compute_the_same_bits(
+    given: dict[str, Any], expected: xarray.Dataset
+) -> None:
     with ThreadPoolExecutor(3) as executor:
         _assert_same(_sweep(given, executor=executor), expected)
 
 
 @pytest.mark.slow
-def test_processes_compute_the_same_bits(given: dict[str, Any], expected: xarray.Dataset) -> None:
+def test_processes_compute_the_same_bits(
+    given: dict[str, Any], expected: xarray.Dataset
+) -> None:
     _assert_same(_sweep(given, workers=2), expected)
 
 
@@ -192,8 +217,17 @@ def test_a_sweep_that_is_killed_goes_on_to_the_same_bits(
     )
     killed = 0
     for operations in (8, 14, 20):
-        line = [sys.executable, "-c", code, json.dumps(given), str(store), str(operations)]
-        ended = subprocess.run(line, cwd=ROOT, env=os.environ, capture_output=True, text=True)
+        line = [
+            sys.executable,
+            "-c",
+            code,
+            json.dumps(given),
+            str(store),
+            str(operations),
+        ]
+        ended = subprocess.run(
+            line, cwd=ROOT, env=os.environ, capture_output=True, text=True
+        )
         assert ended.returncode in (0, KILLED), ended.stderr
         killed += ended.returncode == KILLED
     assert killed
@@ -210,10 +244,38 @@ def _status(*words: str) -> Any:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_commands_know_every_rule(rule: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    line = ["--L", "2", "--delta", "1", "--eta", "0.05", "--K", "3", "--N", "6", "--above", "1e-3"]
-    line += ["--max-steps", "60", "--rule", rule, "--schedule", "cosine", "--warmup", "5", "--decay-steps", "40"]
-    assert _status("simulate", *line, "--json", "--save", str(tmp_path / "run.npz")) in (0, 1)
+def test_commands_know_every_rule(
+    rule: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line = [
+        "--L",
+        "2",
+        "--delta",
+        "1",
+        "--eta",
+        "0.05",
+        "--K",
+        "3",
+        "--N",
+        "6",
+        "--above",
+        "1e-3",
+    ]
+    line += [
+        "--max-steps",
+        "60",
+        "--rule",
+        rule,
+        "--schedule",
+        "cosine",
+        "--warmup",
+        "5",
+        "--decay-steps",
+        "40",
+    ]
+    assert _status(
+        "simulate", *line, "--json", "--save", str(tmp_path / "run.npz")
+    ) in (0, 1)
     printed = json.loads(capsys.readouterr().out)
     schedule = "cosine after a warm-up of 5 steps"
     assert printed["rule"] == f"{rule}, {schedule}"
@@ -224,7 +286,9 @@ def test_commands_know_every_rule(rule: str, capsys: pytest.CaptureFixture[str],
     assert "2 points" in capsys.readouterr().out
 
 
-def test_help_lists_the_settings_of_the_rule_by_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_settings_of_the_rule_by_themselves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for command in (["simulate"], ["sweep"], ["linear-attention", "simulate"]):
         assert _status(*command, "--help") == 0
         text = capsys.readouterr().out

@@ -15,7 +15,14 @@ from icl_theory.engine import Decayed, GradientDescent, HeavyBall, Rule
 Random = np.random.Generator
 
 
-def _iterated(risk: icl.Risk, eta: float, beta: float, coupled: float, decoupled: float, steps: int) -> list[Array]:
+def _iterated(
+    risk: icl.Risk,
+    eta: float,
+    beta: float,
+    coupled: float,
+    decoupled: float,
+    steps: int,
+) -> list[Array]:
     """Return the parameters after each step of the heavy ball, with both kinds of weight decay; Kahan's sum."""
     params = np.array(risk.initial, dtype=float)
     velocity = np.zeros_like(params)
@@ -40,7 +47,9 @@ def _problem(rng: Random) -> icl.Risk:
     laws = (icl.tasks.Linear, icl.tasks.Exchangeable, icl.tasks.RandomCosine)
     law = laws[int(rng.integers(3))](float(rng.uniform(0.5, 3.0)))
     features = icl.Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 3.0)))
-    return icl.PopulationRisk(features, law, N=N, noise=0.3 if math.isfinite(N) else 0.0)
+    return icl.PopulationRisk(
+        features, law, N=N, noise=0.3 if math.isfinite(N) else 0.0
+    )
 
 
 def _training(rng: Random) -> tuple[Rule, float, float, float, float]:
@@ -68,7 +77,10 @@ def _share_of_estimate(seed: int, steps: int) -> float | None:
         return None
     assert run.states_error < 1e-6, seed
     expected = _iterated(risk, eta, *settings, steps=int(run.t[-1]))
-    errors = [np.abs(state - expected[t]).max() for t, state in zip(run.t.tolist(), run.states, strict=True)]
+    errors = [
+        np.abs(state - expected[t]).max()
+        for t, state in zip(run.t.tolist(), run.states, strict=True)
+    ]
     return float(max(errors)) / run.states_error
 
 
@@ -98,6 +110,8 @@ def test_skipping_the_heavy_ball_takes_few_gradients() -> None:
             return super().evaluate(params, step)
 
     risk = Counting(icl.Features.simplex(4, 1.0), icl.tasks.RandomCosine(2.0), N=12)
-    run = icl.descend(risk, 0.05, steps=100_000, rule=HeavyBall(0.9), method="fast", give_up=False)
+    run = icl.descend(
+        risk, 0.05, steps=100_000, rule=HeavyBall(0.9), method="fast", give_up=False
+    )
     assert int(run.t[-1]) == 100_000
     assert count < 10_000

@@ -24,7 +24,13 @@ from icl_theory.engine import (
     Scheduled,
 )
 from icl_theory.engine.rules import RULES
-from icl_theory.engine.rules.schedules import Cosine, InverseSqrt, Piecewise, StepDecay, WarmUp
+from icl_theory.engine.rules.schedules import (
+    Cosine,
+    InverseSqrt,
+    Piecewise,
+    StepDecay,
+    WarmUp,
+)
 from icl_theory.testing import check_rule
 from icl_theory.testing.rules import QuarticBowl
 
@@ -40,7 +46,9 @@ EVERY: dict[str, Rule] = {
     "sphere": Projected(GradientDescent(), 2.0, "sphere"),
     "cosine": Scheduled(Nesterov(), Cosine(80)),
     "warm-up": Scheduled(AdamW(), WarmUp(7, StepDecay(10))),
-    "of one's own": Scheduled(Clipped(Decayed(HeavyBall(), 0.1), 0.3), lambda t: 1.0 / (1.0 + t)),
+    "of one's own": Scheduled(
+        Clipped(Decayed(HeavyBall(), 0.1), 0.3), lambda t: 1.0 / (1.0 + t)
+    ),
 }
 
 
@@ -58,14 +66,23 @@ def test_every_rule_keeps_its_promises(name: str) -> None:
     if rule.horizon is None:
         np.testing.assert_array_equal(run.at(350).params, longer.params)
     else:
-        with pytest.raises(ValueError, match=r"^t = 350: must be at most 80: from there on the learning rate"):
+        with pytest.raises(
+            ValueError,
+            match=r"^t = 350: must be at most 80: from there on the learning rate",
+        ):
             run.at(350)
 
 
 # ---- definitions, as PyTorch's documentation writes its algorithms
 
 
-def _torch_sgd(params: Array, gradient: Callable[[Array], Array], lr: float, steps: int, **options: Any) -> Array:
+def _torch_sgd(
+    params: Array,
+    gradient: Callable[[Array], Array],
+    lr: float,
+    steps: int,
+    **options: Any,
+) -> Array:
     """SGD as torch.optim documents it."""
     momentum, decay = options.get("momentum", 0.0), options.get("weight_decay", 0.0)
     buffer = None
@@ -77,7 +94,13 @@ def _torch_sgd(params: Array, gradient: Callable[[Array], Array], lr: float, ste
     return params
 
 
-def _torch_adam(params: Array, gradient: Callable[[Array], Array], lr: float, steps: int, **options: Any) -> Array:
+def _torch_adam(
+    params: Array,
+    gradient: Callable[[Array], Array],
+    lr: float,
+    steps: int,
+    **options: Any,
+) -> Array:
     """Adam and AdamW as torch.optim documents them."""
     beta1, beta2 = options.get("betas", (0.9, 0.999))
     decay, decoupled = options.get("weight_decay", 0.0), options.get("decoupled", False)
@@ -91,7 +114,9 @@ def _torch_adam(params: Array, gradient: Callable[[Array], Array], lr: float, st
             g = g + decay * params
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * g**2
-        params = params - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + 1e-8)
+        params = params - lr * (m / (1 - beta1**t)) / (
+            np.sqrt(v / (1 - beta2**t)) + 1e-8
+        )
     return params
 
 
@@ -101,15 +126,27 @@ def _torch_adam(params: Array, gradient: Callable[[Array], Array], lr: float, st
         (HeavyBall(0.9), _torch_sgd, {"momentum": 0.9}),
         (HeavyBall(0.5, 0.1), _torch_sgd, {"momentum": 0.5, "weight_decay": 0.1}),
         (Nesterov(0.9), _torch_sgd, {"momentum": 0.9, "nesterov": True}),
-        (Nesterov(0.7, 0.2), _torch_sgd, {"momentum": 0.7, "weight_decay": 0.2, "nesterov": True}),
+        (
+            Nesterov(0.7, 0.2),
+            _torch_sgd,
+            {"momentum": 0.7, "weight_decay": 0.2, "nesterov": True},
+        ),
         (Adam(), _torch_adam, {}),
-        (Adam(0.8, 0.99, weight_decay=0.1), _torch_adam, {"betas": (0.8, 0.99), "weight_decay": 0.1}),
+        (
+            Adam(0.8, 0.99, weight_decay=0.1),
+            _torch_adam,
+            {"betas": (0.8, 0.99), "weight_decay": 0.1},
+        ),
         (AdamW(), _torch_adam, {"weight_decay": 0.01, "decoupled": True}),
     ],
 )
-def test_rules_are_the_algorithms_of_pytorch(rule: Rule, reference: Any, options: dict[str, Any]) -> None:
+def test_rules_are_the_algorithms_of_pytorch(
+    rule: Rule, reference: Any, options: dict[str, Any]
+) -> None:
     bowl = QuarticBowl()
-    expected = reference(bowl.initial, lambda params: bowl.evaluate(params)[1], 0.05, 150, **options)
+    expected = reference(
+        bowl.initial, lambda params: bowl.evaluate(params)[1], 0.05, 150, **options
+    )
     trained = icl.descend(bowl, 0.05, steps=150, rule=rule, give_up=False).params
     np.testing.assert_allclose(trained, expected, rtol=1e-11, atol=1e-14)
 
@@ -118,14 +155,24 @@ def test_schedules_have_the_factors_of_pytorch() -> None:
     cosine = Cosine(10)
     assert [round(cosine.factor(t), 12) for t in (0, 5, 10, 11)] == [1.0, 0.5, 0.0, 0.0]
     assert [StepDecay(3, 0.5).factor(t) for t in (0, 2, 3, 6)] == [1.0, 1.0, 0.5, 0.25]
-    assert [Piecewise((2, 5), 0.5).factor(t) for t in (1, 2, 4, 5)] == [1.0, 0.5, 0.5, 0.25]
+    assert [Piecewise((2, 5), 0.5).factor(t) for t in (1, 2, 4, 5)] == [
+        1.0,
+        0.5,
+        0.5,
+        0.25,
+    ]
     assert [InverseSqrt().factor(t) for t in (0, 3, 99)] == [1.0, 0.5, 0.1]
     warm = WarmUp(4, StepDecay(3, 0.5))
     assert [warm.factor(t) for t in (0, 3, 4, 6, 7)] == [0.25, 1.0, 1.0, 1.0, 0.5]
 
 
 def test_a_run_ends_where_its_schedule_ends() -> None:
-    run = icl.descend(QuarticBowl(), 0.05, steps=500, rule=Scheduled(GradientDescent(), WarmUp(3, Cosine(20))))
+    run = icl.descend(
+        QuarticBowl(),
+        0.05,
+        steps=500,
+        rule=Scheduled(GradientDescent(), WarmUp(3, Cosine(20))),
+    )
     assert int(run.t[-1]) == 23
 
 
@@ -135,12 +182,16 @@ def test_clipping_shortens_gradients_to_the_norm_and_no_other() -> None:
     norm = float(np.linalg.norm(gradient))
     short = Clipped(GradientDescent(), 0.1).clipped(bowl, gradient)
     assert np.linalg.norm(short) == pytest.approx(0.1, rel=1e-5)
-    np.testing.assert_array_equal(Clipped(GradientDescent(), 2.0 * norm).clipped(bowl, gradient), gradient)
+    np.testing.assert_array_equal(
+        Clipped(GradientDescent(), 2.0 * norm).clipped(bowl, gradient), gradient
+    )
 
 
 @pytest.mark.parametrize("onto", ["ball", "sphere"])
 def test_projections_keep_parameters_where_they_belong(onto: str) -> None:
-    run = icl.descend(QuarticBowl(), 0.01, steps=200, rule=Projected(GradientDescent(), 0.8, onto))
+    run = icl.descend(
+        QuarticBowl(), 0.01, steps=200, rule=Projected(GradientDescent(), 0.8, onto)
+    )
     lengths = np.linalg.norm(run.states[1:].reshape(len(run.t) - 1, -1), axis=1)
     assert (lengths <= 0.8 * (1.0 + 1e-12)).all()
     assert onto == "ball" or np.allclose(lengths, 0.8, rtol=1e-12)
@@ -160,13 +211,19 @@ def test_reduced_parameters_train_like_the_full_ones(rule: str) -> None:
 
 
 def test_adam_trains_the_full_parameters() -> None:
-    problem = icl.Regression(L=2.0, delta=1.0, eta=0.1, K=5, N=20, rule="adam", max_steps=100)
+    problem = icl.Regression(
+        L=2.0, delta=1.0, eta=0.1, K=5, N=20, rule="adam", max_steps=100
+    )
     run = problem.simulate()
     assert run.states.shape[1:] == (5, 5)
-    risk = icl.PopulationRisk(icl.Features.simplex(5, 1.0), icl.tasks.Exchangeable(2.0), N=20)
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(5, 1.0), icl.tasks.Exchangeable(2.0), N=20
+    )
     expected = _torch_adam(np.zeros((5, 5)), risk.gradient, 0.1, int(run.t[-1]))
     np.testing.assert_allclose(run.params, expected, rtol=1e-9, atol=1e-12)
-    with pytest.raises(ValueError, match=r"^rule = 'adam': must be one that commutes with reductions"):
+    with pytest.raises(
+        ValueError, match=r"^rule = 'adam': must be one that commutes with reductions"
+    ):
         icl.descend(icl.ExchangeableRisk(5, 2.0), 0.1, steps=3, rule="adam")
 
 
@@ -187,8 +244,12 @@ def test_adam_trains_the_full_parameters() -> None:
         {"rule": "ngd", "schedule": "piecewise", "milestones": (10, 30)},
     ],
 )
-def test_a_saved_run_goes_on_with_the_same_bits(settings: dict[str, Any], tmp_path: Path) -> None:
-    problem = icl.Regression(L=2.0, delta=1.0, eta=0.05, K=4, N=9, above=1e-9, max_steps=200, **settings)
+def test_a_saved_run_goes_on_with_the_same_bits(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    problem = icl.Regression(
+        L=2.0, delta=1.0, eta=0.05, K=4, N=9, above=1e-9, max_steps=200, **settings
+    )
     run = problem.simulate()
     run.save(tmp_path / "run.npz")
     loaded = icl.load(tmp_path / "run.npz")
@@ -208,7 +269,13 @@ def test_the_step_from_an_iterate_is_computed_once() -> None:
         may_stagnate = True
 
         def step(
-            self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+            self,
+            risk: icl.Risk,
+            params: Array,
+            gradient: Array,
+            eta: float,
+            memory: Array,
+            t: int,
         ) -> tuple[Array, Array]:
             counts[t] = counts.get(t, 0) + 1
             return -eta * gradient, memory
@@ -232,7 +299,13 @@ class Broken(Rule):
         return [0.0] if self.fault == "list" else np.zeros(3)  # type: ignore[return-value]
 
     def step(
-        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: icl.Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         if self.fault == "in place":
             gradient *= 0.5
@@ -249,12 +322,21 @@ def test_a_rule_whose_init_is_missing_is_named() -> None:
         name = "forgotten"
 
         def step(
-            self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+            self,
+            risk: icl.Risk,
+            params: Array,
+            gradient: Array,
+            eta: float,
+            memory: Array,
+            t: int,
         ) -> tuple[Array, Array]:
             velocity = 0.9 * memory + gradient
             return -eta * velocity, velocity
 
-    with pytest.raises(ValueError, match=r"^the rule 'forgotten' defines no init, and its step fails without one"):
+    with pytest.raises(
+        ValueError,
+        match=r"^the rule 'forgotten' defines no init, and its step fails without one",
+    ):
         icl.descend(QuarticBowl(), 0.1, steps=5, rule=Forgotten())
 
 
@@ -263,7 +345,10 @@ def test_a_rule_whose_init_is_missing_is_named() -> None:
     [
         ("list", r"^memory of the rule 'broken' = \[0.0\]: must be an array"),
         ("alone", r"^step of the rule 'broken' = .*: must be a pair of arrays"),
-        ("change", r"^change of the rule 'broken' = \(1, 2\): must be of shape \(2, 2\)"),
+        (
+            "change",
+            r"^change of the rule 'broken' = \(1, 2\): must be of shape \(2, 2\)",
+        ),
         ("memory", r"^memory of the rule 'broken' = \(1,\): must be of shape \(3,\)"),
         ("in place", r"^the rule 'broken' changes its argument gradient"),
     ],
@@ -280,37 +365,86 @@ def test_a_broken_rule_is_named(fault: str, message: str) -> None:
             {"momentum": 0.9},
             "momentum = 0.9: must be left out for the rule 'gd'; it belongs to heavy-ball, nesterov",
         ),
-        ({"rule": "heavy-ball", "momentum": 1.0}, "momentum = 1.0: must be a number from 0 to below 1"),
-        ({"rule": "heavy-ball", "momentum": -0.1}, "momentum = -0.1: must be a number from 0 to below 1"),
-        ({"rule": "adam", "beta1": 1.0}, "beta1 = 1.0: must be a number from 0 to below 1"),
-        ({"rule": "adam", "beta2": np.nan}, "beta2 = nan: must be a number from 0 to below 1"),
+        (
+            {"rule": "heavy-ball", "momentum": 1.0},
+            "momentum = 1.0: must be a number from 0 to below 1",
+        ),
+        (
+            {"rule": "heavy-ball", "momentum": -0.1},
+            "momentum = -0.1: must be a number from 0 to below 1",
+        ),
+        (
+            {"rule": "adam", "beta1": 1.0},
+            "beta1 = 1.0: must be a number from 0 to below 1",
+        ),
+        (
+            {"rule": "adam", "beta2": np.nan},
+            "beta2 = nan: must be a number from 0 to below 1",
+        ),
         ({"weight_decay": -1.0}, "weight_decay = -1.0: must be a finite number >= 0"),
         ({"clip": 0.0}, "clip = 0.0: must be a finite number > 0"),
-        ({"schedule": "cosine"}, "decay_steps = None: must be given with schedule = 'cosine'"),
-        ({"schedule": "piecewise"}, "milestones = None: must be given with schedule = 'piecewise'"),
-        ({"decay_steps": 5}, "decay_steps = 5: must be left out unless schedule is cosine or step or inverse-sqrt"),
+        (
+            {"schedule": "cosine"},
+            "decay_steps = None: must be given with schedule = 'cosine'",
+        ),
+        (
+            {"schedule": "piecewise"},
+            "milestones = None: must be given with schedule = 'piecewise'",
+        ),
+        (
+            {"decay_steps": 5},
+            "decay_steps = 5: must be left out unless schedule is cosine or step or inverse-sqrt",
+        ),
         ({"schedule": "cosin"}, "schedule = 'cosin': must be one of"),
-        ({"schedule": lambda t: np.nan}, "schedule at step 0 = nan: must be a finite number > 0"),
-        ({"schedule": lambda t: 0.0}, "schedule at step 0 = 0.0: must be a finite number > 0"),
-        ({"schedule": lambda t: -1.0}, "schedule at step 0 = -1.0: must be a finite number > 0"),
-        ({"schedule": lambda t: np.ones(2)}, "schedule = .*: must be one number at step 0"),
-        ({"rule": "adams"}, r"rule = 'adams': must be one of .* \(did you mean adam\?\)"),
+        (
+            {"schedule": lambda t: np.nan},
+            "schedule at step 0 = nan: must be a finite number > 0",
+        ),
+        (
+            {"schedule": lambda t: 0.0},
+            "schedule at step 0 = 0.0: must be a finite number > 0",
+        ),
+        (
+            {"schedule": lambda t: -1.0},
+            "schedule at step 0 = -1.0: must be a finite number > 0",
+        ),
+        (
+            {"schedule": lambda t: np.ones(2)},
+            "schedule = .*: must be one number at step 0",
+        ),
+        (
+            {"rule": "adams"},
+            r"rule = 'adams': must be one of .* \(did you mean adam\?\)",
+        ),
         ({"rule": HeavyBall}, "rule = <class .*: must be one of"),
-        ({"rule": HeavyBall(), "momentum": 0.5}, "momentum = 0.5: must be left out: the rule HeavyBall"),
-        ({"rule": "adam", "method": "closed"}, "method = 'closed': must be 'exact' or 'auto' for the rule 'adam'"),
+        (
+            {"rule": HeavyBall(), "momentum": 0.5},
+            "momentum = 0.5: must be left out: the rule HeavyBall",
+        ),
+        (
+            {"rule": "adam", "method": "closed"},
+            "method = 'closed': must be 'exact' or 'auto' for the rule 'adam'",
+        ),
         (
             {"rule": "heavy-ball", "method": "flow"},
             "method = 'flow': must be 'exact', 'fast' or 'auto' for the rule 'heavy-ball', because a step that",
         ),
-        ({"rule": "nesterov", "method": "fast"}, "method = 'fast': must be 'exact' or 'auto' for the rule"),
+        (
+            {"rule": "nesterov", "method": "fast"},
+            "method = 'fast': must be 'exact' or 'auto' for the rule",
+        ),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_fit_are_refused_by_name(
+    settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         icl.simulate(2.0, 1.0, 0.1, K=4, N=9, max_steps=20, **settings)
 
 
-def test_sampled_runs_beside_a_curve_are_trained_with_the_settings_of_the_rule() -> None:
+def test_sampled_runs_beside_a_curve_are_trained_with_the_settings_of_the_rule() -> (
+    None
+):
     """Without momentum the heavy ball is gradient descent; with another momentum its samples stray elsewhere."""
 
     class WithSampler(icl.PopulationRisk):
@@ -338,10 +472,20 @@ class Skippable(Rule):
         self.scale, self.copies = scale, copies
 
     def init(self, risk: icl.Risk, params: Array) -> Array:
-        return np.zeros_like(params) if self.copies == 1 else np.zeros((self.copies, *np.shape(params)))
+        return (
+            np.zeros_like(params)
+            if self.copies == 1
+            else np.zeros((self.copies, *np.shape(params)))
+        )
 
     def step(
-        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: icl.Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         velocity = 0.5 * memory + gradient / risk.metric
         return -eta * (velocity if self.copies == 1 else velocity[0]), velocity
@@ -360,23 +504,35 @@ class Measured(Skippable):
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (Skippable(1.0, 2), r"memory of the skippable rule 'skippable' = \(2, 3, 3\): must be of the shape of the"),
+        (
+            Skippable(1.0, 2),
+            r"memory of the skippable rule 'skippable' = \(2, 3, 3\): must be of the shape of the",
+        ),
         (
             Skippable(1.0, 1),
             r"jacobian of the skippable rule 'skippable' = None: must be derivatives of a step with",
         ),
-        (Measured(0.0, 1), r"memory_scale of the rule 'skippable' = 0.0: must be a finite number > 0"),
-        (Measured(np.nan, 1), r"memory_scale of the rule 'skippable' = nan: must be a finite number > 0"),
+        (
+            Measured(0.0, 1),
+            r"memory_scale of the rule 'skippable' = 0.0: must be a finite number > 0",
+        ),
+        (
+            Measured(np.nan, 1),
+            r"memory_scale of the rule 'skippable' = nan: must be a finite number > 0",
+        ),
     ],
 )
-def test_a_memory_that_cannot_be_skipped_over_is_named(rule: Rule, message: str) -> None:
+def test_a_memory_that_cannot_be_skipped_over_is_named(
+    rule: Rule, message: str
+) -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0), N=9)
     for method in ("fast", "auto"):
         with pytest.raises(ValueError, match=f"^{message}"):
             icl.descend(risk, 0.1, steps=10_000, rule=rule, method=method)
     if rule.memory_scale(1.0) == 1.0:
         with pytest.raises(
-            AssertionError, match=r"^(memory|jacobian) of a skippable rule: expected an array of shape"
+            AssertionError,
+            match=r"^(memory|jacobian) of a skippable rule: expected an array of shape",
         ):
             check_rule(rule)
 
@@ -395,5 +551,8 @@ def test_a_skippable_rule_of_ones_own_skips_like_the_heavy_ball() -> None:
 
 
 def test_an_unknown_setting_suggests_the_nearest() -> None:
-    with pytest.raises(TypeError, match=r"simulate\(\) has no argument 'momentun' \(did you mean momentum\?\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"simulate\(\) has no argument 'momentun' \(did you mean momentum\?\)",
+    ):
         icl.simulate(2.0, 1.0, 0.1, momentun=0.9)

@@ -18,7 +18,8 @@ from icl_theory.results.transitions import transition_notes
 
 Random = np.random.Generator
 
-# columns that are statements or predictions about training, and not measurements of a run
+# columns that are statements or predictions about training, and not measurements of a
+# run
 THEORY_ROLES = ("predicted", "boundary", "verdict")
 THEORY_OF_REGRESSION = (
     "regime",
@@ -71,16 +72,62 @@ SCHEDULE_SETTINGS: dict[str, dict[str, Any]] = {
 SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "regression": (
         {"L": [0.7, 2.0], "delta": 1.0, "eta": 0.05, "K": 7, "epsilon": 1e-2},
-        {"L": [1.0, 1.5], "delta": 0.8, "eta": 0.1, "K": 4, "N": 9, "above": 1e-2, "imbalance": 0.2},
-        {"L": [0.7, 2.0], "delta": 1.0, "eta": 0.1, "K": 8, "epsilon": 1e-2, "imbalance": 0.1},
-        {"L": 1.0, "delta": [0.5, 1.0], "eta": 0.1, "K": 3, "task": "linear", "epsilon": 1e-2},
-        {"L": [1.0, 2.0], "delta": 1.0, "eta": 0.1, "K": 3, "task": "cosine", "N": 6, "above": 1e-2},
-        {"L": [1.0, 2.0], "delta": 2.0, "eta": 0.02, "K": 4, "coordinates": "embedding"},
+        {
+            "L": [1.0, 1.5],
+            "delta": 0.8,
+            "eta": 0.1,
+            "K": 4,
+            "N": 9,
+            "above": 1e-2,
+            "imbalance": 0.2,
+        },
+        {
+            "L": [0.7, 2.0],
+            "delta": 1.0,
+            "eta": 0.1,
+            "K": 8,
+            "epsilon": 1e-2,
+            "imbalance": 0.1,
+        },
+        {
+            "L": 1.0,
+            "delta": [0.5, 1.0],
+            "eta": 0.1,
+            "K": 3,
+            "task": "linear",
+            "epsilon": 1e-2,
+        },
+        {
+            "L": [1.0, 2.0],
+            "delta": 1.0,
+            "eta": 0.1,
+            "K": 3,
+            "task": "cosine",
+            "N": 6,
+            "above": 1e-2,
+        },
+        {
+            "L": [1.0, 2.0],
+            "delta": 2.0,
+            "eta": 0.02,
+            "K": 4,
+            "coordinates": "embedding",
+        },
         {"L": [1.0, 2.0], "delta": 1.0, "eta": 0.05, "K": 3, "coordinates": "factored"},
     ),
-    "grouped-regression": ({"L": [0.7, 2.0], "delta": 1.0, "eta": 0.1, "sizes": (1, 3), "shares": (0.4, 0.6)},),
+    "grouped-regression": (
+        {
+            "L": [0.7, 2.0],
+            "delta": 1.0,
+            "eta": 0.1,
+            "sizes": (1, 3),
+            "shares": (0.4, 0.6),
+        },
+    ),
     "gaussian-regression": ({"L": [1.0, 1.5], "d": 2, "eta": 0.02, "above": 1e-2},),
-    "recall": ({"V": 9, "triggers": 2, "outputs": 3, "H": 9, "alpha": [0.1, 0.2], "eta": 0.1},),
+    "recall": (
+        {"V": 9, "triggers": 2, "outputs": 3, "H": 9, "alpha": [0.1, 0.2], "eta": 0.1},
+    ),
     "linear-attention": (
         {"d": 3, "N": [5, 10], "eta": 0.05, "above": 1e-2},
         {"d": 2, "N": [5, 10], "eta": 0.02, "coordinates": "pair", "start": 0.2},
@@ -115,12 +162,21 @@ def _sweeps(count: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
         name = names[i % len(names)]
         choices = SMALL[name]
         problem = dict(choices[int(rng.integers(len(choices)))])
-        yield name, problem | _other_training(rng) | {"max_steps": int(rng.integers(20, 80))}
+        yield (
+            name,
+            problem | _other_training(rng) | {"max_steps": int(rng.integers(20, 80))},
+        )
 
 
 def _theory_columns(family: type[Family]) -> list[str]:
-    by_role = [column.name for column in family.every_column() if column.role in THEORY_ROLES]
-    return by_role + [name for name in THEORY_OF_REGRESSION if family.name == "regression" and name not in by_role]
+    by_role = [
+        column.name for column in family.every_column() if column.role in THEORY_ROLES
+    ]
+    return by_role + [
+        name
+        for name in THEORY_OF_REGRESSION
+        if family.name == "regression" and name not in by_role
+    ]
 
 
 def _is_blank(values: Any) -> bool:
@@ -136,24 +192,36 @@ def _check_sweep(name: str, parameters: dict[str, Any]) -> xarray.Dataset:
     dataset = icl.sweep(name, progress=False, **parameters)
     family = find(name)
     for column in _theory_columns(family):
-        assert _is_blank(dataset[column].values), (name, parameters, column, dataset[column].values)
+        assert _is_blank(dataset[column].values), (
+            name,
+            parameters,
+            column,
+            dataset[column].values,
+        )
     for axis in dataset.dims:
         assert "limits" not in dataset[axis].attrs, (name, parameters, axis)
     table = icl.phase_table(dataset)
-    assert not any("✓" in column.values or "✗" in column.values for _, column in table.items())
+    assert not any(
+        "✓" in column.values or "✗" in column.values for _, column in table.items()
+    )
     return dataset
 
 
 def _check_run(name: str, parameters: dict[str, Any]) -> icl.Trajectory:
     """Train the first point of a sweep, and check that no statement about training judges the run."""
-    first = {key: value[0] if isinstance(value, list) else value for key, value in parameters.items()}
+    first = {
+        key: value[0] if isinstance(value, list) else value
+        for key, value in parameters.items()
+    }
     problem = find(name)(**first)
     run = problem.simulate()
     assert not problem.theory.applies(problem)
     if name != "regression":
         return run
     assert run.regime is None
-    assert run.phases is None or run.phases.III is None  # which begins by the law of the tail
+    assert (
+        run.phases is None or run.phases.III is None
+    )  # which begins by the law of the tail
     assert "paper's rule" not in run.notes
     for check in icl.check_bounds(run):
         if check.name not in ON_SINGLE_STATES and "noise" not in check.name:
@@ -162,7 +230,9 @@ def _check_run(name: str, parameters: dict[str, Any]) -> icl.Trajectory:
     return run
 
 
-def _holds_for(count: int, seed: int, left_out: tuple[str, ...] = ()) -> tuple[int, int]:
+def _holds_for(
+    count: int, seed: int, left_out: tuple[str, ...] = ()
+) -> tuple[int, int]:
     """Check random sweeps with two points each; return the number of points, and how many of them failed."""
     points = failed = 0
     for i, (name, parameters) in enumerate(_sweeps(count, seed)):
@@ -189,7 +259,9 @@ def test_every_family_takes_part() -> None:
 
 
 def test_no_theory_beside_other_rules() -> None:
-    points, failed = _holds_for(2 * len(SMALL), seed=0, left_out=("softmax-heads", "single-location"))  # slow ones
+    points, failed = _holds_for(
+        2 * len(SMALL), seed=0, left_out=("softmax-heads", "single-location")
+    )  # slow ones
     assert points == 4 * (len(SMALL) - 2)
     assert failed < points // 4
 
@@ -197,7 +269,9 @@ def test_no_theory_beside_other_rules() -> None:
 @pytest.mark.slow
 def test_no_theory_beside_other_rules_at_more_points() -> None:
     """``python -m tests.test_scope`` tries 500 points of all families, which takes minutes."""
-    points, failed = _holds_for(5 * len(SMALL), seed=2, left_out=("softmax-heads", "single-location"))
+    points, failed = _holds_for(
+        5 * len(SMALL), seed=2, left_out=("softmax-heads", "single-location")
+    )
     assert points == 10 * (len(SMALL) - 2)
     assert failed < points // 4
 
@@ -227,7 +301,14 @@ def test_theory_stays_beside_gradient_descent() -> None:
 @pytest.mark.parametrize("rule", ["heavy-ball", "adam", ["gd", "ngd"]], ids=str)
 def test_tables_and_reports_say_that_theory_is_not_applicable(rule: Any) -> None:
     lipschitz = np.geomspace(0.3, 3.0, 5)
-    given = {"L": lipschitz, "delta": 1.0, "eta": 0.05, "epsilon": 1e-2, "rule": rule, "max_steps": 500}
+    given = {
+        "L": lipschitz,
+        "delta": 1.0,
+        "eta": 0.05,
+        "epsilon": 1e-2,
+        "rule": rule,
+        "max_steps": 500,
+    }
     dataset = icl.sweep(**given, progress=False)
     name = rule if isinstance(rule, str) else "ngd"
     reason = (
@@ -236,7 +317,10 @@ def test_tables_and_reports_say_that_theory_is_not_applicable(rule: Any) -> None
     )
     assert dataset.attrs["not_applicable"] == reason
     assert reason in icl.phase_table(dataset).attrs["notes"][0]
-    with pytest.raises(ValueError, match=r"^over = 'L': must be a swept .*not applicable to training by") as caught:
+    with pytest.raises(
+        ValueError,
+        match=r"^over = 'L': must be a swept .*not applicable to training by",
+    ) as caught:
         icl.transition_table(dataset)
     assert reason.removesuffix(".") in str(caught.value)
     assert transition_notes(dataset) == ()
@@ -252,17 +336,31 @@ def test_sweeps_of_gradient_descent_say_nothing_of_it() -> None:
 
 
 def test_a_run_by_another_rule_stands_alone_in_its_report() -> None:
-    run = icl.simulate(2.0, 1.0, 0.05, K=7, rule="heavy-ball", imbalance=0.1, max_steps=300)
-    assert "for gradient descent, and this is training by heavy-ball" in icl.html_report(run)
+    run = icl.simulate(
+        2.0, 1.0, 0.05, K=7, rule="heavy-ball", imbalance=0.1, max_steps=300
+    )
+    assert (
+        "for gradient descent, and this is training by heavy-ball"
+        in icl.html_report(run)
+    )
     assert "regime" not in str(run)
 
 
-def test_estimates_of_work_ask_for_no_expected_steps_of_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_estimates_of_work_ask_for_no_expected_steps_of_other_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refused(problem: Family) -> float:
         raise AssertionError("asked for expected steps")
 
     monkeypatch.setattr(find("regression"), "expected_steps", refused)
-    given = {"L": [1.0, 2.0], "delta": 1.0, "eta": 1e-4, "epsilon": 1e-6, "rule": "nesterov", "max_steps": 10**9}
+    given = {
+        "L": [1.0, 2.0],
+        "delta": 1.0,
+        "eta": 1e-4,
+        "epsilon": 1e-6,
+        "rule": "nesterov",
+        "max_steps": 10**9,
+    }
     made = plan(find("regression"), given)
     said = list(estimate.estimate(made, budget=0.05))
     assert not any("fail" in line for line in said)

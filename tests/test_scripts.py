@@ -22,13 +22,13 @@ import icl_theory as icl
 from icl_theory.grids import store
 
 ROOT = Path(__file__).parents[1]
-# The options that make every script short, by its name; a part of a script is a call of its own. OUT is a folder.
+# The options that make every script short, by its name; a part of a script is a call of
+# its own. OUT is a folder.
 SHORT = {
     "benchmark": ["--quick"],
     "cluster": ["--points 200000 --times 1"],
     "costs": ["--quick --plot OUT/cost.png"],
     "demo": ["--out OUT/demo"],
-    "faults": ["--quick --only attention --rows direct_sums"],
     "frames": [""],
     "fuzz": ["--calls 20 --commands 2"],
     "interrupts": ["--quick --presses 1"],
@@ -43,7 +43,12 @@ SHORT = {
     ],
     "notebooks": ["--out OUT/notebooks"],
     "own_run": ["--into OUT", "--time"],
-    "proofs": ["counts --problems 1", "modes --problems 1", "states --problems 1", "boxes"],
+    "proofs": [
+        "counts --problems 1",
+        "modes --problems 1",
+        "states --problems 1",
+        "boxes",
+    ],
     "recorded": ["max-margin-tokens --quick --out OUT/runs.json"],
     "release_notes": ["v0.1.0"],
     "remake": ["images/model.png --into OUT"],
@@ -51,13 +56,22 @@ SHORT = {
     "torch_rules": ["--steps 3"],
 }
 RUN = 'if __name__ == "__main__":'
-NEEDS = {"own_run": "torch", "torch_rules": "torch", "cluster": "distributed", "proofs": "flint"}
+NEEDS = {
+    "own_run": "torch",
+    "torch_rules": "torch",
+    "cluster": "distributed",
+    "proofs": "flint",
+}
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def test_every_script_that_is_run_has_a_short_call() -> None:
     """A new script is run by the tests, too: otherwise nobody notices when a later change breaks it."""
-    scripts = {path.stem for path in (ROOT / "scripts").glob("*.py") if RUN in path.read_text(encoding="utf-8")}
+    scripts = {
+        path.stem
+        for path in (ROOT / "scripts").glob("*.py")
+        if RUN in path.read_text(encoding="utf-8")
+    }
     assert scripts == set(SHORT)
 
 
@@ -65,7 +79,11 @@ def test_every_script_that_is_run_has_a_short_call() -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [(name, options) for name, calls in SHORT.items() for options in calls],
-    ids=[f"{name} {options}".strip() for name, calls in SHORT.items() for options in calls],
+    ids=[
+        f"{name} {options}".strip()
+        for name, calls in SHORT.items()
+        for options in calls
+    ],
 )
 def test_every_script_runs(name: str, options: str, tmp_path: Path) -> None:
     """Each script ends with status 0, as it is called on the command line."""
@@ -89,28 +107,51 @@ def test_every_script_runs(name: str, options: str, tmp_path: Path) -> None:
 
 
 def test_no_flipped_bit_of_a_store_of_a_sweep_goes_unnoticed(tmp_path: Path) -> None:
-    icl.sweep(L=[0.1, 1.0, 10.0], delta=1.0, eta=0.1, K=[5, 20], store=tmp_path / "a", progress=False)
+    icl.sweep(
+        L=[0.1, 1.0, 10.0],
+        delta=1.0,
+        eta=0.1,
+        K=[5, 20],
+        store=tmp_path / "a",
+        progress=False,
+    )
     tried, silent = silent_flips(tmp_path / "a", 20)
     assert (tried, silent) == (40, [])
 
 
-def test_no_files_that_changed_places_go_unnoticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"delta": 1.0, "eta": 4.0, "K": 3, "N": 20, "above": 0.1, "method": "exact", "progress": False}
+def test_no_files_that_changed_places_go_unnoticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {
+        "delta": 1.0,
+        "eta": 4.0,
+        "K": 3,
+        "N": 20,
+        "above": 0.1,
+        "method": "exact",
+        "progress": False,
+    }
     icl.sweep(L=[1.0 + 0.1 * i for i in range(16)], **given, store=tmp_path / "a")
     tried, silent = silent_swaps(tmp_path / "a")
     assert (tried > 3, silent) == (True, [])
-    monkeypatch.setattr(store, "digest", lambda *_: "0" * 16)  # names of which nothing but the sizes is compared
+    monkeypatch.setattr(
+        store, "digest", lambda *_: "0" * 16
+    )  # names of which nothing but the sizes is compared
     icl.sweep(L=[1.0 + 0.1 * i for i in range(16)], **given, store=tmp_path / "b")
     assert silent_swaps(tmp_path / "b")[1]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("returned", ["found", "found[['steps']] + (path[-5:] != 'whole')"])
+@pytest.mark.parametrize(
+    "returned", ["found", "found[['steps']] + (path[-5:] != 'whole')"]
+)
 def test_a_killed_sweep_that_returns_other_values_than_it_keeps_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returned: str
 ) -> None:
     quick = "given = dict(L=[1.0, 2.0], delta=1.0, eta=1.0); path = sys.argv[1]\n"
-    sweep = re.sub("given = .*\n", quick, stores.SWEEP).replace("dump(found,", f"dump({returned},")
+    sweep = re.sub("given = .*\n", quick, stores.SWEEP).replace(
+        "dump(found,", f"dump({returned},"
+    )
     monkeypatch.setattr(stores, "SWEEP", sweep)
     wrong = lost_after_kills(tmp_path, 1)[1]
     assert all("the call returned other values" in line for line in wrong)
@@ -168,7 +209,10 @@ def test_sweeps_are_killed_also_where_the_first_was_slower_or_faster(
     ],
 )
 def test_an_interrupted_page_that_is_neither_whole_nor_missing_is_found(
-    status: int, files: dict[str, str], said: str | None, monkeypatch: pytest.MonkeyPatch
+    status: int,
+    files: dict[str, str],
+    said: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pages of a function that take too long are left out, and a function without a page is wrong."""
     first = {"p": (0, {"page.md": "whole"}), "long": (130, {})}
@@ -182,19 +226,29 @@ def test_an_interrupted_page_that_is_neither_whole_nor_missing_is_found(
         return ended, 1.0
 
     monkeypatch.setattr(interrupts, "press", press)
-    covered, wrong = interrupts.tried({"f": {"p": lambda: "p", "long": lambda: "long"}}, 1, 2.0)
+    covered, wrong = interrupts.tried(
+        {"f": {"p": lambda: "p", "long": lambda: "long"}}, 1, 2.0
+    )
     assert covered == [f"f: 1 presses, {int(status == 130)} ended, in 1 of 2 pages: p"]
     assert wrong == ([said] if said else [])
     pressed.clear()
-    assert interrupts.tried({"g": {"long": lambda: "long"}}, 1, 2.0) == ([], ["g: no page within 2 s"])
+    assert interrupts.tried({"g": {"long": lambda: "long"}}, 1, 2.0) == (
+        [],
+        ["g: no page within 2 s"],
+    )
 
 
 def test_ctrl_c_is_pressed_in_all_functions_that_make_pages() -> None:
-    assert all(interrupts.pages()[name] for name in ("reproduce", "audit", "check_bounds", "crosscheck"))
+    assert all(
+        interrupts.pages()[name]
+        for name in ("reproduce", "audit", "check_bounds", "crosscheck")
+    )
 
 
 def test_constraints_hold_every_dependency_at_its_lower_bound() -> None:
     assert lowest(["a>=1.9", "a[x]>=1.10", "b>=3"]) == ["a==1.10", "b==3"]
-    with pytest.raises(ValueError, match="dependency = 'a<2': must be a name and a lower bound"):
+    with pytest.raises(
+        ValueError, match="dependency = 'a<2': must be a name and a lower bound"
+    ):
         lowest(["a<2"])
     assert "numpy>=2.0" in PROJECT.read_text()

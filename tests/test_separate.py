@@ -12,7 +12,14 @@ from skipping import problem  # the random problems of `measurements.py skipping
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.engine.blocks import Blocks
-from icl_theory.engine.collocation import Solved, collocate, radau, stepped, valued, weights_of
+from icl_theory.engine.collocation import (
+    Solved,
+    collocate,
+    radau,
+    stepped,
+    valued,
+    weights_of,
+)
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.skip import NODES, Strides
 from icl_theory.engine.steps import Descent, TooFast
@@ -24,12 +31,16 @@ def lopsided(K: int, first: float, eta: float) -> tuple[icl.PopulationRisk, floa
     """One frequent feature, the others rare, and a learning rate."""
     probs = np.full(K, (1.0 - first) / (K - 1))
     probs[0] = first
-    return icl.PopulationRisk(icl.Features.simplex(K, 1.0, probs), tasks.Exchangeable(2.0)), eta
+    return icl.PopulationRisk(
+        icl.Features.simplex(K, 1.0, probs), tasks.Exchangeable(2.0)
+    ), eta
 
 
 def linear(K: int, probs: np.ndarray, seed: int) -> icl.PopulationRisk:
     """Linear functions in the plane: features between others give their queries an optimum that is finite."""
-    return icl.PopulationRisk(icl.Features.random(K, 2, 0.3, seed=seed, probs=probs), tasks.Linear(2.0))
+    return icl.PopulationRisk(
+        icl.Features.random(K, 2, 0.3, seed=seed, probs=probs), tasks.Linear(2.0)
+    )
 
 
 RUNS = {
@@ -37,22 +48,40 @@ RUNS = {
     "a kernel": (unequal(6, 3), 2.0, 10_000),
     "half of all features the same": (*lopsided(20, 0.5, 4.0), 10_000),
     "rare features": (*lopsided(8, 0.99, 1.0), 10_000),
-    "cosine": (icl.PopulationRisk(icl.Features.random(6, 3, 0.3, seed=5), tasks.RandomCosine(1.5)), 3.0, 10_000),
+    "cosine": (
+        icl.PopulationRisk(
+            icl.Features.random(6, 3, 0.3, seed=5), tasks.RandomCosine(1.5)
+        ),
+        3.0,
+        10_000,
+    ),
 }
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "rare features" else name for name in RUNS]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "rare features" else name
+        for name in RUNS
+    ],
 )
-def test_every_saved_state_is_that_of_single_steps_within_the_estimate(name: str) -> None:
+def test_every_saved_state_is_that_of_single_steps_within_the_estimate(
+    name: str,
+) -> None:
     risk, eta, steps = RUNS[name]
-    exact, fast = (icl.descend(risk, eta, steps=steps, method=method) for method in ("exact", "fast"))
+    exact, fast = (
+        icl.descend(risk, eta, steps=steps, method=method)
+        for method in ("exact", "fast")
+    )
     assert fast.states_error is not None
     assert fast.states_error < 1e-7
     assert np.array_equal(fast.t, exact.t)
     assert np.abs(fast.states - exact.states).max() <= fast.states_error
     between = (int(fast.t[-2]) + steps) // 2
-    assert np.abs(fast.at(between).params - exact.at(between).params).max() <= fast.states_error
+    assert (
+        np.abs(fast.at(between).params - exact.at(between).params).max()
+        <= fast.states_error
+    )
     epsilon = float(0.3 * exact.loss[-2] + 0.7 * exact.loss[-1])
     counted = icl.descend(risk, eta, epsilon=epsilon, method="fast")
     assert counted.steps == exact.first(lambda state: state.loss <= epsilon)
@@ -71,7 +100,9 @@ def test_a_million_steps_take_a_four_hundredth_of_their_gradients(law: str) -> N
     assert not run.notes
 
 
-def test_queries_that_learn_to_a_finite_optimum_are_solved_with_the_modes_of_each() -> None:
+def test_queries_that_learn_to_a_finite_optimum_are_solved_with_the_modes_of_each() -> (
+    None
+):
     """There modes rest beside slow ones: fixed-point iterates alone do not converge for strides worth taking."""
     risk = linear(6, np.random.default_rng(0).dirichlet(np.full(6, 3.0)), 0)
     eta = 1.6 / risk.sharpness(risk.initial)
@@ -81,23 +112,33 @@ def test_queries_that_learn_to_a_finite_optimum_are_solved_with_the_modes_of_eac
     exact = icl.descend(risk, eta, steps=20_000)
     assert fast.states_error is not None
     assert np.abs(fast.states - exact.states).max() <= fast.states_error
-    assert np.abs(fast.at(15_000).params - exact.at(15_000).params).max() <= fast.states_error
+    assert (
+        np.abs(fast.at(15_000).params - exact.at(15_000).params).max()
+        <= fast.states_error
+    )
     epsilon = float(0.5 * (exact.loss[-1] + exact.loss[-3]))
     assert icl.descend(risk, eta, epsilon=epsilon, method="fast").steps == exact.first(
         lambda state: state.loss <= epsilon
     )
 
 
-def test_where_strides_do_not_pay_run_and_shadow_take_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_strides_do_not_pay_run_and_shadow_take_single_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     (risk, eta, steps), charged = RUNS["rare features"], []
 
-    def impatient(self: Strides, which: np.ndarray, cost: float, passed: np.ndarray) -> None:
+    def impatient(
+        self: Strides, which: np.ndarray, cost: float, passed: np.ndarray
+    ) -> None:
         charged.append(len(which))
         if len(charged) % 5 == 0:
             raise TooFast
 
     monkeypatch.setattr(Strides, "_charge", impatient)
-    exact, fast = (icl.descend(risk, eta, steps=steps, method=method) for method in ("exact", "fast"))
+    exact, fast = (
+        icl.descend(risk, eta, steps=steps, method=method)
+        for method in ("exact", "fast")
+    )
     assert len(charged) > 10
     shared = np.isin(fast.t, exact.t)
     assert fast.states_error is not None
@@ -133,18 +174,31 @@ class Rates(icl.Risk):
 def test_what_parts_run_and_shadow_grows_as_errors_do() -> None:
     """θ ← (1 + r) θ: where r > 0 early errors are multiplied by 3000, far beyond those of any one stride.
 
-    How large those errors are is up to the last iterates, some of which are far better than they need be. What a
-    shadow is given that begins 0.1 % away must come out at its size.
+    How large those errors are is up to the last iterates, some of which are far better
+    than they need be. What a shadow is given that begins 0.1 % away must come out at
+    its size.
     """
     risk, stops = Rates(np.array([1e-3, -5e-4])), np.array([2000, 4000, 9000])
     blocks = Blocks(Descent(risk, 1.0, rule_of("gd")))
     growth = (1.0 + risk.rates) ** (stops[:, None] - 1000.0)
     for nudged in (1.0, 1.001):
         start = np.ones((2, 3))
-        strides = Strides(blocks, 1e-5, start.copy(), start * nudged, 1000, 0.05, 10**6, flow=False, share=1.0)
+        strides = Strides(
+            blocks,
+            1e-5,
+            start.copy(),
+            start * nudged,
+            1000,
+            0.05,
+            10**6,
+            flow=False,
+            share=1.0,
+        )
         strides.reach(math.log1p(9000))
         run, shadow = strides.states(stops)
-        error, apart = (np.abs(run - other).max(axis=2) for other in (growth[:, :, None], shadow))
+        error, apart = (
+            np.abs(run - other).max(axis=2) for other in (growth[:, :, None], shadow)
+        )
         assert error[-1, 1] < 1e-7
         if nudged == 1.0:
             assert (error <= 2.0 * apart + strides.left.max() + 1e-12).all()
@@ -154,7 +208,9 @@ def test_what_parts_run_and_shadow_grows_as_errors_do() -> None:
 
 def test_what_strides_leave_adds_up_over_all_of_them() -> None:
     blocks = Blocks(Descent(Rates(np.array([1e-3, -5e-4])), 1.0, rule_of("gd")))
-    strides = Strides(blocks, 1e-5, np.ones((2, 3)), None, 1000, 0.05, 10**6, flow=False, share=1.0)
+    strides = Strides(
+        blocks, 1e-5, np.ones((2, 3)), None, 1000, 0.05, 10**6, flow=False, share=1.0
+    )
     left = [strides.left.copy()]
     for t in range(1100, 9000, 50):
         strides.reach(math.log1p(t))
@@ -167,7 +223,10 @@ def test_beside_an_unstable_query_no_step_is_skipped() -> None:
     """The frequent query goes round in a cycle that is all but unstable; the others go on to their optimum."""
     risk = linear(5, np.array([0.97, 0.0075, 0.0075, 0.0075, 0.0075]), 2)
     eta = 2.2 / risk.sharpness(risk.initial)
-    exact, fast = (icl.descend(risk, eta, steps=4000, method=method) for method in ("exact", "fast"))
+    exact, fast = (
+        icl.descend(risk, eta, steps=4000, method=method)
+        for method in ("exact", "fast")
+    )
     assert np.array_equal(fast.states, exact.states)
 
 
@@ -176,9 +235,15 @@ def test_a_polynomial_changes_by_the_moves_in_one_step() -> None:
     scheme, x, h = radau(7), np.array([7.0, 9.0]), np.array([0.05, 0.2])
     places = x[:, None] + scheme.nodes * h[:, None]
     weights = stepped(scheme, places, h[:, None])
-    assert np.allclose(weights.sum(axis=2), np.expm1(places) - np.expm1(x)[:, None], rtol=1e-11)
+    assert np.allclose(
+        weights.sum(axis=2), np.expm1(places) - np.expm1(x)[:, None], rtol=1e-11
+    )
     for one, start, length in zip(weights, x, h, strict=True):
-        assert np.allclose(stepped(scheme, start + scheme.nodes * length, float(length)), one, rtol=1e-12)
+        assert np.allclose(
+            stepped(scheme, start + scheme.nodes * length, float(length)),
+            one,
+            rtol=1e-12,
+        )
 
 
 def test_collocation_follows_a_map_with_a_known_solution() -> None:
@@ -187,9 +252,14 @@ def test_collocation_follows_a_map_with_a_known_solution() -> None:
     n, x = len(rates), np.full(3, math.log1p(1000.0))
     h, y = np.full(n, 0.1), np.ones((n, 2))
     step = collocate(
-        lambda columns, which: -rates[which, None] * columns, np.arange(n), weights_of(7, x, h, flow=False), y,
-        np.ones((n, 7, 2)), np.full(n, 1e-12), np.full(n, 1e-15),
-    )  # fmt: skip
+        lambda columns, which: -rates[which, None] * columns,
+        np.arange(n),
+        weights_of(7, x, h, flow=False),
+        y,
+        np.ones((n, 7, 2)),
+        np.full(n, 1e-12),
+        np.full(n, 1e-15),
+    )
     assert np.isfinite(step.left).all()
     places = x[:, None] + np.array([0.03, 0.1])
     truth = (1.0 - rates[:, None]) ** (np.expm1(places) - 1000.0)
@@ -201,7 +271,13 @@ def test_collocation_follows_a_map_with_a_known_solution() -> None:
 def test_a_coefficient_that_is_small_by_chance_does_not_pass_for_accuracy() -> None:
     """Coefficients fall by a factor 10 each; in the second column the last one happens to be zero."""
     sizes = 10.0 ** -np.arange(NODES + 1.0)
-    terms = np.stack([sizes, np.where(np.arange(NODES + 1) == NODES, 0.0, sizes), np.zeros(NODES + 1)])[:, :, None]
+    terms = np.stack(
+        [
+            sizes,
+            np.where(np.arange(NODES + 1) == NODES, 0.0, sizes),
+            np.zeros(NODES + 1),
+        ]
+    )[:, :, None]
     step = Solved(terms, np.zeros(3), np.ones(3, dtype=np.int64))
     assert step.error.tolist() == pytest.approx([1e-10, 1e-10, 0.0])
 
@@ -219,4 +295,9 @@ def test_columns_that_are_wrong_do_not_pass_for_those_of_the_gradient() -> None:
 
 def test_where_columns_mix_there_are_no_gradients_of_single_ones() -> None:
     assert unequal(4, 1, N=30).column_gradients is None
-    assert icl.in_coordinates(unequal(4, 1), "embedding", unequal(4, 1).features.vectors).column_gradients is None
+    assert (
+        icl.in_coordinates(
+            unequal(4, 1), "embedding", unequal(4, 1).features.vectors
+        ).column_gradients
+        is None
+    )

@@ -13,18 +13,29 @@ from icl_theory.papers import single_location as papers
 from icl_theory.testing import check_family, check_risk
 
 
-def errors(problem: icl.SingleLocation, params: Any, count: int, rng: np.random.Generator) -> Any:
+def errors(
+    problem: icl.SingleLocation, params: Any, count: int, rng: np.random.Generator
+) -> Any:
     """Half squared errors on drawn prompts, and the weights of attention on the informative token."""
     N, attention, found, seen = problem.N, problem.attention, [], []
     if attention == "softmax":
-        k, v, bias = np.array([params[0], 0, params[1], 0]), np.array([0, params[2], 0, params[3]]), params[4]
+        k, v, bias = (
+            np.array([params[0], 0, params[1], 0]),
+            np.array([0, params[2], 0, params[3]]),
+            params[4],
+        )
     else:
         (k, v), bias = params / np.linalg.norm(params, axis=1)[:, None], 0.0
     for _ in range(count // 50_000):
         X = rng.normal(size=(50_000, N, 4))
-        first = rng.random(len(X)) < (1.0 / N if problem.first is None else problem.first)
+        first = rng.random(len(X)) < (
+            1.0 / N if problem.first is None else problem.first
+        )
         place = np.where(first, 0, rng.integers(1, N, len(X)))
-        own = problem.spread * X[np.arange(len(X)), place] + np.sqrt(problem.snr) * np.eye(4)[0]
+        own = (
+            problem.spread * X[np.arange(len(X)), place]
+            + np.sqrt(problem.snr) * np.eye(4)[0]
+        )
         X[np.arange(len(X)), place] = own
         y = own[:, 1] + problem.noise * rng.normal(size=len(X))
         s, u = X @ k, X @ v
@@ -40,25 +51,40 @@ def errors(problem: icl.SingleLocation, params: Any, count: int, rng: np.random.
 
 
 CASES = [  # attention, N, snr, spread, scale, first
-    ("erf", 2, 1.0, 1.0, 0.5, None), ("erf", 7, 9.0, 0.7, 1.3, None), ("erf", 3, 0.0, 2.0, 3.0, None),
-    ("linear", 5, 4.0, 0.5, 0.7, None), ("softmax", 2, 1.0, 1.0, 1.0, None), ("softmax", 7, 9.0, 0.7, 1.0, 0.4),
+    ("erf", 2, 1.0, 1.0, 0.5, None),
+    ("erf", 7, 9.0, 0.7, 1.3, None),
+    ("erf", 3, 0.0, 2.0, 3.0, None),
+    ("linear", 5, 4.0, 0.5, 0.7, None),
+    ("softmax", 2, 1.0, 1.0, 1.0, None),
+    ("softmax", 7, 9.0, 0.7, 1.0, 0.4),
     ("softmax", 4, 0.0, 2.0, 1.0, 0.05),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("case", CASES)
 def test_samples_of_whole_prompts(case: Any, count: int) -> None:
     """Off the manifold for erf and linear; random sizes, signs and biases for softmax."""
     names = ("attention", "N", "snr", "spread", "scale", "first")
-    problem, rng = icl.SingleLocation(**dict(zip(names, case, strict=True)), noise=0.3), np.random.default_rng(1)
+    problem, rng = (
+        icl.SingleLocation(**dict(zip(names, case, strict=True)), noise=0.3),
+        np.random.default_rng(1),
+    )
     params = rng.normal(size=5 if case[0] == "softmax" else (2, 4))
     full = problem if case[0] == "softmax" else problem.changed(start="sphere")
     losses, seen = errors(problem, params, count, rng)
-    assert abs(losses.mean() - full.risk().loss(params)) < 4.0 * losses.std() / np.sqrt(len(losses))
-    if case[0] == "softmax":  # the slope in ν at v = 0 is -γ² times the attention on the informative token
+    assert abs(losses.mean() - full.risk().loss(params)) < 4.0 * losses.std() / np.sqrt(
+        len(losses)
+    )
+    if (
+        case[0] == "softmax"
+    ):  # the slope in ν at v = 0 is -γ² times the attention on the informative token
         slope = problem.risk().gradient([*params[:2], 0.0, 0.0, params[4]])[2]
-        assert abs(seen.mean() + slope / problem.spread**2) < 4.0 * seen.std() / np.sqrt(len(seen))
+        assert abs(
+            seen.mean() + slope / problem.spread**2
+        ) < 4.0 * seen.std() / np.sqrt(len(seen))
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 4.0, 20.0])
@@ -66,7 +92,11 @@ def test_softmax_over_two_tokens_is_one_integral(spread: float) -> None:
     """The attention on the informative token is logistic in the difference of two normal scores."""
     problem = icl.SingleLocation(N=2, snr=2.0, spread=spread, noise=0.1)
     kappa, beside, nu, rest, bias = params = np.array([0.9, 1.7, 0.6, 0.4, 0.5])
-    mean, width, size = kappa * 2.0**0.5, np.hypot(kappa, beside) * np.hypot(1.0, spread), nu**2 + rest**2
+    mean, width, size = (
+        kappa * 2.0**0.5,
+        np.hypot(kappa, beside) * np.hypot(1.0, spread),
+        nu**2 + rest**2,
+    )
     z, loss = np.linspace(-12.0, 12.0, 40_001), 0.5 * (spread**2 + 0.1**2)
     weight = np.exp(-0.5 * z * z) * (z[1] - z[0]) / np.sqrt(2.0 * np.pi)
     for place in (bias, -bias):  # each place is the first one in half of the prompts
@@ -85,14 +115,25 @@ def test_sampled_prompts_have_the_loss_and_the_gradient_as_means(case: Any) -> N
     risk, trainer = full.risk(), full.sampled(500, seed=4)
     params = np.random.default_rng(3).normal(size=risk.initial.shape)
     drawn = [trainer.evaluate(params, step) for step in range(300)]
-    losses, slopes = np.array([loss for loss, _ in drawn]), np.array([slope for _, slope in drawn])
+    losses, slopes = (
+        np.array([loss for loss, _ in drawn]),
+        np.array([slope for _, slope in drawn]),
+    )
     for found, exact in ((losses, risk.loss(params)), (slopes, risk.gradient(params))):
-        assert np.all(np.abs(found.mean(axis=0) - exact) < 4.0 * found.std(axis=0, ddof=1) / 300.0**0.5 + 1e-14)
+        assert np.all(
+            np.abs(found.mean(axis=0) - exact)
+            < 4.0 * found.std(axis=0, ddof=1) / 300.0**0.5 + 1e-14
+        )
     for at in np.ndindex(params.shape):
         move = np.zeros_like(params)
         move[at] = 1e-5
-        rise = trainer.evaluate(params + move, 7)[0] - trainer.evaluate(params - move, 7)[0]
-        assert slopes[7][at] == pytest.approx(rise / 2e-5, rel=1e-6, abs=1e-8 * np.abs(slopes[7]).max())
+        rise = (
+            trainer.evaluate(params + move, 7)[0]
+            - trainer.evaluate(params - move, 7)[0]
+        )
+        assert slopes[7][at] == pytest.approx(
+            rise / 2e-5, rel=1e-6, abs=1e-8 * np.abs(slopes[7]).max()
+        )
 
 
 def test_the_trainer_stays_on_the_manifold_with_the_run() -> None:
@@ -107,7 +148,10 @@ def test_the_trainer_stays_on_the_manifold_with_the_run() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_differences(case: Any) -> None:
     names = ("attention", "N", "snr", "spread", "scale", "first")
-    problem, rng = icl.SingleLocation(**dict(zip(names, case, strict=True))), np.random.default_rng(2)
+    problem, rng = (
+        icl.SingleLocation(**dict(zip(names, case, strict=True))),
+        np.random.default_rng(2),
+    )
     full = problem if case[0] == "softmax" else problem.changed(start="sphere")
     risk, h = full.risk(), 1e-5
     params = rng.normal(size=risk.initial.shape)
@@ -116,7 +160,9 @@ def test_gradients_are_differences(case: Any) -> None:
         move = np.zeros_like(params)
         move[at] = h
         slope = (risk.loss(params + move) - risk.loss(params - move)) / (2.0 * h)
-        assert found[at] == pytest.approx(slope, rel=1e-7, abs=1e-8 * max(1.0, np.abs(found).max()))
+        assert found[at] == pytest.approx(
+            slope, rel=1e-7, abs=1e-8 * max(1.0, np.abs(found).max())
+        )
 
 
 def test_erf_on_the_manifold_in_closed_form() -> None:
@@ -125,7 +171,9 @@ def test_erf_on_the_manifold_in_closed_form() -> None:
     for _ in range(200):
         ends = ((0.05, 3.0), (0.2, 2.0), (0.0, 9.0), (-1.0, 1.0), (-1.0, 1.0))
         scale, spread, snr, kappa, nu = (float(rng.uniform(*each)) for each in ends)
-        problem = icl.SingleLocation(attention="erf", N=6, snr=snr, spread=spread, scale=scale, start="sphere")
+        problem = icl.SingleLocation(
+            attention="erf", N=6, snr=snr, spread=spread, scale=scale, start="sphere"
+        )
         m, wide = snr**0.5 * kappa, 2.0 * (scale * spread) ** 2
         one = erf(scale * m / np.sqrt(1.0 + wide))
         square = lambda s: 2.0 / np.pi * np.arcsin(2.0 * s * s / (1.0 + 2.0 * s * s))  # noqa: E731
@@ -136,15 +184,31 @@ def test_erf_on_the_manifold_in_closed_form() -> None:
             / (2.0 * np.pi) ** 0.5
         )
         whole = 0.5 * (spread**2 * (bend - 2.0 * nu * one + 1.0) + 5.0 * square(scale))
-        params = [[kappa, 0.0, (1.0 - kappa**2) ** 0.5, 0.0], [0.0, nu, 0.0, (1.0 - nu**2) ** 0.5]]
+        params = [
+            [kappa, 0.0, (1.0 - kappa**2) ** 0.5, 0.0],
+            [0.0, nu, 0.0, (1.0 - nu**2) ** 0.5],
+        ]
         assert problem.risk().loss(params) == pytest.approx(whole, rel=1e-10)
 
 
-@pytest.mark.parametrize(("scale", "spread"), [(10.0, 100.0), (10.0, 0.01), (0.01, 100.0), (2.0, 30.0)])
-def test_erf_without_a_signal_is_an_arc_sine_at_any_width(scale: float, spread: float) -> None:
-    given: dict[str, Any] = {"attention": "erf", "start": "sphere", "N": 4, "snr": 0.0, "noise": 0.5}
+@pytest.mark.parametrize(
+    ("scale", "spread"), [(10.0, 100.0), (10.0, 0.01), (0.01, 100.0), (2.0, 30.0)]
+)
+def test_erf_without_a_signal_is_an_arc_sine_at_any_width(
+    scale: float, spread: float
+) -> None:
+    given: dict[str, Any] = {
+        "attention": "erf",
+        "start": "sphere",
+        "N": 4,
+        "snr": 0.0,
+        "noise": 0.5,
+    }
     problem = icl.SingleLocation(**given, spread=spread, scale=scale)
-    wide, near = (2.0 / np.pi * np.arcsin(2.0 * s * s / (1.0 + 2.0 * s * s)) for s in (scale * spread, scale))
+    wide, near = (
+        2.0 / np.pi * np.arcsin(2.0 * s * s / (1.0 + 2.0 * s * s))
+        for s in (scale * spread, scale)
+    )
     whole = 0.5 * (spread**2 * (wide + 1.0) + 3.0 * near + 0.25)
     assert problem.risk().loss(np.eye(4)[[2, 3]]) == pytest.approx(whole, rel=1e-10)
     assert problem.risk().loss(np.eye(4)[[0, 1]]) == pytest.approx(whole, rel=1e-10)
@@ -152,8 +216,14 @@ def test_erf_without_a_signal_is_an_arc_sine_at_any_width(scale: float, spread: 
 
 def test_the_bayes_risk_is_that_of_the_posterior_mean() -> None:
     """Of posteriors computed from the densities of tokens, and it is the least of what is near."""
-    problem, rng = icl.SingleLocation(N=4, snr=3.0, first=0.6, noise=0.2), np.random.default_rng(3)
-    X, prior = rng.normal(size=(200_000, 4, 2)), np.array([0.6, 0.4 / 3, 0.4 / 3, 0.4 / 3])
+    problem, rng = (
+        icl.SingleLocation(N=4, snr=3.0, first=0.6, noise=0.2),
+        np.random.default_rng(3),
+    )
+    X, prior = (
+        rng.normal(size=(200_000, 4, 2)),
+        np.array([0.6, 0.4 / 3, 0.4 / 3, 0.4 / 3]),
+    )
     place = rng.choice(4, size=len(X), p=prior)
     X[np.arange(len(X)), place, 0] += 3.0**0.5
     log = np.log(prior) + 0.5 * X[:, :, 0] ** 2 - 0.5 * (X[:, :, 0] - 3.0**0.5) ** 2
@@ -162,8 +232,13 @@ def test_the_bayes_risk_is_that_of_the_posterior_mean() -> None:
     losses = 0.5 * (np.sum(posterior * X[:, :, 1], axis=1) - y) ** 2
     floor = problem.risk().floor()
     assert abs(losses.mean() - floor) < 4.0 * losses.std() / np.sqrt(len(losses))
-    assert all(problem.risk().loss(problem.bayes() + 0.3 * rng.normal(size=5)) > floor for _ in range(5))
-    assert icl.SingleLocation(spread=0.5, noise=0.2).risk().floor() == pytest.approx(0.02)
+    assert all(
+        problem.risk().loss(problem.bayes() + 0.3 * rng.normal(size=5)) > floor
+        for _ in range(5)
+    )
+    assert icl.SingleLocation(spread=0.5, noise=0.2).risk().floor() == pytest.approx(
+        0.02
+    )
 
 
 def test_the_best_linear_attention_is_the_least_of_a_search() -> None:
@@ -171,16 +246,24 @@ def test_the_best_linear_attention_is_the_least_of_a_search() -> None:
     problem = icl.SingleLocation(N=6, snr=5.0, spread=0.8, noise=0.1)
     m, g = 5.0**0.5, 0.64
     b, s = np.meshgrid(np.linspace(-0.3, 0.5, 801), np.linspace(0.0, 0.4, 801))
-    loss = g * ((b + s * m) ** 2 + s * s * g - 2.0 * (b + s * m) + 1.0) + 5.0 * (b * b + s * s) + 0.01
+    loss = (
+        g * ((b + s * m) ** 2 + s * s * g - 2.0 * (b + s * m) + 1.0)
+        + 5.0 * (b * b + s * s)
+        + 0.01
+    )
     assert papers.least_linear(problem) == pytest.approx(0.5 * loss.min(), rel=1e-5)
 
 
 @pytest.mark.parametrize(("snr", "spread"), [(5.0, 0.8), (0.1, 0.05)])
 def test_the_best_erf_is_the_least_of_a_search(snr: float, spread: float) -> None:
     """Over the factor of the scores, for k = k* and v = v*."""
-    problem = icl.SingleLocation(attention="erf", N=3, snr=snr, spread=spread, start="sphere")
+    problem = icl.SingleLocation(
+        attention="erf", N=3, snr=snr, spread=spread, start="sphere"
+    )
     factors = np.geomspace(2e-3, 7.0, 60)
-    losses = [problem.changed(scale=scale).risk().loss(np.eye(2, 4)) for scale in factors]
+    losses = [
+        problem.changed(scale=scale).risk().loss(np.eye(2, 4)) for scale in factors
+    ]
     assert papers.least_erf(problem) == pytest.approx(min(losses), rel=1e-2)
     assert papers.least_erf(problem) <= min(losses) * (1.0 + 1e-9)
 
@@ -189,9 +272,22 @@ def test_the_best_erf_is_the_least_of_a_search(snr: float, spread: float) -> Non
 def test_starts_have_the_overlaps_of_random_vectors(N: int) -> None:
     """d² times the mean fourth power of an overlap of random directions is 3, and on the manifold three are 0."""
     sphere, manifold = (
-        np.array([icl.SingleLocation(attention="erf", N=N, d=50, seed=seed, start=start).risk().observe(
-            icl.SingleLocation(attention="erf", N=N, d=50, seed=seed, start=start).risk().initial)["overlaps"]
-            for seed in range(300)]) for start in ("sphere", "manifold"))  # fmt: skip
+        np.array(
+            [
+                icl.SingleLocation(attention="erf", N=N, d=50, seed=seed, start=start)
+                .risk()
+                .observe(
+                    icl.SingleLocation(
+                        attention="erf", N=N, d=50, seed=seed, start=start
+                    )
+                    .risk()
+                    .initial
+                )["overlaps"]
+                for seed in range(300)
+            ]
+        )
+        for start in ("sphere", "manifold")
+    )
     assert np.allclose(50.0 * np.mean(sphere**2, axis=0), 1.0, atol=0.35)
     assert np.abs(manifold[:, 2:]).max() < 1e-15
     for seed in range(5):
@@ -200,7 +296,9 @@ def test_starts_have_the_overlaps_of_random_vectors(N: int) -> None:
     assert np.allclose(50.0 * np.mean(manifold[:, :2] ** 2, axis=0), 1.0, atol=0.35)
 
 
-@pytest.mark.parametrize("attention", ["erf", pytest.param("softmax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "attention", ["erf", pytest.param("softmax", marks=pytest.mark.slow)]
+)
 def test_family(attention: str) -> None:
     check_risk(icl.SingleLocation(attention=attention, N=3).risk())
     check_family(icl.SingleLocation, attention=attention, N=3, max_steps=8, rows=False)
@@ -210,7 +308,12 @@ def test_columns_are_the_overlaps_with_the_planted_directions() -> None:
     """At the posterior mean v is v*, and k is √snr k*; nothing lies beside them."""
     problem = icl.SingleLocation(N=3, first=0.5, snr=4.0)
     k, beside, v, other, place = np.array([2.0, 0.3, 0.9, -0.2, 0.1])
-    risk = icl.in_coordinates(problem.risk(), "linear", np.eye(5), start=np.array([k, beside, v, other, place]))
+    risk = icl.in_coordinates(
+        problem.risk(),
+        "linear",
+        np.eye(5),
+        start=np.array([k, beside, v, other, place]),
+    )
     columns = problem.measure(icl.descend(risk, 1e-12, steps=1))
     assert columns["semantic"] == pytest.approx(k, abs=1e-9)
     assert columns["value"] == pytest.approx(v, abs=1e-9)
@@ -219,36 +322,69 @@ def test_columns_are_the_overlaps_with_the_planted_directions() -> None:
 
 @pytest.mark.parametrize("attention", ["erf", "linear"])
 def test_overlaps_are_those_of_directions_of_any_length(attention: str) -> None:
-    problem = icl.SingleLocation(attention=attention, N=3, start="sphere", seed=2, max_steps=2, eta=0.1)
+    problem = icl.SingleLocation(
+        attention=attention, N=3, start="sphere", seed=2, max_steps=2, eta=0.1
+    )
     at = np.random.default_rng(1).normal(size=(2, 4))
     k, v = at / np.sqrt(np.sum(at**2, axis=1, keepdims=True))
-    np.testing.assert_allclose(problem.risk().observe(at)["overlaps"], [k[0], v[1], v[0], k[1], k @ v], rtol=1e-13)
-    assert problem.risk().loss(at) == pytest.approx(problem.risk().loss(7.0 * at), rel=1e-13)
+    np.testing.assert_allclose(
+        problem.risk().observe(at)["overlaps"],
+        [k[0], v[1], v[0], k[1], k @ v],
+        rtol=1e-13,
+    )
+    assert problem.risk().loss(at) == pytest.approx(
+        problem.risk().loss(7.0 * at), rel=1e-13
+    )
     run = problem.simulate()
-    found, (k, v) = problem.measure(run), run.params / np.linalg.norm(run.params, axis=1)[:, None]
+    found, (k, v) = (
+        problem.measure(run),
+        run.params / np.linalg.norm(run.params, axis=1)[:, None],
+    )
     assert (found["semantic"], found["value"]) == pytest.approx((k[0], v[1]), rel=1e-12)
 
 
 def test_starts_of_softmax_are_random_in_as_many_dimensions_as_are_given() -> None:
     """d times the mean square of an overlap is 1; the bias starts at 0."""
-    starts = np.array([icl.SingleLocation(d=20, seed=seed).risk().initial for seed in range(300)])
-    assert 20.0 * np.mean(starts[:, [0, 2]] ** 2, axis=0) == pytest.approx([1.0, 1.0], abs=0.35)
+    starts = np.array(
+        [icl.SingleLocation(d=20, seed=seed).risk().initial for seed in range(300)]
+    )
+    assert 20.0 * np.mean(starts[:, [0, 2]] ** 2, axis=0) == pytest.approx(
+        [1.0, 1.0], abs=0.35
+    )
     assert not starts[:, 4].any()
 
 
 def test_outside_the_theorems_it_says_so() -> None:
     inside = icl.SingleLocation(attention="erf", N=2, max_steps=2)
     assert not inside.simulate().notes.keys() & {"start", "floor"}
-    assert inside.changed(start="sphere").simulate().notes["start"].startswith("outside the theorems")
+    assert (
+        inside.changed(start="sphere")
+        .simulate()
+        .notes["start"]
+        .startswith("outside the theorems")
+    )
     assert not inside.changed(spread=0.5).simulate().notes.keys() & {"start", "floor"}
-    assert "spread = 1" in icl.SingleLocation(N=2, spread=0.5, max_steps=2).simulate().notes["floor"]
+    assert (
+        "spread = 1"
+        in icl.SingleLocation(N=2, spread=0.5, max_steps=2).simulate().notes["floor"]
+    )
 
 
 @pytest.mark.parametrize(
     "given",
-    [{"start": "sphere"}, {"attention": "erf", "first": 0.5}, {"attention": "linear", "first": 0.5}, {"N": 1},
-     {"spread": 0.0}, {"d": 3}, {"snr": -1.0}, {"scale": 0.0}, {"first": 1.0}, {"attention": "relu"}],
-)  # fmt: skip
+    [
+        {"start": "sphere"},
+        {"attention": "erf", "first": 0.5},
+        {"attention": "linear", "first": 0.5},
+        {"N": 1},
+        {"spread": 0.0},
+        {"d": 3},
+        {"snr": -1.0},
+        {"scale": 0.0},
+        {"first": 1.0},
+        {"attention": "relu"},
+    ],
+)
 def test_bad_input(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{[*given][-1]} = "):
         icl.SingleLocation(**given)

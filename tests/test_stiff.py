@@ -32,7 +32,9 @@ class Resting(icl.Risk):
         with np.errstate(all="ignore"):
             off, tail = v - 0.5 * u - self.bend * float(np.sin(u)), float(np.exp(-u))
         slope = self.rate * off
-        return tail + 0.5 * slope * off, np.array([-tail - slope * (0.5 + self.bend * float(np.cos(u))), slope])
+        return tail + 0.5 * slope * off, np.array(
+            [-tail - slope * (0.5 + self.bend * float(np.cos(u))), slope]
+        )
 
 
 @pytest.mark.parametrize("stages", range(4, 10))
@@ -42,37 +44,65 @@ def test_nodes_and_weights_are_right_to_the_last_digit(stages: int) -> None:
     with mpmath.workdps(40):
         nodes = [
             mpmath.findroot(
-                lambda x: mpmath.legendre(stages, 2 * x - 1) - mpmath.legendre(stages - 1, 2 * x - 1), near
+                lambda x: (
+                    mpmath.legendre(stages, 2 * x - 1)
+                    - mpmath.legendre(stages - 1, 2 * x - 1)
+                ),
+                near,
             )
             for near in scheme.nodes.tolist()
         ]
         assert nodes[0] > 0
-        assert np.diff(nodes).min() > 0.01  # all zeros that a polynomial of this degree has
+        assert (
+            np.diff(nodes).min() > 0.01
+        )  # all zeros that a polynomial of this degree has
         powers = mpmath.matrix([[x**k for x in nodes] for k in range(stages)])
-        integrals = mpmath.matrix([[x ** (k + 1) / (k + 1) for x in nodes] for k in range(stages)])
+        integrals = mpmath.matrix(
+            [[x ** (k + 1) / (k + 1) for x in nodes] for k in range(stages)]
+        )
         weights = (mpmath.inverse(powers) * integrals).T
-        assert max(abs(ours - x) for ours, x in zip(scheme.nodes.tolist(), nodes, strict=True)) <= 2.0**-53
-        assert max(abs(ours - weights[place]) for place, ours in np.ndenumerate(scheme.weights)) <= 2.0**-51
+        assert (
+            max(
+                abs(ours - x)
+                for ours, x in zip(scheme.nodes.tolist(), nodes, strict=True)
+            )
+            <= 2.0**-53
+        )
+        assert (
+            max(
+                abs(ours - weights[place])
+                for place, ours in np.ndenumerate(scheme.weights)
+            )
+            <= 2.0**-51
+        )
 
 
 def test_the_scheme_integrates_polynomials_up_to_twice_its_stages_less_two() -> None:
     scheme = radau(NODES)
     for degree in range(2 * NODES - 1):
-        assert scheme.weights[-1] @ scheme.nodes**degree == pytest.approx(1.0 / (degree + 1), rel=1e-13)
+        assert scheme.weights[-1] @ scheme.nodes**degree == pytest.approx(
+            1.0 / (degree + 1), rel=1e-13
+        )
     values = polynomial.polyval(np.append(0.0, scheme.nodes), np.arange(NODES + 1.0))
     at_one = (scheme.coefficients @ values).sum()
     assert at_one == pytest.approx(np.arange(NODES + 1.0).sum(), rel=1e-12)
 
 
-@pytest.mark.parametrize(("turned", "bend"), [(0.02, 0.1), (0.3, 0.1), (0.3, 0.0), (0.9, 0.0), (1.4, 0.0)])
-def test_beside_a_resting_mode_no_state_is_off_by_more_than_estimated(turned: float, bend: float) -> None:
+@pytest.mark.parametrize(
+    ("turned", "bend"), [(0.02, 0.1), (0.3, 0.1), (0.3, 0.0), (0.9, 0.0), (1.4, 0.0)]
+)
+def test_beside_a_resting_mode_no_state_is_off_by_more_than_estimated(
+    turned: float, bend: float
+) -> None:
     """η times the curvature of the resting mode, (1 + ½²) λ, up to oscillations that die out."""
     risk = Resting(turned / 1.25, bend)
     exact = icl.descend(risk, 1.0, steps=60_000)
     fast = icl.descend(risk, 1.0, steps=60_000, method="fast")
     assert fast.states_error is not None
     assert fast.states_error <= 1e-7
-    apart = np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states[np.isin(fast.t, exact.t)]).max()
+    apart = np.abs(
+        exact.states[np.isin(exact.t, fast.t)] - fast.states[np.isin(fast.t, exact.t)]
+    ).max()
     assert apart <= fast.states_error
 
 
@@ -87,10 +117,14 @@ def test_modes_are_those_of_the_derivative_of_a_step_in_the_metric() -> None:
     assert modes is not None
     # a row of a rule without memory holds one number for each mode
     vectors = modes.out_of(np.eye(2)[None, :, None], only)[0]
-    np.testing.assert_allclose(modes.into(vectors[None], only)[0, :, 0], np.eye(2), atol=1e-12)
+    np.testing.assert_allclose(
+        modes.into(vectors[None], only)[0, :, 0], np.eye(2), atol=1e-12
+    )
     ahead, behind = (descent.moves(state + sign * h * vectors) for sign in (1.0, -1.0))
     change = (ahead - behind) / (2.0 * h)
-    np.testing.assert_allclose(change, -modes.rates[0][:, None] * vectors, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        change, -modes.rates[0][:, None] * vectors, rtol=1e-6, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("turned", [0.3, 1.4])
@@ -109,12 +143,14 @@ def test_a_mode_that_the_map_does_not_contract_is_never_taken_to_rest() -> None:
     below = icl.descend(Resting(1.99 / 1.25), 1.0, steps=30_000, method="fast")
     exact = icl.descend(Resting(1.99 / 1.25), 1.0, steps=30_000)
     shared = np.isin(exact.t, below.t)
-    assert np.abs(exact.states[shared] - below.states[np.isin(below.t, exact.t)]).max() <= (
-        below.states_error or 1e-12
-    )
+    assert np.abs(
+        exact.states[shared] - below.states[np.isin(below.t, exact.t)]
+    ).max() <= (below.states_error or 1e-12)
     above = icl.descend(Resting(2.05 / 1.25, bend=0.05), 1.0, steps=3000, method="fast")
     assert above.states_error is None
-    assert above.params == pytest.approx(icl.descend(Resting(2.05 / 1.25, bend=0.05), 1.0, steps=3000).params)
+    assert above.params == pytest.approx(
+        icl.descend(Resting(2.05 / 1.25, bend=0.05), 1.0, steps=3000).params
+    )
 
 
 def test_a_mode_that_sharpens_until_it_leaves_its_rest_is_not_skipped_over() -> None:
@@ -123,16 +159,29 @@ def test_a_mode_that_sharpens_until_it_leaves_its_rest_is_not_skipped_over() -> 
     class Sharpening(icl.Risk):
         initial = np.zeros(2)
 
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             u, v = params.tolist()
             off, rate = v - 0.5 * u, 0.96 + 0.08 * u
-            with np.errstate(all="ignore"):  # far from the valley, where steps are tried
+            with np.errstate(
+                all="ignore"
+            ):  # far from the valley, where steps are tried
                 tail = float(np.exp(-u))
-            return tail + 0.5 * rate * off**2, np.array([-tail + 0.04 * off**2 - 0.5 * rate * off, rate * off])
+            return tail + 0.5 * rate * off**2, np.array(
+                [-tail + 0.04 * off**2 - 0.5 * rate * off, rate * off]
+            )
 
-    exact, fast = (icl.descend(Sharpening(), 1.0, steps=8_000, method=way) for way in ("exact", "fast"))
-    assert 1.25 * (0.96 + 0.08 * exact.states[:, 0].max()) == pytest.approx(2.0, abs=0.1)
-    apart = np.abs(exact.states[np.isin(exact.t, fast.t)] - fast.states[np.isin(fast.t, exact.t)]).max()
+    exact, fast = (
+        icl.descend(Sharpening(), 1.0, steps=8_000, method=way)
+        for way in ("exact", "fast")
+    )
+    assert 1.25 * (0.96 + 0.08 * exact.states[:, 0].max()) == pytest.approx(
+        2.0, abs=0.1
+    )
+    apart = np.abs(
+        exact.states[np.isin(exact.t, fast.t)] - fast.states[np.isin(fast.t, exact.t)]
+    ).max()
     assert fast.states_error is not None
     assert apart <= fast.states_error
 
@@ -144,7 +193,9 @@ def test_finite_prompts_of_unequal_tasks_reach_the_max_margin_tail() -> None:
     run = icl.descend(risk, 1.0, steps=10**11, method="fast")
     assert run.t[-1] == 10**11
     early, late = int(np.searchsorted(run.t, 10**10)), len(run.t) - 1
-    fallen = risk.loss_per_query(run.states[early]) - risk.loss_per_query(run.states[late])
+    fallen = risk.loss_per_query(run.states[early]) - risk.loss_per_query(
+        run.states[late]
+    )
     constant = 0.25 * fallen / (1.0 / run.t[early] - 1.0 / run.t[late]) / (3.0 / 16.0)
     np.testing.assert_allclose(constant, [59.0 / 3.0, 1.0, 1.0, 59.0 / 3.0], rtol=2e-4)
 
@@ -158,7 +209,9 @@ def test_modes_of_columns_are_those_of_the_whole_hessian() -> None:
     blocks, state = Blocks(Descent(risk, 2.0, rule_of("gd"))), rng.normal(size=(4, 4))
     found = blocks.modes(blocks.rows(state), np.zeros(4))
     assert found is not None
-    whole = np.array([np.ravel(risk.hessian_product(state, e.reshape(4, 4))) for e in np.eye(16)])
+    whole = np.array(
+        [np.ravel(risk.hessian_product(state, e.reshape(4, 4))) for e in np.eye(16)]
+    )
     whole = whole.reshape(4, 4, 4, 4)
     for k in range(4):
         mine = found.vectors[k] * found.rates[k] @ found.vectors[k].T
@@ -178,14 +231,20 @@ def test_a_stride_that_is_far_shorter_than_a_step_of_the_map_has_no_weights() ->
     assert np.isfinite(both[1]).all()
 
 
-@pytest.mark.parametrize(("rate", "fall"), [(1.9, 0.5 * (1.0 - 0.9**4) * 8.55), (0.5, 2.25)])
-def test_the_slope_of_an_oscillation_is_half_the_fall_in_two_steps(rate: float, fall: float) -> None:
+@pytest.mark.parametrize(
+    ("rate", "fall"), [(1.9, 0.5 * (1.0 - 0.9**4) * 8.55), (0.5, 2.25)]
+)
+def test_the_slope_of_an_oscillation_is_half_the_fall_in_two_steps(
+    rate: float, fall: float
+) -> None:
     """½ λ x²: a step takes x to (1 - λ) x. Without an oscillation the slope is that along the gradient, λ² x²."""
 
     class Bowl(icl.Risk):
         initial = np.array([3.0])
 
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             return 0.5 * rate * float(params @ params), rate * params
 
     descent = Descent(Bowl(), 1.0, rule_of("gd"))

@@ -24,14 +24,33 @@ from tests.models import finite
 
 
 def test_every_quantity_is_there_with_its_description() -> None:
-    found = icl.sweep(L=[0.5, 2.0], delta=1.0, eta=[1.0, 4.0], imbalance=0.1, progress=False)
+    found = icl.sweep(
+        L=[0.5, 2.0], delta=1.0, eta=[1.0, 4.0], imbalance=0.1, progress=False
+    )
     assert dict(found.sizes) == {"L": 2, "eta": 2}
     assert {"delta", "K", "N", "epsilon", "noise", "imbalance"} < set(found.coords)
     for name in (
-        "steps", "T_I", "T_II", "T_III", "regime", "loss", "attention", "floor", "tail_constant", "exponent_L",
-        "exponent_eta", "steps_low", "steps_high", "certified", "theorem_1", "theorem_2", "L_star", "method",
-        "error", "status",
-    ):  # fmt: skip
+        "steps",
+        "T_I",
+        "T_II",
+        "T_III",
+        "regime",
+        "loss",
+        "attention",
+        "floor",
+        "tail_constant",
+        "exponent_L",
+        "exponent_eta",
+        "steps_low",
+        "steps_high",
+        "certified",
+        "theorem_1",
+        "theorem_2",
+        "L_star",
+        "method",
+        "error",
+        "status",
+    ):
         assert found[name].dims == ("L", "eta")
         assert found[name].attrs["description"]
     assert found["loss"].attrs["units"] == "squared label units"
@@ -47,22 +66,38 @@ def test_points_are_those_of_simulate() -> None:
     for index in np.ndindex(3, 2, 2):
         point = found.isel(dict(zip(("L", "N", "epsilon"), index, strict=True)))
         run = icl.simulate(
-            float(point.L), 1.0, 2.0, K=3, N=float(point.N), epsilon=float(point.epsilon),
+            float(point.L),
+            1.0,
+            2.0,
+            K=3,
+            N=float(point.N),
+            epsilon=float(point.epsilon),
             task=icl.tasks.RandomCosine,
-        )  # fmt: skip
+        )
         assert int(point.steps) == run.steps
         assert float(point.loss) == pytest.approx(run.loss[-1], rel=1e-12)
 
 
 def test_a_target_excess_where_the_floor_is_zero_is_a_target_loss() -> None:
-    given: dict[str, Any] = {"L": [0.1, 1.0, 10.0], "delta": 1.0, "eta": [0.1, 4.0], "K": [2, 20], "imbalance": 0.1}
+    given: dict[str, Any] = {
+        "L": [0.1, 1.0, 10.0],
+        "delta": 1.0,
+        "eta": [0.1, 4.0],
+        "K": [2, 20],
+        "imbalance": 0.1,
+    }
     loss, excess = icl.sweep(**given, epsilon=1e-4), icl.sweep(**given, above=1e-4)
     assert set(excess.method.values.ravel()) == {"closed"}
     for name, column in loss.data_vars.items():
         np.testing.assert_array_equal(excess[name].values, column.values)
     for L in given["L"]:
-        problem = icl.Regression(L=L, delta=1.0, eta=4.0, K=20, imbalance=0.1, above=1e-4)
-        measured, point = problem.measured(problem.simulate()), excess.sel(L=L, eta=4.0, K=20)
+        problem = icl.Regression(
+            L=L, delta=1.0, eta=4.0, K=20, imbalance=0.1, above=1e-4
+        )
+        measured, point = (
+            problem.measured(problem.simulate()),
+            excess.sel(L=L, eta=4.0, K=20),
+        )
         for name, value in measured.items():
             if isinstance(value, str):
                 assert point[name] == value
@@ -85,20 +120,28 @@ def test_results_have_the_same_bits_in_threads() -> None:
 def test_a_dataset_can_be_written_and_read(tmp_path: Path) -> None:
     found = icl.sweep(L=[0.5, 2.0], delta=1.0, eta=[1.0, 4.0], progress=False)
     found.to_zarr(tmp_path / "b.zarr", zarr_format=2, consolidated=False)
-    assert int(xarray.open_zarr(tmp_path / "b.zarr", consolidated=False)["steps"][1, 1]) == int(
-        found["steps"][1, 1]
-    )
+    assert int(
+        xarray.open_zarr(tmp_path / "b.zarr", consolidated=False)["steps"][1, 1]
+    ) == int(found["steps"][1, 1])
 
 
 def test_seed_of_factored_coordinates_is_the_same_for_all_workers() -> None:
-    arguments: dict[str, Any] = {"task": None, "coordinates": "factored", "K": 3, "N": math.inf, "L": [1.0, 2.0]}
+    arguments: dict[str, Any] = {
+        "task": None,
+        "coordinates": "factored",
+        "K": 3,
+        "N": math.inf,
+        "L": [1.0, 2.0],
+    }
     assert finite(**arguments, workers=2).identical(finite(**arguments))
 
 
 def test_local_exponent_of_a_power_law_is_its_power_in_any_order() -> None:
     values = np.array([3.0, 1.0, 10.0, 5.0])
     steps = np.round(1e12 * values[:, None] ** np.array([-2.0, 0.5])).astype(np.int64)
-    np.testing.assert_allclose(local_exponent(steps, values, 0), np.tile([-2.0, 0.5], (4, 1)), rtol=1e-9)
+    np.testing.assert_allclose(
+        local_exponent(steps, values, 0), np.tile([-2.0, 0.5], (4, 1)), rtol=1e-9
+    )
 
 
 def test_local_exponents_belong_to_their_values_in_any_order() -> None:
@@ -129,26 +172,38 @@ def test_exponents_are_those_of_gradient_flow(L: float) -> None:
 
     h = 1e-4
     found = icl.sweep(
-        [L * (1 - h), L, L * (1 + h)], 1.0, eta, K=[K - 1, K, K + 1],
-        epsilon=[epsilon * (1 - h), epsilon, epsilon * (1 + h)], progress=False,
-    ).isel(L=1, K=1, epsilon=1)  # fmt: skip
+        [L * (1 - h), L, L * (1 + h)],
+        1.0,
+        eta,
+        K=[K - 1, K, K + 1],
+        epsilon=[epsilon * (1 - h), epsilon, epsilon * (1 + h)],
+        progress=False,
+    ).isel(L=1, K=1, epsilon=1)
     up, down = (math.log(flow_steps(L * (1 + d), K, epsilon)) for d in (h, -h))
     assert float(found.exponent_L) == pytest.approx((up - down) / (2 * h), abs=1e-3)
     up, down = (math.log(flow_steps(L, K, epsilon * (1 + d))) for d in (h, -h))
-    assert float(found.exponent_epsilon) == pytest.approx((up - down) / (2 * h), abs=1e-3)
+    assert float(found.exponent_epsilon) == pytest.approx(
+        (up - down) / (2 * h), abs=1e-3
+    )
     up, down = (math.log(flow_steps(L, K + d, epsilon)) for d in (1, -1))
-    assert float(found.exponent_K) == pytest.approx((up - down) / math.log((K + 1) / (K - 1)), abs=1e-3)
+    assert float(found.exponent_K) == pytest.approx(
+        (up - down) / math.log((K + 1) / (K - 1)), abs=1e-3
+    )
 
 
 def test_stable_rate_is_taken_point_by_point() -> None:
-    found = icl.sweep(L=[1.0, 3.0], delta=2.0, eta="auto", K=[5, 20], epsilon=0.1, progress=False)
+    found = icl.sweep(
+        L=[1.0, 3.0], delta=2.0, eta="auto", K=[5, 20], epsilon=0.1, progress=False
+    )
     kappa = 0.308117140242701  # the largest value of 4 t² (1 - t) (2 - 3t)
     expected = np.array([[5 / 2.0, 20 / 2.0], [5 / 18.0, 20 / 18.0]]) / kappa
     np.testing.assert_allclose(found.eta_used, expected, rtol=1e-14)
     assert "eta" not in found.coords
     run = icl.simulate(3.0, 2.0, float(found.eta_used[1, 1]), K=20, epsilon=0.1)
     assert int(found.steps[1, 1]) == run.steps
-    linear = icl.sweep(1.0, 2.0, "auto", K=5, task=icl.tasks.Linear, epsilon=0.01, progress=False)
+    linear = icl.sweep(
+        1.0, 2.0, "auto", K=5, task=icl.tasks.Linear, epsilon=0.01, progress=False
+    )
     variogram = icl.tasks.Linear(1.0).variogram(icl.Features.simplex(5, 2.0)).max()
     assert float(linear.eta_used) == pytest.approx(5 / kappa / variogram)
     embedded = icl.sweep(1.0, 2.0, "auto", coordinates="embedding", progress=False)
@@ -169,7 +224,9 @@ def test_a_task_that_cannot_be_made_fails_its_points() -> None:
             raise ZeroDivisionError("no such task")
         return icl.tasks.RandomCosine(L)
 
-    found = icl.sweep([1.0, 2.0], 1.0, 2.0, K=3, epsilon=0.1, task=family, progress=False)
+    found = icl.sweep(
+        [1.0, 2.0], 1.0, 2.0, K=3, epsilon=0.1, task=family, progress=False
+    )
     assert found.status.values.tolist() == ["reached", "failed"]
     assert found.message.values[1] == "ZeroDivisionError: no such task"
 
@@ -182,7 +239,10 @@ def test_a_task_that_cannot_be_made_fails_its_points() -> None:
         ({"L": "0.1:1"}, "L = '0.1:1': must be a finite number"),
         ({"delta": [1.0, 1.0]}, "without duplicates"),
         ({"eta": "fast"}, "eta = 'fast'"),
-        ({"eta": "auto", "coordinates": "factored"}, "eta = 'auto': must be a number: in factored"),
+        (
+            {"eta": "auto", "coordinates": "factored"},
+            "eta = 'auto': must be a number: in factored",
+        ),
         ({"K": [2.5]}, "K = 2.5"),
         ({"N": [0]}, "N = 0"),
         ({"epsilon": 0}, "epsilon = 0"),
@@ -190,29 +250,44 @@ def test_a_task_that_cannot_be_made_fails_its_points() -> None:
         ({"imbalance": [0.5, 1.0]}, "imbalance = 1.0"),
         ({"method": "magic"}, "method = 'magic'"),
         ({"coordinates": "polar"}, "coordinates = 'polar'"),
-        ({"task": "linaer"}, r"task = 'linaer': must be one of .*\(did you mean linear\?\)"),
+        (
+            {"task": "linaer"},
+            r"task = 'linaer': must be one of .*\(did you mean linear\?\)",
+        ),
         ({"max_steps": 0}, "max_steps = 0"),
         ({"workers": 0}, "workers = 0"),
         ({"workers": 2, "task": lambda L: icl.tasks.Linear(L)}, "named function"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_runs(changes: dict[str, Any], words: str) -> None:
+def test_wrong_arguments_are_refused_before_anything_runs(
+    changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
-        icl.sweep(**{"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0, "progress": False, **changes})
+        icl.sweep(
+            **{"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0, "progress": False, **changes}
+        )
 
 
 def test_an_executor_and_workers_contradict_each_other() -> None:
-    with ThreadPoolExecutor(1) as threads, pytest.raises(ValueError, match="left out where an executor is given"):
+    with (
+        ThreadPoolExecutor(1) as threads,
+        pytest.raises(ValueError, match="left out where an executor is given"),
+    ):
         icl.sweep(1.0, 1.0, 1.0, executor=threads, workers=2)
 
 
-def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(tmp_path: Path) -> None:
+def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a"
     first = finite(store=path)
     assert finite(store=path).identical(first)
     assert icl.load_sweep(path).identical(first)
     for changes, words in (
-        ({"L": [2.0, 3.0, 4.0]}, r"L = \[2.0, 3.0, 2.5\] there, \[2.0, 3.0, 4.0\] here"),
+        (
+            {"L": [2.0, 3.0, 4.0]},
+            r"L = \[2.0, 3.0, 2.5\] there, \[2.0, 3.0, 4.0\] here",
+        ),
         ({"task": icl.tasks.Linear}, "task = 'cosine' there, 'linear' here"),
         ({"noise": 0.2}, "noise = 0.0 there, 0.2 here"),
         ({"max_steps": 10}, "max_steps = 1000000000000000 there, 10 here"),
@@ -221,7 +296,9 @@ def test_a_store_gives_back_what_was_computed_and_refuses_other_calls(tmp_path: 
             finite(store=path, **changes)
 
 
-def test_a_store_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_of_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     finite(store=tmp_path / "a")
     monkeypatch.setattr(sys.modules["icl_theory.grids.sweep"], "__version__", "99")
     with pytest.raises(ValueError, match=r"version = '.*' there, '99' here"):
@@ -230,7 +307,9 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path, monkeypatch: pyte
 
 def test_tasks_with_other_values_are_other_tasks(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    tasks = [icl.tasks.FiniteTask(rng.normal(size=(2, 3)), [0.5, 0.5]) for _ in range(2)]
+    tasks = [
+        icl.tasks.FiniteTask(rng.normal(size=(2, 3)), [0.5, 0.5]) for _ in range(2)
+    ]
     arguments: dict[str, Any] = {"K": 3, "N": 5, "epsilon": 0.5, "noise": 0.0}
     finite(task=tasks[0], store=tmp_path / "a", **arguments)
     with pytest.raises(ValueError, match="task = "):
@@ -238,7 +317,10 @@ def test_tasks_with_other_values_are_other_tasks(tmp_path: Path) -> None:
 
 
 def test_the_points_of_each_kind_are_counted_and_timed() -> None:
-    made = plan(find("regression"), {"L": [1, 2], "delta": 1, "eta": 4, "N": [math.inf, 50], "epsilon": 0.02})
+    made = plan(
+        find("regression"),
+        {"L": [1, 2], "delta": 1, "eta": 4, "N": [math.inf, 50], "epsilon": 0.02},
+    )
     lines = [*estimate(made, workers=2)]
     assert lines[0] == "4 points in 1 chunk, 4 in batches and 0 one by one"
     assert re.fullmatch(r"about [\d.e-]+ s on 2 workers", lines[1])
@@ -249,14 +331,20 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr("icl_theory.grids.estimate.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr(
+            "icl_theory.grids.estimate.time.perf_counter", lambda: self.now
+        )
 
 
 def test_points_in_whole_arrays_are_estimated_by_the_time_that_they_take_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each takes 0.2 s alone, and any number of them 0.3 s together."""
-    clock, simulate, evaluated = Clock(monkeypatch), icl.Regression.simulate, FamilyModel.evaluate
+    clock, simulate, evaluated = (
+        Clock(monkeypatch),
+        icl.Regression.simulate,
+        FamilyModel.evaluate,
+    )
 
     def alone(problem: icl.Regression, **given: Any) -> Any:
         clock.now += 0.2
@@ -268,13 +356,21 @@ def test_points_in_whole_arrays_are_estimated_by_the_time_that_they_take_togethe
 
     monkeypatch.setattr(icl.Regression, "simulate", alone)
     monkeypatch.setattr(FamilyModel, "evaluate", together)
-    made = plan(find("regression"), {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02})
-    assert [*estimate(made, budget=0.3)][1] == "about 1 s"  # 16 times 0.3 s / 4: the last piece had four
+    made = plan(
+        find("regression"),
+        {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02},
+    )
+    assert [*estimate(made, budget=0.3)][
+        1
+    ] == "about 1 s"  # 16 times 0.3 s / 4: the last piece had four
 
 
 @pytest.mark.parametrize(
     ("budget", "each"),
-    [(1e4, 300.0 / 12), (260.0, 300.0 / 4)],  # all points of the second kind together; no time for more than four
+    [
+        (1e4, 300.0 / 12),
+        (260.0, 300.0 / 4),
+    ],  # all points of the second kind together; no time for more than four
 )
 def test_both_kinds_of_points_add_up_and_workers_share_them(
     budget: float, each: float, monkeypatch: pytest.MonkeyPatch
@@ -294,7 +390,9 @@ def test_both_kinds_of_points_add_up_and_workers_share_them(
 
     monkeypatch.setattr(icl.Regression, "simulate", alone)
     monkeypatch.setattr(FamilyModel, "evaluate", together)
-    monkeypatch.setattr("icl_theory.grids.estimate._in_arrays", lambda made, index: kinds[index])
+    monkeypatch.setattr(
+        "icl_theory.grids.estimate._in_arrays", lambda made, index: kinds[index]
+    )
     given = {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02}
     for workers, said in ((1, ""), (3, " on 3 workers")):
         lines = [*estimate(plan(find("regression"), given), workers, budget=budget)]
@@ -315,13 +413,24 @@ def test_points_in_whole_arrays_are_timed_also_where_the_chunk_in_the_middle_has
         return evaluated(model, points)
 
     monkeypatch.setattr(FamilyModel, "evaluate", together)
-    monkeypatch.setattr("icl_theory.grids.estimate._in_arrays", lambda made, index: (index < 8) | (index >= 16))
-    made = plan(find("regression"), {"L": np.linspace(1, 2, 24), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02})
+    monkeypatch.setattr(
+        "icl_theory.grids.estimate._in_arrays",
+        lambda made, index: (index < 8) | (index >= 16),
+    )
+    made = plan(
+        find("regression"),
+        {"L": np.linspace(1, 2, 24), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02},
+    )
     lines = [*estimate(made._replace(grid=Grid(made.grid.axes, 8)), budget=1e4)]
-    assert lines[:2] == ["24 points in 3 chunks, 16 in batches and 8 one by one", "about 0:05:00"]
+    assert lines[:2] == [
+        "24 points in 3 chunks, 16 in batches and 8 one by one",
+        "about 0:05:00",
+    ]
 
 
-def test_kinds_of_many_points_are_told_from_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kinds_of_many_points_are_told_from_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One in four is alone, which 400 random points tell to some 9 %; 1600 are few enough for all to be asked."""
     asked = []
 
@@ -330,11 +439,15 @@ def test_kinds_of_many_points_are_told_from_some(monkeypatch: pytest.MonkeyPatch
         return index % 4 > 0
 
     monkeypatch.setattr("icl_theory.grids.estimate._in_arrays", in_arrays)
-    made = plan(find("regression"), {"L": np.linspace(1, 2, 1600), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02})
+    made = plan(
+        find("regression"),
+        {"L": np.linspace(1, 2, 1600), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02},
+    )
     said = next(estimate(made, asked=1600))
     assert said == "1,600 points in 1 chunk, 1,200 in batches and 400 one by one"
     about = re.fullmatch(
-        r".* chunk, about ([\d,]+) in batches and ([\d,]+) one by one", next(estimate(made, asked=400))
+        r".* chunk, about ([\d,]+) in batches and ([\d,]+) one by one",
+        next(estimate(made, asked=400)),
     )
     assert about is not None
     many, alone = (int(word.replace(",", "")) for word in about.groups())
@@ -353,7 +466,9 @@ def test_a_run_that_is_cut_is_extrapolated_by_the_growth_of_its_steps() -> None:
     assert _left(taken, math.inf, every=False) == 0.0
 
 
-def test_more_points_than_have_a_number_are_refused_before_the_values_are_looked_at() -> None:
+def test_more_points_than_have_a_number_are_refused_before_the_values_are_looked_at() -> (
+    None
+):
     wrong = np.broadcast_to(np.float64(-1.0), 10**7)
     with pytest.raises(ValueError, match=r"^points = 10{28}: must be an integer in "):
         plan(find("regression"), dict.fromkeys(("L", "delta", "eta", "noise"), wrong))
@@ -365,7 +480,9 @@ def test_a_dry_run_says_why_points_fail(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("icl_theory.memory.SMALL", 0)
     given = {"L": [1, 2], "delta": 1, "eta": 1, "K": 400, "N": 50, "task": "linear"}
     said = [*estimate(plan(find("regression"), given))][2]
-    assert said.startswith("some of the points that were timed fail: K = 400: must be smaller: this takes ")
+    assert said.startswith(
+        "some of the points that were timed fail: K = 400: must be smaller: this takes "
+    )
     assert said.endswith(" and 0.001 GB are free")
 
 
@@ -376,15 +493,27 @@ def test_a_dry_run_says_it_as_the_sweep_does(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("there is\n  none")
 
     monkeypatch.setattr(icl.Regression, "risk", fails)
-    given = {"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0, "K": 4, "N": 5, "method": "exact"}
+    given = {
+        "L": [1.0, 2.0],
+        "delta": 1.0,
+        "eta": 1.0,
+        "K": 4,
+        "N": 5,
+        "method": "exact",
+    }
     assert [*estimate(plan(find("regression"), given))][
         2
     ] == "some of the points that were timed fail: RuntimeError: there is none"
-    assert set(icl.sweep(**given, progress=False).message.values) == {"RuntimeError: there is none"}
+    assert set(icl.sweep(**given, progress=False).message.values) == {
+        "RuntimeError: there is none"
+    }
 
 
 def test_an_array_of_no_dimension_is_a_number() -> None:
-    made = plan(find("regression"), {"L": np.array(2.0), "delta": np.float64(1.0), "eta": [1, 2]})
+    made = plan(
+        find("regression"),
+        {"L": np.array(2.0), "delta": np.float64(1.0), "eta": [1, 2]},
+    )
     assert [axis.name for axis in made.grid.axes if axis.swept] == ["eta"]
 
 
@@ -399,19 +528,37 @@ def test_what_a_dry_run_tries_ends_after_seconds() -> None:
         "method": "exact",
     }
     made = plan(find("regression"), given)
-    assert re.match(r"about \d+:\d\d:\d\d|about \d+ days", [*estimate(made, budget=0.05)][1])
+    assert re.match(
+        r"about \d+:\d\d:\d\d|about \d+ days", [*estimate(made, budget=0.05)][1]
+    )
 
 
 def test_two_targets_are_refused_and_where_nothing_grows_there_is_no_exponent() -> None:
-    base: dict[str, Any] = {"L": 2.0, "delta": 1.0, "eta": 1.0, "K": 4, "N": 20, "progress": False}
-    with pytest.raises(ValueError, match=r"above = 0\.1: must be left out where epsilon is given"):
+    base: dict[str, Any] = {
+        "L": 2.0,
+        "delta": 1.0,
+        "eta": 1.0,
+        "K": 4,
+        "N": 20,
+        "progress": False,
+    }
+    with pytest.raises(
+        ValueError, match=r"above = 0\.1: must be left out where epsilon is given"
+    ):
         icl.sweep(**base, epsilon=0.1, above=0.1)
     found = icl.sweep(**base, noise=[0.0, 0.1, 0.2], above=0.1)
     assert "exponent_noise" not in found
-    long = icl.sweep(**{**base, "N": [20, 30, math.inf], "noise": [0.1, 0.2]}, epsilon=0.5)
+    long = icl.sweep(
+        **{**base, "N": [20, 30, math.inf], "noise": [0.1, 0.2]}, epsilon=0.5
+    )
     assert not [name for name in long.data_vars if str(name).startswith("exponent_N")]
     assert "exponent_noise" in long
-    assert (long.attrs["title"], long.attrs["family"]) == ("in-context regression", "regression")
+    assert (long.attrs["title"], long.attrs["family"]) == (
+        "in-context regression",
+        "regression",
+    )
     above = icl.sweep(**{**base, "max_steps": 2, "above": [1e-3, 2e-3]})
-    for message, floor, each in zip(above.message.values, above.floor.values, above.above.values, strict=True):
+    for message, floor, each in zip(
+        above.message.values, above.floor.values, above.above.values, strict=True
+    ):
         assert f"without reaching epsilon = {floor + each:g}" in message

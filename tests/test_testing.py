@@ -22,27 +22,45 @@ PLAIN = {"L": 2.0, "delta": 1.0, "eta": 4.0}
 
 RISKS: dict[str, Callable[[], icl.Risk]] = {
     "population": lambda: QUADRATIC,
-    "finite prompts": lambda: icl.PopulationRisk(FEATURES, icl.tasks.Linear(2.0), N=4, noise=0.3),
+    "finite prompts": lambda: icl.PopulationRisk(
+        FEATURES, icl.tasks.Linear(2.0), N=4, noise=0.3
+    ),
     "embedding": lambda: icl.in_coordinates(QUADRATIC, "embedding", FEATURES.vectors),
-    "factored": lambda: icl.in_coordinates(QUADRATIC, "factored", FEATURES.vectors, rank=2),
+    "factored": lambda: icl.in_coordinates(
+        QUADRATIC, "factored", FEATURES.vectors, rank=2
+    ),
     "exchangeable": lambda: icl.Regression(**PLAIN).risk(),
     "exchangeable with noise": lambda: icl.Regression(**PLAIN, N=40, noise=0.5).risk(),
     "symmetric": lambda: icl.SymmetricRisk([2, 3], [0.2, 0.2], 2.0),
-    "gaussian": lambda: icl.GaussianRisk(icl.regression.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.5)),
-    "sampled": lambda: icl.SampledRisk(FEATURES, icl.tasks.Quadratic(2.0), N=20, batch=16, seed=0),
+    "gaussian": lambda: icl.GaussianRisk(
+        icl.regression.QuadraticLaw(d=2, sigma_a=1.0, sigma_b=0.5)
+    ),
+    "sampled": lambda: icl.SampledRisk(
+        FEATURES, icl.tasks.Quadratic(2.0), N=20, batch=16, seed=0
+    ),
     "sampled gaussian": lambda: icl.regression.SampledGaussianRisk(
         icl.regression.QuadraticLaw.lipschitz(d=2, L=1.0), N=20, batch=16, seed=0
     ),
     "block": lambda: icl.regression.BlockRisk(
-        icl.SampledRisk(icl.Features.simplex(4, 2.0), icl.tasks.Exchangeable(1.0), N=20, batch=8, seed=0)
+        icl.SampledRisk(
+            icl.Features.simplex(4, 2.0),
+            icl.tasks.Exchangeable(1.0),
+            N=20,
+            batch=8,
+            seed=0,
+        )
     ),
     "recall, linear": lambda: icl.Recall(alpha=0.3).risk(),
-    "recall, relu": lambda: icl.Recall(alpha=0.3, attention="relu", gamma="best").risk(),
+    "recall, relu": lambda: icl.Recall(
+        alpha=0.3, attention="relu", gamma="best"
+    ).risk(),
     "recall, softmax": lambda: icl.Recall(
         V=9, triggers=2, outputs=3, H=5, attention="softmax", probs=(0.6, 0.4)
     ).risk(),
     "recall, empirical": lambda: icl.Recall(M=20, alpha=0.2).risk(),
-    "recall, matrices": lambda: TransformerRisk(RecallTask(V=8, triggers=2, outputs=3, H=9), batch=8),
+    "recall, matrices": lambda: TransformerRisk(
+        RecallTask(V=8, triggers=2, outputs=3, H=9), batch=8
+    ),
 }
 
 PROBLEMS: dict[str, tuple[type[Family], dict[str, Any]]] = {
@@ -50,13 +68,29 @@ PROBLEMS: dict[str, tuple[type[Family], dict[str, Any]]] = {
     "recall, empirical": (icl.Recall, {"M": 20, "rule": "gd", "above": 0.1}),
     "regression": (icl.Regression, {**PLAIN, "K": 5, "epsilon": 1e-2}),
     "regression, many steps": (icl.Regression, {**PLAIN, "K": 5, "epsilon": 1e-6}),
-    "regression, stable rate": (icl.Regression, {**PLAIN, "eta": "auto", "K": 5, "epsilon": 1e-2}),
-    "regression, finite prompts": (icl.Regression, {**PLAIN, "K": 4, "N": 20, "task": "quadratic", "above": 1e-2}),
+    "regression, stable rate": (
+        icl.Regression,
+        {**PLAIN, "eta": "auto", "K": 5, "epsilon": 1e-2},
+    ),
+    "regression, finite prompts": (
+        icl.Regression,
+        {**PLAIN, "K": 4, "N": 20, "task": "quadratic", "above": 1e-2},
+    ),
     "regression, features": (
         icl.Regression,
-        {**PLAIN, "eta": 1.0, "features": FEATURES, "task": icl.tasks.Quadratic(2.0), "N": 4, "above": 5e-2},
+        {
+            **PLAIN,
+            "eta": 1.0,
+            "features": FEATURES,
+            "task": icl.tasks.Quadratic(2.0),
+            "N": 4,
+            "above": 5e-2,
+        },
     ),
-    "regression, reduced": (icl.Regression, {**PLAIN, "K": 5, "N": 30, "coordinates": "embedding", "above": 1e-2}),
+    "regression, reduced": (
+        icl.Regression,
+        {**PLAIN, "K": 5, "N": 30, "coordinates": "embedding", "above": 1e-2},
+    ),
 }
 
 
@@ -80,7 +114,9 @@ class Toy(icl.Risk):
     initial = np.array([1.0, -0.5])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        return 0.25 + 0.5 * float(params @ params) + float(np.sum(1 - np.cos(params))), params + np.sin(params)
+        return 0.25 + 0.5 * float(params @ params) + float(
+            np.sum(1 - np.cos(params))
+        ), params + np.sin(params)
 
     def floor(self) -> float:
         return 0.25
@@ -324,16 +360,29 @@ def test_toy_without_a_fault_passes() -> None:
 @pytest.mark.parametrize(
     ("one", "two", "alike"),
     [
-        (1.0, 1.0, True), (1, 1.0, False), (0, 0.0, False),
-        (np.zeros(2, np.int64), np.zeros(2), False), (True, np.int8(1), False),
+        (1.0, 1.0, True),
+        (1, 1.0, False),
+        (0, 0.0, False),
+        (np.zeros(2, np.int64), np.zeros(2), False),
+        (True, np.int8(1), False),
         (0.0, -0.0, False),
-        (np.nan, np.nan, True), (np.zeros(2), np.zeros((2, 1)), False), (np.zeros(2), np.zeros(3), False),
-        (np.array(["a", None], dtype=object), np.array(["a", None], dtype=object), True),
-        ({"a": np.ones(2)}, {"a": np.ones(2)}, True), ({"a": 1.0}, {"b": 1.0}, False), ({"a": 1.0}, {}, False),
+        (np.nan, np.nan, True),
+        (np.zeros(2), np.zeros((2, 1)), False),
+        (np.zeros(2), np.zeros(3), False),
+        (
+            np.array(["a", None], dtype=object),
+            np.array(["a", None], dtype=object),
+            True,
+        ),
+        ({"a": np.ones(2)}, {"a": np.ones(2)}, True),
+        ({"a": 1.0}, {"b": 1.0}, False),
+        ({"a": 1.0}, {}, False),
         ({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 3.0}, False),
     ],
-)  # fmt: skip
-def test_the_same_bits_are_those_of_one_type_and_one_shape(one: Any, two: Any, alike: bool) -> None:
+)
+def test_the_same_bits_are_those_of_one_type_and_one_shape(
+    one: Any, two: Any, alike: bool
+) -> None:
     assert same(one, two) is same(two, one) is alike
 
 
@@ -352,7 +401,9 @@ def test_fault_of_a_risk_is_found(fault: type[Toy]) -> None:
         ({"points": [[[1.0]]]}, r"points\[0\] ="),
     ],
 )
-def test_check_of_a_risk_refuses_wrong_arguments(arguments: dict[str, Any], sentence: str) -> None:
+def test_check_of_a_risk_refuses_wrong_arguments(
+    arguments: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         check_risk(Toy(), **arguments)
 
@@ -378,7 +429,9 @@ def test_at_a_kink_any_slope_between_both_sides_will_do(said: float) -> None:
 
 @pytest.mark.parametrize("said", [-40.0, -0.6, 1.6, 9.0])
 def test_at_a_kink_a_slope_beyond_both_sides_will_not(said: float) -> None:
-    with pytest.raises(AssertionError, match="gradient of the loss at the initial point"):
+    with pytest.raises(
+        AssertionError, match="gradient of the loss at the initial point"
+    ):
         check_risk(Bent(said), points=[[1.0], [-1.0]])
 
 
@@ -388,7 +441,9 @@ def test_check_of_a_risk_refuses_what_is_none() -> None:
 
 
 @pytest.mark.parametrize("stencil", [CENTRAL, FORWARD])
-def test_differences_are_of_sixth_order_and_their_error_is_bounded(stencil: Any) -> None:
+def test_differences_are_of_sixth_order_and_their_error_is_bounded(
+    stencil: Any,
+) -> None:
     """Polynomials of degree 6 have exact differences; exp has 1, within the estimate."""
     for power in range(7):
         slope = sum(weight * float(j) ** power for j, weight in stencil) / 60.0
@@ -405,7 +460,12 @@ def test_rounding_alone_is_no_fault_of_a_hessian() -> None:
 def test_words_in_place_of_numbers_are_a_fault_like_others() -> None:
     class Worded(Toy):
         def series(self, states: Array, steps: Any) -> tuple[Array, dict[str, Any]]:
-            return super().series(states, steps)[0], {"norm": np.array(["a"] * len(states))}
+            return super().series(states, steps)[0], {
+                "norm": np.array(["a"] * len(states))
+            }
 
-    with pytest.raises(AssertionError, match=r"observation 'norm' of series at the initial point: expected"):
+    with pytest.raises(
+        AssertionError,
+        match=r"observation 'norm' of series at the initial point: expected",
+    ):
         check_risk(Worded())

@@ -14,7 +14,17 @@ import icl_theory as icl
 from icl_theory.engine import Rule
 from icl_theory.engine.risk import Solution
 from icl_theory.engine.trajectory import Phases, Trajectory
-from icl_theory.families import Column, Family, Kind, Later, Number, Object, Panel, parameter, saved
+from icl_theory.families import (
+    Column,
+    Family,
+    Kind,
+    Later,
+    Number,
+    Object,
+    Panel,
+    parameter,
+    saved,
+)
 from icl_theory.grids.grid import Values, blank
 from icl_theory.papers.claim import Answer, BoundChecks, Found, Question, Series, row
 from icl_theory.papers.paper import Claims, Paper, Reading
@@ -30,7 +40,10 @@ class Sound(Family):
 
     name, title = "toy", "a toy"
     phase_names = ("all",)
-    columns = (Column("size", "f8", "", "norm at the end"), Column("kind", "U4", "", "a word", role="word"))
+    columns = (
+        Column("size", "f8", "", "norm at the end"),
+        Column("kind", "U4", "", "a word", role="word"),
+    )
 
     scale: float = parameter(1.0, kind=Number(), meaning="scale of the loss")
 
@@ -74,7 +87,10 @@ class TextForNumber(Sound):
 
 
 class WrongRole(Sound):
-    columns = (Column("size", "f8", "", "norm at the end", role="number"), *Sound.columns[1:])
+    columns = (
+        Column("size", "f8", "", "norm at the end", role="number"),
+        *Sound.columns[1:],
+    )
 
 
 class UnknownPhase(Sound):
@@ -201,7 +217,11 @@ class BatchOff(Sound):
             for column in cls.every_column():
                 values[column.name][i] = found[column.name]
         values["size"] *= 1.0 + 1e-8
-        return {name: value for name, value in values.items() if name not in ("status", "message")}
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in ("status", "message")
+        }
 
 
 class Biased(Toy):
@@ -209,11 +229,15 @@ class Biased(Toy):
 
     stochastic = True
 
-    def __init__(self, batch: int, seed: int, bias: float = 0.0, slope: float = 1.0) -> None:
+    def __init__(
+        self, batch: int, seed: int, bias: float = 0.0, slope: float = 1.0
+    ) -> None:
         self.batch, self.seed, self.bias, self.slope = batch, seed, bias, slope
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        tilt = np.random.default_rng([self.seed, step]).normal(size=2) / np.sqrt(self.batch)
+        tilt = np.random.default_rng([self.seed, step]).normal(size=2) / np.sqrt(
+            self.batch
+        )
         loss, gradient = super().evaluate(params, step)
         tilted = loss + self.bias + float(tilt @ params)
         return self.slope * tilted, self.slope * (gradient + tilt)
@@ -232,7 +256,9 @@ class SampledOff(Sampled):
 
 class SampledSteep(Sampled):
     slope = 1.9
-    bias = Toy().loss(Toy.initial) * (1.0 / slope - 1.0)  # so that the first loss is right
+    bias = Toy().loss(Toy.initial) * (
+        1.0 / slope - 1.0
+    )  # so that the first loss is right
 
 
 class SampledOnce(Sampled):
@@ -266,7 +292,9 @@ class Plane(icl.Risk):
         self.batch, self.seed = batch, seed
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        tilt = np.random.default_rng([self.seed, step]).normal(size=2) / np.sqrt(self.batch)
+        tilt = np.random.default_rng([self.seed, step]).normal(size=2) / np.sqrt(
+            self.batch
+        )
         return 0.5 * float(params @ params) + float(tilt @ params), params + tilt
 
 
@@ -332,11 +360,15 @@ def fine(quick: bool) -> Found:
 
 
 def why(quick: bool) -> Answer:
-    return Answer("why", "Why?", "Because.", (Series("y", np.ones(2), np.ones(2)),), "x", "y")
+    return Answer(
+        "why", "Why?", "Because.", (Series("y", np.ones(2), np.ones(2)),), "x", "y"
+    )
 
 
 def unequal(quick: bool) -> Answer:
-    return Answer("why", "Why?", "Because.", (Series("y", np.ones(2), np.ones(3)),), "x", "y")
+    return Answer(
+        "why", "Why?", "Because.", (Series("y", np.ones(2), np.ones(3)),), "x", "y"
+    )
 
 
 def drawn(*, width: float = 1.0) -> None:
@@ -346,7 +378,16 @@ def drawn(*, width: float = 1.0) -> None:
 CLAIMS = Claims(
     (fine,),
     (Question("why", why),),
-    (Paper("a-paper", "A Paper", "A. Author", 2026, "none", (Reading("Theorem 1", "all is well"),)),),
+    (
+        Paper(
+            "a-paper",
+            "A Paper",
+            "A. Author",
+            2026,
+            "none",
+            (Reading("Theorem 1", "all is well"),),
+        ),
+    ),
     lambda run: BoundChecks([]),
 )
 
@@ -372,7 +413,13 @@ class Waiting(Rule):
     name = "waiting"
 
     def step(
-        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: icl.Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         return -eta * gradient * (t >= 5), memory
 
@@ -389,7 +436,11 @@ class Simulated(Sound):
 
     def simulate(self, *, callback: Any = None) -> Trajectory:
         goal: dict[str, Any] = {"epsilon": self.epsilon, "above": self.above}
-        return self.described(icl.descend(self.risk(), self.rate(), **goal, rule=Waiting(), callback=callback))
+        return self.described(
+            icl.descend(
+                self.risk(), self.rate(), **goal, rule=Waiting(), callback=callback
+            )
+        )
 
 
 FAMILIES: dict[type[Family], str] = {
@@ -422,7 +473,9 @@ FAMILIES: dict[type[Family], str] = {
 def wrong(words: str, base: type[Family] = TwoPhases, **slots: Any) -> None:
     """Add a family with one wrong slot, which worker processes can import."""
     name = f"Wrong{len(FAMILIES)}"
-    globals()[name] = type(name, (base,), {"__module__": __name__, "__doc__": "A wrong family.", **slots})
+    globals()[name] = type(
+        name, (base,), {"__module__": __name__, "__doc__": "A wrong family.", **slots}
+    )
     FAMILIES[globals()[name]] = words
 
 
@@ -438,50 +491,112 @@ def claimed(words: str, **parts: Any) -> None:
     wrong(words, claims=replace(CLAIMS, **parts))
 
 
-claimed(r"check of the slot claims: expected no exception, found KeyError: 'lost'", check=raising)
+claimed(
+    r"check of the slot claims: expected no exception, found KeyError: 'lost'",
+    check=raising,
+)
 claimed(r"check of the slot claims: expected BoundChecks, found 3", check=lambda run: 3)
 claimed(r"row raising: expected no exception, found KeyError", rows=(raising,))
 claimed(r"row .*: expected a Claim, found None", rows=(lambda quick: None,))
-claimed(r"question why: expected no exception, found KeyError", questions=(Question("why", raising),))
 claimed(
-    r"names of questions: expected letters, digits and dashes, found why\?", questions=(Question("why?", raising),)
+    r"question why: expected no exception, found KeyError",
+    questions=(Question("why", raising),),
 )
-claimed(r"names of papers: .* found A Paper", papers=(Paper("A Paper", "", "", 1, "", ()),))
+claimed(
+    r"names of questions: expected letters, digits and dashes, found why\?",
+    questions=(Question("why?", raising),),
+)
+claimed(
+    r"names of papers: .* found A Paper", papers=(Paper("A Paper", "", "", 1, "", ()),)
+)
 claimed(
     r"question of 1 in paper p: expected one of those of the Claims, found Question",
-    papers=(Paper("p", "", "", 1, "", (Reading("1", "", question=Question("how", why)),)),),
+    papers=(
+        Paper("p", "", "", 1, "", (Reading("1", "", question=Question("how", why)),)),
+    ),
 )
-claimed(r"compare of the slot claims: expected no exception, found KeyError", compare=raising)
+claimed(
+    r"compare of the slot claims: expected no exception, found KeyError",
+    compare=raising,
+)
 wrong(r"slot claims: expected a Claims or None, found \(\)", claims=())
 wrong(r"slot figures: expected a dict of scripts or functions, found 3", figures=3)
-wrong(r"figure a of the slot figures: expected no exception", figures={"a": "/nowhere.py"})
-wrong(r"figure a of the slot figures: expected a default for each .*, found none for x", figures={"a": lambda x: x})
-wrong(r"the problem: expected no exception, found ValueError: rule = 'up'", update=lambda self: "up")
+wrong(
+    r"figure a of the slot figures: expected no exception", figures={"a": "/nowhere.py"}
+)
+wrong(
+    r"figure a of the slot figures: expected a default for each .*, found none for x",
+    figures={"a": lambda x: x},
+)
+wrong(
+    r"the problem: expected no exception, found ValueError: rule = 'up'",
+    update=lambda self: "up",
+)
 wrong(r"the problem: expected no exception, found KeyError", update=raising)
 wrong(r"slot explorer: expected a Panel or None, found panel.js", explorer="panel.js")
-wrong(r"script panel.js of the explorer: expected no exception", explorer=Panel(Path("/nowhere")))
-wrong(r"slot claims, loaded from no_such_module:C: expected no exception", claims=Later("no_such_module:C"))
-wrong(r"slot figures, loaded from math:lost: expected no exception", figures=Later("math:lost"))
-wrong(r"command more: expected no exception, found ValueError: family = 3", commands={"more": 3})
+wrong(
+    r"script panel.js of the explorer: expected no exception",
+    explorer=Panel(Path("/nowhere")),
+)
+wrong(
+    r"slot claims, loaded from no_such_module:C: expected no exception",
+    claims=Later("no_such_module:C"),
+)
+wrong(
+    r"slot figures, loaded from math:lost: expected no exception",
+    figures=Later("math:lost"),
+)
+wrong(
+    r"command more: expected no exception, found ValueError: family = 3",
+    commands={"more": 3},
+)
 wrong(r"names of commands: .* found More", commands={"More": Sound})
 wrong(r"\.goal = \('banana', 3\): must be \(\"epsilon\", value\)", goal=("banana", 3))
 wrong(r"the problem: .* above = -1: must be", goal=("above", -1))
-wrong(r"slot batched: expected a dict of arrays, or None", batched=classmethod(lambda *_: [1.0, 2.0]))
+wrong(
+    r"slot batched: expected a dict of arrays, or None",
+    batched=classmethod(lambda *_: [1.0, 2.0]),
+)
 wrong(r"slot batched: expected no exception, found KeyError", batched=class_raising)
-wrong(r"names that slot batched gives: .* found lost", batched=classmethod(lambda *_: {"lost": 1.0}))
-wrong(r"columns of slot batched: expected steps among them", batched=classmethod(lambda *_: {"loss": np.ones(2)}))
+wrong(
+    r"names that slot batched gives: .* found lost",
+    batched=classmethod(lambda *_: {"lost": 1.0}),
+)
+wrong(
+    r"columns of slot batched: expected steps among them",
+    batched=classmethod(lambda *_: {"loss": np.ones(2)}),
+)
 wrong(
     r"loss of slot batched: expected a value for each of two points, or one, found \(3,\)",
-    batched=classmethod(lambda *_: {"steps": 1, "last": 1, "floor": 0.0, "loss": np.ones(3)}),
+    batched=classmethod(
+        lambda *_: {"steps": 1, "last": 1, "floor": 0.0, "loss": np.ones(3)}
+    ),
 )
 wrong(
     r"stop of slot batched: expected one of REACHED, .* found WEARY",
-    batched=classmethod(lambda *_: {"steps": -1, "last": 1, "floor": 0.0, "loss": np.ones(2), "stop": "WEARY"}),
+    batched=classmethod(
+        lambda *_: {
+            "steps": -1,
+            "last": 1,
+            "floor": 0.0,
+            "loss": np.ones(2),
+            "stop": "WEARY",
+        }
+    ),
 )
 wrong(r"slot limits: expected no exception, found KeyError", limits=class_raising)
-wrong(r"slot expected_steps: expected no exception, found KeyError", expected_steps=raising)
-wrong(r"loss of descent at the stable rate 50: expected finite, found diverged", stable_rate=lambda self: 50.0)
-wrong(r"stable_rate: expected at most 1.000\d+, 2/sharpness at the end", stable_rate=lambda self: 1.01)
+wrong(
+    r"slot expected_steps: expected no exception, found KeyError",
+    expected_steps=raising,
+)
+wrong(
+    r"loss of descent at the stable rate 50: expected finite, found diverged",
+    stable_rate=lambda self: 50.0,
+)
+wrong(
+    r"stable_rate: expected at most 1.000\d+, 2/sharpness at the end",
+    stable_rate=lambda self: 1.01,
+)
 wrong(r"slots: expected no exception, found KeyError", stable_rate=raising)
 wrong(r"simulate: expected no exception, found KeyError", describe=raising)
 wrong(
@@ -502,53 +617,103 @@ wrong(
     r"sampled loss at the beginning: expected .* within",
     sampled=lambda self, batch, seed=0: Biased(batch, seed, 0.0, 0.95),
 )
-wrong(r"scatter of the loss of large batches: expected about", sampled=lambda self, batch, seed=0: Biased(64, seed))
+wrong(
+    r"scatter of the loss of large batches: expected about",
+    sampled=lambda self, batch, seed=0: Biased(64, seed),
+)
 
 # what a slot gives is of the right kind, but no answer
-wrong(r"expected_steps: expected None or a number >= 0, found -1.0", expected_steps=lambda self: -1.0)
-wrong(r"expected_steps: expected None or a number >= 0, found nan", expected_steps=lambda self: np.nan)
-wrong(r"level top: expected a finite loss, found nan", levels=lambda self: {"top": np.nan})
-wrong(r"limits of eta: expected two numbers, found", limits=classmethod(lambda *_: {"eta": (0.0, np.nan)}))
-wrong(r"limits of eta: expected two numbers, found", limits=classmethod(lambda *_: {"eta": (0.0, 1.0, 2.0)}))
+wrong(
+    r"expected_steps: expected None or a number >= 0, found -1.0",
+    expected_steps=lambda self: -1.0,
+)
+wrong(
+    r"expected_steps: expected None or a number >= 0, found nan",
+    expected_steps=lambda self: np.nan,
+)
+wrong(
+    r"level top: expected a finite loss, found nan", levels=lambda self: {"top": np.nan}
+)
+wrong(
+    r"limits of eta: expected two numbers, found",
+    limits=classmethod(lambda *_: {"eta": (0.0, np.nan)}),
+)
+wrong(
+    r"limits of eta: expected two numbers, found",
+    limits=classmethod(lambda *_: {"eta": (0.0, 1.0, 2.0)}),
+)
 wrong(
     r"why there is no stable .*: expected a sentence that names eta, found no",
     stable_rate=Mock(side_effect=ValueError("no")),
 )
 wrong(r"stable_rate: expected a number > 0, found inf", stable_rate=lambda self: np.inf)
 wrong(r"slot commands: expected a dict of families", commands=(Sound,))
-wrong(r"scripts of the explorer: expected panel.js among them", explorer=Panel(Path(), ("other.js",)))
 wrong(
-    r"constants of the explorer, as JSON: expected no", explorer=Panel(HERE, ("panel.js",), lambda: {"a": np.nan})
+    r"scripts of the explorer: expected panel.js among them",
+    explorer=Panel(Path(), ("other.js",)),
 )
-wrong(r"regime: expected a word or None, found 3", describe=lambda self, run: setattr(run, "regime", 3))
+wrong(
+    r"constants of the explorer, as JSON: expected no",
+    explorer=Panel(HERE, ("panel.js",), lambda: {"a": np.nan}),
+)
+wrong(
+    r"regime: expected a word or None, found 3",
+    describe=lambda self, run: setattr(run, "regime", 3),
+)
 wrong(
     r"names in run.info: expected parameters of the family, found {'odd'}",
     describe=lambda self, run: run.info.update(odd=1),
 )
-wrong(r"losses of the run: expected finite numbers", describe=lambda self, run: run.loss.fill(np.nan))
 wrong(
-    r"loss at the target: expected at most", describe=lambda self, run: run.loss.__setitem__(-1, 1.1 * run.epsilon)
+    r"losses of the run: expected finite numbers",
+    describe=lambda self, run: run.loss.fill(np.nan),
 )
-wrong(r"why the run stopped: expected a sentence", describe=lambda self, run: setattr(run, "stop_reason", " "))
-wrong(r"names of columns: expected each once", columns=(Sound.columns[0], *Sound.columns))
-wrong(r"description of column size: expected a few words", columns=(Column("size", "f8", "", ""), Sound.columns[1]))
+wrong(
+    r"loss at the target: expected at most",
+    describe=lambda self, run: run.loss.__setitem__(-1, 1.1 * run.epsilon),
+)
+wrong(
+    r"why the run stopped: expected a sentence",
+    describe=lambda self, run: setattr(run, "stop_reason", " "),
+)
+wrong(
+    r"names of columns: expected each once", columns=(Sound.columns[0], *Sound.columns)
+)
+wrong(
+    r"description of column size: expected a few words",
+    columns=(Column("size", "f8", "", ""), Sound.columns[1]),
+)
 for kind, value in (("i8", 1.5), ("i8", True), ("f8", "3"), ("U4", 3)):
     wrong(
         rf"column size, of dtype {kind}: expected",
         columns=(Column("size", kind, "", "a"),),
         measure=lambda self, run, value=value: {"size": value},
     )
-wrong(r"status: expected 'reached' or 'not reached', found fine", measure=lambda self, run: {"status": "fine"})
-claimed(r"compare of the slot claims: expected a CrossCheck, found 3", compare=lambda run: 3)
-claimed(r"question why: expected an Answer, found 3", questions=(Question("why", lambda quick: 3),))
-claimed(r"curve 'y' of why: expected as many y as x, \(2,\), found \(3,\)", questions=(Question("why", unequal),))
+wrong(
+    r"status: expected 'reached' or 'not reached', found fine",
+    measure=lambda self, run: {"status": "fine"},
+)
+claimed(
+    r"compare of the slot claims: expected a CrossCheck, found 3", compare=lambda run: 3
+)
+claimed(
+    r"question why: expected an Answer, found 3",
+    questions=(Question("why", lambda quick: 3),),
+)
+claimed(
+    r"curve 'y' of why: expected as many y as x, \(2,\), found \(3,\)",
+    questions=(Question("why", unequal),),
+)
 claimed(
     r"rows of 1 in paper p: expected functions that return a Claim",
     papers=(Paper("p", "", "", 1, "", (Reading("1", "", rows=(fine, 3)),)),),
 )
 
 
-@pytest.mark.parametrize("family", [Sound, Sampled, Reduced, Staged, Simulated, FromZero, TwoPhases, CountInDoubt])
+@pytest.mark.parametrize(
+    "family",
+    [Sound, Sampled, Reduced, Staged, Simulated, FromZero, TwoPhases, CountInDoubt],
+)
 def test_toy_family_without_a_fault_passes(family: type[Family]) -> None:
     check_family(family, eta=0.1)
 
@@ -557,7 +722,10 @@ def test_power_is_the_bias_that_is_found_nine_times_in_ten() -> None:
     """The standard error of the loss at x is known here, |x|/256 for 64 batches of 1024 samples."""
     power, run = check_family(Sampled, eta=0.1), Sampled(eta=0.1).simulate()
     assert power is not None
-    known = [5.349 * float(np.linalg.norm(x)) / 256.0 / Toy().loss(x) for x in (Toy.initial, run.params)]
+    known = [
+        5.349 * float(np.linalg.norm(x)) / 256.0 / Toy().loss(x)
+        for x in (Toy.initial, run.params)
+    ]
     assert power.loss == pytest.approx(min(known), rel=0.3)
 
 
@@ -571,7 +739,9 @@ def test_family_defined_in_a_function_cannot_be_sent_to_workers() -> None:
     class Local(Sound):
         pass
 
-    with pytest.raises(AssertionError, match="pickle, by which a problem is sent to workers"):
+    with pytest.raises(
+        AssertionError, match="pickle, by which a problem is sent to workers"
+    ):
         check_family(Local, eta=0.1)
 
 
@@ -598,19 +768,29 @@ class Late(Rule):
     name = "late"
 
     def step(
-        self, risk: icl.Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: icl.Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         return -eta * gradient * (t >= 20_000), memory
 
 
-def test_stagnation_is_not_judged_across_the_stages_of_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stagnation_is_not_judged_across_the_stages_of_a_rule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Staged, "update", lambda self: Late())
     at_once, late = Sound(eta=0.1).simulate(), Staged(eta=0.1).simulate()
     assert at_once.steps is not None
     assert late.steps == at_once.steps + 20_000
 
 
-def test_a_run_of_another_rule_does_not_go_on_by_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_another_rule_does_not_go_on_by_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(saved, "find", {"toy": Staged}.__getitem__)
     Sound(eta=0.1).simulate().save(tmp_path / "run.npz")
     assert icl.load(tmp_path / "run.npz").family is None

@@ -13,15 +13,27 @@ from icl_theory.engine.tokens.labels import log_poisson, mean_log_loss
 from tests.references import compositions
 
 
-def over_all_counts(n: int, labels: int, silent: int, beta: float, top: float, rest: float) -> Any:
+def over_all_counts(
+    n: int, labels: int, silent: int, beta: float, top: float, rest: float
+) -> Any:
     """Mean of ln(1 + (T + C)e^-D) and its derivatives by D, β and ln C."""
     words, terms = labels + silent, []
     for counts in compositions(n, words) if words else [()]:
-        weight = math.factorial(n) / math.prod(math.factorial(k) for k in counts) / words**n
+        weight = (
+            math.factorial(n) / math.prod(math.factorial(k) for k in counts) / words**n
+        )
         loud = counts[:labels]
-        T, slope = sum(math.exp(beta * k) for k in loud), sum(k * math.exp(beta * k) for k in loud)
+        T, slope = (
+            sum(math.exp(beta * k) for k in loud),
+            sum(k * math.exp(beta * k) for k in loud),
+        )
         whole = math.exp(top) + T + rest
-        parts = (math.log1p((T + rest) * math.exp(-top)), -(T + rest) / whole, slope / whole, rest / whole)
+        parts = (
+            math.log1p((T + rest) * math.exp(-top)),
+            -(T + rest) / whole,
+            slope / whole,
+            rest / whole,
+        )
         terms.append(weight * np.array(parts))
     return np.sum(terms, axis=0)
 
@@ -44,7 +56,9 @@ def test_the_integral_is_the_mean_over_all_counts(
     n: int, labels: int, silent: int, beta: float, top: list[float], log_rest: float
 ) -> None:
     """Relative to the value, also where that is 1e-130."""
-    found = np.array(mean_log_loss(top, beta, log_rest, np.full(len(top), n), labels, silent))
+    found = np.array(
+        mean_log_loss(top, beta, log_rest, np.full(len(top), n), labels, silent)
+    )
     for index, D in enumerate(top):
         expected = over_all_counts(n, labels, silent, beta, D, math.exp(log_rest))
         np.testing.assert_allclose(found[:3, index], expected[:3], rtol=1e-12)
@@ -63,8 +77,13 @@ def test_a_thousand_tokens_on_two_labels_are_a_binomial_sum() -> None:
     with mpmath.workdps(30):
         rise = [mpmath.exp(beta * k - D) for k in range(n + 1)]
         chance = [mpmath.mpf(math.comb(n, k)) / 2**n for k in range(n + 1)]
-        exact = mpmath.fsum(p * mpmath.log1p(x + y) for p, x, y in zip(chance, rise, rise[::-1], strict=True))
-    assert mean_log_loss([D], beta, -math.inf, [n], 2).value[0] == pytest.approx(float(exact), rel=1e-12)
+        exact = mpmath.fsum(
+            p * mpmath.log1p(x + y)
+            for p, x, y in zip(chance, rise, rise[::-1], strict=True)
+        )
+    assert mean_log_loss([D], beta, -math.inf, [n], 2).value[0] == pytest.approx(
+        float(exact), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +92,10 @@ def test_a_thousand_tokens_on_two_labels_are_a_binomial_sum() -> None:
         ({"top": [math.nan]}, "top = [nan]: must be"),
         ({"top": [1e14]}, "top = [100000000000000.0]: must be"),
         ({"beta": math.inf}, "beta = inf: must be"),
-        ({"beta": 1e13}, "beta = 10000000000000.0: must be between -2.5e+12 and 2.5e+12"),
+        (
+            {"beta": 1e13},
+            "beta = 10000000000000.0: must be between -2.5e+12 and 2.5e+12",
+        ),
         ({"log_rest": math.inf}, "log_rest = inf: must be"),
         ({"tokens": [1.5]}, "tokens = [1.5]: must be integers"),
         ({"tokens": [4, 4]}, "tokens = [4, 4]: must be integers"),
@@ -85,8 +107,14 @@ def test_a_thousand_tokens_on_two_labels_are_a_binomial_sum() -> None:
     ],
 )
 def test_wrong_input_is_named(change: dict[str, Any], words: str) -> None:
-    given = {"top": [1.0], "beta": 0.5, "log_rest": 0.0, "tokens": [4], "labels": 3} | change
-    with pytest.raises(ValueError) as error:  # noqa: PT011 - the words are checked below
+    given = {
+        "top": [1.0],
+        "beta": 0.5,
+        "log_rest": 0.0,
+        "tokens": [4],
+        "labels": 3,
+    } | change
+    with pytest.raises(ValueError) as error:  # noqa: PT011
         mean_log_loss(**given)
     assert words in str(error.value)
 
@@ -98,7 +126,9 @@ def test_a_shared_density_is_right_or_refused(n: int, labels: int) -> None:
     refused = 0
     for density in max(n, 1) / labels * np.geomspace(1e-3, 1e4, 57):
         try:
-            found = np.array(mean_log_loss([1.0], 0.5, 0.0, [n], labels, density=density))
+            found = np.array(
+                mean_log_loss([1.0], 0.5, 0.0, [n], labels, density=density)
+            )
         except ValueError:
             refused += 1
             continue
@@ -108,16 +138,23 @@ def test_a_shared_density_is_right_or_refused(n: int, labels: int) -> None:
 
 def test_one_improbable_number_of_tokens_is_enough_to_refuse_a_density() -> None:
     with pytest.raises(
-        ValueError, match=r"density = 0\.5: must be nearer to tokens/labels: 70 tokens on 40 labels"
+        ValueError,
+        match=r"density = 0\.5: must be nearer to tokens/labels: 70 tokens on 40 labels",
     ):
         mean_log_loss([1.0, 1.0], 0.5, 0.0, [20, 70], 40, density=0.5)
 
 
 def test_poisson_probabilities_keep_their_digits() -> None:
-    k, mean = np.array([0, 1, 15, 16, 900, 1000, 1100, 2000]), np.array([[0.3], [20.0], [1000.0]])
+    k, mean = (
+        np.array([0, 1, 15, 16, 900, 1000, 1100, 2000]),
+        np.array([[0.3], [20.0], [1000.0]]),
+    )
     with mpmath.workdps(40):
         exact = [
-            [float(n * mpmath.log(mpmath.mpf(m)) - m - mpmath.loggamma(n + 1)) for n in k.tolist()]
+            [
+                float(n * mpmath.log(mpmath.mpf(m)) - m - mpmath.loggamma(n + 1))
+                for n in k.tolist()
+            ]
             for m in mean[:, 0].tolist()
         ]
     np.testing.assert_allclose(log_poisson(k, mean), exact, rtol=2e-15, atol=1e-13)

@@ -42,14 +42,28 @@ class Problem(NamedTuple):
         return sum(len(kind.probs) for kind in self.kinds)
 
 
-def drawn(seed: int, kinds: int | None = None, each: bool = False, spread: bool = True) -> Problem:
+def drawn(
+    seed: int, kinds: int | None = None, each: bool = False, spread: bool = True
+) -> Problem:
     rng = np.random.default_rng(seed)
-    count, D, laws = int(rng.integers(1, 4)) if kinds is None else kinds, int(rng.integers(1, 3)), []
+    count, D, laws = (
+        int(rng.integers(1, 4)) if kinds is None else kinds,
+        int(rng.integers(1, 3)),
+        [],
+    )
     for j in range(count):
         U, most = int(rng.integers(1, 4)), 5 if count == 1 else 3
         noise = rng.random(U) if spread and rng.random() < 0.5 else np.zeros(U)
         number = int(rng.integers(1, most + 1))
-        laws.append(Law(number, rng.dirichlet(np.ones(U)), rng.normal(size=(U, D)), noise, each and j == 0))
+        laws.append(
+            Law(
+                number,
+                rng.dirichlet(np.ones(U)),
+                rng.normal(size=(U, D)),
+                noise,
+                each and j == 0,
+            )
+        )
     return Problem(laws, rng.normal(size=D))
 
 
@@ -58,11 +72,16 @@ def prompts(problem: Problem) -> list[tuple[float, list[int]]]:
     first, parts = 0, []
     for kind in problem.kinds:
         lengths = range(1, kind.number + 1) if kind.each else [kind.number]
-        parts.append([
-            (math.prod(kind.probs[list(nodes)]) / len(lengths), [first + u for u in nodes])
-            for n in lengths
-            for nodes in itertools.product(range(len(kind.probs)), repeat=n)
-        ])  # fmt: skip
+        parts.append(
+            [
+                (
+                    math.prod(kind.probs[list(nodes)]) / len(lengths),
+                    [first + u for u in nodes],
+                )
+                for n in lengths
+                for nodes in itertools.product(range(len(kind.probs)), repeat=n)
+            ]
+        )
         first += len(kind.probs)
     return [
         (math.prod(p for p, _ in each), [node for _, at in each for node in at])
@@ -70,7 +89,9 @@ def prompts(problem: Problem) -> list[tuple[float, list[int]]]:
     ]
 
 
-def summed(problem: Problem, heads: Any, output: Any = (1.0,), exp: Any = np.exp) -> Any:
+def summed(
+    problem: Problem, heads: Any, output: Any = (1.0,), exp: Any = np.exp
+) -> Any:
     """Loss of heads with scores (H, U) and output weights, over all prompts; numbers of any kind."""
     values = np.concatenate([kind.values for kind in problem.kinds])
     spread, total = np.concatenate([kind.spread for kind in problem.kinds]), 0.0
@@ -96,15 +117,17 @@ def slopes(function: Any, at: Array, h: float = 1e-30) -> Array:
 
 def compare(seed: int, *, each: bool = False, wide: float = 1.3) -> None:
     problem = drawn(seed, each=each)
-    scores = np.random.default_rng([seed, 1]).normal(size=problem.nodes) * 10 ** np.random.default_rng(
-        [seed, 2]
-    ).uniform(-1.0, wide)
+    scores = np.random.default_rng([seed, 1]).normal(
+        size=problem.nodes
+    ) * 10 ** np.random.default_rng([seed, 2]).uniform(-1.0, wide)
     risk, expected = problem.risk(), summed(problem, [scores - scores.max()])
     loss, gradient = risk.evaluate(scores)
     assert loss == pytest.approx(expected, rel=1e-12)
     assert risk.error(scores) >= abs(loss - expected)
     differences = slopes(lambda at: summed(problem, [at - scores.max()]), scores)
-    np.testing.assert_allclose(gradient, differences, rtol=0, atol=1e-10 * max(expected, 1.0))
+    np.testing.assert_allclose(
+        gradient, differences, rtol=0, atol=1e-10 * max(expected, 1.0)
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -116,10 +139,16 @@ def test_loss_and_gradient_are_sums_over_all_prompts(seed: int, each: bool) -> N
 @pytest.mark.parametrize("wide", [20.0, 20.5, 21.0])
 def test_long_prompts_of_all_lengths_are_the_mean_over_the_lengths(wide: float) -> None:
     rng, N = np.random.default_rng(3), 66
-    law = {"probs": rng.dirichlet(np.ones(5)), "values": rng.normal(size=(5, 2)), "spread": rng.random(5)}
+    law = {
+        "probs": rng.dirichlet(np.ones(5)),
+        "values": rng.normal(size=(5, 2)),
+        "spread": rng.random(5),
+    }
     scores, target = wide * np.linspace(-1.0, 1.0, 5), [0.1, -0.3]
     whole = icl.TokenRisk(icl.Kind(N, **law, each=True), target)
-    parts = [icl.TokenRisk(icl.Kind(n, **law), target).loss(scores) for n in range(1, N + 1)]
+    parts = [
+        icl.TokenRisk(icl.Kind(n, **law), target).loss(scores) for n in range(1, N + 1)
+    ]
     assert whole.loss(scores) == pytest.approx(np.mean(parts), rel=1e-12)
 
 
@@ -138,12 +167,18 @@ def test_nodes_that_never_occur_leave_the_prompts_without_them(N: int) -> None:
             out[...] = e @ (e.T @ z)
 
         own = (e**2).sum(axis=1)[:, None]
-        return moments(scores[rows, None], probs[rows, None] / total, own, [Count(N)], form)
+        return moments(
+            scores[rows, None], probs[rows, None] / total, own, [Count(N)], form
+        )
 
     found, wanted = half_square(slice(0, 5), 1.0), half_square(slice(1, 5), 1.0 - p)
     assert found.loss == pytest.approx((1.0 - p) ** N * wanted.loss, rel=1e-12)
-    np.testing.assert_allclose(found.gradient[1:], (1.0 - p) ** N * wanted.gradient, rtol=1e-9, atol=1e-16)
-    np.testing.assert_allclose(found.attention[1:], (1.0 - p) ** N * wanted.attention, rtol=1e-12)
+    np.testing.assert_allclose(
+        found.gradient[1:], (1.0 - p) ** N * wanted.gradient, rtol=1e-9, atol=1e-16
+    )
+    np.testing.assert_allclose(
+        found.attention[1:], (1.0 - p) ** N * wanted.attention, rtol=1e-12
+    )
 
 
 @pytest.mark.slow
@@ -166,10 +201,14 @@ def compare_heads(seed: int) -> None:
 
     expected = whole(params)
     assert loss == pytest.approx(expected, rel=1e-12)
-    np.testing.assert_allclose(gradient, slopes(whole, params), rtol=0, atol=1e-10 * max(expected, 1.0))
+    np.testing.assert_allclose(
+        gradient, slopes(whole, params), rtol=0, atol=1e-10 * max(expected, 1.0)
+    )
     best = risk.best_output(params[:, 1:])
     ahead = np.column_stack([best, params[:, 1:]])
-    scale = np.abs(best).max() ** 2 + 1.0  # nearly equal heads have large output weights
+    scale = (
+        np.abs(best).max() ** 2 + 1.0
+    )  # nearly equal heads have large output weights
     assert np.abs(risk.evaluate(ahead)[1][:, 0]).max() < 1e-9 * scale
     assert risk.evaluate(ahead)[0] <= loss * (1.0 + 1e-12)
 
@@ -181,26 +220,53 @@ def test_heads_are_sums_over_all_prompts(seed: int) -> None:
 
 def test_heads_of_several_queries_are_those_of_each_by_its_probability() -> None:
     rng, H = np.random.default_rng(6), 2
-    values, target, weights = rng.normal(size=(3, 2, 3)), rng.normal(size=(2, 3)), np.array([0.6, 0.3, 0.1])
-    spread, probs, scores = rng.random((3, 3)), rng.dirichlet(np.ones(3)), rng.normal(size=(H, 3, 3))
+    values, target, weights = (
+        rng.normal(size=(3, 2, 3)),
+        rng.normal(size=(2, 3)),
+        np.array([0.6, 0.3, 0.1]),
+    )
+    spread, probs, scores = (
+        rng.random((3, 3)),
+        rng.dirichlet(np.ones(3)),
+        rng.normal(size=(H, 3, 3)),
+    )
     output = np.array([0.9, -0.4])
-    together = icl.HeadsRisk(icl.TokenRisk(icl.Kind(5, probs, values, spread), target, queries=weights), H)
-    tokens = [icl.TokenRisk(icl.Kind(5, probs, values[:, :, q], spread[:, q]), target[:, q]) for q in range(3)]
+    together = icl.HeadsRisk(
+        icl.TokenRisk(icl.Kind(5, probs, values, spread), target, queries=weights), H
+    )
+    tokens = [
+        icl.TokenRisk(icl.Kind(5, probs, values[:, :, q], spread[:, q]), target[:, q])
+        for q in range(3)
+    ]
     alone = [icl.HeadsRisk(each, H) for each in tokens]
     given = [np.column_stack([output, scores[:, :, q]]) for q in range(3)]
-    losses, gradients = zip(*(risk.evaluate(at) for risk, at in zip(alone, given, strict=True)), strict=True)
+    losses, gradients = zip(
+        *(risk.evaluate(at) for risk, at in zip(alone, given, strict=True)), strict=True
+    )
     loss, gradient = together.evaluate(np.column_stack([output, scores.reshape(H, -1)]))
     assert loss == pytest.approx(weights @ losses, rel=1e-13)
-    np.testing.assert_allclose(gradient[:, 0], weights @ [each[:, 0] for each in gradients], rtol=1e-12)
-    slopes_of_each = np.stack([p * each[:, 1:] for p, each in zip(weights, gradients, strict=True)], axis=2)
-    np.testing.assert_allclose(gradient[:, 1:].reshape(H, 3, 3), slopes_of_each, rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(
+        gradient[:, 0], weights @ [each[:, 0] for each in gradients], rtol=1e-12
+    )
+    slopes_of_each = np.stack(
+        [p * each[:, 1:] for p, each in zip(weights, gradients, strict=True)], axis=2
+    )
+    np.testing.assert_allclose(
+        gradient[:, 1:].reshape(H, 3, 3), slopes_of_each, rtol=1e-10, atol=1e-14
+    )
     for part in (0, 1):  # products of averages, and of averages and the target
         wanted = sum(
-            p * r.quadratic(scores[:, :, q])[part] for q, (p, r) in enumerate(zip(weights, alone, strict=True))
+            p * r.quadratic(scores[:, :, q])[part]
+            for q, (p, r) in enumerate(zip(weights, alone, strict=True))
         )
-        np.testing.assert_allclose(together.quadratic(scores.reshape(H, -1))[part], wanted, rtol=1e-12)
+        np.testing.assert_allclose(
+            together.quadratic(scores.reshape(H, -1))[part], wanted, rtol=1e-12
+        )
     seen = together.observe(np.column_stack([output, scores.reshape(H, -1)]))
-    wanted = [weights @ [each.loss(scores[h, :, q]) for q, each in enumerate(tokens)] for h in range(H)]
+    wanted = [
+        weights @ [each.loss(scores[h, :, q]) for q, each in enumerate(tokens)]
+        for h in range(H)
+    ]
     np.testing.assert_allclose(seen["loss_per_head"], wanted, rtol=1e-12)
     np.testing.assert_array_equal(seen["output"], output)
 
@@ -213,8 +279,15 @@ def test_two_hundred_problems_of_heads() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_hessian_products_are_differences_of_gradients(seed: int) -> None:
-    problem, rng = drawn(seed, kinds=1 + seed % 3, each=seed % 2 == 0), np.random.default_rng(seed)
-    risk, scores, direction = problem.risk(), rng.normal(size=problem.nodes), rng.normal(size=problem.nodes)
+    problem, rng = (
+        drawn(seed, kinds=1 + seed % 3, each=seed % 2 == 0),
+        np.random.default_rng(seed),
+    )
+    risk, scores, direction = (
+        problem.risk(),
+        rng.normal(size=problem.nodes),
+        rng.normal(size=problem.nodes),
+    )
     ahead, behind = (risk.evaluate(scores + h * direction)[1] for h in (1e-4, -1e-4))
     np.testing.assert_allclose(
         risk.hessian_product(scores, direction),
@@ -229,14 +302,22 @@ def test_weights_hundreds_of_orders_apart_keep_their_digits(far: float) -> None:
     """The right answer is far above the others, and a kind of one token far below: 60 digits of the sum."""
     problem = Problem(
         [
-            Law(4, np.array([0.6, 0.3, 0.1]), np.array([[1.0], [-0.5], [2.0]]), np.zeros(3), False),
+            Law(
+                4,
+                np.array([0.6, 0.3, 0.1]),
+                np.array([[1.0], [-0.5], [2.0]]),
+                np.zeros(3),
+                False,
+            ),
             Law(1, np.ones(1), np.array([[3.0]]), np.zeros(1), False),
         ],
         np.array([1.0]),
     )
     scores = np.array([far, 0.0, -0.7 * far, -far])
     with mpmath.workdps(300):
-        expected = summed(problem, [[mpmath.mpf(float(s)) for s in scores]], exp=mpmath.exp)
+        expected = summed(
+            problem, [[mpmath.mpf(float(s)) for s in scores]], exp=mpmath.exp
+        )
     assert problem.risk().loss(scores) == pytest.approx(float(expected), rel=1e-12)
 
 
@@ -245,25 +326,38 @@ def test_small_losses_keep_their_digits() -> None:
     for t in (20.0, 35.0, 60.0):
         problem = Problem(
             [
-                Law(3, np.array([0.5, 0.5]), np.array([[1.0], [1.0]]), np.zeros(2), False),
+                Law(
+                    3,
+                    np.array([0.5, 0.5]),
+                    np.array([[1.0], [1.0]]),
+                    np.zeros(2),
+                    False,
+                ),
                 Law(1, np.ones(1), np.array([[0.0]]), np.zeros(1), False),
             ],
             np.array([1.0]),
         )
         scores = np.array([t, t + 1.0, 0.0])
         with mpmath.workdps(120):
-            expected = summed(problem, [[mpmath.mpf(float(s)) for s in scores]], exp=mpmath.exp)
+            expected = summed(
+                problem, [[mpmath.mpf(float(s)) for s in scores]], exp=mpmath.exp
+            )
         assert problem.risk().loss(scores) == pytest.approx(float(expected), rel=1e-12)
 
 
 @pytest.mark.parametrize("step", [0.35, 0.6])
-def test_the_estimated_error_of_a_coarse_rule_is_above_the_true_one(step: float) -> None:
+def test_the_estimated_error_of_a_coarse_rule_is_above_the_true_one(
+    step: float,
+) -> None:
     ratios = []
     for seed in range(40):
         rng = np.random.default_rng([seed, 9])
         U, N = int(rng.integers(2, 7)), int(10 ** rng.uniform(0.3, 5))
         kind = icl.Kind(N, rng.dirichlet(np.ones(U)), rng.normal(size=U), rng.random(U))
-        risk, scores = icl.TokenRisk(kind, target=0.5), rng.normal(size=U) * 10 ** rng.uniform(-1, 1.3)
+        risk, scores = (
+            icl.TokenRisk(kind, target=0.5),
+            rng.normal(size=U) * 10 ** rng.uniform(-1, 1.3),
+        )
         true = abs(float(risk.moments(scores, step=step).loss[0]) - risk.loss(scores))
         estimate = risk.error(scores, step=step)
         assert estimate >= true
@@ -276,40 +370,71 @@ def test_the_estimated_error_of_a_coarse_rule_is_above_the_true_one(step: float)
 @pytest.mark.parametrize("seed", range(3))
 def test_second_moments_give_the_loss_of_values(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    values, probs, noise = rng.normal(size=(5, 3)), rng.dirichlet(np.ones(5)), rng.random(5)
+    values, probs, noise = (
+        rng.normal(size=(5, 3)),
+        rng.dirichlet(np.ones(5)),
+        rng.random(5),
+    )
     given = icl.TokenRisk(icl.Kind(7, probs, values, noise), target=np.full(3, 0.2))
     errors = values - 0.2
-    moments = icl.TokenRisk(icl.Kind(7, probs, np.zeros(5), noise), second=errors @ errors.T)
+    moments = icl.TokenRisk(
+        icl.Kind(7, probs, np.zeros(5), noise), second=errors @ errors.T
+    )
     scores = rng.normal(size=5)
     assert moments.loss(scores) == pytest.approx(given.loss(scores), rel=1e-12)
-    np.testing.assert_allclose(moments.gradient(scores), given.gradient(scores), rtol=1e-9, atol=1e-13)
+    np.testing.assert_allclose(
+        moments.gradient(scores), given.gradient(scores), rtol=1e-9, atol=1e-13
+    )
 
 
 def test_queries_are_problems_of_their_own() -> None:
     rng = np.random.default_rng(4)
-    values, target, weights = rng.normal(size=(4, 2, 3)), rng.normal(size=(2, 3)), np.array([0.5, 0.3, 0.2])
-    spread, probs, scores = rng.random((4, 3)), rng.dirichlet(np.ones(4)), rng.normal(size=(4, 3))
-    together = icl.TokenRisk(icl.Kind(6, probs, values, spread), target, queries=weights)
-    alone = [icl.TokenRisk(icl.Kind(6, probs, values[:, :, q], spread[:, q]), target[:, q]) for q in range(3)]
+    values, target, weights = (
+        rng.normal(size=(4, 2, 3)),
+        rng.normal(size=(2, 3)),
+        np.array([0.5, 0.3, 0.2]),
+    )
+    spread, probs, scores = (
+        rng.random((4, 3)),
+        rng.dirichlet(np.ones(4)),
+        rng.normal(size=(4, 3)),
+    )
+    together = icl.TokenRisk(
+        icl.Kind(6, probs, values, spread), target, queries=weights
+    )
+    alone = [
+        icl.TokenRisk(icl.Kind(6, probs, values[:, :, q], spread[:, q]), target[:, q])
+        for q in range(3)
+    ]
     losses = np.array([risk.loss(scores[:, q]) for q, risk in enumerate(alone)])
     assert together.loss(scores) == pytest.approx(weights @ losses, rel=1e-14)
-    slope = np.stack([weights[q] * risk.gradient(scores[:, q]) for q, risk in enumerate(alone)], axis=1)
+    slope = np.stack(
+        [weights[q] * risk.gradient(scores[:, q]) for q, risk in enumerate(alone)],
+        axis=1,
+    )
     np.testing.assert_allclose(together.gradient(scores), slope, rtol=1e-12, atol=1e-15)
-    np.testing.assert_allclose(together.observe(scores)["loss_per_query"], losses, rtol=1e-13)
+    np.testing.assert_allclose(
+        together.observe(scores)["loss_per_query"], losses, rtol=1e-13
+    )
     np.testing.assert_allclose(together.attention(scores).sum(axis=0), 1.0, rtol=1e-13)
     check_risk(together)
 
 
 def test_attention_is_the_mean_over_all_prompts() -> None:
     problem = drawn(3, kinds=2)
-    scores, found = np.random.default_rng(3).normal(size=problem.nodes), np.zeros(problem.nodes)
+    scores, found = (
+        np.random.default_rng(3).normal(size=problem.nodes),
+        np.zeros(problem.nodes),
+    )
     for chance, at in prompts(problem):
         weight = np.exp(scores[at])
         np.add.at(found, at, chance * weight / weight.sum())
     np.testing.assert_allclose(problem.risk().attention(scores), found, rtol=1e-12)
     first = len(problem.kinds[0].probs)
     share = problem.risk().observe(scores)["share"]
-    np.testing.assert_allclose(share[:, 0], [found[:first].sum(), found[first:].sum()], rtol=1e-12)
+    np.testing.assert_allclose(
+        share[:, 0], [found[:first].sum(), found[first:].sum()], rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("each", [False, True])
@@ -332,18 +457,36 @@ def test_sampled_prompts_have_the_loss_and_gradient_on_average(each: bool) -> No
 
 
 @pytest.mark.parametrize("spread", ["none", "shared", "of each query"])
-@pytest.mark.parametrize("values", ["shared", "of each query", "second moments", "second moments of each query"])
-def test_sampled_prompts_of_several_queries_have_what_each_of_them_has(values: str, spread: str) -> None:
+@pytest.mark.parametrize(
+    "values",
+    ["shared", "of each query", "second moments", "second moments of each query"],
+)
+def test_sampled_prompts_of_several_queries_have_what_each_of_them_has(
+    values: str, spread: str
+) -> None:
     rng = np.random.default_rng(1)
     errors = rng.normal(size=(4, 2, 3 if values.endswith("each query") else 1))
-    around = {"none": 0.0, "shared": np.array([0.1, 3.0, 0.5, 1.0]), "of each query": np.arange(12.0).reshape(4, 3)}
-    probs, weights, scores = rng.dirichlet(np.ones(4)), np.array([0.5, 0.3, 0.2]), rng.normal(size=(4, 3))
+    around = {
+        "none": 0.0,
+        "shared": np.array([0.1, 3.0, 0.5, 1.0]),
+        "of each query": np.arange(12.0).reshape(4, 3),
+    }
+    probs, weights, scores = (
+        rng.dirichlet(np.ones(4)),
+        np.array([0.5, 0.3, 0.2]),
+        rng.normal(size=(4, 3)),
+    )
     given: dict[str, Any] = {"target": 0.3 + 0.0 * errors[0]}
     if values.startswith("second"):
         given = {"second": np.einsum("udq,vdq->uvq", errors, errors)}
     shown = np.zeros(4) if "second" in given else errors + 0.3
-    risk = icl.TokenRisk(icl.Kind(6, probs, shown, around[spread]), queries=weights, **given)
-    squares = np.broadcast_to(np.asarray(around[spread]).reshape(-1, 3 if spread == "of each query" else 1), (4, 3))
+    risk = icl.TokenRisk(
+        icl.Kind(6, probs, shown, around[spread]), queries=weights, **given
+    )
+    squares = np.broadcast_to(
+        np.asarray(around[spread]).reshape(-1, 3 if spread == "of each query" else 1),
+        (4, 3),
+    )
     alone = []
     for q in range(3):
         kind = icl.Kind(6, probs, errors[:, :, q % errors.shape[2]], squares[:, q])
@@ -359,7 +502,13 @@ def test_sampled_prompts_of_several_queries_have_what_each_of_them_has(values: s
 def test_the_sphere_has_its_best_temperatures() -> None:
     """d = 5, linear tasks, σ = 1; the derivative changes its sign between these neighbours."""
     c, p = roots_jacobi(60, 1.0, 1.0)
-    for N, best in ((10, 2.8238), (100, 6.1507), (1000, 11.6398), (10**4, 21.3322), (10**5, 38.5562)):
+    for N, best in (
+        (10, 2.8238),
+        (100, 6.1507),
+        (1000, 11.6398),
+        (10**4, 21.3322),
+        (10**5, 38.5562),
+    ):
         kind = icl.Kind(N, p / p.sum(), c, 2.0 - c**2)
         risk = icl.in_coordinates(icl.TokenRisk(kind, target=1.0), "linear", c[:, None])
         assert risk.gradient([best - 1e-4])[0] < 0.0 < risk.gradient([best + 1e-4])[0]
@@ -368,7 +517,9 @@ def test_the_sphere_has_its_best_temperatures() -> None:
 def test_linear_coordinates_pull_back_gradient_and_hessian() -> None:
     rng = np.random.default_rng(2)
     matrix, start = rng.normal(size=(4, 2)), np.array([0.3, -0.2])
-    inner = icl.TokenRisk(icl.Kind(5, rng.dirichlet(np.ones(4)), rng.normal(size=4)), target=0.1)
+    inner = icl.TokenRisk(
+        icl.Kind(5, rng.dirichlet(np.ones(4)), rng.normal(size=4)), target=0.1
+    )
     risk = icl.in_coordinates(inner, "linear", matrix, start=start)
     assert (risk.initial == start).all()
     assert risk.loss(start) == inner.loss(matrix @ start)
@@ -380,10 +531,17 @@ def test_linear_coordinates_pull_back_gradient_and_hessian() -> None:
 def test_queries_with_vectors_of_their_own_have_bilinear_scores() -> None:
     rng = np.random.default_rng(5)
     keys, asked = rng.normal(size=(4, 3)), rng.normal(size=(2, 3))
-    inner = icl.TokenRisk(icl.Kind(5, np.full(4, 0.25), rng.normal(size=(4, 1, 2))), np.zeros((1, 2)), [0.4, 0.6])
+    inner = icl.TokenRisk(
+        icl.Kind(5, np.full(4, 0.25), rng.normal(size=(4, 1, 2))),
+        np.zeros((1, 2)),
+        [0.4, 0.6],
+    )
     for coordinates in ("embedding", "factored"):
         check_risk(icl.in_coordinates(inner, coordinates, keys, queries=asked))
-    risk, Q = icl.in_coordinates(inner, "embedding", keys, queries=asked), rng.normal(size=(3, 3))
+    risk, Q = (
+        icl.in_coordinates(inner, "embedding", keys, queries=asked),
+        rng.normal(size=(3, 3)),
+    )
     assert risk.loss(Q) == pytest.approx(inner.loss(keys @ Q @ asked.T), rel=1e-14)
     with pytest.raises(ValueError, match=r"^risk = \(4, 2\)"):
         icl.in_coordinates(inner, "embedding", keys)
@@ -391,7 +549,9 @@ def test_queries_with_vectors_of_their_own_have_bilinear_scores() -> None:
         icl.in_coordinates(inner, "embedding", keys, queries=asked[:, :2])
 
 
-def test_check_risk_compares_tokens_with_all_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_risk_compares_tokens_with_all_prompts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     risk = drawn(5, kinds=2, each=True).risk()
     check_risk(risk)
     check_risk(icl.in_coordinates(risk, "linear", np.eye(len(risk.initial))))
@@ -416,7 +576,9 @@ def test_risks_are_pickled_and_trained() -> None:
     assert run.loss[-1] < run.loss[0]
     np.testing.assert_allclose(fast.states[-1], run.states[-1], rtol=0, atol=1e-6)
     heads = icl.HeadsRisk(risk, 2)
-    check_risk(heads, points=[0.3 * np.random.default_rng(1).normal(size=heads.initial.shape)])
+    check_risk(
+        heads, points=[0.3 * np.random.default_rng(1).normal(size=heads.initial.shape)]
+    )
 
 
 ONE = {"number": 3, "probs": [0.5, 0.5], "values": [0.0, 1.0]}
@@ -452,14 +614,34 @@ def test_wrong_kinds_are_named(change: dict[str, Any], name: str) -> None:
     [
         ({"kinds": []}, "kinds"),
         ({"kinds": [1]}, "kinds"),
-        ({"kinds": [icl.Kind(2, [1.0], [0.0], each=True), icl.Kind(2, [1.0], [0.0], each=True)]}, "each"),
-        ({"kinds": [icl.Kind(2, [1.0], [0.0]), icl.Kind(2, [1.0], [[0.0, 1.0]])]}, "values"),
+        (
+            {
+                "kinds": [
+                    icl.Kind(2, [1.0], [0.0], each=True),
+                    icl.Kind(2, [1.0], [0.0], each=True),
+                ]
+            },
+            "each",
+        ),
+        (
+            {"kinds": [icl.Kind(2, [1.0], [0.0]), icl.Kind(2, [1.0], [[0.0, 1.0]])]},
+            "values",
+        ),
         ({"target": [0.0, 1.0]}, "target"),
         ({"target": math.nan}, "target"),
         ({"target": np.zeros((1, 2))}, "target"),
         ({"queries": [0.5, 0.6]}, "queries"),
-        ({"kinds": icl.Kind(2, [1.0], np.zeros((1, 1, 3))), "queries": [0.5, 0.5]}, "values"),
-        ({"kinds": icl.Kind(2, [1.0], [0.0], np.zeros((1, 3))), "queries": [0.5, 0.5]}, "spread"),
+        (
+            {"kinds": icl.Kind(2, [1.0], np.zeros((1, 1, 3))), "queries": [0.5, 0.5]},
+            "values",
+        ),
+        (
+            {
+                "kinds": icl.Kind(2, [1.0], [0.0], np.zeros((1, 3))),
+                "queries": [0.5, 0.5],
+            },
+            "spread",
+        ),
         ({"second": np.eye(3)}, "second"),
         ({"second": [[1.0, 2.0], [2.0, 1.0]]}, "second"),
         ({"second": [[1.0, 0.5], [0.2, 1.0]]}, "second"),
@@ -479,7 +661,9 @@ def test_scores_that_are_not_finite_are_refused() -> None:
         with pytest.raises(ValueError, match=r"^params"):
             risk.loss(wrong)
     with pytest.raises(ValueError, match=r"^tokens"):
-        icl.HeadsRisk(icl.TokenRisk(icl.Kind(3, [0.5, 0.5], [0.0, 0.0]), second=np.eye(2)))
+        icl.HeadsRisk(
+            icl.TokenRisk(icl.Kind(3, [0.5, 0.5], [0.0, 0.0]), second=np.eye(2))
+        )
     with pytest.raises(ValueError, match=r"^heads"):
         icl.HeadsRisk(risk, 0)
     with pytest.raises(ValueError, match=r"^batch"):
@@ -503,7 +687,12 @@ def test_the_bound_holds_where_errors_cancel(gap: float) -> None:
 
 def test_refusals_of_targets_and_moments_name_what_was_given() -> None:
     kind = icl.Kind(3, [0.5, 0.5], [0.0, 1.0])
-    with pytest.raises(ValueError, match=r"^target = \(2,\): must be an array with 1 row, one for each coordinate"):
+    with pytest.raises(
+        ValueError,
+        match=r"^target = \(2,\): must be an array with 1 row, one for each coordinate",
+    ):
         icl.TokenRisk(kind, [1.0, 2.0])
-    with pytest.raises(ValueError, match=r"^second = \(3, 3\): must be finite and of shape \(2, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"^second = \(3, 3\): must be finite and of shape \(2, 2\)"
+    ):
         icl.TokenRisk(kind, second=np.eye(3))

@@ -23,7 +23,9 @@ def queries() -> icl.Trajectory:
     return icl.simulate(2.0, 1.0, 4.0, K=4, probs=[0.4, 0.3, 0.2, 0.1], epsilon=1e-2)
 
 
-def test_saved_run_comes_back_as_it_was(queries: icl.Trajectory, tmp_path: Path) -> None:
+def test_saved_run_comes_back_as_it_was(
+    queries: icl.Trajectory, tmp_path: Path
+) -> None:
     queries.save(tmp_path / "run.npz")
     loaded = icl.load(tmp_path / "run.npz")
     for name in ("t", "loss", "states", "attention"):
@@ -61,8 +63,16 @@ def test_a_run_answers_for_any_step_also_beyond_its_last_and_after_loading(
 
 
 def test_a_run_that_goes_on_takes_the_steps_of_a_longer_one(tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"K": 3, "N": 20, "task": "linear", "method": "exact", "epsilon": 1e-9}
-    short, long = (icl.simulate(2.0, 1.0, 1.0, **arguments, max_steps=steps) for steps in (50, 80))
+    arguments: dict[str, Any] = {
+        "K": 3,
+        "N": 20,
+        "task": "linear",
+        "method": "exact",
+        "epsilon": 1e-9,
+    }
+    short, long = (
+        icl.simulate(2.0, 1.0, 1.0, **arguments, max_steps=steps) for steps in (50, 80)
+    )
     short.save(tmp_path / "run.npz")
     for run in (short, icl.load(tmp_path / "run.npz")):
         np.testing.assert_array_equal(run.at(80).params, long.params)
@@ -80,7 +90,10 @@ def test_a_step_that_cannot_be_reached_is_refused() -> None:
 
     run = icl.descend(Rough(), 1.999, steps=10, method="fast")
     run.solution.budget = 2000  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match=r"^t = 1000000: must be a step that can be reached from step 10: on the"):
+    with pytest.raises(
+        ValueError,
+        match=r"^t = 1000000: must be a step that can be reached from step 10: on the",
+    ):
         run.at(10**6)
 
 
@@ -94,12 +107,20 @@ def test_a_step_beyond_the_range_of_float64_is_refused(method: str) -> None:
 
     run = icl.descend(Parabola(), 3.0, steps=50, method=method)
     assert run.at(500).loss == pytest.approx(2.5 * 4.0**500)
-    for t in (520, 2000):  # the square is infinite there, and at step 2000 the numbers are, too
-        with pytest.raises(ValueError, match=f"^t = {t}: must be a step at which loss and parameters are within"):
+    for t in (
+        520,
+        2000,
+    ):  # the square is infinite there, and at step 2000 the numbers are, too
+        with pytest.raises(
+            ValueError,
+            match=f"^t = {t}: must be a step at which loss and parameters are within",
+        ):
             run.at(t)
 
 
-def test_a_loaded_run_of_a_risk_without_a_family_has_its_saved_steps_only(tmp_path: Path) -> None:
+def test_a_loaded_run_of_a_risk_without_a_family_has_its_saved_steps_only(
+    tmp_path: Path,
+) -> None:
     run = icl.descend(icl.ExchangeableRisk(20, 2.0), 4.0, epsilon=1e-3)
     run.save(tmp_path / "run.npz")
     loaded = icl.load(tmp_path / "run.npz")
@@ -108,8 +129,14 @@ def test_a_loaded_run_of_a_risk_without_a_family_has_its_saved_steps_only(tmp_pa
         loaded.at(1399)
     for after in (0, 700, int(run.t[-1])):
         for target in (0.5 * run.loss[0], 0.05 * run.loss[0], 0.0):
-            below = [t for t, loss in zip(run.t.tolist(), run.loss, strict=True) if loss <= target and t >= after]
-            found = loaded.first(lambda state, target=target: state.loss <= target, after=after)
+            below = [
+                t
+                for t, loss in zip(run.t.tolist(), run.loss, strict=True)
+                if loss <= target and t >= after
+            ]
+            found = loaded.first(
+                lambda state, target=target: state.loss <= target, after=after
+            )
             assert found == next(iter(below), None)
     for one in (run, loaded):
         with pytest.raises(ValueError, match=r"^after = "):
@@ -119,13 +146,19 @@ def test_a_loaded_run_of_a_risk_without_a_family_has_its_saved_steps_only(tmp_pa
 def test_outcomes_are_typed_and_a_run_is_a_line() -> None:
     run = icl.simulate(2.0, 1.0, 4.0)
     assert run.stop is icl.engine.Stop.REACHED
-    assert repr(run) == "<Trajectory: reached epsilon = 0.001 at step 1413; loss 0.95 -> 0.0009992, 79 saved steps>"
+    assert (
+        repr(run)
+        == "<Trajectory: reached epsilon = 0.001 at step 1413; loss 0.95 -> 0.0009992, 79 saved steps>"
+    )
     assert icl.simulate(2.0, 1.0, 4.0, max_steps=3).stop is icl.engine.Stop.STEPS
     assert icl.simulate(2.0, 1.0, 4.0, N=30, epsilon=1e-3).stop is icl.engine.Stop.FLOOR
 
 
 def test_failed_save_leaves_the_old_file(
-    run: icl.Trajectory, queries: icl.Trajectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: icl.Trajectory,
+    queries: icl.Trajectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = tmp_path / "run.npz"
     run.save(path)
@@ -185,7 +218,9 @@ def test_summary_fits_eighty_columns(L: float) -> None:
 
 @pytest.mark.parametrize("size", [1, 400, 10**6])
 @pytest.mark.parametrize("last", [1, 7, 10**6, 10**15, 2**63 - 1])
-def test_saved_steps_start_at_zero_end_at_last_and_fit_in_memory(last: int, size: int) -> None:
+def test_saved_steps_start_at_zero_end_at_last_and_fit_in_memory(
+    last: int, size: int
+) -> None:
     steps = saved_steps(last, size)
     assert steps[0] == 0
     assert steps[-1] == last
@@ -193,7 +228,9 @@ def test_saved_steps_start_at_zero_end_at_last_and_fit_in_memory(last: int, size
     assert len(steps) * size <= max(2**26, 5 * size * (len(str(last)) + 1))
 
 
-def test_files_have_the_permissions_of_any_other_file(run: icl.Trajectory, tmp_path: Path) -> None:
+def test_files_have_the_permissions_of_any_other_file(
+    run: icl.Trajectory, tmp_path: Path
+) -> None:
     run.save(tmp_path / "run.npz")
     (tmp_path / "other").write_text("")
     assert (tmp_path / "run.npz").stat().st_mode == (tmp_path / "other").stat().st_mode
@@ -221,7 +258,9 @@ def test_observations_of_different_lengths_can_be_exported() -> None:
     class Two(icl.Risk):
         initial = np.ones(2)
 
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             return 0.5 * float(params @ params), params
 
         def observe(self, params: np.ndarray, step: int = 0) -> dict[str, np.ndarray]:
@@ -231,19 +270,40 @@ def test_observations_of_different_lengths_can_be_exported() -> None:
     assert dataset["x"].shape == (5, 2)
     assert dataset["y"].shape == (5, 3)
     run = icl.descend(icl.LinearAttention(d=2, N=9).risk(), 0.1, steps=1)
-    run.observed = {"attention": np.zeros((2, 3)), "alike": np.zeros((2, 3)), "x": np.zeros((2, 5)), "y": run.loss}
+    run.observed = {
+        "attention": np.zeros((2, 3)),
+        "alike": np.zeros((2, 3)),
+        "x": np.zeros((2, 5)),
+        "y": run.loss,
+    }
     dims = {name: values.dims for name, values in run.to_xarray().data_vars.items()}
-    wanted = {"attention": ("t", "query"), "alike": ("t", "query"), "x": ("t", "x_0"), "y": ("t",), "loss": ("t",)}
-    assert dims == wanted  # only what is as long as the attention of each query is one number for each of them
+    wanted = {
+        "attention": ("t", "query"),
+        "alike": ("t", "query"),
+        "x": ("t", "x_0"),
+        "y": ("t",),
+        "loss": ("t",),
+    }
+    assert (
+        dims == wanted
+        # only what is as long as the attention of each query is one number for each of
+        # them
+    )
 
 
 @pytest.mark.parametrize("error", [None, 0.0, 0.09, 0.2, 0.9, 30.0])
-def test_a_count_that_may_be_off_is_said_to_be(run: icl.Trajectory, error: float | None) -> None:
+def test_a_count_that_may_be_off_is_said_to_be(
+    run: icl.Trajectory, error: float | None
+) -> None:
     run.error = error
-    assert ("may be off" in run.facts()["method"]) == (error is not None and error > 0.1)
+    assert ("may be off" in run.facts()["method"]) == (
+        error is not None and error > 0.1
+    )
 
 
-def test_curves_of_a_closed_run_are_computed_when_they_are_first_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curves_of_a_closed_run_are_computed_when_they_are_first_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made, series = [], icl.ExchangeableRisk.series
 
     def counted(risk: icl.ExchangeableRisk, *given: Any) -> Any:
@@ -292,22 +352,33 @@ class Closed(Watched):
         return Form()
 
 
-def test_no_observation_takes_the_place_of_an_entry_of_the_run(queries: icl.Trajectory, tmp_path: Path) -> None:
+def test_no_observation_takes_the_place_of_an_entry_of_the_run(
+    queries: icl.Trajectory, tmp_path: Path
+) -> None:
     """Whatever a run writes under a name, in any of its forms, is refused as the name of an observation."""
     run = icl.descend(Watched("size"), 0.5, steps=2)
     run.save(tmp_path / "run.npz")
     with np.load(tmp_path / "run.npz") as file:
-        names = {name for name in file.files if not name.startswith("observed_")} - {"meta"}
-    names |= {*run.to_dict(), *run.to_xarray().attrs, *run.to_xarray().coords} - {"size"}
+        names = {name for name in file.files if not name.startswith("observed_")} - {
+            "meta"
+        }
+    names |= {*run.to_dict(), *run.to_xarray().attrs, *run.to_xarray().coords} - {
+        "size"
+    }
     names |= {str(name) for name in queries.to_xarray().dims}  # "query" is one of them
     assert {"steps", "loss", "method", "t", "states", "info"} <= names
     for name in names:
         for risk in (Watched(name), Closed(name)):
-            with pytest.raises(ValueError, match=f"observation = '{name}': must be called something else"):
+            with pytest.raises(
+                ValueError,
+                match=f"observation = '{name}': must be called something else",
+            ):
                 _ = icl.descend(risk, 0.5, steps=2, method="auto").loss
 
 
-def test_a_run_whose_family_is_not_here_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_family_is_not_here_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = icl.Recall(counts=1).simulate()
     monkeypatch.setattr(icl.Recall, "name", "toy")
     run.save(tmp_path / "a.npz")

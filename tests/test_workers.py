@@ -36,7 +36,9 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         "        time.sleep(1000)\n"
     )
     (tmp_path / "main.py").write_text(code)
-    process = subprocess.Popen([sys.executable, tmp_path / "main.py"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "main.py"], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     workers = [int(number) for number in process.stdout.readline().split()]
     process.kill()
@@ -57,7 +59,12 @@ def test_workers_are_started_with_interrupts_put_off() -> None:
         "    resource_tracker.ensure_running()\n"
         "    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True
+        ).stdout
+        == "True\n"
+    )
 
 
 def _has_ended(pid: int) -> bool:
@@ -77,19 +84,38 @@ class Cluster:
         self.file = folder / "scheduler.json"
         self._log = (folder / "log").open("w")
         self._started: list[subprocess.Popen[str]] = []
-        self._start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(self.file))
-        until(lambda: self.file.exists() and self.file.read_text().rstrip().endswith("}"))  # written whole
+        self._start(
+            "scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--scheduler-file",
+            str(self.file),
+        )
+        until(
+            lambda: self.file.exists() and self.file.read_text().rstrip().endswith("}")
+        )  # written whole
         self.address = json.loads(self.file.read_text())["address"]
 
     def worker(self) -> subprocess.Popen[str]:
         return self._start(
-            "worker", self.address, "--no-nanny", "--nthreads", "1", "--host", "127.0.0.1",
-            "--local-directory", str(self.folder),
-        )  # fmt: skip
+            "worker",
+            self.address,
+            "--no-nanny",
+            "--nthreads",
+            "1",
+            "--host",
+            "127.0.0.1",
+            "--local-directory",
+            str(self.folder),
+        )
 
     def _start(self, kind: str, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "dask", kind, *arguments, "--no-dashboard"]
-        process = subprocess.Popen(command, stdout=self._log, stderr=self._log, text=True, cwd=self.folder)
+        process = subprocess.Popen(
+            command, stdout=self._log, stderr=self._log, text=True, cwd=self.folder
+        )
         self._started.append(process)
         return process
 
@@ -109,12 +135,22 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         running.close()
 
 
-def test_a_dask_cluster_that_loses_a_worker_gives_the_same_bits(dask_cluster: Cluster) -> None:
+def test_a_dask_cluster_that_loses_a_worker_gives_the_same_bits(
+    dask_cluster: Cluster,
+) -> None:
     made = plan(
         find("regression"),
-        {"L": np.geomspace(1.0, 2.0, 12), "delta": 1.0, "eta": 2.0, "K": [6, 8], "N": [40, 60], "epsilon": 0.02,
-         "imbalance": 0.1, "method": "exact"},
-    )  # fmt: skip
+        {
+            "L": np.geomspace(1.0, 2.0, 12),
+            "delta": 1.0,
+            "eta": 2.0,
+            "K": [6, 8],
+            "N": [40, 60],
+            "epsilon": 0.02,
+            "imbalance": 0.1,
+            "method": "exact",
+        },
+    )
     expected = evaluate(made.grid, made.model).values
     victim, _ = dask_cluster.worker(), dask_cluster.worker()
     killed = []
@@ -141,20 +177,35 @@ def test_sweep_runs_on_a_dask_client(dask_cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "words"), [("tcp://127.0.0.1:1", "Timed out"), ("nowhere", "missing port"), ("x://y", "unknown")]
+    ("address", "words"),
+    [
+        ("tcp://127.0.0.1:1", "Timed out"),
+        ("nowhere", "missing port"),
+        ("x://y", "unknown"),
+    ],
 )
-def test_no_scheduler_at_the_address_is_said(address: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_scheduler_at_the_address_is_said(
+    address: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert workers.TIMEOUT < 8.0  # and two seconds to load Dask
     monkeypatch.setattr(workers, "TIMEOUT", 0.5)
-    with pytest.raises(ValueError, match="the address of a running scheduler.*" + words), cluster(address):
+    with (
+        pytest.raises(ValueError, match="the address of a running scheduler.*" + words),
+        cluster(address),
+    ):
         pass
 
 
-def test_a_scheduler_without_workers_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_without_workers_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(workers, "TIMEOUT", 2.0)
     empty = Cluster(tmp_path)
     try:
-        with pytest.raises(ValueError, match="start one with `dask worker"), cluster(empty.address):
+        with (
+            pytest.raises(ValueError, match="start one with `dask worker"),
+            cluster(empty.address),
+        ):
             pass
     finally:
         empty.close()
@@ -163,14 +214,20 @@ def test_a_scheduler_without_workers_is_said(tmp_path: Path, monkeypatch: pytest
 def test_dask_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with (
-        pytest.raises(ValueError, match=r"pip install 'filelock>=3.32' 'pyarrow>=17' 'dask"),
+        pytest.raises(
+            ValueError, match=r"pip install 'filelock>=3.32' 'pyarrow>=17' 'dask"
+        ),
         cluster("tcp://127.0.0.1:1"),
     ):
         pass
 
 
-def test_a_pool_of_processes_is_closed_also_after_an_error_and_no_other_process() -> None:
-    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(1000,))
+def test_a_pool_of_processes_is_closed_also_after_an_error_and_no_other_process() -> (
+    None
+):
+    other = multiprocessing.get_context("spawn").Process(
+        target=time.sleep, args=(1000,)
+    )
     other.start()
 
     def fail() -> None:

@@ -20,11 +20,16 @@ MATRIX = icl.TokenSelection(n=3, T=3, d=4, trained="W")
 LOCATION = icl.SingleLocation().risk()
 DIRECTIONS, _ = innermost(icl.SingleLocation(attention="erf").risk())
 LAW = icl.LinearAttention(d=3, N=5).law()
-CORRELATED = icl.linear_attention.PromptLaw(np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]]), N=5)
+CORRELATED = icl.linear_attention.PromptLaw(
+    np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]]), N=5
+)
 MERGED = icl.LinearAttention(d=3, N=5).risk()
 WORDS = RecallTask(8, 2, 3, H=9, alpha=0.1)
 TRANSFORMER = TransformerRisk(WORDS, "linear", batch=4, seed=0)
-PAIR = icl.HeadsRisk(icl.TokenRisk(icl.Kind(4, probs=[0.5, 0.5], values=[-1.0, 1.0]), target=1.0), heads=2)
+PAIR = icl.HeadsRisk(
+    icl.TokenRisk(icl.Kind(4, probs=[0.5, 0.5], values=[-1.0, 1.0]), target=1.0),
+    heads=2,
+)
 
 # What is called, and an argument that it takes.
 METHODS: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -63,7 +68,17 @@ def test_wrong_parameters_are_refused_by_name(name: str) -> None:
     method(right)
     not_finite = np.full(np.shape(right), np.nan)
     longer = np.ones((*np.shape(right), 2))
-    foreign = ("a", object(), 1j, 2.5, [[1.0, 2.0], [3.0]], np.zeros(0), longer, not_finite, masked(right))
+    foreign = (
+        "a",
+        object(),
+        1j,
+        2.5,
+        [[1.0, 2.0], [3.0]],
+        np.zeros(0),
+        longer,
+        not_finite,
+        masked(right),
+    )
     if not name.endswith("start"):  # without one there is a default
         foreign += (None,)
     for wrong in foreign:
@@ -71,7 +86,9 @@ def test_wrong_parameters_are_refused_by_name(name: str) -> None:
             method(wrong)
 
 
-@pytest.mark.parametrize("name", ["chain, predicted", "chain, strength", "tied chain, predicted"])
+@pytest.mark.parametrize(
+    "name", ["chain, predicted", "chain, strength", "tied chain, predicted"]
+)
 def test_logits_beyond_the_range_of_floats_are_refused(name: str) -> None:
     method, right = METHODS[name]
     with pytest.raises(ValueError, match=r"^params = "):

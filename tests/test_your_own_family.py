@@ -62,10 +62,21 @@ class Installed(NamedTuple):
 
     def python(self, *arguments: str) -> str:
         """Run a fresh Python, which must succeed; return what it prints."""
-        known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        environment = {**known, "PYTHONPATH": str(self.path), "COLUMNS": "80", "MPLBACKEND": "Agg"}
+        known = {
+            name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+        }
+        environment = {
+            **known,
+            "PYTHONPATH": str(self.path),
+            "COLUMNS": "80",
+            "MPLBACKEND": "Agg",
+        }
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -74,7 +85,10 @@ class Installed(NamedTuple):
         """Run command lines of ``icl-theory`` one after the other in one fresh process."""
         driver = self.path / "driver.py"
         driver.write_text(DRIVER, encoding="utf-8")
-        return [Done(*each) for each in json.loads(self.python(str(driver), json.dumps(lines)))]
+        return [
+            Done(*each)
+            for each in json.loads(self.python(str(driver), json.dumps(lines)))
+        ]
 
 
 def install(path: Path, name: str, code: str, points: Mapping[str, str]) -> None:
@@ -82,7 +96,9 @@ def install(path: Path, name: str, code: str, points: Mapping[str, str]) -> None
     (path / f"{name}.py").write_text(code, encoding="utf-8")
     about = path / f"{name}-0.1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n", encoding="utf-8")
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n", encoding="utf-8"
+    )
     lines = [f"[{GROUP}]", *(f"{point} = {value}" for point, value in points.items())]
     (about / "entry_points.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -93,8 +109,13 @@ def installation(folder: Path) -> Installed:
     made.path.mkdir()
     made.folder.mkdir()
     project = tomllib.loads(blocks("toml")[0])["project"]
-    code, row = blocks("python")[0], next(block for block in blocks("python") if "\n@row(" in block)
-    install(made.path, project["name"], f"{code}\n\n{row}", project["entry-points"][GROUP])
+    code, row = (
+        blocks("python")[0],
+        next(block for block in blocks("python") if "\n@row(" in block),
+    )
+    install(
+        made.path, project["name"], f"{code}\n\n{row}", project["entry-points"][GROUP]
+    )
     return made
 
 
@@ -104,7 +125,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def test_family_of_the_page_is_short() -> None:
-    assert len([line for line in blocks("python")[0].splitlines() if line.strip()]) <= 45
+    assert (
+        len([line for line in blocks("python")[0].splitlines() if line.strip()]) <= 45
+    )
 
 
 def test_both_guides_have_one_model() -> None:
@@ -124,10 +147,14 @@ def population(kappa: float, N: int, d: int, noise: float) -> float:
     t = np.exp(u) / (N * float(p @ weight))
     damped = np.exp(-np.outer(t, weight))
     with np.errstate(divide="ignore"):  # where nothing is left
-        others = np.log1p(np.expm1(-np.outer(t, weight)) @ p)  # logarithm of what another token leaves, E e^{-tw}
+        others = np.log1p(
+            np.expm1(-np.outer(t, weight)) @ p
+        )  # logarithm of what another token leaves, E e^{-tw}
     one = damped @ (p * weight**2 * ((c - 1.0) ** 2 + 1.0 - c * c + noise**2))
     two = damped @ (p * weight * (c - 1.0))
-    integrand = N * one * np.exp((N - 1) * others) + N * (N - 1) * two**2 * np.exp((N - 2) * others)
+    integrand = N * one * np.exp((N - 1) * others) + N * (N - 1) * two**2 * np.exp(
+        (N - 2) * others
+    )
     return float(0.5 * 0.1 * np.sum(t * t * integrand))
 
 
@@ -140,7 +167,9 @@ def counts(N: int, eta: float, epsilon: float, most: int = 400) -> tuple[int, in
         half = step if half < 0 and loss <= first / 2.0 else half
         if loss <= epsilon:
             return half, step
-        slope = (population(kappa + 1e-4, N, 5, 1.0) - population(kappa - 1e-4, N, 5, 1.0)) / 2e-4
+        slope = (
+            population(kappa + 1e-4, N, 5, 1.0) - population(kappa - 1e-4, N, 5, 1.0)
+        ) / 2e-4
         kappa -= eta * slope
     return half, -1
 
@@ -150,21 +179,35 @@ def test_counts_of_the_page_are_those_of_descent_on_an_integral() -> None:
     assert f"at step {last}\n" in PAGE
     assert f"phases   half 0 - {half}   rest {half} - {last}\n" in PAGE
     assert f"{{'half': (0, {half}), 'rest': ({half}, {last})}}\n" in PAGE
-    rows = [" ".join(f"{counts(N, 1.0, epsilon)[1]:3d}" for epsilon in (0.6, 0.3, 0.1)) for N in (100, 1000)]
+    rows = [
+        " ".join(f"{counts(N, 1.0, epsilon)[1]:3d}" for epsilon in (0.6, 0.3, 0.1))
+        for N in (100, 1000)
+    ]
     assert "[[" + "]\n [".join(rows) + "]]" in PAGE
     rates = [0.25 / (1 / 25 + 2 / (5 * N)) for N in (10, 100, 1000)]
-    steps = [counts(N, rate, 0.1)[1] for N, rate in zip((10, 100, 1000), rates, strict=True)]
+    steps = [
+        counts(N, rate, 0.1)[1] for N, rate in zip((10, 100, 1000), rates, strict=True)
+    ]
     assert f"{np.round(rates, 1)} {np.array(steps)}\n" in PAGE
 
 
 @pytest.mark.parametrize(
     ("N", "d", "noise"),
-    [(10, 3, 0.0), (10, 20, 0.0), (100, 5, 1.0), (1000, 20, 5.0), (10**4, 20, 10.0), (10**6, 20, 100.0)],
+    [
+        (10, 3, 0.0),
+        (10, 20, 0.0),
+        (100, 5, 1.0),
+        (1000, 20, 5.0),
+        (10**4, 20, 10.0),
+        (10**6, 20, 100.0),
+    ],
 )
 def test_curvature_is_at_most_what_the_page_says(N: int, d: int, noise: float) -> None:
     """Second differences between the start and the least loss."""
     step = 0.25
-    losses = np.array([population(kappa, N, d, noise) for kappa in np.arange(-step, 14.0, step)])
+    losses = np.array(
+        [population(kappa, N, d, noise) for kappa in np.arange(-step, 14.0, step)]
+    )
     best = int(np.argmin(losses))
     assert best < len(losses) - 1
     curvature = np.diff(losses[: best + 2], 2).max() / step**2
@@ -176,20 +219,32 @@ def test_curvature_is_at_most_what_the_page_says(N: int, d: int, noise: float) -
 @pytest.fixture(scope="module")
 def shown(installed: Installed) -> list[tuple[str, str, Done]]:
     """Return the command lines of the page, what it says that they print, and what they do."""
-    parts = re.split(r"^\$ icl-theory (.*)\n", blocks("console")[0], flags=re.MULTILINE)[1:]
-    return list(zip(parts[0::2], parts[1::2], installed.commands(*parts[0::2]), strict=True))
+    parts = re.split(
+        r"^\$ icl-theory (.*)\n", blocks("console")[0], flags=re.MULTILINE
+    )[1:]
+    return list(
+        zip(parts[0::2], parts[1::2], installed.commands(*parts[0::2]), strict=True)
+    )
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_command_of_the_page_prints_what_it_shows(shown: list[tuple[str, str, Done]], number: int) -> None:
+def test_command_of_the_page_prints_what_it_shows(
+    shown: list[tuple[str, str, Done]], number: int
+) -> None:
     line, wanted, done = shown[number]
     assert (done.status, done.err.count("Error")) == (0, 0), (line, done.err)
-    assert [row.rstrip() for row in done.out.splitlines()][: len(wanted.splitlines())] == wanted.splitlines()
+    assert [row.rstrip() for row in done.out.splitlines()][
+        : len(wanted.splitlines())
+    ] == wanted.splitlines()
     assert len(shown) == 5
 
 
-@pytest.mark.parametrize("name", ["run.npz", "run.png", "found.csv", "found.md", "found.png"])
-def test_command_of_the_page_writes_its_file(installed: Installed, shown: object, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["run.npz", "run.png", "found.csv", "found.md", "found.png"]
+)
+def test_command_of_the_page_writes_its_file(
+    installed: Installed, shown: object, name: str
+) -> None:
     assert (installed.folder / name).stat().st_size > 100
 
 
@@ -209,8 +264,15 @@ def test_report_says_what_the_family_declares(
         assert word.lower() in page.text.lower(), word
 
 
-def test_table_has_the_columns_of_the_family(installed: Installed, shown: object) -> None:
-    rows = [line.split(",") for line in (installed.folder / "found.csv").read_text(encoding="utf-8").splitlines()]
+def test_table_has_the_columns_of_the_family(
+    installed: Installed, shown: object
+) -> None:
+    rows = [
+        line.split(",")
+        for line in (installed.folder / "found.csv")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    ]
     assert len(rows) == 16
     assert {"N", "noise", "T_half", "T_rest", "kappa"} <= set(rows[0])
 
@@ -218,7 +280,9 @@ def test_table_has_the_columns_of_the_family(installed: Installed, shown: object
 def test_its_program_knows_the_family(installed: Installed) -> None:
     program = Path(sys.executable).with_name("icl-theory")
     code = f"import subprocess, sys; sys.exit(subprocess.call([{str(program)!r}, *sys.argv[1:]]))"
-    run = json.loads(installed.python("-c", code, "ball", "simulate", "--eta", "1", "--json"))
+    run = json.loads(
+        installed.python("-c", code, "ball", "simulate", "--eta", "1", "--json")
+    )
     assert run["steps"] == 255
     assert run["phases"] == {"half": [0, 11], "rest": [11, 255]}
 
@@ -226,7 +290,8 @@ def test_its_program_knows_the_family(installed: Installed) -> None:
 def test_json_toml_and_workers_give_the_same_sweep(installed: Installed) -> None:
     config = installed.folder / "sweep.toml"
     config.write_text(
-        'eta = 1\nN = [10, 100, 1000]\nd = [3, 4, 5, 6]\nepsilon = 0.3\nstore = "b"\n', encoding="utf-8"
+        'eta = 1\nN = [10, 100, 1000]\nd = [3, 4, 5, 6]\nepsilon = 0.3\nstore = "b"\n',
+        encoding="utf-8",
     )
     one, two, three, work = installed.commands(
         f"ball sweep {SWEEP} --json --quiet",
@@ -234,11 +299,18 @@ def test_json_toml_and_workers_give_the_same_sweep(installed: Installed) -> None
         f"ball sweep {SWEEP} --json --quiet --workers 2",
         f"ball sweep {SWEEP} --dry-run",
     )
-    assert (one.status, two.status, three.status) == (0, 0, 0), one.err + two.err + three.err
-    assert work.out.splitlines()[0] == "12 points in 2 chunks, 0 in batches and 12 one by one", work
+    assert (one.status, two.status, three.status) == (0, 0, 0), (
+        one.err + two.err + three.err
+    )
+    assert (
+        work.out.splitlines()[0]
+        == "12 points in 2 chunks, 0 in batches and 12 one by one"
+    ), work
 
     def strict(text: str) -> Any:
-        return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+        return json.loads(
+            text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON")
+        )
 
     first = strict(one.out)
     assert first["attrs"]["family"] == "ball"
@@ -342,12 +414,21 @@ def function():
 """
 
 
-def test_families_that_cannot_be_used_are_named_and_the_others_work(tmp_path: Path) -> None:
+def test_families_that_cannot_be_used_are_named_and_the_others_work(
+    tmp_path: Path,
+) -> None:
     installed = installation(tmp_path)
     points = {
-        "a": "bad:NoRisk", "b": "bad:Undeclared", "c": "bad:Taken", "d": "bad:Table", "e": "bad:function",
-        "f": "bad:nothing", "g": "missing:Family", "h": "leaving:Family", "z": "bad:Again",
-    }  # fmt: skip
+        "a": "bad:NoRisk",
+        "b": "bad:Undeclared",
+        "c": "bad:Taken",
+        "d": "bad:Table",
+        "e": "bad:function",
+        "f": "bad:nothing",
+        "g": "missing:Family",
+        "h": "leaving:Family",
+        "z": "bad:Again",
+    }
     reasons = {
         "a": r"ValueError: NoRisk\.risk = None: must be a method that returns the risk",
         "b": r"ValueError: Undeclared\.width = 1\.0: must be declared by icl_theory\.parameter",
@@ -360,7 +441,9 @@ def test_families_that_cannot_be_used_are_named_and_the_others_work(tmp_path: Pa
         "z": r"ValueError: name = 'ball': must be another name: .* known already",
     }
     install(installed.path, "bad", BAD, points)
-    (installed.path / "leaving.py").write_text("import sys\nsys.exit('no licence')\n", encoding="utf-8")
+    (installed.path / "leaving.py").write_text(
+        "import sys\nsys.exit('no licence')\n", encoding="utf-8"
+    )
     code = """
 import json, warnings, icl_theory as icl
 with warnings.catch_warnings(record=True) as caught:
@@ -373,16 +456,24 @@ print(json.dumps([known, [str(each.message) for each in caught]]))
     assert known[-1] == "ball"
     assert len(lines) == len(points)
     for line, (point, reason) in zip(lines, reasons.items(), strict=True):
-        assert re.match(rf"the family {point} \({points[point]}\) is left out: {reason}", line), line
-    done, recall = installed.commands("ball simulate --eta 1", "recall simulate --counts 1")
+        assert re.match(
+            rf"the family {point} \({points[point]}\) is left out: {reason}", line
+        ), line
+    done, recall = installed.commands(
+        "ball simulate --eta 1", "recall simulate --counts 1"
+    )
     assert (done.status, recall.status) == (0, 0)
     address = re.compile("0x[0-9a-f]+")
-    assert address.sub("", done.err).splitlines() == [f"icl-theory: {address.sub('', line)}" for line in lines]
+    assert address.sub("", done.err).splitlines() == [
+        f"icl-theory: {address.sub('', line)}" for line in lines
+    ]
     assert "at step 255" in done.out
 
 
 @pytest.mark.parametrize("where", ["command", "python"])
-def test_wrong_input_is_one_line_that_names_it(installed: Installed, where: str) -> None:
+def test_wrong_input_is_one_line_that_names_it(
+    installed: Installed, where: str
+) -> None:
     if where == "python":
         code = """
 import json, icl_theory as icl
@@ -400,14 +491,19 @@ print(json.dumps([
 ]))
 """
         found = json.loads(installed.python("-c", code))
-        assert "nosie: the family ball has no such parameter (did you mean noise?)" in found[0]
+        assert (
+            "nosie: the family ball has no such parameter (did you mean noise?)"
+            in found[0]
+        )
         assert found[1].startswith("above = 0.1: must be left out where epsilon")
         assert "family = 'blal'" in found[2]
         assert "(did you mean ball?)" in found[2]
         assert found[3].startswith("eta = None: must be given")
         assert found[4].startswith("N = 1.5: must be an integer >= 1")
         return
-    (installed.folder / "wrong.toml").write_text("eta = 0.1\nnosie = 2.0\n", encoding="utf-8")
+    (installed.folder / "wrong.toml").write_text(
+        "eta = 0.1\nnosie = 2.0\n", encoding="utf-8"
+    )
     first, *others = installed.commands(
         f"ball sweep {SWEEP} --store c --quiet",
         "ball sweep --eta 0.1 --nosie 1,2",

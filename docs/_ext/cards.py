@@ -31,14 +31,21 @@ def typeset(text: str) -> str:
     for plain, sign in SIGNS.items():
         text = text.replace(plain, sign)
     text = html.escape(text)
-    text = re.sub(r"\^\(([^()]*)\)|\^(-?[\w½√|/]+)", lambda found: f"<sup>{found[0][1:]}</sup>", text)
+    text = re.sub(
+        r"\^\(([^()]*)\)|\^(-?[\w½√|/]+)",
+        lambda found: f"<sup>{found[0][1:]}</sup>",
+        text,
+    )
     return re.sub(r"(?<=[\w)>])_(\w+)", r"<sub>\1</sub>", text)
 
 
 def rows(table: str) -> list[list[str]]:
     """Return the cells of a Markdown table, the heading first."""
     lines = [line for line in table.strip().splitlines() if line.startswith("|")]
-    cells = [[cell.strip().replace("\\|", "|") for cell in CELL.split(line)[1:-1]] for line in lines]
+    cells = [
+        [cell.strip().replace("\\|", "|") for cell in CELL.split(line)[1:-1]]
+        for line in lines
+    ]
     return cells[:1] + cells[2:]
 
 
@@ -46,8 +53,15 @@ def _claim(number: int, headings: list[str], cells: list[str]) -> str:
     claim = dict(zip(headings, cells, strict=True))
     words = claim["verdict"].removeprefix("as reconstructed: ")
     verdict = next(kind for kind in VERDICTS if words.startswith(kind))
-    source = "recall paper" if claim["source"].startswith("recall") else claim["source"].split(",")[0]
-    facts = "".join(f"<dt>{name}</dt><dd>{typeset(claim[name])}</dd>" for name in ("grid", "measured", "bound"))
+    source = (
+        "recall paper"
+        if claim["source"].startswith("recall")
+        else claim["source"].split(",")[0]
+    )
+    facts = "".join(
+        f"<dt>{name}</dt><dd>{typeset(claim[name])}</dd>"
+        for name in ("grid", "measured", "bound")
+    )
     return (
         f'<article class="claim {claim["status"]} {verdict.replace(", ", "-").replace(" ", "-")}" '
         f'data-status="{claim["status"]}" data-verdict="{verdict}" data-source="{html.escape(source)}">'
@@ -71,7 +85,9 @@ def _choices(name: str, values: dict[str, str], counts: Counter[str]) -> str:
 
 def _claims(table: str) -> str:
     headings, *claims = rows(table)
-    cards = [_claim(number, headings, cells) for number, cells in enumerate(claims, start=1)]
+    cards = [
+        _claim(number, headings, cells) for number, cells in enumerate(claims, start=1)
+    ]
     kinds = {
         name: Counter(re.findall(rf'data-{name}="([^"]*)"', "".join(cards)))
         for name in ("status", "verdict", "source")
@@ -79,14 +95,20 @@ def _claims(table: str) -> str:
     selects = (
         _choices("status", {status: status for status in STATUSES}, kinds["status"])
         + _choices("verdict", VERDICTS, kinds["verdict"])
-        + _choices("source", {source: html.unescape(source) for source in kinds["source"]}, kinds["source"])
+        + _choices(
+            "source",
+            {source: html.unescape(source) for source in kinds["source"]},
+            kinds["source"],
+        )
     )
     counted = ", ".join(
         f"{kinds['verdict'][kind]} with the verdict “{words}”"
         for kind, words in VERDICTS.items()
         if kinds["verdict"][kind]
     )
-    meanings = "".join(f"<dt>{status}</dt><dd>{words}</dd>" for status, words in STATUSES.items())
+    meanings = "".join(
+        f"<dt>{status}</dt><dd>{words}</dd>" for status, words in STATUSES.items()
+    )
     page = (
         "<p>{number} claims of the papers and of this package, each compared with measurements: {counted}. The "
         "cards are the output of <code>icl-theory audit --out audit.md</code>, which measures all of them anew. "
@@ -98,7 +120,13 @@ def _claims(table: str) -> str:
         '<input type="search" placeholder="Search the claims" aria-label="Search">{selects}<output></output></form>'
         '<div class="claims">{cards}</div>'
     )
-    return page.format(number=len(cards), counted=counted, meanings=meanings, selects=selects, cards="".join(cards))
+    return page.format(
+        number=len(cards),
+        counted=counted,
+        meanings=meanings,
+        selects=selects,
+        cards="".join(cards),
+    )
 
 
 def _answers(table: str) -> str:

@@ -13,8 +13,21 @@ from sphinx.application import Sphinx
 def _write(app: Sphinx) -> None:
     page = Path(app.srcdir, "api", "generated", "command-line.md")
     page.parent.mkdir(exist_ok=True)
-    made = ["utils", "docs", "--name", "icl-theory", "--title", "Command line", "--output", str(page)]
-    subprocess.run([sys.executable, "-m", "typer", "icl_theory.cli", *made], check=True, stdout=subprocess.DEVNULL)
+    made = [
+        "utils",
+        "docs",
+        "--name",
+        "icl-theory",
+        "--title",
+        "Command line",
+        "--output",
+        str(page),
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "typer", "icl_theory.cli", *made],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -15,7 +15,9 @@ import notebooks
 
 def _link(app: Sphinx, page: str, source: list[str]) -> None:
     """Put a line with the notebook below the title."""
-    for name in [name for name, pages in notebooks.NOTEBOOKS.items() if f"{page}.md" in pages]:
+    for name in [
+        name for name, pages in notebooks.NOTEBOOKS.items() if f"{page}.md" in pages
+    ]:
         title, rest = source[0].split("\n", 1)
         place = "../" * page.count("/") + f"_static/notebooks/{name}.ipynb"
         source[0] = (

@@ -12,7 +12,9 @@ from icl_theory.explorer import page
 
 def _write(app: Sphinx, failed: Exception | None) -> None:
     if failed is None and app.builder.format == "html":
-        Path(app.outdir, "_static", "explorer.html").write_text(page(), encoding="utf-8")
+        Path(app.outdir, "_static", "explorer.html").write_text(
+            page(), encoding="utf-8"
+        )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -1,6 +1,11 @@
 """Numbers with proof, by ball arithmetic. It needs python-flint, the extra ``certified``."""
 
-from icl_theory.certified.certificate import Certificate, Proved, certify, check_installed
+from icl_theory.certified.certificate import (
+    Certificate,
+    Proved,
+    certify,
+    check_installed,
+)
 
 __all__ = ["Certificate", "Proved", "certify", "check_installed"]
 

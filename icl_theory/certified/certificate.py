@@ -59,19 +59,31 @@ class Proved:
     def interval(self) -> str:
         """The interval in decimal digits, rounded outward."""
         if isinstance(self.ball, range):
-            return " to ".join(f"{end:,}" for end in sorted({self.ball[0], self.ball[-1]}))
+            return " to ".join(
+                f"{end:,}" for end in sorted({self.ball[0], self.ball[-1]})
+            )
         if np.ndim(self.ball):
             return f"{self.ball.size} entries to within {max(float(each.rad()) for each in self.ball.flat):.1e}"
         return str(self.ball.str(30))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the numbers that its balls are made of: balls themselves can be neither pickled nor copied."""
-        return _unpacked, (self.name, _packed(self.ball), self.basis, self.double, self.stated)
+        return _unpacked, (
+            self.name,
+            _packed(self.ball),
+            self.basis,
+            self.double,
+            self.stated,
+        )
 
     def __str__(self) -> str:
         off, error = "", self.error
         if error is not None and isinstance(self.ball, range):
-            wrong = f" and that it may be off by {self.stated:g}" if error <= self.stated else ", which is wrong"
+            wrong = (
+                f" and that it may be off by {self.stated:g}"
+                if error <= self.stated
+                else ", which is wrong"
+            )
             off = f" (the run says {self.double:,}{'' if int(self.double) in self.ball else wrong})"
         elif error is not None:
             off = f" (the double is off by at most {error:.1e})"
@@ -121,7 +133,8 @@ def _ball_of(packed: Any) -> Any:
     ball = arb(packed.middle, packed.radius)
     if ball.rad() == arb(packed.radius):
         return ball
-    # A radius has 30 bits and is rounded upward on its way in: from just below the right one to the right one.
+    # A radius has 30 bits and is rounded upward on its way in: from just below the
+    # right one to the right one.
     mantissa, exponent = packed.radius
     shift = 32 - mantissa.bit_length()
     rounded = arb(packed.middle, ((mantissa << shift) - 1, exponent - shift))
@@ -143,7 +156,10 @@ class Certificate(tuple[Proved, ...]):
 
     def to_dict(self) -> list[dict[str, str | None]]:
         """Return names, intervals and what they rest on as text."""
-        return [{"name": each.name, "proved": each.interval, "rests on": each.basis} for each in self]
+        return [
+            {"name": each.name, "proved": each.interval, "rests on": each.basis}
+            for each in self
+        ]
 
 
 def check_installed() -> None:
@@ -151,7 +167,9 @@ def check_installed() -> None:
     try:
         import flint  # noqa: F401
     except ImportError:
-        raise ValueError(f"a proof needs python-flint: {install('certified')}") from None
+        raise ValueError(
+            f"a proof needs python-flint: {install('certified')}"
+        ) from None
 
 
 def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate:
@@ -176,12 +194,13 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
     Raises
     ------
     ValueError
-        python-flint is not installed; the risk has no enclosure; or the precision is too low for an answer, and the
-        message says how many bits would do.
+        python-flint is not installed; the risk has no enclosure; or the precision is
+        too low for an answer, and the message says how many bits would do.
 
     References
     ----------
-    docs/proved.md; F. Johansson, Arb: efficient arbitrary-precision midpoint-radius interval arithmetic, 2017.
+    docs/proved.md; F. Johansson, Arb: efficient arbitrary-precision midpoint-radius
+    interval arithmetic, 2017.
 
     Examples
     --------
@@ -192,7 +211,8 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
     """
     check_installed()
     instance("run", run, Trajectory, "a Trajectory")
-    bits, states = integer("bits", bits, minimum=32, maximum=8192), integer("states", states, minimum=1)
+    bits = integer("bits", bits, minimum=32, maximum=8192)
+    states = integer("states", states, minimum=1)
     if run.risk is None:
         raise refuse("run", "a run without its risk", "one that says what was trained")
     if run.risk.stochastic:
@@ -204,29 +224,54 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
     """Yield losses and gradients at saved states, and what gradient descent has in closed form."""
     from icl_theory.certified import closed, losses  # need python-flint
 
-    given, core = closed.given(run), innermost(risk)[0]
+    given = closed.given(run)
+    core = innermost(risk)[0]
     sums = not isinstance(core, MergedRisk) and math.isfinite(getattr(core, "N", 0.0))
     basis = f"the {'parameters L and Δ' if given else 'doubles of the risk'} and of the state as they are, "
-    basis += "and sums in balls with the proved error of their rule" if sums else "and closed formulas in balls"
-    for i in np.unique(np.linspace(0, len(run.t) - 1, min(states, len(run.t))).round().astype(int)):
-        state, step = run.states[i], f"at step {run.t[i]}"
-        found = _answer(bits, f"the loss {step}", partial(losses.enclosed, risk, state, gamma=given and given[0]))
-        for name, ball, double in zip(("loss", "gradient"), found, risk.evaluate(state), strict=True):
+    basis += (
+        "and sums in balls with the proved error of their rule"
+        if sums
+        else "and closed formulas in balls"
+    )
+    for i in np.unique(
+        np.linspace(0, len(run.t) - 1, min(states, len(run.t))).round().astype(int)
+    ):
+        state = run.states[i]
+        step = f"at step {run.t[i]}"
+        found = _answer(
+            bits,
+            f"the loss {step}",
+            partial(losses.enclosed, risk, state, gamma=given and given[0]),
+        )
+        for name, ball, double in zip(
+            ("loss", "gradient"), found, risk.evaluate(state), strict=True
+        ):
             yield Proved(f"{name} {step}", ball, basis, np.asarray(double)[()])
-    for name, enclose, *others in closed.closed_forms(run, given) if DESCENT_OR_FLOW.applies(run) else ():
+    for name, enclose, *others in (
+        closed.closed_forms(run, given) if DESCENT_OR_FLOW.applies(run) else ()
+    ):
         yield Proved(name, _answer(bits, name, partial(closed.at, enclose)), *others)
 
 
-def _answer(bits: int, name: str, enclose: Callable[[int], Any], doublings: int = 4, sharp: int = 24) -> Any:
+def _answer(
+    bits: int,
+    name: str,
+    enclose: Callable[[int], Any],
+    doublings: int = 4,
+    sharp: int = 24,
+) -> Any:
     """Return what some bits enclose; if fewer than ``sharp`` of them are known, say how many would do."""
     found: dict[int, Any] = {}
 
-    def known(bits: int) -> bool:  # whether steps are one number, and other numbers have digits
+    def known(
+        bits: int,
+    ) -> bool:  # whether steps are one number, and other numbers have digits
         with contextlib.suppress(ArithmeticError):
             found[bits] = number = enclose(bits)
             if isinstance(number, range):
                 return number[0] == number[-1]
-            number = number[0] if isinstance(number, tuple) else number  # a gradient has those of its loss
+            # a gradient has those of its loss
+            number = number[0] if isinstance(number, tuple) else number
             return bool(number.is_zero() or number.rel_accuracy_bits() >= sharp)
         return False
 
@@ -234,4 +279,8 @@ def _answer(bits: int, name: str, enclose: Callable[[int], Any], doublings: int 
     if enough > bits or bits not in found:
         least = f"at least {enough}" if enough else f"more than {bits * 2**doublings}"
         raise refuse("bits", bits, f"{least} for {name}")
-    return found[bits]  # if nothing is enough, an honest interval, which more bits do not make one number
+    return found[
+        bits
+        # if nothing is enough, an honest interval, which more bits do not make one
+        # number
+    ]

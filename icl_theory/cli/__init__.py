@@ -18,17 +18,31 @@ from icl_theory._version import __version__
 from icl_theory.cli.options import example, spared
 from icl_theory.cli.shared import say_left_out
 from icl_theory.engine.interrupts import none_swallowed, returns_runs
-from icl_theory.families import COMMANDS, Family, broken, default, families_known, left_out
+from icl_theory.families import (
+    COMMANDS,
+    Family,
+    broken,
+    default,
+    families_known,
+    left_out,
+)
 
 OF_FAMILIES = ("simulate", "sweep")
-MODULES = {"table": "sweep", **dict.fromkeys(("report", "explore", "reproduce"), "pages")}  # others by their names
+# others by their names
+MODULES = {
+    "table": "sweep",
+    **dict.fromkeys(("report", "explore", "reproduce"), "pages"),
+}
 
 
 class _Commands(Mapping[str, Any]):
     """Commands by name, made when they are asked for, so that each loads only what it needs."""
 
-    def __init__(self, names: Callable[[], Iterable[str]], make: Callable[[str], Any]) -> None:
-        self._names, self._make = names, functools.cache(make)
+    def __init__(
+        self, names: Callable[[], Iterable[str]], make: Callable[[str], Any]
+    ) -> None:
+        self._names = names
+        self._make = functools.cache(make)
 
     def __getitem__(self, name: str) -> Any:
         return self._make(name)
@@ -70,7 +84,12 @@ def _command(name: str) -> Any:
         return _of_family(name, default())
     if name not in COMMANDS:
         return _group(families_known()[name])
-    return _made(name, getattr(importlib.import_module(f"icl_theory.cli.{MODULES.get(name, name)}"), name))
+    return _made(
+        name,
+        getattr(
+            importlib.import_module(f"icl_theory.cli.{MODULES.get(name, name)}"), name
+        ),
+    )
 
 
 def _group(family: type[Family]) -> Any:
@@ -85,7 +104,9 @@ def _group(family: type[Family]) -> Any:
     with left_out(f"the slot commands of the family {family.name}", lines):
         problems |= family.commands
     say_left_out(lines)
-    group.commands = _Commands(lambda: problems, lambda name: _of_family(name, problems[name], family.name))
+    group.commands = _Commands(
+        lambda: problems, lambda name: _of_family(name, problems[name], family.name)
+    )
     return spared(group)
 
 
@@ -99,7 +120,9 @@ def _of_family(name: str, family: type[Family], *group: str) -> Any:
 
 
 def _made(name: str, function: Callable[..., Any], texts: Iterable[str] = ()) -> Any:
-    one = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    one = typer.Typer(
+        add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False
+    )
     one.command(name)(function)
     return spared(typer.main.get_command(one), texts)
 
@@ -121,13 +144,18 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # some terminals lack Greek letters
-    if arguments[:1] not in (["simulate"], ["sweep"]):  # the default family needs no other
+    if arguments[:1] not in (
+        ["simulate"],
+        ["sweep"],
+    ):  # the default family needs no other
         for line in broken():
             print(f"icl-theory: {line}", file=sys.stderr)
     try:
         with none_swallowed():
             status = spared(typer.main.get_command(app))(
-                args=arguments, standalone_mode=False, obj=shlex.join(["icl-theory", *arguments])
+                args=arguments,
+                standalone_mode=False,
+                obj=shlex.join(["icl-theory", *arguments]),
             )
     except ValueError as error:
         _fail(str(error))
@@ -150,8 +178,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _alike(error: Any) -> list[str]:
     """Return the options that differ from the unknown one of an error only in capitals."""
-    name, context = str(getattr(error, "option_name", "")), getattr(error, "ctx", None)
-    known = [option for each in context.command.params for option in each.opts] if context else []
+    name = str(getattr(error, "option_name", ""))
+    context = getattr(error, "ctx", None)
+    known = (
+        [option for each in context.command.params for option in each.opts]
+        if context
+        else []
+    )
     return [option for option in known if option.lower() == name.lower()]
 
 
@@ -170,7 +203,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     pass

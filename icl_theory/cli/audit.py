@@ -24,12 +24,23 @@ from icl_theory.results.plots import save as save_figure
 
 
 def audit(
-    out: Annotated[Path | None, typer.Option("--out", help="Write both tables as Markdown.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write both tables as Markdown.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the tables as JSON.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller grids.")] = False,
-    claim: Annotated[int | None, typer.Option("--claim", help="Measure one claim only, by its number.")] = None,
-    question: Annotated[str | None, typer.Option("--question", help="Answer one open question only.")] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write the figure of --question.")] = None,
+    claim: Annotated[
+        int | None,
+        typer.Option("--claim", help="Measure one claim only, by its number."),
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option("--question", help="Answer one open question only.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Write the figure of --question.")
+    ] = None,
 ) -> int:
     """Compare every claim of the theory with measurements; exit status 1 if an exact one is violated.
 
@@ -39,10 +50,14 @@ def audit(
     if claim is not None and question is not None:
         raise ValueError(f"claim = {claim}: give --claim or --question, not both")
     if plot is not None and question is None:
-        raise ValueError(f"plot = {str(plot)!r}: only an answer has a figure; give --question, too")
+        raise ValueError(
+            f"plot = {str(plot)!r}: only an answer has a figure; give --question, too"
+        )
     if question is not None:
         if out is not None:
-            raise ValueError(f"out = {str(out)!r}: --question prints its answer and writes no file")
+            raise ValueError(
+                f"out = {str(out)!r}: --question prints its answer and writes no file"
+            )
         choice("question", question, questions())
         say_left_out(known()[1])
         failures: list[str] = []
@@ -68,7 +83,11 @@ def audit(
 
 def _print_answer(found: Answer, plot: Path | None, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"question": found.question, "answer": found.answer}, ensure_ascii=False))
+        print(
+            json.dumps(
+                {"question": found.question, "answer": found.answer}, ensure_ascii=False
+            )
+        )
     else:
         console = Console(highlight=False)
         console.print(found.question, style="bold")
@@ -94,4 +113,8 @@ def _print_audit(report: Audit) -> None:
         console.print(found.answer)
         console.print(f"  {found.command}\n", style="dim")
     violated = ", ".join(claim.name for claim in report.violations)
-    print(f"Violated: {violated}" if violated else "No exact or certified claim is violated.")
+    print(
+        f"Violated: {violated}"
+        if violated
+        else "No exact or certified claim is violated."
+    )

@@ -14,12 +14,25 @@ from icl_theory.results import plots
 
 def compare(
     run: Annotated[Path, typer.Argument(help="File of a run, from simulate --save.")],
-    curve: Annotated[Path, typer.Argument(help="CSV file with the columns step and loss, and maybe error.")],
-    batch: Annotated[int | None, typer.Option("--batch", help="Prompts in a batch of its training.")] = None,
-    runs: Annotated[int, typer.Option("--runs", help="Runs of SGD that say how far losses scatter.")] = 16,
-    scale: Annotated[float | None, typer.Option("--scale", help="Factor on its losses.")] = None,
+    curve: Annotated[
+        Path,
+        typer.Argument(
+            help="CSV file with the columns step and loss, and maybe error."
+        ),
+    ],
+    batch: Annotated[
+        int | None, typer.Option("--batch", help="Prompts in a batch of its training.")
+    ] = None,
+    runs: Annotated[
+        int, typer.Option("--runs", help="Runs of SGD that say how far losses scatter.")
+    ] = 16,
+    scale: Annotated[
+        float | None, typer.Option("--scale", help="Factor on its losses.")
+    ] = None,
     plot: PlotFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the comparison as JSON.")
+    ] = False,
 ) -> int:
     """Compare a loss curve of your own with an exact run; exit status 1 if they part.
 
@@ -29,7 +42,14 @@ def compare(
     found = load(run).compare(curve, batch=batch, scale=scale, runs=runs)
     if as_json:
         checks = [each._asdict() for each in found.checks]
-        print_json({"leaves": found.leaves, "pace": found.pace, "note": found.remarks, "checks": checks})
+        print_json(
+            {
+                "leaves": found.leaves,
+                "pace": found.pace,
+                "note": found.remarks,
+                "checks": checks,
+            }
+        )
     else:
         print(found.to_markdown())
     if plot is not None:

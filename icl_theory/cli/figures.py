@@ -15,11 +15,21 @@ from icl_theory.families import left_out
 
 
 def figures(
-    names: Annotated[list[str] | None, typer.Argument(help="Names of figures; all unless given.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files, PDF and PNG.")] = Path("figures"),
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
-    animate: Annotated[bool, typer.Option("--animate", help="Attention maps over training, as a film.")] = False,
-    show: Annotated[bool, typer.Option("--list", help="Print the names and titles.")] = False,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of figures; all unless given.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for the files, PDF and PNG.")
+    ] = Path("figures"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer and shorter runs.")
+    ] = False,
+    animate: Annotated[
+        bool, typer.Option("--animate", help="Attention maps over training, as a film.")
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--list", help="Print the names and titles.")
+    ] = False,
 ) -> int:
     """Reproduce the figures of the papers and of the documentation.
 
@@ -46,7 +56,10 @@ def figures(
                 for path in recipes.write(recipes.draw(name, quick=quick), out, name):
                     print(path, flush=True)
         except KeyboardInterrupt:
-            print(f"icl-theory: interrupted at {name}; the figures before it are complete", file=sys.stderr)
+            print(
+                f"icl-theory: interrupted at {name}; the figures before it are complete",
+                file=sys.stderr,
+            )
             return 130
     say_left_out(failures)
     return 1 if failures else 0
@@ -59,5 +72,7 @@ def script(file: str) -> None:
     try:
         main(["figures", Path(file).stem, *sys.argv[1:]])
     except SystemExit as stop:
-        if stop.code:  # an exit in good order would end a gallery that runs the script, too
+        if (
+            stop.code
+        ):  # an exit in good order would end a gallery that runs the script, too
             raise

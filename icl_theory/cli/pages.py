@@ -27,7 +27,11 @@ from icl_theory.results.report import html_report
 
 def report(
     found: Annotated[
-        Path, typer.Argument(metavar="STORE|RUN", help="Folder written by --store, or file written by --save.")
+        Path,
+        typer.Argument(
+            metavar="STORE|RUN",
+            help="Folder written by --store, or file written by --save.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="The file to write (.html).")],
     over: Over = None,
@@ -39,14 +43,24 @@ def report(
     """
     check_targets(None, out=out)
     if out.suffix != ".html" or out.resolve() == found.resolve():
-        raise refuse("out", str(out), "a file name ending in .html, other than the one that is read")
+        raise refuse(
+            "out",
+            str(out),
+            "a file name ending in .html, other than the one that is read",
+        )
     if not found.exists():
-        raise refuse("path", str(found), "a run written with --save, or a folder written with --store")
+        raise refuse(
+            "path",
+            str(found),
+            "a run written with --save, or a folder written with --store",
+        )
     with Work(quiet=quiet):
         read = load(str(found)) if found.is_file() else load_sweep(found)
         if not isinstance(read, Trajectory):
             say_left_out(read.attrs.get("notes", "").splitlines())
-        text = html_report(read, over=over, source=str(found), date=datetime.date.today())
+        text = html_report(
+            read, over=over, source=str(found), date=datetime.date.today()
+        )
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return 0
@@ -54,14 +68,22 @@ def report(
 
 def explore(
     out: Annotated[
-        Path | None, typer.Option("--out", help="File for the page; a temporary file unless given.")
+        Path | None,
+        typer.Option("--out", help="File for the page; a temporary file unless given."),
     ] = None,
-    browser: Annotated[bool, typer.Option(help="Open the page in the web browser.")] = True,
+    browser: Annotated[
+        bool, typer.Option(help="Open the page in the web browser.")
+    ] = True,
 ) -> None:
     """Write the explorer, one page of HTML that needs no network, and open it in the web browser."""
     check_targets(None, out=out)
-    # A folder of its own: under a name that is known in advance another user might have put a link.
-    chosen = Path(tempfile.mkdtemp(prefix="icl-theory-"), "explorer.html") if out is None else out
+    # A folder of its own: under a name that is known in advance another user might have
+    # put a link.
+    chosen = (
+        Path(tempfile.mkdtemp(prefix="icl-theory-"), "explorer.html")
+        if out is None
+        else out
+    )
     target = chosen.absolute()
     say_left_out(panels()[1])
     with warnings.catch_warnings(action="ignore"), replacing(target) as temporary:
@@ -72,10 +94,18 @@ def explore(
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Name of a paper; without one all are listed.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the pages and pictures.")] = Path("reproduced"),
-    only: Annotated[str | None, typer.Option("--only", help="One statement, by its name.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller grids and shorter runs.")] = False,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a paper; without one all are listed.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for the pages and pictures.")
+    ] = Path("reproduced"),
+    only: Annotated[
+        str | None, typer.Option("--only", help="One statement, by its name.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Smaller grids and shorter runs.")
+    ] = False,
 ) -> int:
     """Measure every statement of a paper and write a page of it; status 1 if an exact claim is violated.
 
@@ -83,13 +113,17 @@ def reproduce(
     """
     say_left_out(known()[1])
     if name is None:
-        print_rows((paper.name, paper.reference) for paper in reproduction.papers().values())
+        print_rows(
+            (paper.name, paper.reference) for paper in reproduction.papers().values()
+        )
         return 0
     figures.check_folder(out)
     found = reproduction.reproduce(name, only=only, quick=quick)
     paths = found.write(out)
     headings = ("statement", "tested by", "verdict")
-    print_rows(zip(*(found.overview[heading] for heading in headings), strict=True), *headings)
+    print_rows(
+        zip(*(found.overview[heading] for heading in headings), strict=True), *headings
+    )
     for path in paths:
         print(path)
     say_left_out(found.failures)

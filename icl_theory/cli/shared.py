@@ -19,10 +19,15 @@ from icl_theory.engine.progress import Work
 
 FORMATS = (".png", ".pdf", ".svg")
 Over = Annotated[
-    str | None, typer.Option("--over", help="Swept parameter that varies fastest from row to row; the first.")
+    str | None,
+    typer.Option(
+        "--over", help="Swept parameter that varies fastest from row to row; the first."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
-PlotFile = Annotated[Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")]
+PlotFile = Annotated[
+    Path | None, typer.Option("--plot", help="Write the figure (png, pdf or svg).")
+]
 
 
 def check_targets(plot: Path | None, **others: Path | None) -> None:

@@ -13,7 +13,15 @@ from rich.table import Table
 
 import icl_theory
 from icl_theory._validate import refuse
-from icl_theory.cli.options import Config, flag, help_text, options_of, parse_value, require, with_options
+from icl_theory.cli.options import (
+    Config,
+    flag,
+    help_text,
+    options_of,
+    parse_value,
+    require,
+    with_options,
+)
 from icl_theory.cli.shared import PlotFile, check_targets, print_facts, print_json
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.trajectory import Stop, Trajectory
@@ -35,26 +43,52 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         context: typer.Context,
         config: Config = None,
         plot: PlotFile = None,
-        save: Annotated[Path | None, typer.Option("--save", help="Write the run, for icl_theory.load.")] = None,
+        save: Annotated[
+            Path | None,
+            typer.Option("--save", help="Write the run, for icl_theory.load."),
+        ] = None,
         as_json: Annotated[
-            bool, typer.Option("--json", help="Print the run as JSON instead of a summary.")
+            bool,
+            typer.Option("--json", help="Print the run as JSON instead of a summary."),
         ] = False,
         certify: Annotated[
-            bool, typer.Option("--certify", help="Enclose loss, gradient and steps in balls, with proof.")
+            bool,
+            typer.Option(
+                "--certify",
+                help="Enclose loss, gradient and steps in balls, with proof.",
+            ),
         ] = False,
     ) -> int:
         check_targets(plot, save=save)
         if certify:  # before anything is computed
             icl_theory.certified.check_installed()
         for name, text in given.items():
-            if _several(known[name]) and text not in (words := (*known[name].kind.words, ALL)):
-                raise refuse(name, text, f"one of {', '.join(words)}{nearest(text, words)}")
-        many = [name for name, text in given.items() if text == ALL and _several(known[name])]
-        settings = {name: parse_value(known[name], text) for name, text in given.items() if name not in many}
+            if _several(known[name]) and text not in (
+                words := (*known[name].kind.words, ALL)
+            ):
+                raise refuse(
+                    name, text, f"one of {', '.join(words)}{nearest(text, words)}"
+                )
+        many = [
+            name
+            for name, text in given.items()
+            if text == ALL and _several(known[name])
+        ]
+        settings = {
+            name: parse_value(known[name], text)
+            for name, text in given.items()
+            if name not in many
+        }
         require(family, settings)
         if many and save is not None:
-            raise ValueError(f"save = {str(save)!r}: a file holds one run, and {flag(many[0])} all makes several")
-        choices = [{}] if not many else [{many[0]: word} for word in known[many[0]].kind.words]
+            raise ValueError(
+                f"save = {str(save)!r}: a file holds one run, and {flag(many[0])} all makes several"
+            )
+        choices = (
+            [{}]
+            if not many
+            else [{many[0]: word} for word in known[many[0]].kind.words]
+        )
         problems = [family(**{**settings, **word}) for word in choices]
         runs = []
         for problem in problems:
@@ -63,11 +97,21 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             if runs[-1].interrupted:
                 break
         proved = [icl_theory.certify(run) for run in runs] if certify else []
-        _show({", ".join(word.values()): run for word, run in zip(choices, runs, strict=False)}, as_json, proved)
+        _show(
+            {
+                ", ".join(word.values()): run
+                for word, run in zip(choices, runs, strict=False)
+            },
+            as_json,
+            proved,
+        )
         for problem, run in zip(problems, runs, strict=False):
             if run.stop is Stop.FLOOR and problem.epsilon:
                 said = f"epsilon = {run.epsilon:g} is not above the lowest loss, {run.floor:.6g}"
-                print(f"icl-theory: {said}: --above sets a target above the lowest loss instead", file=sys.stderr)
+                print(
+                    f"icl-theory: {said}: --above sets a target above the lowest loss instead",
+                    file=sys.stderr,
+                )
         if save is not None:
             runs[0].save(save)
         if plot is not None:
@@ -100,7 +144,11 @@ def _several(declared: Parameter) -> bool:
     return isinstance(declared.kind, Word) and declared.axis
 
 
-def _show(runs: dict[str, Trajectory], as_json: bool, proved: list[icl_theory.certified.Certificate]) -> None:
+def _show(
+    runs: dict[str, Trajectory],
+    as_json: bool,
+    proved: list[icl_theory.certified.Certificate],
+) -> None:
     if as_json:
         found = {name: run.to_dict() for name, run in runs.items()}
         for each, certificate in zip(found.values(), proved, strict=False):
@@ -121,6 +169,8 @@ def _print_side_by_side(runs: dict[str, Trajectory]) -> None:
     table.add_column("")
     for name in runs:
         table.add_column(name, ratio=1, overflow="fold")
-    for row in dict.fromkeys(row for each in facts.values() for row in each if row != "run"):
+    for row in dict.fromkeys(
+        row for each in facts.values() for row in each if row != "run"
+    ):
         table.add_row(row, *(each.get(row, "") for each in facts.values()))
     Console(highlight=False).print(table)

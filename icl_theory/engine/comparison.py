@@ -36,14 +36,24 @@ class Check(NamedTuple):
 
     def cells(self) -> tuple[str, ...]:
         """Return the figures and the verdict as text."""
-        figures = (f"{self.population:.3g}", f"{self.sampled:.3g}", f"{self.standard_error:.1g}")
-        return (*figures, f"{self.z:+.2f}", f"{self.limit:.1f}", "pass" if self.passed else "FAIL")
+        figures = (
+            f"{self.population:.3g}",
+            f"{self.sampled:.3g}",
+            f"{self.standard_error:.1g}",
+        )
+        return (
+            *figures,
+            f"{self.z:+.2f}",
+            f"{self.limit:.1f}",
+            "pass" if self.passed else "FAIL",
+        )
 
 
 class Power(NamedTuple):
     """Smallest relative errors that a cross-check finds nine times in ten: of all losses, and of all gradients.
 
-    An error is a common factor on the population's values; infinite where the sampled values are all zero.
+    An error is a common factor on the population's values; infinite where the sampled
+    values are all zero.
     """
 
     loss: float
@@ -81,7 +91,10 @@ class Comparison(Shown):
 
     def to_markdown(self) -> str:
         """Return the comparisons as a Markdown table, and under it what they can find."""
-        lines = ["| check | population | sampled | std. error | z | limit | |", "|" + "---|" * 7]
+        lines = [
+            "| check | population | sampled | std. error | z | limit | |",
+            "|" + "---|" * 7,
+        ]
         lines += ["| " + " | ".join((c.name, *c.cells())) + " |" for c in self.checks]
         return "\n".join([*lines, "", f"{self.remarks}."])
 
@@ -95,10 +108,11 @@ class CrossCheck(Comparison):
     checks, note : tuple of Check, str
         As of every `Comparison`.
     power : Power
-        Smallest relative errors of loss and gradient that these comparisons find nine times in ten.
+        Smallest relative errors of loss and gradient that these comparisons find nine
+        times in ten.
     t, population, sgd, band : ndarray, (T,)
-        Steps, population loss along exact gradient descent, population loss along the SGD run, and the
-        half-width of the band that SGD runs stay in.
+        Steps, population loss along exact gradient descent, population loss along the
+        SGD run, and the half-width of the band that SGD runs stay in.
     """
 
     power: Power
@@ -126,13 +140,20 @@ def detectable(check: Check, freedom: int) -> float:
 
     if not (check.population and check.standard_error):
         return math.inf if not check.population else 0.0
-    return float(nctdtrinc(freedom, 1.0 - FOUND, check.limit)) * check.standard_error / abs(check.population)
+    return (
+        float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
+        * check.standard_error
+        / abs(check.population)
+    )
 
 
-def mean_check(name: str, population: float, samples: Array, limit: float, scale: float = 0.0) -> Check:
+def mean_check(
+    name: str, population: float, samples: Array, limit: float, scale: float = 0.0
+) -> Check:
     """Compare a population value with the mean of independent samples of it.
 
-    ``scale`` is the size of the numbers whose sum the value is, where they cancel: beside it the value is rounding.
+    ``scale`` is the size of the numbers whose sum the value is, where they cancel:
+    beside it the value is rounding.
     """
     mean = float(np.mean(samples))
     error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
@@ -145,32 +166,56 @@ def z_score(difference: Number, error: Number, scale: Number) -> Number:
     return difference / (error + 1e-14 * abs(scale) + float(np.finfo(float).tiny))
 
 
-def compare(risk: Risk, trainer: Risk, points: Mapping[str, Array], batches: int) -> list[Check]:
+def compare(
+    risk: Risk, trainer: Risk, points: Mapping[str, Array], batches: int
+) -> list[Check]:
     """Compare a risk with a trainer on sampled data at some parameters, by name.
 
-    At each the loss, the gradient along itself and the gradient along a random direction are compared. Where the
-    risk is a reduction of the trainer's, with fewer parameters, the loss and the squared norm of the gradient are,
-    and only at the beginning, which the two have in common.
+    At each the loss, the gradient along itself and the gradient along a random
+    direction are compared. Where the risk is a reduction of the trainer's, with fewer
+    parameters, the loss and the squared norm of the gradient are, and only at the
+    beginning, which the two have in common.
     """
     reduced = np.shape(trainer.initial) != np.shape(risk.initial)
     checks = []
     count = 2 if reduced else 3 * len(points)
     limit = limit_of(1.0 / count, batches - 1)
-    for where, params in ({"the beginning": risk.initial} if reduced else points).items():
+    for where, params in (
+        {"the beginning": risk.initial} if reduced else points
+    ).items():
         loss, gradient = risk.evaluate(params)
         at = trainer.initial if reduced else params
-        pairs = [trainer.evaluate(at, step) for step in counted(range(batches), "batches")]
+        pairs = [
+            trainer.evaluate(at, step) for step in counted(range(batches), "batches")
+        ]
         gradients = np.stack([each for _, each in pairs])
-        checks.append(mean_check(f"loss at {where}", loss, np.array([each for each, _ in pairs]), limit))
+        checks.append(
+            mean_check(
+                f"loss at {where}", loss, np.array([each for each, _ in pairs]), limit
+            )
+        )
         if reduced:
-            products = gradients[: batches // 2] * gradients[-(batches // 2) :] / trainer.metric
+            products = (
+                gradients[: batches // 2]
+                * gradients[-(batches // 2) :]
+                / trainer.metric
+            )
             products = np.sum(products.reshape(batches // 2, -1), axis=1)
             norm = float(np.sum(gradient**2 / risk.metric))
-            checks.append(mean_check("squared norm of the gradient at the beginning", norm, products, limit))
+            checks.append(
+                mean_check(
+                    "squared norm of the gradient at the beginning",
+                    norm,
+                    products,
+                    limit,
+                )
+            )
             continue
         drawn = np.random.default_rng(0).normal(size=np.shape(params))
         for name, direction in (("itself", gradient), ("a random direction", drawn)):
             along = np.sum((gradients * direction).reshape(batches, -1), axis=1)
             exact = float(np.sum(gradient * direction))
-            checks.append(mean_check(f"gradient along {name} at {where}", exact, along, limit))
+            checks.append(
+                mean_check(f"gradient along {name} at {where}", exact, along, limit)
+            )
     return checks

@@ -35,7 +35,8 @@ class Drawn(Shown):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            Where to draw: of a run the loss, which has the attention below it on a figure that is made here.
+            Where to draw: of a run the loss, which has the attention below it on a
+            figure that is made here.
 
         Returns
         -------

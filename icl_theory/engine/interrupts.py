@@ -27,7 +27,11 @@ def is_for_the_user() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package, _, module = str(frame.f_globals.get("__name__")).partition(".")
-        if package == "icl_theory" and module != "__main__" and frame.f_code not in _RETURNING:
+        if (
+            package == "icl_theory"
+            and module != "__main__"
+            and frame.f_code not in _RETURNING
+        ):
             return False
         frame = frame.f_back
     return True
@@ -35,7 +39,9 @@ def is_for_the_user() -> bool:
 
 def is_pressed(error: BaseException | None) -> bool:
     """Whether an error is Ctrl-C, of which a compiled module that is being loaded makes an ImportError."""
-    return isinstance(error, KeyboardInterrupt) or (isinstance(error, ImportError) and is_pressed(error.__cause__))
+    return isinstance(error, KeyboardInterrupt) or (
+        isinstance(error, ImportError) and is_pressed(error.__cause__)
+    )
 
 
 class _Deferred:
@@ -52,8 +58,9 @@ class _Deferred:
 def deferred() -> Iterator[None]:
     """Put Ctrl-C off until the block ends.
 
-    Wrap the loading of modules in it. Compiled modules cannot be loaded a second time: if Ctrl-C ends their first
-    loading, NumPy or matplotlib stay unusable for as long as the process lives.
+    Wrap the loading of modules in it. Compiled modules cannot be loaded a second time:
+    if Ctrl-C ends their first loading, NumPy or matplotlib stay unusable for as long as
+    the process lives.
     """
     handler = signal.getsignal(signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -99,12 +106,15 @@ SWALLOWED: list[bool] = []  # not empty after Ctrl-C that Python has ignored
 def none_swallowed() -> Iterator[None]:
     """Raise Ctrl-C at the next chance, and at the end of the block, where Python has ignored it.
 
-    Python prints an error that is raised in the callback of a weak reference or by ``__del__``, and goes on.
+    Python prints an error that is raised in the callback of a weak reference or by
+    ``__del__``, and goes on.
     """
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
-        if unraisable.exc_type is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
+        if unraisable.exc_type is not None and issubclass(
+            unraisable.exc_type, KeyboardInterrupt
+        ):
             SWALLOWED.append(True)
         else:
             before(unraisable)

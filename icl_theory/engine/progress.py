@@ -18,10 +18,19 @@ T = TypeVar("T")
 class Work(contextlib.ContextDecorator):
     """Something that may last, within or in a function, and is then shown; ``quiet`` hides what is done there."""
 
-    def __init__(self, words: str = "", unit: str = "points", quiet: bool = False) -> None:
-        self.words, self.unit, self.quiet = words, unit, quiet
-        self.done, self.total, self._loss = -1, -1, math.nan  # unknown
-        self.start, self._counting, self._before = 0.0, 0.0, 0
+    def __init__(
+        self, words: str = "", unit: str = "points", quiet: bool = False
+    ) -> None:
+        self.words = words
+        self.unit = unit
+        self.quiet = quiet
+        # unknown
+        self.done = -1
+        self.total = -1
+        self._loss = math.nan
+        self.start = 0.0
+        self._counting = 0.0
+        self._before = 0
 
     def __enter__(self) -> Self:
         if SWALLOWED:
@@ -38,8 +47,11 @@ class Work(contextlib.ContextDecorator):
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
         """Take note of what is done: cheap. The first call says how much was done before."""
         if self.done < 0:
-            self._counting, self._before = time.monotonic(), done
-        self.done, self.total, self._loss = done, total, loss
+            self._counting = time.monotonic()
+            self._before = done
+        self.done = done
+        self.total = total
+        self._loss = loss
         DISPLAY.look()
 
     def add(self, count: int = 1) -> None:
@@ -54,8 +66,14 @@ class Work(contextlib.ContextDecorator):
         loss = "" if math.isnan(self._loss) else f", loss {self._loss:.4g}"
         rate = (self.done - self._before) / max(now - self._counting, 1e-9)
         total = f" of {self.total:,}" if self.total >= 0 else ""
-        left = f", {duration((self.total - self.done) / rate)} left" if rate > 0 and total else ""
-        return f"{self.done:,}{total} {self.unit}{loss}, {rate:,.3g} {self.unit}/s{left}"
+        left = (
+            f", {duration((self.total - self.done) / rate)} left"
+            if rate > 0 and total
+            else ""
+        )
+        return (
+            f"{self.done:,}{total} {self.unit}{loss}, {rate:,.3g} {self.unit}/s{left}"
+        )
 
 
 def counted(items: Iterable[T], unit: str) -> Iterator[T]:
@@ -74,14 +92,17 @@ class Display:
     """
 
     def __init__(self, delay: float = 1.0) -> None:
-        self.delay, self.works = delay, list[Work]()
+        self.delay = delay
+        self.works = list[Work]()
         self.live: Any = None  # False where nothing can be drawn
 
     def look(self) -> None:
         """Begin to draw once the outermost work has lasted long enough, and end when it is over."""
         if SWALLOWED:
             raise_swallowed()
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # a broken stream, or no more threads
+        with contextlib.suppress(
+            OSError, ValueError, RuntimeError
+        ):  # a broken stream, or no more threads
             if not self.works:
                 live, self.live = self.live, None
                 if live:
@@ -102,9 +123,16 @@ class Display:
         from rich.console import Console
         from rich.live import Live
 
-        # what is printed goes above the display, but what goes into a file must get there
-        above, console = _is_terminal(sys.stdout), Console(stderr=True)
-        live = Live(get_renderable=self._drawn, console=console, transient=True, redirect_stdout=above)
+        # what is printed goes above the display, but what goes into a file must get
+        # there
+        above = _is_terminal(sys.stdout)
+        console = Console(stderr=True)
+        live = Live(
+            get_renderable=self._drawn,
+            console=console,
+            transient=True,
+            redirect_stdout=above,
+        )
         live.start(refresh=True)
         return live
 
@@ -116,7 +144,9 @@ class Display:
         grid = Table.grid(padding=(0, 1))
         for work in filter(self._lasts, self.shown()):
             if line := work.line():
-                bar = ProgressBar(work.total, max(work.done, 0), width=20, pulse=work.total < 0)
+                bar = ProgressBar(
+                    work.total, max(work.done, 0), width=20, pulse=work.total < 0
+                )
                 grid.add_row(bar, Text(line, no_wrap=True, overflow="ellipsis"))
         return grid
 
@@ -125,7 +155,8 @@ DISPLAY = Display()
 
 
 def _is_terminal(stream: Any) -> bool:
-    return bool(getattr(stream, "isatty", bool)())  # a program without a console has None
+    # a program without a console has None
+    return bool(getattr(stream, "isatty", bool)())
 
 
 def _is_taken() -> bool:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, choice, instance, integer, number, real_array, refuse, sequence, store
+from icl_theory._validate import (
+    Array,
+    choice,
+    instance,
+    integer,
+    number,
+    real_array,
+    refuse,
+    sequence,
+    store,
+)
 from icl_theory.engine.risk import Risk, Started
 from icl_theory.memory import check_fits
 
@@ -60,8 +70,8 @@ class Embedding(Map):
     r"""The scores :math:`S = X Q Y^\top` of a matrix ``Q`` that starts at zero; Y = X unless given.
 
     Gradient descent on ``Q`` moves the scores by
-    :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with the Gram matrix
-    :math:`\Gamma = XX^\top` (docs/theory.md, "Coordinates").
+    :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with
+    the Gram matrix :math:`\Gamma = XX^\top` (docs/theory.md, "Coordinates").
 
     Parameters
     ----------
@@ -77,9 +87,15 @@ class Embedding(Map):
 
     def __post_init__(self) -> None:
         vectors = real_array("vectors", self.vectors, 2)
-        asked = vectors if self.queries is None else real_array("queries", self.queries, 2)
+        asked = (
+            vectors if self.queries is None else real_array("queries", self.queries, 2)
+        )
         if asked.shape[1] != vectors.shape[1]:
-            raise refuse("queries", asked.shape, f"rows of {vectors.shape[1]} numbers, as in vectors")
+            raise refuse(
+                "queries",
+                asked.shape,
+                f"rows of {vectors.shape[1]} numbers, as in vectors",
+            )
         store(self, vectors=vectors, asked=asked)
 
     @property
@@ -102,7 +118,11 @@ class Embedding(Map):
     @cached_property
     def _stretch(self) -> float:
         largest = float(np.linalg.norm(self.vectors, 2))
-        return largest**2 if self.queries is None else largest * float(np.linalg.norm(self.asked, 2))
+        return (
+            largest**2
+            if self.queries is None
+            else largest * float(np.linalg.norm(self.asked, 2))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +132,8 @@ class Linear(Started, Map):
     Parameters
     ----------
     matrix : array_like, (..., k)
-        The derivatives of the scores; the last axes are those of the parameters, which may be a matrix.
+        The derivatives of the scores; the last axes are those of the parameters, which
+        may be a matrix.
     start : array_like, (k,)
         Where the parameters start.
     """
@@ -121,10 +142,20 @@ class Linear(Started, Map):
     start: Array
 
     def __post_init__(self) -> None:
-        start = real_array("start", self.start, max(np.asarray(self.start, dtype=object).ndim, 1))
-        matrix = real_array("matrix", self.matrix, max(np.asarray(self.matrix, dtype=object).ndim, start.ndim + 1))
+        start = real_array(
+            "start", self.start, max(np.asarray(self.start, dtype=object).ndim, 1)
+        )
+        matrix = real_array(
+            "matrix",
+            self.matrix,
+            max(np.asarray(self.matrix, dtype=object).ndim, start.ndim + 1),
+        )
         if matrix.shape[-start.ndim :] != start.shape:
-            raise refuse("matrix", matrix.shape, f"finite, with last axes of {start.shape}, as start")
+            raise refuse(
+                "matrix",
+                matrix.shape,
+                f"finite, with last axes of {start.shape}, as start",
+            )
         store(self, matrix=matrix, start=start)
 
     def inward(self, params: Array) -> Array:
@@ -157,13 +188,18 @@ class Factored(Started, Map):
     start: Array
 
     def __post_init__(self) -> None:
-        start = real_array("start", self.start, 3, most=1e150)  # products of two are finite
+        # products of two are finite
+        start = real_array("start", self.start, 3, most=1e150)
         if start.shape[0] != 2 or not 1 <= start.shape[1] <= start.shape[2]:
-            raise refuse("start", start.shape, "of shape (2, rank, d) with a rank from 1 to d")
+            raise refuse(
+                "start", start.shape, "of shape (2, rank, d) with a rank from 1 to d"
+            )
         store(self, start=start)
 
     @classmethod
-    def random(cls, d: int, rank: int | None = None, scale: float = 0.01, seed: int = 0) -> Factored:
+    def random(
+        cls, d: int, rank: int | None = None, scale: float = 0.01, seed: int = 0
+    ) -> Factored:
         """Start from independent normal entries with standard deviation ``scale / sqrt(rank)``."""
         d = integer("d", d, minimum=1)
         rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
@@ -234,9 +270,14 @@ class Affine(Map):
         from scipy.sparse import csc_array  # slow to load
 
         base = real_array("base", self.base, 1)
-        sizes = tuple(integer("sizes", size, minimum=1) for size in sequence("sizes", self.sizes, int, "integers"))
+        sizes = tuple(
+            integer("sizes", size, minimum=1)
+            for size in sequence("sizes", self.sizes, int, "integers")
+        )
         shape = base.size, sum(sizes)
-        columns = instance("columns", self.columns, csc_array, f"a csc_array of shape {shape}")
+        columns = instance(
+            "columns", self.columns, csc_array, f"a csc_array of shape {shape}"
+        )
         real_array("columns", columns.data, 1)
         if columns.shape != shape:
             raise refuse("columns", columns.shape, f"of shape {shape}")
@@ -302,14 +343,20 @@ class Pullback(Risk):
     def __post_init__(self) -> None:
         instance("risk", self.risk, Risk, "a Risk")  # type: ignore[type-abstract]
         if not isinstance(self.map, Map):
-            raise refuse("map", self.map, "a Map (with initial, inward, push, outward and stretch)")
+            raise refuse(
+                "map",
+                self.map,
+                "a Map (with initial, inward, push, outward and stretch)",
+            )
         shape = np.shape(self.risk.initial)
         try:
             found: Any = np.shape(self.map.inward(self.map.initial))
         except (ValueError, IndexError, TypeError, AttributeError) as error:
             found = str(error)
         if found != shape:
-            raise refuse("map", found, f"one to parameters of the inner risk, of shape {shape}")
+            raise refuse(
+                "map", found, f"one to parameters of the inner risk, of shape {shape}"
+            )
 
     @property
     def stochastic(self) -> bool:
@@ -328,8 +375,12 @@ class Pullback(Risk):
 
     def gradients(self, states: Array) -> Array:
         """Gradients of the inner risk, pulled back."""
-        inner = self.risk.gradients(np.stack([self.map.inward(state) for state in states]))
-        return np.stack([self.map.outward(*each) for each in zip(states, inner, strict=True)])
+        inner = self.risk.gradients(
+            np.stack([self.map.inward(state) for state in states])
+        )
+        return np.stack(
+            [self.map.outward(*each) for each in zip(states, inner, strict=True)]
+        )
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Observations of the inner risk."""
@@ -367,14 +418,19 @@ class Pullback(Risk):
 
 def around(risk: Risk, core: Risk) -> Risk:
     """Replace the innermost risk, and keep the changes of coordinates around it."""
-    return replace(risk, risk=around(risk.risk, core)) if isinstance(risk, Pullback) else core
+    return (
+        replace(risk, risk=around(risk.risk, core))
+        if isinstance(risk, Pullback)
+        else core
+    )
 
 
 def innermost(risk: Risk | None, params: Array | None = None) -> tuple[Any, Array]:
     """Return the risk inside all changes of coordinates, and its parameters for the given outer ones."""
     params = np.zeros(0) if params is None or risk is None else params
     while isinstance(risk, Pullback):
-        params, risk = risk.map.inward(params) if params.size else params, risk.risk
+        params = risk.map.inward(params) if params.size else params
+        risk = risk.risk
     return risk, params
 
 
@@ -394,21 +450,24 @@ def in_coordinates(
     Parameters
     ----------
     risk : Risk
-        Its parameters are scores, (K, K) or, for Q queries, (K, Q); of any shape if "linear".
+        Its parameters are scores, (K, K) or, for Q queries, (K, Q); of any shape if
+        "linear".
     coordinates : {"class", "embedding", "factored", "linear"}
-        The scores themselves; the matrix ``Q`` of ``S = X Q Y^T``; its factors ``Q = W_K^T W_Q``; or the
-        parameters of which the scores are linear functions.
+        The scores themselves; the matrix ``Q`` of ``S = X Q Y^T``; its factors ``Q =
+        W_K^T W_Q``; or the parameters of which the scores are linear functions.
     vectors : array_like, (K, d)
-        The features, one in each row. If "linear": the derivatives of the scores, (..., k), by k parameters, or by
-        those of a matrix, (..., k, l).
+        The features, one in each row. If "linear": the derivatives of the scores, (...,
+        k), by k parameters, or by those of a matrix, (..., k, l).
     queries : array_like, (Q, d), optional
-        Vectors of the queries, if they are not the features ("embedding" and "factored" only).
+        Vectors of the queries, if they are not the features ("embedding" and "factored"
+        only).
     rank : int, optional
         Rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` by default.
     scale, seed : float, int
         Size and seed of the random start ("factored" only).
     start : array_like, (2, rank, d), (k,) or (k, l), optional
-        Initial ``W_K`` and ``W_Q`` instead of random ones ("factored"), or parameters instead of zeros ("linear").
+        Initial ``W_K`` and ``W_Q`` instead of random ones ("factored"), or parameters
+        instead of zeros ("linear").
 
     Returns
     -------
@@ -418,7 +477,8 @@ def in_coordinates(
     Raises
     ------
     ValueError
-        The coordinates are unknown, the rank is out of range, or the vectors do not fit the risk.
+        The coordinates are unknown, the rank is out of range, or the vectors do not fit
+        the risk.
 
     Examples
     --------
@@ -434,21 +494,42 @@ def in_coordinates(
         matrix = np.asarray(vectors, dtype=np.float64)
         given = np.zeros(matrix.shape[-1:]) if start is None else np.asarray(start)
         if matrix.shape[: matrix.ndim - given.ndim] != shape:
-            raise refuse("vectors", matrix.shape, f"of shape ({', '.join(map(str, shape))}, k)")
+            raise refuse(
+                "vectors", matrix.shape, f"of shape ({', '.join(map(str, shape))}, k)"
+            )
         return Pullback(risk, Linear(matrix, given))
-    points = Embedding(np.asarray(vectors), None if queries is None else np.asarray(queries))
+    points = Embedding(
+        np.asarray(vectors), None if queries is None else np.asarray(queries)
+    )
     if len(shape) != 2 or (shape[0] != shape[1] and queries is None):
-        raise refuse("risk", shape, "one whose parameters are a square matrix, unless queries are given")
-    for name, rows, size in (("vectors", points.vectors, shape[0]), ("queries", points.asked, shape[1])):
+        raise refuse(
+            "risk",
+            shape,
+            "one whose parameters are a square matrix, unless queries are given",
+        )
+    for name, rows, size in (
+        ("vectors", points.vectors, shape[0]),
+        ("queries", points.asked, shape[1]),
+    ):
         if len(rows) != size:
-            raise refuse(name, rows.shape, f"an array with {size} rows, one for each feature")
+            raise refuse(
+                name, rows.shape, f"an array with {size} rows, one for each feature"
+            )
     if coordinates == "class":
         return risk
     embedded = Pullback(risk, points)
     if coordinates == "embedding":
         return embedded
     d = points.vectors.shape[1]
-    factors = Factored.random(d, rank, scale, seed) if start is None else Factored(np.asarray(start))
+    factors = (
+        Factored.random(d, rank, scale, seed)
+        if start is None
+        else Factored(np.asarray(start))
+    )
     if factors.start.shape[2] != d:
-        raise refuse("start", factors.start.shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}")
+        raise refuse(
+            "start",
+            factors.start.shape,
+            f"of shape (2, rank, {d}) with a rank from 1 to {d}",
+        )
     return Pullback(embedded, factors)

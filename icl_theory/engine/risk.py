@@ -1,7 +1,8 @@
 """What can be trained: the Risk protocol.
 
-A Risk is an initial parameter array, a loss with its gradient, the metric of its coordinates and what to
-observe on the way. The engine (`icl_theory.engine.descent`) knows nothing else about a model.
+A Risk is an initial parameter array, a loss with its gradient, the metric of its
+coordinates and what to observe on the way. The engine (`icl_theory.engine.descent`)
+knows nothing else about a model.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from icl_theory._validate import Array, real_array, refuse
 if TYPE_CHECKING:
     from icl_theory.engine.rules import Rule
 
-LOSS_ROUNDING = 64.0 * 2.0**-52  # relative; losses that are sums of terms of one sign lose a few units
+# relative; losses that are sums of terms of one sign lose a few units
+LOSS_ROUNDING = 64.0 * 2.0**-52
 
 ColumnGradients = Callable[[Array, NDArray[np.intp]], Array]
 
@@ -34,7 +36,8 @@ class Solution(Protocol):
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, None where it is beyond ``last``, and its estimated error.
 
-        The error is None for the times of a flow, and if every step is taken and no loss is epsilon to rounding.
+        The error is None for the times of a flow, and if every step is taken and no
+        loss is epsilon to rounding.
         """
         ...
 
@@ -45,9 +48,10 @@ class Risk(Protocol):
 
     Gradient descent on a Risk is ``params <- params - eta * gradient / metric``.
 
-    `loss`, `gradient`, `excess` and `sharpness` check the parameters they are given. All other methods are what the
-    engine calls with states of its own, float64 arrays of the shape of ``initial``; they check nothing, because a
-    check costs as much as many a loss.
+    `loss`, `gradient`, `excess` and `sharpness` check the parameters they are given.
+    All other methods are what the engine calls with states of its own, float64 arrays
+    of the shape of ``initial``; they check nothing, because a check costs as much as
+    many a loss.
 
     Examples
     --------
@@ -90,8 +94,9 @@ class Risk(Protocol):
     def column_gradients(self) -> ColumnGradients | None:
         """Gradients of single columns of the parameters, where the loss is a sum of one term for each; else None.
 
-        The function takes columns, (m, n), of which there may be several for one of the parameters, and which they
-        stand for, (n,). Where it is known, ``method="fast"`` gives each column a stride of its own.
+        The function takes columns, (m, n), of which there may be several for one of the
+        parameters, and which they stand for, (n,). Where it is known, ``method="fast"``
+        gives each column a stride of its own.
         """
         return None
 
@@ -112,7 +117,11 @@ class Risk(Protocol):
         with np.errstate(over="ignore", invalid="ignore"):
             found = self.evaluate(self._checked(params))[part]
         if np.isnan(found).any():
-            raise refuse("params", params, "less extreme: the result is beyond the range of float64")
+            raise refuse(
+                "params",
+                params,
+                "less extreme: the result is beyond the range of float64",
+            )
         return found
 
     def _checked(self, params: ArrayLike) -> Array:
@@ -148,15 +157,28 @@ class Risk(Protocol):
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
         """Return the iterates in closed form for a learning rate and an update rule, or None.
 
-        The engine gives the rule itself; `icl_theory.engine.is_plain_descent` asks whether it is gradient descent.
+        The engine gives the rule itself; `icl_theory.engine.is_plain_descent` asks
+        whether it is gradient descent.
         """
         return None
 
-    def series(self, states: Array, steps: NDArray[np.int64]) -> tuple[Array, dict[str, Array]]:
+    def series(
+        self, states: Array, steps: NDArray[np.int64]
+    ) -> tuple[Array, dict[str, Array]]:
         """Return losses, (T,), and observations, (T, ...) each, at many states, (T, ...), unchecked."""
-        losses = np.array([self.evaluate(state, int(t))[0] for state, t in zip(states, steps, strict=True)])
-        seen = [self.observe(state, int(t)) for state, t in zip(states, steps, strict=True)]
-        return losses, {name: np.stack([np.asarray(each[name]) for each in seen]) for name in seen[0]}
+        losses = np.array(
+            [
+                self.evaluate(state, int(t))[0]
+                for state, t in zip(states, steps, strict=True)
+            ]
+        )
+        seen = [
+            self.observe(state, int(t)) for state, t in zip(states, steps, strict=True)
+        ]
+        return losses, {
+            name: np.stack([np.asarray(each[name]) for each in seen])
+            for name in seen[0]
+        }
 
     def gain(self, params: Array) -> float:
         """Norm of the change of the scores per unit change of the parameters: 1 where the parameters are scores."""
@@ -168,7 +190,8 @@ class Risk(Protocol):
         if length == 0.0:
             return np.zeros_like(direction)
         h = 6e-6 * max(1.0, float(np.abs(params).max(initial=0.0))) / length
-        ahead, behind = self.evaluate(params + h * direction)[1], self.evaluate(params - h * direction)[1]
+        ahead = self.evaluate(params + h * direction)[1]
+        behind = self.evaluate(params - h * direction)[1]
         return (ahead - behind) / (2.0 * h)
 
     def sharpness(self, params: ArrayLike) -> float:
@@ -185,7 +208,8 @@ class Risk(Protocol):
         Returns
         -------
         float
-            Squared label units per squared unit of the scores; negative where the loss is concave.
+            Squared label units per squared unit of the scores; negative where the loss
+            is concave.
 
         Raises
         ------
@@ -205,7 +229,11 @@ class Risk(Protocol):
             with np.errstate(over="ignore", invalid="ignore"):
                 found = self.hessian_product(at, direction)
             if not np.isfinite(found).all():
-                raise refuse("params", params, "less extreme: the Hessian is beyond the range of float64")
+                raise refuse(
+                    "params",
+                    params,
+                    "less extreme: the Hessian is beyond the range of float64",
+                )
             return found
 
         return largest_eigenvalue(product, at.shape, self.metric)[0]
@@ -223,12 +251,16 @@ class Started:
 
 
 def largest_eigenvalue(
-    hessian: Callable[[Array], Array], shape: tuple[int, ...], metric: float | Array, dense: int = 12
+    hessian: Callable[[Array], Array],
+    shape: tuple[int, ...],
+    metric: float | Array,
+    dense: int = 12,
 ) -> tuple[float, Array]:
     """Return the largest eigenvalue of ``M^-1/2 H M^-1/2``, and ``M^-1/2 v`` for its unit eigenvector v.
 
-    It is found by Lanczos' method from products of H with a direction of a ``shape``, or from the matrix, which is
-    quicker up to a ``dense`` size; ``metric`` is the diagonal of M. A RuntimeError says that it did not converge.
+    It is found by Lanczos' method from products of H with a direction of a ``shape``,
+    or from the matrix, which is quicker up to a ``dense`` size; ``metric`` is the
+    diagonal of M. A RuntimeError says that it did not converge.
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
@@ -246,10 +278,16 @@ def largest_eigenvalue(
         scale = float(np.abs(product(start)).max())
         if scale == 0.0:
             return 0.0, start.reshape(shape) / root
-        operator = LinearOperator((size, size), matvec=lambda flat: product(flat) / scale, dtype=np.float64)
+        operator = LinearOperator(
+            (size, size), matvec=lambda flat: product(flat) / scale, dtype=np.float64
+        )
         try:
-            values, vectors = eigsh(operator, k=1, which="LA", v0=start, tol=1e-10, maxiter=50 * size)
+            values, vectors = eigsh(
+                operator, k=1, which="LA", v0=start, tol=1e-10, maxiter=50 * size
+            )
         except ArpackNoConvergence as error:
-            raise RuntimeError("the largest eigenvalue of the Hessian did not converge") from error
+            raise RuntimeError(
+                "the largest eigenvalue of the Hessian did not converge"
+            ) from error
         values = values * scale
     return float(values[-1]), vectors[:, -1].reshape(shape) / root

@@ -28,13 +28,14 @@ class Training(Protocol):
 class Scope:
     """The training of which a piece of theory speaks.
 
-    Statements, predicted columns of sweeps, limits of exponents and estimates of the work have one each. They are
-    shown only for training within it.
+    Statements, predicted columns of sweeps, limits of exponents and estimates of the
+    work have one each. They are shown only for training within it.
 
     Parameters
     ----------
     rules : tuple of type
-        The rules of which it speaks. A rule around one of them, a schedule say, is another rule.
+        The rules of which it speaks. A rule around one of them, a schedule say, is
+        another rule.
     iteration, flow : bool
         Whether it speaks of the iteration, and whether of its limit of small steps.
 
@@ -55,11 +56,18 @@ class Scope:
 
     def __post_init__(self) -> None:
         instance("rules", self.rules, tuple, "a tuple of classes of rules")
-        if not all(isinstance(rule, type) and Rule in rule.__mro__ for rule in self.rules):
+        if not all(
+            isinstance(rule, type) and Rule in rule.__mro__ for rule in self.rules
+        ):
             raise refuse("rules", self.rules, "classes of rules")
-        iteration, flow = flag("iteration", self.iteration), flag("flow", self.flow)
+        iteration = flag("iteration", self.iteration)
+        flow = flag("flow", self.flow)
         if not self.rules or not (iteration or flow):
-            raise refuse("scope", self, "one with a rule, and with the iteration, the flow, or both")
+            raise refuse(
+                "scope",
+                self,
+                "one with a rule, and with the iteration, the flow, or both",
+            )
 
     def applies(self, training: Training) -> bool:
         """Whether the theory speaks of a run or a problem."""
@@ -72,7 +80,9 @@ class Scope:
         text("method", method)
         if rule is not None and not is_rule(rule):
             raise refuse("rule", rule, "an update rule, or None if it is not known")
-        return type(rule) in self.rules and (self.flow if method == "flow" else self.iteration)
+        return type(rule) in self.rules and (
+            self.flow if method == "flow" else self.iteration
+        )
 
     def why_not(self, training: Training) -> str:
         """Return in words why the theory does not apply to a run or a problem; the empty text if it does."""
@@ -80,9 +90,17 @@ class Scope:
             return ""
         rule = training.trained_by
         if type(rule) not in self.rules:
-            is_another = "the rule of this run is not known" if rule is None else f"this is training by {rule.name}"
+            is_another = (
+                "the rule of this run is not known"
+                if rule is None
+                else f"this is training by {rule.name}"
+            )
         else:
-            is_another = "this is its flow" if training.method == "flow" else "this is the iteration"
+            is_another = (
+                "this is its flow"
+                if training.method == "flow"
+                else "this is the iteration"
+            )
         return f"for {self.words}, and {is_another}"
 
     def outside(self, rules: Iterable[Rule | None], method: str, most: int = 3) -> str:
@@ -105,7 +123,11 @@ class Scope:
         for rule in given:
             if rule is not None and not is_rule(rule):
                 raise refuse("rules", rule, allowed)
-        names = [rule.name for rule in given if rule is not None and not self.covers(rule, method)]
+        names = [
+            rule.name
+            for rule in given
+            if rule is not None and not self.covers(rule, method)
+        ]
         distinct = list(dict.fromkeys(names))
         if not distinct:
             return ""
@@ -113,14 +135,19 @@ class Scope:
         if len(distinct) > most:
             listed.append(f"{len(distinct) - most} more")
         named = " and ".join(filter(None, (", ".join(listed[:-1]), listed[-1])))
-        training = f"the flow of {named}" if method == "flow" else f"training by {named}"
+        training = (
+            f"the flow of {named}" if method == "flow" else f"training by {named}"
+        )
         first = f"The theory is for {self.words} and not applicable to {training}"
         return f"{first}: no predictions and statements are shown beside it."
 
     @property
     def words(self) -> str:
         """The training in words."""
-        names: dict[type[Rule], str] = {GradientDescent: "gradient descent", Normalised: "normalised descent"}
+        names: dict[type[Rule], str] = {
+            GradientDescent: "gradient descent",
+            Normalised: "normalised descent",
+        }
         rules = " or ".join(names.get(rule, rule.__name__) for rule in self.rules)
         return rules if self.iteration else f"the flow of {rules}"
 

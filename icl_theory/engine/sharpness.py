@@ -32,7 +32,8 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     Parameters
     ----------
     run : Trajectory
-        A run with its risk: one that was just made, or a run of a family that was saved and loaded.
+        A run with its risk: one that was just made, or a run of a family that was saved
+        and loaded.
     points : int
         Number of steps, evenly spread over the saved ones.
 
@@ -54,8 +55,14 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     if run.risk is None:
         raise refuse("run", "loaded from a file", "a run with its risk")
     if run.risk.stochastic:
-        raise refuse("run", "of a risk that draws its data", "a run of a risk with a Hessian")
-    chosen = np.unique(np.linspace(0, len(run.t) - 1, min(max(2, points), len(run.t))).round().astype(int))
+        raise refuse(
+            "run", "of a risk that draws its data", "a run of a risk with a Hessian"
+        )
+    chosen = np.unique(
+        np.linspace(0, len(run.t) - 1, min(max(2, points), len(run.t)))
+        .round()
+        .astype(int)
+    )
     values = [run.risk.sharpness(run.states[i]) for i in chosen]
     return run.t[chosen], np.array(values)
 
@@ -68,7 +75,8 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     Parameters
     ----------
     risk : Risk
-        A risk with a minimum at finite parameters, with label noise, finite prompts and exchangeable tasks, say.
+        A risk with a minimum at finite parameters, with label noise, finite prompts and
+        exchangeable tasks, say.
     start : array_like, optional
         Start of the search for the minimum; ``risk.initial`` by default.
 
@@ -103,16 +111,27 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
         return float(loss), np.ravel(gradient)
 
     def product(flat: Array, direction: Array) -> Array:
-        return np.ravel(risk.hessian_product(flat.reshape(shape), direction.reshape(shape)))
+        return np.ravel(
+            risk.hessian_product(flat.reshape(shape), direction.reshape(shape))
+        )
 
     count = itertools.count()
     with Work("", "steps") as shown:
         size = float(np.linalg.norm(objective(np.ravel(origin))[1]))
         # on a plateau the ratio of actual and predicted reduction is 0/0
         with np.errstate(divide="ignore", invalid="ignore"):
-            options = {"gtol": 1e-10 * size, "maxiter": 2000}  # Newton's steps decide on what is left
+            # Newton's steps decide on what is left
+            options = {
+                "gtol": 1e-10 * size,
+                "maxiter": 2000,
+            }
             found = minimize(
-                objective, np.ravel(origin), jac=True, hessp=product, method="trust-ncg", options=options
+                objective,
+                np.ravel(origin),
+                jac=True,
+                hessp=product,
+                method="trust-ncg",
+                options=options,
             )
     params = _settled(risk, np.asarray(found.x).reshape(shape), size, origin)
     if params is None:
@@ -122,14 +141,21 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
 
 
 def _settled(
-    risk: Risk, params: Array, size: float, origin: Array, steps: int = 8, small: float = 1e-6, eps: float = 1e-15
+    risk: Risk,
+    params: Array,
+    size: float,
+    origin: Array,
+    steps: int = 8,
+    small: float = 1e-6,
+    eps: float = 1e-15,
 ) -> Array | None:
     """Follow Newton's steps to a minimum nearby; None if they do not shrink, or if there is none.
 
-    On the way to a minimum at infinity gradient and curvature vanish together in some direction. The function e^-x
-    is an example: all its Newton steps have length 1. A minimum is accepted if, within ``steps`` steps, one is
-    smaller than ``small`` relative to the way from ``origin``, or the gradient is rounding, ``eps`` times ``size``
-    (its norm at the origin) or the curvature.
+    On the way to a minimum at infinity gradient and curvature vanish together in some
+    direction. The function e^-x is an example: all its Newton steps have length 1. A
+    minimum is accepted if, within ``steps`` steps, one is smaller than ``small``
+    relative to the way from ``origin``, or the gradient is rounding, ``eps`` times
+    ``size`` (its norm at the origin) or the curvature.
     """
     value = risk.sharpness(params)
     noise = eps * max(size, value)
@@ -149,15 +175,22 @@ def _settled(
 
 
 def _newton_step(
-    risk: Risk, params: Array, gradient: Array, flat: float, noise: float, solved: float = 1e-5
+    risk: Risk,
+    params: Array,
+    gradient: Array,
+    flat: float,
+    noise: float,
+    solved: float = 1e-5,
 ) -> Array | None:
     """``H^-1 gradient`` by conjugate gradients to a residual ``solved``; None if a curvature is at most ``flat``.
 
-    Directions that do not change the loss, such as a constant added to all scores, have neither curvature nor
-    gradient except for ``noise``.
+    Directions that do not change the loss, such as a constant added to all scores, have
+    neither curvature nor gradient except for ``noise``.
     """
-    step, rest = np.zeros_like(params), gradient
-    direction, length = gradient, float(np.sum(gradient**2))
+    step = np.zeros_like(params)
+    rest = gradient
+    direction = gradient
+    length = float(np.sum(gradient**2))
     enough = max((solved * float(np.linalg.norm(gradient))) ** 2, noise**2)
     for _ in range(4 * params.size + 20):
         bent = risk.hessian_product(params, direction)
@@ -166,7 +199,8 @@ def _newton_step(
             return None
         step = step + length / curvature * direction
         rest = rest - length / curvature * bent
-        before, length = length, float(np.sum(rest**2))
+        before = length
+        length = float(np.sum(rest**2))
         if length <= enough:
             break
         direction = rest + length / before * direction

@@ -31,18 +31,21 @@ class BoundCheck(NamedTuple):
     Attributes
     ----------
     name, source, statement : str
-        What it is called, where it comes from (paper and number, or "this package"), and what it says.
+        What it is called, where it comes from (paper and number, or "this package"),
+        and what it says.
     kind : {"identity", "upper", "lower", "two-sided", "order-wise"}
         How ``measured`` and ``bound`` should compare.
     measured : float or None
         The measured side; None where the hypotheses fail.
     bound : float or tuple of float or None
-        The other side, or the lower and the upper one; for an order-wise statement with its fitted constants.
+        The other side, or the lower and the upper one; for an order-wise statement with
+        its fitted constants.
     holds : bool or None
         None where the hypotheses fail, and then ``note`` says which.
     slack : float or None
-        Identity: relative difference. Upper and order-wise: bound / measured, for Θ the smaller one of the two
-        sides'. Lower: measured / bound. Two-sided: width of the interval relative to what is measured.
+        Identity: relative difference. Upper and order-wise: bound / measured, for Θ the
+        smaller one of the two sides'. Lower: measured / bound. Two-sided: width of the
+        interval relative to what is measured.
     note : str
         Reason or remark.
     """
@@ -86,8 +89,9 @@ def require(condition: bool, reason: str) -> None:
 class Statement:
     """A statement of the theory, written down once for checks of runs and rows of the audit.
 
-    The first four are those of its `BoundCheck`. ``sides`` measures both sides on a run, or raises `UnstatedError`
-    if a hypothesis of the statement fails. The ``scope`` is the training of which it speaks, None if of any.
+    The first four are those of its `BoundCheck`. ``sides`` measures both sides on a
+    run, or raises `UnstatedError` if a hypothesis of the statement fails. The ``scope``
+    is the training of which it speaks, None if of any.
     """
 
     name: str
@@ -113,7 +117,11 @@ class Statement:
             require(bool(finite), "beyond the range of float64")
         except UnstatedError as reason:
             return self.unstated(str(reason))
-        slack = found.slack if found.slack is not None and np.isfinite(found.slack) else None
+        slack = (
+            found.slack
+            if found.slack is not None and np.isfinite(found.slack)
+            else None
+        )
         return self.found(found._replace(slack=slack))
 
     def found(self, sides: Sides) -> BoundCheck:
@@ -122,14 +130,30 @@ class Statement:
 
     def unstated(self, reason: str) -> BoundCheck:
         """Return the evaluation on a run of which it says nothing."""
-        return BoundCheck(self.name, self.source, self.statement, self.kind, None, None, None, None, reason)
+        return BoundCheck(
+            self.name,
+            self.source,
+            self.statement,
+            self.kind,
+            None,
+            None,
+            None,
+            None,
+            reason,
+        )
 
 
 def stated(
-    name: str, source: str, kind: str, status: Status = Status.CERTIFIED, scope: Scope | None = None
+    name: str,
+    source: str,
+    kind: str,
+    status: Status = Status.CERTIFIED,
+    scope: Scope | None = None,
 ) -> Callable[[Callable[..., Sides]], Statement]:
     """Make a function that measures both sides of a statement, its docstring, the `Statement`."""
-    return lambda sides: Statement(name, source, words(sides), kind, status, sides=sides, scope=scope)
+    return lambda sides: Statement(
+        name, source, words(sides), kind, status, sides=sides, scope=scope
+    )
 
 
 def words(function: Callable[..., Any]) -> str:

@@ -16,14 +16,17 @@ from icl_theory.engine.rules import NO_MEMORY, Rule
 from icl_theory.engine.trajectory import Stop, saved_steps
 
 NOTHING = np.zeros(0)
-Update = tuple[Array, Array]  # the change of the parameters in a step, and the memory after it
-# What rounding in all steps before may do to a loss, relative to it. Sums of steps are compensated, so that the
-# errors of the gradients are left: 10 units at most in 12 exchangeable runs of up to 10^4 steps against 113 bits.
+# the change of the parameters in a step, and the memory after it
+Update = tuple[Array, Array]
+# What rounding in all steps before may do to a loss, relative to it. Sums of steps are
+# compensated, so that the
+# errors of the gradients are left: 10 units at most in 12 exchangeable runs of up to
+# 10^4 steps against 113 bits.
 RUN_ROUNDING = 256.0 * 2.0**-52
 Steps = NDArray[np.int64]
 
 
-class Ended(Exception):  # noqa: N818 - not an error of the caller's
+class Ended(Exception):  # noqa: N818
     """A run cannot or may not go on."""
 
     def __init__(self, stop: Stop, **facts: float) -> None:
@@ -31,7 +34,7 @@ class Ended(Exception):  # noqa: N818 - not an error of the caller's
         self.stop = stop
 
 
-class TooFast(Exception):  # noqa: N818 - sends the run back to single steps
+class TooFast(Exception):  # noqa: N818
     """The flow through the iterates cannot be followed to the tolerance here."""
 
 
@@ -45,7 +48,8 @@ class TrainingState(NamedTuple):
     params, memory : ndarray
         Parameters, and what the rule remembers.
     carry : ndarray
-        What rounding has left out of the parameters so far: the compensation of Kahan's sum.
+        What rounding has left out of the parameters so far: the compensation of Kahan's
+        sum.
     """
 
     step: int
@@ -57,7 +61,8 @@ class TrainingState(NamedTuple):
 class Point:
     """An iterate with its loss and gradient; the step that leads from it is computed once, when it is first needed.
 
-    Stopping rules look at that step before it is taken, and a rule may be called only once for each.
+    Stopping rules look at that step before it is taken, and a rule may be called only
+    once for each.
     """
 
     __slots__ = ("_update", "carry", "gradient", "loss", "memory", "params", "step")
@@ -101,9 +106,13 @@ class Descent:
     """Training of a risk by a rule at a learning rate, one step at a time."""
 
     def __init__(self, risk: Risk, eta: float, rule: Rule) -> None:
-        self.risk, self.eta, self.rule = risk, eta, rule
+        self.risk = risk
+        self.eta = eta
+        self.rule = rule
         self.evaluations = 0  # of gradients, so far
-        self._is_checked = False  # whether the rule has been seen to keep to its contract
+        self._is_checked = (
+            False  # whether the rule has been seen to keep to its contract
+        )
 
     @property
     def skippable(self) -> bool:
@@ -120,17 +129,33 @@ class Descent:
         params = self.risk.initial
         memory = self.rule.init(self.risk, params)
         if not isinstance(memory, np.ndarray):
-            raise refuse(f"memory of the rule {self.rule.name!r}", memory, "an array, returned by its init")
+            raise refuse(
+                f"memory of the rule {self.rule.name!r}",
+                memory,
+                "an array, returned by its init",
+            )
         return TrainingState(0, params, memory, np.zeros_like(params))
 
-    def point(self, params: Array, step: int, memory: Array = NO_MEMORY, carry: Array | None = None) -> Point:
+    def point(
+        self,
+        params: Array,
+        step: int,
+        memory: Array = NO_MEMORY,
+        carry: Array | None = None,
+    ) -> Point:
         """Loss and gradient at an iterate."""
         self.evaluations += 1
         loss, gradient = self.risk.evaluate(params, step)
         # np.shape of a number takes long
         same_shape = getattr(gradient, "shape", ()) == getattr(params, "shape", ())
-        if not same_shape and np.shape(gradient) != np.shape(params):  # one would be broadcast to the other
-            raise refuse("gradient", np.shape(gradient), f"of the shape of the parameters, {np.shape(params)}")
+        if not same_shape and np.shape(gradient) != np.shape(
+            params
+        ):  # one would be broadcast to the other
+            raise refuse(
+                "gradient",
+                np.shape(gradient),
+                f"of the shape of the parameters, {np.shape(params)}",
+            )
         return Point(step, params, loss, gradient, memory, carry)
 
     def point_at(self, state: TrainingState) -> Point:
@@ -149,7 +174,9 @@ class Descent:
         """Return the step from a point; `Point.update` remembers it."""
         if not self._is_checked:
             return self._checked_update(point)
-        return self.rule.step(self.risk, point.params, point.gradient, self.eta, point.memory, point.step)
+        return self.rule.step(
+            self.risk, point.params, point.gradient, self.eta, point.memory, point.step
+        )
 
     def _checked_update(self, point: Point) -> Update:
         """Return the step from a point of a rule that has not been seen yet.
@@ -157,38 +184,61 @@ class Descent:
         Raises
         ------
         ValueError
-            The rule returns something else than a change and a memory of the right shapes, or changes an argument.
+            The rule returns something else than a change and a memory of the right
+            shapes, or changes an argument.
         """
         rule = self.rule
         self._is_checked = True
-        arguments = {"params": point.params, "gradient": np.asarray(point.gradient), "memory": point.memory}
+        arguments = {
+            "params": point.params,
+            "gradient": np.asarray(point.gradient),
+            "memory": point.memory,
+        }
         before = {name: np.array(value) for name, value in arguments.items()}
         try:
-            returned = rule.step(self.risk, point.params, arguments["gradient"], self.eta, point.memory, point.step)
+            returned = rule.step(
+                self.risk,
+                point.params,
+                arguments["gradient"],
+                self.eta,
+                point.memory,
+                point.step,
+            )
         except (ValueError, IndexError) as error:
             if type(rule).init is not Rule.init:
                 raise
-            # a step that uses a memory has been given the empty one of a rule that defines no init
+            # a step that uses a memory has been given the empty one of a rule that
+            # defines no init
             raise ValueError(
                 f"the rule {rule.name!r} defines no init, and its step fails without one: {error}"
             ) from error
         if not (isinstance(returned, tuple) and len(returned) == 2):
             allowed = "a pair of arrays: the change, and the memory"
             raise refuse(f"step of the rule {rule.name!r}", returned, allowed)
-        for name, expected, value in zip(("change", "memory"), ("params", "memory"), returned, strict=True):
+        for name, expected, value in zip(
+            ("change", "memory"), ("params", "memory"), returned, strict=True
+        ):
             shape = before[expected].shape
             if np.shape(value) != shape:
-                raise refuse(f"{name} of the rule {rule.name!r}", np.shape(value), f"of shape {shape}")
+                raise refuse(
+                    f"{name} of the rule {rule.name!r}",
+                    np.shape(value),
+                    f"of shape {shape}",
+                )
         for name, value in before.items():
             if not np.array_equal(value, arguments[name], equal_nan=True):
-                raise ValueError(f"the rule {rule.name!r} changes its argument {name}: it must return new arrays")
+                raise ValueError(
+                    f"the rule {rule.name!r} changes its argument {name}: it must return new arrays"
+                )
         return returned
 
     def moves(self, states: Array) -> Array:
         """Changes of some parameters, (n, ...), in one step of a rule without memory."""
         self.evaluations += len(states)
         gradients = self.risk.gradients(states)
-        return np.stack([self.change(*pair) for pair in zip(states, gradients, strict=True)])
+        return np.stack(
+            [self.change(*pair) for pair in zip(states, gradients, strict=True)]
+        )
 
     def change(self, params: Array, gradient: Array) -> Array:
         """Change of parameters in one step of a rule without memory whose steps are all alike."""
@@ -197,14 +247,16 @@ class Descent:
     def slope(self, point: Point) -> float:
         r"""Change of the loss in the step from a point, to first order: :math:`\sum_i |g_i \Delta_i|`.
 
-        Signs are left out because a step with momentum may go up in some entries, and soon goes down in them again.
-        For gradient descent it is the decrease.
+        Signs are left out because a step with momentum may go up in some entries, and
+        soon goes down in them again. For gradient descent it is the decrease.
         """
         return float(np.sum(np.abs(point.gradient * point.update(self)[0])))
 
     def pace(self, point: Point) -> float:
         """Largest change of a score in the step from a point."""
-        return self.risk.gain(point.params) * float(np.abs(point.update(self)[0]).max(initial=0.0))
+        return self.risk.gain(point.params) * float(
+            np.abs(point.update(self)[0]).max(initial=0.0)
+        )
 
     def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
         """Yield every iterate from a state on; Kahan's compensated sum carries the rounding errors along.
@@ -216,7 +268,8 @@ class Descent:
             point = self.point(params, step, memory, carry)
             yield point
             change, memory = point.update(self)
-            # Kahan's sum: `carry` is how much more than `change` the rounded parameters have moved
+            # Kahan's sum: `carry` is how much more than `change` the rounded parameters
+            # have moved
             point.release()  # large parameters leave room for few arrays of their size
             del point
             carry = change - carry
@@ -233,13 +286,22 @@ class Followed(Solution):
     flow = False  # whether the steps are times of the flow
     skips = False  # whether steps may be skipped,
     skipped = False  # and whether any was
-    error: float | None = None  # of the scores so far, at worst; None where each step was taken, and of flows
+    error: float | None = (
+        # of the scores so far, at worst; None where each step was taken, and of flows
+        None
+    )
 
-    def __init__(self, descent: Descent, known: dict[int, TrainingState] | None = None) -> None:
+    def __init__(
+        self, descent: Descent, known: dict[int, TrainingState] | None = None
+    ) -> None:
         self.descent = descent
         self._known = known or {}
-        self.here: Point | None = None  # the last point of `points`, or the one that `first_below` has found
-        self._before: tuple[int, float] | None = None  # step and loss of the point before that
+        self.here: Point | None = (
+            None  # the last point of `points`, or the one that `first_below` has found
+        )
+        self._before: tuple[int, float] | None = (
+            None  # step and loss of the point before that
+        )
 
     def points(self, schedule: Steps) -> Generator[Point, None, None]:
         """Yield points of the run from its beginning on, those of the schedule at least, until it has `Ended`."""
@@ -259,10 +321,16 @@ class Followed(Solution):
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, which `here` is then; follow the run unless that is done."""
         here, before = self.here, self._before
-        if here is None or here.loss > epsilon or (before is not None and before[1] <= epsilon):
+        if (
+            here is None
+            or here.loss > epsilon
+            or (before is not None and before[1] <= epsilon)
+        ):
             self.here = self._before = None
             with np.errstate(over="ignore", invalid="ignore"):
-                for point in self.points(saved_steps(last, max(1, np.size(self.descent.risk.initial)))):
+                for point in self.points(
+                    saved_steps(last, max(1, np.size(self.descent.risk.initial)))
+                ):
                     if point.loss <= epsilon or point.step >= last:
                         break
         assert self.here is not None
@@ -276,16 +344,22 @@ class Followed(Solution):
 
     def _tie_error(self, epsilon: float) -> float | None:
         """Steps by which the count may be off because a loss is epsilon to rounding; None if none is."""
-        here, before, risk = self.here, self._before, self.descent.risk
+        here = self.here
+        before = self._before
+        risk = self.descent.risk
         assert here is not None
         if self.flow or risk.stochastic or not np.isfinite(here.params).all():
             return None
         rounding = risk.loss_error(here.params) + RUN_ROUNDING * abs(here.loss)
-        if before is None or before[0] != here.step - 1:  # the first step, or one after steps that were skipped
+        if (
+            before is None or before[0] != here.step - 1
+        ):  # the first step, or one after steps that were skipped
             return 1.0 if epsilon - here.loss <= rounding else None
         decrease = before[1] - here.loss
         # the loss before may be larger by far, and its rounding with it
-        rounding_before = rounding * max(1.0, abs(before[1]) / max(abs(here.loss), 1e-300))
+        rounding_before = rounding * max(
+            1.0, abs(before[1]) / max(abs(here.loss), 1e-300)
+        )
         if epsilon - here.loss <= rounding or before[1] - epsilon <= rounding_before:
             return 1.0 + (rounding / decrease if decrease > 0.0 else math.inf)
         return None
@@ -322,7 +396,10 @@ class SingleSteps(Followed):
     """Every step is taken, at most ``beyond`` the last known one unless more led there: others take too long."""
 
     def __init__(
-        self, descent: Descent, known: dict[int, TrainingState] | None = None, beyond: int = 10_000
+        self,
+        descent: Descent,
+        known: dict[int, TrainingState] | None = None,
+        beyond: int = 10_000,
     ) -> None:
         super().__init__(descent, known)
         last = max(self._known, default=0)
@@ -338,8 +415,14 @@ class SingleSteps(Followed):
     def _later(self, state: TrainingState, t: int) -> TrainingState:
         horizon = self.descent.rule.horizon
         if horizon is not None and t > horizon:
-            raise refuse("t", t, f"at most {horizon}: from there on the learning rate of this run is zero")
+            raise refuse(
+                "t",
+                t,
+                f"at most {horizon}: from there on the learning rate of this run is zero",
+            )
         if t > self._most:
             allowed = f"at most {self._most} here: a run in which every step is taken does not continue beyond that"
             raise refuse("t", t, allowed)
-        return next(point.state for point in self.descent.iterates(state) if point.step == t)
+        return next(
+            point.state for point in self.descent.iterates(state) if point.step == t
+        )

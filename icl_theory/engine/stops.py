@@ -61,12 +61,16 @@ class Recorder:
 
     def save(self, point: Point, slope: float = 0.0) -> None:
         """Add a point, unless it is not beyond the last one, or out of the range of float64."""
-        if self.saved and (point.step <= self.saved[-1].step or not np.isfinite(point.params).all()):
+        if self.saved and (
+            point.step <= self.saved[-1].step or not np.isfinite(point.params).all()
+        ):
             return
         with np.errstate(over="ignore", invalid="ignore"):
             seen = self._risk.observe(point.params, point.step)
         observed = named(seen)
-        if self.saved and not all(np.isfinite(value).all() for value in observed.values()):
+        if self.saved and not all(
+            np.isfinite(value).all() for value in observed.values()
+        ):
             return
         self.saved.append(
             Saved(
@@ -87,15 +91,20 @@ class Recorder:
         found: dict[str, Any] = {
             "t": np.array([point.step for point in saved], dtype=np.int64),
             "loss": np.array([point.loss for point in saved]),
-            "observed": {name: np.stack([point.observed[name] for point in saved]) for name in saved[0].observed},
+            "observed": {
+                name: np.stack([point.observed[name] for point in saved])
+                for name in saved[0].observed
+            },
         }
-        # what is large is held once: each array is made when the one before it has been moved
+        # what is large is held once: each array is made when the one before it has been
+        # moved
         shape = (len(saved), *np.shape(saved[0].params))
         states = np.empty(shape)
         for i in range(len(saved)):
             states[i] = saved[i].params
             saved[i] = saved[i]._replace(params=NOTHING)
-        carry = np.zeros(shape)  # points that were reached by skipping have nothing to carry
+        # points that were reached by skipping have nothing to carry
+        carry = np.zeros(shape)
         for i in range(len(saved)):
             rounding = saved[i].carry
             if rounding is not None:
@@ -107,33 +116,44 @@ class Recorder:
     def has_stalled(self, epsilon: float) -> bool:
         """Whether the last tenfold growth of the step number shows that the loss settles above ``epsilon``.
 
-        Either the least loss has not moved beyond rounding, or it has moved by less than 1e-3 of itself, and by
-        less than is missing, while the slope went down: on a plateau before learning the slope stays or goes up. Or
-        it has moved by less than 1 % of what the slopes promise: the steps go round in a cycle.
+        Either the least loss has not moved beyond rounding, or it has moved by less
+        than 1e-3 of itself, and by less than is missing, while the slope went down: on
+        a plateau before learning the slope stays or goes up. Or it has moved by less
+        than 1 % of what the slopes promise: the steps go round in a cycle.
         """
         last = self.saved[-1]
         if last.step < STALL_AFTER:
             return False
         earlier = [saved for saved in self.saved if saved.step <= last.step // 10]
-        before, now = min(saved.loss for saved in earlier), min(saved.loss for saved in self.saved)
+        before = min(saved.loss for saved in earlier)
+        now = min(saved.loss for saved in self.saved)
         small = before - now < min(1e-3 * abs(now), now - epsilon)
         settles = small and last.slope < 0.5 * earlier[-1].slope
         promised = min(last.slope, earlier[-1].slope) * (last.step - earlier[-1].step)
-        return settles or (small and before - now < 0.01 * promised) or before - now <= 1e-13 * abs(before)
+        return (
+            settles
+            or (small and before - now < 0.01 * promised)
+            or before - now <= 1e-13 * abs(before)
+        )
 
     def has_settled(self, least: float, move: float, after: int = 256) -> bool:
         """Whether the scores moved by less than ``least`` while the step number doubled, and no faster than before.
 
-        Nor may they ``move`` by more in one step: an oscillation comes back to where it was. A slow beginning moves
-        twice as far with every doubling, a logarithm as far as before. Up to step ``after`` too little is known.
+        Nor may they ``move`` by more in one step: an oscillation comes back to where it
+        was. A slow beginning moves twice as far with every doubling, a logarithm as far
+        as before. Up to step ``after`` too little is known.
         """
         last = self.saved[-1]
         if last.step < after or move > least:
             return False
-        half, quarter = ([saved for saved in self.saved if saved.step <= last.step // n][-1] for n in (2, 4))
+        half, quarter = (
+            [saved for saved in self.saved if saved.step <= last.step // n][-1]
+            for n in (2, 4)
+        )
         gain = self._risk.gain(last.params)
         before, now = (
-            gain * float(np.abs(b.params - a.params).max(initial=0.0)) for a, b in ((quarter, half), (half, last))
+            gain * float(np.abs(b.params - a.params).max(initial=0.0))
+            for a, b in ((quarter, half), (half, last))
         )
         return now <= min(least, 1.5 * before)
 
@@ -141,18 +161,27 @@ class Recorder:
 class StopRules:
     """Every rule by which a run ends itself, in the order in which they are asked.
 
-    Others are not rules: the iterates leave the range of float64 or the budget (`Ended`), or Ctrl-C. Where steps
-    are skipped, scores may be off by the ``tolerance``; ``patience`` steps can be taken one by one.
+    Others are not rules: the iterates leave the range of float64 or the budget
+    (`Ended`), or Ctrl-C. Where steps are skipped, scores may be off by the
+    ``tolerance``; ``patience`` steps can be taken one by one.
     """
 
-    def __init__(self, goal: Goal, run: Followed, tolerance: float, patience: int = 10**9) -> None:
-        self._goal, self._run, self._descent, self._tolerance = goal, run, run.descent, tolerance
+    def __init__(
+        self, goal: Goal, run: Followed, tolerance: float, patience: int = 10**9
+    ) -> None:
+        self._goal = goal
+        self._run = run
+        self._descent = run.descent
+        self._tolerance = tolerance
         risk = run.descent.risk
         self.recorder = Recorder(risk, goal.last)
         level, stop = goal.aim
         self._lowest = level if stop is Stop.FLOOR else -math.inf
-        self._target = -math.inf if risk.stochastic and goal.epsilon == 0 else goal.epsilon
-        self._last, self._may_stagnate = goal.last, run.descent.may_stagnate
+        self._target = (
+            -math.inf if risk.stochastic and goal.epsilon == 0 else goal.epsilon
+        )
+        self._last = goal.last
+        self._may_stagnate = run.descent.may_stagnate
         self._longest = math.inf if run.skips else patience
         self._saddle = Saddle(run.descent)
 
@@ -168,17 +197,22 @@ class StopRules:
 
     def _rest(self, point: Point) -> Stop | None:
         """Save a point, and return the reason to stop there, or None."""
-        slope, ahead = self._descent.slope(point), self._last - point.step
+        slope = self._descent.slope(point)
+        ahead = self._last - point.step
         self.recorder.save(point, slope)
         if not np.isfinite(point.params).all():
             return Stop.PARAMETERS
         # where steps are skipped there is time for any plateau
         judged = self._goal.give_up and self._may_stagnate and not self._run.skipped
-        if self._may_stagnate and slope * ahead <= 2.0**-52 * abs(point.loss):  # which is lost in rounding
+        if self._may_stagnate and slope * ahead <= 2.0**-52 * abs(
+            point.loss
+        ):  # which is lost in rounding
             found = Stop.UNMOVED
         elif judged and self.recorder.has_stalled(self._goal.epsilon):
             return Stop.ABOVE
-        elif self._run.skips and self.recorder.has_settled(SETTLED * self._tolerance, self._descent.pace(point)):
+        elif self._run.skips and self.recorder.has_settled(
+            SETTLED * self._tolerance, self._descent.pace(point)
+        ):
             found = Stop.SETTLED
         else:
             return None
@@ -190,23 +224,34 @@ class Saddle:
 
     def __init__(self, descent: Descent) -> None:
         self._descent = descent
-        self._asked, self._rate = 0, -1.0
+        self._asked = 0
+        self._rate = -1.0
 
-    def is_left(self, point: Point, steps: float, growth: float = 0.1, noise: float = 1e-11) -> bool:
+    def is_left(
+        self, point: Point, steps: float, growth: float = 0.1, noise: float = 1e-11
+    ) -> bool:
         """Whether some direction grows by ``growth`` e-folds within ``steps`` steps.
 
-        A tenth of an e-fold is enough, because growth near a degenerate saddle becomes faster and faster. Rates
-        below ``noise`` times the largest curvature are rounding, and count as zero. The Hessian is asked again once
-        the number of steps has doubled.
+        A tenth of an e-fold is enough, because growth near a degenerate saddle becomes
+        faster and faster. Rates below ``noise`` times the largest curvature are
+        rounding, and count as zero. The Hessian is asked again once the number of steps
+        has doubled.
         """
         from icl_theory.engine.blocks import Blocks  # few runs stand still
 
         blocks = Blocks(self._descent)
-        if not blocks.solvable or not point.params.any():  # what rests at zero is moved by rounding alone
+        if (
+            not blocks.solvable or not point.params.any()
+        ):  # what rests at zero is moved by rounding alone
             return False
         if self._rate < 0.0 or point.step >= 2 * self._asked:
             rows = blocks.rows(point.params)
             modes = blocks.modes(rows, np.zeros(len(rows)))
-            least, most = (0.0, 0.0) if modes is None else (-modes.rates.min(), abs(modes.rates.max()))
-            self._asked, self._rate = point.step, float(least) if least > noise * most else 0.0
+            least, most = (
+                (0.0, 0.0)
+                if modes is None
+                else (-modes.rates.min(), abs(modes.rates.max()))
+            )
+            self._asked = point.step
+            self._rate = float(least) if least > noise * most else 0.0
         return self._rate * steps > growth

@@ -30,12 +30,27 @@ if TYPE_CHECKING:
 Interval = tuple[int, int]
 CURVES = ("loss", "states", "observed")
 FACTS = (
-    "steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error", "states_error", "regime", "notes",
-    "command", "version", "phases", "labels", "info", "stop", "family",
-)  # fmt: skip
-TAKEN = frozenset(
-    {*FACTS, *CURVES, "t", "query", "memory", "carry"}
-)  # what a run and its exports call something else
+    "steps",
+    "stop_reason",
+    "floor",
+    "method",
+    "rule",
+    "eta",
+    "epsilon",
+    "error",
+    "states_error",
+    "regime",
+    "notes",
+    "command",
+    "version",
+    "phases",
+    "labels",
+    "info",
+    "stop",
+    "family",
+)
+# what a run and its exports call something else
+TAKEN = frozenset({*FACTS, *CURVES, "t", "query", "memory", "carry"})
 _LATER = np.zeros(0)
 
 
@@ -49,11 +64,15 @@ class Phases(dict[str, Interval | None]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"no phase {name!r}; there are {', '.join(self)}") from None
+            raise AttributeError(
+                f"no phase {name!r}; there are {', '.join(self)}"
+            ) from None
 
     def present(self) -> dict[str, Interval]:
         """Return the phases that the run has, by name."""
-        return {name: interval for name, interval in self.items() if interval is not None}
+        return {
+            name: interval for name, interval in self.items() if interval is not None
+        }
 
 
 class Label(NamedTuple):
@@ -124,16 +143,19 @@ class Trajectory(Drawn):
     floor : float
         Irreducible loss of the risk.
     method, rule : str
-        How the steps were computed ("exact", "closed", "fast", "flow") and the name of the update rule.
+        How the steps were computed ("exact", "closed", "fast", "flow") and the name of
+        the update rule.
     eta, epsilon : float
         Learning rate and target loss.
     error : float or None
-        Estimated absolute error of ``steps``. Below 1 it says that they are those of single steps: ``epsilon`` is
-        further from the losses at the last two steps than these may be off. It is 1 or more if ``epsilon`` is the
-        loss of one of these steps to rounding, whatever the method. None if every step was taken and neither loss
-        is so close, and for flows, whose steps are times.
+        Estimated absolute error of ``steps``. Below 1 it says that they are those of
+        single steps: ``epsilon`` is further from the losses at the last two steps than
+        these may be off. It is 1 or more if ``epsilon`` is the loss of one of these
+        steps to rounding, whatever the method. None if every step was taken and neither
+        loss is so close, and for flows, whose steps are times.
     states_error : float or None
-        Estimated absolute error of the scores at the saved steps where steps were skipped.
+        Estimated absolute error of the scores at the saved steps where steps were
+        skipped.
     phases : Phases or None
         Where the model defines them.
     regime : {"flat", "sharp"} or None
@@ -145,15 +167,18 @@ class Trajectory(Drawn):
     labels : dict of str to Label
         Symbols, units and meanings of these parameters.
     family : Family or None
-        The problem whose run it is, where it was made by a family, or read from a file that says so.
+        The problem whose run it is, where it was made by a family, or read from a file
+        that says so.
     command : str or None
         Command line or Python call that makes the run again, where it is known.
     version : str or None
         Version of the package that made the run; None where its file does not say.
     memory : ndarray, (T, ...), or None
-        The memory of the update rule at the saved steps, empty for a rule without one; None of a closed form.
+        The memory of the update rule at the saved steps, empty for a rule without one;
+        None of a closed form.
     carry : ndarray, (T, ...), or None
-        What rounding has left out of the parameters at the saved steps, so that a run goes on with the same bits.
+        What rounding has left out of the parameters at the saved steps, so that a run
+        goes on with the same bits.
     trained_by : Rule or None
         The update rule with its settings, if they are known.
     """
@@ -199,7 +224,9 @@ class Trajectory(Drawn):
         if name in CURVES and "curves" in self.__dict__:
             self.__dict__.update(self.__dict__.pop("curves")())
             return self.__dict__[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(
+            f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
 
     @property
     def converged(self) -> bool:
@@ -236,13 +263,14 @@ class Trajectory(Drawn):
         Returns
         -------
         State
-            With the fields ``t, params, loss, observed`` and the property ``attention``.
+            With the fields ``t, params, loss, observed`` and the property
+            ``attention``.
 
         Raises
         ------
         ValueError
-            A step that is not saved, of a run whose file does not say what was trained; or one to which the run
-            cannot be followed.
+            A step that is not saved, of a run whose file does not say what was trained;
+            or one to which the run cannot be followed.
 
         Examples
         --------
@@ -254,8 +282,13 @@ class Trajectory(Drawn):
         t = integer("t", t, minimum=0)
         index = int(np.searchsorted(self.t, t))
         if index < len(self.t) and self.t[index] == t:
-            observed = {name: np.asarray(values[index]) for name, values in self.observed.items()}
-            return State(t, np.asarray(self.states[index]), float(self.loss[index]), observed)
+            observed = {
+                name: np.asarray(values[index])
+                for name, values in self.observed.items()
+            }
+            return State(
+                t, np.asarray(self.states[index]), float(self.loss[index]), observed
+            )
         if self.solution is None or self.risk is None:
             allowed = "a saved step (see .t): the file of this run has no risk from which others could be computed"
             raise refuse("t", t, allowed)
@@ -263,7 +296,11 @@ class Trajectory(Drawn):
         with np.errstate(over="ignore", invalid="ignore"):
             loss = self.risk.evaluate(params, t)[0]
         if not (math.isfinite(loss) and np.isfinite(params).all()):
-            raise refuse("t", t, "a step at which loss and parameters are within the range of float64")
+            raise refuse(
+                "t",
+                t,
+                "a step at which loss and parameters are within the range of float64",
+            )
         return State(t, params, loss, self.risk.observe(params, t))
 
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
@@ -279,8 +316,8 @@ class Trajectory(Drawn):
         Returns
         -------
         int or None
-            None where it does not hold at any saved step. Where the run was loaded from a file, the first
-            *saved* step.
+            None where it does not hold at any saved step. Where the run was loaded from
+            a file, the first *saved* step.
 
         Examples
         --------
@@ -317,26 +354,28 @@ class Trajectory(Drawn):
     ) -> CurveComparison:
         """Compare a loss curve from elsewhere, such as one of a trainer of your own, with this run.
 
-        Both are averaged over windows of steps, 24 at most, equal in ln(t + 1). A window fails beyond a limit that
-        all windows together exceed once in a thousand times if the curve comes from the same training.
+        Both are averaged over windows of steps, 24 at most, equal in ln(t + 1). A
+        window fails beyond a limit that all windows together exceed once in a thousand
+        times if the curve comes from the same training.
 
         Parameters
         ----------
         losses : array_like, path or callable
-            Losses, each *before* the update of its step; a CSV file of at most 64 MB with the columns ``step``,
-            ``loss`` and maybe ``error``; or a function of a `State` that returns one loss, or the losses of single
-            prompts.
+            Losses, each *before* the update of its step; a CSV file of at most 64 MB
+            with the columns ``step``, ``loss`` and maybe ``error``; or a function of a
+            `State` that returns one loss, or the losses of single prompts.
         steps : array_like of int, optional
             Increasing. By default 0, 1, 2, ..., of a function the saved steps.
         batch : int, optional
-            Prompts in a batch of the training whose batch losses these are. Standard errors then come from runs of
-            SGD with such batches, by the sampler of the family: they take account of how far SGD strays, too.
+            Prompts in a batch of the training whose batch losses these are. Standard
+            errors then come from runs of SGD with such batches, by the sampler of the
+            family: they take account of how far SGD strays, too.
         errors : array_like, optional
-            Standard errors instead, one or one for each loss, in the unit of ``losses``; those of a file, or of
-            single prompts, need not be given.
+            Standard errors instead, one or one for each loss, in the unit of
+            ``losses``; those of a file, or of single prompts, need not be given.
         scale : float, optional
-            Factor on the losses. Without it losses twice as large as these at the beginning are refused: they lack
-            the factor 1/2.
+            Factor on the losses. Without it losses twice as large as these at the
+            beginning are refused: they lack the factor 1/2.
         runs, seed : int
             Number of runs of SGD, 4 to 1000, and the seed of their prompts.
 
@@ -348,7 +387,8 @@ class Trajectory(Drawn):
         Raises
         ------
         ValueError
-            A curve that is not one, neither or both of ``batch`` and ``errors``, a run that cannot be sampled.
+            A curve that is not one, neither or both of ``batch`` and ``errors``, a run
+            that cannot be sampled.
 
         References
         ----------
@@ -366,33 +406,50 @@ class Trajectory(Drawn):
         if self.risk is not None and self.risk.stochastic:
             raise refuse("run", repr(self), "of exact losses, not of sampled ones")
         t, values, known = curve_of(self, losses, steps, errors)
-        if (batch is not None) == (errors is not None or (batch is None and known is not None)):
+        if (batch is not None) == (
+            errors is not None or (batch is None and known is not None)
+        ):
             raise ValueError(
                 f"batch = {batch!r}: give either batch or errors, which say how far losses scatter "
                 "(a function may return the loss of each prompt instead of their mean)"
             )
-        runs, seed = integer("runs", runs, minimum=4, maximum=1000), integer("seed", seed, minimum=0)
+        runs = integer("runs", runs, minimum=4, maximum=1000)
+        seed = integer("seed", seed, minimum=0)
         return beside(self, (t, values, known), batch, scale, runs, seed)
 
     def summary(self) -> str:
         """Describe the run in a few lines of text, at most 80 columns."""
         lines = (f"{name:<11} {value}" for name, value in self.facts().items())
-        return "\n".join(textwrap.fill(line, width=80, subsequent_indent=" " * 12) for line in lines)
+        return "\n".join(
+            textwrap.fill(line, width=80, subsequent_indent=" " * 12) for line in lines
+        )
 
     def facts(self) -> dict[str, str]:
         """Return the lines of `summary` as name and text."""
-        info = ", ".join(f"{name}={_short(value)}" for name, value in self.info.items() if value is not None)
+        info = ", ".join(
+            f"{name}={_short(value)}"
+            for name, value in self.info.items()
+            if value is not None
+        )
         facts = {"run": info or f"eta={self.eta:g}, rule={self.rule}"}
         doubt = self.error is not None and self.error > 0.1
-        facts["method"] = self.method + (f" (the step count may be off by {self.error:.1g})" if doubt else "")
+        facts["method"] = self.method + (
+            f" (the step count may be off by {self.error:.1g})" if doubt else ""
+        )
         facts["stopped"] = self.stop_reason
-        facts["loss"] = f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} (floor {self.floor:.3g})"
+        facts["loss"] = (
+            f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} (floor {self.floor:.3g})"
+        )
         if "attention" in self.observed:
-            first, last = np.mean(self.attention[0]), np.mean(self.attention[-1])
+            first = np.mean(self.attention[0])
+            last = np.mean(self.attention[-1])
             mean = " (mean over queries)" if self.attention.ndim > 1 else ""
             facts["attention"] = f"{first:.6g} -> {last:.6g}{mean}"
         if self.phases is not None:
-            facts["phases"] = "   ".join(f"{name} {a:,} - {b:,}" for name, (a, b) in self.phases.present().items())
+            facts["phases"] = "   ".join(
+                f"{name} {a:,} - {b:,}"
+                for name, (a, b) in self.phases.present().items()
+            )
         if self.regime is not None:
             facts["regime"] = self.regime
         return facts | self.notes
@@ -404,44 +461,73 @@ class Trajectory(Drawn):
 
         variables: dict[str, Any] = {"loss": ("t", self.loss)}
         for name, values in self.observed.items():
-            per_query = "attention" in self.observed and values.shape == self.attention.shape and values.ndim == 2
-            others = ["query"] if per_query else [f"{name}_{i}" for i in range(values.ndim - 1)]
+            per_query = (
+                "attention" in self.observed
+                and values.shape == self.attention.shape
+                and values.ndim == 2
+            )
+            others = (
+                ["query"]
+                if per_query
+                else [f"{name}_{i}" for i in range(values.ndim - 1)]
+            )
             variables[name] = (["t", *others], values)
         meta = {key: value for key, value in self._meta().items() if value is not None}
-        attributes = {k: json.dumps(v) if isinstance(v, dict) else v for k, v in meta.items()}
+        attributes = {
+            k: json.dumps(v) if isinstance(v, dict) else v for k, v in meta.items()
+        }
         return xarray.Dataset(variables, coords={"t": self.t}, attrs=attributes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the states as plain numbers, lists and text (strict JSON)."""
         series = {"t": self.t.tolist(), "loss": self.loss.tolist()}
-        return {**self._meta(), **series, **{name: values.tolist() for name, values in self.observed.items()}}
+        return {
+            **self._meta(),
+            **series,
+            **{name: values.tolist() for name, values in self.observed.items()},
+        }
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one file (a NumPy archive without pickle), whole or not at all.
 
-        A temporary file comes first, so that a crash or a full disk leaves an existing file as it was.
+        A temporary file comes first, so that a crash or a full disk leaves an existing
+        file as it was.
         """
         from icl_theory.files import replacing  # few runs are saved
 
-        arrays: dict[str, Any] = {f"observed_{name}": values for name, values in self.observed.items()}
+        arrays: dict[str, Any] = {
+            f"observed_{name}": values for name, values in self.observed.items()
+        }
         if self.memory is not None and self.memory.size:
             arrays["memory"] = self.memory
         if self.carry is not None:
             arrays["carry"] = self.carry
         meta = np.array(json.dumps(self._meta() | {"holds": self.holds()}))
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, t=self.t, loss=self.loss, states=self.states, meta=meta, **arrays)
+            np.savez(
+                file, t=self.t, loss=self.loss, states=self.states, meta=meta, **arrays
+            )
 
     def holds(self) -> dict[str, Any]:
         """Return what a file says of its arrays, to be compared with them when they are read."""
         least = float(self.loss.min())
-        shapes = {name: list(values.shape) for name, values in sorted(self.observed.items())}
+        shapes = {
+            name: list(values.shape) for name, values in sorted(self.observed.items())
+        }
         return {"observed": shapes, "least": least, "below": least < self.floor}
 
     def _meta(self) -> dict[str, Any]:
         meta = {name: getattr(self, name) for name in FACTS}
-        meta["phases"] = None if self.phases is None else {k: v and list(v) for k, v in self.phases.items()}
-        meta["labels"] = {name: list(label) for name, label in self.labels.items() if name in self.info}
+        meta["phases"] = (
+            None
+            if self.phases is None
+            else {k: v and list(v) for k, v in self.phases.items()}
+        )
+        meta["labels"] = {
+            name: list(label)
+            for name, label in self.labels.items()
+            if name in self.info
+        }
         meta["info"] = {name: _plain(value) for name, value in self.info.items()}
         meta["stop"] = self.stop.name
         meta["family"] = None if self.family is None else self.family.plain()
@@ -452,13 +538,21 @@ def named(observed: Mapping[str, Any]) -> dict[str, Array]:
     """Return observations as arrays; one that has the name of an entry of runs is refused."""
     for name in observed:
         if name in TAKEN:
-            raise refuse("observation", name, "called something else: runs have an entry of this name")
+            raise refuse(
+                "observation",
+                name,
+                "called something else: runs have an entry of this name",
+            )
     return {name: np.asarray(values) for name, values in observed.items()}
 
 
 def _attention(observed: dict[str, Array]) -> Array:
     if "attention" not in observed:
-        raise refuse("attention", sorted(observed), "recorded by the risk's observe() to be read here")
+        raise refuse(
+            "attention",
+            sorted(observed),
+            "recorded by the risk's observe() to be read here",
+        )
     return observed["attention"]
 
 
@@ -470,7 +564,9 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     decades = math.log10(max(last, 10))
     per_decade = min(32.0, max(4.0, 2**25 / (size * decades)))
     powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade)).astype(np.int64)
-    found = np.array(sorted({0, last, *np.minimum(powers, last).tolist()}), dtype=np.int64)
+    found = np.array(
+        sorted({0, last, *np.minimum(powers, last).tolist()}), dtype=np.int64
+    )
     check_fits("steps", last, 8.0 * size * len(found))
     return found
 
@@ -481,7 +577,11 @@ def _plain(value: Any) -> Any:
         return np.asarray(value).tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value if value is None or isinstance(value, str | int | float | bool | list) else repr(value)
+    return (
+        value
+        if value is None or isinstance(value, str | int | float | bool | list)
+        else repr(value)
+    )
 
 
 def _short(value: Any) -> str:

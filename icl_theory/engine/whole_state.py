@@ -1,7 +1,8 @@
 """Training by a rule with a memory as a map of the whole state, so that its steps can be skipped like any other's.
 
-The array that is followed holds the parameters and the memory, one above the other. The memory is multiplied by a
-power of two that brings it to the size of the parameters, so that one tolerance is right for both.
+The array that is followed holds the parameters and the memory, one above the other. The
+memory is multiplied by a power of two that brings it to the size of the parameters, so
+that one tolerance is right for both.
 """
 
 from __future__ import annotations
@@ -93,18 +94,30 @@ class WholeState(Descent):
         start = self.inner.start()
         shape = np.shape(start.params)
         if start.memory.shape != shape:
-            allowed = f"of the shape of the parameters, {shape}, or skippable must be False"
-            raise refuse(f"memory of the skippable rule {descent.rule.name!r}", start.memory.shape, allowed)
+            allowed = (
+                f"of the shape of the parameters, {shape}, or skippable must be False"
+            )
+            raise refuse(
+                f"memory of the skippable rule {descent.rule.name!r}",
+                start.memory.shape,
+                allowed,
+            )
         if descent.rule.jacobian(np.zeros(1), descent.eta) is None:
-            # a stride is longer than a memory lasts: without Newton's method its equations have no quick solution
+            # a stride is longer than a memory lasts: without Newton's method its
+            # equations have no quick solution
             allowed = "derivatives of a step with a memory, or skippable must be False"
-            raise refuse(f"jacobian of the skippable rule {descent.rule.name!r}", None, allowed)
+            raise refuse(
+                f"jacobian of the skippable rule {descent.rule.name!r}", None, allowed
+            )
         # a power of two, so that scaling rounds nothing
         memory_scale = number(
-            f"memory_scale of the rule {descent.rule.name!r}", descent.rule.memory_scale(descent.eta)
+            f"memory_scale of the rule {descent.rule.name!r}",
+            descent.rule.memory_scale(descent.eta),
         )
         scale = 2.0 ** round(math.log2(memory_scale))
-        super().__init__(StateRisk(descent.risk, start.memory, scale), descent.eta, descent.rule)
+        super().__init__(
+            StateRisk(descent.risk, start.memory, scale), descent.eta, descent.rule
+        )
 
     @property
     def evaluations(self) -> int:  # type: ignore[override]
@@ -123,14 +136,20 @@ class WholeState(Descent):
     def into(self, state: TrainingState) -> TrainingState:
         """Return a state as one whole array without a memory."""
         whole = self.risk.joined(state.params, state.memory)
-        # single steps compensate the rounding of the parameters alone, so the memory has nothing to carry
+        # single steps compensate the rounding of the parameters alone, so the memory
+        # has nothing to carry
         carry = self.risk.joined(state.carry, np.zeros_like(state.carry))
         return TrainingState(state.step, whole, NO_MEMORY, carry)
 
     def out_of(self, state: TrainingState) -> TrainingState:
         """Return a whole state as parameters and memory."""
         params, memory = self.risk.split(state.params)
-        return TrainingState(state.step, np.array(params), memory, np.array(self.risk.split(state.carry)[0]))
+        return TrainingState(
+            state.step,
+            np.array(params),
+            memory,
+            np.array(self.risk.split(state.carry)[0]),
+        )
 
     def real(self, point: Point) -> Point:
         """Return an iterate of the parameters."""
@@ -138,7 +157,9 @@ class WholeState(Descent):
             return point.real
         state = self.out_of(point.state)
         gradient = self.risk.split(point.gradient)[0]
-        return Point(point.step, state.params, point.loss, gradient, state.memory, state.carry)
+        return Point(
+            point.step, state.params, point.loss, gradient, state.memory, state.carry
+        )
 
     def update(self, point: Point) -> Update:
         """Return the step of the whole state from a point."""
@@ -152,8 +173,11 @@ class WholeState(Descent):
         else:
             parts = params[0], params[1] / self.risk.scale, gradient[0]
         own_params, memory, own_gradient = parts
-        # step 0 stands for all: a skippable rule does not look at the number of the step
-        change, memory_after = self.rule.step(self.risk.risk, own_params, own_gradient, self.eta, memory, 0)
+        # step 0 stands for all: a skippable rule does not look at the number of the
+        # step
+        change, memory_after = self.rule.step(
+            self.risk.risk, own_params, own_gradient, self.eta, memory, 0
+        )
         # a rule returns the change of the parameters but the memory itself
         return self.risk.joined(change, memory_after - memory)
 
@@ -162,15 +186,25 @@ class WholeState(Descent):
         self.evaluations += len(states)
         params = np.stack([self.risk.split(state)[0] for state in states])
         gradients = self.risk.risk.gradients(params)
-        padded = (self.risk.joined(gradient, np.zeros_like(gradient)) for gradient in gradients)
-        return np.stack([self.change(state, gradient) for state, gradient in zip(states, padded, strict=True)])
+        padded = (
+            self.risk.joined(gradient, np.zeros_like(gradient))
+            for gradient in gradients
+        )
+        return np.stack(
+            [
+                self.change(state, gradient)
+                for state, gradient in zip(states, padded, strict=True)
+            ]
+        )
 
     def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
         """Yield every iterate from a state on, with the bits that single steps have."""
         for real in self.inner.iterates(self.out_of(state)):
             whole = self.into(real.state)
             gradient = self.risk.joined(real.gradient, np.zeros_like(real.gradient))
-            point = StatePoint(real.step, whole.params, real.loss, gradient, NO_MEMORY, whole.carry)
+            point = StatePoint(
+                real.step, whole.params, real.loss, gradient, NO_MEMORY, whole.carry
+            )
             point.real = real
             yield point
 

@@ -1,7 +1,8 @@
 """The explorer: the closed forms of all families on one page of HTML that needs no network.
 
-The page is made of a template, a style, shared scripts, and the scripts, titles and parameters of each family. Runs
-of further models, at the settings of papers, are in ``runs.json``, which ``scripts/recorded.py`` writes.
+The page is made of a template, a style, shared scripts, and the scripts, titles and
+parameters of each family. Runs of further models, at the settings of papers, are in
+``runs.json``, which ``scripts/recorded.py`` writes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ from icl_theory.papers.audit import known
 from icl_theory.papers.settings import SETTINGS
 
 HERE = Path(__file__).parent
-SHARED = ("numbers", "drawing", "settings", "training", "figures", "tour", "shell")  # scripts of the page itself
+# scripts of the page itself
+SHARED = (
+    "numbers",
+    "drawing",
+    "settings",
+    "training",
+    "figures",
+    "tour",
+    "shell",
+)
 
 __all__ = ["page"]
 
@@ -69,64 +79,102 @@ def panels() -> tuple[dict[str, str], list[str]]:
     slots, lines = asked("explorer")
     for name, panel in slots.items():
         with left_out(f"the slot explorer of the family {name}", lines):
-            said = {"family": description(families.families_known()[name]), "constants": panel.constants()}
-            scripts = {script.removesuffix(".js"): _read(panel.folder / script) for script in panel.scripts}
+            said = {
+                "family": description(families.families_known()[name]),
+                "constants": panel.constants(),
+            }
+            scripts = {
+                script.removesuffix(".js"): _read(panel.folder / script)
+                for script in panel.scripts
+            }
             found[name] = _modules(name, said, scripts)
     return found, lines
 
 
 def recorded() -> dict[str, str]:
     """Return the modules of the panels of runs that were computed beforehand, by the names of their papers."""
-    records, known_here = json.loads(_read(HERE / "runs.json")), families.families_known()
-    script, found = _read(HERE / "recorded.js"), dict[str, str]()
+    records = json.loads(_read(HERE / "runs.json"))
+    known_here = families.families_known()
+    script = _read(HERE / "recorded.js")
+    found = dict[str, str]()
     for name, record in records.items():
         if record["family"] not in known_here:
             continue
         family = description(known_here[record["family"]])
         under = {"tab": "More models"} if not found else {"under": next(iter(found))}
-        found[name] = _modules(name, {"family": family, "record": record | under}, {"panel": script})
+        found[name] = _modules(
+            name, {"family": family, "record": record | under}, {"panel": script}
+        )
     return found
 
 
 def papers() -> Iterator[dict[str, str]]:
     """Yield what is shown of papers: authors and year, title, address, and a text."""
-    for paper in (paper for claims in known()[0].values() for paper in claims.papers if paper.name in SETTINGS):
+    for paper in (
+        paper
+        for claims in known()[0].values()
+        for paper in claims.papers
+        if paper.name in SETTINGS
+    ):
         last = [name.split()[-1] for name in paper.authors.split(", ")]
         authors = " and ".join(last) if len(last) < 3 else f"{last[0]} et al."
         place, text = SETTINGS[paper.name]
-        yield {"short": f"{authors} {paper.year}", "title": paper.title, "place": place, "text": text}
+        yield {
+            "short": f"{authors} {paper.year}",
+            "title": paper.title,
+            "place": place,
+            "text": text,
+        }
 
 
 def _modules(name: str, said: dict[str, Any], scripts: dict[str, str]) -> str:
     """Return the modules of a panel: what is said of it, and scripts."""
-    sources = {part: f"module.exports = {_json(value)};" for part, value in said.items()} | scripts
-    return "\n".join(_module(f"{name}/{part}", source) for part, source in sources.items())
+    sources = {
+        part: f"module.exports = {_json(value)};" for part, value in said.items()
+    } | scripts
+    return "\n".join(
+        _module(f"{name}/{part}", source) for part, source in sources.items()
+    )
 
 
 def description(family: type[Family]) -> dict[str, Any]:
     """Return the words of a family for the page, and the symbol, unit and limits of each parameter."""
     labels = family.labels()
-    module = "icl_theory" if family.__module__.startswith("icl_theory.") else family.__module__
+    module = (
+        "icl_theory"
+        if family.__module__.startswith("icl_theory.")
+        else family.__module__
+    )
     parameters = {
         name: {
-            "symbol": labels[name].text, "unit": labels[name].unit, "meaning": labels[name].meaning,
-            "whole": declared.kind.whole, **_limits(declared.kind),
+            "symbol": labels[name].text,
+            "unit": labels[name].unit,
+            "meaning": labels[name].meaning,
+            "whole": declared.kind.whole,
+            **_limits(declared.kind),
         }
         for name, declared in family.parameters().items()
-    }  # fmt: skip
+    }
     return {
-        "name": family.name, "title": family.title, "module": module, "class": family.__name__,
-        "loss_unit": family.loss_unit, "parameters": parameters,
-    }  # fmt: skip
+        "name": family.name,
+        "title": family.title,
+        "module": module,
+        "class": family.__name__,
+        "loss_unit": family.loss_unit,
+        "parameters": parameters,
+    }
 
 
 def _limits(kind: Any) -> dict[str, float | None]:
     """Return the bounds of a number, with None for infinite ones, which JSON does not have."""
     if not isinstance(kind, Number):
         return {}
-    minimum, maximum, least = kind.minimum, kind.maximum, math.ulp(0.0)
+    minimum = kind.minimum
+    maximum = kind.maximum
+    least = math.ulp(0.0)
     if isinstance(kind, Fraction):
-        minimum, maximum = least, math.nextafter(1.0, 0.0)
+        minimum = least
+        maximum = math.nextafter(1.0, 0.0)
     elif kind.whole:
         maximum = min(maximum, EXACT)  # larger integers are no numbers of JavaScript
     elif kind.signed:
@@ -134,7 +182,9 @@ def _limits(kind: Any) -> dict[str, float | None]:
     elif not kind.zero:
         minimum = max(minimum, least)
     bounds = {"minimum": minimum, "maximum": maximum}
-    return {name: value if math.isfinite(value) else None for name, value in bounds.items()}
+    return {
+        name: value if math.isfinite(value) else None for name, value in bounds.items()
+    }
 
 
 def _module(name: str, source: str) -> str:

@@ -36,8 +36,17 @@ from icl_theory.grids.grid import Column
 
 GROUP = "icl_theory.families"
 COMMANDS = (
-    "simulate", "sweep", "compare", "table", "report", "audit", "figures", "explore", "reproduce",
-)  # fmt: skip
+    "simulate",
+    "sweep",
+    "compare",
+    "table",
+    "report",
+    "audit",
+    "figures",
+    "explore",
+    "reproduce",
+)
+# by name, so that each is loaded when it is first used; the first is the default
 BUILT_IN = {
     "regression": "icl_theory.families.regression.family:Regression",
     "recall": "icl_theory.families.recall.family:Recall",
@@ -51,10 +60,12 @@ BUILT_IN = {
     "token-selection": "icl_theory.families.token_selection:TokenSelection",
     "induction-heads": "icl_theory.families.induction_heads:InductionHeads",
     "representation": "icl_theory.families.representation:Representation",
-}  # by name, so that each is loaded when it is first used; the first is the default
+}
 
 # and so are their folders
-__getattr__, _, _ = lazy_loader.attach(__name__, sorted({place.split(".")[2] for place in BUILT_IN.values()}))
+__getattr__, _, _ = lazy_loader.attach(
+    __name__, sorted({place.split(".")[2] for place in BUILT_IN.values()})
+)
 __getattr__ = loads(__getattr__)
 
 __all__ = [
@@ -86,8 +97,9 @@ def __dir__() -> list[str]:
 def list_families() -> dict[str, type[Family]]:
     """Return every family by name: those of this package, then those of other installed packages.
 
-    A package adds a family by an entry point of the group ``icl_theory.families`` whose value is the class. A class
-    that cannot be imported, or is not sound, is left out with a warning of one line.
+    A package adds a family by an entry point of the group ``icl_theory.families`` whose
+    value is the class. A class that cannot be imported, or is not sound, is left out
+    with a warning of one line.
 
     Returns
     -------
@@ -154,7 +166,8 @@ def asked(slot: str) -> tuple[dict[str, Any], list[str]]:
 def left_out(what: str, lines: list[str]) -> Iterator[None]:
     """Turn what goes wrong with something that another package brings into a line; all else goes on.
 
-    Only Ctrl-C is passed on. Errors of other kinds need not be an `Exception`: those of asyncio and pytest are not.
+    Only Ctrl-C is passed on. Errors of other kinds need not be an `Exception`: those of
+    asyncio and pytest are not.
     """
     try:
         yield
@@ -171,13 +184,21 @@ def sound(cls: object) -> type[Family]:
         raise refuse("family", cls, "a subclass of icl_theory.Family")
     for attribute in ("name", "title"):
         if not (isinstance(getattr(cls, attribute), str) and getattr(cls, attribute)):
-            raise refuse(f"{cls.__name__}.{attribute}", getattr(cls, attribute), "a text that is not empty")
+            raise refuse(
+                f"{cls.__name__}.{attribute}",
+                getattr(cls, attribute),
+                "a text that is not empty",
+            )
     if not re.fullmatch(r"[a-z][a-z0-9-]*", cls.name) or cls.name in COMMANDS:
         raise refuse(
-            f"{cls.__name__}.name", cls.name, "small letters, digits and dashes, and none of " + ", ".join(COMMANDS)
+            f"{cls.__name__}.name",
+            cls.name,
+            "small letters, digits and dashes, and none of " + ", ".join(COMMANDS),
         )
     if cls.risk is Family.risk:
-        raise refuse(f"{cls.__name__}.risk", None, "a method that returns the risk to be trained")
+        raise refuse(
+            f"{cls.__name__}.risk", None, "a method that returns the risk to be trained"
+        )
     cls.parameters()
     return cls
 
@@ -193,7 +214,9 @@ def _built_in(name: str) -> type[Family]:
 @cache
 def _installed() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
     """Return the families of other packages by name, and a line for each that cannot be used."""
-    from importlib.metadata import entry_points  # takes a tenth of the start of a command
+    from importlib.metadata import (
+        entry_points,
+    )  # takes a tenth of the start of a command
 
     known: dict[str, type[Family]] = {}
     lines: list[str] = []
@@ -201,6 +224,10 @@ def _installed() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
         with left_out(f"the family {point.name} ({point.value})", lines):
             cls = sound(point.load())
             if cls.name in BUILT_IN or cls.name in known:
-                raise refuse("name", cls.name, "another name: a family of this name is known already")
+                raise refuse(
+                    "name",
+                    cls.name,
+                    "another name: a family of this name is known already",
+                )
             known[cls.name] = cls
     return known, tuple(lines)

@@ -1,7 +1,8 @@
 """What can be studied: a family of problems, a frozen dataclass whose fields are its parameters.
 
-A family declares each parameter once (`parameter`) and has one duty, `Family.risk`. Whatever else the package does
-it does from these declarations and from the optional slots below, and it knows no family by name.
+A family declares each parameter once (`parameter`) and has one duty, `Family.risk`.
+Whatever else the package does it does from these declarations and from the optional
+slots below, and it knows no family by name.
 """
 
 from __future__ import annotations
@@ -41,14 +42,27 @@ from icl_theory.families.parameters import (
     nearest,
     parameter,
 )
-from icl_theory.families.rule_parameters import DEFAULTS, RULE_PARAMETERS, RuleParameters, rule_from
+from icl_theory.families.rule_parameters import (
+    DEFAULTS,
+    RULE_PARAMETERS,
+    RuleParameters,
+    rule_from,
+)
 from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 
 if TYPE_CHECKING:
     from icl_theory.papers.paper import Claims
 
 TARGET = Number(optional=True, minimum=1e-300)
-SHARED = ("eta", "epsilon", "above", *RULE_PARAMETERS, "method", "max_steps")  # by every family, in this order
+# by every family, in this order
+SHARED = (
+    "eta",
+    "epsilon",
+    "above",
+    *RULE_PARAMETERS,
+    "method",
+    "max_steps",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +78,10 @@ class Family(RuleParameters):
     epsilon : float, optional
         Target loss, in the unit of the loss.
     above : float, optional
-        Target excess of the loss over its floor, instead of ``epsilon``; the family's ``goal`` unless one is given.
-    rule, momentum, beta1, beta2, weight_decay, clip, schedule, warmup, decay_steps, decay_factor, milestones
+        Target excess of the loss over its floor, instead of ``epsilon``; the family's
+        ``goal`` unless one is given.
+    rule, momentum, beta1, beta2, weight_decay, clip, schedule, warmup, decay_steps,
+    decay_factor, milestones
         The update rule, its settings, and the schedule of the learning rate; see
         `icl_theory.families.RuleParameters`.
     method : {"auto", "closed", "exact", "fast", "flow"}
@@ -78,8 +94,8 @@ class Family(RuleParameters):
     name, title : str
         What the command line calls it, and what it is in words.
     goal : tuple of str and float, optional
-        ``("epsilon", value)`` or ``("above", value)``: the default target. With None there is no target, and runs
-        take ``max_steps`` steps.
+        ``("epsilon", value)`` or ``("above", value)``: the default target. With None
+        there is no target, and runs take ``max_steps`` steps.
     loss_unit : str
         Unit of its loss.
     phase_names : tuple of str
@@ -87,17 +103,20 @@ class Family(RuleParameters):
     columns : tuple of Column
         What `measure` gives for sweeps, besides what every family has.
     claims : Claims, optional
-        Its papers, the rows of the audit, open questions, checks of runs and comparison with samples.
+        Its papers, the rows of the audit, open questions, checks of runs and comparison
+        with samples.
     figures : dict of path or callable
-        Figures for ``icl-theory figures`` by name: scripts, or functions that return a matplotlib figure and have a
-        default for each of their parameters.
+        Figures for ``icl-theory figures`` by name: scripts, or functions that return a
+        matplotlib figure and have a default for each of their parameters.
     explorer : Panel, optional
         What the family shows in the explorer.
     theory : Scope
-        The training of which its expected steps, limits of exponents and predicted columns speak: gradient descent
-        or its flow unless the family says otherwise. They are left out for other rules.
+        The training of which its expected steps, limits of exponents and predicted
+        columns speak: gradient descent or its flow unless the family says otherwise.
+        They are left out for other rules.
     commands : dict of type
-        Other problems of the family, classes like this one, by the word that the command line runs them by.
+        Other problems of the family, classes like this one, by the word that the
+        command line runs them by.
 
     References
     ----------
@@ -118,13 +137,22 @@ class Family(RuleParameters):
 
     eta: float | str = learning_rate()
     epsilon: float | None = parameter(
-        None, kind=TARGET, symbol="ε", tex=r"\varepsilon", unit=LOSS, meaning="target loss"
+        None,
+        kind=TARGET,
+        symbol="ε",
+        tex=r"\varepsilon",
+        unit=LOSS,
+        meaning="target loss",
     )
     above: float | None = parameter(
         None, kind=TARGET, unit=LOSS, meaning="target excess of the loss over its floor"
     )
-    method: str = parameter("auto", kind=Word(words=METHODS), meaning="how steps are computed", axis=False)
-    max_steps: int = parameter(MAX_STEPS, kind=Whole(), meaning="largest number of steps", axis=False)
+    method: str = parameter(
+        "auto", kind=Word(words=METHODS), meaning="how steps are computed", axis=False
+    )
+    max_steps: int = parameter(
+        MAX_STEPS, kind=Whole(), meaning="largest number of steps", axis=False
+    )
 
     def __post_init__(self) -> None:
         declarations = self.parameters()
@@ -138,7 +166,9 @@ class Family(RuleParameters):
             object.__setattr__(self, name, declared.check(value))
         if self.epsilon is not None and self.above is not None:
             raise refuse(
-                "above", self.above, f"left out where epsilon = {self.epsilon!r} is given: both are targets"
+                "above",
+                self.above,
+                f"left out where epsilon = {self.epsilon!r} is given: both are targets",
             )
         self.update()  # refuses settings that do not fit
         self.validate()
@@ -154,28 +184,47 @@ class Family(RuleParameters):
         Raises
         ------
         ValueError
-            A field was not declared by `parameter`, or the class was not made a dataclass, or a parameter has the
-            name of something else.
+            A field was not declared by `parameter`, or the class was not made a
+            dataclass, or a parameter has the name of something else.
         """
         if any(isinstance(value, dataclasses.Field) for value in vars(cls).values()):
-            raise refuse(cls.__name__, cls, "decorated by @dataclass(frozen=True, eq=False)")
-        taken = {*RESERVED, *vars(Family)} - {field.name for field in dataclasses.fields(Family)}
+            raise refuse(
+                cls.__name__, cls, "decorated by @dataclass(frozen=True, eq=False)"
+            )
+        taken = {*RESERVED, *vars(Family)} - {
+            field.name for field in dataclasses.fields(Family)
+        }
         taken |= {column.name for column in cls.every_column()} - {"method"}
         found = {}
         for field in dataclasses.fields(cls):
             declared = field.metadata.get("parameter")
             if declared is None:
-                raise refuse(f"{cls.__name__}.{field.name}", field.default, "declared by icl_theory.parameter(...)")
+                raise refuse(
+                    f"{cls.__name__}.{field.name}",
+                    field.default,
+                    "declared by icl_theory.parameter(...)",
+                )
             if field.name in taken:
-                raise refuse(f"{cls.__name__}.{field.name}", field.name, "called something else: the name is taken")
+                raise refuse(
+                    f"{cls.__name__}.{field.name}",
+                    field.name,
+                    "called something else: the name is taken",
+                )
             found[field.name] = declared._replace(name=field.name)
         if cls.goal is not None and cls.goal[0] not in ("epsilon", "above"):
-            raise refuse(f"{cls.__name__}.goal", cls.goal, '("epsilon", value) or ("above", value), or None')
+            raise refuse(
+                f"{cls.__name__}.goal",
+                cls.goal,
+                '("epsilon", value) or ("above", value), or None',
+            )
         own = [name for name in inspect.get_annotations(cls) if name in found]
         shared = [name for name in SHARED if name not in own]
         inherited = [name for name in found if name not in own and name not in shared]
         order = [*own, *inherited, *shared]
-        return {name: found[name] for name in sorted(order, key=lambda name: not found[name].required)}
+        return {
+            name: found[name]
+            for name in sorted(order, key=lambda name: not found[name].required)
+        }
 
     @classmethod
     def refuse_unknown(cls, names: Any) -> None:
@@ -199,21 +248,26 @@ class Family(RuleParameters):
     @classmethod
     @cache
     def _labels(cls) -> Mapping[str, Label]:
-        return {name: declared.label(cls.loss_unit) for name, declared in cls.parameters().items()}
+        return {
+            name: declared.label(cls.loss_unit)
+            for name, declared in cls.parameters().items()
+        }
 
     # ---- the one duty
 
     def risk(self) -> Risk:
         """Return the risk that is trained."""
-        raise NotImplementedError(f"the family {self.name or type(self).__name__} has no method risk")
+        raise NotImplementedError(
+            f"the family {self.name or type(self).__name__} has no method risk"
+        )
 
     # ---- optional slots
 
     def validate(self) -> None:
         """Refuse parameters that contradict each other; each has been checked by itself.
 
-        The package calls it, and calls `describe` and `measure` with runs of this problem. None of the three checks
-        its arguments; `described` and `measured` do.
+        The package calls it, and calls `describe` and `measure` with runs of this
+        problem. None of the three checks its arguments; `described` and `measured` do.
         """
 
     @classmethod
@@ -223,7 +277,11 @@ class Family(RuleParameters):
 
     def stable_rate(self) -> float:
         """Return the learning rate that ``eta="auto"`` stands for."""
-        raise refuse("eta", self.eta, f"a number: the family {self.name} has no rule for its learning rate")
+        raise refuse(
+            "eta",
+            self.eta,
+            f"a number: the family {self.name} has no rule for its learning rate",
+        )
 
     def update(self) -> str | Rule:
         """Return the rule that trains: by the parameters, unless the family has one of its own.
@@ -269,14 +327,16 @@ class Family(RuleParameters):
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
         """Return the limits of d ln T/d ln x at small and at large x, by the name of the parameter x.
 
-        They are asked for if all points of a sweep are within the ``theory``; ``arguments`` are the words that all
-        points share, by parameter.
+        They are asked for if all points of a sweep are within the ``theory``;
+        ``arguments`` are the words that all points share, by parameter.
         """
         mapping("arguments", arguments, "parameters")
         return {}
 
     @classmethod
-    def batched(cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def batched(
+        cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
         """Compute points in whole arrays, each as one simulation would.
 
         Parameters
@@ -289,17 +349,19 @@ class Family(RuleParameters):
         Returns
         -------
         mapping of str to array_like, each (P,) or one value for all, or None
-            Columns of `every_column` by name; those without a value may be left out. ``stop`` names the
-            `icl_theory.engine.Stop` of points whose ``steps`` are -1, ``"STEPS"`` unless given. Points with NaN as
-            their ``loss`` are simulated one by one; with None all points are.
+            Columns of `every_column` by name; those without a value may be left out.
+            ``stop`` names the `icl_theory.engine.Stop` of points whose ``steps`` are
+            -1, ``"STEPS"`` unless given. Points with NaN as their ``loss`` are
+            simulated one by one; with None all points are.
 
         Notes
         -----
-        To choose the size of its chunks a sweep asks which points can be batched, with 0 as ``max_steps``. Then
-        ``method``, and a ``loss`` that is NaN or not, are all that is looked at.
+        To choose the size of its chunks a sweep asks which points can be batched, with
+        0 as ``max_steps``. Then ``method``, and a ``loss`` that is NaN or not, are all
+        that is looked at.
 
-        A sweep calls it with parameters that it has checked; ``check_points`` refuses any
-        others.
+        A sweep calls it with parameters that it has checked; ``check_points`` refuses
+        any others.
         """
         mapping("points", points, "parameters")
         mapping("common", common, "parameters")
@@ -314,7 +376,8 @@ class Family(RuleParameters):
     def changed(self, **parameters: Any) -> Self:
         """Return the same problem with other parameters.
 
-        A new target replaces the old one, whichever of ``epsilon`` and ``above`` that was.
+        A new target replaces the old one, whichever of ``epsilon`` and ``above`` that
+        was.
         """
         if parameters.keys() & {"epsilon", "above"}:
             parameters = {"epsilon": None, "above": None} | parameters
@@ -331,7 +394,11 @@ class Family(RuleParameters):
         values = self.arguments()
         if any(not _is_plain(value) for value in values.values()):
             return None
-        infinite = {name: str(value) for name, value in values.items() if value in (math.inf, -math.inf)}
+        infinite = {
+            name: str(value)
+            for name, value in values.items()
+            if value in (math.inf, -math.inf)
+        }
         return {"name": self.name, "parameters": values | infinite}
 
     @returns_runs
@@ -349,11 +416,19 @@ class Family(RuleParameters):
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
         with Work("before the first step", quiet=callback is not None):
-            risk, rate = self.risk(), self.rate()
+            risk = self.risk()
+            rate = self.rate()
         run = descend(
-            risk, rate, epsilon=self.epsilon, above=self.above, steps=self.max_steps,
-            rule=self.update(), method=self.method, give_up=True, callback=callback,
-        )  # fmt: skip
+            risk,
+            rate,
+            epsilon=self.epsilon,
+            above=self.above,
+            steps=self.max_steps,
+            rule=self.update(),
+            method=self.method,
+            give_up=True,
+            callback=callback,
+        )
         return self._described(run)
 
     def _own(self, run: Any) -> Trajectory:
@@ -370,7 +445,10 @@ class Family(RuleParameters):
             return False
         risk = self.risk()
         same_shape = np.shape(run.params) == np.shape(risk.initial)
-        return same_shape and run.observed.keys() == risk.observe(np.asarray(risk.initial)).keys()
+        return (
+            same_shape
+            and run.observed.keys() == risk.observe(np.asarray(risk.initial)).keys()
+        )
 
     def described(self, run: Trajectory) -> Trajectory:
         """Return a run with what the family knows of it."""
@@ -388,8 +466,14 @@ class Family(RuleParameters):
     def _named(self, run: Trajectory) -> Trajectory:
         run.family = self
         hidden = {"method", "max_steps"}
-        hidden |= {name for name, default in DEFAULTS.items() if getattr(self, name) == default}
-        run.info = {name: getattr(self, name) for name in self.parameters() if name not in hidden}
+        hidden |= {
+            name for name, default in DEFAULTS.items() if getattr(self, name) == default
+        }
+        run.info = {
+            name: getattr(self, name)
+            for name in self.parameters()
+            if name not in hidden
+        }
         run.info["eta"] = run.eta
         run.labels = self.labels()
         return run
@@ -400,22 +484,44 @@ class Family(RuleParameters):
         """Return what a sweep measures at each point, besides status and message."""
         unit = cls.loss_unit
         phases = (
-            Column(f"T_{name}", "i8", "steps", f"length of Phase {name}, 0 where the run ends before", f"T_{name}",
-                   rf"T_{{\mathrm{{{name}}}}}", "phase", (("phase", name),))
+            Column(
+                f"T_{name}",
+                "i8",
+                "steps",
+                f"length of Phase {name}, 0 where the run ends before",
+                f"T_{name}",
+                rf"T_{{\mathrm{{{name}}}}}",
+                "phase",
+                (("phase", name),),
+            )
             for name in cls.phase_names
-        )  # fmt: skip
+        )
         return (
             Column("eta_used", "f8", "", "learning rate η", "η"),
-            Column("steps", "i8", "steps", "first step at the target; -1 where it was not reached", "T_ε",
-                   r"T_\varepsilon", "steps"),
+            Column(
+                "steps",
+                "i8",
+                "steps",
+                "first step at the target; -1 where it was not reached",
+                "T_ε",
+                r"T_\varepsilon",
+                "steps",
+            ),
             *phases,
             Column("last", "i8", "steps", "step at which the run ended"),
-            Column("method", "U8", "", "how a simulation computes the steps", role="word"),
-            Column("error", "f8", "steps", "estimated error of steps; 0 where each was taken, NaN where unknown"),
+            Column(
+                "method", "U8", "", "how a simulation computes the steps", role="word"
+            ),
+            Column(
+                "error",
+                "f8",
+                "steps",
+                "estimated error of steps; 0 where each was taken, NaN where unknown",
+            ),
             Column("loss", "f8", unit, "loss at the end"),
             Column("floor", "f8", unit, "irreducible loss"),
             *cls.columns,
-        )  # fmt: skip
+        )
 
     def measured(self, run: Trajectory) -> dict[str, Any]:
         """Return every column of a run, status and message among them."""
@@ -428,7 +534,11 @@ class Family(RuleParameters):
             **{f"T_{name}": last - first for name, (first, last) in lengths.items()},
             "last": int(run.t[-1]),
             "method": run.method,
-            "error": run.error if run.error is not None else 0.0 if run.method == "exact" else math.nan,
+            "error": run.error
+            if run.error is not None
+            else 0.0
+            if run.method == "exact"
+            else math.nan,
             "loss": float(run.loss[-1]),
             "floor": run.floor,
             STATUS.name: REACHED if run.converged else NOT_REACHED,
@@ -437,7 +547,9 @@ class Family(RuleParameters):
         }
 
 
-def check_points(family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> None:
+def check_points(
+    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+) -> None:
     """Refuse arguments of `Family.batched` that no sweep would give.
 
     Parameters
@@ -447,12 +559,14 @@ def check_points(family: type[Family], points: Mapping[str, NDArray[Any]], commo
     points : mapping of str to ndarray, each (P,)
         Parameters.
     common : mapping
-        All other parameters; those of the update rule may be left out, and have their defaults then.
+        All other parameters; those of the update rule may be left out, and have their
+        defaults then.
 
     Raises
     ------
     ValueError
-        A parameter is missing, unknown, not an array of P values, or a value is out of range.
+        A parameter is missing, unknown, not an array of P values, or a value is out of
+        range.
     """
     mapping("points", points, "parameters")
     mapping("common", common, "parameters")
@@ -460,10 +574,14 @@ def check_points(family: type[Family], points: Mapping[str, NDArray[Any]], commo
     sizes = set()
     for name, values in points.items():
         if not isinstance(values, np.ndarray) or values.ndim != 1 or not values.size:
-            raise refuse(f"points[{name!r}]", values, "an array of one value for each point")
+            raise refuse(
+                f"points[{name!r}]", values, "an array of one value for each point"
+            )
         declared = family.parameters()[name]
         # words are few, and numbers are checked by their extremes
-        declared.check_all(values if declared.kind.numeric else np.unique(values).tolist())
+        declared.check_all(
+            values if declared.kind.numeric else np.unique(values).tolist()
+        )
         sizes.add(values.size)
     if len(sizes) != 1:
         raise refuse("points", sorted(sizes), "arrays of the same length, at least one")
@@ -472,9 +590,19 @@ def check_points(family: type[Family], points: Mapping[str, NDArray[Any]], commo
             family.parameters()[name].check(value)
     for name, declared in family.parameters().items():
         is_given = name in points or name in common
-        if not is_given and declared.default is not None and name not in RULE_PARAMETERS:
-            raise refuse("points", [*points], f"all parameters that are not in common; {name} is in neither")
+        if (
+            not is_given
+            and declared.default is not None
+            and name not in RULE_PARAMETERS
+        ):
+            raise refuse(
+                "points",
+                [*points],
+                f"all parameters that are not in common; {name} is in neither",
+            )
 
 
 def _is_plain(value: Any) -> bool:
-    return isinstance(value, int | float | str) or (isinstance(value, tuple) and all(map(_is_plain, value)))
+    return isinstance(value, int | float | str) or (
+        isinstance(value, tuple) and all(map(_is_plain, value))
+    )

@@ -27,7 +27,8 @@ class ChainLogitsRisk(Started, Risk):
 
     .. math:: \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x) = s x + b - eu/2, \qquad s = eu(1 + 2w|w|)
 
-    Weight tying makes the readout u equal to the embedding e. A bias that is not trained is the best one.
+    Weight tying makes the readout u equal to the embedding e. A bias that is not
+    trained is the best one.
 
     References
     ----------
@@ -53,7 +54,10 @@ class ChainLogitsRisk(Started, Risk):
     def floor(self) -> float:
         """Return the entropy rate of the chain."""
         leave = np.array([self.p, self.q])
-        return float(self.stationary @ (-leave * np.log(leave) - (1.0 - leave) * np.log1p(-leave)))
+        return float(
+            self.stationary
+            @ (-leave * np.log(leave) - (1.0 - leave) * np.log1p(-leave))
+        )
 
     @property
     def gap(self) -> float:
@@ -66,16 +70,26 @@ class ChainLogitsRisk(Started, Risk):
 
     def _best_bias(self, s: float) -> float:
         log_d = math.log(abs(self.p - self.q)) if self.p != self.q else -math.inf
-        square = np.logaddexp(2.0 * log_d, math.log(4.0 * self.p) + math.log(self.q) + s)
+        square = np.logaddexp(
+            2.0 * log_d, math.log(4.0 * self.p) + math.log(self.q) + s
+        )
         root = float(np.logaddexp(log_d, 0.5 * square))
-        return root - math.log(2.0 * self.q) - s if self.p >= self.q else math.log(2.0 * self.p) - root
+        return (
+            root - math.log(2.0 * self.q) - s
+            if self.p >= self.q
+            else math.log(2.0 * self.p) - root
+        )
 
     def strength(self, params: ArrayLike) -> float:
         """Return s, the difference of the logits after 1 and after 0."""
         with np.errstate(over="ignore", invalid="ignore"):
             found = self._strength(self._checked(params))
         if not math.isfinite(found):
-            raise refuse("params", params, "less extreme: the strength is beyond the range of float64")
+            raise refuse(
+                "params",
+                params,
+                "less extreme: the strength is beyond the range of float64",
+            )
         return found
 
     def _strength(self, params: Array) -> float:
@@ -87,23 +101,38 @@ class ChainLogitsRisk(Started, Risk):
         with np.errstate(over="ignore", invalid="ignore"):
             logits = self._predicted(self._checked(params))
         if not np.isfinite(logits).all():
-            raise refuse("params", params, "less extreme: the logits are beyond the range of float64")
+            raise refuse(
+                "params",
+                params,
+                "less extreme: the logits are beyond the range of float64",
+            )
         return logits
 
     def _predicted(self, params: Array) -> Array:
         s = self._strength(params)
         product = params[0] * (params[0] if self.tied else params[2])
-        return (params[-1] - 0.5 * product if self.trained else self._best_bias(s)) + np.array([0.0, s])
+        return (
+            params[-1] - 0.5 * product if self.trained else self._best_bias(s)
+        ) + np.array([0.0, s])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
         logits, (e, w) = self._predicted(params), params[:2]
         slopes = self.stationary * (expit(logits) - self.ones)
-        u, gate = e if self.tied else params[2], 1.0 + 2.0 * w * abs(w)
-        bias = slopes.sum() if self.trained else 0.0  # at the best bias the slopes sum to zero
-        product, weight = slopes[1] * gate - 0.5 * bias, slopes[1] * e * u * 4.0 * abs(w)
-        gradient = [2.0 * e * product, weight] if self.tied else [u * product, weight, e * product]
-        return self.floor() + self._above(logits), np.array([*gradient, bias] if self.trained else gradient)
+        u = e if self.tied else params[2]
+        gate = 1.0 + 2.0 * w * abs(w)
+        # at the best bias the slopes sum to zero
+        bias = slopes.sum() if self.trained else 0.0
+        product = slopes[1] * gate - 0.5 * bias
+        weight = slopes[1] * e * u * 4.0 * abs(w)
+        gradient = (
+            [2.0 * e * product, weight]
+            if self.tied
+            else [u * product, weight, e * product]
+        )
+        return self.floor() + self._above(logits), np.array(
+            [*gradient, bias] if self.trained else gradient
+        )
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the entropy rate, without cancellation."""
@@ -111,10 +140,15 @@ class ChainLogitsRisk(Started, Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Embedding, weight and the difference of the logits."""
-        return {"e": params[0], "w": params[1], "strength": np.asarray(self._strength(params))}
+        return {
+            "e": params[0],
+            "w": params[1],
+            "strength": np.asarray(self._strength(params)),
+        }
 
     def _above(self, logits: Array) -> float:
-        logs = -np.logaddexp(0.0, [logits, -logits])  # of the probabilities of 0 and 1, (2, 2)
+        # of the probabilities of 0 and 1, (2, 2)
+        logs = -np.logaddexp(0.0, [logits, -logits])
         truth = np.stack([1.0 - self.ones, self.ones])
         return float(self.stationary @ excess_loss("log", logs, np.exp(logs), truth))
 
@@ -125,7 +159,8 @@ class FixedChain(Family):
 
     .. math:: \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x) = e^2(1 + 2w|w|)\,x + b - e^2/2
 
-    The global minima predict the chain; where e = 0 the prediction is its stationary law.
+    The global minima predict the chain; where e = 0 the prediction is its stationary
+    law.
 
     Parameters
     ----------
@@ -134,7 +169,8 @@ class FixedChain(Family):
     e, w : float
         Embedding and weight at step 0.
     readout : float or "tied"
-        The readout u at step 0, which takes the place of one factor e; tied, it is the embedding.
+        The readout u at step 0, which takes the place of one factor e; tied, it is the
+        embedding.
     bias : {"best", "trained"}
         Whether b is the best one at each step, or is trained from 0.
     eta, epsilon, above, rule, method, max_steps
@@ -160,21 +196,41 @@ class FixedChain(Family):
     loss_unit: ClassVar[str] = "nats"
     claims = Later("icl_theory.papers.markov:CLAIMS")
     columns: ClassVar[tuple[Column, ...]] = (
-        Column("gap", "f8", "nats", "loss of the stationary law above the floor", "I", "I"),
-        Column("strength", "f8", "", "difference of the logits after 1 and after 0, at the end", "s", "s"),
-        Column("basin", "U8", "", "where the flow from the start ends", role="predicted"),
+        Column(
+            "gap", "f8", "nats", "loss of the stationary law above the floor", "I", "I"
+        ),
+        Column(
+            "strength",
+            "f8",
+            "",
+            "difference of the logits after 1 and after 0, at the end",
+            "s",
+            "s",
+        ),
+        Column(
+            "basin", "U8", "", "where the flow from the start ends", role="predicted"
+        ),
     )
 
     eta: float | str = learning_rate(1.0)
     p: float = parameter(0.4, kind=Fraction(), meaning="probability to go from 0 to 1")
     q: float = parameter(0.3, kind=Fraction(), meaning="probability to go from 1 to 0")
     e: float = parameter(0.5, kind=Number(maximum=1e3), meaning="embedding at step 0")
-    w: float = parameter(0.1, kind=Number(signed=True, maximum=1e3), meaning="weight at step 0")
+    w: float = parameter(
+        0.1, kind=Number(signed=True, maximum=1e3), meaning="weight at step 0"
+    )
     readout: float | str = parameter(
-        "tied", kind=Number(words=("tied",), signed=True, maximum=1e3), symbol="u",
-        meaning="readout at step 0", axis=False,
-    )  # fmt: skip
-    bias: str = parameter("best", kind=Word(words=("best", "trained")), meaning="whether the bias is trained")
+        "tied",
+        kind=Number(words=("tied",), signed=True, maximum=1e3),
+        symbol="u",
+        meaning="readout at step 0",
+        axis=False,
+    )
+    bias: str = parameter(
+        "best",
+        kind=Word(words=("best", "trained")),
+        meaning="whether the bias is trained",
+    )
 
     def validate(self) -> None:
         """Refuse probabilities that leave no digits to their complement."""
@@ -184,21 +240,37 @@ class FixedChain(Family):
 
     def risk(self) -> ChainLogitsRisk:
         """Return the risk over (e, w[, u][, b])."""
-        tied, trained = isinstance(self.readout, str), self.bias == "trained"
-        start = [self.e, self.w, *([] if tied else [self.readout]), *([0.0] if trained else [])]
+        tied = isinstance(self.readout, str)
+        trained = self.bias == "trained"
+        start = [
+            self.e,
+            self.w,
+            *([] if tied else [self.readout]),
+            *([0.0] if trained else []),
+        ]
         return ChainLogitsRisk(self.p, self.q, np.array(start), tied, trained)
 
     @property
     def energy(self) -> float:
         """What the flow with the best bias keeps: e² - w² - sign(w) ln|w|; infinite at w = 0."""
-        return self.e**2 - self.w**2 - math.copysign(1.0, self.w) * (math.log(abs(self.w)) if self.w else -math.inf)
+        return (
+            self.e**2
+            - self.w**2
+            - math.copysign(1.0, self.w)
+            * (math.log(abs(self.w)) if self.w else -math.inf)
+        )
 
     def basin(self) -> str | None:
         """Return where the flow ends, "bigram" or "unigram"; None unless e and w alone are trained."""
         if self.bias == "trained" or not isinstance(self.readout, str):
             return None
-        below, rest = self.energy < SADDLE, self.p + self.q - 1.0
-        trapped = below and self.w < TURN if rest < 0.0 else self.w >= 0.0 or (below and self.w > TURN)
+        below = self.energy < SADDLE
+        rest = self.p + self.q - 1.0
+        trapped = (
+            below and self.w < TURN
+            if rest < 0.0
+            else self.w >= 0.0 or (below and self.w > TURN)
+        )
         return "unigram" if trapped and rest != 0.0 else "bigram"
 
     def describe(self, run: Trajectory) -> None:
@@ -209,8 +281,12 @@ class FixedChain(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        risk, basin = self.risk(), self.basin()
-        values: dict[str, Any] = {"gap": risk.gap, "strength": risk._strength(run.params)}
+        risk = self.risk()
+        basin = self.basin()
+        values: dict[str, Any] = {
+            "gap": risk.gap,
+            "strength": risk._strength(run.params),
+        }
         # momentum or Adam may carry a run out of the basin of the flow
         if basin is not None and self.theory.applies(run):
             values["basin"] = basin

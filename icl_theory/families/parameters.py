@@ -22,10 +22,32 @@ from icl_theory.engine.trajectory import Label
 LOSS = "(units of the loss)"  # stands for the loss unit of the family
 REQUIRED = dataclasses.MISSING
 RESERVED = (  # arguments of sweeps, options of commands, names of results
-    "as_json", "certify", "config", "context", "csv", "dask", "dry_run", "executor", "family", "given", "help",
-    "json", "latex", "message", "over", "parquet", "plot", "progress", "quiet", "save", "status", "store", "table",
-    "version", "workers",
-)  # fmt: skip
+    "as_json",
+    "certify",
+    "config",
+    "context",
+    "csv",
+    "dask",
+    "dry_run",
+    "executor",
+    "family",
+    "given",
+    "help",
+    "json",
+    "latex",
+    "message",
+    "over",
+    "parquet",
+    "plot",
+    "progress",
+    "quiet",
+    "save",
+    "status",
+    "store",
+    "table",
+    "version",
+    "workers",
+)
 LIPSCHITZ = "label units per feature unit"
 
 
@@ -67,11 +89,15 @@ class Kind:
         if value in self.words:
             return value
         if not self.numeric:
-            raise refuse(name, value, f"one of {self.allowed}{nearest(value, self.words)}")
+            raise refuse(
+                name, value, f"one of {self.allowed}{nearest(value, self.words)}"
+            )
         try:
             return self.value(name, value)
         except ValueError as error:
-            raise ValueError(f"{error}, or {self.allowed}{nearest(value, self.words)}") from None
+            raise ValueError(
+                f"{error}, or {self.allowed}{nearest(value, self.words)}"
+            ) from None
 
     def value(self, name: str, value: Any) -> Any:
         """Check a value that is neither None nor one of the words; the name is not checked: `check` does so."""
@@ -79,7 +105,10 @@ class Kind:
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
         """Return sound values, or refuse the first that is not sound."""
-        return [self.check(name, value) for value in iterable(name, values, "a list of values")]
+        return [
+            self.check(name, value)
+            for value in iterable(name, values, "a list of values")
+        ]
 
     def parse(self, name: str, text: str) -> Any:
         """Read a value from the command line; `check` comes after."""
@@ -100,8 +129,9 @@ def nested(array: _validate.Array) -> Any:
 class Number(Kind):
     """A finite float between ``minimum`` and ``maximum``; positive, or not negative with ``zero``.
 
-    With ``signed`` it may be negative, and ``maximum`` limits its size. With ``matrix`` it may also be a matrix of
-    such numbers, from Python only, which becomes a tuple of its rows.
+    With ``signed`` it may be negative, and ``maximum`` limits its size. With ``matrix``
+    it may also be a matrix of such numbers, from Python only, which becomes a tuple of
+    its rows.
     """
 
     zero: bool = False
@@ -120,17 +150,29 @@ class Number(Kind):
             return tuple(tuple(self.value(name, each) for each in row) for row in rows)
         if self.signed:
             return _validate.signed(name, value, maximum=self.maximum)
-        return number(name, value, zero=self.zero, minimum=self.minimum, maximum=self.maximum)
+        return number(
+            name, value, zero=self.zero, minimum=self.minimum, maximum=self.maximum
+        )
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
         """Return sound values; of an array only the smallest and the largest are checked, which is enough.
 
-        A subclass that refuses a number between two sound ones must override this, unless it refuses fractions.
+        A subclass that refuses a number between two sound ones must override this,
+        unless it refuses fractions.
         """
-        if isinstance(values, np.ndarray) and values.size and values.dtype.kind in "iuf":
-            alike = not _validate.is_masked(values) and (not self.whole or bool((values == np.floor(values)).all()))
+        if (
+            isinstance(values, np.ndarray)
+            and values.size
+            and values.dtype.kind in "iuf"
+        ):
+            alike = not _validate.is_masked(values) and (
+                not self.whole or bool((values == np.floor(values)).all())
+            )
             with contextlib.suppress(ValueError):
-                if alike and all(math.isfinite(self.value(name, end)) for end in (values.min(), values.max())):
+                if alike and all(
+                    math.isfinite(self.value(name, end))
+                    for end in (values.min(), values.max())
+                ):
                     return values.astype(np.float64)
         listed = [*iterable(name, values, "a list of values")]
         if self.words and any(isinstance(value, str) for value in listed):
@@ -145,7 +187,9 @@ class Number(Kind):
         try:
             return float(text)
         except ValueError:
-            raise refuse(name, text, "a number" + (f", or {self.allowed}" if self.words else "")) from None
+            raise refuse(
+                name, text, "a number" + (f", or {self.allowed}" if self.words else "")
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -182,7 +226,9 @@ class Whole(Number):
         try:
             found = float(text)
         except ValueError:
-            raise refuse(name, text, "an integer" + (", or inf" if self.infinite else "")) from None
+            raise refuse(
+                name, text, "an integer" + (", or inf" if self.infinite else "")
+            ) from None
         return int(found) if found.is_integer() else found
 
 
@@ -213,7 +259,9 @@ class Wholes(Kind):
             found = (value,)
         if not found:
             raise refuse(name, value, "one or more integers")
-        return tuple(integer(name, each, minimum=1, maximum=int(self.maximum)) for each in found)
+        return tuple(
+            integer(name, each, minimum=1, maximum=int(self.maximum)) for each in found
+        )
 
     def parse(self, name: str, text: str) -> Any:
         """Read integers separated by commas."""
@@ -225,7 +273,8 @@ class Wholes(Kind):
 class Probabilities(Kind):
     """Positive numbers that sum to 1, as a tuple of floats as they are given; ``0.5,0.3,0.2`` as text.
 
-    They may be off by 1e-6 and are normalised once, by what is made of them: twice, their last bits may change.
+    They may be off by 1e-6 and are normalised once, by what is made of them: twice,
+    their last bits may change.
     """
 
     text = True
@@ -320,11 +369,13 @@ def parameter(
     default : object
         Its value unless given; a parameter without a default must be given.
     kind : Kind
-        The values that it may have: `Number`, `Whole`, `Fraction`, `Word`, `Probabilities` or `Object`.
+        The values that it may have: `Number`, `Whole`, `Fraction`, `Word`,
+        `Probabilities` or `Object`.
     meaning : str
         What it is, in a few words.
     symbol, tex : str
-        Its symbol as plain text and as TeX without dollars; its name unless given. One letter is its own TeX.
+        Its symbol as plain text and as TeX without dollars; its name unless given. One
+        letter is its own TeX.
     unit : str
         Its unit; ``LOSS`` stands for the unit of the family's loss.
     axis : bool, optional
@@ -339,9 +390,15 @@ def parameter(
     ----------
     docs/guide/your-own-family.md.
     """
-    varied = kind.text and not isinstance(kind, Wholes | Probabilities) if axis is None else axis
+    varied = (
+        kind.text and not isinstance(kind, Wholes | Probabilities)
+        if axis is None
+        else axis
+    )
     declared = Parameter("", default, kind, meaning, symbol, tex, unit, varied)
-    return dataclasses.field(default=default, kw_only=True, metadata={"parameter": declared})
+    return dataclasses.field(
+        default=default, kw_only=True, metadata={"parameter": declared}
+    )
 
 
 # ---- parameters that several families share
@@ -349,31 +406,59 @@ def parameter(
 
 def learning_rate(default: Any = REQUIRED) -> Any:
     """Declare η."""
-    return parameter(default, kind=Number(words=("auto",)), symbol="η", tex=r"\eta", meaning="learning rate")
+    return parameter(
+        default,
+        kind=Number(words=("auto",)),
+        symbol="η",
+        tex=r"\eta",
+        meaning="learning rate",
+    )
 
 
 def lipschitz_constant(default: Any = REQUIRED, maximum: float = math.inf) -> Any:
     """Declare L."""
     meaning = "Lipschitz constant of the tasks"
-    return parameter(default, kind=Number(maximum=maximum), symbol="L", unit=LIPSCHITZ, meaning=meaning)
+    return parameter(
+        default,
+        kind=Number(maximum=maximum),
+        symbol="L",
+        unit=LIPSCHITZ,
+        meaning=meaning,
+    )
 
 
 def feature_gap() -> Any:
     """Declare Δ."""
-    return parameter(kind=Number(), symbol="Δ", tex=r"\Delta", unit="feature units", meaning="feature gap")
+    return parameter(
+        kind=Number(),
+        symbol="Δ",
+        tex=r"\Delta",
+        unit="feature units",
+        meaning="feature gap",
+    )
 
 
 def prompt_length() -> Any:
     """Declare N."""
-    return parameter(math.inf, kind=Whole(infinite=True), symbol="N", tex="N", meaning="prompt length, or inf")
+    return parameter(
+        math.inf,
+        kind=Whole(infinite=True),
+        symbol="N",
+        tex="N",
+        meaning="prompt length, or inf",
+    )
 
 
 def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
     """Declare σ."""
     return parameter(
-        default, kind=Number(zero=True, maximum=maximum), symbol="σ", tex=r"\sigma", unit="label units",
+        default,
+        kind=Number(zero=True, maximum=maximum),
+        symbol="σ",
+        tex=r"\sigma",
+        unit="label units",
         meaning="standard deviation of the label noise",
-    )  # fmt: skip
+    )
 
 
 # ---- slots
@@ -382,7 +467,8 @@ def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
 class Later:
     """A slot of a family whose value is loaded from another module when it is first used.
 
-    The theory of a family imports the family, so the family cannot import it; and most commands do not need it.
+    The theory of a family imports the family, so the family cannot import it; and most
+    commands do not need it.
 
     Parameters
     ----------
@@ -404,11 +490,13 @@ class Panel(NamedTuple):
     Attributes
     ----------
     folder : Path
-        The folder of the scripts. ``panel.js`` exports the panel, and may require the others.
+        The folder of the scripts. ``panel.js`` exports the panel, and may require the
+        others.
     scripts : tuple of str
         File names, with their endings.
     constants : callable
-        Returns what ``require("./constants")`` gives the scripts: values that JSON can hold.
+        Returns what ``require("./constants")`` gives the scripts: values that JSON can
+        hold.
 
     References
     ----------
@@ -424,4 +512,6 @@ class LaterMethod(Later):
     """A method whose function is loaded when it is first called: of an object, or of a class that calls it."""
 
     def __get__(self, instance: object, owner: type) -> Any:
-        return functools.partial(super().__get__(instance, owner), owner if instance is None else instance)
+        return functools.partial(
+            super().__get__(instance, owner), owner if instance is None else instance
+        )

@@ -14,7 +14,15 @@ from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.tokens.sampled import Pass, Sampled, softmax
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
-from icl_theory.families.parameters import Later, Number, Whole, Word, label_noise, learning_rate, parameter
+from icl_theory.families.parameters import (
+    Later,
+    Number,
+    Whole,
+    Word,
+    label_noise,
+    learning_rate,
+    parameter,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +33,10 @@ class DictionaryRisk(Started, Risk):
         b_k = \sum_h w_{hk} a_{hk}
 
     The columns of Z, (m, K), are the tokens' representations, those of :math:`Z_N` have
-    labels, and :math:`a_{hk}` is the attention of query k on them: a softmax over the first
-    M tokens. A row begins with its P output weights: one number for all queries, or K. The
-    column :math:`c_k` is the unit vector of a query whose own noisy label is the answer, and
-    zero if the answer is free of noise.
+    labels, and :math:`a_{hk}` is the attention of query k on them: a softmax over the
+    first M tokens. A row begins with its P output weights: one number for all queries,
+    or K. The column :math:`c_k` is the unit vector of a query whose own noisy label is
+    the answer, and zero if the answer is free of noise.
     """
 
     Z: Array
@@ -76,11 +84,12 @@ class DictionaryRisk(Started, Risk):
     def floor(self) -> float:
         r"""Return the loss of ridge regression.
 
-        One head has weights of one sign: non-negative least squares, with one sign for all
-        queries or one for each. If softmax sees labels alone and a head has one output
-        weight, :math:`1^\top b_k` is one number for all queries. More heads then lose half the
-        variance of :math:`1^\top b_k` of ridge regression over
-        :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`; for one head the floor is a lower bound.
+        One head has weights of one sign: non-negative least squares, with one sign for
+        all queries or one for each. If softmax sees labels alone and a head has one
+        output weight, :math:`1^\top b_k` is one number for all queries. More heads then
+        lose half the variance of :math:`1^\top b_k` of ridge regression over
+        :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`; for one head the floor is a lower
+        bound.
         """
         if len(self.start) == 1:
             return self._one_sign()
@@ -100,12 +109,18 @@ class DictionaryRisk(Started, Risk):
         for row, sign in enumerate((1.0, -1.0)):
             # nnls returns the norm of what is missed
             losses[row] = [0.5 * nnls(tall, sign * query)[1] ** 2 for query in queries]
-        by_sign = losses.min(axis=0) if self.per_token else losses[losses.mean(axis=1).argmin()]
+        by_sign = (
+            losses.min(axis=0)
+            if self.per_token
+            else losses[losses.mean(axis=1).argmin()]
+        )
         return float(by_sign.mean())
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Distance of the coefficients from those of ridge regression."""
-        return {"off": np.asarray(np.linalg.norm(self._coefficients(params) - self.ridge))}
+        return {
+            "off": np.asarray(np.linalg.norm(self._coefficients(params) - self.ridge))
+        }
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts, which answers all queries of each from its labels."""
@@ -125,7 +140,9 @@ class DictionaryRisk(Started, Risk):
 
     @cached_property
     def _gram(self) -> Array:
-        return np.asarray(self._first.T @ self._first + self.noise**2 * np.eye(self.labelled))
+        return np.asarray(
+            self._first.T @ self._first + self.noise**2 * np.eye(self.labelled)
+        )
 
     @cached_property
     def _own_label(self) -> Array:
@@ -174,30 +191,32 @@ class Representation(Family):
     .. math:: \hat y_k = \sum_h w_{hk} \sum_{n \le N} y_n\,\mathrm{softmax}_n(v_n^\top Q_h v_k), \qquad
         y_n = \lambda^\top z_n + \sigma\xi_n
 
-    Tasks are λ ~ N(0, I), representations :math:`z_k \sim N(0, I/m)` are drawn once; tokens :math:`v_k` are
-    orthonormal, so that each :math:`Q_h` is a matrix of scores. The loss averages over all K queries. See
-    docs/theory/representation.md.
+    Tasks are λ ~ N(0, I), representations :math:`z_k \sim N(0, I/m)` are drawn once;
+    tokens :math:`v_k` are orthonormal, so that each :math:`Q_h` is a matrix of scores.
+    The loss averages over all K queries. See docs/theory/representation.md.
 
     Parameters
     ----------
     K, m, N : int
-        Tokens, dimension of their representations, and labels in a prompt, of the first N tokens.
+        Tokens, dimension of their representations, and labels in a prompt, of the first
+        N tokens.
     heads : int
         Number of heads H.
     sees : {"all", "labelled"}
-        Whether softmax runs over all tokens, with labels of zero beyond N, or over those with labels.
+        Whether softmax runs over all tokens, with labels of zero beyond N, or over
+        those with labels.
     output : {"head", "token"}
-        Output weights: one number for each head, :math:`w_{hk} = w_h`, or one for each head
-        and token.
+        Output weights: one number for each head, :math:`w_{hk} = w_h`, or one for each
+        head and token.
     answers : {"clean", "labels"}
-        What is to be predicted: :math:`\lambda^\top z_k` for every token, or the noisy label of
-        a token that has one. Noise of the others would add a constant to the loss, and is
-        left out.
+        What is to be predicted: :math:`\lambda^\top z_k` for every token, or the noisy
+        label of a token that has one. Noise of the others would add a constant to the
+        loss, and is left out.
     noise : float
         Standard deviation of the label noise, label units; its square is the ridge.
     start, seed : float, int
-        Size of the parameters at step 0, and the seed that they and the representations are
-        drawn with. Output weights of head and token are 0 at step 0.
+        Size of the parameters at step 0, and the seed that they and the representations
+        are drawn with. Output weights of head and token are 0 at step 0.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`.
 
@@ -215,11 +234,31 @@ class Representation(Family):
     claims = Later("icl_theory.papers.representation:CLAIMS")
 
     eta: float | str = learning_rate(1.0)
-    K: int = parameter(12, kind=Whole(minimum=2, maximum=500), symbol="K", tex="K", meaning="number of tokens")
-    m: int = parameter(8, kind=Whole(maximum=500), symbol="m", tex="m", meaning="dimension of representations")
-    N: int = parameter(4, kind=Whole(maximum=500), symbol="N", tex="N", meaning="labels in a prompt")
-    heads: int = parameter(4, kind=Whole(maximum=64), symbol="H", tex="H", meaning="number of heads")
-    sees: str = parameter("all", kind=Word(words=("all", "labelled")), meaning="tokens that softmax runs over")
+    K: int = parameter(
+        12,
+        kind=Whole(minimum=2, maximum=500),
+        symbol="K",
+        tex="K",
+        meaning="number of tokens",
+    )
+    m: int = parameter(
+        8,
+        kind=Whole(maximum=500),
+        symbol="m",
+        tex="m",
+        meaning="dimension of representations",
+    )
+    N: int = parameter(
+        4, kind=Whole(maximum=500), symbol="N", tex="N", meaning="labels in a prompt"
+    )
+    heads: int = parameter(
+        4, kind=Whole(maximum=64), symbol="H", tex="H", meaning="number of heads"
+    )
+    sees: str = parameter(
+        "all",
+        kind=Word(words=("all", "labelled")),
+        meaning="tokens that softmax runs over",
+    )
     output: str = parameter(
         "head",
         kind=Word(words=("head", "token")),
@@ -231,20 +270,30 @@ class Representation(Family):
         meaning="whether a token's own label is its answer",
     )
     noise: float = label_noise(0.3, 1e6)
-    start: float = parameter(0.5, kind=Number(maximum=10.0), meaning="size of the parameters at step 0")
-    seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of representations and start")
+    start: float = parameter(
+        0.5, kind=Number(maximum=10.0), meaning="size of the parameters at step 0"
+    )
+    seed: int = parameter(
+        0, kind=Whole(minimum=0), meaning="seed of representations and start"
+    )
 
     def validate(self) -> None:
         """Refuse more labels than tokens, and labels without noise that many predictors fit."""
         if self.N > self.K:
             raise refuse("N", self.N, f"at most K = {self.K}")
         if self.noise < 1e-5 and self.m < self.N:  # rounding would choose the ridge
-            raise refuse("noise", self.noise, "at least 1e-5 if N > m, where many predictors are best without it")
+            raise refuse(
+                "noise",
+                self.noise,
+                "at least 1e-5 if N > m, where many predictors are best without it",
+            )
 
     def describe(self, run: Trajectory) -> None:
         """Say what is outside the theorems."""
         if self.heads < self.N:
-            run.notes["heads"] = f"outside the theorems, as reconstructed: fewer than {self.N} labels need"
+            run.notes["heads"] = (
+                f"outside the theorems, as reconstructed: fewer than {self.N} labels need"
+            )
 
     def risk(self) -> DictionaryRisk:
         """Return the risk over output weights and scores."""
@@ -255,4 +304,6 @@ class Representation(Family):
         start = self.start * rng.normal(size=(self.heads, weights + seen * self.K))
         if self.output == "token":
             start[:, :weights] = 0.0
-        return DictionaryRisk(Z, self.N, self.noise, seen, start, self.answers == "labels")
+        return DictionaryRisk(
+            Z, self.N, self.noise, seen, start, self.answers == "labels"
+        )

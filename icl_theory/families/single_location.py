@@ -21,7 +21,8 @@ from icl_theory.families.parameters import Fraction, label_noise, learning_rate
 from icl_theory.memory import check_fits
 
 ATTENTION = ("softmax", "erf", "linear")
-HELD = np.eye(9)[[0, 2, 5, 7, 8]]  # of k, v and the bias, what the manifold leaves: κ, κ', ν, ν', b
+# of k, v and the bias, what the manifold leaves: κ, κ', ν, ν', b
+HELD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +37,11 @@ class LocationRisk(Started, Risk):
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             vectors, slopes = self._vectors(self._checked(params))
         if not (np.isfinite(vectors).all() and np.isfinite(slopes).all()):
-            raise refuse("params", params, "directions, not zero, of a length within the range of float64")
+            raise refuse(
+                "params",
+                params,
+                "directions, not zero, of a length within the range of float64",
+            )
         return vectors, slopes
 
     def _vectors(self, params: Array) -> tuple[Array, Array]:
@@ -50,22 +55,31 @@ class LocationRisk(Started, Risk):
         """Losses of prompts whose tokens are drawn in the four directions."""
         from scipy.special import erf  # slow to load
 
-        p, rows = self.problem, np.arange(B)
+        p = self.problem
+        rows = np.arange(B)
         tokens = rng.normal(size=(B, p.N, 4))
         place = np.where(rng.random(B) < p.chance, 0, rng.integers(1, p.N, B))
-        tokens[rows, place] = p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
+        tokens[rows, place] = (
+            p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
+        )
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=B)
         vectors, slopes = self._vectors(params)
-        scores, values = p.scale * tokens @ vectors[:4], tokens @ vectors[4:8]
+        scores = p.scale * tokens @ vectors[:4]
+        values = tokens @ vectors[4:8]
         if p.attention == "softmax":
             weight, _ = softmax(scores / p.scale + vectors[8] * (np.arange(p.N) == 0))
             pull = weight * (values - np.sum(weight * values, axis=1)[:, None])
         elif p.attention == "erf":
-            weight, pull = erf(scores), p.scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scores**2)) * values
+            weight = erf(scores)
+            pull = p.scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scores**2)) * values
         else:
-            weight, pull = scores, p.scale * values
+            weight = scores
+            pull = p.scale * values
         error = np.sum(weight * values, axis=1) - label
-        by = [*(np.einsum("bn,bnd->bd", each, tokens) for each in (pull, weight)), pull[:, :1]]
+        by = [
+            *(np.einsum("bn,bnd->bd", each, tokens) for each in (pull, weight)),
+            pull[:, :1],
+        ]
         back = error[:, None] * np.concatenate(by, axis=1) @ slopes
         return 0.5 * error**2, np.arange(params.size), back
 
@@ -75,40 +89,74 @@ class SeparateRisk(LocationRisk):
 
     def _vectors(self, params: Array) -> tuple[Array, Array]:
         """Return the directions of k and v, and their derivatives, (9, 8)."""
-        sizes, slopes = np.linalg.norm(params, axis=1)[:, None], np.zeros((2, 4, 2, 4))
+        sizes = np.linalg.norm(params, axis=1)[:, None]
+        slopes = np.zeros((2, 4, 2, 4))
         unit = params / sizes
-        slopes[[0, 1], :, [0, 1]] = (np.eye(4) - unit[:, :, None] * unit[:, None]) / sizes[:, None]
+        slopes[[0, 1], :, [0, 1]] = (
+            np.eye(4) - unit[:, :, None] * unit[:, None]
+        ) / sizes[:, None]
         return np.append(unit, 0.0), np.vstack([slopes.reshape(8, 8), np.zeros(8)])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient, which is tangential to both spheres."""
         both, slopes = self._vectors(params)
-        k, v, p = both[:4], both[4:8], self.problem
-        a, g, n = math.sqrt(p.snr), p.spread, p.N - 1.0
-        rho, nu, eta = float(k @ v), v[1], k[1]
+        k = both[:4]
+        v = both[4:8]
+        p = self.problem
+        a = math.sqrt(p.snr)
+        g = p.spread
+        n = p.N - 1.0
+        rho = float(k @ v)
+        nu = v[1]
+        eta = k[1]
         x, weight, f, rise = self._activations(a * k[0], g)  # of the informative token
         z, chance, h, _ = self._activations(0.0, 1.0)  # of the others
-        one, even, odd = float(chance @ (h * z)), float(chance @ h**2), float(chance @ (h * z) ** 2)
-        # Given x, value and label are normal with means u and y; the variance of the value, and the covariance
-        u, y, rest, along = a * v[0] + g * rho * x, g * eta * x, g * g * (1.0 - rho**2), g * g * (nu - rho * eta)
+        one = float(chance @ (h * z))
+        even = float(chance @ h**2)
+        odd = float(chance @ (h * z) ** 2)
+        # Given x, value and label are normal with means u and y; the variance of the
+        # value, and the covariance
+        u = a * v[0] + g * rho * x
+        y = g * eta * x
+        rest = g * g * (1.0 - rho**2)
+        along = g * g * (nu - rho * eta)
         seen = n * rho * one  # mean of what the others add
-        loss = float(weight @ (f * f * (0.5 * (u * u + rest)) - f * (u * y + along - seen * u)))
-        loss += 0.5 * (g * g + p.noise**2 + n * (rho * rho * odd + (1.0 - rho * rho) * even))
+        loss = float(
+            weight @ (f * f * (0.5 * (u * u + rest)) - f * (u * y + along - seen * u))
+        )
+        loss += 0.5 * (
+            g * g + p.noise**2 + n * (rho * rho * odd + (1.0 - rho * rho) * even)
+        )
         loss += 0.5 * n * (n - 1.0) * (rho * one) ** 2
-        by_f, by_u = f * (u * u + rest) - u * y - along + seen * u, f * (f * u - y + seen)
+        by_f = f * (u * u + rest) - u * y - along + seen * u
+        by_u = f * (f * u - y + seen)
         by_rho = weight @ (g * x * by_u - g * g * f * (rho * f - eta) + n * one * f * u)
         by_rho += n * rho * (odd - even) + n * (n - 1.0) * rho * one**2
-        by_kappa, by_eta = a * (weight @ (by_f * rise)), -(weight @ (f * g * (u * x - g * rho)))
-        by_theta, by_nu = a * (weight @ by_u), -g * g * (weight @ f)
-        found = by_rho * np.append(v, k) + [by_kappa, by_eta, 0.0, 0.0, by_theta, by_nu, 0.0, 0.0]
+        by_kappa = a * (weight @ (by_f * rise))
+        by_eta = -(weight @ (f * g * (u * x - g * rho)))
+        by_theta = a * (weight @ by_u)
+        by_nu = -g * g * (weight @ f)
+        found = by_rho * np.append(v, k) + [
+            by_kappa,
+            by_eta,
+            0.0,
+            0.0,
+            by_theta,
+            by_nu,
+            0.0,
+            0.0,
+        ]
         return float(loss), (found @ slopes[:8]).reshape(2, 4)
 
-    def _activations(self, mean: float, spread: float) -> tuple[Array, Array, Array, Array]:
+    def _activations(
+        self, mean: float, spread: float
+    ) -> tuple[Array, Array, Array, Array]:
         """Nodes x and their weights, f at ``mean + spread x``, and its slopes."""
         from scipy.special import erf  # slow to load
 
         scale = self.problem.scale
-        x, weight = normal(0.7 / math.sqrt(1.0 + 4.0 * (scale * spread) ** 2))  # where erf² leaves e^-40
+        # where erf² leaves e^-40
+        x, weight = normal(0.7 / math.sqrt(1.0 + 4.0 * (scale * spread) ** 2))
         s = scale * (mean + spread * x)
         if self.problem.attention == "linear":
             return x, weight, s, np.full_like(s, scale)
@@ -123,21 +171,27 @@ class SeparateRisk(LocationRisk):
 class SoftmaxRisk(LocationRisk):
     """Loss of "softmax" by (κ, κ', ν, ν', b), on the manifold that training does not leave.
 
-    There k = κk* + κ'e and v = νv* + ν'e' with directions beside k*, v* and each other, and values are independent
-    of scores.
+    There k = κk* + κ'e and v = νv* + ν'e' with directions beside k*, v* and each other,
+    and values are independent of scores.
     """
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (5,)."""
         (kappa, beside, nu, rest, bias), p = params, self.problem
-        r, size, chance = math.hypot(kappa, beside), nu * nu + rest * rest, np.array([p.chance, 1.0 - p.chance])
+        r = math.hypot(kappa, beside)
+        size = nu * nu + rest * rest
+        chance = np.array([p.chance, 1.0 - p.chance])
         tokens, slopes = self._tokens(reach_of(r * max(1.0, p.spread)))
         found = tokens.moments(slopes @ [r, kappa, bias])
-        gap, square = found.loss.reshape(2, 2) @ chance  # half mean squares of o - γ and of o, for |v| = 1
-        seen = gap - square - 0.5 * p.spread**2  # less γ² times the attention on the informative token
+        # half mean squares of o - γ and of o, for |v| = 1
+        gap, square = found.loss.reshape(2, 2) @ chance
+        # less γ² times the attention on the informative token
+        seen = gap - square - 0.5 * p.spread**2
         loss = size * square + nu * seen + 0.5 * (p.spread**2 + p.noise**2)
         asked = np.outer([nu, size - nu], chance).ravel()
-        by_r, by_kappa, by_bias = np.einsum("uq,uqp,q->p", found.gradient, slopes, asked)
+        by_r, by_kappa, by_bias = np.einsum(
+            "uq,uqp,q->p", found.gradient, slopes, asked
+        )
         turn = by_r * np.array([kappa, beside]) / r if r else np.zeros(2)
         by_v = 2.0 * square * np.array([nu, rest]) + [seen, 0.0]
         return float(loss), np.array([by_kappa + turn[0], turn[1], *by_v, by_bias])
@@ -145,15 +199,20 @@ class SoftmaxRisk(LocationRisk):
     @lru_cache(maxsize=8)  # noqa: B019
     def _tokens(self, largest: float) -> tuple[TokenRisk, Array]:
         """Tokens, and slopes of scores by (r, κ, b); targets γ and 0, with the informative token first or not."""
-        # nodes as close as this leave an error of e^-30 where weights grow like e^(r x) or e^(r γ x)
+        # nodes as close as this leave an error of e^-30 where weights grow like e^(r x)
+        # or e^(r γ x)
         (x, probs), p = normal(min(0.25, math.pi**2 / (30.0 * largest))), self.problem
         check_fits("N", f"{x.size} nodes", 8.0 * 2000 * x.size)
         still = np.zeros(x.size)
-        others = [Kind(many, probs, still, still + 1.0) for many in (1, p.N - 2) if many]
+        others = [
+            Kind(many, probs, still, still + 1.0) for many in (1, p.N - 2) if many
+        ]
         kinds = [Kind(1, probs, still + p.spread), *others]
         slopes = np.zeros((len(kinds), x.size, 4, 3))
         slopes[..., 0] = x[:, None]
-        slopes[0, ..., :2] = np.stack([p.spread * x, still + math.sqrt(p.snr)], axis=1)[:, None]
+        slopes[0, ..., :2] = np.stack([p.spread * x, still + math.sqrt(p.snr)], axis=1)[
+            :, None
+        ]
         slopes[[0, 1, 0, 1], :, range(4), 2] = 1.0  # the first place
         target = p.spread * np.array([[1.0, 1.0, 0.0, 0.0]])
         return TokenRisk(kinds, target, np.full(4, 0.25)), slopes.reshape(-1, 4, 3)
@@ -168,9 +227,10 @@ class SoftmaxRisk(LocationRisk):
 class SingleLocation(Family):
     r"""Single-location regression: the label is a function of one of N tokens, which attention has to find.
 
-    Tokens are N(0, I), but the informative one, :math:`N(\sqrt{\mathrm{snr}}\,k_*, \gamma^2I)`; the label is
-    :math:`y = v_*^\top X_J + \sigma\xi` with orthogonal unit vectors k*, v*. "softmax" trains k, v and a bias
-    of the first position, see ``SoftmaxRisk``; "erf" and "linear" directions of k and v, see ``SeparateRisk``.
+    Tokens are N(0, I), but the informative one, :math:`N(\sqrt{\mathrm{snr}}\,k_*,
+    \gamma^2I)`; the label is :math:`y = v_*^\top X_J + \sigma\xi` with orthogonal unit
+    vectors k*, v*. "softmax" trains k, v and a bias of the first position, see
+    ``SoftmaxRisk``; "erf" and "linear" directions of k and v, see ``SeparateRisk``.
 
     Parameters
     ----------
@@ -185,13 +245,14 @@ class SingleLocation(Family):
     noise : float
         Standard deviation of the label noise, label units.
     scale : float
-        Factor λ of the scores of "erf" and "linear"; softmax trains the size of k instead.
+        Factor λ of the scores of "erf" and "linear"; softmax trains the size of k
+        instead.
     first : float, optional
-        Probability that the first token is the informative one; the others share the rest alike. 1/N unless given;
-        "softmax" only.
+        Probability that the first token is the informative one; the others share the
+        rest alike. 1/N unless given; "softmax" only.
     start : {"manifold", "sphere"}
-        Random unit vectors k, v in d dimensions: with k orthogonal to v*, v to k* and k to v, where training stays;
-        or any, for "erf" and "linear".
+        Random unit vectors k, v in d dimensions: with k orthogonal to v*, v to k* and k
+        to v, where training stays; or any, for "erf" and "linear".
     d, seed : int
         Dimension, and the seed that k and v are drawn with.
     eta, epsilon, above, rule, method, max_steps
@@ -215,35 +276,77 @@ class SingleLocation(Family):
     goal: ClassVar[tuple[str, float] | None] = None
     claims = Later("icl_theory.papers.single_location:CLAIMS")
     columns: ClassVar[tuple[Column, ...]] = (
-        Column("semantic", "f8", "", "overlap κ of k with k* at the end", "κ", r"\kappa"),
+        Column(
+            "semantic", "f8", "", "overlap κ of k with k* at the end", "κ", r"\kappa"
+        ),
         Column("value", "f8", "", "overlap ν of v with v* at the end", "ν", r"\nu"),
-    )  # fmt: skip
+    )
 
     eta: float | str = learning_rate(0.5)
-    attention: str = parameter("softmax", kind=Word(words=ATTENTION), meaning="activation of the scores")
-    N: int = parameter(10, kind=Whole(minimum=2, maximum=10**9), symbol="N", tex="N", meaning="tokens of a prompt")
-    snr: float = parameter(
-        4.0, kind=Number(zero=True, maximum=1e4), meaning="squared mean of the informative token"
+    attention: str = parameter(
+        "softmax", kind=Word(words=ATTENTION), meaning="activation of the scores"
     )
-    spread: float = parameter(1.0, kind=Number(maximum=100.0), symbol="γ", tex=r"\gamma", meaning="its deviation")
+    N: int = parameter(
+        10,
+        kind=Whole(minimum=2, maximum=10**9),
+        symbol="N",
+        tex="N",
+        meaning="tokens of a prompt",
+    )
+    snr: float = parameter(
+        4.0,
+        kind=Number(zero=True, maximum=1e4),
+        meaning="squared mean of the informative token",
+    )
+    spread: float = parameter(
+        1.0,
+        kind=Number(maximum=100.0),
+        symbol="γ",
+        tex=r"\gamma",
+        meaning="its deviation",
+    )
     noise: float = label_noise(0.0, 1e15)
-    scale: float = parameter(1.0, kind=Number(maximum=10.0), symbol="λ", tex=r"\lambda", meaning="factor of scores")
-    first: float | None = parameter(None, kind=Fraction(optional=True), meaning="probability of the first position")
-    start: str = parameter("manifold", kind=Word(words=("manifold", "sphere")), meaning="law of the start")
-    d: int = parameter(400, kind=Whole(minimum=4, maximum=10**6), symbol="d", tex="d", meaning="dimension")
+    scale: float = parameter(
+        1.0,
+        kind=Number(maximum=10.0),
+        symbol="λ",
+        tex=r"\lambda",
+        meaning="factor of scores",
+    )
+    first: float | None = parameter(
+        None, kind=Fraction(optional=True), meaning="probability of the first position"
+    )
+    start: str = parameter(
+        "manifold", kind=Word(words=("manifold", "sphere")), meaning="law of the start"
+    )
+    d: int = parameter(
+        400,
+        kind=Whole(minimum=4, maximum=10**6),
+        symbol="d",
+        tex="d",
+        meaning="dimension",
+    )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
 
     def validate(self) -> None:
         """Refuse a start and positions that this attention has not."""
         if self.attention == "softmax" and self.start == "sphere":
-            raise refuse("start", self.start, "manifold for softmax, whose risk is known there")
+            raise refuse(
+                "start", self.start, "manifold for softmax, whose risk is known there"
+            )
         if self.attention != "softmax" and self.first is not None:
-            raise refuse("first", self.first, "left out unless attention is softmax: the others have no positions")
+            raise refuse(
+                "first",
+                self.first,
+                "left out unless attention is softmax: the others have no positions",
+            )
 
     def risk(self) -> Risk:
         """Return the risk over what is trained, from the start that is drawn."""
         drawn = np.random.default_rng(self.seed).normal(size=(2, self.d))
-        beside = np.linalg.qr(drawn[:, 2:].T)[1].T  # both in two dimensions, of which k has the first
+        beside = np.linalg.qr(drawn[:, 2:].T)[
+            1
+        ].T  # both in two dimensions, of which k has the first
         start = np.concatenate([drawn[:, :2], beside], axis=1)
         if self.start == "manifold":
             start[[0, 1, 1], [1, 0, 2]] = 0.0
@@ -254,7 +357,9 @@ class SingleLocation(Family):
         risk = SeparateRisk(self, start)
         if self.start == "sphere":
             return risk
-        return in_coordinates(risk, "linear", HELD[:4, :8].T.reshape(2, 4, 4), start=free[:4])
+        return in_coordinates(
+            risk, "linear", HELD[:4, :8].T.reshape(2, 4, 4), start=free[:4]
+        )
 
     @property
     def chance(self) -> float:
@@ -264,7 +369,8 @@ class SingleLocation(Family):
     def bayes(self) -> Array:
         r"""Return the parameters of softmax attention that make it the posterior mean if γ = 1.
 
-        They are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds of the first position.
+        They are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds of the
+        first position.
         """
         odds = self.chance * (self.N - 1.0) / (1.0 - self.chance)
         return np.array([math.sqrt(self.snr), 0.0, 1.0, 0.0, math.log(odds)])
@@ -272,11 +378,19 @@ class SingleLocation(Family):
     def describe(self, run: Trajectory) -> None:
         """Say what is outside the theorems."""
         if self.start == "sphere":
-            run.notes["start"] = "outside the theorems: off the manifold k and v may end with swapped roles"
+            run.notes["start"] = (
+                "outside the theorems: off the manifold k and v may end with swapped roles"
+            )
         if self.attention == "softmax" and self.spread != 1.0:
-            run.notes["floor"] = "half the noise: the Bayes risk is known for spread = 1 alone"
+            run.notes["floor"] = (
+                "half the noise: the Bayes risk is known for spread = 1 alone"
+            )
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        found = run.params[[0, 2]] if self.attention == "softmax" else run.observed["overlaps"][-1]
+        found = (
+            run.params[[0, 2]]
+            if self.attention == "softmax"
+            else run.observed["overlaps"][-1]
+        )
         return {"semantic": float(found[0]), "value": float(found[1])}

@@ -20,7 +20,8 @@ class SoftmaxHeads(Family):
 
     .. math:: \hat y = \sum_h \mu_h \sum_i y_i\,\mathrm{softmax}_i(\omega_h x_i^\top x)
 
-    Inputs are x ~ N(0, I), labels y = βᵀx + σξ with β ~ N(0, I); (μ, ω) are trained from small normal numbers.
+    Inputs are x ~ N(0, I), labels y = βᵀx + σξ with β ~ N(0, I); (μ, ω) are trained
+    from small normal numbers.
 
     Parameters
     ----------
@@ -33,7 +34,8 @@ class SoftmaxHeads(Family):
     heads : int
         Number of heads H.
     start, seed : float, int
-        Standard deviation of all parameters at step 0, and the seed that they are drawn with.
+        Standard deviation of all parameters at step 0, and the seed that they are drawn
+        with.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`.
 
@@ -54,8 +56,12 @@ class SoftmaxHeads(Family):
     goal: ClassVar[tuple[str, float]] = ("above", 0.05)
     claims = Later("icl_theory.papers.debiased_descent:CLAIMS")
     columns: ClassVar[tuple[Column, ...]] = (
-        Column("best", "f8", "", "best size of ω of one head or two", "ω*", r"\omega^*"),
-        Column("zero_sum", "f8", "", "|Σμ|/Σ|μ| at the end: 0 where output weights cancel"),
+        Column(
+            "best", "f8", "", "best size of ω of one head or two", "ω*", r"\omega^*"
+        ),
+        Column(
+            "zero_sum", "f8", "", "|Σμ|/Σ|μ| at the end: 0 where output weights cancel"
+        ),
         Column("omega", "f8", "", "largest |ω| at the end", "ω", r"\omega"),
     )
 
@@ -63,8 +69,12 @@ class SoftmaxHeads(Family):
     d: int = parameter(5, kind=Whole(maximum=1000), meaning="dimension of the inputs")
     N: int = parameter(40, kind=Whole(maximum=10**9), meaning="pairs in a prompt")
     noise: float = label_noise(0.1, 1e15)
-    heads: int = parameter(1, kind=Whole(maximum=8), symbol="H", meaning="number of heads")
-    start: float = parameter(0.1, kind=Number(maximum=10.0), meaning="size of the parameters at step 0")
+    heads: int = parameter(
+        1, kind=Whole(maximum=8), symbol="H", meaning="number of heads"
+    )
+    start: float = parameter(
+        0.1, kind=Number(maximum=10.0), meaning="size of the parameters at step 0"
+    )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
 
     def validate(self) -> None:
@@ -84,6 +94,9 @@ class SoftmaxHeads(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         output, omega = np.split(run.params, 2)
-        found = {"zero_sum": float(abs(output.sum()) / np.abs(output).sum()), "omega": float(np.abs(omega).max())}
+        found = {
+            "zero_sum": float(abs(output.sum()) / np.abs(output).sum()),
+            "omega": float(np.abs(omega).max()),
+        }
         best = self.risk().best
         return found if best is None else found | {"best": best[0]}

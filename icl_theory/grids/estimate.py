@@ -19,13 +19,17 @@ from icl_theory.grids.sweep import Plan
 from icl_theory.memory import free
 
 
-def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 2000) -> Iterator[str]:
+def estimate(
+    made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 2000
+) -> Iterator[str]:
     """Estimate the points of a sweep, its time and its memory, in a line each.
 
-    Sample points of each kind are timed for about ``budget`` seconds; ``asked`` random points show how many points
-    each kind has.
+    Sample points of each kind are timed for about ``budget`` seconds; ``asked`` random
+    points show how many points each kind has.
     """
-    grid, columns, rng = made.grid, made.model.columns, np.random.default_rng(0)
+    grid = made.grid
+    columns = made.model.columns
+    rng = np.random.default_rng(0)
     exact = grid.size <= asked
     index = rng.permutation(grid.size) if exact else rng.integers(grid.size, size=asked)
     arrays = _in_arrays(made, index)
@@ -35,14 +39,19 @@ def estimate(made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 
     yield f"{points}, {'' if exact else 'about '}{ways}"
     alone, failed = _alone(made, index[~arrays], budget)
     chunk = grid.where(grid.chunks // 2)
-    beside = chunk[_in_arrays(made, chunk)]  # those of a chunk share more than random ones do
+    # those of a chunk share more than random ones do
+    beside = chunk[_in_arrays(made, chunk)]
     together, errors = _together(made, beside if beside.size else index[arrays], budget)
     seconds = ((grid.size - many) * alone + many * together) / workers
     by = f" on {workers} workers" if workers > 1 else ""
     yield f"about {duration(seconds) if seconds >= 10 else f'{seconds:.1g} s'}{by}"
     for error in (*errors, *failed)[:1]:
         yield f"some of the points that were timed fail: {error}"
-    large = ": too much; use --store, which keeps them on the disk" if is_large(columns, grid) else ""
+    large = (
+        ": too much; use --store, which keeps them on the disk"
+        if is_large(columns, grid)
+        else ""
+    )
     there = f", {decimal(int(free()))} free" if math.isfinite(free()) else ""
     yield f"{decimal(int(bytes_of(columns, grid.size)))} of memory for the results{there}{large}"
 
@@ -51,11 +60,17 @@ def _in_arrays(made: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
     return ~np.isnan(made.model.batched(made.grid.points(index), max_steps=0)["loss"])
 
 
-def _together(made: Plan, where: NDArray[np.int64], budget: float) -> tuple[float, list[str]]:
+def _together(
+    made: Plan, where: NDArray[np.int64], budget: float
+) -> tuple[float, list[str]]:
     """Return the time a point of more and more points of a chunk, as long as there is time, and why some fail."""
-    count, last, failed, end = 0, 0.0, list[str](), time.perf_counter() + 3.0 * budget
+    count = 0
+    last = 0.0
+    failed = list[str]()
+    end = time.perf_counter() + 3.0 * budget
     while count < len(where) and time.perf_counter() + last < end:
-        count, start = min(max(1, 4 * count), len(where)), time.perf_counter()
+        count = min(max(1, 4 * count), len(where))
+        start = time.perf_counter()
         some = where[np.linspace(0, len(where) - 1, count).astype(int)]
         values = attempt(made.model, made.grid.points(some))
         failed += values[MESSAGE.name][values[STATUS.name] == FAILED].tolist()
@@ -63,11 +78,19 @@ def _together(made: Plan, where: NDArray[np.int64], budget: float) -> tuple[floa
     return last / max(count, 1), failed
 
 
-def _alone(made: Plan, index: NDArray[np.int64], budget: float) -> tuple[float, list[str]]:
+def _alone(
+    made: Plan, index: NDArray[np.int64], budget: float
+) -> tuple[float, list[str]]:
     """Return the mean time of points simulated one by one, and why some fail."""
-    times, failed, end = list[float](), list[str](), time.perf_counter() + budget
-    for place in (*index[:1, None], *index[:, None]):  # the first one twice: it loads what the others share
-        start, left = time.perf_counter(), 0.0
+    times = list[float]()
+    failed = list[str]()
+    end = time.perf_counter() + budget
+    for place in (
+        *index[:1, None],
+        *index[:, None],
+    ):  # the first one twice: it loads what the others share
+        start = time.perf_counter()
+        left = 0.0
         try:
             left = _run(made, made.grid.points(place), budget)
         except Exception as error:  # which is what the sweep records
@@ -84,16 +107,22 @@ def _run(made: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
 
     def watch(step: int, loss: float) -> None:
         seen.append((time.perf_counter(), step))
-        if len(seen) > 2 and seen[-1][0] - seen[0][0] > budget:  # enough to tell how it goes on
+        if (
+            len(seen) > 2 and seen[-1][0] - seen[0][0] > budget
+        ):  # enough to tell how it goes on
             raise TimeoutError
 
     problem = made.model.problem({name: value[0] for name, value in point.items()})
     try:
         problem.measured(problem.simulate(callback=watch))
     except TimeoutError:
-        predicted = problem.expected_steps() if problem.theory.applies(problem) else None
+        predicted = (
+            problem.expected_steps() if problem.theory.applies(problem) else None
+        )
         expected = min(predicted or math.inf, problem.max_steps)
-        skippable = Descent(problem.risk(), problem.rate(), problem.trained_by).skippable
+        skippable = Descent(
+            problem.risk(), problem.rate(), problem.trained_by
+        ).skippable
         return _left(seen, expected, problem.method == "exact" or not skippable)
     return 0.0
 
@@ -101,12 +130,19 @@ def _run(made: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
 def _left(seen: list[tuple[float, int]], expected: float, every: bool) -> float:
     """Return how much longer a run takes to some step, by its second half so far.
 
-    Where ``every`` step is taken they grow like time, and where steps are skipped exponentially.
+    Where ``every`` step is taken they grow like time, and where steps are skipped
+    exponentially.
     """
     if len(seen) < 3 or expected <= seen[-1][1] or not math.isfinite(expected):
         return 0.0
-    spent, taken = seen[-1][0] - seen[0][0], seen[-1][1]
+    spent = seen[-1][0] - seen[0][0]
+    taken = seen[-1][1]
     if every:
         return spent * (expected / taken - 1.0)
     half = next(step for at, step in seen if at - seen[0][0] >= spent / 2)
-    return 0.5 * spent * math.log(expected / taken) / math.log(max(taken / max(half, 1), 1.1))
+    return (
+        0.5
+        * spent
+        * math.log(expected / taken)
+        / math.log(max(taken / max(half, 1), 1.1))
+    )

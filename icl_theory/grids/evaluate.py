@@ -1,7 +1,8 @@
 """Grids evaluated tile by tile, in this process or on any executor.
 
-Every tile is evaluated with one BLAS thread and put in its place, so that results have the same bits however they
-were computed. A point that fails is recorded with its message and the rest goes on.
+Every tile is evaluated with one BLAS thread and put in its place, so that results have
+the same bits however they were computed. A point that fails is recorded with its
+message and the rest goes on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ import math
 import os
 import uuid
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, wait
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    wait,
+)
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -21,11 +29,23 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from icl_theory.grids.grid import FAILED, LONGEST, MESSAGE, STATUS, Column, Filled, Grid, Values, once, uniform
+from icl_theory.grids.grid import (
+    FAILED,
+    LONGEST,
+    MESSAGE,
+    STATUS,
+    Column,
+    Filled,
+    Grid,
+    Values,
+    once,
+    uniform,
+)
 from icl_theory.grids.store import Store
 
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
-_HOME = uuid.uuid4().hex  # tells this process from workers on machines with the same process numbers
+# tells this process from workers on machines with the same process numbers
+_HOME = uuid.uuid4().hex
 Progress = Callable[[int, int], None]
 
 
@@ -67,7 +87,8 @@ def evaluate(
     storage : Store, optional
         Chunks it has are not evaluated; new ones are added to it as they are finished.
     progress : callable, optional
-        Called with the numbers of points done and in all, first for those of the storage, then after every chunk.
+        Called with the numbers of points done and in all, first for those of the
+        storage, then after every chunk.
     hold : bool
         Return the values, and not only store them.
 
@@ -100,13 +121,15 @@ def evaluate(
     np.empty(min(KEPT, 64 * grid.size), dtype=np.uint8)
     filled = Filled(model.columns, grid) if hold else None
     done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
-    finished, interrupted = int(grid.sizes[done].sum()), False
+    finished = int(grid.sizes[done].sum())
+    interrupted = False
     beat: Progress = progress or (lambda done, total: None)
     try:
         if filled is not None and storage is not None:
             storage.fill(filled)
         beat(finished, grid.size)
-        # the order in which BLAS adds depends on its threads: one in this process, and in those of the workers
+        # the order in which BLAS adds depends on its threads: one in this process, and
+        # in those of the workers
         task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()))
         evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task)
         with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
@@ -123,17 +146,24 @@ def evaluate(
 
 
 def _parts(
-    grid: Grid, model: Model, todo: NDArray[np.intp], executor: Executor | None, task: Callable[[int], Values],
-    window: int = 1024, points: int = 2**24,
-) -> Generator[tuple[int, Values, bool], None, None]:  # fmt: skip
+    grid: Grid,
+    model: Model,
+    todo: NDArray[np.intp],
+    executor: Executor | None,
+    task: Callable[[int], Values],
+    window: int = 1024,
+    points: int = 2**24,
+) -> Generator[tuple[int, Values, bool], None, None]:
     """Yield chunks as they are finished: number, columns, and whether they are worth keeping.
 
-    An executor has at most ``window`` tiles and ``points`` in them at a time, so that no results pile up.
+    An executor has at most ``window`` tiles and ``points`` in them at a time, so that
+    no results pile up.
     """
     if executor is None:
         yield from ((chunk, task(chunk), True) for chunk in todo.tolist())
         return
-    waiting, window = iter(todo.tolist()), min(window, -(-points // math.prod(grid.tile)))
+    waiting = iter(todo.tolist())
+    window = min(window, -(-points // math.prod(grid.tile)))
     running: dict[Future[Values], int] = {}
     try:
         while True:
@@ -145,11 +175,15 @@ def _parts(
             for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
                 chunk = running.pop(future)
                 try:
-                    found, keep = future.result(), True
+                    found = future.result()
+                    keep = True
                 except (BrokenExecutor, CancelledError):
                     raise
-                except Exception as error:  # of the executor: the model's own are recorded by point
-                    found, keep = failed(model.columns, int(grid.sizes[chunk]), error), False
+                except (
+                    Exception
+                ) as error:  # of the executor: the model's own are recorded by point
+                    found = failed(model.columns, int(grid.sizes[chunk]), error)
+                    keep = False
                 yield chunk, found, keep
     except (BrokenExecutor, CancelledError) as error:
         raise ChildProcessError(f"the workers are gone: {one_line(error)}") from None
@@ -158,11 +192,16 @@ def _parts(
             future.cancel()
 
 
-def _evaluate_chunk(model: Model, grid: Grid, home: tuple[str, int], chunk: int) -> Values:
+def _evaluate_chunk(
+    model: Model, grid: Grid, home: tuple[str, int], chunk: int
+) -> Values:
     """Return the columns of a tile, one value where all are the same: so they are sent, placed, and written."""
     if home != (_HOME, os.getpid()):
         _prepare(os.getpid())
-    values = {name: once(column) for name, column in attempt(model, grid.points_of(chunk)).items()}
+    values = {
+        name: once(column)
+        for name, column in attempt(model, grid.points_of(chunk)).items()
+    }
     values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
     return values
 
@@ -192,7 +231,10 @@ def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
     every = texts.ravel().tolist()
     if all(len(text) <= LONGEST and text.isascii() for text in every):
         return texts
-    plain = (text[:LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST] for text in every)
+    plain = (
+        text[:LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST]
+        for text in every
+    )
     return np.array([*plain], dtype=object).reshape(texts.shape)
 
 
@@ -208,7 +250,10 @@ def one_line(error: BaseException) -> str:
 def _prepare(pid: int) -> None:
     """Have a worker use one BLAS thread and keep freed arrays for its next tile, which Dask has it give back."""
     threadpool_limits(limits=1)
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # glibc alone has these options
-        trim_threshold, mmap_threshold = -1, -3
+    with contextlib.suppress(
+        AttributeError, OSError, TypeError
+    ):  # glibc alone has these options
+        trim_threshold = -1
+        mmap_threshold = -3
         ctypes.CDLL(None).mallopt(mmap_threshold, KEPT)
         ctypes.CDLL(None).mallopt(trim_threshold, 2 * KEPT)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
     r"""Local exponent :math:`d\ln T/d\ln x` by centred differences along a dimension, one-sided at its ends.
 
-    Steps below 1 are missing, and so is the exponent where the difference needs them: NaN.
+    Steps below 1 are missing, and so is the exponent where the difference needs them:
+    NaN.
     """
     order = np.argsort(values)
     logs = np.log(np.where(steps > 0, steps, np.nan)).take(order, dimension)

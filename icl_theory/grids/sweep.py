@@ -23,7 +23,16 @@ from icl_theory.families import Family, default, find, sound
 from icl_theory.families.rule_parameters import rules_of_points
 from icl_theory.grids.evaluate import evaluate
 from icl_theory.grids.exponents import exponent_along
-from icl_theory.grids.grid import Axis, Filled, Grid, Values, assembled, axis_values, is_large, whole_numbers
+from icl_theory.grids.grid import (
+    Axis,
+    Filled,
+    Grid,
+    Values,
+    assembled,
+    axis_values,
+    is_large,
+    whole_numbers,
+)
 from icl_theory.grids.model import FamilyModel
 from icl_theory.grids.store import check_installed, existing, lazy_values, opened
 from icl_theory.grids.workers import processes
@@ -33,7 +42,12 @@ if TYPE_CHECKING:
 
 CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second
 CHUNK = 8  # points that are simulated one by one
-THEORY_ROLES = ("predicted", "boundary", "verdict")  # of columns that are about training by certain rules
+# of columns that are about training by certain rules
+THEORY_ROLES = (
+    "predicted",
+    "boundary",
+    "verdict",
+)
 
 
 class Plan(NamedTuple):
@@ -57,43 +71,47 @@ def sweep(
     Parameters
     ----------
     *family_and_values
-        The family, a class or its name; in-context regression unless given. Values after it are those of its first
-        parameters (``L, delta, eta`` of regression).
+        The family, a class or its name; in-context regression unless given. Values
+        after it are those of its first parameters (``L, delta, eta`` of regression).
     executor : concurrent.futures.Executor, optional
-        Who computes the chunks of the grid: a pool of processes, or ``client.get_executor()`` of a Dask client.
-        This process unless given.
+        Who computes the chunks of the grid: a pool of processes, or
+        ``client.get_executor()`` of a Dask client. This process unless given.
     workers : int, optional
         Start this many processes for the sweep instead.
     store : path-like, optional
-        Folder of Parquet files, which pandas, polars and DuckDB read, in which finished chunks are kept; the same
-        call goes on where a run was ended.
+        Folder of Parquet files, which pandas, polars and DuckDB read, in which finished
+        chunks are kept; the same call goes on where a run was ended.
     progress : bool
         Show in a terminal how far it is.
     **parameters
-        Parameters of the family. A sequence of numbers or words becomes a dimension of the result, in the order of
-        the family's parameters. ``eta="auto"`` takes the stable learning rate of each point, where the family has
-        one.
+        Parameters of the family. A sequence of numbers or words becomes a dimension of
+        the result, in the order of the family's parameters. ``eta="auto"`` takes the
+        stable learning rate of each point, where the family has one.
 
     Returns
     -------
     xarray.Dataset
-        One variable a quantity, with unit, symbol and description as attributes; besides what each point gives, the
-        local exponents ``exponent_L`` = d ln T/d ln L and so on along every swept parameter that is positive, by
-        centred differences in logarithms (one-sided at the ends; NaN where steps are missing or zero). Points that
-        fail have the status "failed" and a message. After Ctrl-C the points not done have the status "pending" and
-        ``attrs["interrupted"]`` is 1. Where the results would take 1 GB, or a quarter of the free memory, and there
-        is a store, they stay in it: the variables are Dask arrays that read it a chunk at a time.
+        One variable a quantity, with unit, symbol and description as attributes;
+        besides what each point gives, the local exponents ``exponent_L`` = d ln T/d ln
+        L and so on along every swept parameter that is positive, by centred differences
+        in logarithms (one-sided at the ends; NaN where steps are missing or zero).
+        Points that fail have the status "failed" and a message. After Ctrl-C the points
+        not done have the status "pending" and ``attrs["interrupted"]`` is 1. Where the
+        results would take 1 GB, or a quarter of the free memory, and there is a store,
+        they stay in it: the variables are Dask arrays that read it a chunk at a time.
 
     Raises
     ------
     ValueError
-        An argument out of range or unknown, an empty sequence, duplicates, or a store of another sweep.
+        An argument out of range or unknown, an empty sequence, duplicates, or a store
+        of another sweep.
     OSError
         The store cannot be written.
 
     References
     ----------
-    docs/sweeps.md; docs/theory.md, "Where the transition lies", "A stable learning rate".
+    docs/sweeps.md; docs/theory.md, "Where the transition lies", "A stable learning
+    rate".
 
     Examples
     --------
@@ -106,8 +124,12 @@ def sweep(
     >>> icl.sweep(icl.Recall, triggers=[4, 16], counts=1, progress=False).steps.values.tolist()
     [44, 87]
     """
-    family, values = default(), family_and_values
-    if values and (isinstance(values[0], type) or (isinstance(values[0], str) and values[0] != "auto")):
+    family = default()
+    values = family_and_values
+    if values and (
+        isinstance(values[0], type)
+        or (isinstance(values[0], str) and values[0] != "auto")
+    ):
         family = find(values[0]) if isinstance(values[0], str) else sound(values[0])
         values = values[1:]
     names = list(family.parameters())
@@ -116,7 +138,14 @@ def sweep(
     given = family.unfolded({**dict(zip(names, values, strict=False)), **parameters})
     made = plan(family, given)
     command = written_sweep(family, given, named=family is not default())
-    return run_with(*made, executor=executor, workers=workers, store=store, progress=progress, command=command)
+    return run_with(
+        *made,
+        executor=executor,
+        workers=workers,
+        store=store,
+        progress=progress,
+        command=command,
+    )
 
 
 def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
@@ -125,21 +154,37 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     family.refuse_unknown(given)
     goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(goals) == 2:
-        raise refuse("above", given["above"], "left out where epsilon is given: both are targets")
-    given = dict(given) if goals or family.goal is None else {**given, family.goal[0]: family.goal[1]}
-    axes, common, labels = [], {}, family.labels()
-    integer("points", _count(family, given), minimum=0)  # before the values are looked at, one by one
+        raise refuse(
+            "above", given["above"], "left out where epsilon is given: both are targets"
+        )
+    given = (
+        dict(given)
+        if goals or family.goal is None
+        else {**given, family.goal[0]: family.goal[1]}
+    )
+    axes = []
+    common = {}
+    labels = family.labels()
+    # before the values are looked at, one by one
+    integer("points", _count(family, given), minimum=0)
     for name, declared in family.parameters().items():
         if name not in given and declared.required:
-            raise refuse(name, None, f"given: the family {family.name} has no default for it")
+            raise refuse(
+                name, None, f"given: the family {family.name} has no default for it"
+            )
         value = given.get(name, declared.default)
         swept = dimensions(value) > 0 and not isinstance(value, str | bytes)
-        if not declared.axis or value is None or not (swept or declared.kind.numeric or isinstance(value, str)):
+        if (
+            not declared.axis
+            or value is None
+            or not (swept or declared.kind.numeric or isinstance(value, str))
+        ):
             common[name] = declared.check(value)
             continue
         matrix = declared.kind.matrix and dimensions(value) > 1
         if declared.kind.numeric and (isinstance(value, str) or matrix):
-            common[name] = declared.check(value)  # a word for a number, "auto" say, is no value of an axis
+            # a word for a number, "auto" say, is no value of an axis
+            common[name] = declared.check(value)
             continue
         found, swept = axis_values(name, value, declared.check_all)
         if found.dtype.kind == "U" and not swept:
@@ -148,7 +193,8 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
         text, tex, unit, meaning = labels[name]
         values = whole_numbers(found) if declared.kind.whole else found
         axes.append(Axis(name, values, unit, meaning, swept, text, tex))
-    grid, model = Grid.cut(tuple(axes), CHUNK), FamilyModel(family, common)
+    grid = Grid.cut(tuple(axes), CHUNK)
+    model = FamilyModel(family, common)
     _refuse_hopeless(grid, model)
     arguments = {"version": __version__, "family": family.name} | {
         name: _identity(value) for name, value in common.items() if value is not None
@@ -158,8 +204,16 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
 
 def _count(family: type[Family], given: Mapping[str, Any]) -> int:
     """Return the number of points of a grid, as far as the lengths of its axes of numbers are known."""
-    numeric = (given.get(name) for name, declared in family.parameters().items() if declared.kind.numeric)
-    many = (each for each in numeric if isinstance(each, Sized) and not isinstance(each, str | bytes))
+    numeric = (
+        given.get(name)
+        for name, declared in family.parameters().items()
+        if declared.kind.numeric
+    )
+    many = (
+        each
+        for each in numeric
+        if isinstance(each, Sized) and not isinstance(each, str | bytes)
+    )
     return math.prod(len(values) for values in many if dimensions(values) > 0)
 
 
@@ -175,16 +229,29 @@ def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
         raise ValueError(reasons[0])
 
 
-def _chunk(grid: Grid, model: FamilyModel, tried: int = 4, left: float = 0.1, numbers: int = 8192) -> int:
+def _chunk(
+    grid: Grid,
+    model: FamilyModel,
+    tried: int = 4,
+    left: float = 0.1,
+    numbers: int = 8192,
+) -> int:
     """Points a chunk: what Ctrl-C may lose, and what is computed as a batch, takes a second or two.
 
-    The family says how it would compute some points along each axis: a stopwatch would say something else when a
-    sweep goes on. Where it batches all but a share ``left`` of them, a chunk has up to ``numbers`` parameters, and
-    more where no step is taken.
+    The family says how it would compute some points along each axis: a stopwatch would
+    say something else when a sweep goes on. Where it batches all but a share ``left``
+    of them, a chunk has up to ``numbers`` parameters, and more where no step is taken.
     """
-    along = (np.unique(np.linspace(0, len(axis.values) - 1, tried).astype(int)) for axis in grid.axes)
+    along = (
+        np.unique(np.linspace(0, len(axis.values) - 1, tried).astype(int))
+        for axis in grid.axes
+    )
     origin = np.zeros(len(grid.axes), dtype=int)
-    places = {tuple(np.where(np.arange(origin.size) == j, i, 0)) for j, some in enumerate(along) for i in some}
+    places = {
+        tuple(np.where(np.arange(origin.size) == j, i, 0))
+        for j, some in enumerate(along)
+        for i in some
+    }
     index = np.ravel_multi_index(np.transpose(sorted(places)), grid.shape)
     points = grid.points(index)
     try:
@@ -194,7 +261,10 @@ def _chunk(grid: Grid, model: FamilyModel, tried: int = 4, left: float = 0.1, nu
             return CHUNK
         if (found["method"][answered] == "closed").all():
             return CLOSED_CHUNK
-        size = max(np.size(model.problem(grid.points(index[[i]])).risk().initial) for i in (0, -1))
+        size = max(
+            np.size(model.problem(grid.points(index[[i]])).risk().initial)
+            for i in (0, -1)
+        )
     except Exception:  # each point says why when it is computed
         return CHUNK
     return max(CHUNK, min(numbers // 4, numbers // size))
@@ -213,7 +283,8 @@ def run_with(
 ) -> xarray.Dataset:
     """Evaluate a planned sweep, on an executor or on processes started for it, with storage and progress.
 
-    ``command`` is the call or command line that makes the sweep, kept for the record where it is known.
+    ``command`` is the call or command line that makes the sweep, kept for the record
+    where it is known.
     """
     if executor is not None:
         instance("executor", executor, Executor, "a concurrent.futures.Executor")
@@ -225,12 +296,22 @@ def run_with(
             check_picklable(model)
             executor = stack.enter_context(processes(count))
         shown = stack.enter_context(Work(quiet=not flag("progress", progress)))
-        kept, held = None, store is None or not is_large(model.columns, grid)
+        kept = None
+        held = store is None or not is_large(model.columns, grid)
         if not held:
             check_installed("dask", extra="distributed")
         if store is not None:
-            kept = stack.enter_context(opened(store, grid, model.columns, arguments, command))
-        found = evaluate(grid, model, executor=executor, storage=kept, progress=shown.update, hold=held)
+            kept = stack.enter_context(
+                opened(store, grid, model.columns, arguments, command)
+            )
+        found = evaluate(
+            grid,
+            model,
+            executor=executor,
+            storage=kept,
+            progress=shown.update,
+            hold=held,
+        )
         values = found.values if held or kept is None else lazy_values(kept)
     dataset = labelled(model.family, grid, values, arguments, found.interrupted)
     if kept is not None and kept.foreign:
@@ -245,20 +326,28 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     Returns
     -------
     xarray.Dataset
-        As `sweep` returns it, and likewise left on the disk where it is large; points not done have the status
-        "pending". ``attrs["command"]`` has the command lines or calls that it was filled by, one a line.
+        As `sweep` returns it, and likewise left on the disk where it is large; points
+        not done have the status "pending". ``attrs["command"]`` has the command lines
+        or calls that it was filled by, one a line.
 
     Raises
     ------
     ValueError
-        It is no store of a sweep, a file in it is damaged, or there is not enough memory for its points.
+        It is no store of a sweep, a file in it is damaged, or there is not enough
+        memory for its points.
     """
     kept = existing(path)
-    grid, arguments, columns = kept.manifest.grid, kept.manifest.arguments, kept.manifest.columns[:-2]
+    grid = kept.manifest.grid
+    arguments = kept.manifest.arguments
+    columns = kept.manifest.columns[:-2]
     family = find(arguments.get("family", ""))
-    names = [[column.name for column in each] for each in (family.every_column(), columns)]
+    names = [
+        [column.name for column in each] for each in (family.every_column(), columns)
+    ]
     if names[0] != names[1] or "version" not in arguments:
-        raise refuse("store", os.fspath(path), "one written by this version of the package")
+        raise refuse(
+            "store", os.fspath(path), "one written by this version of the package"
+        )
     if is_large(columns, grid):
         check_installed("dask", extra="distributed")
         values = lazy_values(kept)
@@ -269,11 +358,19 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     dataset = labelled(family, grid, values, arguments, not kept.done.all())
     if kept.foreign:
         dataset.attrs["notes"] = kept.note()
-    return dataset.assign_attrs(command="\n".join(kept.commands)) if kept.commands else dataset
+    return (
+        dataset.assign_attrs(command="\n".join(kept.commands))
+        if kept.commands
+        else dataset
+    )
 
 
 def labelled(
-    family: type[Family], grid: Grid, values: Values, arguments: Mapping[str, Any], interrupted: bool
+    family: type[Family],
+    grid: Grid,
+    values: Values,
+    arguments: Mapping[str, Any],
+    interrupted: bool,
 ) -> xarray.Dataset:
     """Return the dataset of some results, with local exponents where they have steps."""
     attributes = {
@@ -286,7 +383,11 @@ def labelled(
     dataset = assembled(grid, family.every_column(), values, attributes)
     rules = rules_of_points({axis.name: axis.values for axis in grid.axes}, arguments)
     method = str(arguments.get("method", ""))
-    limits = {name: pair for name, pair in family.limits(arguments).items() if name in dataset.coords}
+    limits = {
+        name: pair
+        for name, pair in family.limits(arguments).items()
+        if name in dataset.coords
+    }
     if all(family.theory.covers(rule, method) for rule in rules):
         for name, pair in limits.items():
             dataset[name].attrs["limits"] = list(pair)
@@ -310,7 +411,9 @@ def labelled(
 
 def check_picklable(model: FamilyModel) -> None:
     """Refuse a model that cannot be sent to other processes, by its first parameter that cannot."""
-    allowed = dict.fromkeys(model.common, "an object or a named function that can be sent to workers")
+    allowed = dict.fromkeys(
+        model.common, "an object or a named function that can be sent to workers"
+    )
     allowed["family"] = "a class that can be sent to workers: defined in a module"
     for name, wanted in allowed.items():
         value = model.common.get(name, model)
@@ -322,7 +425,9 @@ def check_picklable(model: FamilyModel) -> None:
 
 def _identity(value: Any) -> Any:
     """Return what tells values apart, as plain JSON: themselves, or a text."""
-    if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, bool | int | str) or (
+        isinstance(value, float) and math.isfinite(value)
+    ):
         return value
     if isinstance(value, tuple | list):
         return [_identity(each) for each in value]

@@ -32,8 +32,10 @@ def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - others:
-            process.terminate()  # what has been asked for is done, or not wanted any more
-            # The pool's own thread also waits for its processes. If it learns first that one has
+            # what has been asked for is done, or not wanted any more
+            process.terminate()
+            # The pool's own thread also waits for its processes. If it learns first
+            # that one has
             # ended, join() returns before this process has been told so.
             while process.is_alive():
                 process.join(timeout=0.01)
@@ -69,7 +71,8 @@ def _start_worker() -> None:
 def cluster(address: str) -> Iterator[Executor]:
     """Connect to a running Dask cluster by the address of its scheduler, as ``dask scheduler`` prints it.
 
-    A chunk whose worker dies goes to another one. No scheduler or worker within seconds is a ValueError.
+    A chunk whose worker dies goes to another one. No scheduler or worker within seconds
+    is a ValueError.
     """
     import asyncio
     import logging
@@ -90,7 +93,9 @@ def cluster(address: str) -> Iterator[Executor]:
     try:
         asyncio.run(probe())  # a client without a scheduler takes long to end
     except Exception as error:  # whatever may answer there
-        raise refuse("dask", address, f"{wanted} ({str(error) or type(error).__name__})") from None
+        raise refuse(
+            "dask", address, f"{wanted} ({str(error) or type(error).__name__})"
+        ) from None
     make: Any = Client
     client = make(address, timeout=TIMEOUT, set_as_default=False)
     try:
@@ -98,8 +103,11 @@ def cluster(address: str) -> Iterator[Executor]:
             client.wait_for_workers(1, timeout=TIMEOUT)
         except TimeoutError:
             raise refuse(
-                "dask", address, f"a scheduler that has workers: start one with `dask worker {address}`"
+                "dask",
+                address,
+                f"a scheduler that has workers: start one with `dask worker {address}`",
             ) from None
-        yield client.get_executor(pure=False)  # which need not compare the chunks that it is given
+        # which need not compare the chunks that it is given
+        yield client.get_executor(pure=False)
     finally:
         client.close(timeout=TIMEOUT)

@@ -11,24 +11,37 @@ from icl_theory.engine.display import Shown
 from icl_theory.engine.progress import Work, counted
 from icl_theory.engine.statement import OURS
 from icl_theory.families import asked, left_out
-from icl_theory.papers.claim import HEADINGS, RECONSTRUCTED, Answer, Claim, Question, Row, Status
+from icl_theory.papers.claim import (
+    HEADINGS,
+    RECONSTRUCTED,
+    Answer,
+    Claim,
+    Question,
+    Row,
+    Status,
+)
 from icl_theory.papers.paper import Claims
 from icl_theory.results.numbers import markdown
 
 BINDING = (Status.EXACT, Status.CERTIFIED)
 ANSWER_HEADINGS = ("question", "answer", "command")
+# by `Claim.formula`
 WHOSE = {
     "paper": "in a paper's own words",
     RECONSTRUCTED: "in formulas that we reconstructed",
     OURS: "of this package",
-}  # by `Claim.formula`
+}
 
 
 def known() -> tuple[dict[str, Claims], list[str]]:
     """Return what is claimed of each family, by its name, and a line for each whose slot ``claims`` is at fault."""
     found, lines = asked("claims")
-    for name in [name for name, claims in found.items() if not isinstance(claims, Claims)]:
-        lines.append(f"the slot claims of the family {name} is left out: it is no Claims: {found.pop(name)!r}")
+    for name in [
+        name for name, claims in found.items() if not isinstance(claims, Claims)
+    ]:
+        lines.append(
+            f"the slot claims of the family {name} is left out: it is no Claims: {found.pop(name)!r}"
+        )
     return found, lines
 
 
@@ -39,7 +52,9 @@ def rows() -> tuple[Row, ...]:
 
 def questions() -> dict[str, Question]:
     """Return the open questions of every family by name."""
-    return {each.name: each for claims in known()[0].values() for each in claims.questions}
+    return {
+        each.name: each for claims in known()[0].values() for each in claims.questions
+    }
 
 
 @dataclass(frozen=True)
@@ -53,7 +68,8 @@ class Audit(Shown):
     answers : tuple of Answer
         One row a question.
     failures : tuple of str
-        A line for each row, question or family that could not be measured; there should be none.
+        A line for each row, question or family that could not be measured; there should
+        be none.
     """
 
     claims: tuple[Claim, ...]
@@ -63,7 +79,9 @@ class Audit(Shown):
     @property
     def violations(self) -> tuple[Claim, ...]:
         """Claims marked exact or certified that the measurements contradict; there should be none."""
-        return tuple(claim for claim in self.claims if claim.violated and claim.status in BINDING)
+        return tuple(
+            claim for claim in self.claims if claim.violated and claim.status in BINDING
+        )
 
     @property
     def formulas(self) -> dict[str, int]:
@@ -79,23 +97,40 @@ class Audit(Shown):
         whose = [f"{count} {WHOSE[name]}" for name, count in self.formulas.items()]
         failing = Counter(claim.formula for claim in self.claims if claim.violated)
         fails = [f"{failing[name]} {WHOSE[name]}" for name in WHOSE if failing[name]]
-        verdicts = f"Those that fail: {_listed(fails)}" if fails else "None of them fails"
+        verdicts = (
+            f"Those that fail: {_listed(fails)}" if fails else "None of them fails"
+        )
         return f"{_number(len(self.claims))} judged: {_listed(whose)}. {verdicts}."
 
     @property
     def columns(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
         """Return both tables by columns."""
-        claims = {name: [claim.cells()[place] for claim in self.claims] for place, name in enumerate(HEADINGS)}
-        return claims, {name: [getattr(each, name) for each in self.answers] for name in ANSWER_HEADINGS}
+        claims = {
+            name: [claim.cells()[place] for claim in self.claims]
+            for place, name in enumerate(HEADINGS)
+        }
+        return claims, {
+            name: [getattr(each, name) for each in self.answers]
+            for name in ANSWER_HEADINGS
+        }
 
     def to_markdown(self) -> str:
         """Return both tables as Markdown."""
         claims, answers = self.columns
         claims = {"claim": claims.pop("name")} | claims
         answers["command"] = [f"`{command}`" for command in answers["command"]]
-        parts = ["# Audit", *filter(None, [self.summary]), "## Claims", markdown(claims)]
+        parts = [
+            "# Audit",
+            *filter(None, [self.summary]),
+            "## Claims",
+            markdown(claims),
+        ]
         parts += ["## Open questions", markdown(answers)]
-        parts += ["## Left out", "\n".join(f"- {line}" for line in self.failures)] if self.failures else []
+        parts += (
+            ["## Left out", "\n".join(f"- {line}" for line in self.failures)]
+            if self.failures
+            else []
+        )
         return "\n\n".join(parts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,8 +138,13 @@ class Audit(Shown):
         names = ("name", *ANSWER_HEADINGS)
         return {
             "formulas": self.formulas,
-            "claims": [dict(zip(HEADINGS, claim.cells(), strict=True)) for claim in self.claims],
-            "questions": [{name: getattr(answer, name) for name in names} for answer in self.answers],
+            "claims": [
+                dict(zip(HEADINGS, claim.cells(), strict=True)) for claim in self.claims
+            ],
+            "questions": [
+                {name: getattr(answer, name) for name in names}
+                for answer in self.answers
+            ],
             "failures": list(self.failures),
         }
 
@@ -125,12 +165,14 @@ def audit(*, quick: bool = False, claim: int | None = None) -> Audit:
     quick : bool
         Smaller grids.
     claim : int, optional
-        Measure one claim, the one with this number in the table (the first is 1), and answer no question.
+        Measure one claim, the one with this number in the table (the first is 1), and
+        answer no question.
 
     Returns
     -------
     Audit
-        The same tables at every call. What raises an exception is left out, with a line in ``failures``.
+        The same tables at every call. What raises an exception is left out, with a line
+        in ``failures``.
 
     Raises
     ------
@@ -148,14 +190,21 @@ def audit(*, quick: bool = False, claim: int | None = None) -> Audit:
     'derivatives'
     """
     flag("quick", quick)
-    claims, answers = list[Claim](), list[Answer]()
+    claims = list[Claim]()
+    answers = list[Answer]()
     families, failures = known()
     every = [(family, row) for family, each in families.items() for row in each.rows]
-    asked = [(family, name) for family, each in families.items() for name, _ in each.questions]
+    asked = [
+        (family, name)
+        for family, each in families.items()
+        for name, _ in each.questions
+    ]
     wanted = every
     if claim is not None:
         claim = integer("claim", claim, minimum=1, maximum=len(every))
-        wanted, asked, failures = every[claim - 1 : claim], [], []
+        wanted = every[claim - 1 : claim]
+        asked = []
+        failures = []
     for family, row in counted(wanted, "claims"):
         with left_out(f"the row {name_of(row)} of the family {family}", failures):
             claims.append(_checked(row(quick), Claim))
@@ -172,7 +221,9 @@ def name_of(row: Row) -> str:
 
 def _checked(found: Any, kind: type) -> Any:
     if not isinstance(found, kind):
-        raise TypeError(f"it must return {'a' if kind is Claim else 'an'} {kind.__name__}, not {found!r}")
+        raise TypeError(
+            f"it must return {'a' if kind is Claim else 'an'} {kind.__name__}, not {found!r}"
+        )
     return found
 
 

@@ -24,8 +24,23 @@ from icl_theory.papers.numbers import decade, off
 
 RECONSTRUCTED = "as reconstructed"
 OURS_ALONE = "This concerns our formula, not the published one"
-REMARKS = ("(reconstructed)", "(exact form)", "(our constant)", "(our constants)")  # at the end of a paper's source
-HEADINGS = ("name", "source", "statement", "status", "grid", "measured", "bound", "verdict")
+# at the end of a paper's source
+REMARKS = (
+    "(reconstructed)",
+    "(exact form)",
+    "(our constant)",
+    "(our constants)",
+)
+HEADINGS = (
+    "name",
+    "source",
+    "statement",
+    "status",
+    "grid",
+    "measured",
+    "bound",
+    "verdict",
+)
 
 
 class Outcome(Enum):
@@ -46,8 +61,9 @@ class Claim:
     Attributes
     ----------
     name, source, statement : str
-        As in `BoundCheck`. A source ends in "(reconstructed)" if the text of the paper lacks the formula, so that
-        it is ours, and in "(exact form)" or "(our constants)" if the text has an order of magnitude only.
+        As in `BoundCheck`. A source ends in "(reconstructed)" if the text of the paper
+        lacks the formula, so that it is ours, and in "(exact form)" or "(our
+        constants)" if the text has an order of magnitude only.
     status : Status
         What is claimed.
     grid : str
@@ -55,7 +71,8 @@ class Claim:
     measured, bound : str
         The figures, in words.
     verdict : str
-        Whether it holds, in a sentence that begins with the value of an `Outcome`: of the first that fits.
+        Whether it holds, in a sentence that begins with the value of an `Outcome`: of
+        the first that fits.
     """
 
     name: str
@@ -69,7 +86,9 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not str(self.verdict).startswith((Outcome.HOLDS.value, Outcome.FAILS.value)):
-            raise refuse("verdict", self.verdict, "a sentence that begins with holds or fails")
+            raise refuse(
+                "verdict", self.verdict, "a sentence that begins with holds or fails"
+            )
 
     @property
     def outcome(self) -> Outcome:
@@ -128,15 +147,18 @@ class Found(NamedTuple):
 
 
 def row(
-    name: str | Statement, source: str = OURS, status: Status = Status.MEASURED, bound: str = ""
+    name: str | Statement,
+    source: str = OURS,
+    status: Status = Status.MEASURED,
+    bound: str = "",
 ) -> Callable[[Callable[[bool], Found]], Row]:
     """Make a function that measures, more quickly if asked to, a row of the audit.
 
     Parameters
     ----------
     name, source, status, bound
-        As in `Claim`, with the docstring of the function for the statement; or a statement that runs are checked
-        for, and the bound.
+        As in `Claim`, with the docstring of the function for the statement; or a
+        statement that runs are checked for, and the bound.
 
     Examples
     --------
@@ -155,14 +177,22 @@ def row(
     text("bound", bound)
 
     def made(measure: Callable[[bool], Found]) -> Row:
-        given = name if isinstance(name, Statement) else Statement(name, source, words(measure), "", status)
+        given = (
+            name
+            if isinstance(name, Statement)
+            else Statement(name, source, words(measure), "", status)
+        )
 
         @functools.wraps(measure)
         def measured(quick: bool) -> Claim:
             found = measure(quick)
-            verdict = found.verdict if found.holds else f"{Outcome.FAILS.value}: see measured"
+            verdict = (
+                found.verdict if found.holds else f"{Outcome.FAILS.value}: see measured"
+            )
             stated = given.name, given.source, given.statement, given.status
-            return Claim(*stated, found.grid, found.measured, found.bound or bound, verdict)
+            return Claim(
+                *stated, found.grid, found.measured, found.bound or bound, verdict
+            )
 
         return measured
 
@@ -177,21 +207,30 @@ def identity(
 ) -> Callable[[Callable[[bool], Errors]], Row]:
     """Make a generator of errors a row of the audit: its largest one must be within what is allowed.
 
-    The generator may also yield pairs of arrays, of which the largest relative difference counts. It returns the
-    grid.
+    The generator may also yield pairs of arrays, of which the largest relative
+    difference counts. It returns the grid.
     """
 
     def made(errors: Callable[[bool], Errors]) -> Row:
         @row(name, source, Status.EXACT, f"{allowed:.0e}")
         @functools.wraps(errors)
         def measured(quick: bool) -> Found:
-            found, cases = [], errors(quick)
+            found = []
+            cases = errors(quick)
             while True:
                 try:
-                    found.append(off(*case) if isinstance(case := next(cases), tuple) else float(case))
+                    found.append(
+                        off(*case)
+                        if isinstance(case := next(cases), tuple)
+                        else float(case)
+                    )
                 except StopIteration as end:
                     largest = float(np.max(found))  # NaN if one is
-                    return Found(largest <= allowed, str(end.value), f"error below {decade(largest)}")
+                    return Found(
+                        largest <= allowed,
+                        str(end.value),
+                        f"error below {decade(largest)}",
+                    )
 
         return measured
 
@@ -207,17 +246,23 @@ class Series(NamedTuple):
     points: bool = False
 
 
-def curves(x: NDArray[Any], every: Mapping[str, NDArray[Any]], points: bool = False) -> list[Series]:
+def curves(
+    x: NDArray[Any], every: Mapping[str, NDArray[Any]], points: bool = False
+) -> list[Series]:
     """Return curves over the same abscissae by their labels."""
     return [Series(label, x, y, points) for label, y in every.items()]
 
 
-def along(label: str, run: Trajectory, values: NDArray[Any], points: bool = False) -> Series:
+def along(
+    label: str, run: Trajectory, values: NDArray[Any], points: bool = False
+) -> Series:
     """Return a curve of values along a run from its first step on: axes of steps are logarithmic."""
     return Series(label, run.t[1:], values[1:], points)
 
 
-def above(least: float, label: str, x: NDArray[Any], y: NDArray[Any], points: bool = False) -> Series:
+def above(
+    least: float, label: str, x: NDArray[Any], y: NDArray[Any], points: bool = False
+) -> Series:
     """Return a curve where it is above a number: what is below is zero, or rounding, on a logarithmic axis."""
     return Series(label, x[y > least], y[y > least], points)
 
@@ -267,15 +312,24 @@ def question(
 ) -> Callable[[Callable[[bool], tuple[str, Iterable[Series]]]], Question]:
     """Make a function that returns an answer in words and its curves an open question.
 
-    The docstring of the function is the question; the other arguments are as in `Answer`.
+    The docstring of the function is the question; the other arguments are as in
+    `Answer`.
     """
-    for argument, value in {"name": name, "x": x, "y": y, "x_scale": x_scale, "y_scale": y_scale}.items():
+    for argument, value in {
+        "name": name,
+        "x": x,
+        "y": y,
+        "x_scale": x_scale,
+        "y_scale": y_scale,
+    }.items():
         text(argument, value)
 
     def made(find: Callable[[bool], tuple[str, Iterable[Series]]]) -> Question:
         def answer(quick: bool) -> Answer:
             found, series = find(quick)
-            return Answer(name, words(find), found, tuple(series), x, y, x_scale, y_scale)
+            return Answer(
+                name, words(find), found, tuple(series), x, y, x_scale, y_scale
+            )
 
         return Question(name, answer)
 

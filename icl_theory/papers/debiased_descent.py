@@ -37,7 +37,11 @@ def debiased(d: int, N: int, noise: float) -> float:
     return 0.5 * d * (1.0 - (N - 1.0) / (N + d + noise**2))
 
 
-@row("two heads: better than one", SOURCE.format("several heads"), bound="linear attention")
+@row(
+    "two heads: better than one",
+    SOURCE.format("several heads"),
+    bound="linear attention",
+)
 def better_than_one(quick: bool) -> Found:
     """two heads are better than one, and nearly as good as linear attention"""
     lengths = (40, 160) if quick else (10, 40, 160, 640)
@@ -60,7 +64,10 @@ def debiased_step(quick: bool) -> Found:
     step = np.array([debiased(5, N, 0.1) for N in lengths])
     omegas, losses = np.transpose([best(2, N) for N in lengths])
     gain = 1.0 - losses / step
-    near = off([SoftmaxHeads(heads=2, N=N).risk().eliminated(1e-3 * PAIR)[1] for N in lengths], step)
+    near = off(
+        [SoftmaxHeads(heads=2, N=N).risk().eliminated(1e-3 * PAIR)[1] for N in lengths],
+        step,
+    )
     return Found(
         near < 1e-4 and (np.diff(gain) < 0.0).all() and 0.0 < gain[-1] < 1e-4,
         f"d = 5, σ = 0.1, N = {listed(lengths)}",
@@ -71,7 +78,9 @@ def debiased_step(quick: bool) -> Found:
 
 def unpaired(params: Array) -> Array:
     """|Σμ|/Σ|μ| and |Σω|/Σ|ω|: 0 where two heads are a pair, 1 where their signs are equal."""
-    return np.array([abs(each.sum()) / np.abs(each).sum() for each in np.split(params, 2)])
+    return np.array(
+        [abs(each.sum()) / np.abs(each).sum() for each in np.split(params, 2)]
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +100,9 @@ class InterpolatedHeads(Started, Risk):
     square: float
 
     @classmethod
-    def of(cls, risk: GaussianHeadsRisk, nodes: int, reach: float = 0.7) -> InterpolatedHeads:
+    def of(
+        cls, risk: GaussianHeadsRisk, nodes: int, reach: float = 0.7
+    ) -> InterpolatedHeads:
         """Interpolate the moments of a risk."""
         x = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
         to_coefficients = np.linalg.inv(chebyshev.chebvander(x, nodes - 1))
@@ -103,7 +114,9 @@ class InterpolatedHeads(Started, Risk):
         """Loss and its gradient, (2H,)."""
         output, omega = np.split(params, 2)
         values = chebyshev.chebvander(omega / self.reach, len(self.means) - 1)
-        slopes = values[:, :-1] @ chebyshev.chebder(np.eye(len(self.means))) / self.reach
+        slopes = (
+            values[:, :-1] @ chebyshev.chebder(np.eye(len(self.means))) / self.reach
+        )
         gram = values @ self.gram @ values.T
         pull = gram @ output - values @ self.means
         by_omega = output * (slopes @ (self.gram @ (values.T @ output) - self.means))
@@ -117,7 +130,9 @@ def equal_signs(start: Array) -> bool:
     return bool((grows > 0.0).all() or (grows < 0.0).all())
 
 
-def ends_of_heads(nodes: int, seeds: int) -> tuple[NDArray[np.bool_], Array, Array, float]:
+def ends_of_heads(
+    nodes: int, seeds: int
+) -> tuple[NDArray[np.bool_], Array, Array, float]:
     """Of starts: whether signs are equal, both shares of `unpaired`, the loss; and its error."""
     problem = SoftmaxHeads(heads=2)
     exact = problem.risk()
@@ -142,7 +157,11 @@ def of_many(ends: NDArray[np.bool_]) -> str:
     return f"{int(ends.sum())} of {len(ends)}"
 
 
-@row("two heads: descent from random starts", SOURCE.format("training"), bound="0, 0; 1, 1")
+@row(
+    "two heads: descent from random starts",
+    SOURCE.format("training"),
+    bound="0, 0; 1, 1",
+)
 def emerging_pair(quick: bool) -> Found:
     """descent turns two heads into a pair, output weights that sum to zero and opposite ω, if
     μ + ω has opposite signs in them; from equal signs most end as two equal heads
@@ -152,7 +171,10 @@ def emerging_pair(quick: bool) -> Found:
     paired = shares.max(axis=1) < 0.05
     merged = (shares.min(axis=1) > 0.95) & (np.abs(losses / one_head - 1.0) < 0.01)
     return Found(
-        (paired | merged).all() and error < 0.01 and paired[~equal].all() and merged[equal].mean() > 0.5,
+        (paired | merged).all()
+        and error < 0.01
+        and paired[~equal].all()
+        and merged[equal].mean() > 0.5,
         f"d = 5, N = 40, σ = 0.1, {len(equal)} starts of size 0.1, 1,000 steps of η = 0.02; moments"
         " of heads interpolated in ω",
         f"a pair in the end: {of_many(paired[~equal])} with opposite signs, with the loss"
@@ -170,12 +192,23 @@ def minima(quick: bool) -> Found:
     and a third head hardly helps
     """
     (omega, lowest), three = best(2, 40), SoftmaxHeads(heads=3).risk()
-    risks = [SoftmaxHeads(heads=2, seed=seed).risk() for seed in ((0,) if quick else (0, 1))]
+    risks = [
+        SoftmaxHeads(heads=2, seed=seed).risk() for seed in ((0,) if quick else (0, 1))
+    ]
     options = {"maxiter": 40}
-    found = [minimize(risk.evaluate, risk.initial, jac=True, method="L-BFGS-B", options=options) for risk in risks]
+    found = [
+        minimize(
+            risk.evaluate, risk.initial, jac=True, method="L-BFGS-B", options=options
+        )
+        for risk in risks
+    ]
     apart = max(unpaired(each.x)[0] for each in found)
-    sizes, excess = np.abs([each.x[2:] for each in found]).ravel(), [each.fun / lowest - 1.0 for each in found]
-    third = [1.0 - three.eliminated(np.array([omega, -omega, more]))[1] / lowest for more in (0.0, 0.2, 0.5)]
+    sizes = np.abs([each.x[2:] for each in found]).ravel()
+    excess = [each.fun / lowest - 1.0 for each in found]
+    third = [
+        1.0 - three.eliminated(np.array([omega, -omega, more]))[1] / lowest
+        for more in (0.0, 0.2, 0.5)
+    ]
     return Found(
         apart < 1e-3 and max(map(abs, [*excess, *third])) < 1e-3 and sizes.max() < 0.2,
         f"d = 5, N = 40, σ = 0.1, L-BFGS from {len(found)} starts with opposite signs;"
@@ -188,20 +221,32 @@ def minima(quick: bool) -> Found:
 @row("two heads: near Bayes", SOURCE.format("optimality"), bound="a constant")
 def near_bayes(quick: bool) -> Found:
     """the loss is that of Bayes up to a factor, which tends to a constant if d, N and σ² grow in proportion"""
-    draws, sizes, factors = 400 if quick else 4000, (5, 10, 20), {}
+    draws = 400 if quick else 4000
+    sizes = (5, 10, 20)
+    factors = {}
     for share in (0.002, 0.2, 1.0):
         laws = [PromptLaw(np.ones(d), N=8 * d, noise=(share * d) ** 0.5) for d in sizes]
-        factors[share] = [debiased(law.d, 8 * law.d, law.noise) / ridge_loss(law, draws).value for law in laws]
+        factors[share] = [
+            debiased(law.d, 8 * law.d, law.noise) / ridge_loss(law, draws).value
+            for law in laws
+        ]
     settled = max(abs(each[2] / each[1] - 1.0) for each in factors.values()) < 0.06
     return Found(
         settled and factors[1.0][-1] < 2.0 < factors[0.002][-1],
         f"N = 8d, d = {listed(sizes)}, σ²/d = {listed(factors)}; ridge regression on {draws} drawn prompts",
-        "factor " + "; ".join(f"{listed(each, '.3g')} (σ² = {share}d)" for share, each in factors.items()),
+        "factor "
+        + "; ".join(
+            f"{listed(each, '.3g')} (σ² = {share}d)" for share, each in factors.items()
+        ),
         f"holds, loose: a constant, but {factors[0.002][-1]:.0f} where labels have little noise",
     )
 
 
-@row("two heads: longer prompts", SOURCE.format("length generalisation"), bound="best at each length")
+@row(
+    "two heads: longer prompts",
+    SOURCE.format("length generalisation"),
+    bound="best at each length",
+)
 def longer_prompts(quick: bool) -> Found:
     """heads that were trained on prompts of 40 tokens serve longer ones, linear attention does not"""
     lengths = (40, 160, 640) if quick else (20, 40, 80, 160, 640, 2560)
@@ -220,10 +265,17 @@ def lost(name: str, lengths: tuple[int, ...]) -> Array:
     """Losses at other lengths of what is best for prompts of 40 tokens."""
     if name == "pair":
         omega = best(2, 40)[0] * PAIR
-        params = np.concatenate([SoftmaxHeads(heads=2).risk().eliminated(omega)[0], omega])
-        return np.array([SoftmaxHeads(heads=2, N=N).risk().loss(params) for N in lengths])
+        params = np.concatenate(
+            [SoftmaxHeads(heads=2).risk().eliminated(omega)[0], omega]
+        )
+        return np.array(
+            [SoftmaxHeads(heads=2, N=N).risk().loss(params) for N in lengths]
+        )
     gamma = PromptLaw(np.ones(5), N=40, noise=0.1).best
-    laws = [(PromptLaw(np.ones(5), N=N, noise=0.1), N / 40.0 if name == "sum" else 1.0) for N in lengths]
+    laws = [
+        (PromptLaw(np.ones(5), N=N, noise=0.1), N / 40.0 if name == "sum" else 1.0)
+        for N in lengths
+    ]
     return np.array([law.loss(scale * gamma) for law, scale in laws])
 
 
@@ -231,20 +283,45 @@ DEBIASED = Paper(
     "debiased-descent",
     "In-Context Linear Regression Demystified: Training Dynamics and Mechanistic Interpretability of Multi-Head"
     " Softmax Attention",
-    "Jianliang He, Xintian Pan, Siyu Chen, Zhuoran Yang", 2025, "arXiv:2503.12734",
+    "Jianliang He, Xintian Pan, Siyu Chen, Zhuoran Yang",
+    2025,
+    "arXiv:2503.12734",
     (
-        Reading("Several heads", "Several heads are better than one.", (better_than_one,), figure="two_heads",
-                reconstructed="the reduced model, a number for each matrix"),
-        Reading("Patterns", "Training leads to key-query matrices of one size and to output weights that sum to"
-                " zero.", (emerging_pair, minima), reconstructed="the reduced model, a number for each matrix"),
-        Reading("Debiased descent", "Heads with these patterns do a step of descent on centred tokens.",
-                (debiased_step,), reconstructed="the loss of this step"),
-        Reading("Optimality", "The loss is nearly that of Bayes, up to a proportional factor.", (near_bayes,),
-                reconstructed="what is proportional: d, N and σ² to each other"),
-        Reading("Length generalisation", "Softmax attention serves prompts that are longer than those of training,"
-                " linear attention does not.", (longer_prompts,), reconstructed="how linear attention is scaled"),
+        Reading(
+            "Several heads",
+            "Several heads are better than one.",
+            (better_than_one,),
+            figure="two_heads",
+            reconstructed="the reduced model, a number for each matrix",
+        ),
+        Reading(
+            "Patterns",
+            "Training leads to key-query matrices of one size and to output weights that sum to"
+            " zero.",
+            (emerging_pair, minima),
+            reconstructed="the reduced model, a number for each matrix",
+        ),
+        Reading(
+            "Debiased descent",
+            "Heads with these patterns do a step of descent on centred tokens.",
+            (debiased_step,),
+            reconstructed="the loss of this step",
+        ),
+        Reading(
+            "Optimality",
+            "The loss is nearly that of Bayes, up to a proportional factor.",
+            (near_bayes,),
+            reconstructed="what is proportional: d, N and σ² to each other",
+        ),
+        Reading(
+            "Length generalisation",
+            "Softmax attention serves prompts that are longer than those of training,"
+            " linear attention does not.",
+            (longer_prompts,),
+            reconstructed="how linear attention is scaled",
+        ),
     ),
     "Read in its abstract and in the summary of its authors. Left out are inputs with unequal covariance, and"
     " several tasks at once.",
-)  # fmt: skip
+)
 CLAIMS = Claims(papers=(DEBIASED,))

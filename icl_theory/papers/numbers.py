@@ -27,16 +27,24 @@ def apart(found: Any, expected: Any) -> float:
 
 def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
     """Losses of a trainer's own prompts at some parameters."""
-    return np.array([trainer.evaluate(params, first + step)[0] for step in range(count)])
+    return np.array(
+        [trainer.evaluate(params, first + step)[0] for step in range(count)]
+    )
 
 
 def deviations(samples: Any, expected: Any) -> Array:
     """Distances of the means of samples from what is expected, in standard errors."""
     error = np.std(samples, axis=0, ddof=1) / math.sqrt(len(samples))
-    return np.abs(z_score(np.mean(samples, axis=0) - expected, error, np.asarray(expected)))
+    return np.abs(
+        z_score(np.mean(samples, axis=0) - expected, error, np.asarray(expected))
+    )
 
 
-def minimum(evaluate: Callable[[Array], tuple[float, Array]], start: ArrayLike, gtol: float = 1e-9) -> Array:
+def minimum(
+    evaluate: Callable[[Array], tuple[float, Array]],
+    start: ArrayLike,
+    gtol: float = 1e-9,
+) -> Array:
     """Return where a quasi-Newton descent ends, in the shape of its start, from losses and gradients."""
     shape = np.shape(start)
 
@@ -45,7 +53,9 @@ def minimum(evaluate: Callable[[Array], tuple[float, Array]], start: ArrayLike, 
         return loss, gradient.ravel()
 
     options = {"gtol": gtol, "maxiter": 5000}
-    return np.asarray(minimize(flat, np.ravel(start), jac=True, method="BFGS", options=options).x).reshape(shape)
+    return np.asarray(
+        minimize(flat, np.ravel(start), jac=True, method="BFGS", options=options).x
+    ).reshape(shape)
 
 
 def power(x: Any, y: Any) -> float:
@@ -55,7 +65,11 @@ def power(x: Any, y: Any) -> float:
 
 def decade(error: float) -> str:
     """Round an error up to a power of ten, 1e-16 at least: its digits differ between machines."""
-    return f"1e{max(math.ceil(math.log10(max(error, 1e-300))), -16):d}" if math.isfinite(error) else str(error)
+    return (
+        f"1e{max(math.ceil(math.log10(max(error, 1e-300))), -16):d}"
+        if math.isfinite(error)
+        else str(error)
+    )
 
 
 def span(values: Iterable[float], digits: str) -> str:

@@ -27,7 +27,8 @@ class Reading:
     figure : str
         Name of the figure that shows it, one of `icl_theory.figures.available`, if any.
     reconstructed : str
-        Which constants or formulas of it were reconstructed; empty where none had to be.
+        Which constants or formulas of it were reconstructed; empty where none had to
+        be.
     """
 
     name: str
@@ -86,16 +87,20 @@ class Claims:
     Attributes
     ----------
     rows : tuple of callable
-        Rows of the audit: each takes whether to be quick and returns a `Claim`. `row` makes them. Unless given,
-        those that the papers name, in their order.
+        Rows of the audit: each takes whether to be quick and returns a `Claim`. `row`
+        makes them. Unless given, those that the papers name, in their order.
     questions : tuple of Question
-        Open questions, which `question` makes; unless given, those that the papers name.
+        Open questions, which `question` makes; unless given, those that the papers
+        name.
     papers : tuple of Paper
-        Papers behind the family and what measures their statements, for ``icl-theory reproduce``.
+        Papers behind the family and what measures their statements, for ``icl-theory
+        reproduce``.
     check : callable, optional
-        Takes a run and returns the statements of the theory evaluated on it, a `BoundChecks`.
+        Takes a run and returns the statements of the theory evaluated on it, a
+        `BoundChecks`.
     compare : callable, optional
-        Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own comparison with samples.
+        Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own
+        comparison with samples.
 
     Raises
     ------
@@ -112,11 +117,21 @@ class Claims:
     def __post_init__(self) -> None:
         if not (isinstance(self.rows, tuple) and all(map(callable, self.rows))):
             raise refuse("rows", self.rows, "a tuple of functions that return a Claim")
-        if not (isinstance(self.questions, tuple) and all(isinstance(each, Question) for each in self.questions)):
+        if not (
+            isinstance(self.questions, tuple)
+            and all(isinstance(each, Question) for each in self.questions)
+        ):
             raise refuse("questions", self.questions, "a tuple of Questions")
-        if not (isinstance(self.papers, tuple) and all(isinstance(paper, Paper) for paper in self.papers)):
+        if not (
+            isinstance(self.papers, tuple)
+            and all(isinstance(paper, Paper) for paper in self.papers)
+        ):
             raise refuse("papers", self.papers, "a tuple of Papers")
         readings = [reading for paper in self.papers for reading in paper.readings]
         rows = dict.fromkeys(row for reading in readings for row in reading.rows)
-        questions = dict.fromkeys(reading.question for reading in readings if reading.question)
-        store(self, rows=self.rows or (*rows,), questions=self.questions or (*questions,))
+        questions = dict.fromkeys(
+            reading.question for reading in readings if reading.question
+        )
+        store(
+            self, rows=self.rows or (*rows,), questions=self.questions or (*questions,)
+        )

@@ -19,7 +19,10 @@ PUBLISHED = Representation(sees="labelled", output="token", answers="labels")
 def pace(problem: Representation) -> list[int]:
     """Steps from each target of the excess to the next."""
     run = problem.changed(above=TARGETS[-1]).simulate()
-    ends = [run.first(lambda state, to=to: bool(state.loss <= run.floor + to)) or 0 for to in TARGETS]  # type: ignore[misc]
+    ends = [
+        run.first(lambda state, to=to: bool(state.loss <= run.floor + to)) or 0  # type: ignore[misc]
+        for to in TARGETS
+    ]
     return np.diff(ends).tolist()
 
 
@@ -42,7 +45,8 @@ def missed(problem: Representation) -> tuple[float, float, float]:
 
     Ridge regression is in its primal form, which inverts an m x m matrix.
     """
-    N, risk = problem.N, problem.risk()
+    N = problem.N
+    risk = problem.risk()
     found = risk.coefficients(problem.simulate().params)
     first = risk.Z[:, :N]
     gram = first @ first.T + problem.noise**2 * np.eye(problem.m)
@@ -57,7 +61,9 @@ def ridge_regression(quick: bool) -> Found:
     """
     lengths = (2, 4) if quick else (2, 4, 8, 11)
     problems = [PUBLISHED.changed(N=N, heads=N, above=1e-9) for N in lengths]
-    labelled, unlabelled, losses = np.transpose([missed(problem) for problem in problems])
+    labelled, unlabelled, losses = np.transpose(
+        [missed(problem) for problem in problems]
+    )
     return Found(
         max(*labelled, *unlabelled) < 1e-3,
         f"K = 12, m = 8, σ = 0.3, N = {listed(lengths)} labels and heads",
@@ -93,9 +99,15 @@ def labels_alone(quick: bool) -> Found:
     """softmax over the tokens with labels reaches ridge regression if each head has an output
     weight for each token, as in the paper; with one output weight a head it cannot
     """
-    problems = [PUBLISHED.changed(seed=seed, above=1e-8) for seed in ((0,) if quick else range(3))]
+    problems = [
+        PUBLISHED.changed(seed=seed, above=1e-8)
+        for seed in ((0,) if quick else range(3))
+    ]
     two = max(constructed(problem) for problem in problems)
-    ends, above = [[above_ridge(problem, output) for problem in problems] for output in ("token", "head")]
+    ends, above = [
+        [above_ridge(problem, output) for problem in problems]
+        for output in ("token", "head")
+    ]
     return Found(
         two < 1e-12 and max(ends) < 2e-7 and min(above) > 0.1,
         f"K = 12, m = 8, N = H = 4, σ = 0.3, {len(ends)} dictionaries",
@@ -112,7 +124,10 @@ def need_of_heads(quick: bool) -> Found:
     """one head does not suffice, as the weights of a query have one sign; as many heads as
     labels do
     """
-    one, two, four = [PUBLISHED.changed(heads=H, above=1e-8, max_steps=10**5).simulate() for H in (1, 2, 4)]
+    one, two, four = [
+        PUBLISHED.changed(heads=H, above=1e-8, max_steps=10**5).simulate()
+        for H in (1, 2, 4)
+    ]
     late = float(two.loss[-1] - two.floor)
     slowing = late / float(two.at(10**4).loss - two.floor)
     stalls = not two.converged and slowing > 0.5
@@ -131,19 +146,33 @@ def need_of_heads(quick: bool) -> Found:
 DICTIONARY = Paper(
     "contextual-generalization",
     "In-Context Learning with Representations: Contextual Generalization of Trained Transformers",
-    "Tong Yang, Yu Huang, Yingbin Liang, Yuejie Chi", 2024, "arXiv:2408.10147",
+    "Tong Yang, Yu Huang, Yingbin Liang, Yuejie Chi",
+    2024,
+    "arXiv:2408.10147",
     (
-        Reading("Convergence", "Descent converges linearly to the global minimum.", (linear_convergence,),
-                reconstructed="the learning rate: the formulas for both rates were not legible in the copy that was"
-                " read, and one rate is used for all parameters"),
-        Reading("Ridge regression", "What is learnt gives back the labels of a prompt and is ridge regression over"
-                " the representations elsewhere: it serves new tasks and tokens without labels.",
-                (ridge_regression, labels_alone), figure="representation"),
-        Reading("Heads", "Several heads are needed, and as many heads as labels suffice.", (need_of_heads,)),
+        Reading(
+            "Convergence",
+            "Descent converges linearly to the global minimum.",
+            (linear_convergence,),
+            reconstructed="the learning rate: the formulas for both rates were not legible in the copy that was"
+            " read, and one rate is used for all parameters",
+        ),
+        Reading(
+            "Ridge regression",
+            "What is learnt gives back the labels of a prompt and is ridge regression over"
+            " the representations elsewhere: it serves new tasks and tokens without labels.",
+            (ridge_regression, labels_alone),
+            figure="representation",
+        ),
+        Reading(
+            "Heads",
+            "Several heads are needed, and as many heads as labels suffice.",
+            (need_of_heads,),
+        ),
     ),
     "The model, the assumptions and the statements were compared with the paper's text."
     " Here tokens are orthonormal, so that each Q_h is a matrix of scores, and"
     " representations are drawn at random; σ² is the paper's mτ. Noise in the answers of"
     " tokens without labels adds a constant to the loss, which is left out.",
-)  # fmt: skip
+)
 CLAIMS = Claims(papers=(DICTIONARY,))

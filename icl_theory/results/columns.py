@@ -21,7 +21,9 @@ def symbol(dataset: xarray.Dataset, name: str) -> str:
 
 def with_role(dataset: xarray.Dataset, *roles: str, **attributes: Any) -> list[str]:
     """Return the names of the quantities with one of these roles, role by role, and with these other attributes."""
-    every = [dataset.filter_by_attrs(role=role, **attributes).data_vars for role in roles]
+    every = [
+        dataset.filter_by_attrs(role=role, **attributes).data_vars for role in roles
+    ]
     return [str(name) for names in every for name in names]
 
 
@@ -45,7 +47,9 @@ def dimension(dataset: xarray.Dataset, over: str | None) -> str:
     return names[0] if over is None else choice("over", over, names)
 
 
-def lines(dataset: xarray.Dataset, *kept: str) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
+def lines(
+    dataset: xarray.Dataset, *kept: str
+) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
     """Yield each slice of a sweep along the parameters ``kept``, with the values of the others."""
     others = [name for name in dimensions(dataset) if name not in kept]
     for index in np.ndindex(*(dataset.sizes[name] for name in others)):
@@ -56,12 +60,23 @@ def lines(dataset: xarray.Dataset, *kept: str) -> Iterator[tuple[dict[str, Any],
 def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
     """Explain the columns of a table whose headings are symbols, in a sentence or two for below it."""
     quantities = [dataset[name].attrs for name in names if name in dataset.data_vars]
-    told = [each for each in quantities if each.get("symbol") and each.get("role") not in ("verdict", None)]
-    # what a description says before its first comma; boundaries have a shorter definition
+    told = [
+        each
+        for each in quantities
+        if each.get("symbol") and each.get("role") not in ("verdict", None)
+    ]
+    # what a description says before its first comma; boundaries have a shorter
+    # definition
     words = [re.split("[,;]", str(each.get("description") or ""))[0] for each in told]
-    words = [f"boundary, {each['definition']}" if each.get("definition") else word
-             for each, word in zip(told, words, strict=True)]  # fmt: skip
-    said = [f"{each['symbol']}: {word}." for each, word in zip(told, words, strict=True) if word]
+    words = [
+        f"boundary, {each['definition']}" if each.get("definition") else word
+        for each, word in zip(told, words, strict=True)
+    ]
+    said = [
+        f"{each['symbol']}: {word}."
+        for each, word in zip(told, words, strict=True)
+        if word
+    ]
     if any(each.get("role") == "verdict" for each in quantities):
         said.append("✓: the statement holds; ✗: it fails; blank: it does not apply.")
     if reason := not_applicable(dataset):
@@ -76,7 +91,11 @@ def not_applicable(dataset: xarray.Dataset) -> str:
 
 def point_facts(dataset: xarray.Dataset) -> dict[str, Any]:
     """Return the quantities of a single point that have a value, by symbol."""
-    return {symbol(dataset, str(name)): x.values for name, x in dataset.data_vars.items() if has_values(x)}
+    return {
+        symbol(dataset, str(name)): x.values
+        for name, x in dataset.data_vars.items()
+        if has_values(x)
+    }
 
 
 def has_values(values: xarray.DataArray) -> bool:

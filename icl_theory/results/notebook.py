@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # characters that HTML does not allow
-_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]")
+_FORBIDDEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff]"
+)
 
 
 def _allowed(value: object) -> str:
@@ -42,23 +44,41 @@ def _templates() -> jinja2.Environment:
         return value if hasattr(value, "__html__") else _allowed(value)
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("icl_theory.results"), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, finalize=finalize,
-    )  # fmt: skip
+        loader=jinja2.PackageLoader("icl_theory.results"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=finalize,
+    )
     environment.filters["side"], environment.globals["zip"] = _side, zip
     return environment
 
 
-def page(title: str, body: Iterable[str], commands: Sequence[str], **made: str | None) -> str:
+def page(
+    title: str, body: Iterable[str], commands: Sequence[str], **made: str | None
+) -> str:
     """Return a page of parts in HTML, with the commands that made it, its ``version``, ``source`` and ``date``."""
-    facts = {"version": None, "source": None, "date": None, "package": __version__, **made}
+    facts = {
+        "version": None,
+        "source": None,
+        "date": None,
+        "package": __version__,
+        **made,
+    }
     template = _templates().get_template("page.html")
-    return template.render(title=title, body="\n".join(filter(None, body)), commands=commands, **facts)
+    return template.render(
+        title=title, body="\n".join(filter(None, body)), commands=commands, **facts
+    )
 
 
 def section(title: str, *parts: str) -> str:
     """Return parts under a heading; nothing if there are none."""
-    return "\n".join([f"<h2>{text(title)}</h2>", *filter(None, parts)]) if any(parts) else ""
+    return (
+        "\n".join([f"<h2>{text(title)}</h2>", *filter(None, parts)])
+        if any(parts)
+        else ""
+    )
 
 
 def paragraph(words: str) -> str:
@@ -67,7 +87,9 @@ def paragraph(words: str) -> str:
 
 
 def _macro(name: str, *arguments: Any) -> str:
-    return str(getattr(_templates().get_template("pieces.html").module, name)(*arguments)).strip()
+    return str(
+        getattr(_templates().get_template("pieces.html").module, name)(*arguments)
+    ).strip()
 
 
 def table(columns: Mapping[str, Sequence[Any]], caption: str = "") -> str:
@@ -93,7 +115,8 @@ def image(ax: Axes, alternative: str) -> str:
 def picture(ax: Axes) -> str:
     """Return the figure of some axes as a data URL of an SVG file.
 
-    The file has neither fonts nor a date nor random names: the same figure gives the same text.
+    The file has neither fonts nor a date nor random names: the same figure gives the
+    same text.
     """
     load_whole("matplotlib.backends.backend_svg")
     buffer = io.BytesIO()

@@ -20,7 +20,15 @@ def number(value: Any, digits: int = 4) -> str:
         value = value.item()
     if isinstance(value, float):
         finite = math.isfinite(value)
-        return f"{value:.{digits}g}" if finite else "" if value != value else "∞" if value > 0 else "−∞"
+        return (
+            f"{value:.{digits}g}"
+            if finite
+            else ""
+            if value != value
+            else "∞"
+            if value > 0
+            else "−∞"
+        )
     if isinstance(value, bool):
         return "✓" if value else "✗"
     if isinstance(value, int):
@@ -43,12 +51,22 @@ def goes_right(values: Sequence[Any]) -> bool:
     return bool(given) and not any(isinstance(value, str | bool) for value in given)
 
 
-def markdown(columns: Mapping[str, Sequence[Any]] | Iterable[tuple[str, Sequence[Any]]]) -> str:
+def markdown(
+    columns: Mapping[str, Sequence[Any]] | Iterable[tuple[str, Sequence[Any]]],
+) -> str:
     """Return a table in Markdown from its columns: a mapping by heading, or pairs of heading and values."""
-    headings, values = zip(*(columns.items() if isinstance(columns, Mapping) else columns), strict=True)
+    headings, values = zip(
+        *(columns.items() if isinstance(columns, Mapping) else columns), strict=True
+    )
 
     def line(cells: Iterable[Any]) -> str:
-        return "| " + " | ".join(number(cell).replace("|", r"\|") for cell in cells) + " |"
+        return (
+            "| " + " | ".join(number(cell).replace("|", r"\|") for cell in cells) + " |"
+        )
 
-    rule = "|" + "|".join("--:" if goes_right(column) else "---" for column in values) + "|"
+    rule = (
+        "|"
+        + "|".join("--:" if goes_right(column) else "---" for column in values)
+        + "|"
+    )
     return "\n".join([line(headings), rule, *map(line, zip(*values, strict=True))])

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     import xarray
 
 SLAB = 250_000  # points of a table that are put together at a time
-BLOCK = 2**28  # bytes that are read at a time; each chunk is read once for each block along the first parameter
+BLOCK = (
+    2**28
+    # bytes that are read at a time; each chunk is read once for each block along the
+    # first
+    # parameter
+)
 
 
 def count(dataset: xarray.Dataset, status: str) -> int:
@@ -36,8 +41,9 @@ def count(dataset: xarray.Dataset, status: str) -> int:
 def computed(dataset: xarray.Dataset) -> xarray.Dataset:
     """Return the smallest block of a dataset that has every computed point, which may be empty.
 
-    A store may claim a billion points and have ten. All of the dataset is returned if it is a part of what was read
-    lazily: which of its points are pending is then not known.
+    A store may claim a billion points and have ten. All of the dataset is returned if
+    it is a part of what was read lazily: which of its points are pending is then not
+    known.
     """
     statuses = dataset["status"]
     lengths: Any = getattr(statuses.data, "chunks", None)
@@ -52,14 +58,23 @@ def computed(dataset: xarray.Dataset) -> xarray.Dataset:
         others = tuple(other for other in range(done.ndim) if other != axis)
         places = np.flatnonzero(done.any(axis=others))
         ends = np.concatenate([[0], np.cumsum(lengths[axis])])
-        block[name] = slice(ends[places[0]], ends[places[-1] + 1]) if places.size else slice(0)
+        block[name] = (
+            slice(ends[places[0]], ends[places[-1] + 1]) if places.size else slice(0)
+        )
     if all(part == slice(0, dataset.sizes[name]) for name, part in block.items()):
         return dataset
     found = dataset.isel(block)
     if done.any():
-        return found if statuses.chunks is None else _with_own_exponents(found, dataset, block)
+        return (
+            found
+            if statuses.chunks is None
+            else _with_own_exponents(found, dataset, block)
+        )
     # Dask would look at all chunks of the store to find out that it needs none of them.
-    nothing = {name: np.empty(values.shape, values.dtype) for name, values in found.data_vars.items()}
+    nothing = {
+        name: np.empty(values.shape, values.dtype)
+        for name, values in found.data_vars.items()
+    }
     return found.copy(data=nothing)
 
 
@@ -73,11 +88,17 @@ def _with_own_exponents(
     steps = steps_of(dataset)
     for name, exponent in dataset.data_vars.items():
         along = str(exponent.attrs.get("of", ""))
-        if exponent.attrs.get("role") != "exponent" or along not in block or steps is None:
+        if (
+            exponent.attrs.get("role") != "exponent"
+            or along not in block
+            or steps is None
+        ):
             continue
         values = dataset[along].values
         rises = np.diff(values)
-        if not ((rises > 0).all() or (rises < 0).all()):  # its neighbours may be anywhere
+        if not (
+            (rises > 0).all() or (rises < 0).all()
+        ):  # its neighbours may be anywhere
             continue
         begin, end = block[along].start, block[along].stop
         around = slice(max(begin - 1, 0), min(end + 1, len(values)))
@@ -108,7 +129,9 @@ def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
         yield from ((start + first, *others) for first, *others in found.tolist())
 
 
-def slabs(dataset: xarray.Dataset, over: str, message: int = 256) -> Generator[xarray.Dataset, None, None]:
+def slabs(
+    dataset: xarray.Dataset, over: str, message: int = 256
+) -> Generator[xarray.Dataset, None, None]:
     """Yield a dataset part by part, in memory each, in the order of tables; a text has ``message`` bytes."""
     most, total = SLAB, dataset["status"].size
     if not total:

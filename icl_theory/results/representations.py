@@ -37,22 +37,44 @@ def html(found: Any) -> str:
 
 @html.register
 def _(run: Trajectory) -> str:
-    return notebook.facts(run.facts()) + "\n" + notebook.image(plot_run(run), run.stop_reason)
+    return (
+        notebook.facts(run.facts())
+        + "\n"
+        + notebook.image(plot_run(run), run.stop_reason)
+    )
 
 
 @html.register
 def _(answer: Answer) -> str:
-    words = (f"<p><b>{notebook.text(answer.question)}</b></p>", f"<p>{notebook.text(answer.answer)}</p>")
+    words = (
+        f"<p><b>{notebook.text(answer.question)}</b></p>",
+        f"<p>{notebook.text(answer.answer)}</p>",
+    )
     image = notebook.image(plot_answer(answer), f"{answer.y} against {answer.x}")
-    return "\n".join([*words, image, f"<p><code>{notebook.text(answer.command)}</code></p>"])
+    return "\n".join(
+        [*words, image, f"<p><code>{notebook.text(answer.command)}</code></p>"]
+    )
 
 
 @html.register
 def _(checks: BoundChecks) -> str:
     # The statement comes first: a narrow window cuts off the last columns.
-    names = ("statement", "holds", "measured", "bound", "slack", "name", "kind", "source", "note")
+    names = (
+        "statement",
+        "holds",
+        "measured",
+        "bound",
+        "slack",
+        "name",
+        "kind",
+        "source",
+        "note",
+    )
     columns = _columns(checks, names)
-    columns["bound"] = [" to ".join(map(number, x)) if isinstance(x, tuple) else x for x in columns["bound"]]
+    columns["bound"] = [
+        " to ".join(map(number, x)) if isinstance(x, tuple) else x
+        for x in columns["bound"]
+    ]
     return notebook.table(columns)
 
 
@@ -65,7 +87,11 @@ def _(found: Comparison) -> str:
 @html.register
 def _(audit: Audit) -> str:
     claims, answers = audit.columns
-    return notebook.table(claims, "Claims") + "\n" + notebook.table(answers, "Open questions")
+    return (
+        notebook.table(claims, "Claims")
+        + "\n"
+        + notebook.table(answers, "Open questions")
+    )
 
 
 def _columns(rows: Any, names: tuple[str, ...]) -> dict[str, list[Any]]:

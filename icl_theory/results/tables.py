@@ -16,7 +16,13 @@ from icl_theory.engine.progress import Work
 from icl_theory.files import checked_path, replacing
 from icl_theory.grids.grid import PENDING, REACHED
 from icl_theory.memory import check_fits
-from icl_theory.results.columns import dimension, dimensions, meanings, symbol, with_role
+from icl_theory.results.columns import (
+    dimension,
+    dimensions,
+    meanings,
+    symbol,
+    with_role,
+)
 from icl_theory.results.numbers import goes_right, markdown, number
 from icl_theory.results.reading import computed, slabs
 from icl_theory.results.transitions import transition_notes
@@ -26,12 +32,22 @@ if TYPE_CHECKING:
     import xarray
 
 FORMATS = {".md": "Markdown", ".csv": "CSV", ".tex": "LaTeX", ".parquet": "Parquet"}
-SIGNS = {"✓": r"$\checkmark$", "✗": r"$\times$", "∞": r"$\infty$", "−": "$-$", "±": r"$\pm$"}
-ESCAPES = str.maketrans({x: rf"\{x}" for x in "&%$#_{}"} | SIGNS | {"\\": r"\textbackslash{}"})
+SIGNS = {
+    "✓": r"$\checkmark$",
+    "✗": r"$\times$",
+    "∞": r"$\infty$",
+    "−": "$-$",
+    "±": r"$\pm$",
+}
+ESCAPES = str.maketrans(
+    {x: rf"\{x}" for x in "&%$#_{}"} | SIGNS | {"\\": r"\textbackslash{}"}
+)
 
 
 @Work("making the table")
-def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool = False) -> pd.DataFrame:
+def phase_table(
+    dataset: xarray.Dataset, over: str | None = None, *, every: bool = False
+) -> pd.DataFrame:
     r"""Return the results of a sweep as a table with one row for each point.
 
     Parameters
@@ -39,19 +55,21 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     dataset : xarray.Dataset
         From `sweep` or `load_sweep`.
     over : str, optional
-        The parameter that varies fastest from row to row; the first dimension unless given. Other dimensions become
-        the first columns.
+        The parameter that varies fastest from row to row; the first dimension unless
+        given. Other dimensions become the first columns.
     every : bool
         Have a column for every quantity, not only for those that describe phases.
 
     Returns
     -------
     pandas.DataFrame
-        Swept parameters under their names and quantities under their symbols: the regime, the length of each phase,
-        the first step T_ε at the target, the measured local exponent :math:`d\ln T/d\ln x`, the predictions for T_ε
-        and for the boundaries between regimes, what the family adds, statements as ✓ (holds), ✗ (fails) or nothing
-        (does not apply), and the status unless all points reached their target. Points that are not computed yet
-        are left out. ``attrs["notes"]`` explains the headings in a sentence or two.
+        Swept parameters under their names and quantities under their symbols: the
+        regime, the length of each phase, the first step T_ε at the target, the measured
+        local exponent :math:`d\ln T/d\ln x`, the predictions for T_ε and for the
+        boundaries between regimes, what the family adds, statements as ✓ (holds), ✗
+        (fails) or nothing (does not apply), and the status unless all points reached
+        their target. Points that are not computed yet are left out. ``attrs["notes"]``
+        explains the headings in a sentence or two.
 
     Raises
     ------
@@ -77,10 +95,14 @@ def phase_table(dataset: xarray.Dataset, over: str | None = None, *, every: bool
     headings: dict[str, str] = {}
     for name in order:
         taken = {*parameters, *headings.values()}
-        headings[name] = name if symbol(dataset, name) in taken else symbol(dataset, name)
+        headings[name] = (
+            name if symbol(dataset, name) in taken else symbol(dataset, name)
+        )
     table = frame[[*parameters, *order]].rename(columns=headings)
     tex = {name: dataset[name].attrs.get("tex") for name in [*parameters, *order]}
-    table.attrs["tex"] = {headings.get(name, name): f"${given}$" for name, given in tex.items() if given}
+    table.attrs["tex"] = {
+        headings.get(name, name): f"${given}$" for name, given in tex.items() if given
+    }
     table.attrs["notes"] = meanings(dataset, order)
     return table
 
@@ -97,12 +119,19 @@ def _refuse_large(dataset: xarray.Dataset, message: int = 256) -> None:
 def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
     details = with_role(dataset, "detail", table=1)
     order = [
-        *with_role(dataset, "word", table=1), *with_role(dataset, "phase", "steps"),
-        *with_role(dataset, "exponent", of=over), *with_role(dataset, "predicted", "boundary"),
-        *(name for name in details if dataset[name].notnull().any()), *with_role(dataset, "verdict"),
-    ]  # fmt: skip
+        *with_role(dataset, "word", table=1),
+        *with_role(dataset, "phase", "steps"),
+        *with_role(dataset, "exponent", of=over),
+        *with_role(dataset, "predicted", "boundary"),
+        *(name for name in details if dataset[name].notnull().any()),
+        *with_role(dataset, "verdict"),
+    ]
     if every:
-        order += [name for name in with_role(dataset, "word", "detail") if name not in (*order, "message")]
+        order += [
+            name
+            for name in with_role(dataset, "word", "detail")
+            if name not in (*order, "message")
+        ]
     complete = bool(dataset["status"].isin([REACHED, PENDING]).all())
     return order if complete else [*order, "status"]
 
@@ -119,7 +148,9 @@ def _frame(dataset: xarray.Dataset, over: str) -> pd.DataFrame:
     return frame[[*others, over, *fixed, *dataset.data_vars]]
 
 
-def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str | None = None) -> None:
+def write_table(
+    dataset: xarray.Dataset, path: str | os.PathLike[str], over: str | None = None
+) -> None:
     """Write the table of a sweep in the format that the ending of the path names.
 
     Parameters
@@ -127,18 +158,19 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
     dataset : xarray.Dataset
         From `sweep` or `load_sweep`.
     path : path-like
-        The file, written whole or not at all. Markdown (.md) and LaTeX (.tex, booktabs) have the columns of
-        `phase_table`, and below them where the transitions lie; Markdown also says what the headings mean. CSV
-        (.csv) and Parquet (.parquet) have every parameter and every quantity under its name in the dataset, with 1,
-        0 or nothing for statements.
+        The file, written whole or not at all. Markdown (.md) and LaTeX (.tex, booktabs)
+        have the columns of `phase_table`, and below them where the transitions lie;
+        Markdown also says what the headings mean. CSV (.csv) and Parquet (.parquet)
+        have every parameter and every quantity under its name in the dataset, with 1, 0
+        or nothing for statements.
     over : str, optional
         As for `phase_table`.
 
     Raises
     ------
     ValueError
-        Another ending, Parquet without pyarrow, more than 100,000 rows of Markdown or LaTeX, or ``over`` is not a
-        dimension of the dataset.
+        Another ending, Parquet without pyarrow, more than 100,000 rows of Markdown or
+        LaTeX, or ``over`` is not a dimension of the dataset.
     """
     target = checked_path(path)
     ending = target.suffix.lower()
@@ -153,11 +185,18 @@ def write_table(dataset: xarray.Dataset, path: str | os.PathLike[str], over: str
             _write_parquet(dataset, temporary, over)
         elif ending == ".csv":
             for i, part in enumerate(slabs(dataset, over)):
-                _frame(part, over).to_csv(temporary, index=False, header=not i, mode="a")
+                _frame(part, over).to_csv(
+                    temporary, index=False, header=not i, mode="a"
+                )
         else:
-            table, notes = phase_table(dataset, over), transition_notes(dataset, over)
+            table = phase_table(dataset, over)
+            notes = transition_notes(dataset, over)
             plain = ending == ".md"
-            text = to_markdown(table, (*table.attrs["notes"], *notes)) if plain else to_latex(table, notes)
+            text = (
+                to_markdown(table, (*table.attrs["notes"], *notes))
+                if plain
+                else to_latex(table, notes)
+            )
             temporary.write_text(text, encoding="utf-8")
 
 
@@ -167,7 +206,9 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
 
     writer = None
     for part in slabs(dataset, over):
-        table = pyarrow.Table.from_pandas(_frame(part, over), schema=writer and writer.schema, preserve_index=False)
+        table = pyarrow.Table.from_pandas(
+            _frame(part, over), schema=writer and writer.schema, preserve_index=False
+        )
         writer = writer or ParquetWriter(path, table.schema)
         writer.write_table(table)
     if writer is not None:
@@ -179,14 +220,22 @@ def check_format(path: Path, rows: int, most: int = 100_000) -> None:
     ending = path.suffix.lower()
     if ending in (".md", ".tex") and rows > most:
         form = FORMATS[ending]
-        raise ValueError(f"path = {str(path)!r}: {rows:,} rows are too many for {form}; write CSV or Parquet")
+        raise ValueError(
+            f"path = {str(path)!r}: {rows:,} rows are too many for {form}; write CSV or Parquet"
+        )
     if ending == ".parquet" and find_spec("pyarrow") is None:
-        raise refuse("path", str(path), f"another format: Parquet needs {install('parquet')}")
+        raise refuse(
+            "path", str(path), f"another format: Parquet needs {install('parquet')}"
+        )
 
 
 def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     """Return a table in Markdown, with numbers to four digits and ``notes`` (sentences) below it."""
-    return markdown(contents(table)) + "\n" + "".join(f"\n{note}\n" for note in _sentences(notes))
+    return (
+        markdown(contents(table))
+        + "\n"
+        + "".join(f"\n{note}\n" for note in _sentences(notes))
+    )
 
 
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
@@ -194,12 +243,24 @@ def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
     headings, columns = zip(*contents(table), strict=True)
     sides = "".join("r" if goes_right(column) else "l" for column in columns)
     symbols = table.attrs.get("tex", {})
-    rows = [[escaped(number(value)) for value in row] for row in zip(*columns, strict=True)]
-    head, *body = (" & ".join(row) + r" \\" for row in [[symbols.get(x, escaped(x)) for x in headings], *rows])
+    rows = [
+        [escaped(number(value)) for value in row] for row in zip(*columns, strict=True)
+    ]
+    head, *body = (
+        " & ".join(row) + r" \\"
+        for row in [[symbols.get(x, escaped(x)) for x in headings], *rows]
+    )
     lines = [
-        r"% \usepackage{booktabs,amssymb}", rf"\begin{{tabular}}{{{sides}}}", r"\toprule", head, r"\midrule", *body,
-        r"\bottomrule", r"\end{tabular}", *(rf"\par {escaped(note)}" for note in _sentences(notes)),
-    ]  # fmt: skip
+        r"% \usepackage{booktabs,amssymb}",
+        rf"\begin{{tabular}}{{{sides}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        *(rf"\par {escaped(note)}" for note in _sentences(notes)),
+    ]
     return "\n".join(lines) + "\n"
 
 

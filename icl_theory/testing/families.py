@@ -31,51 +31,59 @@ from icl_theory.testing.slots import check_claims, check_slots
 ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
 
 
-def check_family(family: type[Family], /, *, rows: bool = True, **parameters: Any) -> Power | None:
+def check_family(
+    family: type[Family], /, *, rows: bool = True, **parameters: Any
+) -> Power | None:
     r"""Check that one problem of a family does everything that the rest of the package relies on.
 
-    Parameters are declared, defaults are sound, and a value of a wrong type is a ValueError that names its
-    parameter. The risk passes `check_risk` along a run and beside it. A run reaches its target or says why not, and
-    has the same bits twice, and when it is saved and loaded. Each measured quantity has a column that can hold it.
-    A sweep over two learning rates has the bits of two runs, or their integers and words if it is a batch. A closed
-    form agrees with single steps, a trainer on samples with the risk. Every other slot gives what it should.
+    Parameters are declared, defaults are sound, and a value of a wrong type is a
+    ValueError that names its parameter. The risk passes `check_risk` along a run and
+    beside it. A run reaches its target or says why not, and has the same bits twice,
+    and when it is saved and loaded. Each measured quantity has a column that can hold
+    it. A sweep over two learning rates has the bits of two runs, or their integers and
+    words if it is a batch. A closed form agrees with single steps, a trainer on samples
+    with the risk. Every other slot gives what it should.
 
     Parameters
     ----------
     family : type
         The family.
     rows : bool
-        Whether to measure the rows, answer the questions and make the comparison of the family, too, in their quick
-        versions.
+        Whether to measure the rows, answer the questions and make the comparison of the
+        family, too, in their quick versions.
     **parameters
         Parameters of a small problem, which is simulated several times.
 
     Returns
     -------
     Power or None
-        The common factors on all losses, or on all gradients, of a trainer on samples that would be found nine
-        times in ten; None for a problem without such a trainer.
+        The common factors on all losses, or on all gradients, of a trainer on samples
+        that would be found nine times in ten; None for a problem without such a
+        trainer.
 
     Raises
     ------
     AssertionError
-        Something is wrong; the message names the slot and says what was expected and what was found.
+        Something is wrong; the message names the slot and says what was expected and
+        what was found.
 
     Notes
     -----
-    A closed form must have the number of single steps within the run's ``error``, and their states to
-    :math:`10^{-9}` of the largest parameter, in the first 20,000 steps.
+    A closed form must have the number of single steps within the run's ``error``, and
+    their states to :math:`10^{-9}` of the largest parameter, in the first 20,000 steps.
 
-    The trainer's 64 batches of 1024 give mean losses and mean gradients along the exact gradient and a random
-    direction, at both ends of the run. Each is compared with its exact value by Student's t with 63 degrees of
-    freedom, at a limit that one in a thousand checks of sound trainers exceeds, all six comparisons together. The
-    seed is fixed, so a check that passes once always passes. If the risk is a reduction of the trainer, the squared
-    norm of the gradient at the beginning is compared instead, in the metric of each, from products of the gradients
-    of two batches. A bias of 5.3 standard errors is found nine times in ten: 2.1 % of a loss that scatters by as
-    much as its mean. Losses of 16 times larger batches must scatter less than half as much.
+    The trainer's 64 batches of 1024 give mean losses and mean gradients along the exact
+    gradient and a random direction, at both ends of the run. Each is compared with its
+    exact value by Student's t with 63 degrees of freedom, at a limit that one in a
+    thousand checks of sound trainers exceeds, all six comparisons together. The seed is
+    fixed, so a check that passes once always passes. If the risk is a reduction of the
+    trainer, the squared norm of the gradient at the beginning is compared instead, in
+    the metric of each, from products of the gradients of two batches. A bias of 5.3
+    standard errors is found nine times in ten: 2.1 % of a loss that scatters by as much
+    as its mean. Losses of 16 times larger batches must scatter less than half as much.
 
-    With plain gradient descent a stable rate must lower the loss in each of 200 steps, and must not exceed
-    2/sharpness at the end of the run.
+    With plain gradient descent a stable rate must lower the loss in each of 200 steps,
+    and must not exceed 2/sharpness at the end of the run.
 
     Examples
     --------
@@ -98,7 +106,10 @@ def check_family(family: type[Family], /, *, rows: bool = True, **parameters: An
     # the order in which BLAS adds depends on its threads, and a sweep uses one
     with threadpool_limits(limits=1):
         run = attempt("simulate", _run, problem)
-        check_risk(risk, points=[run.states[len(run.t) // 2], run.states[-1], _beside(risk.initial)])
+        check_risk(
+            risk,
+            points=[run.states[len(run.t) // 2], run.states[-1], _beside(risk.initial)],
+        )
         attempt("columns", _columns, problem, run)
         attempt("slots", check_slots, problem, run)
         attempt("sweep", _sweep, problem, parameters)
@@ -112,20 +123,36 @@ def check_family(family: type[Family], /, *, rows: bool = True, **parameters: An
 
 def _beside(start: ArrayLike, deviation: float = 0.5) -> Array:
     """Return a random point at some standard deviation from the start."""
-    return np.asarray(start) + deviation * np.random.default_rng(0).normal(size=np.shape(start))
+    return np.asarray(start) + deviation * np.random.default_rng(0).normal(
+        size=np.shape(start)
+    )
 
 
 def _parameters(family: type[Family], given: Mapping[str, Any]) -> None:
     for name, declared in family.parameters().items():
         what = f"parameter {name} of {family.__name__}"
-        expect(declared.meaning.strip(), f"meaning of {what}", "a few words", declared.meaning)
+        expect(
+            declared.meaning.strip(),
+            f"meaning of {what}",
+            "a few words",
+            declared.meaning,
+        )
         if not declared.required:
             value = attempt(f"default of {what}", declared.check, declared.default)
             again = declared.check(value)
-            expect(value is again or value == again, f"{what}, checked twice", f"the same, {value!r}", again)
+            expect(
+                value is again or value == again,
+                f"{what}, checked twice",
+                f"the same, {value!r}",
+                again,
+            )
         for wrong in _wrong(declared):
             what = f"{family.__name__}(..., {name}={wrong!r})"
-            _refused(name, what, lambda name=name, wrong=wrong: family(**{**given, name: wrong}))  # type: ignore[misc]
+            _refused(
+                name,
+                what,
+                lambda name=name, wrong=wrong: family(**{**given, name: wrong}),  # type: ignore[misc]
+            )
 
 
 def _refused(name: str, what: str, make: Callable[[], object]) -> None:
@@ -134,14 +161,18 @@ def _refused(name: str, what: str, make: Callable[[], object]) -> None:
     except ValueError as error:
         expect(name in str(error), what, f"a ValueError that names {name}", str(error))
     except Exception as error:
-        raise AssertionError(f"{what}: expected a ValueError, found {type(error).__name__}: {error}") from error
+        raise AssertionError(
+            f"{what}: expected a ValueError, found {type(error).__name__}: {error}"
+        ) from error
     else:
         expect(False, what, f"a ValueError that names {name}", "none")
 
 
 def _wrong(declared: Parameter) -> list[Any]:
     if isinstance(declared.kind, Number):
-        return ["no number", math.nan, True, object()] + [0.5] * isinstance(declared.kind, Whole)
+        return ["no number", math.nan, True, object()] + [0.5] * isinstance(
+            declared.kind, Whole
+        )
     if isinstance(declared.kind, Word):
         return ["no such word", 1.5, object()]
     return [object(), 1.5] if isinstance(declared.kind, Object) else [object()]
@@ -151,44 +182,103 @@ def _problem(problem: Family) -> None:
     family = type(problem)
     arguments = problem.arguments()
     again = attempt("changed() without changes", problem.changed)
-    expect(_alike(arguments, again.arguments()), "parameters after changed()", arguments, again.arguments())
+    expect(
+        _alike(arguments, again.arguments()),
+        "parameters after changed()",
+        arguments,
+        again.arguments(),
+    )
     copy = attempt("pickle, by which a problem is sent to workers", copied, problem)
     kept = copy.arguments()
-    expect(arguments.keys() == kept.keys(), "parameters of a copy by pickle", arguments, kept)
+    expect(
+        arguments.keys() == kept.keys(),
+        "parameters of a copy by pickle",
+        arguments,
+        kept,
+    )
     both = f"{family.__name__} with epsilon and above"
-    _refused("above", both, lambda: family(**{**arguments, "epsilon": 1.0, "above": 1.0}))
+    _refused(
+        "above", both, lambda: family(**{**arguments, "epsilon": 1.0, "above": 1.0})
+    )
     unknown = "no_such_parameter"
-    _refused(unknown, f"{family.__name__} with {unknown}", lambda: family.refuse_unknown([unknown]))
+    _refused(
+        unknown,
+        f"{family.__name__} with {unknown}",
+        lambda: family.refuse_unknown([unknown]),
+    )
 
 
 def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
-    return one.keys() == two.keys() and all(one[name] is two[name] or one[name] == two[name] for name in one)
+    return one.keys() == two.keys() and all(
+        one[name] is two[name] or one[name] == two[name] for name in one
+    )
 
 
 def _run(problem: Family) -> Trajectory:
     run = attempt("simulate", problem.simulate)
     expect(np.isfinite(run.loss).all(), "losses of the run", "finite numbers", run.loss)
-    expect(run.t[0] == 0 and (np.diff(run.t) > 0).all(), "saved steps", "0 and then more and more", run.t)
-    expect(run.stop_reason.strip(), "why the run stopped", "a sentence", run.stop_reason)
+    expect(
+        run.t[0] == 0 and (np.diff(run.t) > 0).all(),
+        "saved steps",
+        "0 and then more and more",
+        run.t,
+    )
+    expect(
+        run.stop_reason.strip(), "why the run stopped", "a sentence", run.stop_reason
+    )
     if run.converged:
         limit = run.epsilon * (1.0 + (0.0 if run.method == "exact" else 1e-6))
-        expect(run.loss[-1] <= limit, "loss at the target", f"at most {run.epsilon!r}", run.loss[-1])
+        expect(
+            run.loss[-1] <= limit,
+            "loss at the target",
+            f"at most {run.epsilon!r}",
+            run.loss[-1],
+        )
     unknown = run.info.keys() - problem.parameters().keys()
     expect(not unknown, "names in run.info", "parameters of the family", unknown)
-    expect(run.info.keys() <= run.labels.keys(), "labels", f"one for each of {[*run.info]}", [*run.labels])
+    expect(
+        run.info.keys() <= run.labels.keys(),
+        "labels",
+        f"one for each of {[*run.info]}",
+        [*run.labels],
+    )
     present = {} if run.phases is None else run.phases.present()
-    expect(present.keys() <= set(problem.phase_names), "phases", f"among {problem.phase_names}", [*present])
+    expect(
+        present.keys() <= set(problem.phase_names),
+        "phases",
+        f"among {problem.phase_names}",
+        [*present],
+    )
     ends = 0
     for name in (name for name in problem.phase_names if name in present):
         first, last = present[name]
         inside = 0 <= first <= last <= int(run.t[-1])
-        expect(inside, f"phase {name}", f"an interval within 0 to {run.t[-1]}", (first, last))
-        expect(first >= ends, f"phase {name}", f"one that begins where those before it end, {ends}", (first, last))
+        expect(
+            inside,
+            f"phase {name}",
+            f"an interval within 0 to {run.t[-1]}",
+            (first, last),
+        )
+        expect(
+            first >= ends,
+            f"phase {name}",
+            f"one that begins where those before it end, {ends}",
+            (first, last),
+        )
         ends = last
-    expect(run.regime is None or isinstance(run.regime, str), "regime", "a word or None", run.regime)
+    expect(
+        run.regime is None or isinstance(run.regime, str),
+        "regime",
+        "a word or None",
+        run.regime,
+    )
     again = attempt("simulate", problem.simulate)
     for name in ("t", "loss", "states", "observed", "steps"):
-        expect_same(getattr(run, name), getattr(again, name), f"{name} of the run, simulated twice")
+        expect_same(
+            getattr(run, name),
+            getattr(again, name),
+            f"{name} of the run, simulated twice",
+        )
     return run
 
 
@@ -198,34 +288,74 @@ def _columns(problem: Family, run: Trajectory) -> None:
     expect(len(set(names)) == len(names), "names of columns", "each once", names)
     measured: Any = attempt("measure", problem.measured, run)
     unknown = sorted(measured.keys() - {*names, STATUS.name, MESSAGE.name})
-    expect(not unknown, "columns that are measured", "those declared", f"also {', '.join(unknown)}")
+    expect(
+        not unknown,
+        "columns that are measured",
+        "those declared",
+        f"also {', '.join(unknown)}",
+    )
     status = measured[STATUS.name]
-    expect(status in (REACHED, NOT_REACHED), "status", f"{REACHED!r} or {NOT_REACHED!r}", status)
+    expect(
+        status in (REACHED, NOT_REACHED),
+        "status",
+        f"{REACHED!r} or {NOT_REACHED!r}",
+        status,
+    )
     for column in columns:
-        expect(column.description, f"description of column {column.name}", "a few words", column.description)
-        expect(column.role in ROLES, f"role of column {column.name}", f"one of {', '.join(ROLES)}", column.role)
+        expect(
+            column.description,
+            f"description of column {column.name}",
+            "a few words",
+            column.description,
+        )
+        expect(
+            column.role in ROLES,
+            f"role of column {column.name}",
+            f"one of {', '.join(ROLES)}",
+            column.role,
+        )
         if column.name not in measured:
             continue
-        value, what = measured[column.name], f"column {column.name}, of dtype {column.dtype}"
+        value = measured[column.name]
+        what = f"column {column.name}, of dtype {column.dtype}"
         if column.dtype[0] == "f":
             expect(isinstance(value, int | float | np.number), what, "a number", value)
         elif column.dtype[0] == "i":
-            expect(isinstance(value, int | np.integer) and not isinstance(value, bool), what, "an integer", value)
+            expect(
+                isinstance(value, int | np.integer) and not isinstance(value, bool),
+                what,
+                "an integer",
+                value,
+            )
         else:
             room = int(column.dtype[1:] or 10**9)
-            expect(isinstance(value, str) and len(value) <= room, what, "a text that it can hold", value)
+            expect(
+                isinstance(value, str) and len(value) <= room,
+                what,
+                "a text that it can hold",
+                value,
+            )
 
 
 def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
     rates = [problem.rate(), 0.8 * problem.rate()]
-    batches = inspect.getattr_static(type(problem), "batched") is not inspect.getattr_static(Family, "batched")
-    found = attempt("sweep", sweep, type(problem), progress=False, **{**parameters, "eta": rates})
+    batches = inspect.getattr_static(
+        type(problem), "batched"
+    ) is not inspect.getattr_static(Family, "batched")
+    found = attempt(
+        "sweep", sweep, type(problem), progress=False, **{**parameters, "eta": rates}
+    )
     for i, rate in enumerate(rates):
         point = problem.changed(eta=rate)
         wanted = point.measured(point.simulate())
         status = str(found[STATUS.name].values[i])
         message = str(found[MESSAGE.name].values[i])
-        expect(status != FAILED, f"sweep at eta = {rate!r}", "a point that does not fail", message)
+        expect(
+            status != FAILED,
+            f"sweep at eta = {rate!r}",
+            "a point that does not fail",
+            message,
+        )
         for column in (*problem.every_column(), STATUS, MESSAGE):
             value = found[column.name].values[i]
             stored = blank((column,), 1)[column.name]
@@ -233,15 +363,22 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
                 stored[0] = wanted[column.name]
             what = f"column {column.name} of a sweep at eta = {rate!r}"
             alike = same(np.array([value], dtype=column.dtype), stored)
-            if batches and column.dtype == "f8" and wanted["method"] != "closed":  # by another scheme, perhaps
-                near = column.name == "error" or bool(np.isclose(value, stored[0], rtol=1e-9, atol=0.0))
+            if (
+                batches and column.dtype == "f8" and wanted["method"] != "closed"
+            ):  # by another scheme, perhaps
+                near = column.name == "error" or bool(
+                    np.isclose(value, stored[0], rtol=1e-9, atol=0.0)
+                )
                 alike = alike or near
             expect(alike, what, f"that of a simulation, {stored[0]!r}", value)
 
 
-def _closed_form(problem: Family, exact_steps: int = 20_000, tolerance: float = 1e-9) -> None:
+def _closed_form(
+    problem: Family, exact_steps: int = 20_000, tolerance: float = 1e-9
+) -> None:
     """Compare a closed form with ``exact_steps`` single steps at most, which take a second or two."""
-    risk, rate = problem.risk(), problem.rate()
+    risk = problem.risk()
+    rate = problem.rate()
     rule = attempt("slot update", problem.update)
     form = attempt("closed_form", risk.closed_form, rate, rule_of(rule))
     if form is None:
@@ -249,18 +386,40 @@ def _closed_form(problem: Family, exact_steps: int = 20_000, tolerance: float = 
     goal: dict[str, Any] = {"epsilon": problem.epsilon, "above": problem.above}
     closed = descend(risk, rate, **goal, rule=rule, method="closed")
     last = int(closed.t[-1])
-    exact = descend(risk, rate, **goal, rule=rule, method="exact", steps=min(max(last, 1) + 2, exact_steps))
+    exact = descend(
+        risk,
+        rate,
+        **goal,
+        rule=rule,
+        method="exact",
+        steps=min(max(last, 1) + 2, exact_steps),
+    )
     within = exact.t[exact.t <= last]
-    states, wanted = form.states(within), exact.states[: len(within)]
-    off, scale = float(np.abs(states - wanted).max()), float(np.abs(wanted).max())
+    states = form.states(within)
+    wanted = exact.states[: len(within)]
+    off = float(np.abs(states - wanted).max())
+    scale = float(np.abs(wanted).max())
     wanted_words = f"those of single steps to {tolerance * scale:.1g}"
-    expect(off <= tolerance * scale, "states in closed form", wanted_words, f"{off:.1g} off")
+    expect(
+        off <= tolerance * scale,
+        "states in closed form",
+        wanted_words,
+        f"{off:.1g} off",
+    )
     if last + 2 <= exact_steps:
-        doubt = math.ceil(max(0.0, (closed.error or 0.0) - 0.1))  # whole steps that an error of so much can be
+        # whole steps that an error of so much can be
+        doubt = math.ceil(max(0.0, (closed.error or 0.0) - 0.1))
         agree = closed.steps == exact.steps or (
-            closed.steps is not None and exact.steps is not None and abs(closed.steps - exact.steps) <= doubt
+            closed.steps is not None
+            and exact.steps is not None
+            and abs(closed.steps - exact.steps) <= doubt
         )
-        expect(agree, "steps in closed form", f"{exact.steps} (error {closed.error})", closed.steps)
+        expect(
+            agree,
+            "steps in closed form",
+            f"{exact.steps} (error {closed.error})",
+            closed.steps,
+        )
 
 
 def _saved(problem: Family, run: Trajectory) -> None:
@@ -273,14 +432,29 @@ def _saved(problem: Family, run: Trajectory) -> None:
         again = attempt("load", load, path, lambda name: type(problem))
     for name in ("t", "loss", "states", "observed"):
         expect_same(getattr(run, name), getattr(again, name), f"{name} of {loaded}")
-    for name in ("steps", "stop_reason", "phases", "regime", "notes", "error", "epsilon", "eta"):
-        one, two = getattr(run, name), getattr(again, name)
+    for name in (
+        "steps",
+        "stop_reason",
+        "phases",
+        "regime",
+        "notes",
+        "error",
+        "epsilon",
+        "eta",
+    ):
+        one = getattr(run, name)
+        two = getattr(again, name)
         expect(one == two, f"{name} of {loaded}", repr(one), repr(two))
-    expect(run.facts() == again.facts(), f"summary of {loaded}", run.facts(), again.facts())
-    if problem.plain() is None:  # an object among the parameters: the file does not say what was trained
+    expect(
+        run.facts() == again.facts(), f"summary of {loaded}", run.facts(), again.facts()
+    )
+    if (
+        problem.plain() is None
+    ):  # an object among the parameters: the file does not say what was trained
         return
     expect(again.family is not None, f"problem of {loaded}", "the same", "none")
-    one, two = problem.arguments(), again.family.arguments()
+    one = problem.arguments()
+    two = again.family.arguments()
     expect(_alike(one, two), f"problem of {loaded}", one, two)
     saved = {*run.t.tolist()}
     t = next(t for t in range(len(saved) + 1) if t not in saved)
@@ -289,7 +463,9 @@ def _saved(problem: Family, run: Trajectory) -> None:
     expect_same(state.params, other.params, f"parameters at step {t} of {loaded}")
 
 
-def _sampled(problem: Family, run: Trajectory, batch: int = 1024, batches: int = 64) -> Power | None:
+def _sampled(
+    problem: Family, run: Trajectory, batch: int = 1024, batches: int = 64
+) -> Power | None:
     """Check the trainer on samples, if there is one, by Student's t at the first and last parameters of a run."""
     try:
         few = problem.sampled(batch // 16, 0)
@@ -303,16 +479,34 @@ def _sampled(problem: Family, run: Trajectory, batch: int = 1024, batches: int =
     places = {"the initial point": start, "a random point": beside}
     first = {where: evaluated(trainer, at, 0, where) for where, at in places.items()}
     for where, (loss, gradient) in first.items():
-        expect_same(loss, again.evaluate(places[where])[0], f"loss at {where} of two trainers of one seed")
-        expect_same(gradient, again.evaluate(places[where])[1], f"gradient at {where} of two trainers of one seed")
+        expect_same(
+            loss,
+            again.evaluate(places[where])[0],
+            f"loss at {where} of two trainers of one seed",
+        )
+        expect_same(
+            gradient,
+            again.evaluate(places[where])[1],
+            f"gradient at {where} of two trainers of one seed",
+        )
     if trainer.stochastic:
         seen = {where: other.evaluate(at) for where, at in places.items()}
         alike = all(
-            same(mine, yours) for where in places for mine, yours in zip(first[where], seen[where], strict=True)
+            same(mine, yours)
+            for where in places
+            for mine, yours in zip(first[where], seen[where], strict=True)
         )
-        expect(not alike, "losses and gradients of trainers of two seeds", "different ones", "the same")
+        expect(
+            not alike,
+            "losses and gradients of trainers of two seeds",
+            "different ones",
+            "the same",
+        )
         _scatter(few, trainer, beside, batches)
-    points = {"the beginning": np.array(problem.risk().initial), "the end": run.states[-1]}
+    points = {
+        "the beginning": np.array(problem.risk().initial),
+        "the end": run.states[-1],
+    }
     checks = compare(problem.risk(), trainer, points, batches)
     for check in checks:
         expected = f"{check.population:.6g} within {check.limit:.2f} standard errors of {check.standard_error:.2g}"
@@ -327,8 +521,11 @@ def _sampled(problem: Family, run: Trajectory, batch: int = 1024, batches: int =
 def _scatter(few: Risk, many: Risk, params: Array, batches: int) -> None:
     """Check that losses of batches 16 times as large scatter by a quarter, within a factor of two."""
     small, large = (
-        float(np.std([risk.evaluate(params, step)[0] for step in range(batches)])) for risk in (few, many)
+        float(np.std([risk.evaluate(params, step)[0] for step in range(batches)]))
+        for risk in (few, many)
     )
     if small > 1e-12 * abs(many.evaluate(params)[0]):
         expected = f"about {small / 4.0:.2g}, a quarter of that of batches a sixteenth as large"
-        expect(large < small / 2.0, "scatter of the loss of large batches", expected, large)
+        expect(
+            large < small / 2.0, "scatter of the loss of large batches", expected, large
+        )

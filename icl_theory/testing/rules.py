@@ -45,14 +45,23 @@ class RuleState(NamedTuple):
     memory_after: Array
 
 
-def check_rule(rule: Rule, *, risk: Risk | None = None, eta: float = 0.1, steps: int = 60, seed: int = 0) -> None:
+def check_rule(
+    rule: Rule,
+    *,
+    risk: Risk | None = None,
+    eta: float = 0.1,
+    steps: int = 60,
+    seed: int = 0,
+) -> None:
     """Check that an update rule does everything that the engine relies on.
 
-    Memory and changes are float64 arrays of the right shapes, and finite. A step changes none of its arguments, and
-    has the same bits whenever it is asked for again, in any order, also of a copy by pickle: a rule that remembers
-    something in itself, instead of in the memory that it returns, fails here. A rule that says that runs may skip
-    steps has steps that do not depend on their number. Training by the engine is the loop over ``step``, at every
-    step, and `Trajectory.at` has the same bits as the run that was not interrupted.
+    Memory and changes are float64 arrays of the right shapes, and finite. A step
+    changes none of its arguments, and has the same bits whenever it is asked for again,
+    in any order, also of a copy by pickle: a rule that remembers something in itself,
+    instead of in the memory that it returns, fails here. A rule that says that runs may
+    skip steps has steps that do not depend on their number. Training by the engine is
+    the loop over ``step``, at every step, and `Trajectory.at` has the same bits as the
+    run that was not interrupted.
 
     Parameters
     ----------
@@ -91,7 +100,11 @@ def check_rule(rule: Rule, *, risk: Risk | None = None, eta: float = 0.1, steps:
     AssertionError: change in step ..., asked for again, entry ...: expected the same bits, ...
     """
     if not is_rule(rule):
-        raise refuse("rule", rule, "a Rule (inherit from icl_theory.engine.Rule; define name and step)")
+        raise refuse(
+            "rule",
+            rule,
+            "a Rule (inherit from icl_theory.engine.Rule; define name and step)",
+        )
     eta = number("eta", eta)
     steps = integer("steps", steps, minimum=10)
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
@@ -99,7 +112,9 @@ def check_rule(rule: Rule, *, risk: Risk | None = None, eta: float = 0.1, steps:
     refuse_reduced(risk, rule)
     expect(isinstance(rule.name, str) and rule.name, "name", "a text", rule.name)
     horizon = steps if rule.horizon is None else min(steps, rule.horizon)
-    with np.errstate(over="ignore", invalid="ignore"):  # numbers that are not finite are found below
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # numbers that are not finite are found below
         states = _loop(rule, risk, eta, horizon)
     _asked_again(rule, risk, eta, [states[i] for i in rng.permutation(len(states))])
     _asked_again(attempt("copy of the rule by pickle", copied, rule), risk, eta, states)
@@ -112,29 +127,53 @@ def _loop(rule: Rule, risk: Risk, eta: float, steps: int) -> list[RuleState]:
     """Train by a plain loop, and return the arguments and results of each step."""
     params = np.array(risk.initial, dtype=float)
     memory: Any = attempt("init", rule.init, risk, params)
-    expect(isinstance(memory, np.ndarray) and memory.dtype == float, "init", "an array of float64", memory)
+    expect(
+        isinstance(memory, np.ndarray) and memory.dtype == float,
+        "init",
+        "an array of float64",
+        memory,
+    )
     states: list[RuleState] = []
     for t in range(steps):
         gradient = np.asarray(risk.evaluate(params, t)[1], dtype=float)
         change, after = _step(rule, risk, eta, params, gradient, memory, t)
         states.append(RuleState(params, gradient, memory, t, change, after))
-        params, memory = params + change, after
+        params = params + change
+        memory = after
     return states
 
 
 def _step(
-    rule: Rule, risk: Risk, eta: float, params: Array, gradient: Array, memory: Array, t: int
+    rule: Rule,
+    risk: Risk,
+    eta: float,
+    params: Array,
+    gradient: Array,
+    memory: Array,
+    t: int,
 ) -> tuple[Array, Array]:
     """Return what a step returns, after a look at it and at its arguments."""
     arguments = {"params": params, "gradient": gradient, "memory": memory}
     before = {name: value.copy() for name, value in arguments.items()}
-    returned: Any = attempt(f"step {t}", rule.step, risk, params, gradient, eta, memory, t)
-    expect(isinstance(returned, tuple) and len(returned) == 2, f"step {t}", "a change and a memory", returned)
+    returned: Any = attempt(
+        f"step {t}", rule.step, risk, params, gradient, eta, memory, t
+    )
+    expect(
+        isinstance(returned, tuple) and len(returned) == 2,
+        f"step {t}",
+        "a change and a memory",
+        returned,
+    )
     for name, value in before.items():
         expect_same(value, arguments[name], f"argument {name} after step {t}")
     change, after = (np.asarray(part) for part in returned)
     for name, value, like in (("change", change, params), ("memory", after, memory)):
-        expect(value.shape == like.shape, f"{name} in step {t}", f"an array of shape {like.shape}", value.shape)
+        expect(
+            value.shape == like.shape,
+            f"{name} in step {t}",
+            f"an array of shape {like.shape}",
+            value.shape,
+        )
         expect(value.dtype == float, f"{name} in step {t}", "float64", value.dtype)
         expect(np.isfinite(value).all(), f"{name} in step {t}", "finite numbers", value)
     return change, after
@@ -143,23 +182,39 @@ def _step(
 def _asked_again(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
     """Ask for steps in another order: each has the bits that it had."""
     for state in states:
-        change, after = _step(rule, risk, eta, state.params, state.gradient, state.memory, state.t)
+        change, after = _step(
+            rule, risk, eta, state.params, state.gradient, state.memory, state.t
+        )
         expect_same(state.change, change, f"change in step {state.t}, asked for again")
-        expect_same(state.memory_after, after, f"memory after step {state.t}, asked for again")
+        expect_same(
+            state.memory_after, after, f"memory after step {state.t}, asked for again"
+        )
 
 
-def _independent_of_time(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
+def _independent_of_time(
+    rule: Rule, risk: Risk, eta: float, states: list[RuleState]
+) -> None:
     """Ask for the same steps under other numbers; a memory that is skipped over has the shape of the parameters."""
     memory, shape = states[0].memory, states[0].params.shape
     if memory.size:
-        expect(memory.shape == shape, "memory of a skippable rule", f"an array of shape {shape}", memory.shape)
+        expect(
+            memory.shape == shape,
+            "memory of a skippable rule",
+            f"an array of shape {shape}",
+            memory.shape,
+        )
         jacobian: Any = attempt("jacobian", rule.jacobian, np.zeros(1), eta)
         expect(
-            np.shape(jacobian) == (1, 2, 2), "jacobian of a skippable rule", "an array of shape (1, 2, 2)", jacobian
+            np.shape(jacobian) == (1, 2, 2),
+            "jacobian of a skippable rule",
+            "an array of shape (1, 2, 2)",
+            jacobian,
         )
     for state in states[:3]:
         for t in (0, 7, 10**6):
-            change, after = rule.step(risk, state.params, state.gradient, eta, state.memory, t)
+            change, after = rule.step(
+                risk, state.params, state.gradient, eta, state.memory, t
+            )
             what = f"of a skippable rule in step {state.t}, asked for as step {t}"
             expect_same(state.change, change, f"change {what}")
             expect_same(state.memory_after, after, f"memory {what}")
@@ -168,11 +223,23 @@ def _independent_of_time(rule: Rule, risk: Risk, eta: float, states: list[RuleSt
 def _as_trained(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
     """Compare the engine's run with the loop, and with itself where it is taken up again."""
     last = len(states)
-    run: Any = attempt("training", descend, risk, eta, steps=last, rule=rule, give_up=False)
+    run: Any = attempt(
+        "training", descend, risk, eta, steps=last, rule=rule, give_up=False
+    )
     for state in states:
         trained = attempt(f"state at step {state.t}", run.at, state.t).params
         scale = SUM * (1.0 + np.abs(state.params))
-        expect_near(state.params, trained, scale, f"parameters at step {state.t}", "those of a loop over step")
+        expect_near(
+            state.params,
+            trained,
+            scale,
+            f"parameters at step {state.t}",
+            "those of a loop over step",
+        )
     for t in range(1, last + 1):
         shorter = descend(risk, eta, steps=t, rule=rule, give_up=False)
-        expect_same(shorter.params, run.at(t).params, f"parameters at step {t}, taken up from a saved step")
+        expect_same(
+            shorter.params,
+            run.at(t).params,
+            f"parameters at step {t}, taken up from a saved step",
+        )

@@ -33,15 +33,31 @@ def check_slots(problem: Family, run: Trajectory) -> None:
     for cls in family.__mro__:
         for name, value in vars(cls).items():
             if isinstance(value, Later):
-                attempt(f"slot {name}, loaded from {value.place}", getattr, family, name)
+                attempt(
+                    f"slot {name}, loaded from {value.place}", getattr, family, name
+                )
     expected: Any = attempt("slot expected_steps", problem.expected_steps)
-    expect(expected is None or expected >= 0, "expected_steps", "None or a number >= 0", expected)
+    expect(
+        expected is None or expected >= 0,
+        "expected_steps",
+        "None or a number >= 0",
+        expected,
+    )
     for name, loss in attempt("slot levels", problem.levels).items():
         expect(np.isfinite(loss), f"level {name}", "a finite loss", loss)
-    words = {name: value for name, value in problem.arguments().items() if isinstance(value, str)}
+    words = {
+        name: value
+        for name, value in problem.arguments().items()
+        if isinstance(value, str)
+    }
     for name, pair in attempt("slot limits", family.limits, words).items():
         expect(name in family.parameters(), "names of limits", "parameters", name)
-        expect(len(pair) == 2 and np.isfinite(pair).all(), f"limits of {name}", "two numbers", pair)
+        expect(
+            len(pair) == 2 and np.isfinite(pair).all(),
+            f"limits of {name}",
+            "two numbers",
+            pair,
+        )
     _stable_rate(problem, run)
     _arrays(problem)
     _update(problem, run)
@@ -49,9 +65,19 @@ def check_slots(problem: Family, run: Trajectory) -> None:
         _claims(family.claims, run)
     _figures(family.figures)
     _explorer(family.explorer)
-    expect(isinstance(family.commands, Mapping), "slot commands", "a dict of families", family.commands)
+    expect(
+        isinstance(family.commands, Mapping),
+        "slot commands",
+        "a dict of families",
+        family.commands,
+    )
     for name, other in family.commands.items():
-        expect(NAME.fullmatch(str(name)), "names of commands", "small letters, digits and dashes", name)
+        expect(
+            NAME.fullmatch(str(name)),
+            "names of commands",
+            "small letters, digits and dashes",
+            name,
+        )
         attempt(f"command {name}", sound, other)
 
 
@@ -67,39 +93,71 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
         answer: Any = attempt(f"question {name}", question, True)
         expect(isinstance(answer, Answer), f"question {name}", "an Answer", answer)
         for each in answer.series:
-            x, y = np.shape(each.x), np.shape(each.y)
+            x = np.shape(each.x)
+            y = np.shape(each.y)
             expect(x == y, f"curve {each.label!r} of {name}", f"as many y as x, {x}", y)
     compare = claims.compare
     if compare is not None:
         compared: Any = attempt("compare of the slot claims", compare, run)
-        expect(isinstance(compared, CrossCheck), "compare of the slot claims", "a CrossCheck", compared)
+        expect(
+            isinstance(compared, CrossCheck),
+            "compare of the slot claims",
+            "a CrossCheck",
+            compared,
+        )
 
 
-def _stable_rate(problem: Family, run: Trajectory, steps: int = 200, rounding: float = 1e-6) -> None:
+def _stable_rate(
+    problem: Family, run: Trajectory, steps: int = 200, rounding: float = 1e-6
+) -> None:
     """Check that ``steps`` at the stable rate all lower the loss, and that it is at most 2/sharpness, rounded."""
     try:
         rate = problem.stable_rate()
     except ValueError as error:
-        expect("eta" in str(error), "why there is no stable learning rate", "a sentence that names eta", str(error))
+        expect(
+            "eta" in str(error),
+            "why there is no stable learning rate",
+            "a sentence that names eta",
+            str(error),
+        )
         return
-    expect(isinstance(rate, float | int) and math.isfinite(rate) and rate > 0, "stable_rate", "a number > 0", rate)
-    risk, what = problem.risk(), f"loss of descent at the stable rate {rate:.6g}"
+    expect(
+        isinstance(rate, float | int) and math.isfinite(rate) and rate > 0,
+        "stable_rate",
+        "a number > 0",
+        rate,
+    )
+    risk = problem.risk()
+    what = f"loss of descent at the stable rate {rate:.6g}"
     if risk.stochastic or not DESCENT.applies(problem):
         return
     first = descend(risk, rate, steps=steps)
-    expect(first.stop not in (Stop.LOSS, Stop.PARAMETERS), what, "finite", first.stop_reason)
+    expect(
+        first.stop not in (Stop.LOSS, Stop.PARAMETERS),
+        what,
+        "finite",
+        first.stop_reason,
+    )
     rises = np.flatnonzero(np.diff(first.loss) > 1e-12 * np.abs(first.loss[:-1]))
     if rises.size:
         step = int(first.t[rises[0] + 1])
-        expect(False, f"{what} at step {step}", f"at most {first.loss[rises[0]]!r}", first.loss[rises[0] + 1])
+        expect(
+            False,
+            f"{what} at step {step}",
+            f"at most {first.loss[rises[0]]!r}",
+            first.loss[rises[0] + 1],
+        )
     sharpness = risk.sharpness(run.params)
-    limit = f"at most {2.0 / max(sharpness, 1e-300):.6g}, 2/sharpness at the end of the run"
+    limit = (
+        f"at most {2.0 / max(sharpness, 1e-300):.6g}, 2/sharpness at the end of the run"
+    )
     expect(rate * sharpness <= 2.0 * (1.0 + rounding), "stable_rate", limit, rate)
 
 
 def _arrays(problem: Family) -> None:
     family = type(problem)
-    points, common = {}, {}
+    points = {}
+    common = {}
     for name, declared in family.parameters().items():
         value = problem.rate() if name == "eta" else getattr(problem, name)
         if declared.axis and isinstance(value, int | float):
@@ -109,19 +167,43 @@ def _arrays(problem: Family) -> None:
     found: Any = None
     with np.errstate(all="ignore"):
         for most in (0, common["max_steps"]):
-            found = attempt("slot batched", family.batched, points, common | {"max_steps": most})
+            found = attempt(
+                "slot batched", family.batched, points, common | {"max_steps": most}
+            )
     if found is None:
         return
-    expect(isinstance(found, Mapping), "slot batched", "a dict of arrays, or None", found)
+    expect(
+        isinstance(found, Mapping), "slot batched", "a dict of arrays, or None", found
+    )
     unknown = sorted(found.keys() - {"stop", *blank(family.every_column(), 0)})
-    expect(not unknown, "names that slot batched gives", "columns, and stop", ", ".join(unknown))
+    expect(
+        not unknown,
+        "names that slot batched gives",
+        "columns, and stop",
+        ", ".join(unknown),
+    )
     for name in ("steps", "last", "loss", "floor"):
-        expect(name in found, "columns of slot batched", f"{name} among them", sorted(found))
+        expect(
+            name in found,
+            "columns of slot batched",
+            f"{name} among them",
+            sorted(found),
+        )
     for name, values in found.items():
         shape = np.shape(values)
-        expect(shape in ((), (2,)), f"{name} of slot batched", "a value for each of two points, or one", shape)
+        expect(
+            shape in ((), (2,)),
+            f"{name} of slot batched",
+            "a value for each of two points, or one",
+            shape,
+        )
     for name in np.unique(found.get("stop", "STEPS")).tolist():
-        expect(name in Stop.__members__, "stop of slot batched", f"one of {', '.join(Stop.__members__)}", name)
+        expect(
+            name in Stop.__members__,
+            "stop of slot batched",
+            f"one of {', '.join(Stop.__members__)}",
+            name,
+        )
 
 
 def _update(problem: Family, run: Trajectory) -> None:
@@ -140,14 +222,29 @@ def _claims(claims: Claims, run: Trajectory) -> None:
     check = claims.check
     if check is not None:
         found: Any = attempt("check of the slot claims", check, run)
-        expect(isinstance(found, BoundChecks), "check of the slot claims", "BoundChecks", found)
+        expect(
+            isinstance(found, BoundChecks),
+            "check of the slot claims",
+            "BoundChecks",
+            found,
+        )
     for name, _ in claims.questions:
-        expect(re.fullmatch(r"[\w-]+", str(name)), "names of questions", "letters, digits and dashes", name)
+        expect(
+            re.fullmatch(r"[\w-]+", str(name)),
+            "names of questions",
+            "letters, digits and dashes",
+            name,
+        )
     _papers(claims)
 
 
 def _figures(figures: Any) -> None:
-    expect(isinstance(figures, Mapping), "slot figures", "a dict of scripts or functions", figures)
+    expect(
+        isinstance(figures, Mapping),
+        "slot figures",
+        "a dict of scripts or functions",
+        figures,
+    )
     for name, recipe in figures.items():
         what = f"figure {name} of the slot figures"
         attempt(what, title, recipe)
@@ -160,23 +257,54 @@ def _figures(figures: Any) -> None:
 def _papers(claims: Claims) -> None:
     for paper in claims.papers:
         what = f"paper {paper.name}"
-        expect(NAME.fullmatch(paper.name), "names of papers", "small letters, digits and dashes", paper.name)
+        expect(
+            NAME.fullmatch(paper.name),
+            "names of papers",
+            "small letters, digits and dashes",
+            paper.name,
+        )
         attempt(f"reference of {what}", getattr, paper, "reference")
-        expect(isinstance(paper.readings, tuple | list), f"readings of {what}", "a tuple", paper.readings)
+        expect(
+            isinstance(paper.readings, tuple | list),
+            f"readings of {what}",
+            "a tuple",
+            paper.readings,
+        )
         for reading in paper.readings:
-            expect(isinstance(reading, Reading), f"readings of {what}", "Readings", reading)
-            of, rows = f"of {reading.name} in {what}", reading.rows
+            expect(
+                isinstance(reading, Reading), f"readings of {what}", "Readings", reading
+            )
+            of = f"of {reading.name} in {what}"
+            rows = reading.rows
             expect(isinstance(rows, tuple | list), f"rows {of}", "a tuple", rows)
-            expect(all(map(callable, rows)), f"rows {of}", "functions that return a Claim", rows)
+            expect(
+                all(map(callable, rows)),
+                f"rows {of}",
+                "functions that return a Claim",
+                rows,
+            )
             known = (None, *claims.questions)
-            expect(reading.question in known, f"question {of}", "one of those of the Claims", reading.question)
+            expect(
+                reading.question in known,
+                f"question {of}",
+                "one of those of the Claims",
+                reading.question,
+            )
 
 
 def _explorer(panel: Panel | None) -> None:
     if panel is None:
         return
     expect(isinstance(panel, Panel), "slot explorer", "a Panel or None", panel)
-    expect("panel.js" in panel.scripts, "scripts of the explorer", "panel.js among them", panel.scripts)
+    expect(
+        "panel.js" in panel.scripts,
+        "scripts of the explorer",
+        "panel.js among them",
+        panel.scripts,
+    )
     for script in panel.scripts:
         attempt(f"script {script} of the explorer", (panel.folder / script).read_text)
-    attempt("constants of the explorer, as JSON", lambda: json.dumps(panel.constants(), allow_nan=False))
+    attempt(
+        "constants of the explorer, as JSON",
+        lambda: json.dumps(panel.constants(), allow_nan=False),
+    )

@@ -2,11 +2,12 @@
 Attention maps of the block and of the one-matrix model
 =======================================================
 
-Attention of each query (column) on each feature (row): in a whole transformer block at several steps, and in the
-one-matrix model (last column) at the last of them, both trained by gradient descent. Where the cosines have a
-random frequency the diagonals of both fill. Where they have one frequency, the features on both sides of a feature
-tell the block its value, up to a factor that the layers after the attention supply, and the diagonal stays pale.
-The features are in the order of their phases.
+Attention of each query (column) on each feature (row): in a whole transformer block at
+several steps, and in the one-matrix model (last column) at the last of them, both
+trained by gradient descent. Where the cosines have a random frequency the diagonals of
+both fill. Where they have one frequency, the features on both sides of a feature tell
+the block its value, up to a factor that the layers after the attention supply, and the
+diagonal stays pale. The features are in the order of their phases.
 """
 
 from __future__ import annotations
@@ -35,14 +36,22 @@ def figure(
     """Draw a row of maps for each task law."""
     features = icl.Features.simplex(K, delta)
     rows = {}
-    for name, task in (("random", icl.tasks.RandomFourier(L)), ("one", icl.tasks.RandomCosine(L))):
+    for name, task in (
+        ("random", icl.tasks.RandomFourier(L)),
+        ("one", icl.tasks.RandomCosine(L)),
+    ):
         data = icl.SampledRisk(features, task, N, batch, seed)
-        block = icl.descend(icl.regression.BlockRisk(data, seed=seed), eta, steps=max(steps))
+        block = icl.descend(
+            icl.regression.BlockRisk(data, seed=seed), eta, steps=max(steps)
+        )
         exact = icl.PopulationRisk(features, task, N)
         embedded = icl.in_coordinates(exact, "embedding", features.vectors)
         matrix = icl.descend(embedded, eta, steps=max(steps), method="auto")
         maps = [block.at(step).observed["attention_map"] for step in steps]
-        rows[f"{name} frequency"] = [*maps, exact.attention(innermost(embedded, matrix.params)[1])]
+        rows[f"{name} frequency"] = [
+            *maps,
+            exact.attention(innermost(embedded, matrix.params)[1]),
+        ]
     return draw_maps(rows, [*(f"step {step:,}" for step in steps), "one matrix"])
 
 

@@ -2,10 +2,11 @@
 Class, embedding and factored coordinates
 =========================================
 
-The same loss is trained in three ways: over the class scores S, over the matrix Q of S = XQXᵀ, and over the
-factors of Q = W_KᵀW_Q, which start small and random. On a simplex with gap Δ a step on Q is worth Δ⁴/4 steps
-on S. In these units (right) the first two curves coincide. The factors start near a saddle, leave it late, and
-are faster after that.
+The same loss is trained in three ways: over the class scores S, over the matrix Q of S
+= XQXᵀ, and over the factors of Q = W_KᵀW_Q, which start small and random. On a simplex
+with gap Δ a step on Q is worth Δ⁴/4 steps on S. In these units (right) the first two
+curves coincide. The factors start near a saddle, leave it late, and are faster after
+that.
 """
 
 from __future__ import annotations
@@ -32,12 +33,23 @@ def figure(
     runs = icl.regression.compare_coordinates(L, delta, eta, K=K, epsilon=epsilon)
     pace = {"class": 1.0, "embedding": delta**4 / 4.0, "factored": delta**4 / 4.0}
     style = {"class": "-", "embedding": "--", "factored": "-"}
-    losses = [Curve(name, run.t, run.loss, style=style[name]) for name, run in runs.items()]
-    scaled = [Curve(name, run.t * pace[name], run.loss, style=style[name]) for name, run in runs.items()]
+    losses = [
+        Curve(name, run.t, run.loss, style=style[name]) for name, run in runs.items()
+    ]
+    scaled = [
+        Curve(name, run.t * pace[name], run.loss, style=style[name])
+        for name, run in runs.items()
+    ]
     return draw_panels(
         [
             Panel(losses, "step", "loss", levels={r"$\epsilon$": epsilon}, legend=True),
-            Panel(scaled, r"step × ($\Delta^4/4$ on $Q$)", "loss", levels={r"$\epsilon$": epsilon}, legend=True),
+            Panel(
+                scaled,
+                r"step × ($\Delta^4/4$ on $Q$)",
+                "loss",
+                levels={r"$\epsilon$": epsilon},
+                legend=True,
+            ),
         ],
         columns=2,
     )

@@ -2,11 +2,12 @@
 A degenerate task
 =================
 
-Consider functions that are ±L on two fixed halves of the features, an example from a public review of the
-regression paper (ICLR 2026, Reviewer 3). Each of them is 2L/Δ-Lipschitz and not
-degenerate. But their law does not tell features of the same half apart, so that c_k = 0. The loss goes to
-zero like that of two features, while the attention on the target stops at 2/K. The lower bound of Lemma 1,
-and Proposition 1 with it, therefore need c_k > 0.
+Consider functions that are ±L on two fixed halves of the features, an example from a
+public review of the regression paper (ICLR 2026, Reviewer 3). Each of them is
+2L/Δ-Lipschitz and not degenerate. But their law does not tell features of the same half
+apart, so that c_k = 0. The loss goes to zero like that of two features, while the
+attention on the target stops at 2/K. The lower bound of Lemma 1, and Proposition 1 with
+it, therefore need c_k > 0.
 """
 
 from __future__ import annotations
@@ -20,15 +21,25 @@ from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 QUICK = {"steps": 1000}
 
 
-def figure(*, L: float = 2.0, delta: float = 1.0, K: int = 10, eta: float = 1.0, steps: int = 10**7) -> Figure:
+def figure(
+    *,
+    L: float = 2.0,
+    delta: float = 1.0,
+    K: int = 10,
+    eta: float = 1.0,
+    steps: int = 10**7,
+) -> Figure:
     """Draw loss and attention of the degenerate task next to those of an exchangeable one."""
     features = icl.Features.simplex(K, delta)
-    losses, attention = [], []
+    losses = []
+    attention = []
     for name, task, colour in (
         ("exchangeable", icl.tasks.Exchangeable(L), BLUE),
         ("two halves", icl.tasks.Halfspace(L), RED),
     ):
-        run = icl.descend(icl.PopulationRisk(features, task), eta, steps=steps, method="fast")
+        run = icl.descend(
+            icl.PopulationRisk(features, task), eta, steps=steps, method="fast"
+        )
         losses.append(Curve(name, run.t, run.loss, colour=colour))
         attention.append(Curve(name, run.t, run.attention.mean(axis=1), colour=colour))
     return draw_panels(

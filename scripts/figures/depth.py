@@ -2,10 +2,10 @@
 Linear attention: depth against context
 =======================================
 
-The least loss of D layers of linear attention against the number of layers (left) and the length of the
-prompt (right). Each layer is a step of gradient descent on the prompt. Lines are layers in a loop, which share
-one step length. Dashes are layers with step lengths of their own. The losses are exact, from moments of Wishart
-matrices.
+The least loss of D layers of linear attention against the number of layers (left) and
+the length of the prompt (right). Each layer is a step of gradient descent on the
+prompt. Lines are layers in a loop, which share one step length. Dashes are layers with
+step lengths of their own. The losses are exact, from moments of Wishart matrices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def figure(
         loop = icl.linear_attention.LoopedRisk(d, N, D).floor()
         return loop / d, icl.linear_attention.best_layers(d, N, D).loss / d
 
-    left, right = [], []
+    left = []
+    right = []
     for N, colour in zip(shown, CYCLE, strict=False):
         loop, own = np.array([least(N, D) for D in layers.tolist()]).T
         left.append(Curve(f"N = {N}, loop", layers, loop, colour=colour))
@@ -44,7 +45,9 @@ def figure(
     for D, colour in zip((1, 2, 4, 8), CYCLE, strict=False):
         loop, own = np.array([least(N, D) for N in lengths]).T
         right.append(Curve(f"D = {D}", lengths, loop, colour=colour))
-        right.append(Curve(f"D = {D}, own" * (D > 1), lengths, own, style="--", colour=colour))
+        right.append(
+            Curve(f"D = {D}, own" * (D > 1), lengths, own, style="--", colour=colour)
+        )
     scales = ("linear", "log")
     return draw_panels(
         [

@@ -2,13 +2,15 @@
 Figure 1: loss and attention, flat and sharp
 ============================================
 
-Cosine tasks with a small and a large Lipschitz constant. Lines are gradient descent on the exact population loss
-of prompts of N tokens. Dots with bands are a sampled trainer on fresh prompts: the mean over independent runs,
-and two standard errors. The shaded phases are those of long prompts (N = ∞), and end at the loss ε. In the white
-area after them training goes on beyond ε.
+Cosine tasks with a small and a large Lipschitz constant. Lines are gradient descent on
+the exact population loss of prompts of N tokens. Dots with bands are a sampled trainer
+on fresh prompts: the mean over independent runs, and two standard errors. The shaded
+phases are those of long prompts (N = ∞), and end at the loss ε. In the white area after
+them training goes on beyond ε.
 
-The frequency is chosen such that a cosine has on the K features the values of K equally spaced points of a
-circle. All queries are then alike, so their mean is the same as any one of them.
+The frequency is chosen such that a cosine has on the K features the values of K equally
+spaced points of a circle. All queries are then alike, so their mean is the same as any
+one of them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, ORANGE, RED, Curve, Panel, draw_panels
 
 QUICK = {"K": 6, "runs": 2, "batch": 32, "N": 20}
-EXPLORER = "regression?L=5.27&K=10&eta=1&epsilon=0.01&t=10"  # sharp: the mean variogram is L²Δ²/2
+# sharp: the mean variogram is L²Δ²/2
+EXPLORER = "regression?L=5.27&K=10&eta=1&epsilon=0.01&t=10"
 
 
 def figure(
@@ -38,30 +41,56 @@ def figure(
     """Draw the loss above the attention, the flat regime left of the sharp one."""
     spacing = 2.0 * np.pi / K * np.sqrt(np.sum(np.arange(1.0, K + 1.0) ** 2))
     features = icl.Features.orthonormal(K, scale=spacing)
-    losses, attentions = [], []
+    losses = []
+    attentions = []
     for L in (flat, sharp):
         task = icl.tasks.RandomCosine(L)
-        long = icl.simulate(L, features.gap, eta, task=task, features=features, epsilon=epsilon)
+        long = icl.simulate(
+            L, features.gap, eta, task=task, features=features, epsilon=epsilon
+        )
         steps = 2 * int(long.t[-1])
         exact = icl.descend(icl.PopulationRisk(features, task, N=N), eta, steps=steps)
         sampled = [
-            icl.descend(icl.SampledRisk(features, task, N, batch, seed=seed), eta, steps=steps)
+            icl.descend(
+                icl.SampledRisk(features, task, N, batch, seed=seed), eta, steps=steps
+            )
             for seed in range(runs)
         ]
         curves = [
             Curve("exact", exact.t, exact.loss, colour=BLUE),
-            Curve.mean("sampled", sampled[0].t, [run.loss for run in sampled], ":", ORANGE),
+            Curve.mean(
+                "sampled", sampled[0].t, [run.loss for run in sampled], ":", ORANGE
+            ),
         ]
         title = f"{long.regime} regime, $L = {L:g}$"
-        losses.append(Panel(curves, "step", "loss", title, phases=long.phases, levels={r"$\epsilon$": epsilon}))
+        losses.append(
+            Panel(
+                curves,
+                "step",
+                "loss",
+                title,
+                phases=long.phases,
+                levels={r"$\epsilon$": epsilon},
+            )
+        )
         target = exact.attention.mean(axis=1)
         curves = [
             Curve("target", exact.t, target, colour=BLUE),
-            Curve.mean("", sampled[0].t, [run.attention for run in sampled], ":", ORANGE),
+            Curve.mean(
+                "", sampled[0].t, [run.attention for run in sampled], ":", ORANGE
+            ),
             Curve("others, mean", exact.t, (1.0 - target) / (K - 1), colour=RED),
         ]
         attentions.append(
-            Panel(curves, "step", "attention", "", ("log", "linear"), limits=(0.0, 1.0), phases=long.phases)
+            Panel(
+                curves,
+                "step",
+                "attention",
+                "",
+                ("log", "linear"),
+                limits=(0.0, 1.0),
+                phases=long.phases,
+            )
         )
     return draw_panels([*losses, *attentions], columns=2)
 

@@ -2,9 +2,10 @@
 Features that are not equally frequent
 ======================================
 
-Gradient descent on the exact population loss, where feature m appears with probability proportional to 1/m,
-both in the prompts and as the query. Each query goes through the phases at a time of its own, rare ones late.
-The loss ends on the same tail, (K−1)/(4ηt), as with equal frequencies.
+Gradient descent on the exact population loss, where feature m appears with probability
+proportional to 1/m, both in the prompts and as the query. Each query goes through the
+phases at a time of its own, rare ones late. The loss ends on the same tail,
+(K−1)/(4ηt), as with equal frequencies.
 """
 
 from __future__ import annotations
@@ -32,21 +33,43 @@ def figure(
     weights = np.arange(1.0, K + 1.0) ** -power
     vectors = icl.Features.simplex(K, delta).vectors
     runs = {}
-    for name, probs in (("equal", np.full(K, 1.0 / K)), ("unequal", weights / weights.sum())):
-        risk = icl.PopulationRisk(icl.Features(vectors, probs), icl.tasks.Exchangeable(L))
+    for name, probs in (
+        ("equal", np.full(K, 1.0 / K)),
+        ("unequal", weights / weights.sum()),
+    ):
+        risk = icl.PopulationRisk(
+            icl.Features(vectors, probs), icl.tasks.Exchangeable(L)
+        )
         runs[name] = icl.descend(risk, eta, steps=steps, method="fast")
     t = runs["unequal"].t
     losses = [
         Curve("unequal", t, runs["unequal"].loss, colour=BLUE),
         Curve("equal", runs["equal"].t, runs["equal"].loss, colour=RED),
-        Curve("tail law", t[t > steps / 100], (K - 1) / (4.0 * eta * t[t > steps / 100]), style="--", colour=BLACK),
+        Curve(
+            "tail law",
+            t[t > steps / 100],
+            (K - 1) / (4.0 * eta * t[t > steps / 100]),
+            style="--",
+            colour=BLACK,
+        ),
     ]
     shown = np.unique(np.geomspace(1, K, 5).astype(int)) - 1
-    attention = [Curve(f"$p = {probs[k]:.2f}$", t, runs["unequal"].attention[:, k]) for k in shown]
+    attention = [
+        Curve(f"$p = {probs[k]:.2f}$", t, runs["unequal"].attention[:, k])
+        for k in shown
+    ]
     return draw_panels(
         [
             Panel(losses, "step", "loss", legend=True),
-            Panel(attention, "step", "attention", "", ("log", "linear"), limits=(0.0, 1.0), legend=True),
+            Panel(
+                attention,
+                "step",
+                "attention",
+                "",
+                ("log", "linear"),
+                limits=(0.0, 1.0),
+                legend=True,
+            ),
         ],
         columns=2,
     )

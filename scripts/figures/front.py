@@ -2,11 +2,12 @@
 In one picture: how long attention takes to learn
 =================================================
 
-Left, the loss of three runs that differ in the Lipschitz constant L alone. A black dot is the step at
-which the loss reaches ε. Right, that step for every L. Left of the threshold L* (flat) the loss
-reaches ε while attention is still being learnt, which takes a time like 1/L². Right of it (sharp)
-attention is learnt early, and a tail that does not depend on L takes the time: the loss there falls
-like 1/t. Steps are counted in closed form, and none of them is taken.
+Left, the loss of three runs that differ in the Lipschitz constant L alone. A black dot
+is the step at which the loss reaches ε. Right, that step for every L. Left of the
+threshold L* (flat) the loss reaches ε while attention is still being learnt, which
+takes a time like 1/L². Right of it (sharp) attention is learnt early, and a tail that
+does not depend on L takes the time: the loss there falls like 1/t. Steps are counted in
+closed form, and none of them is taken.
 """
 
 from __future__ import annotations
@@ -36,14 +37,23 @@ def figure(
     colours = [(BLUE, GREEN, RED)[place % 3] for place in range(len(L))]
     onset = icl.regression.crossover(epsilon, delta, K)
     many = np.geomspace(onset / 30.0, 100.0 * onset, points)
-    found = icl.sweep(L=many, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False)
+    found = icl.sweep(
+        L=many, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False
+    )
     losses = [
         Curve(f"$L = {each:g}$", run.t, run.loss, colour=colour)
         for each, run, colour in zip(L, runs, colours, strict=True)
     ]
     drawn = draw_panels(
         [
-            Panel(losses, "step", "loss", "loss during training", levels={r"$\varepsilon$": epsilon}, legend=True),
+            Panel(
+                losses,
+                "step",
+                "loss",
+                "loss during training",
+                levels={r"$\varepsilon$": epsilon},
+                legend=True,
+            ),
             Panel(
                 [Curve("", many, found.steps.values, colour=BLACK)],
                 "Lipschitz constant $L$ of the functions",
@@ -56,14 +66,24 @@ def figure(
     )
     left, right = drawn.axes[:2]
     for each, run, colour in zip(L, runs, colours, strict=True):
-        left.plot(run.t[-1], run.loss[-1], "o", color=BLACK, markersize=4, clip_on=False)
+        left.plot(
+            run.t[-1], run.loss[-1], "o", color=BLACK, markersize=4, clip_on=False
+        )
         right.plot(each, float(run.t[-1]), "o", color=colour, markersize=6)
     right.axvspan(many[0], onset, color=BLUE, alpha=0.10, linewidth=0)
     right.axvspan(onset, many[-1], color=RED, alpha=0.10, linewidth=0)
-    flat, sharp = np.sqrt(many[0] * onset), np.sqrt(onset * many[-1])
+    flat = np.sqrt(many[0] * onset)
+    sharp = np.sqrt(onset * many[-1])
     words = ((flat, "flat:\n$\\propto 1/L^2$"), (sharp, "sharp:\nany $L$ alike"))
     for place, text in words:
-        right.text(place, 0.93, text, transform=right.get_xaxis_transform(), ha="center", va="top")
+        right.text(
+            place,
+            0.93,
+            text,
+            transform=right.get_xaxis_transform(),
+            ha="center",
+            va="top",
+        )
     right.text(onset, 0.04, "$L^*$ ", transform=right.get_xaxis_transform(), ha="right")
     return drawn
 

@@ -2,11 +2,12 @@
 The model: from a prompt to a prediction
 ========================================
 
-One prompt on its way through the model, with its numbers. Each token is one of K features with the
-value of an unknown function there as its label; the query asks for the value at one feature. The
-score of a token is an entry of the one matrix that is trained. The softmax of the scores over the
-tokens is the attention, and the prediction is the mean of the labels, weighted by attention. Before
-training all tokens have the same attention; afterwards those of the query's feature have nearly all.
+One prompt on its way through the model, with its numbers. Each token is one of K
+features with the value of an unknown function there as its label; the query asks for
+the value at one feature. The score of a token is an entry of the one matrix that is
+trained. The softmax of the scores over the tokens is the attention, and the prediction
+is the mean of the labels, weighted by attention. Before training all tokens have the
+same attention; afterwards those of the query's feature have nearly all.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ from icl_theory.results.plots.style import styled
 QUICK = {"steps": 100}
 
 
-def figure(*, K: int = 4, N: int = 8, L: float = 2.0, eta: float = 4.0, steps: int = 1000) -> Figure:
+def figure(
+    *, K: int = 4, N: int = 8, L: float = 2.0, eta: float = 4.0, steps: int = 1000
+) -> Figure:
     """Draw the tokens of a prompt in columns, with scores and attention in rows below them."""
     features = icl.Features.simplex(K, 1.0)
-    run = icl.descend(icl.PopulationRisk(features, icl.tasks.Exchangeable(L)), eta, steps=steps)
+    run = icl.descend(
+        icl.PopulationRisk(features, icl.tasks.Exchangeable(L)), eta, steps=steps
+    )
     random = np.random.default_rng(3)
-    tokens, values, query = np.arange(N) % K, np.round(random.normal(size=K), 1), 1 % K
+    tokens = np.arange(N) % K
+    values = np.round(random.normal(size=K), 1)
+    query = 1 % K
     random.shuffle(tokens)
     words = [f"$v_{token + 1}$\n{values[token]:+.1f}" for token in tokens]
     with styled():
@@ -37,12 +44,31 @@ def figure(*, K: int = 4, N: int = 8, L: float = 2.0, eta: float = 4.0, steps: i
         ax = drawn.subplots()
         ax.set(xlim=(-2.2, N + 3.0), ylim=(-0.3, 6.6))
         ax.axis("off")
-        _row(ax, 5.5, "prompt\n(feature, label)", words, [BLUE if token == query else "0.9" for token in tokens])
+        _row(
+            ax,
+            5.5,
+            "prompt\n(feature, label)",
+            words,
+            [BLUE if token == query else "0.9" for token in tokens],
+        )
         _row(ax, 5.5, "", [f"$v_{query + 1}$\n?"], [RED], N + 0.5)
         ax.text(N + 0.95, 6.5, "query", ha="center", va="top", color=RED)
         _stage(ax, 4.6, "before training", run.states[0][tokens, query], values[tokens])
-        _stage(ax, 2.2, f"after {steps:,} steps", run.states[-1][tokens, query], values[tokens])
-        ax.text(N + 0.95, -0.1, f"true value {values[query]:+.1f}", ha="center", va="center", color=RED)
+        _stage(
+            ax,
+            2.2,
+            f"after {steps:,} steps",
+            run.states[-1][tokens, query],
+            values[tokens],
+        )
+        ax.text(
+            N + 0.95,
+            -0.1,
+            f"true value {values[query]:+.1f}",
+            ha="center",
+            va="center",
+            color=RED,
+        )
     return drawn
 
 
@@ -50,22 +76,62 @@ def _stage(ax: Any, top: float, title: str, scores: Any, labels: Any) -> None:
     """Draw scores, attention and prediction in three rows and a box."""
     attention = np.exp(scores - scores.max())
     attention /= attention.sum()
-    ax.text(len(scores) / 2, top + 0.05, title, ha="center", va="center", fontweight="bold")
-    _row(ax, top - 0.95, "scores\n(trained)", [f"{score:.1f}" for score in scores], len(scores) * ["0.97"])
-    shades = [(1.0 - 0.6 * weight, 1.0 - 0.4 * weight, 1.0) for weight in np.minimum(2.0 * attention, 1.0)]
-    _row(ax, top - 1.8, "attention\n(softmax)", [f"{weight:.3f}" for weight in attention], shades)
+    ax.text(
+        len(scores) / 2, top + 0.05, title, ha="center", va="center", fontweight="bold"
+    )
+    _row(
+        ax,
+        top - 0.95,
+        "scores\n(trained)",
+        [f"{score:.1f}" for score in scores],
+        len(scores) * ["0.97"],
+    )
+    shades = [
+        (1.0 - 0.6 * weight, 1.0 - 0.4 * weight, 1.0)
+        for weight in np.minimum(2.0 * attention, 1.0)
+    ]
+    _row(
+        ax,
+        top - 1.8,
+        "attention\n(softmax)",
+        [f"{weight:.3f}" for weight in attention],
+        shades,
+    )
     _row(ax, top - 1.4, "", [f"{attention @ labels:+.2f}"], ["1.0"], len(scores) + 0.5)
     name = "prediction =\nattention · labels"
     ax.text(len(scores) + 0.95, top - 0.45, name, ha="center", va="center", fontsize=8)
 
 
-def _row(ax: Any, bottom: float, name: str, words: list[str], colours: list[Any], left: float = 0.0) -> None:
+def _row(
+    ax: Any,
+    bottom: float,
+    name: str,
+    words: list[str],
+    colours: list[Any],
+    left: float = 0.0,
+) -> None:
     """Draw a row of boxes with its name on the left."""
     ax.text(left - 0.2, bottom + 0.35, name, ha="right", va="center")
     for place, (word, colour) in enumerate(zip(words, colours, strict=True)):
-        ax.bar(left + place + 0.45, 0.7, 0.9, bottom, facecolor=colour, edgecolor="0.6", linewidth=0.6)
+        ax.bar(
+            left + place + 0.45,
+            0.7,
+            0.9,
+            bottom,
+            facecolor=colour,
+            edgecolor="0.6",
+            linewidth=0.6,
+        )
         text = "white" if colour in (BLUE, RED) else "black"
-        ax.text(left + place + 0.45, bottom + 0.35, word, ha="center", va="center", fontsize=8, color=text)
+        ax.text(
+            left + place + 0.45,
+            bottom + 0.35,
+            word,
+            ha="center",
+            va="center",
+            fontsize=8,
+            color=text,
+        )
 
 
 if __name__ == "__main__":

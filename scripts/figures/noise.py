@@ -2,11 +2,12 @@
 Label noise: a finite optimum, and exponential convergence
 ==========================================================
 
-Prompts of N tokens with noisy labels. Attention to the query's feature alone would average too few labels. The
-best attention is therefore below one, and is reached at finite scores. The Hessian is positive there, and the
-loss above its floor falls exponentially. Without noise the optimum is at infinity, and the loss falls like 1/t.
-Curves end where steps no longer change the loss. On the left they end where rounding hides the difference from
-the floor.
+Prompts of N tokens with noisy labels. Attention to the query's feature alone would
+average too few labels. The best attention is therefore below one, and is reached at
+finite scores. The Hessian is positive there, and the loss above its floor falls
+exponentially. Without noise the optimum is at infinity, and the loss falls like 1/t.
+Curves end where steps no longer change the loss. On the left they end where rounding
+hides the difference from the floor.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ def figure(
     steps: int = 10**5,
 ) -> Figure:
     """Draw the loss above the floor and the attention for each standard deviation of the noise."""
-    losses, attention = [], []
-    for noise, style in zip(noises, itertools.cycle(("-", "--"))):  # dashes show what is below them
+    losses = []
+    attention = []
+    for noise, style in zip(
+        noises, itertools.cycle(("-", "--"))
+    ):  # dashes show what is below them
         label = rf"$\sigma = {noise:g}$"
         risk = icl.ExchangeableRisk(K, L**2 * delta**2 / 2.0, N=N, noise=noise)
         run = icl.descend(risk, eta, steps=steps)
@@ -47,7 +51,14 @@ def figure(
     return draw_panels(
         [
             Panel(losses, "step", "loss above the floor"),
-            Panel(attention, "step", "attention on the target", "", ("log", "linear"), limits=(0.0, 1.0)),
+            Panel(
+                attention,
+                "step",
+                "attention on the target",
+                "",
+                ("log", "linear"),
+                limits=(0.0, 1.0),
+            ),
         ],
         columns=2,
     )

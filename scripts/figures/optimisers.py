@@ -2,10 +2,11 @@
 Update rules: one loss, five optimisers
 =======================================
 
-The exact population loss of in-context regression along runs by gradient descent, the heavy ball, Nesterov's
-momentum, Adam, and AdamW with weight decay. Momentum moves the curve of gradient descent to the left by the factor
-1 - β and keeps its 1/t tail; the curves of the heavy ball and of Nesterov's momentum coincide at this scale. Adam's
-tail is exponential until the gradients are as small as Adam's ε. Weight decay ends the tail.
+The exact population loss of in-context regression along runs by gradient descent, the
+heavy ball, Nesterov's momentum, Adam, and AdamW with weight decay. Momentum moves the
+curve of gradient descent to the left by the factor 1 - β and keeps its 1/t tail; the
+curves of the heavy ball and of Nesterov's momentum coincide at this scale. Adam's tail
+is exponential until the gradients are as small as Adam's ε. Weight decay ends the tail.
 """
 
 from __future__ import annotations
@@ -15,7 +16,16 @@ from matplotlib.figure import Figure
 import icl_theory as icl
 from icl_theory.cli.figures import script
 from icl_theory.engine import Adam, AdamW, GradientDescent, HeavyBall, Nesterov, Rule
-from icl_theory.results.plots import BLACK, BLUE, GREEN, ORANGE, RED, Curve, Panel, draw_panels
+from icl_theory.results.plots import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    RED,
+    Curve,
+    Panel,
+    draw_panels,
+)
 
 COLUMN = (3.39, 2.6)  # inches: 8.6 cm, the width of a column
 QUICK = {"steps": 2000, "K": 5}

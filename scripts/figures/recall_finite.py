@@ -2,9 +2,10 @@
 In-context recall: a fixed set of sentences
 ===========================================
 
-W alone with ReLU attention, trained by normalised descent on the same 2048 sentences in batches of 512, without
-noise (above) and for several levels of noise (below). γ is estimated from these sentences. Dotted: λ alone on the
-population, which recalls seen and unseen outputs alike and reaches the Bayes risk.
+W alone with ReLU attention, trained by normalised descent on the same 2048 sentences in
+batches of 512, without noise (above) and for several levels of noise (below). γ is
+estimated from these sentences. Dotted: λ alone on the population, which recalls seen
+and unseen outputs alike and reaches the Bayes risk.
 """
 
 from __future__ import annotations
@@ -34,14 +35,30 @@ def figure(
     """Draw the losses on seen and unseen outputs against epochs, a curve for each α."""
     problems = [
         icl.recall.Training(
-            model="attention", attention="relu", V=V, triggers=1, outputs=outputs, H=H, alpha=alpha, M=M,
-            batch=batch, eta=eta, max_steps=epochs * (M // batch), seed=seed,
+            model="attention",
+            attention="relu",
+            V=V,
+            triggers=1,
+            outputs=outputs,
+            H=H,
+            alpha=alpha,
+            M=M,
+            batch=batch,
+            eta=eta,
+            max_steps=epochs * (M // batch),
+            seed=seed,
         )
         for alpha in alphas
-    ]  # fmt: skip
+    ]
     runs = observe(problems)
     panels = []
-    found = dict(zip(alphas, zip(runs, map(_population, problems), CYCLE, strict=False), strict=True))
+    found = dict(
+        zip(
+            alphas,
+            zip(runs, map(_population, problems), CYCLE, strict=False),
+            strict=True,
+        )
+    )
     for noisy in (False, True):
         for kind in ("seen", "unseen"):
             curves = []
@@ -51,9 +68,23 @@ def figure(
                         (f"α = {noise:g}", run.t, run.values[f"{kind}_loss"], "-"),
                         ("", exact.t, exact.loss, ":"),
                     ):
-                        curves.append(Curve(name, t[1:] * batch / M, loss[1:], style=style, colour=colour))
-            scales, limits = (("log", "linear"), (0.0, 5.0)) if noisy else (("log", "log"), (1e-12, 20.0))
-            panels.append(Panel(curves, "epoch", "loss (nats)", f"{kind} outputs", scales, limits))
+                        curves.append(
+                            Curve(
+                                name,
+                                t[1:] * batch / M,
+                                loss[1:],
+                                style=style,
+                                colour=colour,
+                            )
+                        )
+            scales, limits = (
+                (("log", "linear"), (0.0, 5.0))
+                if noisy
+                else (("log", "log"), (1e-12, 20.0))
+            )
+            panels.append(
+                Panel(curves, "epoch", "loss (nats)", f"{kind} outputs", scales, limits)
+            )
     return draw_panels(panels, columns=2, size=(2.4, 1.9))
 
 
@@ -61,9 +92,15 @@ def _population(problem: icl.recall.Training) -> icl.Trajectory:
     """Train λ alone on the population."""
     task = problem.task
     risk = icl.recall.RecallRisk(
-        task, "relu", task.best_gamma if task.alpha else None, weights="identity", tied=True
+        task,
+        "relu",
+        task.best_gamma if task.alpha else None,
+        weights="identity",
+        tied=True,
     )
-    return icl.descend(risk, float(problem.eta), rule="ngd", steps=problem.max_steps, method="auto")
+    return icl.descend(
+        risk, float(problem.eta), rule="ngd", steps=problem.max_steps, method="auto"
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 In-context recall: what attention and feed-forward layer say
 ============================================================
 
-All matrices, trained by descent that normalises each by its own gradient, at three levels of noise. On the
-left the logit that attention gives the output and the largest that it gives another word; on the right the
-logit that the feed-forward layer gives noise and the largest that it gives another word.
+All matrices, trained by descent that normalises each by its own gradient, at three
+levels of noise. On the left the logit that attention gives the output and the largest
+that it gives another word; on the right the logit that the feed-forward layer gives
+noise and the largest that it gives another word.
 """
 
 from __future__ import annotations
@@ -33,18 +34,33 @@ def figure(
     """Draw the logits of both layers against the step, a row for each α."""
     problems = [
         icl.recall.Training(
-            V=V, triggers=1, outputs=outputs, H=H, alpha=alpha, attention="softmax", rule="ngd-blocks", eta=eta,
-            batch=batch, max_steps=steps, seed=seed,
+            V=V,
+            triggers=1,
+            outputs=outputs,
+            H=H,
+            alpha=alpha,
+            attention="softmax",
+            rule="ngd-blocks",
+            eta=eta,
+            batch=batch,
+            max_steps=steps,
+            seed=seed,
         )
         for alpha in alphas
-    ]  # fmt: skip
+    ]
     runs = observe(problems)
     panels = []
     for alpha, run in zip(alphas, runs, strict=True):
         for layer, word in (("attention", "output"), ("feed_forward", "noise")):
             curves = [
                 Curve(word, run.t, run.values[f"{layer}_{word}"], colour=BLUE),
-                Curve("others", run.t, run.values[f"{layer}_other"], style="--", colour=RED),
+                Curve(
+                    "others",
+                    run.t,
+                    run.values[f"{layer}_other"],
+                    style="--",
+                    colour=RED,
+                ),
             ]
             y = f"{layer.replace('_', '-')} logit"
             panels.append(Panel(curves, "step", y, f"α = {alpha:g}", ("log", "linear")))

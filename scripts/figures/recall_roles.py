@@ -2,9 +2,10 @@
 In-context recall: roles of attention and feed-forward layer
 ============================================================
 
-Mean probabilities of the output and of noise along normalised descent on λ alone with γ = ln(α/(1−α)), of
-the whole model, of attention without the feed-forward layer, and of the feed-forward layer without
-attention. Attention finds the output, and the feed-forward layer sets the odds of noise against it.
+Mean probabilities of the output and of noise along normalised descent on λ alone with γ
+= ln(α/(1−α)), of the whole model, of attention without the feed-forward layer, and of
+the feed-forward layer without attention. Attention finds the output, and the
+feed-forward layer sets the odds of noise against it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
 
 QUICK = {"V": 20, "H": 24, "steps": 100, "tests": 64}
 EXPLORER = "recall?V=60&triggers=1&alpha=0.5&eta=0.05&counts=1&t=60"
-PARTS = {"whole model": (), "attention alone": ("feed_forward",), "feed-forward alone": ("attention",)}
+PARTS = {
+    "whole model": (),
+    "attention alone": ("feed_forward",),
+    "feed-forward alone": ("attention",),
+}
 
 
 def figure(
@@ -39,27 +44,47 @@ def figure(
         task = icl.recall.RecallTask(V, 1, outputs, alpha=alpha, H=H, law="planted")
         full = icl.recall.TransformerRisk(task, weights="identity")
         model = icl.recall.reparameterised(full, gamma=task.best_gamma)
-        risk = icl.recall.RecallRisk(task, gamma=task.best_gamma, weights="identity", tied=True)
+        risk = icl.recall.RecallRisk(
+            task, gamma=task.best_gamma, weights="identity", tied=True
+        )
         run = icl.descend(risk, eta, rule="ngd", steps=steps)
         sentences = task.sentences(np.random.default_rng(0), tests)
         for part, without in PARTS.items():
-            found = [full.measure(model.map.inward(state), sentences, without) for state in run.states]
+            found = [
+                full.measure(model.map.inward(state), sentences, without)
+                for state in run.states
+            ]
             curves = [
                 Curve("output", run.t, [each.output for each in found], colour=BLUE),
-                Curve("noise", run.t, [each.noise for each in found], style="--", colour=RED),
+                Curve(
+                    "noise",
+                    run.t,
+                    [each.noise for each in found],
+                    style="--",
+                    colour=RED,
+                ),
             ]
-            title, legend = part if alpha == alphas[0] else "", part == [*PARTS][-1] and alpha == alphas[-1]
+            title = part if alpha == alphas[0] else ""
+            legend = part == [*PARTS][-1] and alpha == alphas[-1]
             y = f"probability, α = {alpha:g}"
-            scales, limits = ("linear", "linear"), (-0.02, 1.02)
-            panels.append(Panel(curves, "step", y, title, scales, limits, legend=legend))
+            scales = ("linear", "linear")
+            limits = (-0.02, 1.02)
+            panels.append(
+                Panel(curves, "step", y, title, scales, limits, legend=legend)
+            )
     return draw_panels(_named_once(panels), columns=len(PARTS), size=(2.1, 1.6))
 
 
 def _named_once(panels: list[Panel]) -> list[Panel]:
     """Take the labels away where no legend shows them: they would stand at the ends of all curves."""
-    plain = [[dataclasses.replace(curve, label="") for curve in panel.curves] for panel in panels]
-    return [panel if panel.legend else dataclasses.replace(panel, curves=curves)
-            for panel, curves in zip(panels, plain, strict=True)]  # fmt: skip
+    plain = [
+        [dataclasses.replace(curve, label="") for curve in panel.curves]
+        for panel in panels
+    ]
+    return [
+        panel if panel.legend else dataclasses.replace(panel, curves=curves)
+        for panel, curves in zip(panels, plain, strict=True)
+    ]
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 Heads over a dictionary
 =======================
 
-Above: the excess over ridge regression of one head and of several. One head has weights of one sign, and another
-floor. Below: the same with a softmax over tokens with labels alone, where all queries have weights of the same sum.
+Above: the excess over ridge regression of one head and of several. One head has weights
+of one sign, and another floor. Below: the same with a softmax over tokens with labels
+alone, where all queries have weights of the same sum.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ QUICK = {"steps": 300}
 
 
 def figure(
-    *, K: int = 12, m: int = 8, N: int = 4, noise: float = 0.3, eta: float = 1.0, steps: int = 5000
+    *,
+    K: int = 12,
+    m: int = 8,
+    N: int = 4,
+    noise: float = 0.3,
+    eta: float = 1.0,
+    steps: int = 5000,
 ) -> Figure:
     """Draw the losses above that of ridge regression."""
     panels = list[Panel]()
@@ -33,7 +40,17 @@ def figure(
             curves.append(Curve(f"{heads} head{'s' * (heads > 1)}", run.t, excess))
         title = f"softmax over {'all tokens' if sees == 'all' else 'labels'}"
         limits = None if sees == "all" else (1e-2, 1.0)
-        panels.append(Panel(curves, "step", "excess over ridge", title, ("linear", "log"), limits, legend=True))
+        panels.append(
+            Panel(
+                curves,
+                "step",
+                "excess over ridge",
+                title,
+                ("linear", "log"),
+                limits,
+                legend=True,
+            )
+        )
     return draw_panels(panels, size=(4.4, 2.1))
 
 

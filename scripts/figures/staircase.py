@@ -2,11 +2,11 @@
 Linear attention: one drop and a staircase
 ==========================================
 
-Excess of the loss of linear attention on linear regression (above), and the entries of Γ along the
-principal directions of the tokens as shares of the best ones (below). With keys and queries merged
-all directions are learnt in one drop. Heads with separate keys and queries of rank one learn them
-one after the other: on its plateaus the layer does principal component regression in context, with
-the losses of the dotted lines.
+Excess of the loss of linear attention on linear regression (above), and the entries of
+Γ along the principal directions of the tokens as shares of the best ones (below). With
+keys and queries merged all directions are learnt in one drop. Heads with separate keys
+and queries of rank one learn them one after the other: on its plateaus the layer does
+principal component regression in context, with the losses of the dotted lines.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
 QUICK = {"start": 0.03, "steps": 4000, "d": 3}
-EXPLORER = (
-    "linear-attention?d=4&decay=0.5&N=100&noise=0.1&eta=0.1&start=0.01&test_decay=0.5&test_N=100&test_noise=0.1"
-)
+EXPLORER = "linear-attention?d=4&decay=0.5&N=100&noise=0.1&eta=0.1&start=0.01&test_decay=0.5&test_N=100&test_noise=0.1"
 
 
 def figure(
@@ -36,22 +34,32 @@ def figure(
     seed: int = 1,
 ) -> Figure:
     """Draw both runs."""
-    base = icl.LinearAttention(d=d, decay=decay, N=N, noise=noise, eta=eta, start=start, seed=seed)
+    base = icl.LinearAttention(
+        d=d, decay=decay, N=N, noise=noise, eta=eta, start=start, seed=seed
+    )
     problems = {
         "keys and queries merged": base.changed(coordinates="pair"),
         "separate, rank one": base.changed(coordinates="heads", heads=d),
     }
     law = base.law()
     steps_down = 0.5 * law.moments[2] * law.second * law.best**2
-    levels = {f"{learnt} learnt": float(steps_down[learnt:].sum()) for learnt in range(1, d)}
-    above, below = [], []
+    levels = {
+        f"{learnt} learnt": float(steps_down[learnt:].sum()) for learnt in range(1, d)
+    }
+    above = []
+    below = []
     scales = ("log", "linear")
     for name, problem in problems.items():
         run = icl.descend(problem.risk(), eta, steps=steps)
         shares = run.observed["gamma"] / law.best
         excess = [Curve("", run.t, run.observed["excess"])]
-        above.append(Panel(excess, "step", "excess of the loss", name, scales, levels=levels))
-        curves = [Curve(f"direction {j + 1}", run.t, np.clip(shares[:, j], 0.0, None)) for j in range(d)]
+        above.append(
+            Panel(excess, "step", "excess of the loss", name, scales, levels=levels)
+        )
+        curves = [
+            Curve(f"direction {j + 1}", run.t, np.clip(shares[:, j], 0.0, None))
+            for j in range(d)
+        ]
         below.append(Panel(curves, "step", "share learnt", "", scales))
     return draw_panels([*above, *below], columns=2)
 

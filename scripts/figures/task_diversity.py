@@ -2,12 +2,13 @@
 Linear attention: from memorising to learning in context
 ========================================================
 
-The best layer of linear attention for k pretraining tasks in d dimensions: its loss on these tasks
-and on new ones, exact for each draw of the tasks, as mean and band of four fifths of the draws. The
-dashed curves are the limit of many dimensions, in closed form. Dotted are the layer trained on all
-tasks, and the Bayes-optimal prediction for all tasks, ridge regression. Points are the
-Bayes-optimal prediction for the k tasks, on new ones. Both Bayes losses are sampled. In long
-prompts the loss on new tasks falls along d(1 − k/d)/2 until there are as many tasks as dimensions.
+The best layer of linear attention for k pretraining tasks in d dimensions: its loss on
+these tasks and on new ones, exact for each draw of the tasks, as mean and band of four
+fifths of the draws. The dashed curves are the limit of many dimensions, in closed form.
+Dotted are the layer trained on all tasks, and the Bayes-optimal prediction for all
+tasks, ridge regression. Points are the Bayes-optimal prediction for the k tasks, on new
+ones. Both Bayes losses are sampled. In long prompts the loss on new tasks falls along
+d(1 − k/d)/2 until there are as many tasks as dimensions.
 """
 
 from __future__ import annotations
@@ -43,18 +44,38 @@ def figure(
         mean, (low, high) = found.mean(), found.band()
         curves = []
         for name, colour in (("new", RED), ("pretraining", BLUE)):
-            middle, least, most = (getattr(each, name) / d for each in (mean, low, high))
-            curves.append(Curve(f"{name} tasks", tasks, middle, least, most, colour=colour))
-            curves.append(Curve("", fine, getattr(limit, name) / d, style="--", colour=colour))
-        law, seeds = problem.law(), np.random.default_rng(seed)
+            middle, least, most = (
+                getattr(each, name) / d for each in (mean, low, high)
+            )
+            curves.append(
+                Curve(f"{name} tasks", tasks, middle, least, most, colour=colour)
+            )
+            curves.append(
+                Curve("", fine, getattr(limit, name) / d, style="--", colour=colour)
+            )
+        law = problem.law()
+        seeds = np.random.default_rng(seed)
         bayes = [
-            icl.linear_attention.posterior_loss(law, seeds.normal(size=(k, d)), prompts, new=True) for k in tasks
+            icl.linear_attention.posterior_loss(
+                law, seeds.normal(size=(k, d)), prompts, new=True
+            )
+            for k in tasks
         ]
-        curves.append(Curve("Bayes, new", tasks, [each.value / d for each in bayes], style="o", colour=GREEN))
+        curves.append(
+            Curve(
+                "Bayes, new",
+                tasks,
+                [each.value / d for each in bayes],
+                style="o",
+                colour=GREEN,
+            )
+        )
         ridge = icl.linear_attention.ridge_loss(problem.law(), prompts, seed).value / d
         levels = {"all tasks": problem.law().floor / d, "ridge": ridge}
         title = f"N = {length:g} d, d = {d}"
-        panels.append(Panel(curves, "pretraining tasks", "loss / dimension", title, levels=levels))
+        panels.append(
+            Panel(curves, "pretraining tasks", "loss / dimension", title, levels=levels)
+        )
     return draw_panels(panels, columns=2)
 
 

@@ -2,11 +2,12 @@
 The transition between the regimes
 ==================================
 
-Steps to the loss ε against L, for so many features that both power laws are visible. Learning to attend takes
-K²/(ηγ) ~ 1/L² steps. The tail takes (K−1)/(4ηε) steps, for every L. Two points mark the transition between the
-regimes. At the half-way point L½ the exponent d ln T/d ln L of gradient flow is −1, half-way from −2 to 0. From
-L* on the loss reaches ε only in the tail: t ε 4η/(K−1) is then below 2. For few features the exponent never comes
-near −2, as the red curve shows.
+Steps to the loss ε against L, for so many features that both power laws are visible.
+Learning to attend takes K²/(ηγ) ~ 1/L² steps. The tail takes (K−1)/(4ηε) steps, for
+every L. Two points mark the transition between the regimes. At the half-way point L½
+the exponent d ln T/d ln L of gradient flow is −1, half-way from −2 to 0. From L* on the
+loss reaches ε only in the tail: t ε 4η/(K−1) is then below 2. For few features the
+exponent never comes near −2, as the red curve shows.
 """
 
 from __future__ import annotations
@@ -23,13 +24,25 @@ EXPLORER = "regression?L=0.02&delta=1&eta=0.01&K=1000&epsilon=0.000001&t=1000000
 
 
 def figure(
-    *, K: int = 1000, few: int = 20, delta: float = 1.0, eta: float = 0.01, epsilon: float = 1e-6, points: int = 400
+    *,
+    K: int = 1000,
+    few: int = 20,
+    delta: float = 1.0,
+    eta: float = 0.01,
+    epsilon: float = 1e-6,
+    points: int = 400,
 ) -> Figure:
     """Draw the steps above their exponent."""
-    begin = 1.05 * np.sqrt(4.0 * epsilon * K / (K - 1)) / delta  # below it the loss is ε from the start
-    onset, half = (law(epsilon, delta, K) for law in (icl.regression.crossover, icl.regression.half_way))
+    # below it the loss is ε from the start
+    begin = 1.05 * np.sqrt(4.0 * epsilon * K / (K - 1)) / delta
+    onset, half = (
+        law(epsilon, delta, K)
+        for law in (icl.regression.crossover, icl.regression.half_way)
+    )
     L = np.geomspace(begin, 100.0 * onset, points)
-    found = icl.sweep(L=L, delta=delta, eta=eta, K=[few, K], epsilon=epsilon, progress=False)
+    found = icl.sweep(
+        L=L, delta=delta, eta=eta, K=[few, K], epsilon=epsilon, progress=False
+    )
     steps = found.steps.sel(K=K).values
     exponents = {size: found.exponent_L.sel(K=size).values for size in (few, K)}
     attend = K**2 / (eta * 0.5 * (L * delta) ** 2)
@@ -38,9 +51,23 @@ def figure(
         [
             Panel(
                 [
-                    Curve(f"$T_\\varepsilon$, exact, $K = {K}$", L, steps, colour=BLACK),
-                    Curve(r"$K^2/(\eta\gamma) \propto L^{-2}$", L, attend, style="--", colour=BLUE),
-                    Curve(r"$(K-1)/(4\eta\varepsilon) \propto L^0$", L, tail, style="--", colour=GREEN),
+                    Curve(
+                        f"$T_\\varepsilon$, exact, $K = {K}$", L, steps, colour=BLACK
+                    ),
+                    Curve(
+                        r"$K^2/(\eta\gamma) \propto L^{-2}$",
+                        L,
+                        attend,
+                        style="--",
+                        colour=BLUE,
+                    ),
+                    Curve(
+                        r"$(K-1)/(4\eta\varepsilon) \propto L^0$",
+                        L,
+                        tail,
+                        style="--",
+                        colour=GREEN,
+                    ),
                 ],
                 "$L$",
                 r"steps to $\varepsilon$",
@@ -64,10 +91,17 @@ def figure(
         for place, style in ((half, ":"), (onset, "-.")):
             ax.axvline(place, color="0.3", linestyle=style, linewidth=1.0)
     drawn.axes[0].text(
-        half, 1.02, "$L_{1/2}$: exponent $-1$ ", transform=drawn.axes[0].get_xaxis_transform(), ha="right"
+        half,
+        1.02,
+        "$L_{1/2}$: exponent $-1$ ",
+        transform=drawn.axes[0].get_xaxis_transform(),
+        ha="right",
     )
     drawn.axes[0].text(
-        onset, 1.02, r" $L^*$: the tail begins at $\varepsilon$", transform=drawn.axes[0].get_xaxis_transform()
+        onset,
+        1.02,
+        r" $L^*$: the tail begins at $\varepsilon$",
+        transform=drawn.axes[0].get_xaxis_transform(),
     )
     drawn.axes[1].plot(half, -1.0, "o", color=BLACK, markersize=4)
     return drawn

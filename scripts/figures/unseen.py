@@ -2,10 +2,11 @@
 Prediction of a function never seen
 ===================================
 
-Attention is trained on random cosines over features on a line, and then predicts a zigzag, which is no
-cosine nor a sum of the cosines of training. The prediction at each query is the mean of the function under
-the attention; training sharpens the attention, and the prediction goes to the function. The band is
-certified (Proposition 1): no L-Lipschitz function is predicted worse than L Σ Attn_m ‖v_m − v_k‖.
+Attention is trained on random cosines over features on a line, and then predicts a
+zigzag, which is no cosine nor a sum of the cosines of training. The prediction at each
+query is the mean of the function under the attention; training sharpens the attention,
+and the prediction goes to the function. The band is certified (Proposition 1): no
+L-Lipschitz function is predicted worse than L Σ Attn_m ‖v_m − v_k‖.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ EXPLORER = "regression?L=2&delta=0.5&eta=2&K=12&t=100"
 
 
 def figure(
-    *, K: int = 12, L: float = 2.0, delta: float = 0.5, eta: float = 2.0, period: float = 2.6,
+    *,
+    K: int = 12,
+    L: float = 2.0,
+    delta: float = 0.5,
+    eta: float = 2.0,
+    period: float = 2.6,
     steps: tuple[int, ...] = (0, 100, 1000, 100_000),
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Draw function, prediction and band at some steps of one run."""
     x = delta * np.arange(K)
     features = icl.Features(x[:, None])

@@ -57,7 +57,11 @@ Section = Callable[[], Iterator[tuple[str, Call | Callable[[], Any]]]]
 
 def modules() -> list[str]:
     """Return the names of the modules; one whose library is not installed may have no sections."""
-    return sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
+    return sorted(
+        info.name
+        for info in pkgutil.iter_modules(__path__)
+        if not info.name.startswith("_")
+    )
 
 
 def sections() -> dict[str, Section]:
@@ -66,7 +70,11 @@ def sections() -> dict[str, Section]:
     for module in modules():
         loaded = importlib.import_module(f"{__name__}.{module}")
         for name, function in vars(loaded).items():
-            if inspect.isgeneratorfunction(function) and function.__module__ == loaded.__name__ and name[0] != "_":
+            if (
+                inspect.isgeneratorfunction(function)
+                and function.__module__ == loaded.__name__
+                and name[0] != "_"
+            ):
                 found[f"{module}: {name}"] = function
     return found
 
@@ -76,17 +84,24 @@ def answer(ask: Callable[[], Any]) -> Any:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         out, err = io.StringIO(), io.StringIO()
         with (
-            contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
             warnings.catch_warnings(record=True) as heard,
-        ):  # fmt: skip
+        ):
             warnings.simplefilter("always")
             try:
                 found = plain(ask())
             except (Exception, SystemExit) as error:  # a refusal is an answer
                 found = {"raises": type(error).__name__, "says": str(error)}
-        said = {"out": out.getvalue(), "err": err.getvalue(), "warns": [str(one.message) for one in heard]}
+        said = {
+            "out": out.getvalue(),
+            "err": err.getvalue(),
+            "warns": [str(one.message) for one in heard],
+        }
         if any(said.values()):
-            found = {"gives": found} | {key: value for key, value in said.items() if value}
+            found = {"gives": found} | {
+                key: value for key, value in said.items() if value
+            }
         text = json.dumps(found).replace(folder, "FOLDER")
         for words, instead in ELSEWHERE.items():
             text = words.sub(instead, text)
@@ -100,7 +115,11 @@ def plain(value: Any, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | np.floating):
-        return float(f"{float(value):.12g}") if math.isfinite(value) else repr(float(value))
+        return (
+            float(f"{float(value):.12g}")
+            if math.isfinite(value)
+            else repr(float(value))
+        )
     if isinstance(value, complex | np.ndarray | np.generic):
         return array(np.asarray(value))
     if isinstance(value, type) or inspect.isroutine(value):
@@ -121,23 +140,40 @@ def whole(value: Any, depth: int) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(entry, depth + 1) for key, entry in value.items()}
     if isinstance(value, list | tuple | set | frozenset) or inspect.isgenerator(value):
-        entries = sorted(value, key=repr) if isinstance(value, set | frozenset) else list(value)
-        return (
-            [plain(entry, depth + 1) for entry in entries] if len(entries) <= LONG else array(np.asarray(entries))
+        entries = (
+            sorted(value, key=repr)
+            if isinstance(value, set | frozenset)
+            else list(value)
         )
-    return {"a": type(value).__name__} | {name: shown(value, name, depth) for name in attributes(value)}
+        return (
+            [plain(entry, depth + 1) for entry in entries]
+            if len(entries) <= LONG
+            else array(np.asarray(entries))
+        )
+    return {"a": type(value).__name__} | {
+        name: shown(value, name, depth) for name in attributes(value)
+    }
 
 
 def attributes(value: Any) -> list[str]:
     """Names of what an object shows: fields and properties."""
-    fields = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+    fields = (
+        [field.name for field in dataclasses.fields(value)]
+        if dataclasses.is_dataclass(value)
+        else []
+    )
     names = {*fields, *getattr(value, "__dict__", {}), *properties(type(value))}
     return sorted(name for name in names if not name.startswith("_"))
 
 
 def properties(kind: type) -> list[str]:
     cached = ("cached_property", "property")
-    return [name for base in kind.__mro__ for name, held in vars(base).items() if type(held).__name__ in cached]
+    return [
+        name
+        for base in kind.__mro__
+        for name, held in vars(base).items()
+        if type(held).__name__ in cached
+    ]
 
 
 def shown(value: Any, name: str, depth: int) -> Any:
@@ -160,7 +196,10 @@ def array(values: np.ndarray) -> Any:
     some = flat[np.linspace(0, flat.size - 1, FEW // 2).round().astype(int)]
     finite = np.where(np.isfinite(flat), flat, 0.0).astype(float)
     sums = [np.abs(finite).sum(), np.abs(finite) @ (1.0 + np.cos(np.arange(flat.size)))]
-    return kept | {"some": [plain(x) for x in some.tolist()], "sums": [plain(float(x)) for x in sums]}
+    return kept | {
+        "some": [plain(x) for x in some.tolist()],
+        "sums": [plain(float(x)) for x in sums],
+    }
 
 
 def drawn(figure: Any) -> Any:
@@ -171,33 +210,58 @@ def drawn(figure: Any) -> Any:
     found = []
     for axes in figure.axes:
         told: dict[str, Any] = {
-            "limits": [axes.get_xlim(), axes.get_ylim()], "scales": [axes.get_xscale(), axes.get_yscale()],
-            "words": [text.get_text() for text in axes.findobj(Text) if text.get_text()],
-        }  # fmt: skip
+            "limits": [axes.get_xlim(), axes.get_ylim()],
+            "scales": [axes.get_xscale(), axes.get_yscale()],
+            "words": [
+                text.get_text() for text in axes.findobj(Text) if text.get_text()
+            ],
+        }
         for line in axes.lines:
-            told.setdefault("lines", []).append([array(np.asarray(part, float)) for part in line.get_data()])
+            told.setdefault("lines", []).append(
+                [array(np.asarray(part, float)) for part in line.get_data()]
+            )
         for shape in axes.patches:
-            told.setdefault("shapes", []).append(array(np.asarray(shape.get_path().vertices, float)))
+            told.setdefault("shapes", []).append(
+                array(np.asarray(shape.get_path().vertices, float))
+            )
         for many in (*axes.collections, *axes.images):
-            held = many.get_array() if many.get_array() is not None else many.get_offsets()
-            told.setdefault("many", []).append(array(np.ma.filled(np.ma.asarray(held, float), np.nan)))
+            held = (
+                many.get_array() if many.get_array() is not None else many.get_offsets()
+            )
+            told.setdefault("many", []).append(
+                array(np.ma.filled(np.ma.asarray(held, float), np.nan))
+            )
         found.append(told)
     return {"size": plain(figure.get_size_inches()), "axes": plain(found)}
 
 
 def differences(found: Any, kept: Any, call: Call, where: str = "") -> Iterator[str]:
     """Yield the places in which two answers differ: words exactly, numbers as far as rounding may move them."""
-    if isinstance(kept, dict) and isinstance(found, dict) and found.keys() == kept.keys():
-        beside = beside_largest(call, kept.get("values", kept.get("some"))) if "shape" in kept else call
+    if (
+        isinstance(kept, dict)
+        and isinstance(found, dict)
+        and found.keys() == kept.keys()
+    ):
+        beside = (
+            beside_largest(call, kept.get("values", kept.get("some")))
+            if "shape" in kept
+            else call
+        )
         for key in kept:
             is_estimate = key == "error" and "steps" in kept  # of a run, or of a sweep
-            asked = replace(call, rtol=MAGNITUDE, atol=NOTHING) if is_estimate else beside
+            asked = (
+                replace(call, rtol=MAGNITUDE, atol=NOTHING) if is_estimate else beside
+            )
             yield from differences(found[key], kept[key], asked, f"{where}.{key}")
     elif isinstance(kept, list) and isinstance(found, list) and len(found) == len(kept):
         beside = beside_largest(call, kept)
         for i, (one, other) in enumerate(zip(found, kept, strict=True)):
             yield from differences(one, other, beside, f"{where}[{i}]")
-    elif isinstance(kept, float) and isinstance(found, int | float) and not isinstance(found, bool):
+    elif (
+        isinstance(kept, float)
+        and isinstance(found, int | float)
+        and not isinstance(found, bool)
+    ):
         if not math.isclose(found, kept, rel_tol=call.rtol, abs_tol=call.atol):
             yield f"{where}: {found!r} for {kept!r}"
     elif isinstance(kept, str) and isinstance(found, str):
@@ -218,10 +282,14 @@ def same_words(found: str, kept: str, rtol: float) -> bool:
     if found == kept:
         return True
     numbers, kept_numbers = NUMBER.findall(found), NUMBER.findall(kept)
-    words, kept_words = (FILLED.sub(r"\1", NUMBER.sub("0", text)) for text in (found, kept))
+    words, kept_words = (
+        FILLED.sub(r"\1", NUMBER.sub("0", text)) for text in (found, kept)
+    )
     if words != kept_words or len(numbers) != len(kept_numbers):
         return False
-    return all(near(one, other, rtol) for one, other in zip(numbers, kept_numbers, strict=True))
+    return all(
+        near(one, other, rtol) for one, other in zip(numbers, kept_numbers, strict=True)
+    )
 
 
 def near(one: str, other: str, rtol: float) -> bool:
@@ -247,7 +315,9 @@ def printed(number: str) -> tuple[int, float]:
     """Return how many digits a printed number has, and the size of one in its last digit."""
     digits, _, power = number.lower().partition("e")
     places = len(digits.partition(".")[2])
-    return len(digits.replace(".", "").lstrip("+-0")), 10.0 ** (int(power or 0) - places)
+    return len(digits.replace(".", "").lstrip("+-0")), 10.0 ** (
+        int(power or 0) - places
+    )
 
 
 def read(module: str) -> dict[str, Any]:
@@ -270,5 +340,8 @@ def compare(section: str, asked: Section) -> list[str]:
         if name not in kept:
             found.append(f"{name}: has no answer on record")
             continue
-        found += [f"{name}{text}" for text in differences(answer(call.ask), kept.pop(name), call)]
+        found += [
+            f"{name}{text}"
+            for text in differences(answer(call.ask), kept.pop(name), call)
+        ]
     return found + [f"{name}: is on record, but not asked any more" for name in kept]

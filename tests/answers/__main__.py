@@ -22,15 +22,23 @@ def record(module: str) -> None:
         for name, call in called(asked):
             assert name not in mine, f"{section}: two calls are named {name}"
             found, theirs = answer(call.ask), kept.get(title, {})
-            changes = list(differences(found, theirs[name], call)) if name in theirs else [": new"]
+            changes = (
+                list(differences(found, theirs[name], call))
+                if name in theirs
+                else [": new"]
+            )
             mine[name] = found if changes else theirs[name]
             for text in changes:
                 print(f"{section}: {name}{text}"[:300])
     parts = []
     for title, calls in answers.items():
-        lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(found)}" for name, found in calls.items())
+        lines = ",\n".join(
+            f"{json.dumps(name)}: {json.dumps(found)}" for name, found in calls.items()
+        )
         parts.append(f"{json.dumps(title)}: {{\n{lines}\n}}")
-    (RECORDS / f"{module}.json").write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+    (RECORDS / f"{module}.json").write_text(
+        "{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8"
+    )
 
 
 def check(modules: list[str]) -> int:

@@ -49,7 +49,10 @@ class Parabola(icl.Risk):
         self.width, self.least = width, floor
 
     def evaluate(self, params: Any, step: int = 0) -> tuple[float, Any]:
-        apart, weights = np.asarray(params) - [1.0, 2.0], self.width * np.array([1.0, 0.3])
+        apart, weights = (
+            np.asarray(params) - [1.0, 2.0],
+            self.width * np.array([1.0, 0.3]),
+        )
         return self.least + 0.5 * float(weights @ apart**2), weights * apart
 
     def floor(self) -> float:
@@ -64,15 +67,29 @@ class Bowl(Family):
     loss_unit = "squared metres"
     phase_names = ("fast", "slow")
     columns = EXTRA
-    width: float = parameter(1.0, kind=Number(maximum=50.0), symbol="w", unit="m", meaning="width of it")
-    shape: str = parameter("round", kind=Word(words=("round", "flat")), meaning="its shape")
+    width: float = parameter(
+        1.0, kind=Number(maximum=50.0), symbol="w", unit="m", meaning="width of it"
+    )
+    shape: str = parameter(
+        "round", kind=Word(words=("round", "flat")), meaning="its shape"
+    )
     sizes: Any = parameter((1, 2), kind=Wholes(maximum=9), meaning="sizes")
-    weights: Any = parameter(None, kind=Probabilities(optional=True), meaning="weights", axis=False)
+    weights: Any = parameter(
+        None, kind=Probabilities(optional=True), meaning="weights", axis=False
+    )
     made: Any = parameter(None, kind=Object(optional=True), meaning="an object")
-    share: float = parameter(0.5, kind=Fraction(), meaning="a share of λ", unit="of all", tex="s_h")
-    count: int = parameter(3, kind=Whole(minimum=2, maximum=99), symbol="C", meaning="a count of things")
+    share: float = parameter(
+        0.5, kind=Fraction(), meaning="a share of λ", unit="of all", tex="s_h"
+    )
+    count: int = parameter(
+        3, kind=Whole(minimum=2, maximum=99), symbol="C", meaning="a count of things"
+    )
     tilt: float = parameter(
-        0.0, kind=Number(signed=True, maximum=8.0), symbol="φ", tex=r"\varphi", meaning="its tilt"
+        0.0,
+        kind=Number(signed=True, maximum=8.0),
+        symbol="φ",
+        tex=r"\varphi",
+        meaning="its tilt",
     )
 
     def risk(self) -> icl.Risk:
@@ -85,7 +102,9 @@ class Bowl(Family):
 
     def validate(self) -> None:
         if self.width > 40.0 and self.shape == "flat":
-            raise ValueError(f"width = {self.width}: must be at most 40 where shape is flat")
+            raise ValueError(
+                f"width = {self.width}: must be at most 40 where shape is flat"
+            )
 
     def describe(self, run: Any) -> None:
         last, half = int(run.t[-1]), run.first(lambda state: state.loss <= 0.5)
@@ -130,11 +149,22 @@ class Dish(Bowl):
         steps = np.ceil(3.0 / (eta * width)).astype(int)
         most = common["max_steps"]
         found = {
-            "eta_used": eta, "steps": np.where(steps > most, -1, steps), "last": np.minimum(steps, most),
-            "loss": np.where(width > 5.0, math.nan, 0.01 * width), "method": "fast", "error": 0.5 * steps,
-            "floor": 0.001 * width, "T_fast": steps // 3, "kind": "even", "holds": 1,
-        }  # fmt: skip
-        return found | ({"stop": np.where(width > 2.0, "FLOOR", "UNMOVED")} if "share" not in points else {})
+            "eta_used": eta,
+            "steps": np.where(steps > most, -1, steps),
+            "last": np.minimum(steps, most),
+            "loss": np.where(width > 5.0, math.nan, 0.01 * width),
+            "method": "fast",
+            "error": 0.5 * steps,
+            "floor": 0.001 * width,
+            "T_fast": steps // 3,
+            "kind": "even",
+            "holds": 1,
+        }
+        return found | (
+            {"stop": np.where(width > 2.0, "FLOOR", "UNMOVED")}
+            if "share" not in points
+            else {}
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +172,9 @@ class Plain(Family):
     """No target, no rule for its rate, and nothing beside the loss."""
 
     name, title, goal = "plain", "a plain parabola", None
-    width: float = parameter(kind=Number(words=("auto", "wide")), symbol="w", meaning="width")
+    width: float = parameter(
+        kind=Number(words=("auto", "wide")), symbol="w", meaning="width"
+    )
 
     def risk(self) -> icl.Risk:
         return Parabola(2.0 if isinstance(self.width, str) else self.width)

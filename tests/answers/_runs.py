@@ -10,7 +10,10 @@ from icl_theory.engine.trajectory import Trajectory
 from tests.answers import MAGNITUDE, NOTHING, Call
 
 Asked = Iterator[tuple[str, Call | Callable[[], Any]]]
-DOUBTS = ("error", "states_error")  # estimates by the rounding of two runs: their size, not their digits
+DOUBTS = (
+    "error",
+    "states_error",
+)  # estimates by the rounding of two runs: their size, not their digits
 LEFT_OUT = ("version", "family", "risk", "solution", *DOUBTS)
 
 
@@ -29,8 +32,19 @@ def facts(run: Trajectory) -> dict[str, Any]:
         "regime",
         "notes",
     )
-    others = ("info", "command", "t", "loss", "states", "observed", "converged", "interrupted")
-    return {name: getattr(run, name) for name in (*shown, *others)} | {"repr": repr(run)}
+    others = (
+        "info",
+        "command",
+        "t",
+        "loss",
+        "states",
+        "observed",
+        "converged",
+        "interrupted",
+    )
+    return {name: getattr(run, name) for name in (*shown, *others)} | {
+        "repr": repr(run)
+    }
 
 
 def doubts(run: Trajectory) -> dict[str, Any]:
@@ -38,7 +52,9 @@ def doubts(run: Trajectory) -> dict[str, Any]:
     return {name: getattr(run, name) for name in DOUBTS}
 
 
-def run_calls(name: str, make: Callable[[], Trajectory], *, rtol: float = 1e-8, atol: float = 0.0) -> Asked:
+def run_calls(
+    name: str, make: Callable[[], Trajectory], *, rtol: float = 1e-8, atol: float = 0.0
+) -> Asked:
     """Yield the two calls of a run, made once: its facts, and its estimates of errors."""
     made: list[Trajectory] = []
 
@@ -48,7 +64,10 @@ def run_calls(name: str, make: Callable[[], Trajectory], *, rtol: float = 1e-8, 
         return show(made[0])
 
     yield name, Call(partial(once, facts), rtol, atol)
-    yield f"{name}: estimates", Call(partial(once, doubts), rtol=MAGNITUDE, atol=NOTHING)
+    yield (
+        f"{name}: estimates",
+        Call(partial(once, doubts), rtol=MAGNITUDE, atol=NOTHING),
+    )
 
 
 def refused(calls: Mapping[str, Callable[[], Any]]) -> Asked:

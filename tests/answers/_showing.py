@@ -28,12 +28,18 @@ def held(values: Any) -> Any:
     """Return an array as the record takes it: one value where all are the same, missing ones as None."""
     values = np.asarray(values)
     if values.dtype.kind in "OU":
-        listed = [None if each is None or each is not each or str(each) == "<NA>" else each
-                  for each in values.ravel().tolist()]  # fmt: skip
+        listed = [
+            None if each is None or each is not each or str(each) == "<NA>" else each
+            for each in values.ravel().tolist()
+        ]
         same = len(listed) > 1 and all(each == listed[0] for each in listed)
         return {"all": listed[0], "size": len(listed)} if same else listed
     if values.size > 1 and (values == values.ravel()[0]).all():
-        return {"all": values.ravel()[0].item(), "shape": list(values.shape), "of": values.dtype.name}
+        return {
+            "all": values.ravel()[0].item(),
+            "shape": list(values.shape),
+            "of": values.dtype.name,
+        }
     return values
 
 
@@ -48,12 +54,19 @@ def said_of(dataset: Any) -> dict[str, Any]:
     """Return what a dataset says: its attributes, and those of parameters and quantities."""
     names = [*dataset.coords, *dataset.data_vars]
     attributes = {str(name): dict(dataset[name].attrs) for name in names}
-    return json.loads(unversioned(json.dumps({"whole": dict(dataset.attrs), **attributes}, default=str)))
+    return json.loads(
+        unversioned(
+            json.dumps({"whole": dict(dataset.attrs), **attributes}, default=str)
+        )
+    )
 
 
 def table_of(frame: Any) -> dict[str, Any]:
     """Return a table of pandas with what is attached to it."""
-    columns = [[str(name), held(frame.iloc[:, place])] for place, name in enumerate(frame.columns)]
+    columns = [
+        [str(name), held(frame.iloc[:, place])]
+        for place, name in enumerate(frame.columns)
+    ]
     return {"columns": columns, "rows": len(frame), "attached": dict(frame.attrs)}
 
 
@@ -67,46 +80,96 @@ def drawing(figure: Any) -> Any:
     figure = getattr(figure, "figure", figure) or figure
     found = []
     for ax in figure.axes:
-        words = [[each.get_text(), *(" ".join(f"{float(value):.6g}" for value in place) for place in
-                                     (each.get_position(), *([each.xy] if hasattr(each, "xy") else []))),
-                  to_hex(each.get_color()), each.get_ha(), each.get_fontsize()]
-                 for each in ax.findobj(Text) if each.get_text()]  # fmt: skip
+        words = [
+            [
+                each.get_text(),
+                *(
+                    " ".join(f"{float(value):.6g}" for value in place)
+                    for place in (
+                        each.get_position(),
+                        *([each.xy] if hasattr(each, "xy") else []),
+                    )
+                ),
+                to_hex(each.get_color()),
+                each.get_ha(),
+                each.get_fontsize(),
+            ]
+            for each in ax.findobj(Text)
+            if each.get_text()
+        ]
         told: dict[str, Any] = {
-            "limits": [ax.get_xlim(), ax.get_ylim()], "scales": [ax.get_xscale(), ax.get_yscale()], "words": words,
-        }  # fmt: skip
+            "limits": [ax.get_xlim(), ax.get_ylim()],
+            "scales": [ax.get_xscale(), ax.get_yscale()],
+            "words": words,
+        }
         told["lines"] = [
-            [str(line.get_label()), to_hex(line.get_color()), line.get_linestyle(), str(line.get_marker()),
-             str(line.get_markerfacecolor()), line.get_linewidth(),
-             *(np.ma.filled(np.ma.asarray(part, float), np.nan) for part in line.get_data())]
+            [
+                str(line.get_label()),
+                to_hex(line.get_color()),
+                line.get_linestyle(),
+                str(line.get_marker()),
+                str(line.get_markerfacecolor()),
+                line.get_linewidth(),
+                *(
+                    np.ma.filled(np.ma.asarray(part, float), np.nan)
+                    for part in line.get_data()
+                ),
+            ]
             for line in ax.lines
-        ]  # fmt: skip
+        ]
         told["shapes"] = [
-            [to_hex(shape.get_facecolor(), True), np.asarray(shape.get_path().vertices, float),
-             np.asarray(shape.get_xy(), float), [getattr(shape, f"get_{side}", str)() for side in ("width", "height")]]
-            for shape in ax.patches if hasattr(shape, "get_xy")
-        ]  # fmt: skip
+            [
+                to_hex(shape.get_facecolor(), True),
+                np.asarray(shape.get_path().vertices, float),
+                np.asarray(shape.get_xy(), float),
+                [getattr(shape, f"get_{side}", str)() for side in ("width", "height")],
+            ]
+            for shape in ax.patches
+            if hasattr(shape, "get_xy")
+        ]
         told["many"] = []
         kept: list[Any]
         for many in (*ax.collections, *ax.images):
             if isinstance(many, LineCollection):
-                segments = [np.asarray(each, float) for each in many.get_segments() if np.ndim(each) == 2]
+                segments = [
+                    np.asarray(each, float)
+                    for each in many.get_segments()
+                    if np.ndim(each) == 2
+                ]
                 kept = [np.concatenate(segments or [np.zeros(0)])]
             elif isinstance(many, QuadMesh):
-                kept = [np.asarray(many.get_coordinates(), float), many.get_cmap()(0.3), many.get_cmap()(0.9)]
+                kept = [
+                    np.asarray(many.get_coordinates(), float),
+                    many.get_cmap()(0.3),
+                    many.get_cmap()(0.9),
+                ]
             else:
                 paths = (
                     [np.asarray(path.vertices, float) for path in many.get_paths()]
                     if hasattr(many, "get_paths")
                     else []
                 )
-                kept = [" ".join(to_hex(each, True) for each in getattr(many, "get_facecolor", list)())]
+                kept = [
+                    " ".join(
+                        to_hex(each, True)
+                        for each in getattr(many, "get_facecolor", list)()
+                    )
+                ]
                 kept += [np.concatenate(paths)] if paths else []
             if many.get_array() is not None:
-                kept.append(np.ma.filled(np.ma.asarray(many.get_array(), float), np.nan))
+                kept.append(
+                    np.ma.filled(np.ma.asarray(many.get_array(), float), np.nan)
+                )
             told["many"].append([type(many).__name__, *kept])
         found.append(told)
-    legends = [[text.get_text() for text in legend.get_texts()] for legend in figure.legends]
-    return {"size": figure.get_size_inches().tolist(), "legends": legends, "axes": found}
+    legends = [
+        [text.get_text() for text in legend.get_texts()] for legend in figure.legends
+    ]
+    return {
+        "size": figure.get_size_inches().tolist(),
+        "legends": legends,
+        "axes": found,
+    }
 
 
 def plotted(make: Callable[[], Any]) -> Callable[[], Any]:
@@ -122,7 +185,11 @@ def content(path: Path) -> Any:
         return path.read_text(encoding="utf-8")[:5]
     if path.suffix == ".npz":
         with np.load(path) as kept:
-            return {name: held(kept[name]) for name in sorted(kept.files) if kept[name].dtype.kind in "fiub"}
+            return {
+                name: held(kept[name])
+                for name in sorted(kept.files)
+                if kept[name].dtype.kind in "fiub"
+            }
     if path.name == "_sweep.json":  # the record of grids has all of it
         said = json.loads(unversioned(path.read_text(encoding="utf-8")))
         return {name: said[name] for name in ("arguments", "commands", "chunk")}
@@ -133,7 +200,9 @@ def content(path: Path) -> Any:
 
         return table_of(pd.read_parquet(path)) | {"attached": {}}
     text = PICTURE.sub("PICTURE", path.read_text(encoding="utf-8"))
-    text = re.sub(r'"digest": "\w+"', "DIGEST", re.sub(r"\d{4}-\d\d-\d\d", "DATE", text))
+    text = re.sub(
+        r'"digest": "\w+"', "DIGEST", re.sub(r"\d{4}-\d\d-\d\d", "DATE", text)
+    )
     text = re.sub(r"<style>.*?</style>", "STYLE", text, flags=re.DOTALL)
     lines = unversioned(text).splitlines()
     if path.suffix == ".html":  # the record of reports has all of them
@@ -143,7 +212,11 @@ def content(path: Path) -> Any:
 
 def files(folder: str = ".") -> dict[str, Any]:
     """Return what is in all files below a folder; parts of stores under names without what depends on the version."""
-    paths = sorted(path for path in Path(folder).rglob("*") if path.is_file() and path.name != ".lock")
+    paths = sorted(
+        path
+        for path in Path(folder).rglob("*")
+        if path.is_file() and path.name != ".lock"
+    )
     return {re.sub(PARTS, PLACE, path.as_posix()): content(path) for path in paths}
 
 
@@ -196,7 +269,10 @@ def told(error: BaseException) -> str:
 @contextlib.contextmanager
 def installed(*families: Any, lines: tuple[str, ...] = ()) -> Iterator[None]:
     """Have families known as if other packages had brought them."""
-    with patch("icl_theory.families._installed", lambda: ({each.name: each for each in families}, lines)):
+    with patch(
+        "icl_theory.families._installed",
+        lambda: ({each.name: each for each in families}, lines),
+    ):
         yield
 
 
@@ -212,9 +288,21 @@ def refused(ask: Callable[..., Any], *given: Any, **more: Any) -> str:
 def flat(value: Any, name: str = "") -> dict[str, Any]:
     """Return a value of JSON as what is at each of its places, by their names."""
     if isinstance(value, dict):
-        return {key: each for part, inner in value.items() for key, each in flat(inner, f"{name}.{part}").items()}
-    if isinstance(value, list) and len(value) > 1 and all(isinstance(each, int | float) for each in value):
+        return {
+            key: each
+            for part, inner in value.items()
+            for key, each in flat(inner, f"{name}.{part}").items()
+        }
+    if (
+        isinstance(value, list)
+        and len(value) > 1
+        and all(isinstance(each, int | float) for each in value)
+    ):
         return {name: np.array(value)}
     if isinstance(value, list) and value:
-        return {key: each for i, inner in enumerate(value) for key, each in flat(inner, f"{name}[{i}]").items()}
+        return {
+            key: each
+            for i, inner in enumerate(value)
+            for key, each in flat(inner, f"{name}[{i}]").items()
+        }
     return {name: value}

@@ -11,9 +11,28 @@ import icl_theory as icl
 from icl_theory._validate import Array, refuse
 
 HELD = (
-    "t", "loss", "states", "observed", "steps", "stop_reason", "floor", "method", "rule", "eta", "epsilon", "error",
-    "states_error", "phases", "regime", "notes", "labels", "info", "command", "converged", "interrupted",
-)  # fmt: skip
+    "t",
+    "loss",
+    "states",
+    "observed",
+    "steps",
+    "stop_reason",
+    "floor",
+    "method",
+    "rule",
+    "eta",
+    "epsilon",
+    "error",
+    "states_error",
+    "phases",
+    "regime",
+    "notes",
+    "labels",
+    "info",
+    "command",
+    "converged",
+    "interrupted",
+)
 
 
 class Bowl(icl.Risk):
@@ -35,7 +54,10 @@ class Bowl(icl.Risk):
         return (array[:1], array[1:])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        return {"attention": 1.0 / (1.0 + np.exp(-params)), "size": np.asarray(np.abs(params).sum())}
+        return {
+            "attention": 1.0 / (1.0 + np.exp(-params)),
+            "size": np.asarray(np.abs(params).sum()),
+        }
 
 
 class Unknown(Bowl):
@@ -55,7 +77,9 @@ class Slope(icl.Risk):
     weights = np.array([[1.0, 0.4], [0.7, 0.2]])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        return float(np.sum(self.weights * np.logaddexp(0.0, -params))), -self.weights / (1.0 + np.exp(params))
+        return float(
+            np.sum(self.weights * np.logaddexp(0.0, -params))
+        ), -self.weights / (1.0 + np.exp(params))
 
 
 class Columns(Slope):
@@ -80,7 +104,11 @@ class Saddle(icl.Risk):
 def told(run: icl.engine.Trajectory, skip: tuple[str, ...] = ()) -> dict[str, Any]:
     """All that a run says, but for the risk."""
     found = {name: getattr(run, name) for name in HELD if name not in skip}
-    return found | {"stop": run.stop.name, "shown": repr(run), "summary": run.summary().splitlines()}
+    return found | {
+        "stop": run.stop.name,
+        "shown": repr(run),
+        "summary": run.summary().splitlines(),
+    }
 
 
 def counted(run: icl.engine.Trajectory) -> dict[str, Any]:
@@ -92,31 +120,50 @@ def counted(run: icl.engine.Trajectory) -> dict[str, Any]:
 def followed(run: icl.engine.Trajectory) -> dict[str, Any]:
     """All that a run that skips steps says, but for estimates of its errors."""
     found = told(run, ("error", "states_error", "notes"))
-    found["summary"] = [line for line in found["summary"] if not line.startswith(("method", "accuracy"))]
+    found["summary"] = [
+        line for line in found["summary"] if not line.startswith(("method", "accuracy"))
+    ]
     return found
 
 
-def of_risk(risk: icl.Risk, params: Any, step: int = 0, every: bool = False) -> dict[str, Any]:
+def of_risk(
+    risk: icl.Risk, params: Any, step: int = 0, every: bool = False
+) -> dict[str, Any]:
     """What a risk says at some parameters; of what it inherits only if ``every`` method is asked."""
     at = np.asarray(params, dtype=float)
     loss, gradient = risk.evaluate(at, step)
     states, steps = np.stack([at, 0.5 * at]), np.array([step, step + 1])
     many = {"gradients": (states,), "series": (states, steps)}
-    own = {name for name in many if every or getattr(type(risk), name) is not getattr(icl.Risk, name)}
+    own = {
+        name
+        for name in many
+        if every or getattr(type(risk), name) is not getattr(icl.Risk, name)
+    }
     return {
-        "initial": risk.initial, "loss": loss, "gradient": gradient, "floor": risk.floor(), "metric": risk.metric,
-        "stochastic": risk.stochastic, "gain": risk.gain(at), "observed": risk.observe(at, step),
-        "blocks": [np.shape(block) for block in risk.blocks(np.array(gradient))], "excess": risk.excess(at),
-        "columns": risk.column_gradients and risk.column_gradients(at[:, [-1, 0]], np.array([at.shape[1] - 1, 0])),
+        "initial": risk.initial,
+        "loss": loss,
+        "gradient": gradient,
+        "floor": risk.floor(),
+        "metric": risk.metric,
+        "stochastic": risk.stochastic,
+        "gain": risk.gain(at),
+        "observed": risk.observe(at, step),
+        "blocks": [np.shape(block) for block in risk.blocks(np.array(gradient))],
+        "excess": risk.excess(at),
+        "columns": risk.column_gradients
+        and risk.column_gradients(at[:, [-1, 0]], np.array([at.shape[1] - 1, 0])),
         "closed": None if risk.closed_form(0.5, "gd") is None else "known",
-    } | {name: getattr(risk, name)(*many[name]) for name in sorted(own)}  # fmt: skip
+    } | {name: getattr(risk, name)(*many[name]) for name in sorted(own)}
 
 
 def bent(risk: icl.Risk, params: Any, seed: int = 1) -> dict[str, Any]:
     """Curvatures of a risk at some parameters."""
     at = np.asarray(params, dtype=float)
     direction = np.random.default_rng(seed).normal(size=at.shape)
-    return {"product": risk.hessian_product(at, direction), "sharpness": risk.sharpness(at)}
+    return {
+        "product": risk.hessian_product(at, direction),
+        "sharpness": risk.sharpness(at),
+    }
 
 
 def every(values: Mapping[str, Any], check: Callable[[Any], Any]) -> dict[str, Any]:
@@ -125,12 +172,21 @@ def every(values: Mapping[str, Any], check: Callable[[Any], Any]) -> dict[str, A
     for name, value in values.items():
         try:
             given = check(value)
-            found[name] = "an integer without end" if isinstance(given, int) and given > 2**999 else given
+            found[name] = (
+                "an integer without end"
+                if isinstance(given, int) and given > 2**999
+                else given
+            )
         except Exception as error:
-            usual, said = str(refuse("x", value, "")), f"{type(error).__name__}: {error}"
+            usual, said = (
+                str(refuse("x", value, "")),
+                f"{type(error).__name__}: {error}",
+            )
             words = said.removeprefix(f"ValueError: {usual}")
             if words == said:  # it does not name the value
                 found[name] = said
             else:
-                found[words] = " ".join([*found.get(words, "").split(), name.replace(" ", "_")])
+                found[words] = " ".join(
+                    [*found.get(words, "").split(), name.replace(" ", "_")]
+                )
     return found

@@ -144,9 +144,15 @@ MINE = (
 
 def risks() -> Asked:
     for name, risk in (
-        ("toy", Toy()), ("bowl", Bowl()), ("columns", Columns()), ("saddle", Saddle(0.1)), ("bent", Bent(0.7)),
-        ("sampled", _kinds()["one kind"].sampled(4, 3)), ("not a risk", 3), ("a class", Toy),
-    ):  # fmt: skip
+        ("toy", Toy()),
+        ("bowl", Bowl()),
+        ("columns", Columns()),
+        ("saddle", Saddle(0.1)),
+        ("bent", Bent(0.7)),
+        ("sampled", _kinds()["one kind"].sampled(4, 3)),
+        ("not a risk", 3),
+        ("a class", Toy),
+    ):
         yield name, partial(check_risk, risk)
     for name, tokens in _kinds().items():
         yield f"tokens: {name}", partial(check_risk, tokens, seed=3)
@@ -165,10 +171,16 @@ def risks() -> Asked:
     }.items():
         yield f"options: {name}", partial(check_risk, Toy(), **options)
     for fault in test_testing.FAULTS:
-        if fault.__name__ not in ("LastBit", "Forgetful", "Held"):  # which count their calls, or quote Python
+        if fault.__name__ not in (
+            "LastBit",
+            "Forgetful",
+            "Held",
+        ):  # which count their calls, or quote Python
             yield fault.__name__, partial(_checked, fault, [[0.1, 0.0]])
     for mine in MINE:
-        start: Any = [[0.1, 0.0]] if issubclass(mine, Toy) and mine is not Empty else None
+        start: Any = (
+            [[0.1, 0.0]] if issubclass(mine, Toy) and mine is not Empty else None
+        )
         yield mine.__name__, partial(_checked, mine, start)
     for said in (-0.6, 1.6, 9.0):
         yield f"bent, {said}", partial(check_risk, Bent(said), points=[[1.0], [-1.0]])
@@ -193,10 +205,23 @@ def comparisons() -> Asked:
         ([1.0, 2.0], [1.0, math.nan]),
         (None, None),
     ):
-        yield f"same {one!s} {two!s}", lambda one=one, two=two: [same(one, two), same(two, one)]
+        yield (
+            f"same {one!s} {two!s}",
+            lambda one=one, two=two: [same(one, two), same(two, one)],
+        )
         yield f"expect same {one!s} {two!s}", partial(expect_same, one, two, "what")
     for two in ([1.0, 2.0], [1.0, 2.1], [1.3, 2.1], [1.0], [1.0, math.nan], ["a", "b"]):
-        yield f"near {two}", partial(expect_near, [1.0, 2.0], two, np.asarray(0.15), "what", "that of something")
+        yield (
+            f"near {two}",
+            partial(
+                expect_near,
+                [1.0, 2.0],
+                two,
+                np.asarray(0.15),
+                "what",
+                "that of something",
+            ),
+        )
     for name, function in (
         ("sin", np.sin),
         ("steps", np.floor),
@@ -204,7 +229,10 @@ def comparisons() -> Asked:
         ("flat", lambda x: 2.0 + 0.0 * x),
     ):
         for stencil in (CENTRAL, FORWARD):
-            yield f"difference of {name}, {len(stencil)}", Call(partial(_difference, function, stencil), 1e-6, 1e-9)
+            yield (
+                f"difference of {name}, {len(stencil)}",
+                Call(partial(_difference, function, stencil), 1e-6, 1e-9),
+            )
 
 
 def _difference(function: Callable[[float], Any], stencil: Any) -> Any:
@@ -219,13 +247,21 @@ def _with(**slots: Any) -> type[Family]:
     """A family with a slot of one's own, of which copies by pickle can be made."""
     name = f"Slot{len(MADE)}"
     MADE.append(name)
-    made: type[Family] = type(name, (TwoPhases,), {"__module__": __name__, "__doc__": "A family.", **slots})
+    made: type[Family] = type(
+        name, (TwoPhases,), {"__module__": __name__, "__doc__": "A family.", **slots}
+    )
     globals()[name] = made
     return made
 
 
 def _paper(**changes: Any) -> Claims:
-    paper = {"name": "a-paper", "title": "A Paper", "authors": "A. Author", "year": 2026, "identifier": "none"}
+    paper = {
+        "name": "a-paper",
+        "title": "A Paper",
+        "authors": "A. Author",
+        "year": 2026,
+        "identifier": "none",
+    }
     readings = changes.pop("readings", (Reading("Theorem 1", "all is well"),))
     return replace(CLAIMS, papers=(Paper(*(paper | changes).values(), readings),))
 
@@ -275,47 +311,96 @@ SLOTS: dict[str, dict[str, Any]] = {
     "commands": {"commands": 3},
     "command name": {"commands": {"Two words": Sound}},
     "command": {"commands": {"word": int}},
-    "phases": {"describe": lambda self, run: setattr(run, "phases", Phases(one=(0, 5), two=(2, 7)))},
+    "phases": {
+        "describe": lambda self, run: setattr(
+            run, "phases", Phases(one=(0, 5), two=(2, 7))
+        )
+    },
     "regime": {"describe": lambda self, run: setattr(run, "regime", 3)},
     "info": {"describe": lambda self, run: run.info.update(other=1)},
-    "columns twice": {"columns": (Column("size", "f8", "", "a size"), Column("size", "f8", "", "a size"))},
+    "columns twice": {
+        "columns": (
+            Column("size", "f8", "", "a size"),
+            Column("size", "f8", "", "a size"),
+        )
+    },
     "column of a parameter": {"columns": (Column("rule", "f8", "", "a rule"),)},
-    "column without words": {"columns": (Column("size", "f8", "", ""), Sound.columns[1])},
-    "role": {"columns": (Column("size", "f8", "", "a size", role="none"), Sound.columns[1])},
+    "column without words": {
+        "columns": (Column("size", "f8", "", ""), Sound.columns[1])
+    },
+    "role": {
+        "columns": (Column("size", "f8", "", "a size", role="none"), Sound.columns[1])
+    },
     "integer": {"columns": (Column("size", "i8", "", "a size"), Sound.columns[1])},
     "measure": {"measure": _raises},
     "batched": {"batched": classmethod(lambda cls, points, common: [1])},
-    "batched names": {"batched": classmethod(lambda cls, points, common: {"speed": 1.0})},
+    "batched names": {
+        "batched": classmethod(lambda cls, points, common: {"speed": 1.0})
+    },
     "batched less": {"batched": classmethod(lambda cls, points, common: {"steps": 1})},
     "batched shape": {
-        "batched": classmethod(lambda cls, points, common: {"steps": [1], "last": 1, "loss": 1.0, "floor": 0.0})
+        "batched": classmethod(
+            lambda cls, points, common: {
+                "steps": [1],
+                "last": 1,
+                "loss": 1.0,
+                "floor": 0.0,
+            }
+        )
     },
     "batched stop": {
         "batched": classmethod(
-            lambda cls, points, common: {"steps": 1, "last": 1, "loss": 1.0, "floor": 0.0, "stop": "TIRED"}
+            lambda cls, points, common: {
+                "steps": 1,
+                "last": 1,
+                "loss": 1.0,
+                "floor": 0.0,
+                "stop": "TIRED",
+            }
         )
     },
     "papers": {"claims": _paper(name="A Paper")},
-    "question": {"claims": _paper(readings=(Reading("Theorem 1", "all is well", question="what"),))},
+    "question": {
+        "claims": _paper(
+            readings=(Reading("Theorem 1", "all is well", question="what"),)
+        )
+    },
     "check": {"claims": replace(CLAIMS, check=lambda run: 3)},
     "check raises": {"claims": replace(CLAIMS, check=_raises)},
-    "question name": {"claims": replace(CLAIMS, questions=(Question("Why so?", _raises),))},
+    "question name": {
+        "claims": replace(CLAIMS, questions=(Question("Why so?", _raises),))
+    },
     "risk raises": {"risk": _raises},
     "simulate": {"simulate": _raises},
     "sampled": {"sampled": lambda self, batch, seed=0: 3},
     "scatter": {"sampled": lambda self, batch, seed=0: Biased(64, seed)},
-    "sampled too low": {"sampled": lambda self, batch, seed=0: Biased(batch, seed, 0.0, 0.95)},
-    "sampled too steep": {"sampled": lambda self, batch, seed=0: Biased(batch, seed, -0.05, 1.05)},
+    "sampled too low": {
+        "sampled": lambda self, batch, seed=0: Biased(batch, seed, 0.0, 0.95)
+    },
+    "sampled too steep": {
+        "sampled": lambda self, batch, seed=0: Biased(batch, seed, -0.05, 1.05)
+    },
     "words of the rate": {"stable_rate": _refuses},
     "endless rate": {"stable_rate": lambda self: math.inf},
     "rate just too large": {"stable_rate": lambda self: 1.01},
-    "constants": {"explorer": Panel(sound_families.HERE, ("panel.js",), lambda: {"a": object()})},
+    "constants": {
+        "explorer": Panel(sound_families.HERE, ("panel.js",), lambda: {"a": object()})
+    },
     "losses": {"describe": lambda self, run: run.loss.fill(math.nan)},
     "target": {"describe": lambda self, run: setattr(run, "epsilon", 0.01)},
     "reason": {"describe": lambda self, run: setattr(run, "stop_reason", " ")},
-    "phases in order": {"describe": lambda self, run: setattr(run, "phases", Phases(one=(0, 4), two=(2, 6)))},
-    "phase backwards": {"describe": lambda self, run: setattr(run, "phases", Phases(two=(6, 5)))},
-    "true": {"columns": (Column("size", "i8", "", "a size"),), "measure": lambda self, run: {"size": True}},
+    "phases in order": {
+        "describe": lambda self, run: setattr(
+            run, "phases", Phases(one=(0, 4), two=(2, 6))
+        )
+    },
+    "phase backwards": {
+        "describe": lambda self, run: setattr(run, "phases", Phases(two=(6, 5)))
+    },
+    "true": {
+        "columns": (Column("size", "i8", "", "a size"),),
+        "measure": lambda self, run: {"size": True},
+    },
     "number for a word": {"measure": lambda self, run: {"kind": 3}},
     "status": {"measure": lambda self, run: {"status": "fine"}},
     "figure alone": {"figures": {"one": lambda: None}},
@@ -329,7 +414,15 @@ ROWS: dict[str, Claims] = {
         CLAIMS,
         questions=(
             Question(
-                "why", lambda quick: Answer("why", "Why?", "So.", (Series("y", np.ones(2), np.ones(3)),), "x", "y")
+                "why",
+                lambda quick: Answer(
+                    "why",
+                    "Why?",
+                    "So.",
+                    (Series("y", np.ones(2), np.ones(3)),),
+                    "x",
+                    "y",
+                ),
             ),
         ),
     ),
@@ -352,22 +445,40 @@ def families() -> Asked:
         ("reduced", sound_families.Reduced),
         ("from zero", sound_families.FromZero),
     ):
-        yield name, Call(lambda base=base: check_family(base, rows=False, **small), 1e-6)
+        yield (
+            name,
+            Call(lambda base=base: check_family(base, rows=False, **small), 1e-6),
+        )
     for fault in sound_families.FAMILIES:
-        if not fault.__name__.startswith("Wrong") or not fault.__name__[5:].isdigit():  # which have no names
+        if (
+            not fault.__name__.startswith("Wrong") or not fault.__name__[5:].isdigit()
+        ):  # which have no names
             yield fault.__name__, partial(_family, fault, eta=0.1)
     for name, slots in SLOTS.items():
         yield f"slot: {name}", partial(_family, _with(**slots), eta=0.1)
     for name, claims in ROWS.items():
-        yield f"rows: {name}", partial(_family, _with(claims=claims), rows=True, **small)
+        yield (
+            f"rows: {name}",
+            partial(_family, _with(claims=claims), rows=True, **small),
+        )
     for family in (Meaningless, Anything, int, Family):
         yield f"family: {family.__name__}", partial(_family, family, **small)
     yield "parameters", lambda: check_family(Sound, eta=-1.0)
     yield "no such parameter", lambda: check_family(Sound, eta=0.1, rate=1.0)
-    yield "chain", lambda: check_family(icl.FixedChain, rows=False, p=0.7, q=0.8, e=0.8, w=0.4, eta=0.7, above=1e-2)
+    yield (
+        "chain",
+        lambda: check_family(
+            icl.FixedChain, rows=False, p=0.7, q=0.8, e=0.8, w=0.4, eta=0.7, above=1e-2
+        ),
+    )
     yield (
         "regression",
-        Call(lambda: check_family(icl.Regression, L=2.0, delta=1.0, eta=4.0, K=4, above=1e-1, rows=False), 1e-6),
+        Call(
+            lambda: check_family(
+                icl.Regression, L=2.0, delta=1.0, eta=4.0, K=4, above=1e-1, rows=False
+            ),
+            1e-6,
+        ),
     )
 
 
@@ -434,7 +545,9 @@ VALUES: dict[str, Any] = {
 CHECKS: dict[str, Callable[[Any], Any]] = {
     "refuse": lambda value: str(_validate.refuse("x", value, "something")),
     "flag": partial(_validate.flag, "x"),
-    "instance": lambda value: _validate.instance("x", value, (int, str), "a word or an integer"),
+    "instance": lambda value: _validate.instance(
+        "x", value, (int, str), "a word or an integer"
+    ),
     "sequence": lambda value: _validate.sequence("x", value, str, "words"),
     "number": partial(_validate.number, "x"),
     "number from 0": partial(_validate.number, "x", zero=True),
@@ -469,7 +582,10 @@ def arguments() -> Asked:
     for name, check in CHECKS.items():
         yield name, partial(every, VALUES, check)
     for few in (1, 32):
-        yield f"indexed, {few}", lambda few=few: _validate.indexed(np.array([3.0, 1.0, 3.0, 2.0]), few)
+        yield (
+            f"indexed, {few}",
+            lambda few=few: _validate.indexed(np.array([3.0, 1.0, 3.0, 2.0]), few),
+        )
     yield "indexed, one", lambda: _validate.indexed(np.full(3, 2.0))
 
 
@@ -485,7 +601,9 @@ def calls() -> Asked:
         "goal": icl.FixedChain(),
         "matrix": icl.InductionHeads(concentration=[[0.5, 2.0], [3.0, 0.7]], T=6),
         "infinite": icl.Regression(L=2.0, delta=1.0, eta=4.0, K=5, epsilon=0.01),
-        "task": icl.Regression(delta=1.0, eta=4.0, K=3, L=1.3, task="linear", N=7, noise=0.3, above=0.1),
+        "task": icl.Regression(
+            delta=1.0, eta=4.0, K=3, L=1.3, task="linear", N=7, noise=0.3, above=0.1
+        ),
         "heads": icl.SoftmaxHeads(d=2, N=4),
         "words": icl.TokenSelection(trained="KQ", start=0.5, eta=0.1),
     }.items():
@@ -514,5 +632,7 @@ def calls() -> Asked:
         for named in (True, False):
             yield (
                 f"sweep: {name}, {named}",
-                lambda given=given, named=named: _calls.written_sweep(icl.FixedChain, given, named),
+                lambda given=given, named=named: _calls.written_sweep(
+                    icl.FixedChain, given, named
+                ),
             )

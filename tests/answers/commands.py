@@ -44,7 +44,10 @@ REGRESSION = "simulate --L 2 --delta 1.5 --eta 0.5"
 
 
 def _with(
-    *lines: Any, families: Any = (Bowl, Dish, Plain), shown: bool = True, before: Callable[[], Any] | None = None
+    *lines: Any,
+    families: Any = (Bowl, Dish, Plain),
+    shown: bool = True,
+    before: Callable[[], Any] | None = None,
 ) -> Any:
     with installed(*families):
         if before is not None:
@@ -59,18 +62,32 @@ def _read(*lines: Any, **more: Any) -> Any:
         found = _with(*lines, **more)
     return found | {
         "printed": [
-            flat(json.loads(unversioned(line))) if line[:1] == "{" else line for line in out.getvalue().splitlines()
+            flat(json.loads(unversioned(line))) if line[:1] == "{" else line
+            for line in out.getvalue().splitlines()
         ]
     }
 
 
 def simulations() -> Asked:
     lines = {
-        "summary": f"{REGRESSION} --K 7 --epsilon 1e-3", "not reached": f"{REGRESSION} --K 3 --N 6 --noise 0.3 --epsilon 1e-3 --max-steps 50", "above": f"{REGRESSION} --K 3 --N 6 --noise 0.3 --above 0.05 --max-steps 900", "task": f"{REGRESSION} --K 4 --N 9 --task cosine --above 0.3 --method exact --max-steps 70",
-        "all": f"{REGRESSION} --K 4 --epsilon 0.05 --coordinates all", "rules": f"{REGRESSION} --K 4 --epsilon 0.05 --rule all --max-steps 40", "auto": "simulate --L 2 --delta 1.5 --eta auto --K 5 --epsilon 0.1", "recall": "recall simulate --triggers 4 --V 30 --eta 0.3 --alpha 0.1 --above 0.05",
-        "linear": "linear-attention simulate --d 3 --N 5 --eta 0.05 --noise 0.5 --above 0.1 --max-steps 2000", "bowl": "bowl simulate --eta 0.2 --width 2.5 --shape flat --epsilon 0.05 --tilt -1.5 --sizes 3,4 --weights 0.25,0.75", "plain": "plain simulate --width wide --eta 0.1 --max-steps 30", "lost": "plain simulate --width 2 --eta 900 --max-steps 400",
-        "fails": "bowl simulate --eta 0.2 --width 3", "proved": f"{REGRESSION} --K 6 --epsilon 0.05 --certify", "both proved": f"{REGRESSION} --K 3 --epsilon 0.2 --coordinates all --certify", "shapes": "bowl simulate --eta 0.3 --shape all --rule gd --max-steps 50", "two of all": "bowl simulate --eta 0.3 --shape all --rule all --max-steps 50",
-    }  # fmt: skip
+        "summary": f"{REGRESSION} --K 7 --epsilon 1e-3",
+        "not reached": f"{REGRESSION} --K 3 --N 6 --noise 0.3 --epsilon 1e-3 --max-steps 50",
+        "above": f"{REGRESSION} --K 3 --N 6 --noise 0.3 --above 0.05 --max-steps 900",
+        "task": f"{REGRESSION} --K 4 --N 9 --task cosine --above 0.3 --method exact --max-steps 70",
+        "all": f"{REGRESSION} --K 4 --epsilon 0.05 --coordinates all",
+        "rules": f"{REGRESSION} --K 4 --epsilon 0.05 --rule all --max-steps 40",
+        "auto": "simulate --L 2 --delta 1.5 --eta auto --K 5 --epsilon 0.1",
+        "recall": "recall simulate --triggers 4 --V 30 --eta 0.3 --alpha 0.1 --above 0.05",
+        "linear": "linear-attention simulate --d 3 --N 5 --eta 0.05 --noise 0.5 --above 0.1 --max-steps 2000",
+        "bowl": "bowl simulate --eta 0.2 --width 2.5 --shape flat --epsilon 0.05 --tilt -1.5 --sizes 3,4 --weights 0.25,0.75",
+        "plain": "plain simulate --width wide --eta 0.1 --max-steps 30",
+        "lost": "plain simulate --width 2 --eta 900 --max-steps 400",
+        "fails": "bowl simulate --eta 0.2 --width 3",
+        "proved": f"{REGRESSION} --K 6 --epsilon 0.05 --certify",
+        "both proved": f"{REGRESSION} --K 3 --epsilon 0.2 --coordinates all --certify",
+        "shapes": "bowl simulate --eta 0.3 --shape all --rule gd --max-steps 50",
+        "two of all": "bowl simulate --eta 0.3 --shape all --rule all --max-steps 50",
+    }
     for name, line in lines.items():
         yield name, partial(_with, line)
     for name in ("not reached", "proved", "bowl"):
@@ -111,10 +128,48 @@ def simulations() -> Asked:
     }.items():
         yield f"config: {name}", partial(configured, text, "simulate --max-steps 3")
     yield "no config", partial(_with, "simulate --config none.toml")
-    yield "refused", partial(_with, *(
-        "simulate", "simulate --L 2", "simulate --L 2 --eta 1", f"{REGRESSION} --K 1", f"{REGRESSION} --L 1,2", f"{REGRESSION} --L 1:2:log:4", f"{REGRESSION} --coordinates clas", f"{REGRESSION} --rule sgd", f"{REGRESSION} --k 3", f"{REGRESSION} --kk 3", f"{REGRESSION} more", f"{REGRESSION} --plot a.txt", f"{REGRESSION} --plot no/a.png", f"{REGRESSION} --save no/a.npz", f"{REGRESSION} --save a.npz --coordinates all",
-        f"{REGRESSION} --epsilon 1 --above 1", f"{REGRESSION} --N many", f"{REGRESSION} --K 2.5", f"{REGRESSION} --K 4e0 --epsilon 0.3", f"{REGRESSION} --N inf --epsilon 0.5", f"{REGRESSION} --noise nan", f"{REGRESSION} --probs 0.5,x", f"{REGRESSION} --method closed --noise 0.3 --N 5", f"{REGRESSION} --L", "train", "bowl train", "bowl simulate --shape squar --eta 0.1", "bowl simulate --sizes 1,x --eta 0.1", "bowl simulate --weights 0.5,0.6 --eta 0.1", "bowl simulate --eta auto --width 45 --shape flat", "plain simulate", "plain simulate --eta auto --width 2", "plain simulate --eta 0.1 --width narrow", "--nothing",
-    ))  # fmt: skip
+    yield (
+        "refused",
+        partial(
+            _with,
+            *(
+                "simulate",
+                "simulate --L 2",
+                "simulate --L 2 --eta 1",
+                f"{REGRESSION} --K 1",
+                f"{REGRESSION} --L 1,2",
+                f"{REGRESSION} --L 1:2:log:4",
+                f"{REGRESSION} --coordinates clas",
+                f"{REGRESSION} --rule sgd",
+                f"{REGRESSION} --k 3",
+                f"{REGRESSION} --kk 3",
+                f"{REGRESSION} more",
+                f"{REGRESSION} --plot a.txt",
+                f"{REGRESSION} --plot no/a.png",
+                f"{REGRESSION} --save no/a.npz",
+                f"{REGRESSION} --save a.npz --coordinates all",
+                f"{REGRESSION} --epsilon 1 --above 1",
+                f"{REGRESSION} --N many",
+                f"{REGRESSION} --K 2.5",
+                f"{REGRESSION} --K 4e0 --epsilon 0.3",
+                f"{REGRESSION} --N inf --epsilon 0.5",
+                f"{REGRESSION} --noise nan",
+                f"{REGRESSION} --probs 0.5,x",
+                f"{REGRESSION} --method closed --noise 0.3 --N 5",
+                f"{REGRESSION} --L",
+                "train",
+                "bowl train",
+                "bowl simulate --shape squar --eta 0.1",
+                "bowl simulate --sizes 1,x --eta 0.1",
+                "bowl simulate --weights 0.5,0.6 --eta 0.1",
+                "bowl simulate --eta auto --width 45 --shape flat",
+                "plain simulate",
+                "plain simulate --eta auto --width 2",
+                "plain simulate --eta 0.1 --width narrow",
+                "--nothing",
+            ),
+        ),
+    )
     yield "versions", lambda: _version()
     yield (
         "broken families",
@@ -135,7 +190,9 @@ def _version() -> Any:
 def _broken(*lines: str) -> Any:
     with (
         contextlib.redirect_stdout(io.StringIO()),
-        installed(Bowl, lines=("the family x (y) is left out: ImportError: no", "second")),
+        installed(
+            Bowl, lines=("the family x (y) is left out: ImportError: no", "second")
+        ),
     ):
         return command(*lines, "bowl", "")["status"]
 
@@ -145,13 +202,27 @@ GRID = "sweep --L 0.05:20:log:9 --delta 1.5 --eta 0.02 --epsilon 1e-3"
 
 def sweeps() -> Asked:
     lines = {
-        "table": f"{GRID} --K 4,9", "over": f"{GRID} --K 4,9 --over K", "one line": GRID, "words": "bowl sweep --eta 0.3 --shape round,flat --width 4,1,2 --max-steps 100", "failing": "bowl sweep --eta 0.5,0.01 --width 1,3,1.5 --max-steps 300", "point": "bowl sweep --eta 0.3 --width 2.5 --epsilon 0.2", "point that fails": "bowl sweep --eta 0.3 --width 3", "one value": "bowl sweep --eta 0.3, --width 2", "linear": "bowl sweep --eta 0.1:0.5:lin:3 --count 3:9:log:3 --tilt=-1.5:1.5:lin:3",
-        "many rows": "dish sweep --eta 0.3 --tilt=-2:2:lin:40 --width 1,2", "long run": "dish sweep --eta 0.01 --width 1,6 --max-steps 20", "method": "bowl sweep --eta 0.3,0.2 --sizes 4,5 --method exact", "all": f"{GRID} --coordinates class,factored --K 3",
-    }  # fmt: skip
+        "table": f"{GRID} --K 4,9",
+        "over": f"{GRID} --K 4,9 --over K",
+        "one line": GRID,
+        "words": "bowl sweep --eta 0.3 --shape round,flat --width 4,1,2 --max-steps 100",
+        "failing": "bowl sweep --eta 0.5,0.01 --width 1,3,1.5 --max-steps 300",
+        "point": "bowl sweep --eta 0.3 --width 2.5 --epsilon 0.2",
+        "point that fails": "bowl sweep --eta 0.3 --width 3",
+        "one value": "bowl sweep --eta 0.3, --width 2",
+        "linear": "bowl sweep --eta 0.1:0.5:lin:3 --count 3:9:log:3 --tilt=-1.5:1.5:lin:3",
+        "many rows": "dish sweep --eta 0.3 --tilt=-2:2:lin:40 --width 1,2",
+        "long run": "dish sweep --eta 0.01 --width 1,6 --max-steps 20",
+        "method": "bowl sweep --eta 0.3,0.2 --sizes 4,5 --method exact",
+        "all": f"{GRID} --coordinates class,factored --K 3",
+    }
     for name, line in lines.items():
         yield name, Call(partial(_with, line), rtol=1e-6)
     yield "narrow", lambda: _narrow(lines["table"], "50")
-    yield "JSON", partial(_read, "bowl sweep --eta 0.5,0.01 --width 1,3 --max-steps 300 --json")
+    yield (
+        "JSON",
+        partial(_read, "bowl sweep --eta 0.5,0.01 --width 1,3 --max-steps 300 --json"),
+    )
     yield (
         "files",
         partial(
@@ -161,12 +232,33 @@ def sweeps() -> Asked:
         ),
     )
     stored = "bowl sweep --eta 0.5,0.2 --width 1,2.5"
-    yield "stored", lambda: _kept([*stored.split(), "--store", "it's kept", "--quiet"], "it's kept")
-    odd = ["bowl", "sweep", "--eta", "0.5,", "--tilt", "-1.5,2", "--store", "a b", "--table", "odd $x.md"]
+    yield (
+        "stored",
+        lambda: _kept(
+            [*stored.split(), "--store", "it's kept", "--quiet"], "it's kept"
+        ),
+    )
+    odd = [
+        "bowl",
+        "sweep",
+        "--eta",
+        "0.5,",
+        "--tilt",
+        "-1.5,2",
+        "--store",
+        "a b",
+        "--table",
+        "odd $x.md",
+    ]
     yield "odd values", lambda: _kept(odd, "a b")
     yield (
         "resumed",
-        lambda: [_with(f"{stored} --store kept", f"{stored} --store kept --workers 2 --json"), _commands("kept")],
+        lambda: [
+            _with(
+                f"{stored} --store kept", f"{stored} --store kept --workers 2 --json"
+            ),
+            _commands("kept"),
+        ],
     )
     yield (
         "other store",
@@ -215,15 +307,62 @@ def sweeps() -> Asked:
     }.items():
         yield (
             f"dry run: {name}",
-            partial(_dry, f"bowl sweep --eta 0.001,0.002 --width 1,2 --epsilon 1e-6 --dry-run{more}"),
+            partial(
+                _dry,
+                f"bowl sweep --eta 0.001,0.002 --width 1,2 --epsilon 1e-6 --dry-run{more}",
+            ),
         )
-    yield "dry run: JSON", lambda: _dry("dish sweep --eta 0.1:0.3:lin:40 --width 1,2 --dry-run --json --workers 2")
+    yield (
+        "dry run: JSON",
+        lambda: _dry(
+            "dish sweep --eta 0.1:0.3:lin:40 --width 1,2 --dry-run --json --workers 2"
+        ),
+    )
     yield "dry run: closed", lambda: _dry(f"{GRID} --dry-run")
-    yield "refused", partial(_with, *(
-        "sweep", "sweep --L 1", f"{GRID} --over eta", f"{GRID} --over nothing", f"{GRID} --table a.txt", f"{GRID} --csv no/a.csv", f"{GRID} --parquet a.md", f"{GRID} --latex a.md", f"{GRID} --plot a.md", "bowl sweep --eta 0.1 --table a.md", "bowl sweep --eta 0.1 --plot a.png", "bowl sweep --eta 0.1,0.2 --width 1,2 --count 3,4 --plot a.png", "bowl sweep --eta 0.1,0.2 --width 1,2 --count 3,4 --over count --csv a.csv",
-        f"{GRID} --workers 0", f"{GRID} --workers x", f"{GRID} --workers 2 --dask tcp://a:1", f"{GRID} --K 1:3:log:9", f"{GRID} --K 2:3", f"{GRID} --K 2:3:cube:4", f"{GRID} --K 2:x:lin:4", f"{GRID} --K 2:9:lin:1", f"{GRID} --noise 0:1:log:3", f"{GRID} --noise 1:1:lin:3", f"{GRID} --noise 1:inf:lin:3", f"{GRID} --noise 1,x", f"{GRID} --noise 1,1", f"{GRID} --max-steps 1,2", f"{GRID} --task linear,cubic",
-        "plain sweep --eta 0.1 --width 1,narrow", "plain sweep --eta 0.1 --width wide", "plain sweep --eta auto,0.1 --width 1", "bowl sweep --eta 0.1 --shape round:flat", "bowl sweep --eta 0.1 --width 51", "bowl sweep --eta 0.1 --epsilon 1 --above 1", "bowl sweep --eta 0.1,0.2 --store a --quite",
-    ), shown=False)  # fmt: skip
+    yield (
+        "refused",
+        partial(
+            _with,
+            *(
+                "sweep",
+                "sweep --L 1",
+                f"{GRID} --over eta",
+                f"{GRID} --over nothing",
+                f"{GRID} --table a.txt",
+                f"{GRID} --csv no/a.csv",
+                f"{GRID} --parquet a.md",
+                f"{GRID} --latex a.md",
+                f"{GRID} --plot a.md",
+                "bowl sweep --eta 0.1 --table a.md",
+                "bowl sweep --eta 0.1 --plot a.png",
+                "bowl sweep --eta 0.1,0.2 --width 1,2 --count 3,4 --plot a.png",
+                "bowl sweep --eta 0.1,0.2 --width 1,2 --count 3,4 --over count --csv a.csv",
+                f"{GRID} --workers 0",
+                f"{GRID} --workers x",
+                f"{GRID} --workers 2 --dask tcp://a:1",
+                f"{GRID} --K 1:3:log:9",
+                f"{GRID} --K 2:3",
+                f"{GRID} --K 2:3:cube:4",
+                f"{GRID} --K 2:x:lin:4",
+                f"{GRID} --K 2:9:lin:1",
+                f"{GRID} --noise 0:1:log:3",
+                f"{GRID} --noise 1:1:lin:3",
+                f"{GRID} --noise 1:inf:lin:3",
+                f"{GRID} --noise 1,x",
+                f"{GRID} --noise 1,1",
+                f"{GRID} --max-steps 1,2",
+                f"{GRID} --task linear,cubic",
+                "plain sweep --eta 0.1 --width 1,narrow",
+                "plain sweep --eta 0.1 --width wide",
+                "plain sweep --eta auto,0.1 --width 1",
+                "bowl sweep --eta 0.1 --shape round:flat",
+                "bowl sweep --eta 0.1 --width 51",
+                "bowl sweep --eta 0.1 --epsilon 1 --above 1",
+                "bowl sweep --eta 0.1,0.2 --store a --quite",
+            ),
+            shown=False,
+        ),
+    )
 
 
 def _narrow(line: str, columns: str) -> Any:
@@ -272,7 +411,9 @@ def _unfinished(line: str) -> Any:
         laid = sweep.plan(Bowl, {"eta": np.linspace(0.1, 0.5, 10), "width": [1.0, 2.0]})
         with opened("none", laid.grid, laid.model.columns, laid.arguments, "a command"):
             pass
-        with opened("some", laid.grid, laid.model.columns, laid.arguments, "a command") as kept:
+        with opened(
+            "some", laid.grid, laid.model.columns, laid.arguments, "a command"
+        ) as kept:
             kept.write(1, laid.model.evaluate(laid.grid.points_of(1)))
     return _with(
         "table none",
@@ -283,7 +424,11 @@ def _unfinished(line: str) -> Any:
         shown=False,
     ) | {
         "csv": Path("some.csv").read_text().splitlines()[:3],
-        "report": [each for each in Path("some.html").read_text().splitlines() if "points" in each],
+        "report": [
+            each
+            for each in Path("some.html").read_text().splitlines()
+            if "points" in each
+        ],
     }
 
 
@@ -325,16 +470,30 @@ def pages() -> Asked:
     yield "list of papers", partial(_with, "reproduce")
     yield (
         "papers",
-        partial(_with, "reproduce no-paper", "reproduce nonlinear-regression --only nothing", shown=False),
+        partial(
+            _with,
+            "reproduce no-paper",
+            "reproduce nonlinear-regression --only nothing",
+            shown=False,
+        ),
     )
     yield "explored", lambda: _explored()
-    yield "explored, refused", partial(_with, "explore --out no/a.html", "explore --browse")
+    yield (
+        "explored, refused",
+        partial(_with, "explore --out no/a.html", "explore --browse"),
+    )
 
     def compared(*more: str) -> Any:
         found = icl.simulate(2.0, 1.5, 0.5, K=5, epsilon=0.01)
         t = range(0, 40, 2)
-        write(a_csv="step,loss\n" + "".join(f"{step},{found.at(step).loss * 1.001!r}\n" for step in t))
-        write(b_csv="step,loss,error\n" + "".join(f"{step},{found.at(3 * step).loss!r},0.001\n" for step in t))
+        write(
+            a_csv="step,loss\n"
+            + "".join(f"{step},{found.at(step).loss * 1.001!r}\n" for step in t)
+        )
+        write(
+            b_csv="step,loss,error\n"
+            + "".join(f"{step},{found.at(3 * step).loss!r},0.001\n" for step in t)
+        )
         return _with(run, *more, shown=False)
 
     yield (
@@ -357,23 +516,48 @@ def pages() -> Asked:
     )
     yield (
         "compared, JSON",
-        lambda: compared("compare run.npz b.csv --json", "compare run.npz a.csv --batch 4 --runs 2 --json"),
+        lambda: compared(
+            "compare run.npz b.csv --json",
+            "compare run.npz a.csv --batch 4 --runs 2 --json",
+        ),
     )
 
 
 def _explored() -> Any:
     with patch("webbrowser.open", side_effect=[True, False]) as shown:
         found = _with(
-            "explore --out a.html", "explore --out b.html", "explore --no-browser --out c.html", shown=False
+            "explore --out a.html",
+            "explore --out b.html",
+            "explore --no-browser --out c.html",
+            shown=False,
         )
-        return [found, [call.args[0].rpartition("/")[2] for call in shown.call_args_list]]
+        return [
+            found,
+            [call.args[0].rpartition("/")[2] for call in shown.call_args_list],
+        ]
 
 
 def _audit() -> Audit:
     claims = tuple(
-        Claim(name, "here (exact form)", "a ≤ b", status, "a grid", f"{i} of 3", "3", verdict)
-        for i, (name, status, verdict) in enumerate((("one", "exact", "holds"), ("two", "exact", "fails at L = 2"), ("three", "order", "fails"), ("four", "certified", "holds in part")))
-    )  # fmt: skip
+        Claim(
+            name,
+            "here (exact form)",
+            "a ≤ b",
+            status,
+            "a grid",
+            f"{i} of 3",
+            "3",
+            verdict,
+        )
+        for i, (name, status, verdict) in enumerate(
+            (
+                ("one", "exact", "holds"),
+                ("two", "exact", "fails at L = 2"),
+                ("three", "order", "fails"),
+                ("four", "certified", "holds in part"),
+            )
+        )
+    )
     return Audit(claims, tuple(_answers()[:2]), ("a line that failed",))
 
 
@@ -383,7 +567,10 @@ def audits() -> Asked:
         with (
             patch("icl_theory.cli.audit.measure_audit", return_value=made) as measured,
             patch("icl_theory.cli.audit.questions", lambda: ["one", "two"]),
-            patch("icl_theory.cli.audit.measure_answer", side_effect=answered or [*_answers()]) as answers,
+            patch(
+                "icl_theory.cli.audit.measure_answer",
+                side_effect=answered or [*_answers()],
+            ) as answers,
         ):
             return [
                 command(*lines),
@@ -391,18 +578,35 @@ def audits() -> Asked:
                 [[*call.args, dict(call.kwargs)] for call in answers.call_args_list],
             ]
 
-    yield "good", lambda: asked("audit", "audit --quick --json", "audit --claim 1", "audit --out a.md --quick")
-    yield "violated", lambda: asked("audit", "audit --json", "audit --claim 2 --json", found=_audit())
+    yield (
+        "good",
+        lambda: asked(
+            "audit",
+            "audit --quick --json",
+            "audit --claim 1",
+            "audit --out a.md --quick",
+        ),
+    )
+    yield (
+        "violated",
+        lambda: asked(
+            "audit", "audit --json", "audit --claim 2 --json", found=_audit()
+        ),
+    )
     yield "failed", lambda: asked("audit", found=Audit((), (), ("b", "a")))
     yield (
         "questions",
         lambda: asked(
-            "audit --question one", "audit --question two --quick --json", "audit --question one --plot a.png"
+            "audit --question one",
+            "audit --question two --quick --json",
+            "audit --question one --plot a.png",
         ),
     )
     yield (
         "failing question",
-        lambda: asked("audit --question one --plot a.png", answered=[ValueError("no\nanswer")]),
+        lambda: asked(
+            "audit --question one --plot a.png", answered=[ValueError("no\nanswer")]
+        ),
     )
     yield (
         "refused",
@@ -487,8 +691,24 @@ def helps() -> Asked:
         "1:2:lin:2",
         "1:2:lin:1",
     )
-    for name in ("width", "count", "shape", "sizes", "share", "tilt", "weights", "eta", "max_steps", "L"):
-        yield f"values of {name}", partial(lambda name: {text: _parsed(known[name], text) for text in texts}, name)
+    for name in (
+        "width",
+        "count",
+        "shape",
+        "sizes",
+        "share",
+        "tilt",
+        "weights",
+        "eta",
+        "max_steps",
+        "L",
+    ):
+        yield (
+            f"values of {name}",
+            partial(
+                lambda name: {text: _parsed(known[name], text) for text in texts}, name
+            ),
+        )
     yield (
         "required",
         lambda: [
@@ -521,7 +741,10 @@ def _parsed(declared: Any, text: str) -> Any:
 def _group(name: str, shown: Callable[[Any], Any]) -> Any:
     with installed(Bowl, Dish, Plain):
         group = cli._group(find(name))
-        return [group.help, {each: shown(group.commands[each]) for each in group.commands}]
+        return [
+            group.help,
+            {each: shown(group.commands[each]) for each in group.commands},
+        ]
 
 
 def printing() -> Asked:
@@ -537,14 +760,24 @@ def printing() -> Asked:
     yield (
         "JSON",
         lambda: shared.print_json(
-            {"a": float("nan"), "b": [float("inf"), -float("inf"), 1.5], "c": {"d": Path("x")}, "e": None, "é": "ü"}
+            {
+                "a": float("nan"),
+                "b": [float("inf"), -float("inf"), 1.5],
+                "c": {"d": Path("x")},
+                "e": None,
+                "é": "ü",
+            }
         ),
     )
     yield "left out", lambda: shared.say_left_out({"b", "a"})
     yield (
         "targets",
         lambda: [
-            refused(shared.check_targets, Path(plot) if plot else None, out=Path(out) if out else None)
+            refused(
+                shared.check_targets,
+                Path(plot) if plot else None,
+                out=Path(out) if out else None,
+            )
             for plot, out in (
                 ("a.png", None),
                 ("a.SVG", "b"),
@@ -559,7 +792,12 @@ def printing() -> Asked:
         "failures",
         lambda: [
             _status(each)
-            for each in (swept.bowl(), swept.line(), swept.bowl().isel(width=1, eta=0), swept.pending())
+            for each in (
+                swept.bowl(),
+                swept.line(),
+                swept.bowl().isel(width=1, eta=0),
+                swept.pending(),
+            )
         ],
     )
     yield (
@@ -571,19 +809,31 @@ def printing() -> Asked:
     )
     yield (
         "transitions of many",
-        lambda: [sweeping.Outputs().show(swept.line(), None, 13, most) for most in (12, 13)],
+        lambda: [
+            sweeping.Outputs().show(swept.line(), None, 13, most) for most in (12, 13)
+        ],
     )
     yield "main", lambda: _mains()
 
 
 def _mains() -> Any:
-    with patch.object(sys, "argv", ["icl-theory", "--version"]), patch("icl_theory.cli.__version__", "1.2.3"):
+    with (
+        patch.object(sys, "argv", ["icl-theory", "--version"]),
+        patch("icl_theory.cli.__version__", "1.2.3"),
+    ):
         first = refused(cli.main)
-    with patch("icl_theory.cli.figures.recipes.available", side_effect=OSError("the disk\nis gone")):
+    with patch(
+        "icl_theory.cli.figures.recipes.available",
+        side_effect=OSError("the disk\nis gone"),
+    ):
         second = refused(cli.main, ["figures"])
-    with patch("icl_theory.cli.figures.recipes.available", side_effect=KeyError("a fault")):
+    with patch(
+        "icl_theory.cli.figures.recipes.available", side_effect=KeyError("a fault")
+    ):
         third = refused(cli.main, ["figures"])
-    with patch("icl_theory.cli.figures.recipes.available", side_effect=KeyboardInterrupt):
+    with patch(
+        "icl_theory.cli.figures.recipes.available", side_effect=KeyboardInterrupt
+    ):
         fourth = refused(cli.main, ["figures"])
     return [first, second, third, fourth]
 
@@ -613,7 +863,13 @@ def progresses() -> Asked:
     yield "points", lambda: lines((1000, 90000), (2500, 90000), (90000, 90000))
     yield (
         "steps",
-        lambda: lines((0, -1, 0.123456), (12345, -1, 1e-9), (99999, 200000, 3.0), unit="steps", tick=100.0),
+        lambda: lines(
+            (0, -1, 0.123456),
+            (12345, -1, 1e-9),
+            (99999, 200000, 3.0),
+            unit="steps",
+            tick=100.0,
+        ),
     )
     yield (
         "words",
@@ -623,7 +879,12 @@ def progresses() -> Asked:
             lines((3, 9), words="x", adds=(2, 1)),
         ],
     )
-    yield "durations", lambda: [progress.duration(each) for each in (0, 59.9, 60, 3599, 3600, 86400.5, 1e6)]
+    yield (
+        "durations",
+        lambda: [
+            progress.duration(each) for each in (0, 59.9, 60, 3599, 3600, 86400.5, 1e6)
+        ],
+    )
 
     def counted() -> Any:
         display = Display(1e9)
@@ -631,12 +892,18 @@ def progresses() -> Asked:
             clocked("icl_theory.engine.progress.time.monotonic"),
             patch("icl_theory.engine.progress.DISPLAY", display),
         ):
-            said = [[item, *(work.line() for work in display.works)] for item in progress.counted("abc", "letters")]
+            said = [
+                [item, *(work.line() for work in display.works)]
+                for item in progress.counted("abc", "letters")
+            ]
             said += [
-                [item, *(work.line() for work in display.works)] for item in progress.counted(iter("ab"), "letters")
+                [item, *(work.line() for work in display.works)]
+                for item in progress.counted(iter("ab"), "letters")
             ]
             with Work("outer"), Work("hidden", quiet=True), Work("inner"):
-                said.append([work.words for work in display.shown()] + [len(display.works)])
+                said.append(
+                    [work.words for work in display.shown()] + [len(display.works)]
+                )
         return [said, display.works, display.live]
 
     yield "counted", counted
@@ -648,7 +915,13 @@ def progresses() -> Asked:
             def __init__(self, get_renderable: Any, **given: Any) -> None:
                 self.get, self.said = (
                     get_renderable,
-                    [{name: str(value) for name, value in given.items() if name != "console"}],
+                    [
+                        {
+                            name: str(value)
+                            for name, value in given.items()
+                            if name != "console"
+                        }
+                    ],
                 )
 
             def start(self, refresh: bool) -> None:
@@ -675,17 +948,34 @@ def progresses() -> Asked:
                         if grid is None
                         else [
                             [
-                                str(cell) if i else [cell.total, cell.completed, cell.pulse, cell.width]
+                                str(cell)
+                                if i
+                                else [
+                                    cell.total,
+                                    cell.completed,
+                                    cell.pulse,
+                                    cell.width,
+                                ]
                                 for i, cell in enumerate(row)
                             ]
-                            for row in zip(*(column._cells for column in grid.columns), strict=True)
+                            for row in zip(
+                                *(column._cells for column in grid.columns), strict=True
+                            )
                         ]
                     )
                     live = display.live
             return [cells, live.said if live else live, display.live]
 
-    for terminal, taken, delay in ((True, False, 1.0), (True, True, 1.0), (False, False, 1.0), (True, False, 1e6)):
-        yield f"drawn {terminal} {taken} {delay}", partial(drawn, terminal=terminal, taken=taken, delay=delay)
+    for terminal, taken, delay in (
+        (True, False, 1.0),
+        (True, True, 1.0),
+        (False, False, 1.0),
+        (True, False, 1e6),
+    ):
+        yield (
+            f"drawn {terminal} {taken} {delay}",
+            partial(drawn, terminal=terminal, taken=taken, delay=delay),
+        )
 
 
 def _known(*points: tuple[str, Any]) -> Any:
@@ -700,7 +990,10 @@ def _known(*points: tuple[str, Any]) -> Any:
                 raise self.brings
             return self.brings
 
-    with patch("importlib.metadata.entry_points", lambda group: [Point(*each) for each in points]):
+    with patch(
+        "importlib.metadata.entry_points",
+        lambda group: [Point(*each) for each in points],
+    ):
         known, lines = families._installed.__wrapped__()
         return [sorted(known), lines]
 
@@ -712,7 +1005,10 @@ def known_families() -> Asked:
     class Own(Dish):
         name = "recall"
 
-    named = {word: type("Named", (Dish,), {"name": word}) for word in ("Big", "a b", "1a", "simulate", "", "a-1")}
+    named = {
+        word: type("Named", (Dish,), {"name": word})
+        for word in ("Big", "a b", "1a", "simulate", "", "a-1")
+    }
     yield (
         "brought",
         lambda: _known(
@@ -725,25 +1021,49 @@ def known_families() -> Asked:
             ("g", Plain),
         ),
     )
-    yield "sound", lambda: {name: refused(families.sound, each) for name, each in named.items()} | {
-        "untitled": refused(families.sound, type("Untitled", (Dish,), {"title": ""})), "no risk": refused(families.sound, type("NoRisk", (families.Family,), {"name": "x", "title": "y"})),
-        "no class": refused(families.sound, 3), "no family": refused(families.sound, dict), "number": refused(families.sound, type("Number", (Dish,), {"name": 3})),
-    }  # fmt: skip
+    yield (
+        "sound",
+        lambda: (
+            {name: refused(families.sound, each) for name, each in named.items()}
+            | {
+                "untitled": refused(
+                    families.sound, type("Untitled", (Dish,), {"title": ""})
+                ),
+                "no risk": refused(
+                    families.sound,
+                    type("NoRisk", (families.Family,), {"name": "x", "title": "y"}),
+                ),
+                "no class": refused(families.sound, 3),
+                "no family": refused(families.sound, dict),
+                "number": refused(families.sound, type("Number", (Dish,), {"name": 3})),
+            }
+        ),
+    )
 
     def found(name: Any) -> Any:
-        with installed(Bowl, Dish, lines=("a line",)), patch.object(Bowl, "commands", {"deep": Plain}):
+        with (
+            installed(Bowl, Dish, lines=("a line",)),
+            patch.object(Bowl, "commands", {"deep": Plain}),
+        ):
             return families.find(name).title
 
     yield (
         "found",
         lambda: every(
-            {repr(name): partial(found, name) for name in ("bowl", "plain", "recall", "bowls", "regresion", "", 3)}
+            {
+                repr(name): partial(found, name)
+                for name in ("bowl", "plain", "recall", "bowls", "regresion", "", 3)
+            }
         ),
     )
 
     def listed() -> Any:
         with installed(Bowl, lines=("a line",)):
-            return [list(icl.list_families()), families.broken(), families.default().name]
+            return [
+                list(icl.list_families()),
+                families.broken(),
+                families.default().name,
+            ]
 
     yield "listed", listed
 
@@ -758,13 +1078,19 @@ def known_families() -> Asked:
             try:
                 return [
                     [sorted(each), lines]
-                    for each, lines in (families.asked(slot) for slot in ("explorer", "figures", "claims"))
+                    for each, lines in (
+                        families.asked(slot)
+                        for slot in ("explorer", "figures", "claims")
+                    )
                 ]
             finally:
                 type.__setattr__(Bowl, "explorer", kept)
 
     yield "asked", asked
-    yield "left out", lambda: _left_out(ValueError("a\n b"), SystemExit(2), ValueError())
+    yield (
+        "left out",
+        lambda: _left_out(ValueError("a\n b"), SystemExit(2), ValueError()),
+    )
     yield "script", lambda: _script()
 
 

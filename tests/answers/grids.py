@@ -9,7 +9,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ThreadPoolExecutor,
+)
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,11 +25,29 @@ from unittest.mock import patch
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.grids import estimate, evaluate, exponents, grid, manifest, model, store, sweep, workers
+from icl_theory.grids import (
+    estimate,
+    evaluate,
+    exponents,
+    grid,
+    manifest,
+    model,
+    store,
+    sweep,
+    workers,
+)
 from icl_theory.grids.grid import Axis, Column, Filled, Grid
 from tests.answers import Call
 from tests.answers._families import Bowl, Dish, Plain
-from tests.answers._showing import clocked, every, held, installed, refused, said_of, values_of
+from tests.answers._showing import (
+    clocked,
+    every,
+    held,
+    installed,
+    refused,
+    said_of,
+    values_of,
+)
 
 Asked = Iterator[tuple[str, Call | Callable[[], Any]]]
 X = Axis("x", np.array([3.0, 1.0, 2.0, 7.0, 5.0]), "m", "a length", True, "ξ", r"\xi")
@@ -54,7 +78,10 @@ def _all(made: Grid) -> dict[str, Any]:
 
 
 def _many(size: int, axes: int, chunk: int) -> Grid:
-    return Grid.cut(tuple(Axis(f"a{i}", np.arange(float(size)), "", "", True) for i in range(axes)), chunk)
+    return Grid.cut(
+        tuple(Axis(f"a{i}", np.arange(float(size)), "", "", True) for i in range(axes)),
+        chunk,
+    )
 
 
 def _cut(size: int, axes: int, chunk: int) -> Any:
@@ -72,36 +99,74 @@ def _unnamed() -> Any:
 
 
 def layouts() -> Asked:
-    for axes, chunk in (((X,), 2), ((X, F, N), 4), ((N, W, X), 7), ((W, X), 100), ((F,), 1), ((X, W, F, N), 6)):
+    for axes, chunk in (
+        ((X,), 2),
+        ((X, F, N), 4),
+        ((N, W, X), 7),
+        ((W, X), 100),
+        ((F,), 1),
+        ((X, W, F, N), 6),
+    ):
         yield (
             f"{[axis.name for axis in axes]} by {chunk}",
             partial(lambda axes, chunk: _all(Grid(axes, chunk)), axes, chunk),
         )
-    for size, axes, chunk in ((1000, 2, 1), (11, 6, 8), (7, 8, 8), (4000, 2, 65536), (10, 3, 10**7)):
+    for size, axes, chunk in (
+        (1000, 2, 1),
+        (11, 6, 8),
+        (7, 8, 8),
+        (4000, 2, 65536),
+        (10, 3, 10**7),
+    ):
         yield f"cut {size} {axes} {chunk}", partial(_cut, size, axes, chunk)
     for chunk in (0, 2**20, 2**20 + 1, 1.5, True):
         yield f"chunk {chunk}", partial(lambda chunk: Grid((X,), chunk).chunk, chunk)
     yield "no points", lambda: Grid((Axis("x", np.zeros(0), "", "", True),), 3)
-    yield "too many chunks", lambda: Grid((Axis("x", np.arange(2.0**17 + 1), "", "", True),), 1)
-    yield "as many chunks as may be", lambda: Grid((Axis("x", np.arange(2.0**17), "", "", True),), 1).chunks
+    yield (
+        "too many chunks",
+        lambda: Grid((Axis("x", np.arange(2.0**17 + 1), "", "", True),), 1),
+    )
+    yield (
+        "as many chunks as may be",
+        lambda: Grid((Axis("x", np.arange(2.0**17), "", "", True),), 1).chunks,
+    )
     five = tuple(Axis(f"a{i}", np.arange(10.0), "", "", True) for i in range(5))
-    yield "too many chunks of five axes", lambda: Grid((*five, Axis("b", np.arange(2.0), "", "", True)), 1)
+    yield (
+        "too many chunks of five axes",
+        lambda: Grid((*five, Axis("b", np.arange(2.0), "", "", True)), 1),
+    )
     yield "too many points", lambda: _many(10**4, 5, 8)
 
 
 def columns() -> Asked:
-    yield "blank", lambda: {name: held(each) for name, each in grid.blank(COLUMNS, 3).items()}
-    yield "empty", lambda: [grid.empty(column) for column in (*COLUMNS, grid.STATUS, grid.MESSAGE)]
+    yield (
+        "blank",
+        lambda: {name: held(each) for name, each in grid.blank(COLUMNS, 3).items()},
+    )
+    yield (
+        "empty",
+        lambda: [
+            grid.empty(column) for column in (*COLUMNS, grid.STATUS, grid.MESSAGE)
+        ],
+    )
     yield (
         "uniform",
         lambda: {
             name: [held(each), each.dtype.str, each.flags.writeable]
             for name, each in grid.uniform(
-                COLUMNS, 2, {"value": 1.5, "word": "longer than five", "status": "failed"}
+                COLUMNS,
+                2,
+                {"value": 1.5, "word": "longer than five", "status": "failed"},
             ).items()
         },
     )
-    yield "as_block", lambda: [grid.as_block(np.array(given), (2, 3)) for given in ([7.0], [1.0, 2, 3, 4, 5, 6])]
+    yield (
+        "as_block",
+        lambda: [
+            grid.as_block(np.array(given), (2, 3))
+            for given in ([7.0], [1.0, 2, 3, 4, 5, 6])
+        ],
+    )
     for given in (
         [1.0, 1.0],
         [math.nan, math.nan],
@@ -128,14 +193,26 @@ def columns() -> Asked:
             ]
 
     yield "room", room
-    yield "described", lambda: [grid.described(each) for each in (X, F, N, *COLUMNS, Column("c", "f8", "", ""))]
+    yield (
+        "described",
+        lambda: [
+            grid.described(each)
+            for each in (X, F, N, *COLUMNS, Column("c", "f8", "", ""))
+        ],
+    )
     yield "defaults of a column", lambda: Column("c", "f8", "u", "d")
     yield "plain", lambda: [axis.plain for axis in (X, N, W)]
     yield (
         "whole_numbers",
         lambda: [
             grid.whole_numbers(np.array(each))
-            for each in ([1.0, -3.0], [1.0, math.inf], [2.0**63], [-(2.0**62)], [2.7, 1.0])
+            for each in (
+                [1.0, -3.0],
+                [1.0, math.inf],
+                [2.0**63],
+                [-(2.0**62)],
+                [2.7, 1.0],
+            )
         ],
     )
 
@@ -163,7 +240,13 @@ def filled() -> Asked:
         if interrupted:
             with contextlib.suppress(KeyboardInterrupt):
                 there.place(1, values | {"sign": Stops()})  # type: ignore[dict-item]
-        there.place(2, {name: value[:1] if value.size == 1 else value[:2] for name, value in values.items()})
+        there.place(
+            2,
+            {
+                name: value[:1] if value.size == 1 else value[:2]
+                for name, value in values.items()
+            },
+        )
         return {name: held(value) for name, value in there.values().items()}
 
     yield "placed", partial(placed, False)
@@ -171,7 +254,9 @@ def filled() -> Asked:
     yield (
         "assembled",
         lambda: (lambda found: [values_of(found), said_of(found)])(
-            grid.assembled(Grid((X, F, W), 4), COLUMNS, grid.blank(COLUMNS, 10), {"title": "of it"})
+            grid.assembled(
+                Grid((X, F, W), 4), COLUMNS, grid.blank(COLUMNS, 10), {"title": "of it"}
+            )
         ),
     )
 
@@ -182,12 +267,25 @@ def filled() -> Asked:
         return [str(each) for each in given]
 
     for given, check in (
-        (2.0, checked), ([3.0, 1.0], checked), ([], checked), ([[1.0]], checked), ([1.0, 2.0, 1.0, 2.0], checked), ([51.0, 2.0], checked),
-        ("a", words), (["a", "b"], words), (["b", "b"], words), (np.array([0.1, 0.1]), checked), (range(3, 5), checked), (b"x", words), (np.array(4.0), checked),
-    ):  # fmt: skip
+        (2.0, checked),
+        ([3.0, 1.0], checked),
+        ([], checked),
+        ([[1.0]], checked),
+        ([1.0, 2.0, 1.0, 2.0], checked),
+        ([51.0, 2.0], checked),
+        ("a", words),
+        (["a", "b"], words),
+        (["b", "b"], words),
+        (np.array([0.1, 0.1]), checked),
+        (range(3, 5), checked),
+        (b"x", words),
+        (np.array(4.0), checked),
+    ):
         yield (
             f"axis {given!r} {check.__name__}",
-            partial(lambda given, check: grid.axis_values("x", given, check), given, check),
+            partial(
+                lambda given, check: grid.axis_values("x", given, check), given, check
+            ),
         )
 
 
@@ -211,7 +309,10 @@ class Cubes:
             raise OverflowError("half of a letter \ud800 and " + 120 * "long ")
         values = grid.blank(COLUMNS, len(x))
         values["value"], values["many"], values["sign"][:] = x**3, x.astype(int), 1
-        values["word"][:], values["status"][:] = np.where(x > 1.5, "much", "few"), "reached"
+        values["word"][:], values["status"][:] = (
+            np.where(x > 1.5, "much", "few"),
+            "reached",
+        )
         values["text"][:] = [f"text of {each}" if each == 3.0 else "" for each in x]
         return values
 
@@ -235,7 +336,9 @@ class Odd(Executor):
 
 def _evaluated(made: Grid, which: Any = Cubes(), **more: Any) -> Any:
     seen: list[Any] = []
-    found = evaluate.evaluate(made, which, progress=lambda *each: seen.append(each), **more)
+    found = evaluate.evaluate(
+        made, which, progress=lambda *each: seen.append(each), **more
+    )
     return {
         "values": {name: held(each) for name, each in found.values.items()},
         "interrupted": found.interrupted,
@@ -252,7 +355,9 @@ def _kept(
     which: Any = Cubes(),
     **more: Any,
 ) -> Any:
-    with store.opened(where, made, columns, {"version": "1", "seed": argument}, command) as there:
+    with store.opened(
+        where, made, columns, {"version": "1", "seed": argument}, command
+    ) as there:
         found = _evaluated(made, which, storage=there, **more)
         return found | {"done": there.done, "commands": [*there.commands]}
 
@@ -277,8 +382,14 @@ def evaluation() -> Asked:
         "cancelled": CancelledError(),
     }
     for name, error in errors.items():
-        yield f"executor: {name}", partial(lambda error: _evaluated(made, executor=Odd({1: error})), error)
-    yield "executor: lost and stored", lambda: [_kept(made, executor=Odd({1: OSError("lost")})), _kept(made)]
+        yield (
+            f"executor: {name}",
+            partial(lambda error: _evaluated(made, executor=Odd({1: error})), error),
+        )
+    yield (
+        "executor: lost and stored",
+        lambda: [_kept(made, executor=Odd({1: OSError("lost")})), _kept(made)],
+    )
     yield (
         "parts",
         lambda: [
@@ -288,7 +399,12 @@ def evaluation() -> Asked:
                 Cubes(),
                 np.array([3, 1]),
                 Odd({}),
-                partial(evaluate._evaluate_chunk, Cubes(), made, (evaluate._HOME, os.getpid())),
+                partial(
+                    evaluate._evaluate_chunk,
+                    Cubes(),
+                    made,
+                    (evaluate._HOME, os.getpid()),
+                ),
                 window=1,
                 points=1,
             )
@@ -311,14 +427,35 @@ def evaluation() -> Asked:
     )
     yield (
         "failed",
-        lambda: {name: held(each) for name, each in evaluate.failed(COLUMNS, 2, ZeroDivisionError("by 0")).items()},
+        lambda: {
+            name: held(each)
+            for name, each in evaluate.failed(
+                COLUMNS, 2, ZeroDivisionError("by 0")
+            ).items()
+        },
     )
-    yield "plain texts", lambda: evaluate._plain_texts(np.array([["a", "é"], ["\udc00b", 1001 * "c"]], object))
-    yield "exponents", lambda: [
-        exponents.local_exponent(np.array(steps), np.array(values), axis)
-        for steps, values, axis in (([100, 25, 400], [1.0, 2.0, 0.5], 0), ([8, 0, 2, 1], [1.0, 2.0, 4.0, 8.0], 0), ([[1, 2, 8], [-1, 3, 9]], [1.0, 2.0, 3.0], 1), ([[1, 2], [5, 3], [25, 9]], [1.0, 5.0, 25.0], 0))
-    ]  # fmt: skip
-    yield "all points that fail", partial(_evaluated, Grid((Axis("x", np.array([7.0, 5.0]), "", "", True),), 2))
+    yield (
+        "plain texts",
+        lambda: evaluate._plain_texts(
+            np.array([["a", "é"], ["\udc00b", 1001 * "c"]], object)
+        ),
+    )
+    yield (
+        "exponents",
+        lambda: [
+            exponents.local_exponent(np.array(steps), np.array(values), axis)
+            for steps, values, axis in (
+                ([100, 25, 400], [1.0, 2.0, 0.5], 0),
+                ([8, 0, 2, 1], [1.0, 2.0, 4.0, 8.0], 0),
+                ([[1, 2, 8], [-1, 3, 9]], [1.0, 2.0, 3.0], 1),
+                ([[1, 2], [5, 3], [25, 9]], [1.0, 5.0, 25.0], 0),
+            )
+        ],
+    )
+    yield (
+        "all points that fail",
+        partial(_evaluated, Grid((Axis("x", np.array([7.0, 5.0]), "", "", True),), 2)),
+    )
 
 
 def stores() -> Asked:
@@ -347,14 +484,21 @@ def stores() -> Asked:
         part(folder).write_bytes(part(folder).read_bytes() + b"x")
 
     def renamed(folder: Path) -> None:
-        part(folder).rename(folder / part(folder).name.replace("part-000001", "part-000003").replace("x", "x"))
+        part(folder).rename(
+            folder
+            / part(folder).name.replace("part-000001", "part-000003").replace("x", "x")
+        )
 
     def beyond(folder: Path) -> None:
-        part(folder).rename(folder / part(folder).name.replace("part-000001", "part-000009"))
+        part(folder).rename(
+            folder / part(folder).name.replace("part-000001", "part-000009")
+        )
 
     def moved(folder: Path) -> None:
         part(folder, 3).unlink()
-        part(folder).rename(folder / part(folder).name.replace("part-000001", "part-000003"))
+        part(folder).rename(
+            folder / part(folder).name.replace("part-000001", "part-000003")
+        )
 
     def removed(folder: Path) -> None:
         part(folder).unlink()
@@ -382,10 +526,14 @@ def stores() -> Asked:
         (folder / "zarr.json").write_text("{}")
 
     def manifest_changed(folder: Path) -> None:
-        (folder / "_sweep.json").write_text((folder / "_sweep.json").read_text().replace("first", "First"))
+        (folder / "_sweep.json").write_text(
+            (folder / "_sweep.json").read_text().replace("first", "First")
+        )
 
     def manifest_format(folder: Path) -> None:
-        (folder / "_sweep.json").write_text('{"format": "a format of more than twenty letters"}')
+        (folder / "_sweep.json").write_text(
+            '{"format": "a format of more than twenty letters"}'
+        )
 
     def no_json(folder: Path) -> None:
         (folder / "_sweep.json").write_text("{")
@@ -444,14 +592,23 @@ def stores() -> Asked:
         )
     yield (
         "interrupted, and gone on with",
-        lambda: [_kept(made, which=Cubes(pressed=2.0)), _kept(made), store.existing("kept").done],
+        lambda: [
+            _kept(made, which=Cubes(pressed=2.0)),
+            _kept(made),
+            store.existing("kept").done,
+        ],
     )
     yield (
         "the same command is kept once",
-        lambda: [_kept(made, command=each)["commands"] for each in ("a", "b", "a", None)],
+        lambda: [
+            _kept(made, command=each)["commands"] for each in ("a", "b", "a", None)
+        ],
     )
     yield "another chunk", lambda: [_kept(made) and None, refused(_kept, other["grid"])]
-    yield "another argument", lambda: [_kept(made) and None, refused(_kept, made, argument=2)]
+    yield (
+        "another argument",
+        lambda: [_kept(made) and None, refused(_kept, made, argument=2)],
+    )
     yield (
         "another axis",
         lambda: [
@@ -465,7 +622,11 @@ def stores() -> Asked:
         "other columns",
         lambda: [
             _kept(made) and None,
-            refused(_kept, made, columns=(COLUMNS[0]._replace(description=80 * "long "), *COLUMNS[1:])),
+            refused(
+                _kept,
+                made,
+                columns=(COLUMNS[0]._replace(description=80 * "long "), *COLUMNS[1:]),
+            ),
             refused(_kept, made, columns=COLUMNS[:2]),
         ],
     )
@@ -478,17 +639,27 @@ def stores() -> Asked:
     yield "open elsewhere", two
     yield (
         "a file in its place",
-        lambda: [Path("kept").write_text("x"), refused(_kept, made), refused(store.existing, "kept")],
+        lambda: [
+            Path("kept").write_text("x"),
+            refused(_kept, made),
+            refused(store.existing, "kept"),
+        ],
     )
     yield (
         "no folder",
-        lambda: [refused(store.existing, "none"), refused(store.existing, ""), refused(_kept, made, "a/b")],
+        lambda: [
+            refused(store.existing, "none"),
+            refused(store.existing, ""),
+            refused(_kept, made, "a/b"),
+        ],
     )
     yield "too large", partial(_too_large, made)
     yield (
         "not installed",
         lambda: [
-            refused(store.check_installed, "numpy", "no_such_library", extra="distributed"),
+            refused(
+                store.check_installed, "numpy", "no_such_library", extra="distributed"
+            ),
             refused(store.check_installed, "no_such_library"),
             refused(store.check_installed, "numpy"),
         ],
@@ -501,7 +672,10 @@ def stores() -> Asked:
 
         return refused(fails)
 
-    yield "what the system refuses", lambda: [system(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EACCES)]
+    yield (
+        "what the system refuses",
+        lambda: [system(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EACCES)],
+    )
     yield (
         "table",
         lambda: (lambda table: [str(table.schema), table.to_pydict()])(
@@ -522,7 +696,8 @@ def stores() -> Asked:
         _kept(made, which=Cubes(pressed=5.0))
         values = store.lazy_values(store.existing("kept"))
         return {
-            name: [str(each.chunks), held(each.compute(scheduler="synchronous"))] for name, each in values.items()
+            name: [str(each.chunks), held(each.compute(scheduler="synchronous"))]
+            for name, each in values.items()
         }
 
     yield "lazily", lazily
@@ -550,7 +725,9 @@ def stores() -> Asked:
         lambda: [
             _kept(made) and None,
             [
-                (lambda frame: [list(frame.columns), frame.to_dict("list")])(_read_parquet(path))
+                (lambda frame: [list(frame.columns), frame.to_dict("list")])(
+                    _read_parquet(path)
+                )
                 for path in sorted(Path("kept").glob("*.parquet"))
             ],
         ],
@@ -565,7 +742,9 @@ def _read_parquet(path: Path) -> Any:
 
 def manifests() -> Asked:
     made = manifest.Manifest(
-        Grid((X, INFINITE, N, F, W), 5), (*COLUMNS, grid.STATUS, grid.MESSAGE), {"b": [1, {"x": 2.5}], "a": "é"}
+        Grid((X, INFINITE, N, F, W), 5),
+        (*COLUMNS, grid.STATUS, grid.MESSAGE),
+        {"b": [1, {"x": 2.5}], "a": "é"},
     )
     yield "facts", lambda: made.facts
     yield (
@@ -578,20 +757,44 @@ def manifests() -> Asked:
     )
     yield (
         "parsed",
-        lambda: (lambda found: [found[0].facts == made.facts, found[1], found[0].grid, found[0].columns])(
-            manifest.parsed(made.written(["one", "two"]))
-        ),
+        lambda: (
+            lambda found: [
+                found[0].facts == made.facts,
+                found[1],
+                found[0].grid,
+                found[0].columns,
+            ]
+        )(manifest.parsed(made.written(["one", "two"]))),
     )
     names = {
-        "two of a name": (Grid((X, X), 5), COLUMNS), "as a column": (Grid((X._replace(name="value"),), 5), COLUMNS), "no word": (Grid((X._replace(name="a b"),), 5), COLUMNS),
-        "too many": (Grid(tuple(F._replace(name=f"f{i}") for i in range(31)), 5), COLUMNS), "type": (Grid((X,), 5), (Column("c", "f4", "", ""),)), "long": (Grid((X,), 5), (Column("c", "U1000", "", ""),)), "most": (Grid(tuple(F._replace(name=f"f{i}") for i in range(30)), 5), (Column("c", "U999", "", ""),)),
-    }  # fmt: skip
+        "two of a name": (Grid((X, X), 5), COLUMNS),
+        "as a column": (Grid((X._replace(name="value"),), 5), COLUMNS),
+        "no word": (Grid((X._replace(name="a b"),), 5), COLUMNS),
+        "too many": (
+            Grid(tuple(F._replace(name=f"f{i}") for i in range(31)), 5),
+            COLUMNS,
+        ),
+        "type": (Grid((X,), 5), (Column("c", "f4", "", ""),)),
+        "long": (Grid((X,), 5), (Column("c", "U1000", "", ""),)),
+        "most": (
+            Grid(tuple(F._replace(name=f"f{i}") for i in range(30)), 5),
+            (Column("c", "U999", "", ""),),
+        ),
+    }
     for name, (laid, kept) in names.items():
-        yield f"names: {name}", partial(lambda laid, kept: manifest.Manifest(laid, kept, {}).columns, laid, kept)
+        yield (
+            f"names: {name}",
+            partial(
+                lambda laid, kept: manifest.Manifest(laid, kept, {}).columns, laid, kept
+            ),
+        )
     yield (
         "arguments that no file can say",
         lambda: [
-            refused(lambda given: manifest.Manifest(Grid((X,), 5), COLUMNS, given).facts, given)
+            refused(
+                lambda given: manifest.Manifest(Grid((X,), 5), COLUMNS, given).facts,
+                given,
+            )
             for given in ({"a": X}, {"b": 1, "a": (2, 3)})
         ],
     )
@@ -613,11 +816,21 @@ def manifests() -> Asked:
         return refused(manifest.parsed, manifest._bytes(said))
 
     changes: dict[str, Callable[[Any], Any]] = {
-        "nothing": lambda said: None, "format 2": lambda said: said.update(format=2), "format 30 letters": lambda said: said.update(format=30 * "a"),
-        "no axis value": lambda said: said["axes"][0].update(values=[]), "several fixed": lambda said: said["axes"][3].update(values=[0.1, 0.2]), "type": lambda said: said["axes"][0].update(type="float32"),
-        "columns": lambda said: said["columns"].pop(), "chunk": lambda said: said.update(chunk=0), "commands": lambda said: said.update(commands=[1]), "extra": lambda said: said.update(more=1),
-        "swept": lambda said: said["axes"][0].update(swept=1), "order of arguments": lambda said: said.update(arguments={"z": 1, "b": 2}), "no axes": lambda said: said.update(axes=[]), "axes": lambda said: said.update(axes=3),
-    }  # fmt: skip
+        "nothing": lambda said: None,
+        "format 2": lambda said: said.update(format=2),
+        "format 30 letters": lambda said: said.update(format=30 * "a"),
+        "no axis value": lambda said: said["axes"][0].update(values=[]),
+        "several fixed": lambda said: said["axes"][3].update(values=[0.1, 0.2]),
+        "type": lambda said: said["axes"][0].update(type="float32"),
+        "columns": lambda said: said["columns"].pop(),
+        "chunk": lambda said: said.update(chunk=0),
+        "commands": lambda said: said.update(commands=[1]),
+        "extra": lambda said: said.update(more=1),
+        "swept": lambda said: said["axes"][0].update(swept=1),
+        "order of arguments": lambda said: said.update(arguments={"z": 1, "b": 2}),
+        "no axes": lambda said: said.update(axes=[]),
+        "axes": lambda said: said.update(axes=3),
+    }
     for name, change in changes.items():
         yield f"changed: {name}", partial(changed, change)
     yield (
@@ -646,15 +859,34 @@ def manifests() -> Asked:
         "columns": [{"name": "c", "dtype": "f8", "description": "of it"}],
     }
     others: dict[str, Any] = {
-        "chunk": {"chunk": 4}, "arguments": {"arguments": {"a": 2, "c": 70 * "y"}}, "axes": {"axes": [base["axes"][0] | {"values": [1, 2, 3]}, base["axes"][1] | {"values": [6]}]},
-        "columns": {"columns": [base["columns"][0] | {"description": "of another"}, {"name": "d", "dtype": "i8", "description": "more"}]}, "order": {"axes": base["axes"][::-1]},
-        "five": {"chunk": 4, "arguments": {"a": 2, "b": "y", "d": 1}, "axes": []}, "longer axis": {"axes": [base["axes"][0] | {"values": [1, 2, 3, 4, 9.5]}, base["axes"][1]]},
-    }  # fmt: skip
+        "chunk": {"chunk": 4},
+        "arguments": {"arguments": {"a": 2, "c": 70 * "y"}},
+        "axes": {
+            "axes": [
+                base["axes"][0] | {"values": [1, 2, 3]},
+                base["axes"][1] | {"values": [6]},
+            ]
+        },
+        "columns": {
+            "columns": [
+                base["columns"][0] | {"description": "of another"},
+                {"name": "d", "dtype": "i8", "description": "more"},
+            ]
+        },
+        "order": {"axes": base["axes"][::-1]},
+        "five": {"chunk": 4, "arguments": {"a": 2, "b": "y", "d": 1}, "axes": []},
+        "longer axis": {
+            "axes": [base["axes"][0] | {"values": [1, 2, 3, 4, 9.5]}, base["axes"][1]]
+        },
+    }
     for name, change in others.items():
         yield (
             f"difference: {name}",
             partial(
-                lambda change: [manifest.difference(base, base | change), manifest.difference(base | change, base)],
+                lambda change: [
+                    manifest.difference(base, base | change),
+                    manifest.difference(base | change, base),
+                ],
                 change,
             ),
         )
@@ -666,7 +898,9 @@ def _swept(*given: Any, **more: Any) -> Any:
 
 def _planned(family: Any, **given: Any) -> Any:
     made = sweep.plan(family, given)
-    arguments = {name: value for name, value in made.arguments.items() if name != "version"}
+    arguments = {
+        name: value for name, value in made.arguments.items() if name != "version"
+    }
     common = {
         name: repr(value) if name in ("made", "task", "features") else value
         for name, value in made.model.common.items()
@@ -678,14 +912,28 @@ def sweeps() -> Asked:
     yield (
         "bowl",
         lambda: (lambda found: [values_of(found), said_of(found)])(
-            icl.sweep(Bowl, eta=[0.5, 0.3], width=[1.0, 3.0, 1.5], epsilon=0.01, count=[4, 3], **QUIET)
+            icl.sweep(
+                Bowl,
+                eta=[0.5, 0.3],
+                width=[1.0, 3.0, 1.5],
+                epsilon=0.01,
+                count=[4, 3],
+                **QUIET,
+            )
         ),
     )
-    yield "words", partial(_swept, Bowl, eta="auto", shape=["flat", "round"], width=2.5, max_steps=9)
+    yield (
+        "words",
+        partial(
+            _swept, Bowl, eta="auto", shape=["flat", "round"], width=2.5, max_steps=9
+        ),
+    )
     yield (
         "dish",
         lambda: (lambda found: [values_of(found), said_of(found)["width"]])(
-            icl.sweep(Dish, eta=[0.5, 0.01], width=[1.0, 2.5, 6.0, 3.0], max_steps=90, **QUIET)
+            icl.sweep(
+                Dish, eta=[0.5, 0.01], width=[1.0, 2.5, 6.0, 3.0], max_steps=90, **QUIET
+            )
         ),
     )
     yield (
@@ -701,42 +949,105 @@ def sweeps() -> Asked:
             shape="flat",
         ),
     )
-    yield "dish, above", partial(_swept, Dish, eta=0.01, width=[1.0, 2.5], above=0.02, max_steps=90)
+    yield (
+        "dish, above",
+        partial(_swept, Dish, eta=0.01, width=[1.0, 2.5], above=0.02, max_steps=90),
+    )
     yield "no target", partial(_swept, Plain, eta=[0.1, 1e3], width=[1.0], max_steps=40)
-    yield "one point", partial(_swept, Plain, eta=0.1, width="wide", above=0.03, max_steps=400)
+    yield (
+        "one point",
+        partial(_swept, Plain, eta=0.1, width="wide", above=0.03, max_steps=400),
+    )
     yield (
         "regression",
         lambda: (lambda found: [values_of(found), said_of(found)])(
-            icl.sweep(L=[0.3, 4.0, 1.0], delta=2.0, eta=[0.2], K=[3, 50], epsilon=1e-3, **QUIET)
+            icl.sweep(
+                L=[0.3, 4.0, 1.0],
+                delta=2.0,
+                eta=[0.2],
+                K=[3, 50],
+                epsilon=1e-3,
+                **QUIET,
+            )
         ),
     )
     yield (
         "regression, exact",
-        partial(_swept, L=[2.0], delta=1.0, eta=1.5, K=4, N=[5, math.inf], noise=0.2, above=1e-2, max_steps=60),
+        partial(
+            _swept,
+            L=[2.0],
+            delta=1.0,
+            eta=1.5,
+            K=4,
+            N=[5, math.inf],
+            noise=0.2,
+            above=1e-2,
+            max_steps=60,
+        ),
     )
     yield (
         "by name",
         partial(
-            _swept, "recall", triggers=[4, 9], V=30, eta=0.3, alpha=[0.0, 0.1], counts=2, above=0.05, max_steps=300
+            _swept,
+            "recall",
+            triggers=[4, 9],
+            V=30,
+            eta=0.3,
+            alpha=[0.0, 0.1],
+            counts=2,
+            above=0.05,
+            max_steps=300,
         ),
     )
     yield "by position", partial(_swept, 2.0, 1.0, [0.5, 1.0], epsilon=1e-2)
-    yield "class and position", partial(_swept, Plain, [1.0, 2.0], eta=0.3, epsilon=0.01)
-    yield "interrupted", lambda: (lambda found: [values_of(found), found.attrs["interrupted"]])(_pressed())
+    yield (
+        "class and position",
+        partial(_swept, Plain, [1.0, 2.0], eta=0.3, epsilon=0.01),
+    )
+    yield (
+        "interrupted",
+        lambda: (lambda found: [values_of(found), found.attrs["interrupted"]])(
+            _pressed()
+        ),
+    )
     for name, given in {
-        "bowl": {"eta": [0.1], "width": [1.0, 2.0]}, "bowl, many": {"eta": 0.1, "width": np.linspace(1, 2, 700).tolist()}, "dish": {"eta": np.linspace(0.1, 0.2, 40), "width": [1.0, 2.0], "max_steps": 7},
-        "dish, some": {"eta": np.linspace(0.1, 0.2, 40), "width": [1.0, 6.0, 7.0], "max_steps": 7}, "dish, nearly all": {
-            "eta": np.linspace(0.1, 0.2, 40), "width": [1.0, 2.0, 6.0], "count": [2, 3, 4, 5], "tilt": [0.0, 1.0, 2.0, 3.0], "max_steps": 7,
+        "bowl": {"eta": [0.1], "width": [1.0, 2.0]},
+        "bowl, many": {"eta": 0.1, "width": np.linspace(1, 2, 700).tolist()},
+        "dish": {"eta": np.linspace(0.1, 0.2, 40), "width": [1.0, 2.0], "max_steps": 7},
+        "dish, some": {
+            "eta": np.linspace(0.1, 0.2, 40),
+            "width": [1.0, 6.0, 7.0],
+            "max_steps": 7,
         },
-        "objects": {"eta": "auto", "made": {"a": 1}, "sizes": (3, 4), "weights": (0.25, 0.75)}, "count": {"eta": 0.1, "count": [2.0, 3.0]},
-    }.items():  # fmt: skip
+        "dish, nearly all": {
+            "eta": np.linspace(0.1, 0.2, 40),
+            "width": [1.0, 2.0, 6.0],
+            "count": [2, 3, 4, 5],
+            "tilt": [0.0, 1.0, 2.0, 3.0],
+            "max_steps": 7,
+        },
+        "objects": {
+            "eta": "auto",
+            "made": {"a": 1},
+            "sizes": (3, 4),
+            "weights": (0.25, 0.75),
+        },
+        "count": {"eta": 0.1, "count": [2.0, 3.0]},
+    }.items():
         yield (
             f"plan: {name}",
-            partial(lambda family, given: _planned(family, **given), Dish if "dish" in name else Bowl, given),
+            partial(
+                lambda family, given: _planned(family, **given),
+                Dish if "dish" in name else Bowl,
+                given,
+            ),
         )
     closed = {"L": np.geomspace(0.1, 1, 20), "delta": 1.0, "eta": 0.1}
     yield "plan: closed", partial(_planned, icl.Regression, **closed)
-    yield "plan: closed, stepped", partial(_planned, icl.Regression, **closed, N=7, task=icl.tasks.Linear)
+    yield (
+        "plan: closed, stepped",
+        partial(_planned, icl.Regression, **closed, N=7, task=icl.tasks.Linear),
+    )
     yield (
         "plan: batches",
         partial(
@@ -752,13 +1063,56 @@ def sweeps() -> Asked:
             epsilon=0.1,
         ),
     )
-    yield "refusals", lambda: every({
-        "both targets": lambda: _planned(Bowl, eta=0.1, epsilon=0.1, above=[0.2]), "unknown": lambda: _planned(Bowl, eta=0.1, widht=2), "missing": lambda: _planned(Bowl), "missing width": lambda: _planned(Plain, eta=0.1),
-        "twice": lambda: icl.sweep(Plain, 1.0, width=2.0, eta=0.1), "too many": lambda: icl.sweep(Plain, *range(9)), "no family": lambda: icl.sweep("regresion", L=1), "no class": lambda: icl.sweep(dict, L=1), "points": lambda: sweep._count(Bowl, {"eta": range(3), "width": [1, 2], "shape": ["round"], "count": 5, "tilt": "ab"}),
-        "empty": lambda: _planned(Bowl, eta=[]), "twice a value": lambda: _planned(Bowl, eta=[0.1, 0.2, 0.1]), "wrong": lambda: _planned(Bowl, eta=[0.1, -1.0]), "word": lambda: _planned(Bowl, eta=0.1, shape=["round", "square"]), "matrix": lambda: _planned(Bowl, eta=[[0.1]]), "auto among": lambda: _planned(Bowl, eta=["auto", 0.1]),
-        "hopeless": lambda: _planned(Bowl, eta=[0.1, 0.2], width=[41.0, 42.0][:1], shape="flat"), "not quite": lambda: _planned(Bowl, eta=[0.1, 0.2], width=[1.0, 42.0], shape="flat")["grid"].size, "steps": lambda: _planned(Bowl, eta=0.1, max_steps=0), "steps swept": lambda: _planned(Bowl, eta=0.1, max_steps=[5, 6]), "count": lambda: _planned(Bowl, eta=0.1, count=[2.5]),
-        "executor": lambda: icl.sweep(Bowl, eta=0.1, executor=3), "both": lambda: icl.sweep(Bowl, eta=0.1, executor=Odd({}), workers=2), "workers": lambda: icl.sweep(Bowl, eta=0.1, workers=0), "many workers": lambda: icl.sweep(Bowl, eta=0.1, workers=10_001), "progress": lambda: icl.sweep(Bowl, eta=0.1, progress=1), "store": lambda: icl.sweep(Bowl, eta=0.1, store="", **QUIET),
-    })  # fmt: skip
+    yield (
+        "refusals",
+        lambda: every(
+            {
+                "both targets": lambda: _planned(
+                    Bowl, eta=0.1, epsilon=0.1, above=[0.2]
+                ),
+                "unknown": lambda: _planned(Bowl, eta=0.1, widht=2),
+                "missing": lambda: _planned(Bowl),
+                "missing width": lambda: _planned(Plain, eta=0.1),
+                "twice": lambda: icl.sweep(Plain, 1.0, width=2.0, eta=0.1),
+                "too many": lambda: icl.sweep(Plain, *range(9)),
+                "no family": lambda: icl.sweep("regresion", L=1),
+                "no class": lambda: icl.sweep(dict, L=1),
+                "points": lambda: sweep._count(
+                    Bowl,
+                    {
+                        "eta": range(3),
+                        "width": [1, 2],
+                        "shape": ["round"],
+                        "count": 5,
+                        "tilt": "ab",
+                    },
+                ),
+                "empty": lambda: _planned(Bowl, eta=[]),
+                "twice a value": lambda: _planned(Bowl, eta=[0.1, 0.2, 0.1]),
+                "wrong": lambda: _planned(Bowl, eta=[0.1, -1.0]),
+                "word": lambda: _planned(Bowl, eta=0.1, shape=["round", "square"]),
+                "matrix": lambda: _planned(Bowl, eta=[[0.1]]),
+                "auto among": lambda: _planned(Bowl, eta=["auto", 0.1]),
+                "hopeless": lambda: _planned(
+                    Bowl, eta=[0.1, 0.2], width=[41.0, 42.0][:1], shape="flat"
+                ),
+                "not quite": lambda: (
+                    _planned(Bowl, eta=[0.1, 0.2], width=[1.0, 42.0], shape="flat")[
+                        "grid"
+                    ].size
+                ),
+                "steps": lambda: _planned(Bowl, eta=0.1, max_steps=0),
+                "steps swept": lambda: _planned(Bowl, eta=0.1, max_steps=[5, 6]),
+                "count": lambda: _planned(Bowl, eta=0.1, count=[2.5]),
+                "executor": lambda: icl.sweep(Bowl, eta=0.1, executor=3),
+                "both": lambda: icl.sweep(Bowl, eta=0.1, executor=Odd({}), workers=2),
+                "workers": lambda: icl.sweep(Bowl, eta=0.1, workers=0),
+                "many workers": lambda: icl.sweep(Bowl, eta=0.1, workers=10_001),
+                "progress": lambda: icl.sweep(Bowl, eta=0.1, progress=1),
+                "store": lambda: icl.sweep(Bowl, eta=0.1, store="", **QUIET),
+            }
+        ),
+    )
     yield (
         "identity",
         lambda: [
@@ -784,13 +1138,19 @@ def sweeps() -> Asked:
     )
     yield (
         "picklable",
-        lambda: [re.sub("0x[0-9a-f]+", "THERE", refused(sweep.check_picklable, each)) for each in models],
+        lambda: [
+            re.sub("0x[0-9a-f]+", "THERE", refused(sweep.check_picklable, each))
+            for each in models
+        ],
     )
 
     def stored(*calls: dict[str, Any], large: bool = False) -> Any:
         said = []
         for given in calls:
-            with installed(Bowl, Dish), patch("icl_theory.grids.sweep.is_large", lambda columns, grid: large):
+            with (
+                installed(Bowl, Dish),
+                patch("icl_theory.grids.sweep.is_large", lambda columns, grid: large),
+            ):
                 found = icl.sweep(Bowl, store="it", **QUIET, **given)
                 said.append(
                     [
@@ -811,7 +1171,10 @@ def sweeps() -> Asked:
             {"width": [1.0, 2.0], "eta": [0.5, 0.2], "epsilon": 0.01},
         ),
     )
-    yield "stored, large", partial(stored, {"eta": [0.5, 0.2], "width": [1.0, 2.0, 3.0]}, large=True)
+    yield (
+        "stored, large",
+        partial(stored, {"eta": [0.5, 0.2], "width": [1.0, 2.0, 3.0]}, large=True),
+    )
     yield (
         "stored, other call",
         lambda: [
@@ -843,30 +1206,53 @@ def sweeps() -> Asked:
 
 def _pressed() -> Any:
     with patch.object(Bowl, "measure", side_effect=[{}, {}, {}, KeyboardInterrupt]):
-        return icl.sweep(Bowl, eta=[0.5], width=np.linspace(1.0, 2.5, 10).tolist(), **QUIET)
+        return icl.sweep(
+            Bowl, eta=[0.5], width=np.linspace(1.0, 2.5, 10).tolist(), **QUIET
+        )
 
 
 def models() -> Asked:
     made = model.FamilyModel(Dish, {"max_steps": 50, "sizes": (2, 3)})
-    points = {"eta": np.array([0.5, 0.01, 0.02, 0.03]), "width": np.array([1.0, 6.0, 2.5, 1.5])}
+    points = {
+        "eta": np.array([0.5, 0.01, 0.02, 0.03]),
+        "width": np.array([1.0, 6.0, 2.5, 1.5]),
+    }
     shown = partial(lambda values: {name: held(each) for name, each in values.items()})
     yield "batched", lambda: shown(made.batched(points))
-    yield "batched, epsilon", lambda: shown(made.batched(points | {"epsilon": np.array([1.0, 2.0, 0.25, 0.125])}))
+    yield (
+        "batched, epsilon",
+        lambda: shown(
+            made.batched(points | {"epsilon": np.array([1.0, 2.0, 0.25, 0.125])})
+        ),
+    )
     yield (
         "batched, above, shares",
         lambda: shown(
-            made.batched(points | {"above": np.array([1.0, 2.0, 0.25, 0.125]), "share": np.full(4, 0.1)})
+            made.batched(
+                points
+                | {"above": np.array([1.0, 2.0, 0.25, 0.125]), "share": np.full(4, 0.1)}
+            )
         ),
     )
     yield "batched, other steps", lambda: shown(made.batched(points, max_steps=400))
     yield "nothing batched", lambda: shown(model.FamilyModel(Bowl, {}).batched(points))
     yield "evaluated", lambda: shown(made.evaluate(points))
-    yield "one by one", lambda: shown(made.one_by_one(points | {"width": np.array([3.0, 1.0, 51.0, 2.0])}))
+    yield (
+        "one by one",
+        lambda: shown(
+            made.one_by_one(points | {"width": np.array([3.0, 1.0, 51.0, 2.0])})
+        ),
+    )
     yield (
         "problem",
         lambda: [
             made.problem(
-                {"eta": np.float64(0.5), "width": np.array(2.0), "shape": np.str_("flat")}, count=9
+                {
+                    "eta": np.float64(0.5),
+                    "width": np.array(2.0),
+                    "shape": np.str_("flat"),
+                },
+                count=9,
             ).arguments(),
             made.columns,
         ],
@@ -894,11 +1280,22 @@ def estimates() -> Asked:
     yield "alone", partial(_estimated, Bowl, given=bowl)
     yield "three workers", partial(_estimated, Bowl, 3, given=bowl)
     yield "one point", partial(_estimated, Bowl, given={"eta": 0.1})
-    yield "one chunk of eight", partial(_estimated, Bowl, given={"eta": np.linspace(0.1, 0.2, 8)})
+    yield (
+        "one chunk of eight",
+        partial(_estimated, Bowl, given={"eta": np.linspace(0.1, 0.2, 8)}),
+    )
     yield "failing", partial(_estimated, Bowl, given={"eta": [0.1], "width": [3.0]})
     yield (
         "failing together",
-        partial(_estimated, Dish, given={"eta": np.linspace(0.1, 0.4, 30), "width": [3.0, 5.5], "max_steps": 100}),
+        partial(
+            _estimated,
+            Dish,
+            given={
+                "eta": np.linspace(0.1, 0.4, 30),
+                "width": [3.0, 5.5],
+                "max_steps": 100,
+            },
+        ),
     )
     yield (
         "together",
@@ -906,7 +1303,11 @@ def estimates() -> Asked:
             _estimated,
             Dish,
             2,
-            given={"eta": np.linspace(0.1, 0.4, 30), "width": [1.0, 5.5, 2.0], "max_steps": 100},
+            given={
+                "eta": np.linspace(0.1, 0.4, 30),
+                "width": [1.0, 5.5, 2.0],
+                "max_steps": 100,
+            },
         ),
     )
     yield (
@@ -914,24 +1315,52 @@ def estimates() -> Asked:
         partial(
             _estimated,
             Dish,
-            given={"eta": np.linspace(0.1, 0.4, 300), "width": [1.0, 2.0], "max_steps": 100},
+            given={
+                "eta": np.linspace(0.1, 0.4, 300),
+                "width": [1.0, 2.0],
+                "max_steps": 100,
+            },
             tick=2.0,
         ),
     )
     yield (
         "about",
-        partial(_estimated, Dish, given={"eta": np.linspace(0.1, 0.4, 300), "width": [1.0, 5.5, 2.0]}, asked=100),
+        partial(
+            _estimated,
+            Dish,
+            given={"eta": np.linspace(0.1, 0.4, 300), "width": [1.0, 5.5, 2.0]},
+            asked=100,
+        ),
     )
     yield "no memory known", partial(_estimated, Bowl, given=bowl, free=math.inf)
     yield "large", partial(_estimated, Bowl, given=bowl, free=1000.0)
-    yield "long", partial(_estimated, Bowl, given={"eta": [1e-4], "epsilon": 1e-9}, tick=1.0, budget=5.0)
+    yield (
+        "long",
+        partial(
+            _estimated,
+            Bowl,
+            given={"eta": [1e-4], "epsilon": 1e-9},
+            tick=1.0,
+            budget=5.0,
+        ),
+    )
     yield (
         "long, exact",
-        partial(_estimated, Bowl, given={"eta": [1e-4], "epsilon": 1e-9, "method": "exact"}, tick=1.0),
+        partial(
+            _estimated,
+            Bowl,
+            given={"eta": [1e-4], "epsilon": 1e-9, "method": "exact"},
+            tick=1.0,
+        ),
     )
     yield (
         "max_steps",
-        partial(_estimated, Bowl, given={"eta": [1e-4, 1e-5], "epsilon": 1e-9, "max_steps": 20}, tick=1.0),
+        partial(
+            _estimated,
+            Bowl,
+            given={"eta": [1e-4, 1e-5], "epsilon": 1e-9, "max_steps": 20},
+            tick=1.0,
+        ),
     )
     yield (
         "closed",
@@ -939,7 +1368,12 @@ def estimates() -> Asked:
             _estimated,
             icl.Regression,
             2,
-            given={"L": np.geomspace(0.1, 10, 40), "delta": 1.0, "eta": 0.1, "K": [3, 9]},
+            given={
+                "L": np.geomspace(0.1, 10, 40),
+                "delta": 1.0,
+                "eta": 0.1,
+                "K": [3, 9],
+            },
         ),
     )
     seen = [(float(i), 10 * i * i + 5) for i in range(6)]
@@ -982,7 +1416,10 @@ def clusters() -> Asked:
                 raise reach
             return There()
 
-        with patch("distributed.Client", Client), patch("distributed.comm.core.connect", reached):
+        with (
+            patch("distributed.Client", Client),
+            patch("distributed.comm.core.connect", reached),
+        ):
             try:
                 with workers.cluster("tcp://there:1") as executor:
                     return [executor, closed]
@@ -990,7 +1427,10 @@ def clusters() -> Asked:
                 return [str(error), closed]
 
     yield "reached", connected
-    yield "no scheduler", lambda: [connected(OSError("nobody")), connected(ValueError())]
+    yield (
+        "no scheduler",
+        lambda: [connected(OSError("nobody")), connected(ValueError())],
+    )
     yield "no workers", lambda: connected(wait=TimeoutError())
 
     def without() -> Any:

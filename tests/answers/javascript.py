@@ -20,11 +20,19 @@ def _rows(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _rows(each) for name, each in value.items()}
     if isinstance(value, list):
-        if len(value) > 6 and all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
+        if len(value) > 6 and all(
+            isinstance(each, int | float) and not isinstance(each, bool)
+            for each in value
+        ):
             return np.array(value, dtype=float)
-        if len(value) > 6 and all(isinstance(each, list) and len(each) == len(value[0]) for each in value):
+        if len(value) > 6 and all(
+            isinstance(each, list) and len(each) == len(value[0]) for each in value
+        ):
             flat = [one for each in value for one in each]
-            if all(isinstance(one, int | float) and not isinstance(one, bool) for one in flat):
+            if all(
+                isinstance(one, int | float) and not isinstance(one, bool)
+                for one in flat
+            ):
                 return np.array(value, dtype=float)
         return [_rows(each) for each in value]
     return value
@@ -137,9 +145,27 @@ const colours = new Proxy({}, { get: (_, name) => name });
 const made = (x, y, wide = 500, high = 300, kind = Axes) => new kind(pen, wide, high, colours, x, y);
 """
 SCALES = [
-    [{"low": 0.5, "high": 1e7, "log": True, "label": "steps"}, {"low": 0, "high": 1.02, "label": "share"}], [{"low": -0.5, "high": 7.5, "label": "n"}, {"low": 1e-12, "high": 3, "log": True, "label": "loss"}],
-    [{"low": 0, "high": 0, "label": "no range"}, {"low": 5, "high": 5, "log": True, "label": "nor here"}], [{"low": -3e5, "high": 2e6, "label": "wide"}, {"low": 0.00012, "high": 0.00031, "label": "narrow"}], [{"low": 2, "high": 3, "log": True, "label": "within a power"}, {"low": 0, "high": 1e301, "log": True, "label": "beyond"}],
-]  # fmt: skip
+    [
+        {"low": 0.5, "high": 1e7, "log": True, "label": "steps"},
+        {"low": 0, "high": 1.02, "label": "share"},
+    ],
+    [
+        {"low": -0.5, "high": 7.5, "label": "n"},
+        {"low": 1e-12, "high": 3, "log": True, "label": "loss"},
+    ],
+    [
+        {"low": 0, "high": 0, "label": "no range"},
+        {"low": 5, "high": 5, "log": True, "label": "nor here"},
+    ],
+    [
+        {"low": -3e5, "high": 2e6, "label": "wide"},
+        {"low": 0.00012, "high": 0.00031, "label": "narrow"},
+    ],
+    [
+        {"low": 2, "high": 3, "log": True, "label": "within a power"},
+        {"low": 0, "high": 1e301, "log": True, "label": "beyond"},
+    ],
+]
 
 
 def drawing() -> Asked:
@@ -170,9 +196,15 @@ def drawing() -> Asked:
         "dots": "axes.dot(10, 0.5, 'blue'); axes.dot(1e9, 5, 'red', 7); axes.dot(0.1, -1, 'green')",
         "words": "axes.text('left', 100, 50); axes.text('centre', 100, 70, 'red', 'center'); axes.text('right', 480, 90, 'blue', 'right'); axes.text('out at the left', 1, 20, 'blue', 'right'); axes.text('out at the right', 499, 30); axes.write()",
         "ghost": "const ghost = made(axes.x, axes.y, 500, 300, Ghost); ghost.curve([1, 10], [0.2, 0.4], 'blue'); ghost.curve([1, 10], [0.2, 0.4], 'blue', { dash: [1] }); ghost.box([1, 2], [0, 1], 'red'); ghost.dot(1, 1, 'red'); ghost.shade(1, 2, 'red', 'x'); ghost.text('x', 1, 2); ghost.write(); noted.silent = ghost.silent",
-    }  # fmt: skip
+    }
     for name, body in marks.items():
-        yield name, _call(DRAW + f"const axes = made(...given[0]); {body}; return noted", SCALES[0])
+        yield (
+            name,
+            _call(
+                DRAW + f"const axes = made(...given[0]); {body}; return noted",
+                SCALES[0],
+            ),
+        )
     yield (
         "spread",
         _call(
@@ -183,16 +215,78 @@ def drawing() -> Asked:
 
 def settings() -> Asked:
     kinds = {
-        "log": {"name": "a", "value": 2, "low": 0.01, "high": 100, "log": True, "minimum": 0.001, "maximum": 1e3}, "whole": {"name": "K", "value": 20, "low": 2, "high": 1e6, "log": True, "whole": True}, "zero": {"name": "t", "value": 3, "low": 1, "high": 50, "zero": True, "whole": True, "log": True, "steps": 20}, "linear": {"name": "x", "value": 1, "low": -2, "high": 2, "steps": 8},
-        "words": {"name": "o", "value": "square", "words": {"square": "Square", "log": "Log"}}, "stops": {"name": "q", "value": 2, "stops": [1, 2, 5]},
-    }  # fmt: skip
+        "log": {
+            "name": "a",
+            "value": 2,
+            "low": 0.01,
+            "high": 100,
+            "log": True,
+            "minimum": 0.001,
+            "maximum": 1e3,
+        },
+        "whole": {
+            "name": "K",
+            "value": 20,
+            "low": 2,
+            "high": 1e6,
+            "log": True,
+            "whole": True,
+        },
+        "zero": {
+            "name": "t",
+            "value": 3,
+            "low": 1,
+            "high": 50,
+            "zero": True,
+            "whole": True,
+            "log": True,
+            "steps": 20,
+        },
+        "linear": {"name": "x", "value": 1, "low": -2, "high": 2, "steps": 8},
+        "words": {
+            "name": "o",
+            "value": "square",
+            "words": {"square": "Square", "log": "Log"},
+        },
+        "stops": {"name": "q", "value": 2, "stops": [1, 2, 5]},
+    }
     family = {
-        "K": {"symbol": "K", "unit": "", "meaning": "of features", "whole": True, "minimum": 2, "maximum": 1e9},
-        "a": {"symbol": "α", "unit": "m", "meaning": "a length", "minimum": 0, "maximum": 5},
+        "K": {
+            "symbol": "K",
+            "unit": "",
+            "meaning": "of features",
+            "whole": True,
+            "minimum": 2,
+            "maximum": 1e9,
+        },
+        "a": {
+            "symbol": "α",
+            "unit": "m",
+            "meaning": "a length",
+            "minimum": 0,
+            "maximum": 5,
+        },
     }
     for name, kind in kinds.items():
-        yield f"complete {name}", _call("return require('settings').complete(given[0], given[1])", kind, family)
-        texts = ["2", "2.6", "-5", "1e9", "x", "log", "square", "toString", "0", "1e-5", "10^3"]
+        yield (
+            f"complete {name}",
+            _call(
+                "return require('settings').complete(given[0], given[1])", kind, family
+            ),
+        )
+        texts = [
+            "2",
+            "2.6",
+            "-5",
+            "1e9",
+            "x",
+            "log",
+            "square",
+            "toString",
+            "0",
+            "1e-5",
+            "10^3",
+        ]
         yield (
             f"read {name}",
             _call(
@@ -224,7 +318,10 @@ def settings() -> Asked:
         "recall?L=1==2&&eta=0.5",
     ]
     for fragment in fragments:
-        yield f"fragment {fragment}", _call(panels + "return fromFragment(given[1], panels)", names, fragment)
+        yield (
+            f"fragment {fragment}",
+            _call(panels + "return fromFragment(given[1], panels)", names, fragment),
+        )
     yield (
         "to fragments",
         _call(
@@ -338,9 +435,17 @@ def training() -> Asked:
             "const { course } = require('training'), run = (last, most) => ({ last, most, at: (t) => ({ t }) }); return [[run(40), 100, 12], [run(1e9), 100, 30], [run(400, 900), 100, 20], [run(3e14), 10, 7]].map(([one, least, size]) => { const { end, times, states } = course(one, least, size); return { end, times, states: states.map(({ t }) => t) }; })"
         ),
     )
-    yield "step and batch", _call("const { step, batch } = require('training'); return [step(7), batch]")
+    yield (
+        "step and batch",
+        _call("const { step, batch } = require('training'); return [step(7), batch]"),
+    )
     model = "const model = { end: 1000, times: [0.5, 10, 100, 1000], states: [{ loss: 3, b: 1 }, { loss: 2, b: 2 }, { loss: 1, b: 3 }, { loss: 0.5, b: 4 }], drawn: { times: [1, 50], losses: [2.5, 1.2] } }, now = { t: 30, loss: 1.5, b: 2.5 };"
-    yield "along", _call(DRAW + model + """
+    yield (
+        "along",
+        _call(
+            DRAW
+            + model
+            + """
       const { along } = require("training"), y = () => ({ low: 0, high: 4, label: "loss" }), shown = [];
       for (const figure of [along({ name: "a", title: "A", caption: "of it", y }), along({ name: "b", caption: "C", samples: "prompts", y, height: 9, phases: () => [["one", 0, 20, "blue"], ["two", 20, 1000, "red"]], marks: (axes) => axes.horizontal(1, "red"), curves: () => [[(s) => s.b, "green", { width: 3, dot: 2 }], [(s) => s.loss, "blue"]] })]) for (const one of [model, { ...model, even: true, drawn: null }]) {
         const scales = figure.scales(one, {}), axes = made(...scales);
@@ -350,18 +455,34 @@ def training() -> Asked:
         shown.push([figure.caption, figure.height, figure.name, scales, figure.drag(axes, 200, 3), figure.drag(axes, -5, 3)]);
       }
       return { shown, ...noted };
-    """)  # fmt: skip
-    yield "against", _call(DRAW + """
+    """
+        ),
+    )
+    yield (
+        "against",
+        _call(
+            DRAW
+            + """
       const { against } = require("training"), model = { n: 5 }, values = { K: 3 };
       const first = against({ name: "a", setting: "K", curve: () => [[1, 2, 9], [3, 4, 8]], number: ({ n }) => n }), second = against({ setting: "K", height: 4, curve: () => [[1, 2], [3, 4]], number: () => Infinity, read: (x, { K }) => K * Math.round(x), marks: (axes, { n }) => axes.vertical(n, "red") });
       const axes = made({ low: 1, high: 1e6, log: true, label: "K" }, { low: 0, high: 10, label: "n" });
       for (const one of [first, second]) { one.still(axes, model, values); one.moving(axes, model, {}, values); }
       return { ...noted, heights: [first.height, second.height], drags: [first, second].map((one) => [70, 300, 480].map((x) => one.drag(axes, x, 0, model, {}, values))) };
-    """)  # fmt: skip
+    """
+        ),
+    )
 
 
 def closed_forms() -> Asked:
-    points = [{"L": 2, "delta": 1.5, "eta": 0.5, "K": 7, "epsilon": 1e-3}, {"L": 0.3, "delta": 1, "eta": 0.01, "K": 100, "epsilon": 1e-4}, {"L": 5, "delta": 2, "eta": 40, "K": 3, "epsilon": 1e-5}, {"L": 0.01, "delta": 1, "eta": 1, "K": 20, "epsilon": 1}, {"L": 1, "delta": 1, "eta": 1e-12, "K": 50, "epsilon": 1e-8}, {"L": 3, "delta": 1, "eta": 0.8, "K": 2, "epsilon": 0.01}, {"L": 1, "delta": 1, "eta": 1, "K": 6, "epsilon": 0.41666666}]  # fmt: skip
+    points = [
+        {"L": 2, "delta": 1.5, "eta": 0.5, "K": 7, "epsilon": 1e-3},
+        {"L": 0.3, "delta": 1, "eta": 0.01, "K": 100, "epsilon": 1e-4},
+        {"L": 5, "delta": 2, "eta": 40, "K": 3, "epsilon": 1e-5},
+        {"L": 0.01, "delta": 1, "eta": 1, "K": 20, "epsilon": 1},
+        {"L": 1, "delta": 1, "eta": 1e-12, "K": 50, "epsilon": 1e-8},
+        {"L": 3, "delta": 1, "eta": 0.8, "K": 2, "epsilon": 0.01},
+        {"L": 1, "delta": 1, "eta": 1, "K": 6, "epsilon": 0.41666666},
+    ]
     regression = """
       const { Run } = require("regression/closed"), run = new Run(given[0], given[1]), { counter } = run;
       const far = (n) => (n === Infinity ? "never" : n), seen = (one) => [one.steps, one.earliest, one.latest].map(far);
@@ -390,7 +511,14 @@ def closed_forms() -> Asked:
         {"V": 50, "triggers": 4, "alpha": 0.2, "eta": 0.1, "counts": 1, "above": 1e-3},
         {"V": 12, "triggers": 9, "alpha": 0, "eta": 0.5, "counts": 3, "above": 1e-6},
         {"V": 5, "triggers": 1, "alpha": 0.9, "eta": 1e-9, "counts": 2, "above": 1e-2},
-        {"V": 30, "triggers": 4, "alpha": 0.1, "eta": 1e-20, "counts": 1, "above": 1e-3},
+        {
+            "V": 30,
+            "triggers": 4,
+            "alpha": 0.1,
+            "eta": 1e-20,
+            "counts": 1,
+            "above": 1e-3,
+        },
     ]
     for i, point in enumerate(recall):
         yield (
@@ -404,10 +532,34 @@ def closed_forms() -> Asked:
             ),
         )
     linear = [
-        {"d": 4, "decay": 1.5, "N": 7, "noise": 0.4, "eta": 0.05, "start": 0.01, "above": 1e-3},
-        {"d": 3, "decay": 0, "N": 20, "noise": 0, "eta": 0.4, "start": 0.2, "above": 1e-6},
+        {
+            "d": 4,
+            "decay": 1.5,
+            "N": 7,
+            "noise": 0.4,
+            "eta": 0.05,
+            "start": 0.01,
+            "above": 1e-3,
+        },
+        {
+            "d": 3,
+            "decay": 0,
+            "N": 20,
+            "noise": 0,
+            "eta": 0.4,
+            "start": 0.2,
+            "above": 1e-6,
+        },
         {"d": 2, "decay": 1, "N": 1, "noise": 2, "eta": 0.3, "start": 1, "above": 10},
-        {"d": 5, "decay": 2, "N": 9, "noise": 0.1, "eta": 1.2, "start": 0.001, "above": 1e-2},
+        {
+            "d": 5,
+            "decay": 2,
+            "N": 9,
+            "noise": 0.1,
+            "eta": 1.2,
+            "start": 0.001,
+            "above": 1e-2,
+        },
     ]
     for i, point in enumerate(linear):
         yield (
@@ -422,7 +574,15 @@ def closed_forms() -> Asked:
         )
     sphere = [
         {"d": 5, "N": 20, "L": 1, "noise": 1, "start": 0, "above": 1e-3, "rate": 0.1},
-        {"d": 3, "N": 200, "L": 2, "noise": 0.5, "start": 12, "above": 1e-2, "rate": 0.7},
+        {
+            "d": 3,
+            "N": 200,
+            "L": 2,
+            "noise": 0.5,
+            "start": 12,
+            "above": 1e-2,
+            "rate": 0.7,
+        },
     ]
     for i, point in enumerate(sphere):
         yield (
@@ -436,8 +596,24 @@ def closed_forms() -> Asked:
             ),
         )
     heads = [
-        {"T": 6, "concentration": 0.7, "objective": "log", "eta": 0.5, "ratio": 0.3, "match": 0.7, "sink": 0.5},
-        {"T": 9, "concentration": 2, "objective": "square", "eta": 2, "ratio": 2, "match": -1, "sink": 3},
+        {
+            "T": 6,
+            "concentration": 0.7,
+            "objective": "log",
+            "eta": 0.5,
+            "ratio": 0.3,
+            "match": 0.7,
+            "sink": 0.5,
+        },
+        {
+            "T": 9,
+            "concentration": 2,
+            "objective": "square",
+            "eta": 2,
+            "ratio": 2,
+            "match": -1,
+            "sink": 3,
+        },
     ]
     for i, point in enumerate(heads):
         yield (
@@ -451,8 +627,46 @@ def closed_forms() -> Asked:
             ),
         )
     trained = {
-        "regression": {"K": 4, "L": 1.5, "delta": 2, "eta": 0.7, "batch": 3}, "recall": {"V": 12, "triggers": 3, "alpha": 0.3, "eta": 0.4, "counts": 2, "above": 1e-3, "batch": 4}, "linear-attention": {"d": 3, "decay": 1, "N": 4, "noise": 0.5, "eta": 0.1, "start": 0.2, "batch": 2, "above": 1e-3}, "sphere": {"d": 3, "N": 5, "L": 1.2, "noise": 0.3, "start": 1, "eta": 0.6, "batch": 2}, "induction-heads": {"T": 7, "concentration": 0.6, "objective": "log", "eta": 0.5, "ratio": 0.4, "match": 0.5, "sink": 1, "batch": 3},
-    }  # fmt: skip
+        "regression": {"K": 4, "L": 1.5, "delta": 2, "eta": 0.7, "batch": 3},
+        "recall": {
+            "V": 12,
+            "triggers": 3,
+            "alpha": 0.3,
+            "eta": 0.4,
+            "counts": 2,
+            "above": 1e-3,
+            "batch": 4,
+        },
+        "linear-attention": {
+            "d": 3,
+            "decay": 1,
+            "N": 4,
+            "noise": 0.5,
+            "eta": 0.1,
+            "start": 0.2,
+            "batch": 2,
+            "above": 1e-3,
+        },
+        "sphere": {
+            "d": 3,
+            "N": 5,
+            "L": 1.2,
+            "noise": 0.3,
+            "start": 1,
+            "eta": 0.6,
+            "batch": 2,
+        },
+        "induction-heads": {
+            "T": 7,
+            "concentration": 0.6,
+            "objective": "log",
+            "eta": 0.5,
+            "ratio": 0.4,
+            "match": 0.5,
+            "sink": 1,
+            "batch": 3,
+        },
+    }
     for name, values in trained.items():
         for seed in (1, 9):
             yield (
@@ -503,48 +717,134 @@ return given[2] === null ? told : figures[given[2]];
 )
 
 
-def _figure(panel: str, changes: dict[str, Any], figure: str | None, sampled: bool) -> Any:
+def _figure(
+    panel: str, changes: dict[str, Any], figure: str | None, sampled: bool
+) -> Any:
     found = call(PANEL, panel, changes, figure, sampled)
     if figure is None:
         return _rows(found)
     looks = found.pop("looks")  # runs of those that are alike
     found["looks"] = [
-        [look, looks[i:].index(look)] for i, look in enumerate(looks) if i == 0 or looks[i - 1] != look
+        [look, looks[i:].index(look)]
+        for i, look in enumerate(looks)
+        if i == 0 or looks[i - 1] != look
     ][:60]
     rects = found.pop("rects")
-    found["rects"] = [sorted({str(each[0]) for each in rects}), np.array([each[1:] for each in rects], dtype=float)]
-    found["words"] = [[str(each[0]), *each[3:], *np.round(each[1:3], 6).tolist()] for each in found["words"]]
+    found["rects"] = [
+        sorted({str(each[0]) for each in rects}),
+        np.array([each[1:] for each in rects], dtype=float),
+    ]
+    found["words"] = [
+        [str(each[0]), *each[3:], *np.round(each[1:3], 6).tolist()]
+        for each in found["words"]
+    ]
     found["sizes"] = np.array(found["sizes"])
     found["strokes"] = np.array(found["strokes"], dtype=float)
     return _rows(found)
 
 
 PANELS: dict[str, list[dict[str, Any]]] = {
-    "regression": [{"L": 0.4, "delta": 2, "eta": 0.3, "K": 9, "epsilon": 2e-3, "t": 40, "f": "0.1,-0.5,0.3,0.2,0,0.4"}, {"K": 30, "L": 40, "eta": 60, "t": 3, "f": "random 12"}, {"K": 5, "epsilon": 10, "t": 0}, {"epsilon": 1e-14, "eta": 1e-3, "t": 1e15}],
-    "recall": [{"triggers": 9, "V": 200, "alpha": 0, "eta": 0.02, "counts": 3, "t": 90}, {"V": 3, "alpha": 0.5, "t": 2, "triggers": 30}, {"above": 100, "t": 0}, {"eta": 1e-17, "alpha": 0.3, "t": 1e15}],
-    "linear-attention": [{"d": 20, "decay": 1.3, "N": 50, "noise": 0.2, "test_noise": 1, "test_N": 9, "t": 700}, {"decay": 0, "d": 3, "test_decay": 0, "eta": 5, "t": 0}, {"test_decay": 2, "decay": 0, "t": 20}, {"eta": 1e-17, "start": 0.1, "t": 1e15}],
-    "sphere": [{"N": 30, "noise": 0.5, "L": 2, "d": 4, "start": 3, "rate": 0.4, "t": 7}, {"N": 5000, "noise": 0.1, "L": 5, "d": 3, "t": 2}],
-    "induction-heads": [{"T": 60, "objective": "log", "concentration": 0.5, "eta": 0.5, "ratio": 3, "match": 0.5, "sink": 2, "t": 90}, {"T": 60, "match": -2, "sink": -1, "t": 5000, "eta": 0.01}],
-    "max-margin-tokens": [{"T": 4, "t": 70}], "debiased-descent": [{"N": 100, "t": 3}], "attention-with-markov": [{"q": 0.33, "t": 40}], "single-location": [{"d": 5000, "t": 1e3}], "contextual-generalization": [{"heads": 5, "t": 12}], "task-diversity": [{"tasks": 90, "t": 100}],
-}  # fmt: skip
+    "regression": [
+        {
+            "L": 0.4,
+            "delta": 2,
+            "eta": 0.3,
+            "K": 9,
+            "epsilon": 2e-3,
+            "t": 40,
+            "f": "0.1,-0.5,0.3,0.2,0,0.4",
+        },
+        {"K": 30, "L": 40, "eta": 60, "t": 3, "f": "random 12"},
+        {"K": 5, "epsilon": 10, "t": 0},
+        {"epsilon": 1e-14, "eta": 1e-3, "t": 1e15},
+    ],
+    "recall": [
+        {"triggers": 9, "V": 200, "alpha": 0, "eta": 0.02, "counts": 3, "t": 90},
+        {"V": 3, "alpha": 0.5, "t": 2, "triggers": 30},
+        {"above": 100, "t": 0},
+        {"eta": 1e-17, "alpha": 0.3, "t": 1e15},
+    ],
+    "linear-attention": [
+        {
+            "d": 20,
+            "decay": 1.3,
+            "N": 50,
+            "noise": 0.2,
+            "test_noise": 1,
+            "test_N": 9,
+            "t": 700,
+        },
+        {"decay": 0, "d": 3, "test_decay": 0, "eta": 5, "t": 0},
+        {"test_decay": 2, "decay": 0, "t": 20},
+        {"eta": 1e-17, "start": 0.1, "t": 1e15},
+    ],
+    "sphere": [
+        {"N": 30, "noise": 0.5, "L": 2, "d": 4, "start": 3, "rate": 0.4, "t": 7},
+        {"N": 5000, "noise": 0.1, "L": 5, "d": 3, "t": 2},
+    ],
+    "induction-heads": [
+        {
+            "T": 60,
+            "objective": "log",
+            "concentration": 0.5,
+            "eta": 0.5,
+            "ratio": 3,
+            "match": 0.5,
+            "sink": 2,
+            "t": 90,
+        },
+        {"T": 60, "match": -2, "sink": -1, "t": 5000, "eta": 0.01},
+    ],
+    "max-margin-tokens": [{"T": 4, "t": 70}],
+    "debiased-descent": [{"N": 100, "t": 3}],
+    "attention-with-markov": [{"q": 0.33, "t": 40}],
+    "single-location": [{"d": 5000, "t": 1e3}],
+    "contextual-generalization": [{"heads": 5, "t": 12}],
+    "task-diversity": [{"tasks": 90, "t": 100}],
+}
 FIGURES = {
-    "regression": ["loss", "steps", "attention", "map", "function"], "recall": ["loss", "steps", "probabilities", "next"], "linear-attention": ["loss", "floor", "modes"], "sphere": ["loss", "valley", "window", "best"], "induction-heads": ["loss", "layers", "plane"],
-}  # fmt: skip
+    "regression": ["loss", "steps", "attention", "map", "function"],
+    "recall": ["loss", "steps", "probabilities", "next"],
+    "linear-attention": ["loss", "floor", "modes"],
+    "sphere": ["loss", "valley", "window", "best"],
+    "induction-heads": ["loss", "layers", "plane"],
+}
 
 
 def panels() -> Asked:
     for panel, every in PANELS.items():
         for i, changes in enumerate(every):
-            yield f"{panel} {i}", Call(partial(_figure, panel, changes, None, i == 0), rtol=LOOSE, atol=1e-14)
-            for figure in (FIGURES.get(panel) or ["loss", "numbers0", "against"]) if i < 3 else ["loss"]:
+            yield (
+                f"{panel} {i}",
+                Call(
+                    partial(_figure, panel, changes, None, i == 0),
+                    rtol=LOOSE,
+                    atol=1e-14,
+                ),
+            )
+            for figure in (
+                (FIGURES.get(panel) or ["loss", "numbers0", "against"])
+                if i < 3
+                else ["loss"]
+            ):
                 if not (panel == "debiased-descent" and figure == "numbers0"):
                     yield (
                         f"{panel} {i}, {figure}",
-                        Call(partial(_figure, panel, changes, figure, i == 0), rtol=LOOSE, atol=1e-8),
+                        Call(
+                            partial(_figure, panel, changes, figure, i == 0),
+                            rtol=LOOSE,
+                            atol=1e-8,
+                        ),
                     )
     static = "const panel = require(`${given[0]}/panel`), { complete } = require('settings'), family = require(`${given[0]}/family`), shown = ({ stops, ...one }) => ({ ...one, stops: stops ?? [] }); return { tab: panel.tab, under: panel.under ?? null, settings: panel.settings.map((one) => shown(complete(one, family.parameters))), presets: panel.presets.map(({ name, values, ghost }) => [name, values, ghost ?? null]), tour: panel.tour.map(({ values, figure, play }) => [values, figure ?? null, play ?? false]), figures: panel.figures.map(({ name, title, height, wide, bare }) => [name, title, height ?? 0, wide ?? false, bare ?? false]) }"
     for panel in PANELS:
         yield f"{panel}, declared", _call(static, panel)
     presets = "const panel = require(`${given[0]}/panel`), { defaults } = require('settings'); return [...panel.presets.map(({ values }) => values), ...panel.tour.map(({ values }) => values)].map((one) => { const wanted = { ...defaults(panel.settings), ...one }, values = { ...wanted, ...panel.sound?.(wanted).changes }, model = panel.compute(values); return panel.words(model, panel.moment(model, values), values); })"
-    for panel in ("regression", "recall", "linear-attention", "induction-heads", "task-diversity"):
+    for panel in (
+        "regression",
+        "recall",
+        "linear-attention",
+        "induction-heads",
+        "task-diversity",
+    ):
         yield f"{panel}, to start from", Call(_call(presets, panel), rtol=LOOSE)

@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory.families.linear_attention import depth, diversity, law, layer, mixture, risks, shifts
+from icl_theory.families.linear_attention import (
+    depth,
+    diversity,
+    law,
+    layer,
+    mixture,
+    risks,
+    shifts,
+)
 from icl_theory.families.linear_attention.depth import LoopedRisk, PlusPlusRisk
 from icl_theory.families.linear_attention.family import LinearAttention, drawn
 from icl_theory.families.linear_attention.law import PromptLaw
@@ -27,7 +35,9 @@ TOWARD = np.cos(np.arange(9.0)).reshape(3, 3)
 SPREAD = [1.0, 0.5, 0.2]
 LAWS: dict[str, PromptLaw] = {
     "diagonal": PromptLaw(SPREAD, N=7, noise=0.4),
-    "diagonal, three": PromptLaw(SPREAD, [0.3, 1.0, 2.0], [0.2, 0.1, 0.9], N=7, noise=0.4),
+    "diagonal, three": PromptLaw(
+        SPREAD, [0.3, 1.0, 2.0], [0.2, 0.1, 0.9], N=7, noise=0.4
+    ),
     "diagonal, infinite": PromptLaw(SPREAD, [0.3, 1.0, 2.0], noise=0.4),
     "diagonal, zeros": PromptLaw([1.0, 0.0, 0.2], [0.0, 1.0, 2.0], N=math.inf),
     "matrix": PromptLaw(FULL, PRIOR, QUERY, N=7, noise=0.4),
@@ -56,7 +66,12 @@ def of_law(one: PromptLaw) -> dict[str, Any]:
         "excess": [one.excess(gamma), one.excess(np.diag(gamma))],
         "off": one.excess_of(one.off(gamma)),
         "curvature": one.largest_curvature(),
-        "modes": [q, s, None if bases is None else bases[0].shape, float(np.sum(reach**2))],
+        "modes": [
+            q,
+            s,
+            None if bases is None else bases[0].shape,
+            float(np.sum(reach**2)),
+        ],
     }
 
 
@@ -67,7 +82,10 @@ def laws() -> Asked:
     slightly = FULL.copy()
     slightly[0, 1] += 0.9e-12
     yield "slightly not symmetric", lambda: PromptLaw(slightly).moments
-    yield "moment", lambda: [law.moment("covariance", SPREAD), law.moment("covariance", FULL, 3)]
+    yield (
+        "moment",
+        lambda: [law.moment("covariance", SPREAD), law.moment("covariance", FULL, 3)],
+    )
     uneven = FULL.copy()
     uneven[0, 1] += 2e-12
     yield from refused(
@@ -127,10 +145,16 @@ def merged() -> Asked:
         eta = 0.7 / risk.curvature.max()
         yield f"{name}: steps", lambda risk=risk, eta=eta: closed(risk, eta)
     flat = MergedRisk(LAWS["diagonal, three"], [0.1, 0.2, 0.0])
-    yield "vector", partial(seen, flat, np.array([0.3, -0.2, 0.7]), np.array([1.0, 2.0, -1.0]))
+    yield (
+        "vector",
+        partial(seen, flat, np.array([0.3, -0.2, 0.7]), np.array([1.0, 2.0, -1.0])),
+    )
     yield "vector: components", partial(flat.components, np.array([0.3, -0.2, 0.7]))
     for share in (0.4, 1.0, 1.6, 2.0):
-        yield f"vector: steps at {share}", lambda share=share: closed(flat, share / flat.curvature.max())
+        yield (
+            f"vector: steps at {share}",
+            lambda share=share: closed(flat, share / flat.curvature.max()),
+        )
     small = MergedRisk(LAWS["matrix"], np.zeros((3, 3)), rank=2)
     yield "rank", partial(seen, small, GAMMA, TOWARD)
     yield (
@@ -153,13 +177,19 @@ def merged() -> Asked:
     yield (
         "closed runs",
         lambda: risks.closed_runs(
-            [flat, MergedRisk(LAWS["diagonal"], np.zeros(3))], np.array([0.8, 1.3]), np.array([1e-4, 1e-14]), 10**6
+            [flat, MergedRisk(LAWS["diagonal"], np.zeros(3))],
+            np.array([0.8, 1.3]),
+            np.array([1e-4, 1e-14]),
+            10**6,
         ),
     )
     yield (
         "closed runs, few steps",
         lambda: risks.closed_runs(
-            [flat, MergedRisk(LAWS["diagonal"], np.zeros(3))], np.array([0.8, 1.3]), np.array([1e-4, 1e-2]), 5
+            [flat, MergedRisk(LAWS["diagonal"], np.zeros(3))],
+            np.array([0.8, 1.3]),
+            np.array([1e-4, 1e-2]),
+            5,
         ),
     )
     yield from refused(
@@ -179,7 +209,9 @@ def closed(risk: MergedRisk, eta: float) -> Any:
     return {
         "states": steps.states(some),
         "blur": steps.blur(some) > 0,
-        "first": [steps.first_below(risk.floor() + goal, 10**9) for goal in (1e-2, 1e-6)],
+        "first": [
+            steps.first_below(risk.floor() + goal, 10**9) for goal in (1e-2, 1e-6)
+        ],
     }
 
 
@@ -187,9 +219,16 @@ def factors() -> Asked:
     pair = Pair(np.array([0.5, 0.2, 0.1, -0.3]), (3,))
     wide = Pair(np.append(0.5, GAMMA.ravel()), (3, 3))
     heads = Heads(np.sin(np.arange(26.0)).reshape(2, 13), 3)
-    for name, one, shape in (("pair", pair, (3,)), ("pair of matrices", wide, (3, 3)), ("heads", heads, (3, 3))):
+    for name, one, shape in (
+        ("pair", pair, (3,)),
+        ("pair of matrices", wide, (3, 3)),
+        ("heads", heads, (3, 3)),
+    ):
         params = np.asarray(one.start)
-        other, gradient = np.cos(np.arange(float(params.size))).reshape(params.shape), TOWARD[: shape[0]]
+        other, gradient = (
+            np.cos(np.arange(float(params.size))).reshape(params.shape),
+            TOWARD[: shape[0]],
+        )
         gradient = gradient if shape == (3, 3) else gradient[0]
         yield (
             name,
@@ -202,7 +241,12 @@ def factors() -> Asked:
                 "blocks": list(one.blocks(params)),
             },
         )
-    yield "balanced flow", lambda: risks.balanced_flow(PromptLaw([0.7, 0.7], N=9, noise=0.2), 0.01, [0.0, 2.0, 1e3])
+    yield (
+        "balanced flow",
+        lambda: risks.balanced_flow(
+            PromptLaw([0.7, 0.7], N=9, noise=0.2), 0.01, [0.0, 2.0, 1e3]
+        ),
+    )
     yield from refused(
         {
             "pair, start": partial(Pair, np.zeros(3), (3,)),
@@ -212,9 +256,15 @@ def factors() -> Asked:
             "heads, no rows": partial(Heads, np.zeros((2, 1)), 3),
             "heads, none": partial(Heads, np.zeros((0, 7)), 3),
             "balanced, law": partial(risks.balanced_flow, PromptLaw(SPREAD), 0.1, 1.0),
-            "balanced, prior": partial(risks.balanced_flow, PromptLaw([1.0, 1.0], [2.0, 2.0]), 0.1, 1.0),
-            "balanced, start": partial(risks.balanced_flow, PromptLaw([1.0, 1.0]), 0.0, 1.0),
-            "balanced, time": partial(risks.balanced_flow, PromptLaw([1.0, 1.0]), 0.1, -1.0),
+            "balanced, prior": partial(
+                risks.balanced_flow, PromptLaw([1.0, 1.0], [2.0, 2.0]), 0.1, 1.0
+            ),
+            "balanced, start": partial(
+                risks.balanced_flow, PromptLaw([1.0, 1.0]), 0.0, 1.0
+            ),
+            "balanced, time": partial(
+                risks.balanced_flow, PromptLaw([1.0, 1.0]), 0.1, -1.0
+            ),
             "balanced, no law": partial(risks.balanced_flow, None, 0.1, 1.0),
         }
     )
@@ -229,8 +279,14 @@ def loops() -> Asked:
         ],
     )
     for d, N, D in ((3, 5, 1), (2, 7, 4), (3, math.inf, 2), (5, 2, 2), (1, 1, 3)):
-        yield f"quadrature {d} {N} {D}", Call(partial(depth.quadrature, d, N, D), atol=1e-12)
-        yield f"best layers {d} {N} {D}", Call(partial(depth.best_layers, d, N, D), atol=1e-12)
+        yield (
+            f"quadrature {d} {N} {D}",
+            Call(partial(depth.quadrature, d, N, D), atol=1e-12),
+        )
+        yield (
+            f"best layers {d} {N} {D}",
+            Call(partial(depth.best_layers, d, N, D), atol=1e-12),
+        )
     for name, given in {
         "plain": (3, 5, 4),
         "one layer": (3, 5, 1),
@@ -241,7 +297,12 @@ def loops() -> Asked:
     }.items():
         risk = LoopedRisk(*given)
         for gamma in (-0.3, 0.9, 3.0):
-            yield f"{name}, {gamma}", lambda risk=risk, gamma=gamma: seen(risk, np.array([gamma]), np.array([1.5]))
+            yield (
+                f"{name}, {gamma}",
+                lambda risk=risk, gamma=gamma: seen(
+                    risk, np.array([gamma]), np.array([1.5])
+                ),
+            )
         yield f"{name}: rate", risk.stable_rate
     for name, given in {
         "plus plus": (3, 5),
@@ -252,7 +313,10 @@ def loops() -> Asked:
         yield (
             name,
             Call(
-                lambda two=two: {**seen(two, np.array([0.5, 0.7, 0.2]), np.array([1.0, -1.0, 0.5])), "best": None},
+                lambda two=two: {
+                    **seen(two, np.array([0.5, 0.7, 0.2]), np.array([1.0, -1.0, 0.5])),
+                    "best": None,
+                },
                 rtol=1e-6,
             ),
         )
@@ -277,18 +341,30 @@ def loops() -> Asked:
 
 def mixtures() -> Asked:
     flat = mixture.MixtureRisk([LAWS["diagonal"], LAWS["diagonal, three"]], [0.3, 0.7])
-    dense = mixture.MixtureRisk([LAWS["diagonal"], LAWS["matrix"], LAWS["singular"]], start=GAMMA)
+    dense = mixture.MixtureRisk(
+        [LAWS["diagonal"], LAWS["matrix"], LAWS["singular"]], start=GAMMA
+    )
     wide = mixture.MixtureRisk([LAWS["diagonal"]], start=GAMMA)
     # Hessians are differences
-    yield "diagonal", Call(partial(seen, flat, np.diag(GAMMA), np.array([1.0, 2.0, -1.0])), rtol=1e-6)
+    yield (
+        "diagonal",
+        Call(
+            partial(seen, flat, np.diag(GAMMA), np.array([1.0, 2.0, -1.0])), rtol=1e-6
+        ),
+    )
     yield "matrices", Call(partial(seen, dense, GAMMA.T, TOWARD), rtol=1e-6)
     yield "one, matrix", Call(partial(seen, wide, GAMMA.T, TOWARD), rtol=1e-6)
-    yield "excess", lambda: [flat.excess(np.diag(GAMMA)), dense.excess(GAMMA), dense.probs]
+    yield (
+        "excess",
+        lambda: [flat.excess(np.diag(GAMMA)), dense.excess(GAMMA), dense.probs],
+    )
     yield from refused(
         {
             "none": partial(mixture.MixtureRisk, []),
             "no laws": partial(mixture.MixtureRisk, [SPREAD]),
-            "dimensions": partial(mixture.MixtureRisk, [LAWS["diagonal"], LAWS["one dimension"]]),
+            "dimensions": partial(
+                mixture.MixtureRisk, [LAWS["diagonal"], LAWS["one dimension"]]
+            ),
             "probs": partial(mixture.MixtureRisk, [LAWS["diagonal"]] * 2, [0.3, 0.3]),
             "start": partial(mixture.MixtureRisk, [LAWS["matrix"]], start=np.zeros(3)),
             "params": lambda: flat.excess(GAMMA),
@@ -299,16 +375,40 @@ def mixtures() -> Asked:
 def trainers() -> Asked:
     for name in ("diagonal, three", "matrix"):
         risk = layer.SampledRisk(LAWS[name], GAMMA, 4, 3)
-        yield name, lambda risk=risk: [risk.prompts(2), risk.evaluate(GAMMA.T, 2), risk.initial, risk.stochastic]
+        yield (
+            name,
+            lambda risk=risk: [
+                risk.prompts(2),
+                risk.evaluate(GAMMA.T, 2),
+                risk.initial,
+                risk.stochastic,
+            ],
+        )
         whole = layer.LayerRisk.of(LAWS[name], np.append(0.5, GAMMA.ravel()), 4, 3)
         yield (
             f"{name}: layer",
-            lambda whole=whole: [whole.initial, whole.evaluate(np.sin(np.arange(32.0)).reshape(2, 4, 4), 1)],
+            lambda whole=whole: [
+                whole.initial,
+                whole.evaluate(np.sin(np.arange(32.0)).reshape(2, 4, 4), 1),
+            ],
         )
         loop = layer.SampledLoop(LAWS[name], np.array([0.2]), 4, 3, 3)
-        yield f"{name}: loop", lambda loop=loop: [loop.evaluate(np.array([0.7]), 1), loop.initial, loop.depth]
-    yield "layer, diagonal", lambda: layer.LayerRisk.of(LAWS["diagonal"], [0.5, 0.1, 0.2, 0.3], 4).initial
-    yield "layer, one dimension", lambda: layer.LayerRisk.of(LAWS["one dimension"], [0.5, 0.1], 4).initial
+        yield (
+            f"{name}: loop",
+            lambda loop=loop: [
+                loop.evaluate(np.array([0.7]), 1),
+                loop.initial,
+                loop.depth,
+            ],
+        )
+    yield (
+        "layer, diagonal",
+        lambda: layer.LayerRisk.of(LAWS["diagonal"], [0.5, 0.1, 0.2, 0.3], 4).initial,
+    )
+    yield (
+        "layer, one dimension",
+        lambda: layer.LayerRisk.of(LAWS["one dimension"], [0.5, 0.1], 4).initial,
+    )
     yield from refused(
         {
             "N": partial(layer.SampledRisk, LAWS["matrix, infinite"], GAMMA, 4),
@@ -318,7 +418,9 @@ def trainers() -> Asked:
             "seed": partial(layer.SampledRisk, LAWS["matrix"], GAMMA, 4, -1),
             "start": partial(layer.SampledRisk, LAWS["matrix"], np.zeros(3), 4),
             "step": lambda: layer.SampledRisk(LAWS["matrix"], GAMMA, 4).prompts(-1),
-            "depth": partial(layer.SampledLoop, LAWS["matrix"], np.zeros(1), 4, 0, 10_001),
+            "depth": partial(
+                layer.SampledLoop, LAWS["matrix"], np.zeros(1), 4, 0, 10_001
+            ),
             "loop, start": partial(layer.SampledLoop, LAWS["matrix"], np.zeros(2), 4),
             "pair": partial(layer.LayerRisk.of, LAWS["matrix"], np.zeros(5), 4),
         }
@@ -339,27 +441,72 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "start": np.append(0.3, GAMMA),
         "max_steps": 40,
     },
-    "heads": {"d": 3, "decay": 1.0, "coordinates": "heads", "heads": 2, "rank": 2, "start": 0.1, "seed": 4, "N": 9},
-    "low rank": {"d": 3, "decay": 1.0, "coordinates": "heads", "start": 0.2, "seed": 4, "N": 9},
+    "heads": {
+        "d": 3,
+        "decay": 1.0,
+        "coordinates": "heads",
+        "heads": 2,
+        "rank": 2,
+        "start": 0.1,
+        "seed": 4,
+        "N": 9,
+    },
+    "low rank": {
+        "d": 3,
+        "decay": 1.0,
+        "coordinates": "heads",
+        "start": 0.2,
+        "seed": 4,
+        "N": 9,
+    },
     "tasks": {"d": 3, "tasks": 2, "seed": 5, "N": 9},
-    "given tasks": {"d": 2, "tasks": [[1.0, 0.5], [0.0, 2.0], [1.0, -1.0]], "N": 9, "noise": 0.2},
-    "covariance": {"covariance": FULL, "prior": PRIOR, "query": QUERY, "N": 7, "noise": 0.4},
+    "given tasks": {
+        "d": 2,
+        "tasks": [[1.0, 0.5], [0.0, 2.0], [1.0, -1.0]],
+        "N": 9,
+        "noise": 0.2,
+    },
+    "covariance": {
+        "covariance": FULL,
+        "prior": PRIOR,
+        "query": QUERY,
+        "N": 7,
+        "noise": 0.4,
+    },
     "diagonal covariance": {"covariance": np.diag(SPREAD), "N": 7, "above": 1e-8},
     "pair, matrix": {"covariance": FULL, "coordinates": "pair", "N": 7, "above": 1e-2},
     "loop": {"d": 3, "depth": 3, "N": 9, "noise": 0.2},
     "normalised": {"d": 3, "decay": 1.0, "rule": "ngd", "eta": 0.05, "above": 0.01},
     "flow": {"d": 3, "decay": 1.0, "method": "flow", "N": 9},
-    "exact": {"d": 3, "decay": 1.0, "method": "exact", "N": 9, "start": [0.1, 0.2, 0.3]},
+    "exact": {
+        "d": 3,
+        "decay": 1.0,
+        "method": "exact",
+        "N": 9,
+        "start": [0.1, 0.2, 0.3],
+    },
     "few steps": {"d": 3, "decay": 1.0, "max_steps": 4, "eta": 0.1},
-    "fast rate": {"d": 3, "decay": 1.0, "coordinates": "pair", "eta": 0.9, "N": 9, "max_steps": 40},
+    "fast rate": {
+        "d": 3,
+        "decay": 1.0,
+        "coordinates": "pair",
+        "eta": 0.9,
+        "N": 9,
+        "max_steps": 40,
+    },
     "infinite": {"d": 3, "decay": 1.0, "N": math.inf, "above": 1e-12},
 }
 
 
 def families() -> Asked:
-    yield "columns", lambda: [c for c in LinearAttention.columns if isinstance(c, Column)]
+    yield (
+        "columns",
+        lambda: [c for c in LinearAttention.columns if isinstance(c, Column)],
+    )
     for name, given in PROBLEMS.items():
-        slack = 1e-6 if given.get("method") == "flow" or given.get("coordinates") else 1e-8
+        slack = (
+            1e-6 if given.get("method") == "flow" or given.get("coordinates") else 1e-8
+        )
         yield (
             f"{name}: problem",
             Call(
@@ -378,21 +525,35 @@ def families() -> Asked:
             ),
         )
         yield from run_calls(
-            f"{name}: run", lambda given=given: LinearAttention(**given).simulate(), rtol=slack, atol=1e-12
+            f"{name}: run",
+            lambda given=given: LinearAttention(**given).simulate(),
+            rtol=slack,
+            atol=1e-12,
         )
         yield (
             f"{name}: measured",
-            Call(lambda given=given: measured(LinearAttention(**given).simulate()), rtol=slack, atol=1e-12),
+            Call(
+                lambda given=given: measured(LinearAttention(**given).simulate()),
+                rtol=slack,
+                atol=1e-12,
+            ),
         )
         if given.get("N") != math.inf:
             yield (
                 f"{name}: sampled",
                 Call(
-                    lambda given=given: (r := LinearAttention(**given).sampled(3, 2)).evaluate(r.initial, 1),
+                    lambda given=given: (
+                        r := LinearAttention(**given).sampled(3, 2)
+                    ).evaluate(r.initial, 1),
                     rtol=slack,
                 ),
             )
-    yield "gamma", lambda: LinearAttention(**PROBLEMS["pair"]).gamma(np.array([0.5, 0.1, 0.2, 0.3]))
+    yield (
+        "gamma",
+        lambda: LinearAttention(**PROBLEMS["pair"]).gamma(
+            np.array([0.5, 0.1, 0.2, 0.3])
+        ),
+    )
     yield "tasks drawn", lambda: drawn(LAWS["matrix"], 2, 7)
     base = {"d": 3, "N": 9}
     yield from refused(
@@ -446,14 +607,31 @@ def families() -> Asked:
 
 def batches() -> Asked:
     def columns(given: dict[str, Any], **axes: Any) -> Any:
-        points = {"d": np.array([2, 3, 3, 4]), "above": np.array([1e-3, 1e-6, 1e-2, 1e-3]), **axes}
-        common = {name: p.default for name, p in LinearAttention.parameters().items() if name not in points}
+        points = {
+            "d": np.array([2, 3, 3, 4]),
+            "above": np.array([1e-3, 1e-6, 1e-2, 1e-3]),
+            **axes,
+        }
+        common = {
+            name: p.default
+            for name, p in LinearAttention.parameters().items()
+            if name not in points
+        }
         with np.errstate(all="ignore"):
-            found = LinearAttention.batched(points, {**common, "epsilon": None, **given})
+            found = LinearAttention.batched(
+                points, {**common, "epsilon": None, **given}
+            )
         return found and {name: np.asarray(value) for name, value in found.items()}
 
     yield "plain", partial(columns, {})
-    yield "decay", partial(columns, {"decay": 1.5, "noise": 0.2}, N=np.array([5.0, 9.0, math.inf, 30.0]))
+    yield (
+        "decay",
+        partial(
+            columns,
+            {"decay": 1.5, "noise": 0.2},
+            N=np.array([5.0, 9.0, math.inf, 30.0]),
+        ),
+    )
     yield "rates", partial(columns, {"decay": 1.0}, eta=np.array([0.1, 0.9, 5.0, 1.0]))
     yield "few steps", partial(columns, {"decay": 1.0, "max_steps": 5})
     yield "none", partial(columns, {"decay": 1.0, "max_steps": 0})
@@ -475,10 +653,19 @@ def diverse() -> Asked:
     yield "diversity", found
     yield (
         "summary",
-        lambda: [found().mean(), found().band(), found().band(0.5), found().band(0.0), found().band(1.0)],
+        lambda: [
+            found().mean(),
+            found().band(),
+            found().band(0.5),
+            found().band(0.0),
+            found().band(1.0),
+        ],
     )
     yield "limit", lambda: diversity.diversity_limit(5, 9, 0.5, [0.2, 1.0, 3.0, 1e6])
-    yield "limit, infinite prompts", lambda: diversity.diversity_limit(5, math.inf, 0.5, [[0.2, 1.0, 3.0]])
+    yield (
+        "limit, infinite prompts",
+        lambda: diversity.diversity_limit(5, math.inf, 0.5, [[0.2, 1.0, 3.0]]),
+    )
     yield "limit of one", lambda: diversity.diversity_limit(5, 9, 0.0, 0.7)
     for name, given in {
         "few": {},
@@ -489,12 +676,30 @@ def diverse() -> Asked:
         prompts = given.pop("prompts", 5)
         yield (
             f"pretrained, {name}",
-            Call(partial(diversity.pretrained, problem.changed(**given), prompts, seed=3), rtol=1e-7, atol=1e-10),
+            Call(
+                partial(
+                    diversity.pretrained, problem.changed(**given), prompts, seed=3
+                ),
+                rtol=1e-7,
+                atol=1e-10,
+            ),
         )
-    yield "pretraining limit", lambda: diversity.pretraining_limit(problem, [[2, 9], [10, 500]])
-    yield "pretraining limit, tasks", lambda: diversity.pretraining_limit(problem.changed(tasks=5), [2, 30])
+    yield (
+        "pretraining limit",
+        lambda: diversity.pretraining_limit(problem, [[2, 9], [10, 500]]),
+    )
+    yield (
+        "pretraining limit, tasks",
+        lambda: diversity.pretraining_limit(problem.changed(tasks=5), [2, 30]),
+    )
     one = LAWS["matrix"]
-    yield "ridge", lambda: [diversity.ridge_loss(one, 20, 4), diversity.ridge_loss(PromptLaw(FULL, N=2), 20)]
+    yield (
+        "ridge",
+        lambda: [
+            diversity.ridge_loss(one, 20, 4),
+            diversity.ridge_loss(PromptLaw(FULL, N=2), 20),
+        ],
+    )
     tasks = np.array([[1.0, 0.5, 0.0], [0.0, 2.0, 1.0]])
     yield (
         "posterior",
@@ -516,9 +721,15 @@ def diverse() -> Asked:
             "limit, d": partial(diversity.diversity_limit, 0, 9, 0.5, 1.0),
             "limit, noise": partial(diversity.diversity_limit, 5, 9, -0.5, 1.0),
             "pretrained, prompts": partial(diversity.pretrained, problem, 0),
-            "pretrained, infinite": partial(diversity.pretrained, problem.changed(N=math.inf), 3),
-            "pretrained, deep": partial(diversity.pretrained, LinearAttention(d=3, depth=2), 3),
-            "pretraining limit, prompts": partial(diversity.pretraining_limit, problem, 0),
+            "pretrained, infinite": partial(
+                diversity.pretrained, problem.changed(N=math.inf), 3
+            ),
+            "pretrained, deep": partial(
+                diversity.pretrained, LinearAttention(d=3, depth=2), 3
+            ),
+            "pretraining limit, prompts": partial(
+                diversity.pretraining_limit, problem, 0
+            ),
             "pretraining limit, flat": partial(
                 diversity.pretraining_limit, LinearAttention(covariance=[1.0, 0.0]), 3
             ),
@@ -535,7 +746,11 @@ def diverse() -> Asked:
 
 def shifted() -> Asked:
     base = LinearAttention(d=3, decay=1.0, N=9)
-    problems = {"base": base, "noisy": base.changed(noise=0.5), "short": base.changed(N=3, eta=0.1)}
+    problems = {
+        "base": base,
+        "noisy": base.changed(noise=0.5),
+        "short": base.changed(N=3, eta=0.1),
+    }
     for trained in ("minimiser", "descent"):
         yield (
             trained,
@@ -553,7 +768,9 @@ def shifted() -> Asked:
             "problems": partial(shifts.shift_table, [base]),
             "no problems": partial(shifts.shift_table, {"a": 3}),
             "none": partial(shifts.shift_table, {}),
-            "dimensions": partial(shifts.shift_table, {"a": base, "b": LinearAttention(d=2)}),
+            "dimensions": partial(
+                shifts.shift_table, {"a": base, "b": LinearAttention(d=2)}
+            ),
             "deep": partial(shifts.shift_table, {"a": LinearAttention(d=3, depth=2)}),
         }
     )

@@ -13,7 +13,16 @@ from typing import Any
 from unittest.mock import patch
 
 from icl_theory import explorer
-from icl_theory.families import Fraction, Number, Panel, Probabilities, Whole, Word, families_known, find
+from icl_theory.families import (
+    Fraction,
+    Number,
+    Panel,
+    Probabilities,
+    Whole,
+    Word,
+    families_known,
+    find,
+)
 from tests.answers import Call
 from tests.answers._families import Bowl, Dish
 from tests.answers._showing import installed, unversioned
@@ -70,10 +79,21 @@ const shown = () => {
   return { name: shell.name, hash: location.hash, words, hidden: [$("problems").hidden, $("clock").hidden, $("papers-heading").hidden], lists, controls, tabs, figures, log, texts, theme: document.documentElement.dataset.theme ?? null, values: shell.values, playing: Boolean(shell.playing), drawn: shell.model.drawn ? shell.model.drawn.losses.length : null, model: $("model")?.children.map((one) => [one.attributes.value, one.attributes.selected ?? null]) ?? null, labelled: $("panel").attributes["aria-labelledby"] };
 };
 """
-NAMES = ["regression", "recall", "induction-heads", "max-margin-tokens", "task-diversity"]
+NAMES = [
+    "regression",
+    "recall",
+    "induction-heads",
+    "max-margin-tokens",
+    "task-diversity",
+]
 PAPERS = [
     {"short": "A 2024", "title": "On A", "place": "regression?L=5", "text": "as there"},
-    {"short": "B 2025", "title": "On B", "place": "task-diversity?tasks=8", "text": "here"},
+    {
+        "short": "B 2025",
+        "title": "On B",
+        "place": "task-diversity?tasks=8",
+        "text": "here",
+    },
 ]
 DOINGS = {
     "opened": "",
@@ -104,19 +124,28 @@ DOINGS = {
     "toured": "$('start-tour').fire('click'); const card = document.body.children.at(-1), [back, on, where, end] = card.children[1].children, said = []; const note = () => said.push([card.children[0].textContent.slice(0, 40), where.textContent, Boolean(back.disabled), on.textContent, document.querySelectorAll('figure.shown').map((one) => one.name), shell.values.t]); note(); on.fire('click'); note(); back.fire('click'); note(); for (let i = 0; i < 6; i++) on.fire('click'); note(); made.log.push(JSON.stringify(said)); on.fire('click'); made.log.push(`gone ${card.gone}`);",
     "tour escaped": "$('start-tour').fire('click'); $('start-tour').fire('click'); for (const done of document.listens.keydown) done({ key: 'x' }); for (const done of [...document.listens.keydown]) done({ key: 'Escape' }); made.log.push(`${document.listens.keydown.length}`);",
     "copied": "for (const name of ['link', 'Python', 'Command', 'JSON']) { const button = new Node('button'); button.dataset.copy = name; button.textContent = ` As ${name} `; $('copy').fire('click', { target: button }); } $('copy').fire('click', { target: new Node('p') });",
-}  # fmt: skip
+}
 
 
 def _shown(doing: str, **given: Any) -> Any:
-    body = DOCUMENT + doing.replace("PAPERS", f"{PAPERS[1]['place']!r}") + "; return JSON.stringify(shown());"
-    start = {"hash": "#regression?batch=0&t=100"} if doing else {}  # without a sampled run, which takes longest
+    body = (
+        DOCUMENT
+        + doing.replace("PAPERS", f"{PAPERS[1]['place']!r}")
+        + "; return JSON.stringify(shown());"
+    )
+    start = (
+        {"hash": "#regression?batch=0&t=100"} if doing else {}
+    )  # without a sampled run, which takes longest
     found = json.loads(call(body, {"names": NAMES, "papers": PAPERS, **start, **given}))
     if doing:  # what is as when the page opens, or follows from the rest
         for name in ("texts", "lists", "tabs", "values"):
             found.pop(name)
         for name in ("lead", "copy-JSON", "copy-Python", "spoken"):
             found["words"].pop(name)
-        found["controls"] = [each[:2] + each[2][:1] if each[2] else each[:2] for each in found["controls"]]
+        found["controls"] = [
+            each[:2] + each[2][:1] if each[2] else each[:2]
+            for each in found["controls"]
+        ]
         found["figures"] = [[*each[:2], *each[5:]] for each in found["figures"]]
     return found
 
@@ -124,13 +153,25 @@ def _shown(doing: str, **given: Any) -> Any:
 def shell() -> Asked:
     for name, doing in DOINGS.items():
         yield name, Call(partial(_shown, doing), rtol=1e-7)
-    yield "a missing panel", lambda: _shown("", names=["none", "recall"])["words"]["problems"]
-    yield "opened at a moment", Call(partial(_shown, "", hash="#recall?t=9&alpha=0.5", still=False), rtol=1e-7)
+    yield (
+        "a missing panel",
+        lambda: _shown("", names=["none", "recall"])["words"]["problems"],
+    )
+    yield (
+        "opened at a moment",
+        Call(partial(_shown, "", hash="#recall?t=9&alpha=0.5", still=False), rtol=1e-7),
+    )
     yield (
         "opened without a moment",
-        Call(partial(_shown, "", hash="#recall?alpha=0.5&nothing=1", still=False), rtol=1e-7),
+        Call(
+            partial(_shown, "", hash="#recall?alpha=0.5&nothing=1", still=False),
+            rtol=1e-7,
+        ),
     )
-    yield "copied without a clipboard", Call(partial(_shown, DOINGS["copied"], refused=True), rtol=1e-7)
+    yield (
+        "copied without a clipboard",
+        Call(partial(_shown, DOINGS["copied"], refused=True), rtol=1e-7),
+    )
     modules = "const bodies = []; explorer.define('own/a', (module, require) => { bodies.push('a'); module.exports = { b: require('./b').value }; }); explorer.define('own/b', (module) => { bodies.push('b'); module.exports = { value: 3 }; }); return [explorer.require('own/a'), explorer.require('own/a') === explorer.require('own/a'), bodies];"
     yield "modules", lambda: call(modules)
 
@@ -144,7 +185,10 @@ class Shown(Bowl):
 
 def text() -> Asked:
     for name in families_known():
-        yield f"described {name}", partial(lambda name: explorer.description(find(name)), name)
+        yield (
+            f"described {name}",
+            partial(lambda name: explorer.description(find(name)), name),
+        )
     yield "described, of another package", lambda: explorer.description(Bowl)
     kinds = {
         "number": Number(),
@@ -160,10 +204,15 @@ def text() -> Asked:
         "word": Word(words=("a",)),
         "several": Probabilities(),
     }
-    yield "limits", lambda: {name: explorer._limits(kind) for name, kind in kinds.items()}
+    yield (
+        "limits",
+        lambda: {name: explorer._limits(kind) for name, kind in kinds.items()},
+    )
 
     def page(panel: Any, *, broken: bool = False) -> Any:
-        Path("panel.js").write_text('module.exports = { tab: "</script>" };', encoding="utf-8")
+        Path("panel.js").write_text(
+            'module.exports = { tab: "</script>" };', encoding="utf-8"
+        )
         with (
             installed(Shown, Dish),
             patch.object(Shown, "explorer", panel),
@@ -191,7 +240,11 @@ def text() -> Asked:
     yield (
         "recorded",
         lambda: {
-            name: [len(text) > 1000, text.count("explorer.define"), re.findall(r'"(?:tab|under)": "[^"]*"', text)]
+            name: [
+                len(text) > 1000,
+                text.count("explorer.define"),
+                re.findall(r'"(?:tab|under)": "[^"]*"', text),
+            ]
             for name, text in explorer.recorded().items()
         },
     )
@@ -199,11 +252,21 @@ def text() -> Asked:
     def few() -> Any:
         with patch(
             "icl_theory.families.families_known",
-            lambda: {name: find(name) for name in ("regression", "representation", "linear-attention")},
+            lambda: {
+                name: find(name)
+                for name in ("regression", "representation", "linear-attention")
+            },
         ):
             return {
-                name: re.findall(r'"(?:tab|under)": "[^"]*"', text) for name, text in explorer.recorded().items()
+                name: re.findall(r'"(?:tab|under)": "[^"]*"', text)
+                for name, text in explorer.recorded().items()
             }
 
     yield "recorded of few families", few
-    yield "JSON", lambda: [explorer._json({"a": "</script>é", "b": [1.5, None]}), explorer._module("a/b", "x();")]
+    yield (
+        "JSON",
+        lambda: [
+            explorer._json({"a": "</script>é", "b": [1.5, None]}),
+            explorer._module("a/b", "x();"),
+        ],
+    )

@@ -67,7 +67,9 @@ def judged(measured: Any, evidence: dict[str, Any]) -> Claim:
     with ExitStack() as changed:
         for name, value in evidence.items():
             module = sys.modules[measured.__module__]
-            changed.enter_context(mock.patch.object(module, name, test_verdicts.faked(value)))
+            changed.enter_context(
+                mock.patch.object(module, name, test_verdicts.faked(value))
+            )
         return measured(False)
 
 
@@ -85,7 +87,10 @@ def verdicts() -> Asked:
         seen[name] = number = seen.get(name, 0) + 1
         yield f"{name} {number}", lambda case=case: cells(judged(case.row, case.good))
         for at, changes in enumerate(case.bad, start=1):
-            yield f"{name} {number}, {at}", partial(turned, case.row, {**case.good, **changes})
+            yield (
+                f"{name} {number}, {at}",
+                partial(turned, case.row, {**case.good, **changes}),
+            )
 
 
 def places() -> Asked:
@@ -97,7 +102,13 @@ def places() -> Asked:
                 [name_of(measured) for measured in each.rows],
                 [one.name for one in each.questions],
                 [
-                    (paper.name, [(one.name, [name_of(x) for x in one.rows], one.figure) for one in paper.readings])
+                    (
+                        paper.name,
+                        [
+                            (one.name, [name_of(x) for x in one.rows], one.figure)
+                            for one in paper.readings
+                        ],
+                    )
                     for paper in each.papers
                 ],
                 [each.check, each.compare],
@@ -111,7 +122,10 @@ def quick_rows() -> Asked:
     for number, measured in enumerate(every_row(), start=1):
         name = f"{number} {measured.__module__.rpartition('.')[2]}.{name_of(measured)}"
         if name.split()[1] not in SLOW:
-            yield name, Call(lambda measured=measured: list(measured(True).cells()), rtol=1e-3)
+            yield (
+                name,
+                Call(lambda measured=measured: list(measured(True).cells()), rtol=1e-3),
+            )
 
 
 SLOW = [
@@ -173,7 +187,9 @@ def quick_answers() -> Asked:
     """Answers to open questions, in words and in curves."""
     for name, one in every_question().items():
         if name not in LONG:
-            settled = 3 if name == "learning-rate" else None  # larger steps magnify rounding
+            settled = (
+                3 if name == "learning-rate" else None
+            )  # larger steps magnify rounding
             yield name, Call(partial(_answered, one, settled), rtol=1e-3, atol=1e-9)
 
 
@@ -182,7 +198,9 @@ def _answered(question: Any, settled: int | None) -> Answer:
     if settled is None:
         return answer
     near, *others = answer.series
-    return replace(answer, series=(near._replace(x=near.x[:settled], y=near.y[:settled]), *others))
+    return replace(
+        answer, series=(near._replace(x=near.x[:settled], y=near.y[:settled]), *others)
+    )
 
 
 LONG = [
@@ -196,25 +214,67 @@ LONG = [
     "whole-transformer",
 ]  # the same
 
-FOUND = Claim("a row", "a paper, Thm 1 (reconstructed)", "one is one", Status.EXACT, "n < 3", "1", "1e-3", "holds")
+FOUND = Claim(
+    "a row",
+    "a paper, Thm 1 (reconstructed)",
+    "one is one",
+    Status.EXACT,
+    "n < 3",
+    "1",
+    "1e-3",
+    "holds",
+)
 CLAIMED = (
     FOUND,
-    replace(FOUND, name="ours", source="this package", status=Status.CERTIFIED, verdict="holds, loose by 2"),
+    replace(
+        FOUND,
+        name="ours",
+        source="this package",
+        status=Status.CERTIFIED,
+        verdict="holds, loose by 2",
+    ),
     replace(FOUND, name="fails", verdict="fails: see measured"),
-    replace(FOUND, name="order", status=Status.ORDER, verdict="fails: counterexample 2 | 3"),
+    replace(
+        FOUND, name="order", status=Status.ORDER, verdict="fails: counterexample 2 | 3"
+    ),
     replace(FOUND, name="paper's", source="a paper, Thm 2", verdict="holds only for 3"),
-    replace(FOUND, name="exact form", source="a paper, Lemma 1 (exact form)", status=Status.MEASURED),
-    replace(FOUND, name="constants", source="a paper (our constants)", verdict="fails: counterexample"),
+    replace(
+        FOUND,
+        name="exact form",
+        source="a paper, Lemma 1 (exact form)",
+        status=Status.MEASURED,
+    ),
+    replace(
+        FOUND,
+        name="constants",
+        source="a paper (our constants)",
+        verdict="fails: counterexample",
+    ),
 )
 ANSWERED = Answer(
-    "why", "Why?", "Because of <1> | 2.", (Series("one", np.arange(3.0), np.ones(3), True),), "x", "y"
+    "why",
+    "Why?",
+    "Because of <1> | 2.",
+    (Series("one", np.arange(3.0), np.ones(3), True),),
+    "x",
+    "y",
 )
 
 
 def claims() -> Asked:
     yield (
         "claims",
-        lambda: [(each, each.outcome, each.formula, each.finding, each.violated, each.cells()) for each in CLAIMED],
+        lambda: [
+            (
+                each,
+                each.outcome,
+                each.formula,
+                each.finding,
+                each.violated,
+                each.cells(),
+            )
+            for each in CLAIMED
+        ],
     )
     yield "answer", lambda: [ANSWERED, ANSWERED.command]
     yield "outcomes", lambda: [(each.name, each.value) for each in Outcome]
@@ -225,19 +285,27 @@ def claims() -> Asked:
             """n(n + 1) is
             even
             """
-            return Found(holds, "n < 10" if quick else "n < 100", "all even", verdict, bound)
+            return Found(
+                holds, "n < 10" if quick else "n < 100", "all even", verdict, bound
+            )
 
         return parity(True)
 
     yield (
         "row",
-        lambda: [made(True), made(False), made(True, bound="odd"), made(np.bool_(True), "fails: counterexample 3")],
+        lambda: [
+            made(True),
+            made(False),
+            made(True, bound="odd"),
+            made(np.bool_(True), "fails: counterexample 3"),
+        ],
     )
     yield (
         "row of a statement",
-        lambda: row(Statement("a name", "a source", "it says", "upper", Status.MEASURED), bound="3")(
-            lambda quick: Found(quick, "g", "m")
-        )(True),
+        lambda: row(
+            Statement("a name", "a source", "it says", "upper", Status.MEASURED),
+            bound="3",
+        )(lambda quick: Found(quick, "g", "m"))(True),
     )
     yield "row by default", lambda: row("a name")(made)(True).source
 
@@ -274,7 +342,12 @@ def claims() -> Asked:
         return f"Because. {quick}", iter([Series("one", np.arange(2.0), np.ones(2))])
 
     yield "question", lambda: [why.name, why.answer(True), why.answer(False)]
-    yield "curves", lambda: curves(np.arange(2.0), {"a": np.ones(2), "b": np.zeros(2)}, points=True)
+    yield (
+        "curves",
+        lambda: curves(
+            np.arange(2.0), {"a": np.ones(2), "b": np.zeros(2)}, points=True
+        ),
+    )
     yield "series", lambda: curves(np.arange(2.0), {"a": np.ones(2)})
     yield from refused(
         {
@@ -289,91 +362,236 @@ def claims() -> Asked:
     )
     reading = Reading("Theorem 1", "It says so.", (len, max), why)  # type: ignore[arg-type]
     paper = Paper(
-        "a-paper", "Is it so?", "A. Author", 2025, "arXiv:1", (reading, replace(reading, rows=(max, min)))
+        "a-paper",
+        "Is it so?",
+        "A. Author",
+        2025,
+        "arXiv:1",
+        (reading, replace(reading, rows=(max, min))),
     )  # type: ignore[arg-type]
     yield "gathered", lambda: Claims(papers=(paper,))
-    yield "given", lambda: Claims(rows=(min,), questions=(Question("b", len),), papers=(paper,))  # type: ignore[arg-type]
+    yield (
+        "given",
+        lambda: Claims(rows=(min,), questions=(Question("b", len),), papers=(paper,)),
+    )  # type: ignore[arg-type]
     yield (
         "references",
-        lambda: [replace(paper, title=title).reference for title in ("A title", "A title!", "A title.", "Is it?")],
+        lambda: [
+            replace(paper, title=title).reference
+            for title in ("A title", "A title!", "A title.", "Is it?")
+        ],
     )
 
 
 def measures() -> Asked:
     rng = np.random.default_rng(2)
-    yield "off", lambda: [figures.off([1.0, 2.2], [1.0, 2.0]), figures.off(0.5, 1.0), figures.off(np.ones(2), -1.0)]
-    yield "apart", lambda: [figures.apart([1.0, 2.2], [1.0, 2.0]), figures.apart(-1.0, 1.0)]
-    yield "deviations", partial(figures.deviations, rng.normal(size=(20, 3)), np.array([0.0, 0.1, 1.0]))
-    yield "deviations, constant", partial(figures.deviations, np.ones((4, 2)), np.array([1.0, 2.0]))
-    yield "power", lambda: [figures.power([1, 2, 4], [1, 4, 16.5]), figures.power([10, 100], [1.0, 0.1])]
+    yield (
+        "off",
+        lambda: [
+            figures.off([1.0, 2.2], [1.0, 2.0]),
+            figures.off(0.5, 1.0),
+            figures.off(np.ones(2), -1.0),
+        ],
+    )
+    yield (
+        "apart",
+        lambda: [figures.apart([1.0, 2.2], [1.0, 2.0]), figures.apart(-1.0, 1.0)],
+    )
+    yield (
+        "deviations",
+        partial(
+            figures.deviations, rng.normal(size=(20, 3)), np.array([0.0, 0.1, 1.0])
+        ),
+    )
+    yield (
+        "deviations, constant",
+        partial(figures.deviations, np.ones((4, 2)), np.array([1.0, 2.0])),
+    )
+    yield (
+        "power",
+        lambda: [
+            figures.power([1, 2, 4], [1, 4, 16.5]),
+            figures.power([10, 100], [1.0, 0.1]),
+        ],
+    )
     yield (
         "decade",
         lambda: [
-            figures.decade(x) for x in (0.0, 1e-17, 1e-16, 1.1e-16, 1e-9, 9e-10, 0.5, 1.0, 12.0, math.nan, math.inf)
+            figures.decade(x)
+            for x in (
+                0.0,
+                1e-17,
+                1e-16,
+                1.1e-16,
+                1e-9,
+                9e-10,
+                0.5,
+                1.0,
+                12.0,
+                math.nan,
+                math.inf,
+            )
         ],
     )
-    yield "span", lambda: [figures.span(iter([3.0, 1.25, 2.0]), ".1f"), figures.span([2], "d")]
-    yield "listed", lambda: [figures.listed([1, 2.5, "a"]), figures.listed((0.123, 4.0), ".2f"), figures.listed([])]
-    yield "named", lambda: [figures.named({"a": 0.1234, "b": 2.0}, ".1%"), figures.named({"a": 1})]
+    yield (
+        "span",
+        lambda: [figures.span(iter([3.0, 1.25, 2.0]), ".1f"), figures.span([2], "d")],
+    )
+    yield (
+        "listed",
+        lambda: [
+            figures.listed([1, 2.5, "a"]),
+            figures.listed((0.123, 4.0), ".2f"),
+            figures.listed([]),
+        ],
+    )
+    yield (
+        "named",
+        lambda: [
+            figures.named({"a": 0.1234, "b": 2.0}, ".1%"),
+            figures.named({"a": 1}),
+        ],
+    )
     yield (
         "minimum",
         Call(
-            lambda: figures.minimum(lambda x: (float(np.sum((x - 2.0) ** 2)), 2.0 * (x - 2.0)), np.zeros((2, 2))),
+            lambda: figures.minimum(
+                lambda x: (float(np.sum((x - 2.0) ** 2)), 2.0 * (x - 2.0)),
+                np.zeros((2, 2)),
+            ),
             rtol=1e-6,
         ),
     )
-    trainer = icl.SampledRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(1.0), N=4, batch=3, seed=1)
-    yield "losses", lambda: [figures.losses(trainer, np.eye(3), 3), figures.losses(trainer, np.eye(3), 2, 1)]
+    trainer = icl.SampledRisk(
+        icl.Features.simplex(3, 1.0), icl.tasks.Linear(1.0), N=4, batch=3, seed=1
+    )
+    yield (
+        "losses",
+        lambda: [
+            figures.losses(trainer, np.eye(3), 3),
+            figures.losses(trainer, np.eye(3), 2, 1),
+        ],
+    )
 
 
 def helpers() -> Asked:
     """What rows and questions are made of."""
-    yield "random risk", lambda: [common.random_risk(3, 4).loss(np.eye(4)), repr(common.random_risk(3, 4, 5, 0.2))]
+    yield (
+        "random risk",
+        lambda: [
+            common.random_risk(3, 4).loss(np.eye(4)),
+            repr(common.random_risk(3, 4, 5, 0.2)),
+        ],
+    )
     yield "random scores", partial(common.random_scores, 3, 3, 1.5)
     yield (
         "random cases",
         lambda: [
-            (seed, repr(risk)) for seed, risk in common.random_cases(4, (3, 4), (math.inf, 5.0, 7.0), (0.0, 0.5))
+            (seed, repr(risk))
+            for seed, risk in common.random_cases(
+                4, (3, 4), (math.inf, 5.0, 7.0), (0.0, 0.5)
+            )
         ],
     )
-    yield "equivalent", lambda: {name: [repr(x) for x in pair] for name, pair in common.equivalent(4).items()}
-    yield "rescaled", lambda: {name: common.rescaled(*pair, 5) for name, pair in common.equivalent(4).items()}
-    yield "cross ratios", lambda: common.cross_ratios(common.random_risk(3, 4), common.random_scores(3, 4, 1.0))
-    yield "iterated", lambda: [common.iterated_steps(7, 0.4, (0.5, 0.1, 0.02)), common.iterated_gaps(7, 0.4, 5)]
-    yield "plain descent", lambda: common.plain_descent(common.random_risk(3, 3), np.eye(3), 0.3, 4)
+    yield (
+        "equivalent",
+        lambda: {
+            name: [repr(x) for x in pair] for name, pair in common.equivalent(4).items()
+        },
+    )
+    yield (
+        "rescaled",
+        lambda: {
+            name: common.rescaled(*pair, 5)
+            for name, pair in common.equivalent(4).items()
+        },
+    )
+    yield (
+        "cross ratios",
+        lambda: common.cross_ratios(
+            common.random_risk(3, 4), common.random_scores(3, 4, 1.0)
+        ),
+    )
+    yield (
+        "iterated",
+        lambda: [
+            common.iterated_steps(7, 0.4, (0.5, 0.1, 0.02)),
+            common.iterated_gaps(7, 0.4, 5),
+        ],
+    )
+    yield (
+        "plain descent",
+        lambda: common.plain_descent(common.random_risk(3, 3), np.eye(3), 0.3, 4),
+    )
     yield (
         "examples",
         lambda: [
             (repr(risk), risk.features.vectors, risk.features.probs, risk.task.matrix)
-            for risk in (dynamics.correlated_example(), dynamics.nested_example(), dynamics.nested_example(0.7))
+            for risk in (
+                dynamics.correlated_example(),
+                dynamics.nested_example(),
+                dynamics.nested_example(0.7),
+            )
         ],
     )
-    yield "unequal tasks", lambda: {name: repr(risk) for name, risk in experiments.unequal_tasks().items()}
+    yield (
+        "unequal tasks",
+        lambda: {
+            name: repr(risk) for name, risk in experiments.unequal_tasks().items()
+        },
+    )
     yield (
         "turns",
         lambda: experiments.turns(
-            np.exp(np.array([[0.0, 0.0, 0.0], [1.0, 1.0, 1e-7], [0.5, 2.0, 0.0], [0.7, 3.0, 1e-7]]))
+            np.exp(
+                np.array(
+                    [
+                        [0.0, 0.0, 0.0],
+                        [1.0, 1.0, 1e-7],
+                        [0.5, 2.0, 0.0],
+                        [0.7, 3.0, 1e-7],
+                    ]
+                )
+            )
         ),
     )
     yield (
         "wandering",
-        lambda: [(name, repr(risk), repr(trainer), eta) for name, risk, trainer, eta in experiments.wandering()],
+        lambda: [
+            (name, repr(risk), repr(trainer), eta)
+            for name, risk, trainer, eta in experiments.wandering()
+        ],
     )
     for kind in ("networks", "piecewise quadratics"):
         yield (
             kind,
-            partial(experiments.drawn_functions, kind, icl.Features.random(4, 3, 0.7, seed=1).vectors, 2.0, 5),
+            partial(
+                experiments.drawn_functions,
+                kind,
+                icl.Features.random(4, 3, 0.7, seed=1).vectors,
+                2.0,
+                5,
+            ),
         )
 
     def survey(low: float, high: float, rise: float = 2.0) -> orderwise.Survey:
-        trends = dict.fromkeys(orderwise.PARAMETERS, 1.0) | {"K": rise, "δ": 1.14, "c": 0.86}
-        return orderwise.Survey(400, low, high, math.sqrt(low * high), trends, trends, ("K = 3", "K = 9"))
+        trends = dict.fromkeys(orderwise.PARAMETERS, 1.0) | {
+            "K": rise,
+            "δ": 1.14,
+            "c": 0.86,
+        }
+        return orderwise.Survey(
+            400, low, high, math.sqrt(low * high), trends, trends, ("K = 3", "K = 9")
+        )
 
     for statement in (orderwise.STATEMENTS[0], orderwise.STATEMENTS[6]):
         least, most = orderwise.fitted_constants()[statement.name]
         for low, high in ((0.6, 1.9), (0.4, 1.9), (0.6, 2.1), (0.4, 2.1)):
             found = survey(low * max(least, 1e-3), high * most)
-            yield f"{statement.name}: {low} {high}", partial(lemmas.verdict, statement, found)
+            yield (
+                f"{statement.name}: {low} {high}",
+                partial(lemmas.verdict, statement, found),
+            )
             with_it = lemmas.order_statement(statement)
 
             def printed(with_it: Any = with_it, found: Any = found) -> Any:
@@ -381,25 +599,56 @@ def helpers() -> Asked:
                     return cells(with_it(True))
 
             yield f"{statement.name}: {low} {high}, row", printed
-    yield "moving", lambda: [lemmas._moving(survey(1.0, 2.0, rise).rise) for rise in (1.0, 1.16, 0.1)]
+    yield (
+        "moving",
+        lambda: [
+            lemmas._moving(survey(1.0, 2.0, rise).rise) for rise in (1.0, 1.16, 0.1)
+        ],
+    )
     L = np.geomspace(0.01, 10.0, 61)
-    for low, high, places in ((-2.0, 0.0, 1.0), (-1.6, 0.0, 1.0), (-0.8, -0.5, 1.0), (-1.9, -0.3, 3.0)):
+    for low, high, places in (
+        (-2.0, 0.0, 1.0),
+        (-1.6, 0.0, 1.0),
+        (-0.8, -0.5, 1.0),
+        (-1.9, -0.3, 3.0),
+    ):
         exponent = low + (high - low) / (1.0 + L ** (-2.0 * places))
-        yield f"transition {low} {high}", partial(asked._transition, 20, L, exponent, 0.7)
-    yield "which", lambda: [asked._which([20, 1000]), asked._which([3]), asked._which(iter(()))]
+        yield (
+            f"transition {low} {high}",
+            partial(asked._transition, 20, L, exponent, 0.7),
+        )
+    yield (
+        "which",
+        lambda: [asked._which([20, 1000]), asked._which([3]), asked._which(iter(()))],
+    )
     yield (
         "moves",
         lambda: [
             asked._moves("T", ("a", "b"), "1 and 9", np.array(a), np.array(b))
-            for a, b in (([3.0, 2.0, 1.0], [1.0, 1.1, 1.1]), ([1.0, 1.0, 1.1], [1.0, 2.0, 4.0]))
+            for a, b in (
+                ([3.0, 2.0, 1.0], [1.0, 1.1, 1.1]),
+                ([1.0, 1.0, 1.1], [1.0, 2.0, 4.0]),
+            )
         ],
     )
-    yield "reviewed", lambda: [training.reviewed(x) for x in (-0.5, -0.509, -0.489, -1.0, 0.0099, 0.3)]
+    yield (
+        "reviewed",
+        lambda: [
+            training.reviewed(x) for x in (-0.5, -0.509, -0.489, -1.0, 0.0099, 0.3)
+        ],
+    )
     yield "zipf", partial(training.zipf, 4)
     yield (
         "recalls",
         lambda: [
-            training._recalls({"seen_loss": a, "unseen_loss": b, "seen_accuracy": c, "unseen_accuracy": d})
+            training._recalls(
+                {
+                    "seen_loss": a,
+                    "unseen_loss": b,
+                    "seen_accuracy": c,
+                    "unseen_accuracy": d,
+                }
+            )
             for a, b, c, d in (
                 (1.0, 1.0, 1.0, 1.0),
                 (1.0, 3.0, 0.95, 0.05),
@@ -411,27 +660,50 @@ def helpers() -> Asked:
     once = icl.recall.Counts.fixed(1)
     task = icl.recall.RecallTask(12, 3, 4, probs=[0.5, 0.3, 0.2], counts=once, H=7)
     yield "spread", partial(training.missing_spread, task, np.array([1, 5, 30]))
-    yield "costs", Call(lambda: training.costs(task, 5, 3, "ngd", 1.0, 20), rtol=1e-6, atol=1e-9)
+    yield (
+        "costs",
+        Call(lambda: training.costs(task, 5, 3, "ngd", 1.0, 20), rtol=1e-6, atol=1e-9),
+    )
     yield "failures", Call(lambda: training.failures(task, 6, 0.3, 5), rtol=1e-6)
-    yield "rate", Call(lambda: training.rate_ratio(icl.recall.RecallRisk(task), 0.5, 40.0), rtol=1e-6)
+    yield (
+        "rate",
+        Call(
+            lambda: training.rate_ratio(icl.recall.RecallRisk(task), 0.5, 40.0),
+            rtol=1e-6,
+        ),
+    )
     yield "lost", lambda: [debiased_descent.debiased(5, N, 0.3) for N in (10, 40)]
-    yield "unpaired", lambda: debiased_descent.unpaired(np.array([1.0, -0.8, 0.2, -0.3]))
-    yield "other lengths", lambda: [debiased_descent.lost(name, (40, 80)) for name in ("sum", "mean")]
+    yield (
+        "unpaired",
+        lambda: debiased_descent.unpaired(np.array([1.0, -0.8, 0.2, -0.3])),
+    )
+    yield (
+        "other lengths",
+        lambda: [debiased_descent.lost(name, (40, 80)) for name in ("sum", "mean")],
+    )
     yield (
         "grids",
         lambda: [
             preconditioned_descent.hermite_grid([2, 3]),
-            preconditioned_descent.product_grid(np.polynomial.laguerre.laggauss, [2, 1]),
+            preconditioned_descent.product_grid(
+                np.polynomial.laguerre.laggauss, [2, 1]
+            ),
         ],
     )
     unit = np.array([0.5 * np.eye(2), 0.2 * np.eye(2)])
     yield (
         "deep loss",
         lambda: preconditioned_descent.deep_loss(
-            unit, 0.1 * unit, preconditioned_descent.SKEWED, preconditioned_descent.hermite_grid([5] * 4)
+            unit,
+            0.1 * unit,
+            preconditioned_descent.SKEWED,
+            preconditioned_descent.hermite_grid([5] * 4),
         ),
     )
-    yield "prompt moments", lambda: linear_attention.prompt_moments(linear_attention.skewed(2, 0.5))
+    yield (
+        "prompt moments",
+        lambda: linear_attention.prompt_moments(linear_attention.skewed(2, 0.5)),
+    )
     yield "aligned", partial(linear_attention.aligned, 3, 0.2)
     yield "best losses", lambda: linear_attention.best_losses(20, (1, 3))
     sizes, queries, keys = linear_attention.split(linear_attention.skewed(2, 0.5))
@@ -440,22 +712,48 @@ def helpers() -> Asked:
     yield "exponential", lambda: [mixed.floor(), nodes]
     yield (
         "off a level",
-        lambda: linear_attention._off_level(np.arange(6), np.array([5.0, 1.1, 1.05, 1.04, 0.9, 0.1]), 1.0, 0),
+        lambda: linear_attention._off_level(
+            np.arange(6), np.array([5.0, 1.1, 1.05, 1.04, 0.9, 0.1]), 1.0, 0
+        ),
     )
     yield "memorised", Call(lambda: linear_attention.memorised(8, 2), rtol=1e-6)
     yield (
         "loose",
-        lambda: [convergence.loose(np.array(x), "the logarithm") for x in ([1.3, 1.05], [1.01, 1.05], [1.3, 1.2])],
+        lambda: [
+            convergence.loose(np.array(x), "the logarithm")
+            for x in ([1.3, 1.05], [1.01, 1.05], [1.3, 1.2])
+        ],
     )
-    yield "problems", lambda: [repr(convergence.imbalanced(9, 1e-3, 0.7)), repr(convergence.balanced(9, 1e-3))]
-    yield "trained", lambda: [convergence.trained(9, 1e-2).steps, convergence.phases(9, 1e-2)]
-    yield "chains", lambda: [induction_heads._chains(law, 2, 3) for law in induction_heads.LAWS]
-    yield "information", lambda: induction_heads._information(induction_heads._chains("lazy", 2), 3)
+    yield (
+        "problems",
+        lambda: [
+            repr(convergence.imbalanced(9, 1e-3, 0.7)),
+            repr(convergence.balanced(9, 1e-3)),
+        ],
+    )
+    yield (
+        "trained",
+        lambda: [convergence.trained(9, 1e-2).steps, convergence.phases(9, 1e-2)],
+    )
+    yield (
+        "chains",
+        lambda: [induction_heads._chains(law, 2, 3) for law in induction_heads.LAWS],
+    )
+    yield (
+        "information",
+        lambda: induction_heads._information(induction_heads._chains("lazy", 2), 3),
+    )
     nested = induction_heads.NestedLogits(9, np.array([0.1, 0.2, 0.5]), True)
-    yield "nested logits", lambda: [nested.evaluate(np.array([0.4, 1.0, 2.0])), nested.initial]
+    yield (
+        "nested logits",
+        lambda: [nested.evaluate(np.array([0.4, 1.0, 2.0])), nested.initial],
+    )
     yield (
         "ends of a chain",
-        lambda: [markov._ends(problem) for problem in markov._problems(True, eta=0.5, max_steps=200)[:3]],
+        lambda: [
+            markov._ends(problem)
+            for problem in markov._problems(True, eta=0.5, max_steps=200)[:3]
+        ],
     )
     yield (
         "window",
@@ -485,14 +783,25 @@ def helpers() -> Asked:
             rtol=1e-6,
         ),
     )
-    yield "pace", Call(lambda: representation.pace(representation.Representation(heads=2)), rtol=1e-6)
-    yield "values seen", Call(lambda: model._value_rows("relu", 0.2, 5), rtol=1e-6, atol=1e-12)
+    yield (
+        "pace",
+        Call(
+            lambda: representation.pace(representation.Representation(heads=2)),
+            rtol=1e-6,
+        ),
+    )
+    yield (
+        "values seen",
+        Call(lambda: model._value_rows("relu", 0.2, 5), rtol=1e-6, atol=1e-12),
+    )
     yield (
         "fits",
         lambda: (
             [
                 model._fit(
-                    np.array([[0.0], [0.5], [0.5]]), np.array([1] * 30 + [2] * last), np.zeros(30 + last, int)
+                    np.array([[0.0], [0.5], [0.5]]),
+                    np.array([1] * 30 + [2] * last),
+                    np.zeros(30 + last, int),
                 )
                 for last in (30, 60)
             ]
@@ -502,7 +811,9 @@ def helpers() -> Asked:
     yield (
         "ends at tokens",
         Call(
-            lambda: token_selection.ends([token_selection.TokenSelection(seed=1)], [1e3, 1e4], "local", 0.9),
+            lambda: token_selection.ends(
+                [token_selection.TokenSelection(seed=1)], [1e3, 1e4], "local", 0.9
+            ),
             rtol=1e-6,
         ),
     )
@@ -515,28 +826,64 @@ def pages() -> Asked:
     for name, each in (("audit", report), ("audit, whole", whole)):
         yield (
             name,
-            lambda each=each: [each.to_markdown(), each.to_dict(), each.columns, [c.name for c in each.violations]],
+            lambda each=each: [
+                each.to_markdown(),
+                each.to_dict(),
+                each.columns,
+                [c.name for c in each.violations],
+            ],
         )
         yield f"{name}: html", lambda each=each: each._repr_html_()
     ours, theirs = (
         Reading("Theorem 1", "It says so.", reconstructed="all of it"),
         Reading("Theorem 2", "And <so> on."),
     )
-    paper = Paper("a-paper", "On Papers", "A. Author", 2025, "arXiv:1", (ours, theirs), "Read in part.")
+    paper = Paper(
+        "a-paper",
+        "On Papers",
+        "A. Author",
+        2025,
+        "arXiv:1",
+        (ours, theirs),
+        "Read in part.",
+    )
     parts = (
-        Reproduced(ours, 'icl-theory reproduce a-paper --only "Theorem 1"', CLAIMED, ANSWERED, ()),
+        Reproduced(
+            ours,
+            'icl-theory reproduce a-paper --only "Theorem 1"',
+            CLAIMED,
+            ANSWERED,
+            (),
+        ),
         Reproduced(theirs, "a command", CLAIMED[4:5], None, ()),
         Reproduced(theirs, "a command", (), None, ()),
     )
-    page = Reproduction(paper, "icl-theory reproduce a-paper", parts, ("the figure is left out",))
+    page = Reproduction(
+        paper, "icl-theory reproduce a-paper", parts, ("the figure is left out",)
+    )
     drawn = replace(
-        page, parts=(parts[0]._replace(drawn=(Drawn("fig", "A caption", "a command", None),)),), failures=()
+        page,
+        parts=(
+            parts[0]._replace(drawn=(Drawn("fig", "A caption", "a command", None),)),
+        ),
+        failures=(),
     )
     yield "verdicts", lambda: [part.verdict for part in parts]
-    yield "tables", lambda: [parts[0].table, page.overview, page.notes, [c.name for c in page.violations]]
+    yield (
+        "tables",
+        lambda: [
+            parts[0].table,
+            page.overview,
+            page.notes,
+            [c.name for c in page.violations],
+        ],
+    )
     yield (
         "notes",
-        lambda: [replace(page, parts=parts[1:]).notes, replace(page, paper=replace(paper, note="")).notes],
+        lambda: [
+            replace(page, parts=parts[1:]).notes,
+            replace(page, paper=replace(paper, note="")).notes,
+        ],
     )
     yield "page", lambda: [page.to_markdown(), drawn.to_markdown(), drawn.overview]
     yield "page, html", lambda: page.to_html().replace(__version__, "VERSION")
@@ -567,7 +914,9 @@ def pages() -> Asked:
             "answer": partial(answer, "what"),
             "answer, quick": partial(answer, "linear", quick="yes"),
             "reproduce": partial(reproduce, "no-paper"),
-            "reproduce, only": partial(reproduce, "nonlinear-regression", only="Theorem 9"),
+            "reproduce, only": partial(
+                reproduce, "nonlinear-regression", only="Theorem 9"
+            ),
             "reproduce, quick": partial(reproduce, "nonlinear-regression", quick=None),
             "folder": lambda: page.write("\0"),
         }
@@ -581,19 +930,36 @@ def runs() -> Asked:
     linear = icl.LinearAttention(d=3, decay=1.0, N=9, coordinates="pair", above=0.05)
 
     def shown(found: Any) -> Any:
-        return [found.checks, found.note, found.power, found.passed, found.t, found.to_markdown()]
+        return [
+            found.checks,
+            found.note,
+            found.power,
+            found.passed,
+            found.t,
+            found.to_markdown(),
+        ]
 
     yield (
         "samples of linear attention",
-        Call(lambda: shown(checks.crosscheck(linear.simulate(), batch=8, batches=5, seed=2)), rtol=1e-6),
+        Call(
+            lambda: shown(
+                checks.crosscheck(linear.simulate(), batch=8, batches=5, seed=2)
+            ),
+            rtol=1e-6,
+        ),
     )
-    yield "samples by default", Call(lambda: shown(checks.crosscheck(linear.simulate(), batches=4)), rtol=1e-6)
+    yield (
+        "samples by default",
+        Call(lambda: shown(checks.crosscheck(linear.simulate(), batches=4)), rtol=1e-6),
+    )
     yield (
         "samples of one number",
         Call(
             lambda: shown(
                 checks.crosscheck(
-                    icl.regression.GroupedRegression(L=1.0, delta=1.0, sizes=(1, 3), N=9).simulate(),
+                    icl.regression.GroupedRegression(
+                        L=1.0, delta=1.0, sizes=(1, 3), N=9
+                    ).simulate(),
                     batch=8,
                     batches=5,
                 )
@@ -609,9 +975,13 @@ def runs() -> Asked:
             "batches": lambda: checks.crosscheck(linear.simulate(), batches=3),
             "seed": lambda: checks.crosscheck(linear.simulate(), seed=-1),
             "option": lambda: checks.crosscheck(linear.simulate(), points=3, batch=2),
-            "option of regression": lambda: checks.crosscheck(icl.simulate(2.0, 1.0, 4.0, K=3, N=5), width=3),
+            "option of regression": lambda: checks.crosscheck(
+                icl.simulate(2.0, 1.0, 4.0, K=3, N=5), width=3
+            ),
             "not sampled": lambda: checks.crosscheck(recall(), batches=4, batch=2),
-            "infinite": lambda: checks.crosscheck(linear.changed(N=math.inf).simulate()),
+            "infinite": lambda: checks.crosscheck(
+                linear.changed(N=math.inf).simulate()
+            ),
             "no run": partial(checks.crosscheck, 3),
         }
     )

@@ -9,14 +9,26 @@ from typing import Any
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.families.recall import bounds, divergence, samples, softmax, training, weights
+from icl_theory.families.recall import (
+    bounds,
+    divergence,
+    samples,
+    softmax,
+    training,
+    weights,
+)
 from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.family import Recall
 from icl_theory.families.recall.population import RecallRisk
 from icl_theory.families.recall.sampled import TransformerRisk
 from icl_theory.families.recall.simulate import simulate
-from icl_theory.families.recall.task import RecallTask, Sentences, check_sentences, entropy
+from icl_theory.families.recall.task import (
+    RecallTask,
+    Sentences,
+    check_sentences,
+    entropy,
+)
 from icl_theory.families.recall.training import Training
 from tests.answers import Call
 from tests.answers._runs import Asked, measured, refused, run_calls, seen
@@ -87,8 +99,12 @@ def counts() -> Asked:
 TASKS: dict[str, RecallTask] = {
     "plain": RecallTask(9, 2, 3, H=8),
     "noise": RecallTask(9, 2, 3, alpha=0.2, H=9),
-    "unequal": RecallTask(9, 3, 2, alpha=0.1, probs=[0.5, 0.3, 0.2], H=11, counts=Counts(MIXED)),
-    "laws": RecallTask(8, 2, 3, H=12, counts=[Counts.fixed(2), Counts.geometric(2.0, 3)]),
+    "unequal": RecallTask(
+        9, 3, 2, alpha=0.1, probs=[0.5, 0.3, 0.2], H=11, counts=Counts(MIXED)
+    ),
+    "laws": RecallTask(
+        8, 2, 3, H=12, counts=[Counts.fixed(2), Counts.geometric(2.0, 3)]
+    ),
     "planted": RecallTask(9, 3, 2, H=10, law="planted"),
     "planted, noise": RecallTask(9, 1, 2, alpha=0.3, H=10, law="planted"),
     "words": RecallTask(9, [4, 1], [0, 7, 8], alpha=0.2, H=8, noise_word=5),
@@ -120,15 +136,39 @@ def tasks() -> Asked:
         )
         yield (
             f"{name}: parts",
-            lambda task=task: task.parts and {**task.parts, "counts": str(task.parts["counts"])[:6]},
+            lambda task=task: (
+                task.parts and {**task.parts, "counts": str(task.parts["counts"])[:6]}
+            ),
         )
-        yield f"{name}: sentences", lambda task=task: task.sentences(np.random.default_rng(4), 5)
-        yield f"{name}: predict", lambda task=task: task.predict(task.sentences(np.random.default_rng(5), 3).tokens)
+        yield (
+            f"{name}: sentences",
+            lambda task=task: task.sentences(np.random.default_rng(4), 5),
+        )
+        yield (
+            f"{name}: predict",
+            lambda task=task: task.predict(
+                task.sentences(np.random.default_rng(5), 3).tokens
+            ),
+        )
         yield f"{name}: gates", lambda task=task: weights.gates(task, "projection", 0.7)
-        yield f"{name}: gates, identity", lambda task=task: weights.gates(task, "identity", 0.7)
-    yield "other outputs", lambda: TASKS["plain"].sentences(np.random.default_rng(4), 4, [6, 7])
-    draws = {name: TASKS[name].sentences(np.random.default_rng(6), 400) for name in TASKS}
-    yield "many", lambda: {name: [np.bincount(x, minlength=12) for x in some[1:]] for name, some in draws.items()}
+        yield (
+            f"{name}: gates, identity",
+            lambda task=task: weights.gates(task, "identity", 0.7),
+        )
+    yield (
+        "other outputs",
+        lambda: TASKS["plain"].sentences(np.random.default_rng(4), 4, [6, 7]),
+    )
+    draws = {
+        name: TASKS[name].sentences(np.random.default_rng(6), 400) for name in TASKS
+    }
+    yield (
+        "many",
+        lambda: {
+            name: [np.bincount(x, minlength=12) for x in some[1:]]
+            for name, some in draws.items()
+        },
+    )
     yield (
         "estimated gamma",
         lambda: [
@@ -192,10 +232,18 @@ def tasks() -> Asked:
             "tokens beyond": lambda: plain.predict(good.tokens + 9),
             "no sentence": lambda: plain.predict(wrong),
             "data": lambda: check_sentences(good.tokens, plain),
-            "data, words": lambda: check_sentences(good._replace(tokens=good.tokens + 5), plain),
-            "data, answers": lambda: check_sentences(good._replace(answer=good.answer - 9), plain),
-            "data, outputs": lambda: check_sentences(good._replace(output=good.output + 9), plain),
-            "data, triggers": lambda: check_sentences(good._replace(trigger=good.trigger + 2), plain),
+            "data, words": lambda: check_sentences(
+                good._replace(tokens=good.tokens + 5), plain
+            ),
+            "data, answers": lambda: check_sentences(
+                good._replace(answer=good.answer - 9), plain
+            ),
+            "data, outputs": lambda: check_sentences(
+                good._replace(output=good.output + 9), plain
+            ),
+            "data, triggers": lambda: check_sentences(
+                good._replace(trigger=good.trigger + 2), plain
+            ),
         }
     )
 
@@ -218,14 +266,23 @@ RISKS: dict[str, Any] = {
     "softmax, held": ("noise", {"attention": "softmax", "v": 3.0, "gamma": -1.5}),
     "softmax, tied": ("alike", {"attention": "softmax", "tied": True}),
     "softmax, identity": ("planted", {"attention": "softmax", "weights": "identity"}),
-    "softmax, identity, noise": ("planted, noise", {"attention": "softmax", "weights": "identity"}),
+    "softmax, identity, noise": (
+        "planted, noise",
+        {"attention": "softmax", "weights": "identity"},
+    ),
     "softmax, identity, kappa": (
         "planted, noise",
         {"attention": "softmax", "weights": "identity", "kappa": 0, "v": 1.0},
     ),
     "identity": ("planted", {"weights": "identity"}),
-    "identity, kappa": ("planted, noise", {"weights": "identity", "kappa": 0, "gamma": -0.5}),
-    "relu, kappa": ("planted, noise", {"attention": "relu", "weights": "identity", "kappa": 0, "gamma": -0.5}),
+    "identity, kappa": (
+        "planted, noise",
+        {"weights": "identity", "kappa": 0, "gamma": -0.5},
+    ),
+    "relu, kappa": (
+        "planted, noise",
+        {"attention": "relu", "weights": "identity", "kappa": 0, "gamma": -0.5},
+    ),
     "high gamma": ("noise", {"attention": "softmax-limit", "gamma": 1.0}),
 }
 
@@ -234,11 +291,18 @@ def risks() -> Asked:
     for name, (task, given) in RISKS.items():
         risk = RecallRisk(TASKS[task], **given)
         size = risk.initial.size
-        for where, params in (("near", 0.8 * np.sin(1.0 + np.arange(size))), ("far", 6.0 + np.arange(float(size)))):
+        for where, params in (
+            ("near", 0.8 * np.sin(1.0 + np.arange(size))),
+            ("far", 6.0 + np.arange(float(size))),
+        ):
             # Hessians are differences; a floor is searched for
             yield (
                 f"{name}, {where}",
-                Call(lambda risk=risk, params=params: seen(risk, params, np.cos(params)), rtol=1e-6, atol=1e-9),
+                Call(
+                    lambda risk=risk, params=params: seen(risk, params, np.cos(params)),
+                    rtol=1e-6,
+                    atol=1e-9,
+                ),
             )
             yield (
                 f"{name}, {where}: excess",
@@ -276,7 +340,11 @@ def risks() -> Asked:
             f"data, {name}",
             Call(
                 lambda some=some: [
-                    seen(some, 0.3 + 0.2 * np.arange(float(some.initial.size)), some.initial + 1.0),
+                    seen(
+                        some,
+                        0.3 + 0.2 * np.arange(float(some.initial.size)),
+                        some.initial + 1.0,
+                    ),
                     some.noise_rate,
                     some.excess(some.initial),
                 ],
@@ -286,11 +354,23 @@ def risks() -> Asked:
         )
     yield (
         "line",
-        lambda: RecallRisk(TASKS["alike"], tied=True).closed_form(0.5, "ngd").states(np.array([0, 3, 10**9])),
+        lambda: (
+            RecallRisk(TASKS["alike"], tied=True)
+            .closed_form(0.5, "ngd")
+            .states(np.array([0, 3, 10**9]))
+        ),
     )
-    yield "too large", lambda: RecallRisk(TASKS["plain"], "softmax").evaluate(np.array([1.0, 1.0, 1e14]))
+    yield (
+        "too large",
+        lambda: RecallRisk(TASKS["plain"], "softmax").evaluate(
+            np.array([1.0, 1.0, 1e14])
+        ),
+    )
     yield "cells", lambda: softmax.cells(TASKS["noise"], "projection", 1)
-    yield "cells, identity", lambda: softmax.cells(TASKS["planted, noise"], "identity", 1)
+    yield (
+        "cells, identity",
+        lambda: softmax.cells(TASKS["planted, noise"], "identity", 1),
+    )
     yield (
         "fillers",
         lambda: [
@@ -313,7 +393,10 @@ def risks() -> Asked:
                 "kappa": ("plain", {"kappa": 2}),
                 "kappa 0": ("plain", {"kappa": 0}),
                 "identity, noise": ("noise", {"weights": "identity"}),
-                "identity, counts": ("plain", {"weights": "identity", "attention": "softmax-limit"}),
+                "identity, counts": (
+                    "plain",
+                    {"weights": "identity", "attention": "softmax-limit"},
+                ),
                 "limit, planted": ("planted", {"attention": "softmax-limit"}),
                 "data, softmax": ("plain", {"attention": "softmax", "data": sentences}),
                 "data, others": ("planted, noise", {"data": sentences}),
@@ -344,17 +427,28 @@ def theory() -> Asked:
             lambda task=task: {
                 "linear": bounds.decay_rate(task, 0.5),
                 "relu": bounds.decay_rate(task, 0.7, "relu"),
-                "softmax": [bounds.decay_rate(task, 0.5, "softmax", w) for w in ("projection", "identity")],
+                "softmax": [
+                    bounds.decay_rate(task, 0.5, "softmax", w)
+                    for w in ("projection", "identity")
+                ],
                 "softmax, held": bounds.decay_rate(task, 0.5, "softmax", v=2.0),
                 "limit": bounds.decay_rate(task, 0.5, "softmax-limit"),
-                "tail": [bounds.plain_tail(task, 0.5, a) for a in ("linear", "relu", "softmax", "softmax-limit")],
+                "tail": [
+                    bounds.plain_tail(task, 0.5, a)
+                    for a in ("linear", "relu", "softmax", "softmax-limit")
+                ],
                 "missing": bounds.missing_loss(task, [[0, 1], [5, 100]]),
             },
         )
     for name in ("linear", "relu", "linear, noise", "tied", "linear, laws"):
         task, given = RISKS[name]
         risk = RecallRisk(TASKS[task], **given)
-        yield f"bound, {name}", lambda risk=risk: bounds.loss_bound(risk, 0.5 + np.arange(float(risk.initial.size)))
+        yield (
+            f"bound, {name}",
+            lambda risk=risk: bounds.loss_bound(
+                risk, 0.5 + np.arange(float(risk.initial.size))
+            ),
+        )
     yield (
         "stall",
         lambda: [
@@ -364,8 +458,14 @@ def theory() -> Asked:
             bounds.cycle_excess(0.3, 5.0),
         ],
     )
-    yield "noise cost", lambda: [bounds.noise_cost(M, 0.2) for M in (1, 2, 30, 10**4, 10**7)]
-    yield "noise cost, rare", lambda: [bounds.noise_cost(5, 1e-12), bounds.noise_cost(10**6, 0.999)]
+    yield (
+        "noise cost",
+        lambda: [bounds.noise_cost(M, 0.2) for M in (1, 2, 30, 10**4, 10**7)],
+    )
+    yield (
+        "noise cost, rare",
+        lambda: [bounds.noise_cost(5, 1e-12), bounds.noise_cost(10**6, 0.999)],
+    )
     plain = TASKS["plain"]
     yield from refused(
         {
@@ -376,8 +476,12 @@ def theory() -> Asked:
             "tail, task": partial(bounds.plain_tail, None, 0.5),
             "tail, attention": partial(bounds.plain_tail, plain, 0.5, "none"),
             "bound, risk": partial(bounds.loss_bound, plain, [1.0]),
-            "bound, softmax": lambda: bounds.loss_bound(RecallRisk(plain, "softmax"), [1.0] * 3),
-            "bound, negative": lambda: bounds.loss_bound(RecallRisk(plain), [-0.1, 1.0]),
+            "bound, softmax": lambda: bounds.loss_bound(
+                RecallRisk(plain, "softmax"), [1.0] * 3
+            ),
+            "bound, negative": lambda: bounds.loss_bound(
+                RecallRisk(plain), [-0.1, 1.0]
+            ),
             "stall, alpha": partial(bounds.stall, 0.0, 0.5),
             "stall, eta": partial(bounds.stall, 0.5, 1.1e150),
             "missing, M": partial(bounds.missing_loss, plain, -1),
@@ -396,7 +500,8 @@ def numbers_of_sentences() -> Asked:
             f"missing, {M}",
             Call(
                 lambda M=M: [
-                    samples.missing_probability(unequal, M, mass) for mass in (0.0, 0.1, 0.25, 0.3, 0.6, 1.0)
+                    samples.missing_probability(unequal, M, mass)
+                    for mass in (0.0, 0.1, 0.25, 0.3, 0.6, 1.0)
                 ],
                 rtol=1e-7,
                 atol=1e-16,
@@ -405,7 +510,10 @@ def numbers_of_sentences() -> Asked:
         yield (
             f"failure, {M}",
             Call(
-                lambda M=M: [samples.failure_probability(task, M, 0.3) for task in (unequal, noisy, one)],
+                lambda M=M: [
+                    samples.failure_probability(task, M, 0.3)
+                    for task in (unequal, noisy, one)
+                ],
                 rtol=1e-7,
                 atol=1e-16,
             ),
@@ -413,23 +521,41 @@ def numbers_of_sentences() -> Asked:
         yield (
             f"bound, {M}",
             lambda M=M: [
-                samples.failure_bound(task, M, eps) for task in (unequal, noisy, one) for eps in (0.05, 5.0)
+                samples.failure_bound(task, M, eps)
+                for task in (unequal, noisy, one)
+                for eps in (0.05, 5.0)
             ],
         )
-    yield "missing, many", Call(lambda: samples.missing_probability(unequal, 10**9, 0.0), atol=1e-16)
+    yield (
+        "missing, many",
+        Call(lambda: samples.missing_probability(unequal, 10**9, 0.0), atol=1e-16),
+    )
     yield (
         "needed",
         lambda: [
             samples.sentences_needed(task, *given)
-            for task, *given in ((unequal, 0.1, 0.01), (unequal, 2.0, 0.3), (noisy, 0.2, 0.05), (one, 0.1, 0.1))
+            for task, *given in (
+                (unequal, 0.1, 0.01),
+                (unequal, 2.0, 0.3),
+                (noisy, 0.2, 0.05),
+                (one, 0.1, 0.1),
+            )
         ],
     )
-    many = RecallTask(60, 40, 3, probs=np.arange(1.0, 41.0) ** 1.1 / np.sum(np.arange(1.0, 41.0) ** 1.1), H=8)
+    many = RecallTask(
+        60,
+        40,
+        3,
+        probs=np.arange(1.0, 41.0) ** 1.1 / np.sum(np.arange(1.0, 41.0) ** 1.1),
+        H=8,
+    )
     yield from refused(
         {
             "missing, task": partial(samples.missing_probability, 3, 1, 0.1),
             "missing, M": partial(samples.missing_probability, unequal, 0, 0.1),
-            "missing, M large": partial(samples.missing_probability, unequal, 10**9 + 1, 0.1),
+            "missing, M large": partial(
+                samples.missing_probability, unequal, 10**9 + 1, 0.1
+            ),
             "missing, mass": partial(samples.missing_probability, unequal, 1, -0.1),
             "missing, sums": partial(samples.missing_probability, many, 5, 0.5),
             "failure, task": partial(samples.failure_probability, 3, 1, 0.1),
@@ -454,7 +580,10 @@ TRAINERS: dict[str, Any] = {
     "attention alone": ("noise", {"trained": ("attention",), "gamma": -0.3}),
     "value and more": ("noise", {"trained": ["feed_forward", "value"]}),
     "identity": ("planted, noise", {"weights": "identity", "attention": "softmax"}),
-    "identity, kappa": ("planted, noise", {"weights": "identity", "kappa": 0, "trained": ("attention", "value")}),
+    "identity, kappa": (
+        "planted, noise",
+        {"weights": "identity", "kappa": 0, "trained": ("attention", "value")},
+    ),
     "zero": ("plain", {"scale": 0.0, "attention": "relu"}),
     "other words": ("words", {}),
 }
@@ -476,7 +605,10 @@ def transformers() -> Asked:
                 "gamma": risk.gamma,
                 "batch": risk.batch,
                 "blocks": [len(part) for part in risk.blocks(params)],
-                "matrices": {key: np.abs(value).sum() for key, value in risk.matrices(params).items()},
+                "matrices": {
+                    key: np.abs(value).sum()
+                    for key, value in risk.matrices(params).items()
+                },
             },
         )
         test = TASKS[task].sentences(np.random.default_rng(2), 8)
@@ -484,7 +616,12 @@ def transformers() -> Asked:
             f"{name}: measure",
             lambda risk=risk, params=params, test=test: [
                 risk.measure(params, test, without)
-                for without in ((), ("attention",), ("feed_forward",), ("attention", "feed_forward"))
+                for without in (
+                    (),
+                    ("attention",),
+                    ("feed_forward",),
+                    ("attention", "feed_forward"),
+                )
             ],
         )
     task = TASKS["noise"]
@@ -502,7 +639,12 @@ def transformers() -> Asked:
                 fixed.evaluate(fixed.initial, 3)[0],
             ],
         )
-    yield "too large", lambda: (r := TransformerRisk(task, batch=3, tests=3)).evaluate(1e200 * r.initial)
+    yield (
+        "too large",
+        lambda: (r := TransformerRisk(task, batch=3, tests=3)).evaluate(
+            1e200 * r.initial
+        ),
+    )
     for name, (key, given) in {
         "linear": ("linear", {}),
         "noise": ("noise", {}),
@@ -513,13 +655,20 @@ def transformers() -> Asked:
         "identity, held": ("identity", {"gamma": -0.2, "v": 1.5}),
     }.items():
         which, options = TRAINERS[key]
-        small = reparameterised(TransformerRisk(TASKS[which], **{"batch": 6, "tests": 10, **options}), **given)
+        small = reparameterised(
+            TransformerRisk(TASKS[which], **{"batch": 6, "tests": 10, **options}),
+            **given,
+        )
         yield (
             f"reparameterised, {name}",
             lambda small=small: {
                 "initial": small.initial,
-                "step": small.evaluate(0.3 + 0.1 * np.arange(float(small.initial.size)), 2),
-                "inward": small.map.inward(0.3 + 0.1 * np.arange(float(small.initial.size))),
+                "step": small.evaluate(
+                    0.3 + 0.1 * np.arange(float(small.initial.size)), 2
+                ),
+                "inward": small.map.inward(
+                    0.3 + 0.1 * np.arange(float(small.initial.size))
+                ),
                 "blocks": [np.size(part) for part in small.map.blocks(small.initial)],
             },
         )
@@ -546,7 +695,10 @@ def transformers() -> Asked:
                 "scale": {"scale": -1.0},
                 "gamma": {"gamma": math.nan},
                 "data": {"data": 3},
-                "batch of data": {"data": plain.sentences(np.random.default_rng(0), 3), "batch": 4},
+                "batch of data": {
+                    "data": plain.sentences(np.random.default_rng(0), 3),
+                    "batch": 4,
+                },
             }.items()
         }
     )
@@ -557,14 +709,20 @@ def transformers() -> Asked:
             "without": lambda: whole.measure(whole.initial, test, ("value",)),
             "without, number": lambda: whole.measure(whole.initial, test, 3),
             "sentences": lambda: whole.measure(whole.initial, test.tokens),
-            "sentences, words": lambda: whole.measure(whole.initial, test._replace(tokens=test.tokens + 5)),
+            "sentences, words": lambda: whole.measure(
+                whole.initial, test._replace(tokens=test.tokens + 5)
+            ),
             "params": lambda: whole.measure(whole.initial[1:], test),
             "params large": lambda: whole.measure(1e200 * whole.initial, test),
             "full": partial(reparameterised, 3),
-            "full, trained": lambda: reparameterised(TransformerRisk(plain, trained=("value",))),
+            "full, trained": lambda: reparameterised(
+                TransformerRisk(plain, trained=("value",))
+            ),
             "gamma without noise": lambda: reparameterised(whole, gamma=1.0),
             "v without softmax": lambda: reparameterised(whole, v=1.0),
-            "gamma, infinite": lambda: reparameterised(TransformerRisk(TASKS["noise"]), gamma=math.inf),
+            "gamma, infinite": lambda: reparameterised(
+                TransformerRisk(TASKS["noise"]), gamma=math.inf
+            ),
         }
     )
 
@@ -576,11 +734,36 @@ RUNS: dict[str, dict[str, Any]] = {
     "small": {**SMALL, "eta": 0.2},
     "unequal": {**SMALL, "probs": [0.7, 0.3], "eta": 0.3},
     "noise": {**SMALL, "alpha": 0.2, "eta": 0.3},
-    "trained gamma": {**SMALL, "alpha": 0.2, "eta": 0.1, "gamma": "trained", "above": 0.01},
-    "large steps": {**SMALL, "alpha": 0.2, "eta": 2.5, "gamma": "trained", "above": 0.05, "max_steps": 50},
+    "trained gamma": {
+        **SMALL,
+        "alpha": 0.2,
+        "eta": 0.1,
+        "gamma": "trained",
+        "above": 0.01,
+    },
+    "large steps": {
+        **SMALL,
+        "alpha": 0.2,
+        "eta": 2.5,
+        "gamma": "trained",
+        "above": 0.05,
+        "max_steps": 50,
+    },
     "held gamma": {**SMALL, "alpha": 0.2, "eta": 0.3, "gamma": -0.5},
-    "softmax": {**SMALL, "attention": "softmax", "v": "trained", "eta": 0.3, "above": 0.05},
-    "softmax, held": {**SMALL, "attention": "softmax", "v": 4.0, "eta": 0.3, "above": 0.01},
+    "softmax": {
+        **SMALL,
+        "attention": "softmax",
+        "v": "trained",
+        "eta": 0.3,
+        "above": 0.05,
+    },
+    "softmax, held": {
+        **SMALL,
+        "attention": "softmax",
+        "v": 4.0,
+        "eta": 0.3,
+        "above": 0.01,
+    },
     "softmax, noise": {
         **SMALL,
         "attention": "softmax",
@@ -590,14 +773,27 @@ RUNS: dict[str, dict[str, Any]] = {
         "above": 0.05,
         "max_steps": 60,
     },
-    "limit": {**SMALL, "attention": "softmax-limit", "v": "trained", "eta": 0.3, "above": 0.05},
+    "limit": {
+        **SMALL,
+        "attention": "softmax-limit",
+        "v": "trained",
+        "eta": 0.3,
+        "above": 0.05,
+    },
     "relu": {**SMALL, "attention": "relu", "eta": 0.2},
     "plain": {**SMALL, "rule": "gd", "eta": 2.0, "above": 1e-2},
     "exact": {"counts": 2, "method": "exact"},
     "flow": {**SMALL, "method": "flow", "eta": 0.2, "above": 1e-2},
     "epsilon": {**SMALL, "epsilon": 0.5},
     "sentences": {**SMALL, "M": 6, "seed": 2, "eta": 0.2, "above": 1e-2},
-    "sentences, noise": {**SMALL, "alpha": 0.2, "M": 30, "seed": 2, "eta": 0.2, "above": 1e-2},
+    "sentences, noise": {
+        **SMALL,
+        "alpha": 0.2,
+        "M": 30,
+        "seed": 2,
+        "eta": 0.2,
+        "above": 1e-2,
+    },
     "sentences, softmax": {
         **SMALL,
         "attention": "softmax",
@@ -608,7 +804,15 @@ RUNS: dict[str, dict[str, Any]] = {
         "above": 0.2,
         "max_steps": 60,
     },
-    "planted": {"V": 9, "triggers": 2, "outputs": 3, "H": 8, "law": "planted", "weights": "identity", "eta": 0.2},
+    "planted": {
+        "V": 9,
+        "triggers": 2,
+        "outputs": 3,
+        "H": 8,
+        "law": "planted",
+        "weights": "identity",
+        "eta": 0.2,
+    },
     "kappa": {
         "V": 9,
         "triggers": 1,
@@ -623,23 +827,59 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "overshoots": {**SMALL, "probs": [0.7, 0.3], "eta": 4.0, "max_steps": 60},
     "fast, alike": {"counts": 1, "eta": 5.0},
-    "largest steps": {**SMALL, "alpha": 0.2, "eta": 14.0, "gamma": "trained", "above": 0.05, "max_steps": 20},
+    "largest steps": {
+        **SMALL,
+        "alpha": 0.2,
+        "eta": 14.0,
+        "gamma": "trained",
+        "above": 0.05,
+        "max_steps": 20,
+    },
     "few steps": {**SMALL, "max_steps": 3},
     "task": {
-        "task": RecallTask(10, [4, 1], [0, 7, 8], H=8, noise_word=5, counts=[Counts.fixed(2), Counts.fixed(1)])
+        "task": RecallTask(
+            10,
+            [4, 1],
+            [0, 7, 8],
+            H=8,
+            noise_word=5,
+            counts=[Counts.fixed(2), Counts.fixed(1)],
+        )
     },
     "task, plain words": {"task": RecallTask(9, 2, 3, H=8)},
 }
 
 
 def families() -> Asked:
-    yield "columns", lambda: [Recall.columns, Training.columns, training.LAST, training.MODELS]
+    yield (
+        "columns",
+        lambda: [Recall.columns, Training.columns, training.LAST, training.MODELS],
+    )
     for name, given in RUNS.items():
-        slack = 1e-6 if given.get("method") == "flow" or given.get("attention") else 1e-8
+        slack = (
+            1e-6 if given.get("method") == "flow" or given.get("attention") else 1e-8
+        )
         yield from run_calls(name, partial(simulate, **given), rtol=slack, atol=1e-9)
-        yield f"{name}: measured", Call(lambda given=given: measured(simulate(**given)), rtol=slack, atol=1e-9)
-        if name in ("noise", "sentences, noise", "softmax", "softmax, held", "held gamma", "limit", "task"):
-            problem = partial(Recall, **given) if "task" not in given else partial(Recall, task=given["task"])
+        yield (
+            f"{name}: measured",
+            Call(
+                lambda given=given: measured(simulate(**given)), rtol=slack, atol=1e-9
+            ),
+        )
+        if name in (
+            "noise",
+            "sentences, noise",
+            "softmax",
+            "softmax, held",
+            "held gamma",
+            "limit",
+            "task",
+        ):
+            problem = (
+                partial(Recall, **given)
+                if "task" not in given
+                else partial(Recall, task=given["task"])
+            )
             yield (
                 f"{name}: problem",
                 lambda problem=problem: {
@@ -652,13 +892,27 @@ def families() -> Asked:
                 },
             )
     heard: list[Any] = []
-    yield "callback", lambda: [simulate(**SMALL, method="exact", callback=lambda *x: heard.append(x)).steps, heard]
+    yield (
+        "callback",
+        lambda: [
+            simulate(
+                **SMALL, method="exact", callback=lambda *x: heard.append(x)
+            ).steps,
+            heard,
+        ],
+    )
     yield (
         "unfolded",
         lambda: [
             Recall.unfolded({"eta": 0.5}),
             Recall.unfolded({"task": TASKS["plain"], "eta": 0.5}),
-            {k: v for k, v in Recall.unfolded({"task": TASKS["words"], "eta": 0.5}).items() if k != "task"},
+            {
+                k: v
+                for k, v in Recall.unfolded(
+                    {"task": TASKS["words"], "eta": 0.5}
+                ).items()
+                if k != "task"
+            },
         ],
     )
     yield from refused(
@@ -694,11 +948,15 @@ def families() -> Asked:
     yield (
         "family of a task",
         lambda: [
-            (one.V, one.H, one.alpha, one.counts) for one in (Recall(task=RecallTask(9, 2, 3, alpha=0.1, H=8)),)
+            (one.V, one.H, one.alpha, one.counts)
+            for one in (Recall(task=RecallTask(9, 2, 3, alpha=0.1, H=8)),)
         ],
     )
     yield from refused(
-        {"task": partial(simulate, task=3), "family, task and V": lambda: Recall(task=TASKS["plain"], V=12)}
+        {
+            "task": partial(simulate, task=3),
+            "family, task and V": lambda: Recall(task=TASKS["plain"], V=12),
+        }
     )
 
 
@@ -706,7 +964,12 @@ TRAINED: dict[str, Any] = {
     "full": {},
     "attention": {"model": "attention", "attention": "relu"},
     "noise": {"alpha": 0.2, "attention": "softmax", "kappa": 0},
-    "reparameterised": {"model": "reparameterised", "alpha": 0.2, "attention": "softmax", "v": "trained"},
+    "reparameterised": {
+        "model": "reparameterised",
+        "alpha": 0.2,
+        "attention": "softmax",
+        "v": "trained",
+    },
     "reparameterised, held": {"model": "reparameterised", "alpha": 0.2, "gamma": -1.0},
     "sentences": {"M": 9, "batch": 4, "rule": "ngd-blocks", "scale": 0.3},
     "projection": {
@@ -721,11 +984,25 @@ TRAINED: dict[str, Any] = {
 
 
 def trainings() -> Asked:
-    base = {"V": 12, "outputs": 3, "H": 9, "batch": 6, "max_steps": 8, "tests": 5, "seed": 3, "eta": 0.1}
+    base = {
+        "V": 12,
+        "outputs": 3,
+        "H": 9,
+        "batch": 6,
+        "max_steps": 8,
+        "tests": 5,
+        "seed": 3,
+        "eta": 0.1,
+    }
     for name, given in TRAINED.items():
         make = partial(Training, **{**base, **given})
-        yield from run_calls(name, lambda make=make: make().simulate(), rtol=1e-6, atol=1e-9)
-        yield f"{name}: measured", Call(lambda make=make: measured(make().simulate()), rtol=1e-6)
+        yield from run_calls(
+            name, lambda make=make: make().simulate(), rtol=1e-6, atol=1e-9
+        )
+        yield (
+            f"{name}: measured",
+            Call(lambda make=make: measured(make().simulate()), rtol=1e-6),
+        )
         yield (
             f"{name}: problem",
             lambda make=make: [
@@ -738,7 +1015,13 @@ def trainings() -> Asked:
                 p.data and p.data.answer,
             ],
         )
-    yield "observed", Call(lambda: training.observe([Training(**{**base, **TRAINED["attention"]})]), rtol=1e-6)
+    yield (
+        "observed",
+        Call(
+            lambda: training.observe([Training(**{**base, **TRAINED["attention"]})]),
+            rtol=1e-6,
+        ),
+    )
     yield "commands", lambda: sorted(training.COMMANDS)
     yield from refused(
         {

@@ -16,10 +16,20 @@ from icl_theory.families.regression.batches import finite_prompts, infinite_prom
 from icl_theory.families.regression.family import COLUMNS, LAWS, Regression
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.phases import query_phases, run_phases
-from icl_theory.families.regression.risks import exchangeable, gaussian, prompts, stability, symmetric
+from icl_theory.families.regression.risks import (
+    exchangeable,
+    gaussian,
+    prompts,
+    stability,
+    symmetric,
+)
 from icl_theory.families.regression.risks.error_form import ErrorForm
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.gaussian import FiniteGaussianRisk, GaussianRisk, QuadraticLaw
+from icl_theory.families.regression.risks.gaussian import (
+    FiniteGaussianRisk,
+    GaussianRisk,
+    QuadraticLaw,
+)
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.symmetric import SymmetricRisk
 from icl_theory.families.regression.simulate import compare_coordinates, simulate
@@ -65,13 +75,31 @@ def exchangeable_risk() -> Asked:
         yield (
             name,
             lambda make=make: (
-                {u: seen(make(), np.asarray(u), np.asarray(1.5)) for u in (-3.0, 0.0, 0.7, 4.0, 700.0)}
-                | {"itself": repr(make()), "attention": make().attention(0.7), "scores": make().scores(0.7)}
+                {
+                    u: seen(make(), np.asarray(u), np.asarray(1.5))
+                    for u in (-3.0, 0.0, 0.7, 4.0, 700.0)
+                }
+                | {
+                    "itself": repr(make()),
+                    "attention": make().attention(0.7),
+                    "scores": make().scores(0.7),
+                }
             ),
         )
-        yield f"{name}: series", lambda make=make: make().series(np.array([0.0, 0.4, 2.0]), np.array([0, 1, 5]))
-        yield f"{name}: closed form", lambda make=make: [make().closed_form(0.3, rule) for rule in ("gd", "ngd")]
-    yield "whole", lambda: ExchangeableRisk(3, 1.0, origin=(uneven(), tasks.Linear(1.0)))
+        yield (
+            f"{name}: series",
+            lambda make=make: make().series(
+                np.array([0.0, 0.4, 2.0]), np.array([0, 1, 5])
+            ),
+        )
+        yield (
+            f"{name}: closed form",
+            lambda make=make: [make().closed_form(0.3, rule) for rule in ("gd", "ngd")],
+        )
+    yield (
+        "whole",
+        lambda: ExchangeableRisk(3, 1.0, origin=(uneven(), tasks.Linear(1.0))),
+    )
     yield "counts", partial(exchangeable.binomial_nodes, 6, 0.3)
     yield "counts, many", partial(exchangeable.binomial_nodes, 10**5, 0.05)
     yield "counts, lattice", partial(exchangeable.binomial_nodes, 10**6, 0.4)
@@ -83,9 +111,19 @@ def exchangeable_risk() -> Asked:
             for features, law, N, coordinates in (
                 (Features.simplex(4, 0.5), tasks.Linear(2.0), math.inf, "class"),
                 (Features.simplex(4, 0.5), tasks.Quadratic(2.0), 9, "embedding"),
-                (Features.orthonormal(4, 0.5), tasks.RandomFourier(2.0), 9, "embedding"),
+                (
+                    Features.orthonormal(4, 0.5),
+                    tasks.RandomFourier(2.0),
+                    9,
+                    "embedding",
+                ),
                 (Features.simplex(4, 0.5), tasks.Linear(2.0), math.inf, "factored"),
-                (Features.simplex(4, 0.5, UNEQUAL), tasks.Linear(2.0), math.inf, "class"),
+                (
+                    Features.simplex(4, 0.5, UNEQUAL),
+                    tasks.Linear(2.0),
+                    math.inf,
+                    "class",
+                ),
                 (Features(POINTS), tasks.Exchangeable(2.0), 6, "class"),
                 (Features(POINTS), tasks.Exchangeable(2.0), 6, "embedding"),
                 (Features(POINTS), tasks.Linear(2.0), 6, "class"),
@@ -99,7 +137,9 @@ def exchangeable_risk() -> Asked:
             for risk in (
                 ExchangeableRisk(4, 1.3, 9, 0.2),
                 ExchangeableRisk(4, 1.3, speed=0.3),
-                ExchangeableRisk(4, 1.3, origin=(Features.simplex(4, 0.5), tasks.Linear(1.0))),
+                ExchangeableRisk(
+                    4, 1.3, origin=(Features.simplex(4, 0.5), tasks.Linear(1.0))
+                ),
                 PopulationRisk(uneven(), tasks.Linear(1.0)),
             )
         ],
@@ -137,7 +177,9 @@ def exchangeable_risk() -> Asked:
 
 SCORES = 0.8 * np.sin(np.arange(16.0)).reshape(4, 4)
 TOWARD = np.cos(3.0 * np.arange(16.0)).reshape(4, 4)
-SCORES_FAR = SCORES + np.array([[0, 40, 0, 0], [0, 0, 0, 0], [60, 0, 0, 35], [0, 0, 0, 0]])  # wrong ones dominate
+SCORES_FAR = SCORES + np.array(
+    [[0, 40, 0, 0], [0, 0, 0, 0], [60, 0, 0, 35], [0, 0, 0, 0]]
+)  # wrong ones dominate
 
 
 def signed_logs(values: Any) -> Any:
@@ -147,15 +189,25 @@ def signed_logs(values: Any) -> Any:
 
 POPULATIONS: dict[str, Callable[[], PopulationRisk]] = {
     "linear": lambda: PopulationRisk(uneven(), tasks.Linear(1.4)),
-    "quadratic, uniform": lambda: PopulationRisk(Features(POINTS), tasks.Quadratic(1.4)),
+    "quadratic, uniform": lambda: PopulationRisk(
+        Features(POINTS), tasks.Quadratic(1.4)
+    ),
     "cosine": lambda: PopulationRisk(uneven(), tasks.RandomCosine(1.4)),
     "fourier": lambda: PopulationRisk(uneven(), tasks.RandomFourier(1.4), noise=3.0),
     "halfspace": lambda: PopulationRisk(uneven(), tasks.Halfspace(1.4)),
-    "finite, three tokens": lambda: PopulationRisk(uneven(), tasks.FiniteTask(FINITE), 3),
+    "finite, three tokens": lambda: PopulationRisk(
+        uneven(), tasks.FiniteTask(FINITE), 3
+    ),
     "linear, noise": lambda: PopulationRisk(uneven(), tasks.Linear(1.4), 6, 0.5),
-    "fourier, one token": lambda: PopulationRisk(uneven(), tasks.RandomFourier(1.4), 1, 0.5),
-    "halfspace, four tokens": lambda: PopulationRisk(Features(POINTS), tasks.Halfspace(1.4), 4),
-    "exchangeable, many tokens": lambda: PopulationRisk(uneven(), tasks.Exchangeable(1.4), 5000, 0.1),
+    "fourier, one token": lambda: PopulationRisk(
+        uneven(), tasks.RandomFourier(1.4), 1, 0.5
+    ),
+    "halfspace, four tokens": lambda: PopulationRisk(
+        Features(POINTS), tasks.Halfspace(1.4), 4
+    ),
+    "exchangeable, many tokens": lambda: PopulationRisk(
+        uneven(), tasks.Exchangeable(1.4), 5000, 0.1
+    ),
 }
 
 
@@ -163,11 +215,17 @@ def population_risk() -> Asked:
     for name, make in POPULATIONS.items():
         rounding = 1e-13 if "one token" in name else 0.0  # its gradient is zero
         yield name, Call(lambda make=make: seen(make(), SCORES, TOWARD), atol=rounding)
-        yield f"{name}: far", Call(lambda make=make: seen(make(), SCORES_FAR, TOWARD), atol=rounding)
+        yield (
+            f"{name}: far",
+            Call(lambda make=make: seen(make(), SCORES_FAR, TOWARD), atol=rounding),
+        )
         if math.isinf(make().N):  # for finite N small entries are rounding
             yield (
                 f"{name}: far, in logarithms",
-                Call(lambda make=make: signed_logs(make().gradient(SCORES_FAR)), atol=1e-6),
+                Call(
+                    lambda make=make: signed_logs(make().gradient(SCORES_FAR)),
+                    atol=1e-6,
+                ),
             )
         yield (
             f"{name}: others",
@@ -187,10 +245,21 @@ def population_risk() -> Asked:
                 atol=rounding,
             ),
         )
-    for name in ("finite, three tokens", "linear, noise", "halfspace, four tokens", "fourier, one token"):
-        yield f"{name}: levels", Call(lambda name=name: POPULATIONS[name]().levels, rtol=1e-6, atol=1e-9)
+    for name in (
+        "finite, three tokens",
+        "linear, noise",
+        "halfspace, four tokens",
+        "fourier, one token",
+    ):
+        yield (
+            f"{name}: levels",
+            Call(lambda name=name: POPULATIONS[name]().levels, rtol=1e-6, atol=1e-9),
+        )
     line = Features(np.arange(13.0)[:, None] ** 1.2)
-    yield "floor of many", Call(PopulationRisk(line, tasks.Linear(1.0), 4).floor_per_query, rtol=1e-5)
+    yield (
+        "floor of many",
+        Call(PopulationRisk(line, tasks.Linear(1.0), 4).floor_per_query, rtol=1e-5),
+    )
     yield (
         "many: no levels",
         lambda: [
@@ -198,12 +267,20 @@ def population_risk() -> Asked:
             PopulationRisk(line, tasks.Linear(1.0)).nondegenerate,
         ],
     )
-    yield "rank of a circle", lambda: PopulationRisk(line, tasks.RandomCosine(1.0)).loss(np.eye(13))
+    yield (
+        "rank of a circle",
+        lambda: PopulationRisk(line, tasks.RandomCosine(1.0)).loss(np.eye(13)),
+    )
     yield (
         "form",
         lambda: [
             ErrorForm(task, Features.simplex(6, 1.0)).use_factor
-            for task in (tasks.Linear(1.0), tasks.Halfspace(1.0), tasks.Exchangeable(1.0), tasks.RandomFourier(1.0))
+            for task in (
+                tasks.Linear(1.0),
+                tasks.Halfspace(1.0),
+                tasks.Exchangeable(1.0),
+                tasks.RandomFourier(1.0),
+            )
         ],
     )
     yield (
@@ -220,23 +297,43 @@ def population_risk() -> Asked:
     )
     yield (
         "one query, flat",
-        partial(prompts.one_query, np.array([0.3, -1.0, 0.8]), np.array([0.5, 0.2, 0.3]), np.ones(3), 2, np.eye(3)),
+        partial(
+            prompts.one_query,
+            np.array([0.3, -1.0, 0.8]),
+            np.array([0.5, 0.2, 0.3]),
+            np.ones(3),
+            2,
+            np.eye(3),
+        ),
     )
-    yield "presence", lambda: [prompts.presence(np.array([0.1, 0.5, 1.0]), N) for N in (1, 7, math.inf)]
+    yield (
+        "presence",
+        lambda: [
+            prompts.presence(np.array([0.1, 0.5, 1.0]), N) for N in (1, 7, math.inf)
+        ],
+    )
     yield from refused(
         {
             "features": partial(PopulationRisk, POINTS, tasks.Linear(1.0)),
             "task": lambda: PopulationRisk(uneven(), "linear"),  # type: ignore[arg-type]
             "task, K": lambda: PopulationRisk(uneven(), tasks.FiniteTask([[1.0, 2.0]])),
             "N": lambda: PopulationRisk(uneven(), tasks.Linear(1.0), 0),
-            "N not a number": lambda: PopulationRisk(uneven(), tasks.Linear(1.0), math.nan),
+            "N not a number": lambda: PopulationRisk(
+                uneven(), tasks.Linear(1.0), math.nan
+            ),
             "noise": lambda: PopulationRisk(uneven(), tasks.Linear(1.0), 3, -1.0),
             "task too large": lambda: PopulationRisk(
                 Features([[1e40], [-1e40]]), tasks.FiniteTask([[1e130, -1e130]])
             ),
-            "scores": lambda: PopulationRisk(uneven(), tasks.Linear(1.0)).loss(np.zeros((3, 3))),
-            "scores of attention": lambda: PopulationRisk(uneven(), tasks.Linear(1.0)).attention([[np.nan]]),
-            "scores per query": lambda: PopulationRisk(uneven(), tasks.Linear(1.0), 3).loss_per_query(np.zeros(4)),
+            "scores": lambda: PopulationRisk(uneven(), tasks.Linear(1.0)).loss(
+                np.zeros((3, 3))
+            ),
+            "scores of attention": lambda: PopulationRisk(
+                uneven(), tasks.Linear(1.0)
+            ).attention([[np.nan]]),
+            "scores per query": lambda: PopulationRisk(
+                uneven(), tasks.Linear(1.0), 3
+            ).loss_per_query(np.zeros(4)),
         }
     )
 
@@ -244,9 +341,13 @@ def population_risk() -> Asked:
 GROUPS = np.array([[1.0, 2.0, 0.4], [2.0, 0.7, 1.5], [0.4, 1.5, 0.3]])
 SYMMETRIC: dict[str, Callable[[], SymmetricRisk]] = {
     "infinite": partial(SymmetricRisk, [2, 3, 1], [0.2, 0.1, 0.3], 1.5),
-    "infinite, matrix": partial(SymmetricRisk, [2, 3, 1], [0.2, 0.1, 0.3], GROUPS + 1.0),
+    "infinite, matrix": partial(
+        SymmetricRisk, [2, 3, 1], [0.2, 0.1, 0.3], GROUPS + 1.0
+    ),
     "finite": partial(SymmetricRisk, [2, 3, 1], [0.2, 0.1, 0.3], 1.5, 4),
-    "finite, noise": partial(SymmetricRisk, [2, 3], [0.2, 0.2], [[1.0, 2.0], [2.0, 0.9]], 7, 0.4),
+    "finite, noise": partial(
+        SymmetricRisk, [2, 3], [0.2, 0.2], [[1.0, 2.0], [2.0, 0.9]], 7, 0.4
+    ),
     "one token": partial(SymmetricRisk, [1, 4], [0.2, 0.2], 0.8, 1),
     "large": partial(SymmetricRisk, [1, 10**6], [0.5, 0.5e-6], 2.0, 50),
 }
@@ -259,8 +360,20 @@ def symmetric_risk() -> Asked:
         far = theta.copy()
         far[0, -1] += 45.0
         rounding = 1e-13 if name == "one token" else 0.0  # its gradient is zero
-        yield name, Call(lambda make=make, theta=theta: seen(make(), theta, theta[::-1]), 1e-7, rounding)
-        yield f"{name}: far", Call(lambda make=make, far=far: seen(make(), far, far[::-1]), 1e-7, rounding)
+        yield (
+            name,
+            Call(
+                lambda make=make, theta=theta: seen(make(), theta, theta[::-1]),
+                1e-7,
+                rounding,
+            ),
+        )
+        yield (
+            f"{name}: far",
+            Call(
+                lambda make=make, far=far: seen(make(), far, far[::-1]), 1e-7, rounding
+            ),
+        )
         yield (
             f"{name}: others",
             lambda make=make, theta=theta: {
@@ -274,7 +387,10 @@ def symmetric_risk() -> Asked:
                 "scores": make().scores(theta) if make().K < 100 else None,
             },
         )
-        yield f"{name}: levels", Call(lambda make=make: make().levels, rtol=1e-6, atol=1e-9)
+        yield (
+            f"{name}: levels",
+            Call(lambda make=make: make().levels, rtol=1e-6, atol=1e-9),
+        )
     features = Features.simplex(5, 1.0, [0.4, 0.15, 0.15, 0.15, 0.15])
     yield (
         "groups",
@@ -296,8 +412,16 @@ def symmetric_risk() -> Asked:
             repr(SymmetricRisk.of(features, tasks.Linear(1.2))),
         ],
     )
-    yield "of, halfspace", lambda: SymmetricRisk.of(Features.simplex(5, 1.0), tasks.Halfspace(1.0), None, 6, 0.2)
-    yield "of, given", lambda: SymmetricRisk.of(features, tasks.Linear(1.2), [1, 0, 0, 2, 2], 3)
+    yield (
+        "of, halfspace",
+        lambda: SymmetricRisk.of(
+            Features.simplex(5, 1.0), tasks.Halfspace(1.0), None, 6, 0.2
+        ),
+    )
+    yield (
+        "of, given",
+        lambda: SymmetricRisk.of(features, tasks.Linear(1.2), [1, 0, 0, 2, 2], 3),
+    )
     make = partial(SymmetricRisk, [2, 3], [0.2, 0.2])
     yield from refused(
         {
@@ -307,7 +431,9 @@ def symmetric_risk() -> Asked:
             "sizes, word": partial(SymmetricRisk, "two", [1.0], 1.0),
             "probs, number": partial(SymmetricRisk, [2, 3], [0.2, 0.2, 0.1], 1.0),
             "probs, sum": partial(SymmetricRisk, [2, 3], [0.2, 0.3], 1.0),
-            "probs, nearly": lambda: SymmetricRisk([2, 3], [0.2, 0.2 + 3e-7], 1.0).probs,
+            "probs, nearly": lambda: (
+                SymmetricRisk([2, 3], [0.2, 0.2 + 3e-7], 1.0).probs
+            ),
             "probs, zero": partial(SymmetricRisk, [2, 3], [0.5, 0.0], 1.0),
             "variogram, shape": lambda: make([[1.0, 2.0, 1.0]]),
             "variogram, not symmetric": lambda: make([[1.0, 2.0], [2.1, 1.0]]),
@@ -318,13 +444,27 @@ def symmetric_risk() -> Asked:
             "N": lambda: make(1.0, 0),
             "noise": lambda: make(1.0, 3, math.inf),
             "scores": lambda: make(1.0).attention(np.zeros((2, 2))),
-            "scores, many": lambda: SymmetricRisk([1, 20_000], [0.5, 0.5 / 20_000], 1.0).scores(np.zeros((2, 3))),
-            "groups, number": lambda: SymmetricRisk.of(features, tasks.Linear(1.0), [0, 1]),
-            "groups, gap": lambda: SymmetricRisk.of(features, tasks.Linear(1.0), [0, 2, 2, 2, 2]),
-            "groups, fraction": lambda: SymmetricRisk.of(features, tasks.Linear(1.0), [0, 0.5, 1, 1, 1]),
-            "groups, unlike": lambda: SymmetricRisk.of(features, tasks.Linear(1.0), [0, 0, 1, 1, 1]),
-            "groups, unlike tasks": lambda: SymmetricRisk.of(Features(POINTS), tasks.Linear(1.0), [0, 0, 1, 1]),
-            "groups of no task": lambda: symmetric.exchangeable_groups(features, "linear"),  # type: ignore[arg-type]
+            "scores, many": lambda: SymmetricRisk(
+                [1, 20_000], [0.5, 0.5 / 20_000], 1.0
+            ).scores(np.zeros((2, 3))),
+            "groups, number": lambda: SymmetricRisk.of(
+                features, tasks.Linear(1.0), [0, 1]
+            ),
+            "groups, gap": lambda: SymmetricRisk.of(
+                features, tasks.Linear(1.0), [0, 2, 2, 2, 2]
+            ),
+            "groups, fraction": lambda: SymmetricRisk.of(
+                features, tasks.Linear(1.0), [0, 0.5, 1, 1, 1]
+            ),
+            "groups, unlike": lambda: SymmetricRisk.of(
+                features, tasks.Linear(1.0), [0, 0, 1, 1, 1]
+            ),
+            "groups, unlike tasks": lambda: SymmetricRisk.of(
+                Features(POINTS), tasks.Linear(1.0), [0, 0, 1, 1]
+            ),
+            "groups of no task": lambda: symmetric.exchangeable_groups(
+                features, "linear"
+            ),  # type: ignore[arg-type]
         }
     )
 
@@ -349,7 +489,10 @@ def gaussian_risk() -> Asked:
     }.items():
         risk = GaussianRisk(law)
         for size in (1.0, 50.0):
-            yield f"{name}, {size:g}", lambda risk=risk, size=size: seen(risk, size * Q, Q.T)
+            yield (
+                f"{name}, {size:g}",
+                lambda risk=risk, size=size: seen(risk, size * Q, Q.T),
+            )
         yield (
             f"{name}: others",
             lambda risk=risk: [
@@ -361,21 +504,43 @@ def gaussian_risk() -> Asked:
             ],
         )
         short = FiniteGaussianRisk(law, 5, noise=0.3, tolerance=1e-6)
-        yield f"{name}: finite", Call(lambda short=short: seen(short, np.array([0.6]), np.array([1.5])), rtol=1e-6)
+        yield (
+            f"{name}: finite",
+            Call(
+                lambda short=short: seen(short, np.array([0.6]), np.array([1.5])),
+                rtol=1e-6,
+            ),
+        )
         yield (
             f"{name}: finite, others",
-            Call(lambda short=short: [short.best, short.rate, repr(short)], rtol=1e-5, atol=1e-6),
+            Call(
+                lambda short=short: [short.best, short.rate, repr(short)],
+                rtol=1e-5,
+                atol=1e-6,
+            ),
         )
     yield (
         "one token",
         Call(
-            lambda: [(r := FiniteGaussianRisk(QuadraticLaw(2, 0.5, 1.0), 1, tolerance=1e-6)).best, r.floor()],
+            lambda: [
+                (
+                    r := FiniteGaussianRisk(
+                        QuadraticLaw(2, 0.5, 1.0), 1, tolerance=1e-6
+                    )
+                ).best,
+                r.floor(),
+            ],
             rtol=1e-6,
         ),
     )
     yield (
         "negative c",
-        Call(lambda: FiniteGaussianRisk(QuadraticLaw(2, 0.5, 1.0), 4, tolerance=1e-6).loss([-0.4]), rtol=1e-7),
+        Call(
+            lambda: FiniteGaussianRisk(
+                QuadraticLaw(2, 0.5, 1.0), 4, tolerance=1e-6
+            ).loss([-0.4]),
+            rtol=1e-7,
+        ),
     )
     law = QuadraticLaw(2, 0.5, 1.0)
     yield from refused(
@@ -399,7 +564,9 @@ def gaussian_risk() -> Asked:
             "finite, N zero": partial(FiniteGaussianRisk, law, 0),
             "finite, noise": partial(FiniteGaussianRisk, law, 3, -0.1),
             "finite, tolerance": partial(FiniteGaussianRisk, law, 3, tolerance=1e-13),
-            "finite, tolerance large": partial(FiniteGaussianRisk, law, 3, tolerance=0.1),
+            "finite, tolerance large": partial(
+                FiniteGaussianRisk, law, 3, tolerance=0.1
+            ),
         }
     )
     yield "limits", lambda: [gaussian.MOST_DIMENSIONS, gaussian.MOST_FOLLOWED]
@@ -407,7 +574,13 @@ def gaussian_risk() -> Asked:
 
 def curvature() -> Asked:
     yield "constant", lambda: stability.CURVATURE
-    yield "bound", lambda: [stability.curvature_bound(2.0, 7), stability.curvature_bound(2.0, 7, noise=3.0)]
+    yield (
+        "bound",
+        lambda: [
+            stability.curvature_bound(2.0, 7),
+            stability.curvature_bound(2.0, 7, noise=3.0),
+        ],
+    )
     yield (
         "bound, finite",
         partial(
@@ -419,7 +592,12 @@ def curvature() -> Asked:
         ),
     )
     yield "rate", partial(stability.stable_rate, 2.0, 7, noise=0.4, N=9, speed=0.25)
-    yield "rates", partial(stability.stable_rate, np.array([2.0, 0.1]), 7, speed=np.array([1.0, 3.0]))
+    yield (
+        "rates",
+        partial(
+            stability.stable_rate, np.array([2.0, 0.1]), 7, speed=np.array([1.0, 3.0])
+        ),
+    )
     yield from refused(
         {
             "variogram": partial(stability.curvature_bound, -1.0, 7),
@@ -447,7 +625,11 @@ def families() -> Asked:
         "embedding": {"coordinates": "embedding", "N": 9},
         "unequal": {"K": 4, "probs": UNEQUAL},
         "linear": {"task": "linear", "K": 3},
-        "features": {"features": Features.simplex(4, 0.5, UNEQUAL), "task": tasks.Quadratic, "N": 5},
+        "features": {
+            "features": Features.simplex(4, 0.5, UNEQUAL),
+            "task": tasks.Quadratic,
+            "N": 5,
+        },
         "factored": {"coordinates": "factored", "K": 3},
         "callable": {"task": lambda L: tasks.Halfspace(L), "K": 5},
         "auto": {"eta": "auto"},
@@ -478,7 +660,11 @@ def families() -> Asked:
     yield (
         "changed",
         lambda: [
-            (p := Regression(**base).changed(features=Features.simplex(4, 0.5, UNEQUAL))).K,
+            (
+                p := Regression(**base).changed(
+                    features=Features.simplex(4, 0.5, UNEQUAL)
+                )
+            ).K,
             p.changed(N=7, above=0.1).N,
             Regression(**base).changed(features=Features.simplex(4, 0.5), K=4).K,
         ],
@@ -487,7 +673,11 @@ def families() -> Asked:
         "sampled",
         lambda: [
             repr(Regression(**{**base, **given, "N": 6}).sampled(8, 3))
-            for given in ({}, {"coordinates": "embedding"}, {"K": 4, "probs": UNEQUAL, "noise": 0.2})
+            for given in (
+                {},
+                {"coordinates": "embedding"},
+                {"K": 4, "probs": UNEQUAL, "noise": 0.2},
+            )
         ],
     )
     other = Features.simplex(4, 0.7)
@@ -495,7 +685,10 @@ def families() -> Asked:
         {
             name: partial(Regression, **{**base, **given})
             for name, given in {
-                "features and probs": {"features": Features.simplex(4, 0.5), "probs": UNEQUAL},
+                "features and probs": {
+                    "features": Features.simplex(4, 0.5),
+                    "probs": UNEQUAL,
+                },
                 "features and gap": {"features": other},
                 "features and K": {"features": Features.simplex(4, 0.5), "K": 5},
                 "probs and K": {"probs": UNEQUAL, "K": 5},
@@ -523,7 +716,12 @@ def families() -> Asked:
     yield "another L: law", lambda: Regression(**base, task=tasks.Linear(1.0)).law()
     yield "no law", lambda: Regression(**base, task=math.sqrt).law()
     yield "sampled of infinite", lambda: Regression(**base).sampled(4)
-    yield "embedding, delta", lambda: Regression(L=1e50, delta=1e-61, eta=1.0, coordinates="embedding").risk()
+    yield (
+        "embedding, delta",
+        lambda: Regression(
+            L=1e50, delta=1e-61, eta=1.0, coordinates="embedding"
+        ).risk(),
+    )
     yield (
         "limits",
         lambda: [
@@ -563,11 +761,23 @@ def other_families() -> Asked:
         )
         yield (
             f"grouped, {name}: measured",
-            Call(lambda given=given: (p := grouped(**given)).measured(p.simulate()), rtol=1e-6),
+            Call(
+                lambda given=given: (p := grouped(**given)).measured(p.simulate()),
+                rtol=1e-6,
+            ),
         )
-    yield "grouped, sampled", lambda: repr(grouped(sizes=(2, 3), N=5, noise=0.2).sampled(4, 7))
-    yield "grouped, early end", Call(lambda: (p := grouped(max_steps=30)).measured(p.simulate()), rtol=1e-6)
-    yield "grouped, flow", Call(lambda: grouped(method="flow").simulate().phases, rtol=1e-6)
+    yield (
+        "grouped, sampled",
+        lambda: repr(grouped(sizes=(2, 3), N=5, noise=0.2).sampled(4, 7)),
+    )
+    yield (
+        "grouped, early end",
+        Call(lambda: (p := grouped(max_steps=30)).measured(p.simulate()), rtol=1e-6),
+    )
+    yield (
+        "grouped, flow",
+        Call(lambda: grouped(method="flow").simulate().phases, rtol=1e-6),
+    )
     gauss = partial(variants.GaussianRegression, L=2.0, d=3)
     for name, given in {
         "plain": {},
@@ -590,10 +800,18 @@ def other_families() -> Asked:
             ),
         )
         if name != "finite":
-            yield from run_calls(f"gaussian, {name}: run", lambda given=given: gauss(**given).simulate(), rtol=1e-6)
+            yield from run_calls(
+                f"gaussian, {name}: run",
+                lambda given=given: gauss(**given).simulate(),
+                rtol=1e-6,
+            )
             yield (
                 f"gaussian, {name}: measured",
-                Call(lambda given=given: (p := gauss(**given)).measured(p.simulate()), rtol=1e-6, atol=1e-9),
+                Call(
+                    lambda given=given: (p := gauss(**given)).measured(p.simulate()),
+                    rtol=1e-6,
+                    atol=1e-9,
+                ),
             )
     yield "gaussian, sampled", lambda: repr(gauss(N=5, noise=0.2).sampled(4, 7))
     yield from refused(
@@ -602,7 +820,9 @@ def other_families() -> Asked:
             "grouped, sum": lambda: grouped(sizes=(2, 3), shares=(0.5, 0.4)),
             "grouped, sizes": lambda: grouped(sizes=(2, 0)),
             "grouped, sampled of infinite": lambda: grouped().sampled(4),
-            "grouped, sampled of many": lambda: grouped(sizes=(1, 1000), N=4).sampled(4),
+            "grouped, sampled of many": lambda: grouped(sizes=(1, 1000), N=4).sampled(
+                4
+            ),
             "gaussian, sampled of infinite": lambda: gauss().sampled(4),
             "gaussian, one token": lambda: gauss(N=1),
             "gaussian, one token, eta": lambda: repr(gauss(N=1, eta=0.1).risk()),
@@ -632,7 +852,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "linear": {"task": "linear", "K": 4, "epsilon": 1e-2},
     "halfspace": {"task": "halfspace", "K": 5, "epsilon": 1e-3},
     "ngd": {"eta": 0.1, "K": 4, "epsilon": 0.1, "rule": "ngd"},
-    "features": {"features": Features([[0.0], [1.0], [2.2], [3.5]]), "task": "linear", "epsilon": 1e-2},
+    "features": {
+        "features": Features([[0.0], [1.0], [2.2], [3.5]]),
+        "task": "linear",
+        "epsilon": 1e-2,
+    },
     "features, three tokens": {
         "features": Features([[0.0], [1.0], [2.2], [3.5]]),
         "task": "linear",
@@ -641,7 +865,12 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "factored": {"coordinates": "factored", "K": 3, "epsilon": 0.1},
     "auto rate": {"eta": "auto", "epsilon": 1e-3},
-    "embedded, unequal": {"coordinates": "embedding", "K": 3, "probs": [0.5, 0.3, 0.2], "epsilon": 0.02},
+    "embedded, unequal": {
+        "coordinates": "embedding",
+        "K": 3,
+        "probs": [0.5, 0.3, 0.2],
+        "epsilon": 0.02,
+    },
     "diverges": {"eta": 1e6, "epsilon": 1e-3, "N": 6, "K": 3},
     "cosine": {"task": "cosine", "K": 3, "epsilon": 0.03},
 }
@@ -654,7 +883,12 @@ def made(given: dict[str, Any]) -> Any:
 
 def runs() -> Asked:
     for name, given in RUNS.items():
-        slack = 1e-6 if given.get("method") in ("flow", "fast") or given.get("coordinates") == "factored" else 1e-8
+        slack = (
+            1e-6
+            if given.get("method") in ("flow", "fast")
+            or given.get("coordinates") == "factored"
+            else 1e-8
+        )
         yield from run_calls(name, partial(made, given), rtol=slack, atol=1e-12)
         yield (
             f"{name}: measured",
@@ -662,24 +896,42 @@ def runs() -> Asked:
         )
         yield (
             f"{name}: in words",
-            Call(lambda given=given: [repr(made(given)), made(given).family.expected_steps()], rtol=slack),
+            Call(
+                lambda given=given: [
+                    repr(made(given)),
+                    made(given).family.expected_steps(),
+                ],
+                rtol=slack,
+            ),
         )
     yield (
         "compare coordinates",
         Call(
             lambda: {
                 n: [r.steps, r.loss[-1], r.phases]
-                for n, r in compare_coordinates(2.0, 1.0, 4.0, K=4, epsilon=1e-2, task="linear").items()
+                for n, r in compare_coordinates(
+                    2.0, 1.0, 4.0, K=4, epsilon=1e-2, task="linear"
+                ).items()
             },
             rtol=1e-6,
         ),
     )
-    yield "compare coordinates, given", partial(compare_coordinates, 2.0, 1.0, 4.0, coordinates="class")
+    yield (
+        "compare coordinates, given",
+        partial(compare_coordinates, 2.0, 1.0, 4.0, coordinates="class"),
+    )
     heard: list[Any] = []
     yield (
         "callback",
         lambda: [
-            made({"N": 40, "K": 3, "above": 0.01, "callback": lambda step, loss: heard.append((step, loss))}).steps,
+            made(
+                {
+                    "N": 40,
+                    "K": 3,
+                    "above": 0.01,
+                    "callback": lambda step, loss: heard.append((step, loss)),
+                }
+            ).steps,
             heard,
         ],
     )
@@ -690,7 +942,10 @@ def runs() -> Asked:
         "phases",
         lambda: (
             [run_phases(unequal(), tail) for tail in (None, 0.0, 0.01, 0.1, 0.125)]
-            + [run_phases(unequal(), 0.1, tail_deficit=0.2), run_phases(unequal(), None, tail_deficit=0.001)]
+            + [
+                run_phases(unequal(), 0.1, tail_deficit=0.2),
+                run_phases(unequal(), None, tail_deficit=0.001),
+            ]
         ),
     )
 
@@ -706,7 +961,10 @@ def runs() -> Asked:
     yield "run phases of no run", partial(run_phases, 3, None)
     yield "run phases, tail", lambda: run_phases(made({}), -1.0)
     yield "run phases, deficit", lambda: run_phases(made({}), None, 1.0)
-    yield "no attention", lambda: run_phases(variants.GaussianRegression(L=2.0, d=2).simulate(), None)
+    yield (
+        "no attention",
+        lambda: run_phases(variants.GaussianRegression(L=2.0, d=2).simulate(), None),
+    )
     yield "simulate, L", partial(simulate, 0.0, 1.0, 4.0)
     yield "simulate, closed", partial(simulate, 2.0, 1.0, 4.0, N=9, method="closed")
     yield "simulate, eta", partial(simulate, 1e60, 1e60, 1e200)
@@ -715,11 +973,22 @@ def runs() -> Asked:
 
 def columns(given: dict[str, Any], **axes: Any) -> Any:
     """What a sweep of `batched` returns; axes are arrays of the same length."""
-    points = {"L": 2.0, "delta": 1.0, "K": 20, "N": math.inf, "noise": 0.0, "epsilon": 1e-3, **axes}
+    points = {
+        "L": 2.0,
+        "delta": 1.0,
+        "K": 20,
+        "N": math.inf,
+        "noise": 0.0,
+        "epsilon": 1e-3,
+        **axes,
+    }
     size = max(np.size(value) for value in axes.values())
     if "above" in points:
         del points["epsilon"]
-    arrays = {name: np.broadcast_to(np.asarray(value, dtype=float), size).copy() for name, value in points.items()}
+    arrays = {
+        name: np.broadcast_to(np.asarray(value, dtype=float), size).copy()
+        for name, value in points.items()
+    }
     common = {
         "eta": 4.0,
         "coordinates": "class",
@@ -744,45 +1013,102 @@ def batches() -> Asked:
     yield "closed, imbalance", partial(columns, {"imbalance": 0.2}, L=L)
     yield (
         "closed, embedding",
-        partial(columns, {"coordinates": "embedding"}, L=L, delta=0.5, K=np.array([2, 3, 6, 7, 90])),
+        partial(
+            columns,
+            {"coordinates": "embedding"},
+            L=L,
+            delta=0.5,
+            K=np.array([2, 3, 6, 7, 90]),
+        ),
     )
-    yield "closed, auto rate", partial(columns, {"eta": "auto"}, L=L, K=np.array([2, 3, 6, 7, 90]))
+    yield (
+        "closed, auto rate",
+        partial(columns, {"eta": "auto"}, L=L, K=np.array([2, 3, 6, 7, 90])),
+    )
     yield "closed, few steps", partial(columns, {"max_steps": 300}, L=L)
     yield "closed, no steps", partial(columns, {"max_steps": 0}, L=L)
-    yield "closed, some out of range", partial(columns, {}, L=np.array([2.0, 1e-150, 1e160]))
+    yield (
+        "closed, some out of range",
+        partial(columns, {}, L=np.array([2.0, 1e-150, 1e160])),
+    )
     yield "above", partial(columns, {}, L=L, above=1e-4)
     short = np.array([0.3, 1.0, 2.0, 3.0])
     for name, given in {
-        "finite": {"epsilon": np.array([1e-2, 0.1, 1e-1, 0.4]), "N": np.array([40, 40, 25, 9])},
+        "finite": {
+            "epsilon": np.array([1e-2, 0.1, 1e-1, 0.4]),
+            "N": np.array([40, 40, 25, 9]),
+        },
         "finite, floor": {"epsilon": 1e-6, "N": 12},
         "finite, above": {"above": np.array([1e-2, 1e-3, 1e-2, 0.1]), "N": 30},
         "finite, noise": {"noise": 0.2, "above": 1e-2, "N": 30},
         "one token": {"above": 1e-2, "N": 1},
     }.items():
-        yield name, Call(partial(columns, {}, L=short, **{"K": np.array([3, 4, 5, 6]), **given}), rtol=1e-6)
+        yield (
+            name,
+            Call(
+                partial(columns, {}, L=short, **{"K": np.array([3, 4, 5, 6]), **given}),
+                rtol=1e-6,
+            ),
+        )
     yield (
         "finite, embedding",
-        Call(partial(columns, {"coordinates": "embedding"}, L=short, K=4, N=20, above=1e-2), rtol=1e-6),
+        Call(
+            partial(
+                columns, {"coordinates": "embedding"}, L=short, K=4, N=20, above=1e-2
+            ),
+            rtol=1e-6,
+        ),
     )
-    yield "finite, long", Call(partial(columns, {}, L=short, K=4, N=10**5 + 1, above=1e-2), rtol=1e-6)
+    yield (
+        "finite, long",
+        Call(partial(columns, {}, L=short, K=4, N=10**5 + 1, above=1e-2), rtol=1e-6),
+    )
     yield (
         "finite, many steps",
         Call(
-            partial(columns, {"eta": 0.05}, L=short, K=4, N=20, above=np.array([1e-3, 1e-4, 1e-3, 1e-3])), rtol=1e-6
+            partial(
+                columns,
+                {"eta": 0.05},
+                L=short,
+                K=4,
+                N=20,
+                above=np.array([1e-3, 1e-4, 1e-3, 1e-3]),
+            ),
+            rtol=1e-6,
         ),
     )
     yield (
         "mixed",
-        Call(partial(columns, {}, L=short, K=4, N=np.array([math.inf, 20, math.inf, 30]), above=1e-2), rtol=1e-6),
+        Call(
+            partial(
+                columns,
+                {},
+                L=short,
+                K=4,
+                N=np.array([math.inf, 20, math.inf, 30]),
+                above=1e-2,
+            ),
+            rtol=1e-6,
+        ),
     )
     yield (
         "scores",
-        Call(partial(columns, {"task": "linear", "eta": 1.0}, L=short, K=3, above=1e-2), rtol=1e-6, atol=1e-9),
+        Call(
+            partial(columns, {"task": "linear", "eta": 1.0}, L=short, K=3, above=1e-2),
+            rtol=1e-6,
+            atol=1e-9,
+        ),
     )
     yield (
         "scores, unequal",
         Call(
-            partial(columns, {"probs": [0.5, 0.3, 0.2], "eta": 1.0}, L=short, K=3, epsilon=1e-2),
+            partial(
+                columns,
+                {"probs": [0.5, 0.3, 0.2], "eta": 1.0},
+                L=short,
+                K=3,
+                epsilon=1e-2,
+            ),
             rtol=1e-6,
             atol=1e-9,
         ),
@@ -790,7 +1116,14 @@ def batches() -> Asked:
     yield (
         "scores, finite",
         Call(
-            partial(columns, {"probs": [0.5, 0.3, 0.2], "eta": 1.0}, L=short, K=3, N=12, above=2e-2),
+            partial(
+                columns,
+                {"probs": [0.5, 0.3, 0.2], "eta": 1.0},
+                L=short,
+                K=3,
+                N=12,
+                above=2e-2,
+            ),
             rtol=1e-6,
             atol=1e-9,
         ),
@@ -799,7 +1132,12 @@ def batches() -> Asked:
         "scores, by object",
         Call(
             partial(
-                columns, {"features": Features.simplex(3, 1.0), "eta": 1.0}, L=short[:2], K=3, N=12, above=2e-2
+                columns,
+                {"features": Features.simplex(3, 1.0), "eta": 1.0},
+                L=short[:2],
+                K=3,
+                N=12,
+                above=2e-2,
             ),
             rtol=1e-6,
             atol=1e-9,
@@ -811,13 +1149,20 @@ def batches() -> Asked:
             "exact": partial(columns, {"method": "exact"}, L=short),
             "normalised": partial(columns, {"rule": "ngd"}, L=short),
             "factored": partial(columns, {"coordinates": "factored"}, L=short, K=3),
-            "imbalance, finite": partial(columns, {"imbalance": 0.2}, L=short, K=3, N=20),
+            "imbalance, finite": partial(
+                columns, {"imbalance": 0.2}, L=short, K=3, N=20
+            ),
         }
     )
-    yield "each", lambda: infinite_prompts.each(lambda x: x * x, np.array([3.0, 1.0, 3.0, 2.0]))
+    yield (
+        "each",
+        lambda: infinite_prompts.each(lambda x: x * x, np.array([3.0, 1.0, 3.0, 2.0])),
+    )
     yield (
         "clear",
-        lambda: finite_prompts._clear(np.array([3.2, 3.0005, 2.5, 7.0]), np.array([1e-6, 1e-3, 2e-3, 0.0])),
+        lambda: finite_prompts._clear(
+            np.array([3.2, 3.0005, 2.5, 7.0]), np.array([1e-6, 1e-3, 2e-3, 0.0])
+        ),
     )
     yield "table", lambda: finite_prompts.table(3, 5)
 
@@ -833,6 +1178,11 @@ def pullbacks() -> Asked:
     factored = in_coordinates(risk, "factored", uneven().vectors)
     yield (
         "factored",
-        Call(lambda: seen(factored, np.asarray(factored.initial), np.asarray(factored.initial)), rtol=1e-7),
+        Call(
+            lambda: seen(
+                factored, np.asarray(factored.initial), np.asarray(factored.initial)
+            ),
+            rtol=1e-7,
+        ),
     )
     yield "facts", lambda: sorted(facts(made({"K": 3, "epsilon": 0.1})))

@@ -12,7 +12,11 @@ import icl_theory as icl
 from icl_theory.families.regression import tasks
 from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.gaussian import GaussianRisk, QuadraticLaw, SampledGaussianRisk
+from icl_theory.families.regression.risks.gaussian import (
+    GaussianRisk,
+    QuadraticLaw,
+    SampledGaussianRisk,
+)
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.sampled import layer
 from icl_theory.families.regression.sampled.block import BlockRisk
@@ -62,15 +66,24 @@ def trainers() -> Asked:
     for name, given in cases.items():
         risk = SampledRisk(**{**base, **given})
         yield name, partial(stepped, risk, Q if risk.token_noise else SCORES)
-        yield f"{name}: prompts", lambda risk=risk: [risk.prompts(), risk.prompts(4), risk.held_out(2)]
-    yield "large Q", lambda: SampledRisk(**{**base, "token_noise": 0.1}).evaluate(1e200 * Q)
+        yield (
+            f"{name}: prompts",
+            lambda risk=risk: [risk.prompts(), risk.prompts(4), risk.held_out(2)],
+        )
+    yield (
+        "large Q",
+        lambda: SampledRisk(**{**base, "token_noise": 0.1}).evaluate(1e200 * Q),
+    )
     many = SampledRisk(uneven(), LINEAR, 2**18, 9, 1)
     yield "parts", lambda: [len(part.answer) for part in many.parts(many.prompts())]
     yield "long prompts", partial(stepped, many, SCORES)
     yield "some prompts", lambda: SampledRisk(**base).prompts().of(np.array([2, 0]))
     yield (
         "attend",
-        lambda: layer.attend(np.array([[0.3, 700.0, -2.0], [1.0, 2.0, 3.0]]), np.arange(6.0).reshape(2, 3)),
+        lambda: layer.attend(
+            np.array([[0.3, 700.0, -2.0], [1.0, 2.0, 3.0]]),
+            np.arange(6.0).reshape(2, 3),
+        ),
     )
     yield from refused(
         {
@@ -114,11 +127,32 @@ def counted() -> Asked:
         "uniform, forty tokens": {"features": Features(POINTS), "N": 40},
         "one token": {"N": 1},
     }.items():
-        risk = CountedRisk(**{"features": uneven(), "task": LINEAR, "N": 7, "batch": 5, "seed": 3, **given})
+        risk = CountedRisk(
+            **{
+                "features": uneven(),
+                "task": LINEAR,
+                "N": 7,
+                "batch": 5,
+                "seed": 3,
+                **given,
+            }
+        )
         # gradients of prompts of one token are zero
-        yield name, Call(partial(stepped, risk, SCORES), atol=1e-12 if risk.N == 1 else 0.0)
-    yield "many prompts", lambda: CountedRisk(uneven(), LINEAR, 7, 2**17 + 3, 3).evaluate(SCORES)
-    base: dict[str, Any] = {"features": uneven(), "task": LINEAR, "N": 7, "batch": 5, "seed": 3}
+        yield (
+            name,
+            Call(partial(stepped, risk, SCORES), atol=1e-12 if risk.N == 1 else 0.0),
+        )
+    yield (
+        "many prompts",
+        lambda: CountedRisk(uneven(), LINEAR, 7, 2**17 + 3, 3).evaluate(SCORES),
+    )
+    base: dict[str, Any] = {
+        "features": uneven(),
+        "task": LINEAR,
+        "N": 7,
+        "batch": 5,
+        "seed": 3,
+    }
     yield from refused(
         {
             name: partial(CountedRisk, **{**base, **given})
@@ -135,8 +169,14 @@ def counted() -> Asked:
 
 def gaussian() -> Asked:
     law = QuadraticLaw(2, 0.5, 1.2)
-    for name, given in {"plain": {}, "noise": {"noise": 0.4}, "data set": {"dataset": 9}}.items():
-        risk = SampledGaussianRisk(**{"law": law, "N": 4, "batch": 3, "seed": 2, **given})
+    for name, given in {
+        "plain": {},
+        "noise": {"noise": 0.4},
+        "data set": {"dataset": 9},
+    }.items():
+        risk = SampledGaussianRisk(
+            **{"law": law, "N": 4, "batch": 3, "seed": 2, **given}
+        )
         yield name, partial(stepped, risk, Q)
         yield f"{name}: prompts", lambda risk=risk: risk.prompts(4)
     yield from refused(
@@ -160,11 +200,20 @@ def block() -> Asked:
     yield "predictions", lambda: made.predict(params, data.prompts(2))
     yield (
         "token noise",
-        lambda: stepped(BlockRisk(SampledRisk(uneven(), LINEAR, 5, 6, 3, token_noise=0.2), 4, 2, 3), params),
+        lambda: stepped(
+            BlockRisk(SampledRisk(uneven(), LINEAR, 5, 6, 3, token_noise=0.2), 4, 2, 3),
+            params,
+        ),
     )
-    yield "fixed", lambda: BlockRisk(SampledRisk(uneven(), LINEAR, 5, 6, 3, dataset=6)).stochastic
+    yield (
+        "fixed",
+        lambda: BlockRisk(SampledRisk(uneven(), LINEAR, 5, 6, 3, dataset=6)).stochastic,
+    )
     yield "defaults", lambda: repr(BlockRisk(data))
-    yield "too large", lambda: [made.evaluate(1e200 * params), made.observe(1e200 * params)]
+    yield (
+        "too large",
+        lambda: [made.evaluate(1e200 * params), made.observe(1e200 * params)],
+    )
     yield from refused(
         {
             "data": partial(BlockRisk, 3),
@@ -175,52 +224,111 @@ def block() -> Asked:
             "params": lambda: made.unpack(params[:-1]),
             "prompts": lambda: made.predict(params, None),
             "other prompts": lambda: made.predict(
-                params, SampledRisk(Features.simplex(9, 1.0), LINEAR, 5, 40, 3).prompts()
+                params,
+                SampledRisk(Features.simplex(9, 1.0), LINEAR, 5, 40, 3).prompts(),
             ),
             "other vectors": lambda: made.predict(
-                params, SampledRisk(Features.simplex(3, 1.0), LINEAR, 5, 6, 3, token_noise=0.1).prompts()
+                params,
+                SampledRisk(
+                    Features.simplex(3, 1.0), LINEAR, 5, 6, 3, token_noise=0.1
+                ).prompts(),
             ),
             "params large": lambda: made.predict(1e200 * params, data.prompts()),
         }
     )
 
 
-FEW: dict[str, Any] = {"batch": 32, "batches": 4, "points": 2, "steps": 6, "runs": 3, "precision": 0.5}
+FEW: dict[str, Any] = {
+    "batch": 32,
+    "batches": 4,
+    "points": 2,
+    "steps": 6,
+    "runs": 3,
+    "precision": 0.5,
+}
 
 
 def shown(found: Any) -> dict[str, Any]:
     kept = {
-        name: getattr(found, name) for name in ("power", "t", "population", "sgd", "band") if hasattr(found, name)
+        name: getattr(found, name)
+        for name in ("power", "t", "population", "sgd", "band")
+        if hasattr(found, name)
     }
-    exact = [found.exact.steps, found.exact.phases, found.exact.epsilon] if hasattr(found, "exact") else None
-    return kept | {"checks": found.checks, "passed": found.passed, "table": found.to_markdown(), "exact": exact}
+    exact = (
+        [found.exact.steps, found.exact.phases, found.exact.epsilon]
+        if hasattr(found, "exact")
+        else None
+    )
+    return kept | {
+        "checks": found.checks,
+        "passed": found.passed,
+        "table": found.to_markdown(),
+        "exact": exact,
+    }
 
 
 def _of_loss(found: Any) -> dict[str, Any]:
     """What a comparison says if gradients are zero, and all that is compared of them is rounding."""
     loss = found.checks[0].population
-    return {"power": found.power.loss, "population": loss, "passed": found.passed, "note": found.note}
+    return {
+        "power": found.power.loss,
+        "population": loss,
+        "passed": found.passed,
+        "note": found.note,
+    }
 
 
 def comparisons() -> Asked:
     risk = PopulationRisk(uneven(), LINEAR, 6, 0.3)
     # SGD is a path of many roundings
     yield "of a risk", Call(lambda: shown(crosscheck(risk, **FEW, seed=4)), rtol=1e-6)
-    yield "of a risk, rate", Call(lambda: shown(crosscheck(risk, **FEW, eta=0.2)), rtol=1e-6)
-    yield "precise", Call(lambda: shown(crosscheck(risk, **{**FEW, "precision": 0.05})), rtol=1e-6)
-    yield "infinite prompts", Call(lambda: shown(crosscheck(ExchangeableRisk(3, 1.0), **FEW, N=7)), rtol=1e-6)
+    yield (
+        "of a risk, rate",
+        Call(lambda: shown(crosscheck(risk, **FEW, eta=0.2)), rtol=1e-6),
+    )
+    yield (
+        "precise",
+        Call(lambda: shown(crosscheck(risk, **{**FEW, "precision": 0.05})), rtol=1e-6),
+    )
+    yield (
+        "infinite prompts",
+        Call(
+            lambda: shown(crosscheck(ExchangeableRisk(3, 1.0), **FEW, N=7)), rtol=1e-6
+        ),
+    )
     yield (
         "infinite prompts, by default",
-        Call(lambda: shown(crosscheck(ExchangeableRisk(3, 1.0, speed=0.5), **FEW)), rtol=1e-6),
+        Call(
+            lambda: shown(crosscheck(ExchangeableRisk(3, 1.0, speed=0.5), **FEW)),
+            rtol=1e-6,
+        ),
     )
-    yield "few prompts", Call(lambda: shown(crosscheck(risk, **{**FEW, "batch": 1, "batches": 3})), rtol=1e-6)
+    yield (
+        "few prompts",
+        Call(
+            lambda: shown(crosscheck(risk, **{**FEW, "batch": 1, "batches": 3})),
+            rtol=1e-6,
+        ),
+    )
     run = partial(simulate, 2.0, 1.0, 2.0, K=4, epsilon=0.05)
     yield "of a run", Call(lambda: shown(crosscheck(run(), **FEW, N=20)), rtol=1e-6)
-    yield "of a run, phases", Call(lambda: shown(crosscheck(run(), **FEW, N=40, phases=3)), rtol=1e-6)
-    constant, one_token = tasks.FiniteTask([[1.0] * 4]), PopulationRisk(uneven(), LINEAR, 1)
-    for name, flat in (("nothing to learn", PopulationRisk(uneven(), constant, 6)), ("one token", one_token)):
+    yield (
+        "of a run, phases",
+        Call(lambda: shown(crosscheck(run(), **FEW, N=40, phases=3)), rtol=1e-6),
+    )
+    constant, one_token = (
+        tasks.FiniteTask([[1.0] * 4]),
+        PopulationRisk(uneven(), LINEAR, 1),
+    )
+    for name, flat in (
+        ("nothing to learn", PopulationRisk(uneven(), constant, 6)),
+        ("one token", one_token),
+    ):
         compared = partial(crosscheck, flat, **FEW)
-        yield name, Call(lambda compared=compared: _of_loss(compared()), rtol=1e-6, atol=1e-12)
+        yield (
+            name,
+            Call(lambda compared=compared: _of_loss(compared()), rtol=1e-6, atol=1e-12),
+        )
     yield from refused(
         {
             name: partial(crosscheck, risk, **given)
@@ -244,7 +352,9 @@ def comparisons() -> Asked:
         {
             "N infinite": partial(crosscheck, ExchangeableRisk(3, 1.0), N=math.inf),
             "many features": partial(crosscheck, ExchangeableRisk(1001, 1.0)),
-            "another risk": partial(crosscheck, GaussianRisk(QuadraticLaw(2, 1.0, 1.0))),
+            "another risk": partial(
+                crosscheck, GaussianRisk(QuadraticLaw(2, 1.0, 1.0))
+            ),
             "no risk": partial(crosscheck, 3),
         }
     )
@@ -252,31 +362,52 @@ def comparisons() -> Asked:
 
 def phases() -> Asked:
     run = partial(simulate, 2.0, 1.0, 2.0, K=4, epsilon=0.02)
-    yield "infinite", Call(lambda: shown(sampled_phases(run(), N=40, runs=3, batch=64, seed=5)), rtol=1e-6)
+    yield (
+        "infinite",
+        Call(
+            lambda: shown(sampled_phases(run(), N=40, runs=3, batch=64, seed=5)),
+            rtol=1e-6,
+        ),
+    )
     yield (
         "finite",
         Call(
-            lambda: shown(sampled_phases(run(N=30, noise=0.1, epsilon=None, above=0.03), runs=3, batch=64)),
+            lambda: shown(
+                sampled_phases(
+                    run(N=30, noise=0.1, epsilon=None, above=0.03), runs=3, batch=64
+                )
+            ),
             rtol=1e-6,
         ),
     )
     yield (
         "embedding",
         Call(
-            lambda: shown(sampled_phases(run(coordinates="embedding", epsilon=0.1), N=40, runs=3, batch=64)),
+            lambda: shown(
+                sampled_phases(
+                    run(coordinates="embedding", epsilon=0.1), N=40, runs=3, batch=64
+                )
+            ),
             rtol=1e-6,
         ),
     )
     yield (
         "unequal",
         Call(
-            lambda: shown(sampled_phases(run(probs=[0.4, 0.3, 0.2, 0.1], epsilon=0.1), N=40, runs=3, batch=64)),
+            lambda: shown(
+                sampled_phases(
+                    run(probs=[0.4, 0.3, 0.2, 0.1], epsilon=0.1), N=40, runs=3, batch=64
+                )
+            ),
             rtol=1e-6,
         ),
     )
     yield (
         "ends in phase I",
-        Call(lambda: shown(sampled_phases(run(epsilon=0.35), N=40, runs=3, batch=64)), rtol=1e-6),
+        Call(
+            lambda: shown(sampled_phases(run(epsilon=0.35), N=40, runs=3, batch=64)),
+            rtol=1e-6,
+        ),
     )
     yield "states", lambda: run_states(CountedRisk(uneven(), LINEAR, 7, 5, 3), 0.3, 3)
 
@@ -286,7 +417,13 @@ def phases() -> Asked:
 
     yield (
         "loaded",
-        Call(lambda: [c.cells() for c in sampled_phases(loaded(), N=40, runs=3, batch=64).checks], rtol=1e-6),
+        Call(
+            lambda: [
+                c.cells()
+                for c in sampled_phases(loaded(), N=40, runs=3, batch=64).checks
+            ],
+            rtol=1e-6,
+        ),
     )
     yield from refused(
         {
@@ -297,11 +434,15 @@ def phases() -> Asked:
             "N": lambda: sampled_phases(run(N=30, epsilon=0.1), N=31),
             "N zero": lambda: sampled_phases(run(), N=0),
             "flow of other rules": lambda: sampled_phases(
-                icl.Regression(L=2.0, delta=1.0, eta=0.1, K=4, epsilon=0.1, rule="ngd").simulate()
+                icl.Regression(
+                    L=2.0, delta=1.0, eta=0.1, K=4, epsilon=0.1, rule="ngd"
+                ).simulate()
             ),
             "not reached": lambda: sampled_phases(run(epsilon=1e-3), N=5),
             "one step": lambda: sampled_phases(run(epsilon=0.7)),
-            "small batch": lambda: sampled_phases(run(N=9, epsilon=None, above=1e-3), runs=3, batch=1),
+            "small batch": lambda: sampled_phases(
+                run(N=9, epsilon=None, above=1e-3), runs=3, batch=1
+            ),
             "descent on a risk": lambda: sampled_phases(
                 icl.descend(PopulationRisk(uneven(), LINEAR, 4), eta=1.0, steps=3)
             ),

@@ -30,7 +30,13 @@ from icl_theory.engine.tokens.labels import log_poisson
 from icl_theory.engine.tokens.risk import Kind, TokenRisk
 from icl_theory.engine.tokens.sampled import Sampled, chosen, softmax
 from icl_theory.engine.tokens.sphere import SphereRisk, sphere_tokens
-from icl_theory.engine.tokens.square import Count, balanced, capped, rule_error, trapezoid
+from icl_theory.engine.tokens.square import (
+    Count,
+    balanced,
+    capped,
+    rule_error,
+    trapezoid,
+)
 from tests.answers import Call
 from tests.answers._told import bent, of_risk
 
@@ -44,14 +50,25 @@ def _at(risk: icl.Risk, seed: int = 6, size: float = 0.8) -> Array:
 
 
 def _extremes(risk: icl.Risk, *sizes: float) -> Any:
-    return [[risk.loss(size * _at(risk, 2, 1.0)), risk.gradient(size * _at(risk, 2, 1.0))] for size in sizes]
+    return [
+        [risk.loss(size * _at(risk, 2, 1.0)), risk.gradient(size * _at(risk, 2, 1.0))]
+        for size in sizes
+    ]
 
 
 def _sample(trainer: Any, params: Array) -> Any:
     """What a trainer on samples says at two of its steps, and of its seed."""
-    found = {name: getattr(trainer, name, None) for name in ("batch", "seed", "stochastic", "initial")}
-    steps = [[trainer.evaluate(params, step), trainer.observe(params, step)] for step in (0, 5)]
-    losses = {"losses": trainer.losses(params, 2)} if isinstance(trainer, Sampled) else {}
+    found = {
+        name: getattr(trainer, name, None)
+        for name in ("batch", "seed", "stochastic", "initial")
+    }
+    steps = [
+        [trainer.evaluate(params, step), trainer.observe(params, step)]
+        for step in (0, 5)
+    ]
+    losses = (
+        {"losses": trainer.losses(params, 2)} if isinstance(trainer, Sampled) else {}
+    )
     return found | {"steps": steps} | losses
 
 
@@ -63,24 +80,40 @@ def _kinds() -> dict[str, TokenRisk]:
     pair = Kind(4, [0.6, 0.4], [[0.3, -1.0], [1.2, 0.5]], [0.1, 0.7])
     again = Kind(1, [1.0], [[0.7, 0.2]])
     queries = Kind(
-        5, [0.6, 0.4], np.array([[[0.3, 0.1], [1.0, -1.0]], [[0.5, 0.2], [-0.4, 0.9]]]), [[0.1, 0.2], [0.0, 0.4]]
+        5,
+        [0.6, 0.4],
+        np.array([[[0.3, 0.1], [1.0, -1.0]], [[0.5, 0.2], [-0.4, 0.9]]]),
+        [[0.1, 0.2], [0.0, 0.4]],
     )
     second = np.array([[1.3, 0.4, 0.1], [0.4, 0.8, -0.2], [0.1, -0.2, 0.5]])
     return {
         "one kind": TokenRisk(one, 0.5),
-        "each length": TokenRisk(Kind(11, [0.2, 0.5, 0.3], [-1.0, 0.4, 2.0], 0.3, each=True), 0.5),
+        "each length": TokenRisk(
+            Kind(11, [0.2, 0.5, 0.3], [-1.0, 0.4, 2.0], 0.3, each=True), 0.5
+        ),
         "two kinds": TokenRisk([pair, again], [0.4, -0.3]),
         "two kinds, each": TokenRisk(
-            [Kind(6, [0.6, 0.4], [[0.3, -1.0], [1.2, 0.5]], each=True), again], [0.4, -0.3]
+            [Kind(6, [0.6, 0.4], [[0.3, -1.0], [1.2, 0.5]], each=True), again],
+            [0.4, -0.3],
         ),
-        "queries": TokenRisk([queries, again], np.array([[0.4, 1.0], [-0.3, 0.2]]), [0.7, 0.3]),
-        "second moments": TokenRisk(Kind(9, [0.2, 0.5, 0.3], np.zeros(3), 0.2), second=second),
+        "queries": TokenRisk(
+            [queries, again], np.array([[0.4, 1.0], [-0.3, 0.2]]), [0.7, 0.3]
+        ),
+        "second moments": TokenRisk(
+            Kind(9, [0.2, 0.5, 0.3], np.zeros(3), 0.2), second=second
+        ),
         "second moments of queries": TokenRisk(
-            Kind(9, [0.2, 0.5, 0.3], np.zeros(3)), queries=[0.4, 0.6], second=np.stack([second, 2.0 * second], 2)
+            Kind(9, [0.2, 0.5, 0.3], np.zeros(3)),
+            queries=[0.4, 0.6],
+            second=np.stack([second, 2.0 * second], 2),
         ),
         "one token": TokenRisk(Kind(1, [0.2, 0.8], [1.0, -1.0]), 0.1),
-        "many tokens": TokenRisk(Kind(10**6, [0.2, 0.5, 0.3], [-1.0, 0.4, 2.0], 0.3), 0.5),
-        "most tokens": TokenRisk(Kind(10**15, [1e-9, 1.0 - 1e-9], [-1.0, 0.4], 0.3), 0.5),
+        "many tokens": TokenRisk(
+            Kind(10**6, [0.2, 0.5, 0.3], [-1.0, 0.4, 2.0], 0.3), 0.5
+        ),
+        "most tokens": TokenRisk(
+            Kind(10**15, [1e-9, 1.0 - 1e-9], [-1.0, 0.4], 0.3), 0.5
+        ),
         "rare nodes": TokenRisk(Kind(200, [1e-12, 1.0 - 1e-12], [5.0, 0.4], 0.3), 0.5),
     }
 
@@ -91,14 +124,35 @@ def kinds() -> Asked:
         yield name, partial(of_risk, risk, at)
         yield f"{name}, bent", Call(partial(bent, risk, at), 1e-7, 1e-14)
         yield f"{name}, attention", partial(risk.attention, at)
-        yield f"{name}, error", lambda risk=risk, at=at: [risk.error(at), risk.error(at, 0.5), risk.error(9.0 * at)]
-        yield f"{name}, extremes", Call(partial(_extremes, risk, 0.0, 20.0, 400.0, 3000.0), atol=1e-14)
+        yield (
+            f"{name}, error",
+            lambda risk=risk, at=at: [
+                risk.error(at),
+                risk.error(at, 0.5),
+                risk.error(9.0 * at),
+            ],
+        )
+        yield (
+            f"{name}, extremes",
+            Call(partial(_extremes, risk, 0.0, 20.0, 400.0, 3000.0), atol=1e-14),
+        )
         yield (
             f"{name}, fields",
-            lambda risk=risk: [risk.errors, risk.own, risk.probs, [[*c] for c in map(_count, risk.counts)]],
+            lambda risk=risk: [
+                risk.errors,
+                risk.own,
+                risk.probs,
+                [[*c] for c in map(_count, risk.counts)],
+            ],
         )
         yield f"{name}, coarse", lambda risk=risk, at=at: risk.moments(at, step=0.6)
-    for name in ("one kind", "each length", "two kinds, each", "queries", "second moments of queries"):
+    for name in (
+        "one kind",
+        "each length",
+        "two kinds, each",
+        "queries",
+        "second moments of queries",
+    ):
         risk = _kinds()[name]
         yield f"{name}, sampled", partial(_sample, risk.sampled(6, 3), _at(risk))
     for name, made in _wrong_kinds().items():
@@ -138,14 +192,20 @@ def _wrong_kinds() -> dict[str, Callable[[], Any]]:
         "no kinds": partial(TokenRisk, []),
         "kinds": partial(TokenRisk, [3]),
         "kind": partial(TokenRisk, 3),
-        "two each": partial(TokenRisk, [Kind(3, half, half, each=True), Kind(2, half, half, each=True)]),
+        "two each": partial(
+            TokenRisk, [Kind(3, half, half, each=True), Kind(2, half, half, each=True)]
+        ),
         "queries": partial(TokenRisk, good, 0.0, [0.5, 0.6]),
         "target and second": partial(TokenRisk, good, 1.0, second=np.eye(2)),
         "dimensions": partial(TokenRisk, [good, Kind(3, half, np.ones((2, 2)))]),
         "target": partial(TokenRisk, good, [1.0, 2.0]),
         "target of queries": partial(TokenRisk, good, [[1.0, 2.0]]),
-        "values of queries": partial(TokenRisk, Kind(3, half, np.ones((2, 1, 3))), 0.0, half),
-        "spread of queries": partial(TokenRisk, Kind(3, half, half, np.ones((2, 3))), 0.0, half),
+        "values of queries": partial(
+            TokenRisk, Kind(3, half, np.ones((2, 1, 3))), 0.0, half
+        ),
+        "spread of queries": partial(
+            TokenRisk, Kind(3, half, half, np.ones((2, 3))), 0.0, half
+        ),
         "second": partial(TokenRisk, good, second=np.eye(3)),
         "second nan": partial(TokenRisk, good, second=[[math.nan, 0], [0, 1]]),
         "second skew": partial(TokenRisk, good, second=[[1.0, 0.5], [0.4, 1.0]]),
@@ -162,18 +222,46 @@ def rules() -> Asked:
     log_w = np.array([[0.0, -900.0, -np.inf], [-2.0, 0.0, -1.0], [-1000.0, -30.0, 0.0]])
     yield "capped", partial(capped, log_w)
     yield "capped at 20", partial(capped, log_w, 20.0)
-    for counts in ([Count(5)], [Count(5, slice(0, 2)), Count(9, slice(2, 3), True)], [Count(1e12)]):
+    for counts in (
+        [Count(5)],
+        [Count(5, slice(0, 2)), Count(9, slice(2, 3), True)],
+        [Count(1e12)],
+    ):
         yield (
             f"trapezoid {[int(count.number) for count in counts]}",
             lambda counts=counts: trapezoid(capped(log_w), counts, 0.3),
         )
     mean = np.array([0.01, 0.5, 0.999999])
-    for count in (Count(1), Count(2), Count(5), Count(13, each=True), Count(1, each=True), Count(10**6)):
-        yield f"weights {int(count.number)} {count.each}", partial(count.weights, mean, np.log(mean), 3, 0.7)
-    yield "balanced", lambda: balanced(np.array([[0.3, -0.1, 0.5]]), np.array([[-0.2, 0.1, -0.4]]))
-    yield "softmax", partial(softmax, np.array([[1.0, 2.0, -np.inf], [800.0, 799.0, -900.0]]))
-    yield "chosen", partial(chosen, np.array([0.0, 0.2, 0.5, 0.99]), np.cumsum([0.2, 0.3, 0.5]))
-    yield "poisson", lambda: [log_poisson([0, 1, 7, 15, 16, 400], m) for m in (0.0, 1e-3, 2.5, 390.0)]
+    for count in (
+        Count(1),
+        Count(2),
+        Count(5),
+        Count(13, each=True),
+        Count(1, each=True),
+        Count(10**6),
+    ):
+        yield (
+            f"weights {int(count.number)} {count.each}",
+            partial(count.weights, mean, np.log(mean), 3, 0.7),
+        )
+    yield (
+        "balanced",
+        lambda: balanced(np.array([[0.3, -0.1, 0.5]]), np.array([[-0.2, 0.1, -0.4]])),
+    )
+    yield (
+        "softmax",
+        partial(softmax, np.array([[1.0, 2.0, -np.inf], [800.0, 799.0, -900.0]])),
+    )
+    yield (
+        "chosen",
+        partial(chosen, np.array([0.0, 0.2, 0.5, 0.99]), np.cumsum([0.2, 0.3, 0.5])),
+    )
+    yield (
+        "poisson",
+        lambda: [
+            log_poisson([0, 1, 7, 15, 16, 400], m) for m in (0.0, 1e-3, 2.5, 390.0)
+        ],
+    )
     for size in (0.0, 0.1, 0.125, 0.13, 1.0, 5.0):
         yield f"reach of {size}", partial(reach_of, size)
     yield "normal", partial(normal, 0.5, 4.0)
@@ -198,9 +286,11 @@ def rules() -> Asked:
 def heads() -> Asked:
     found = _kinds()
     risks = {
-        "two heads": HeadsRisk(found["one kind"], 2), "three heads, queries": HeadsRisk(found["queries"], 3),
-        "two kinds": HeadsRisk(found["two kinds, each"], 2), "one head": HeadsRisk(found["one kind"], 1),
-    }  # fmt: skip
+        "two heads": HeadsRisk(found["one kind"], 2),
+        "three heads, queries": HeadsRisk(found["queries"], 3),
+        "two kinds": HeadsRisk(found["two kinds, each"], 2),
+        "one head": HeadsRisk(found["one kind"], 1),
+    }
     for name, risk in risks.items():
         at = _at(risk)
         yield name, partial(of_risk, risk, at)
@@ -209,30 +299,64 @@ def heads() -> Asked:
         yield f"{name}, best", Call(partial(risk.best_output, at[:, 1:]), 1e-6)
         yield f"{name}, alike", Call(partial(risk.best_output, 0.0 * at[:, 1:]), 1e-6)
     yield "second moments", lambda: HeadsRisk(found["second moments"], 2)
-    for tokens, number in ((3, 2), (found["one kind"], 0), (found["one kind"], 65), (found["one kind"], 1.5)):
+    for tokens, number in (
+        (3, 2),
+        (found["one kind"], 0),
+        (found["one kind"], 65),
+        (found["one kind"], 1.5),
+    ):
         yield (
             f"wrong: {type(tokens).__name__} {number}",
             lambda tokens=tokens, number=number: HeadsRisk(tokens, number).heads,
         )
-    yield "least output", partial(least_output, np.array([[2.0, 0.5], [0.5, 1.0]]), np.array([0.3, -0.4]))
-    yield "least output, singular", partial(least_output, np.ones((2, 2)), np.array([0.3, 0.3]))
+    yield (
+        "least output",
+        partial(
+            least_output, np.array([[2.0, 0.5], [0.5, 1.0]]), np.array([0.3, -0.4])
+        ),
+    )
+    yield (
+        "least output, singular",
+        partial(least_output, np.ones((2, 2)), np.array([0.3, 0.3])),
+    )
     tokens = found["one kind"]
     pair = np.array([0.5, -0.2, 1.0]), np.array([-0.4, 0.1, 0.3])
     for step in (0.22, 0.5):
         yield (
             f"product, {step}",
-            lambda step=step: product(*pair, tokens.probs, tokens.errors[0], tokens.own[:, 0], tokens.counts, step),
+            lambda step=step: product(
+                *pair,
+                tokens.probs,
+                tokens.errors[0],
+                tokens.own[:, 0],
+                tokens.counts,
+                step,
+            ),
         )
     two = GaussianHeadsRisk(2, 4, 0.3, np.array([0.4, -0.5, 0.1, -0.08]))
-    yield "gaussian, two", Call(lambda: [two.evaluate(two.start), two.observe(two.start)], 1e-7)
+    yield (
+        "gaussian, two",
+        Call(lambda: [two.evaluate(two.start), two.observe(two.start)], 1e-7),
+    )
     one = GaussianHeadsRisk(3, 5, 0.1, np.array([0.4, 0.1]))
-    yield "gaussian, one", Call(lambda: [one.evaluate(np.array([0.5, -0.12])), one.observe(one.start)], 1e-7)
+    yield (
+        "gaussian, one",
+        Call(
+            lambda: [one.evaluate(np.array([0.5, -0.12])), one.observe(one.start)], 1e-7
+        ),
+    )
     yield "gaussian, best", Call(lambda: [one.best, one.floor()], 1e-3)
     yield "gaussian, eliminated", Call(partial(one.eliminated, np.array([0.2])), 1e-6)
     for name, risk in (("one", one), ("two", two)):
-        yield f"gaussian, {name}, sampled", partial(_sample, risk.sampled(5, 3), _at(risk, 3, 0.4))
+        yield (
+            f"gaussian, {name}, sampled",
+            partial(_sample, risk.sampled(5, 3), _at(risk, 3, 0.4)),
+        )
     three = GaussianHeadsRisk(2, 6, 0.3, np.array([0.4, -0.5, 0.1, 0.6, -0.2, 0.3]))
-    yield "gaussian, three", lambda: [three.best, three.floor(), three.observe(three.start)]
+    yield (
+        "gaussian, three",
+        lambda: [three.best, three.floor(), three.observe(three.start)],
+    )
 
 
 # ---- spheres
@@ -240,21 +364,39 @@ def heads() -> Asked:
 
 def spheres() -> Asked:
     kernels: dict[str, Callable[[Array], Array]] = {
-        "linear": lambda c: 1.7 * c, "cosine": lambda c: np.exp(1.4 * (c - 1.0)),
-        "arccosine": lambda c: np.sqrt(1.0 - np.minimum(c * c, 1.0)) + (math.pi - np.arccos(np.clip(c, -1, 1))) * c,
-    }  # fmt: skip
+        "linear": lambda c: 1.7 * c,
+        "cosine": lambda c: np.exp(1.4 * (c - 1.0)),
+        "arccosine": lambda c: (
+            np.sqrt(1.0 - np.minimum(c * c, 1.0))
+            + (math.pi - np.arccos(np.clip(c, -1, 1))) * c
+        ),
+    }
     for name, kernel in kernels.items():
         for d, N, noise, nodes in ((3, 7, 0.4, 20), (5, 100, 0.0, 31)):
             c, risk = sphere_tokens(kernel, d, N, noise, nodes)
             yield (
                 f"{name} {d} {N} {noise} {nodes}",
-                lambda c=c, risk=risk: [c, risk.probs, risk.own, risk.evaluate(0.7 * c)],
+                lambda c=c, risk=risk: [
+                    c,
+                    risk.probs,
+                    risk.own,
+                    risk.evaluate(0.7 * c),
+                ],
             )
         risk = SphereRisk.made(kernel, 4, 12, 0.6, 0.3)
         yield f"{name}, risk", Call(partial(of_risk, risk, [1.3]), 1e-7)
-        yield f"{name}, best", Call(lambda risk=risk: [risk.best, risk.least, risk.floor()], 1e-7)
+        yield (
+            f"{name}, best",
+            Call(lambda risk=risk: [risk.best, risk.least, risk.floor()], 1e-7),
+        )
         yield f"{name}, error", Call(lambda risk=risk: risk.error, 0.5, 1e-13)
-    yield "one token", Call(lambda: of_risk(SphereRisk.made(kernels["linear"], 3, 1, 0.2), [0.4]), atol=1e-14)
+    yield (
+        "one token",
+        Call(
+            lambda: of_risk(SphereRisk.made(kernels["linear"], 3, 1, 0.2), [0.4]),
+            atol=1e-14,
+        ),
+    )
     yield "beyond the nodes", lambda: SphereRisk.made(kernels["linear"], 2, 10**14, 0.0)
 
 
@@ -262,8 +404,13 @@ def spheres() -> Asked:
 
 
 def counts() -> Asked:
-    independent = IndependentCounts(5, [[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]], [[0.9, 0.1], [0.3, 0.7], [0.5, 0.5]],
-                                    [[0.7, 0.3], [0.2, 0.8]], [0.35, 0.65])  # fmt: skip
+    independent = IndependentCounts(
+        5,
+        [[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]],
+        [[0.9, 0.1], [0.3, 0.7], [0.5, 0.5]],
+        [[0.7, 0.3], [0.2, 0.8]],
+        [0.35, 0.65],
+    )
     laws: dict[str, Any] = {
         "independent": independent,
         "one task": IndependentCounts(3, [0.2, 0.8], np.eye(2), [0.4, 0.6]),
@@ -275,25 +422,45 @@ def counts() -> Asked:
         "prior": TwoStateCounts(5, [[0.5, 2.0], [3.0, 0.7]], start=0.3),
         "number": TwoStateCounts(4, 2.5, first=True),
         "chain": TwoStateCounts(5, transitions=TWO[0], start="stationary"),
-        "chains": TwoStateCounts(5, transitions=TWO, probs=[0.3, 0.7], start=0.8, first=True),
+        "chains": TwoStateCounts(
+            5, transitions=TWO, probs=[0.3, 0.7], start=0.8, first=True
+        ),
         "chains, stationary": TwoStateCounts(4, transitions=TWO, start="stationary"),
-        "sure start": TwoStateCounts(4, transitions=[[1.0, 0.0], [0.4, 0.6]], start=0.0),
+        "sure start": TwoStateCounts(
+            4, transitions=[[1.0, 0.0], [0.4, 0.6]], start=0.0
+        ),
         "shortest": TwoStateCounts(2),
         "large prior": TwoStateCounts(5, 1e9),
     }
     for name, law in laws.items():
-        yield name, lambda law=law: [law.table._asdict(), law.table.probability.sum(), law.values, law.queries]
+        yield (
+            name,
+            lambda law=law: [
+                law.table._asdict(),
+                law.table.probability.sum(),
+                law.values,
+                law.queries,
+            ],
+        )
         yield (
             f"{name}, mean",
-            lambda law=law: [law.table.mean(law.table.counts), law.table.mean(law.table.counts[:, 0] ** 2)],
+            lambda law=law: [
+                law.table.mean(law.table.counts),
+                law.table.mean(law.table.counts[:, 0] ** 2),
+            ],
         )
         yield f"{name}, drawn", lambda law=law: law.draw(np.random.default_rng(3), 6)
         for loss in ("log", "square"):
             yield (
                 f"{name}, {loss}",
-                lambda law=law, loss=loss: mean_loss(law.table, 0.3 * law.table.truth + 0.35, loss),
+                lambda law=law, loss=loss: mean_loss(
+                    law.table, 0.3 * law.table.truth + 0.35, loss
+                ),
             )
-    yield "certain", lambda: mean_loss(laws["one task"].table, np.tile([1.0, 0.0], (4, 1)), "log")
+    yield (
+        "certain",
+        lambda: mean_loss(laws["one task"].table, np.tile([1.0, 0.0], (4, 1)), "log"),
+    )
     yield "Bayes", lambda: mean_loss(laws["prior"].table, laws["prior"].table.truth)
     for name, made in _wrong_counts(laws).items():
         yield f"wrong: {name}", made
@@ -311,8 +478,12 @@ def _wrong_counts(laws: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "labels": partial(IndependentCounts, 3, half, eye, [1.0]),
         "weights": partial(IndependentCounts, 3, [half, half], eye, half, [1.0]),
         "rare": partial(IndependentCounts, 3, half, eye, half, rare=1.0),
-        "weights sum": partial(IndependentCounts, 3, [half, half], eye, half, [0.5, 0.6]),
-        "large": lambda: IndependentCounts(10**9, [0.1] * 10, np.eye(10), [0.1] * 10).table,
+        "weights sum": partial(
+            IndependentCounts, 3, [half, half], eye, half, [0.5, 0.6]
+        ),
+        "large": lambda: (
+            IndependentCounts(10**9, [0.1] * 10, np.eye(10), [0.1] * 10).table
+        ),
         "features": partial(fair_labels, 1, 3),
         "features half": partial(fair_labels, 2.5, 3),
         "fair rare": partial(fair_labels, 4, 3, 0.0),
@@ -346,8 +517,13 @@ def _wrong_counts(laws: dict[str, Any]) -> dict[str, Callable[[], Any]]:
 
 
 def counted() -> Asked:
-    independent = IndependentCounts(5, [[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]], [[0.9, 0.1], [0.3, 0.7], [0.5, 0.5]],
-                                    [[0.7, 0.3], [0.2, 0.8]], [0.35, 0.65])  # fmt: skip
+    independent = IndependentCounts(
+        5,
+        [[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]],
+        [[0.9, 0.1], [0.3, 0.7], [0.5, 0.5]],
+        [[0.7, 0.3], [0.2, 0.8]],
+        [0.35, 0.65],
+    )
     chains = TwoStateCounts(6, transitions=TWO, probs=[0.3, 0.7], start=0.8, first=True)
     for name, law in (
         ("independent", independent),
@@ -363,7 +539,10 @@ def counted() -> Asked:
                     )
                     at = _at(risk)
                     yield word, partial(of_risk, risk, at)
-                    yield f"{word}, extremes", Call(partial(_extremes, risk, 0.0, 30.0, 900.0), atol=1e-14)
+                    yield (
+                        f"{word}, extremes",
+                        Call(partial(_extremes, risk, 0.0, 30.0, 900.0), atol=1e-14),
+                    )
                     yield f"{word}, sampled", partial(_sample, risk.sampled(5, 3), at)
     risk = CountRisk(chains, "log", [0.3, 0.7])
     yield "bent", Call(partial(bent, risk, _at(risk)), 1e-6)
@@ -392,7 +571,12 @@ def labels() -> Asked:
         ([5.0], 0.02, 3.0, [400], 1000, 0, None),
     ):
         name = f"{top} {beta} {rest} {tokens} {P} {S} {density}"
-        yield name, lambda a=(top, beta, rest, tokens, P, S), density=density: mean_log_loss(*a, density=density)
+        yield (
+            name,
+            lambda a=(top, beta, rest, tokens, P, S), density=density: mean_log_loss(
+                *a, density=density
+            ),
+        )
     for name, given in {
         "top": ([math.nan], 1.0, 0.0, [1], 2),
         "top large": ([1e14], 1.0, 0.0, [1], 2),
@@ -411,7 +595,10 @@ def labels() -> Asked:
     }.items():
         yield f"wrong: {name}", partial(mean_log_loss, *given)
     for density in (0.0, -1.0, "some"):
-        yield f"wrong: density {density}", partial(mean_log_loss, [1.0], 1.0, 0.0, [2], 2, density=density)
+        yield (
+            f"wrong: density {density}",
+            partial(mean_log_loss, [1.0], 1.0, 0.0, [2], 2, density=density),
+        )
 
 
 # ---- chains
@@ -431,8 +618,23 @@ def chains() -> Asked:
         "steep": Chains([[1.0 - 1e-12, 1e-12], [0.5, 0.5]]),
     }
     for name, law in laws.items():
-        yield name, lambda law=law: [law.transitions, law.symbols, law.window, law.probs, law.newest, law.start]
-        yield f"{name}, ends", lambda law=law: [[law.last(T), law.irreducible(T)] for T in (law.window, 7)]
+        yield (
+            name,
+            lambda law=law: [
+                law.transitions,
+                law.symbols,
+                law.window,
+                law.probs,
+                law.newest,
+                law.start,
+            ],
+        )
+        yield (
+            f"{name}, ends",
+            lambda law=law: [
+                [law.last(T), law.irreducible(T)] for T in (law.window, 7)
+            ],
+        )
         yield f"{name}, drawn", lambda law=law: law.draw(np.random.default_rng(3), 5, 4)
     for name, made in {
         "empty": partial(Chains, np.zeros((0, 2, 2))),
@@ -450,7 +652,9 @@ def chains() -> Asked:
         "reducible": partial(Chains, [[1.0, 0.0], [0.5, 0.5]]),
         "apart": partial(Chains, np.eye(3)),
         "odds": partial(Chains, [[0.0, 1.0], [1e-320, 1.0]]),
-        "other order": partial(Chains, [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]),
+        "other order": partial(
+            Chains, [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.2, 0.3, 0.5]]
+        ),
     }.items():
         yield f"wrong: {name}", made
     yield from _of_chains(laws)
@@ -465,7 +669,9 @@ def _of_chains(laws: dict[str, Chains]) -> Asked:
         "places": ChainRisk(laws["two"], 6, rng.normal(size=(3, 4, 2))),
         "start": ChainRisk(laws["start of windows"], 5, rng.normal(size=(4, 2))),
         "sink": ChainRisk(laws["two"], 6, sink=[0.3, 0.7]),
-        "sink and places": ChainRisk(laws["three symbols"], 3, rng.normal(size=(4, 9, 3)), sink=[0.2, 0.3, 0.5]),
+        "sink and places": ChainRisk(
+            laws["three symbols"], 3, rng.normal(size=(4, 9, 3)), sink=[0.2, 0.3, 0.5]
+        ),
         "shortest": ChainRisk(laws["window of three"], 3),
         "coarse": ChainRisk(laws["two"], 6, step=0.6),
         "reducible": ChainRisk(laws["reducible"], 4),
@@ -474,8 +680,16 @@ def _of_chains(laws: dict[str, Chains]) -> Asked:
         at = _at(risk)
         yield f"risk {name}", partial(_risk_of_chains, risk, at)
         yield f"risk {name}, attention", partial(risk.attention, at)
-        yield f"risk {name}, error", Call(lambda risk=risk, at=at: [risk.error(at), risk.error(30.0 * at)], 1e-3)
-        yield f"risk {name}, extremes", Call(partial(_extremes, risk, 0.0, 20.0, 1000.0), atol=1e-14)
+        yield (
+            f"risk {name}, error",
+            Call(
+                lambda risk=risk, at=at: [risk.error(at), risk.error(30.0 * at)], 1e-3
+            ),
+        )
+        yield (
+            f"risk {name}, extremes",
+            Call(partial(_extremes, risk, 0.0, 20.0, 1000.0), atol=1e-14),
+        )
         yield f"risk {name}, sampled", partial(_sample, risk.sampled(5, 3), at)
     yield "bent", Call(partial(bent, risks["places"], _at(risks["places"])), 1e-6)
     two, three = laws["two"], np.zeros((3, 4, 2))
@@ -489,7 +703,9 @@ def _of_chains(laws: dict[str, Chains]) -> Asked:
         "sink of three": partial(ChainRisk, two, 5, sink=[0.2, 0.3, 0.5]),
         "scores": partial(ChainRisk, two, 5, np.zeros((2, 2))),
         "places": partial(ChainRisk, two, 2, three),
-        "scores with a sink": partial(ChainRisk, two, 5, np.zeros((4, 2)), sink=[0.5, 0.5]),
+        "scores with a sink": partial(
+            ChainRisk, two, 5, np.zeros((4, 2)), sink=[0.5, 0.5]
+        ),
         "one place with a sink": partial(ChainRisk, two, 5, three[:1], sink=[0.5, 0.5]),
         "scores nan": partial(ChainRisk, two, 5, three * math.nan),
         "params": partial(ChainRisk(two, 5).loss, np.zeros((4, 3))),
@@ -535,17 +751,27 @@ def transformers() -> Asked:
         "reduction": TwoLayerTransformer(two, 6, 5, 3, [0.3, -0.2, 0.7]),
         "all": TwoLayerTransformer(two, 6, 5, 3, [0.3, -0.2, 0.7], "all"),
         "log": TwoLayerTransformer(two, 6, 5, 3, [0.3, -0.2, 0.7], "all", "log", 0.4),
-        "sink": TwoLayerTransformer(three, 5, 4, 3, [0.3, -0.2, 0.7], "reduction", "square", -0.4),
-        "log, reduction": TwoLayerTransformer(three, 5, 4, 3, [0.3, -0.2, 0.7], "reduction", "log", 0.4),
-    }  # fmt: skip
+        "sink": TwoLayerTransformer(
+            three, 5, 4, 3, [0.3, -0.2, 0.7], "reduction", "square", -0.4
+        ),
+        "log, reduction": TwoLayerTransformer(
+            three, 5, 4, 3, [0.3, -0.2, 0.7], "reduction", "log", 0.4
+        ),
+    }
     for name, risk in risks.items():
-        at = risk.initial + 0.3 * np.random.default_rng(2).normal(size=risk.initial.shape)
+        at = risk.initial + 0.3 * np.random.default_rng(2).normal(
+            size=risk.initial.shape
+        )
         if name == "log":  # which keeps the values
             at[-(2**3) :] = risk.initial[-(2**3) :]
         yield name, partial(_sample, risk, at)
         yield (
             f"{name}, matrices",
-            lambda risk=risk, at=at: [risk.matrices(at)._asdict(), risk.outside(at), risk.outside(risk.initial)],
+            lambda risk=risk, at=at: [
+                risk.matrices(at)._asdict(),
+                risk.outside(at),
+                risk.outside(risk.initial),
+            ],
         )
     for name, changes in {
         "chains": {"chains": 3},
@@ -560,6 +786,15 @@ def transformers() -> Asked:
         "sink": {"sink": math.inf},
         "large": {"batch": 10**12},
     }.items():
-        given: dict[str, Any] = {"chains": two, "length": 6, "batch": 5, "seed": 3, "start": [0.3, -0.2, 0.7]}
-        yield f"wrong: {name}", lambda given=given | changes: TwoLayerTransformer(**given).batch
+        given: dict[str, Any] = {
+            "chains": two,
+            "length": 6,
+            "batch": 5,
+            "seed": 3,
+            "start": [0.3, -0.2, 0.7],
+        }
+        yield (
+            f"wrong: {name}",
+            lambda given=given | changes: TwoLayerTransformer(**given).batch,
+        )
     yield "a step", lambda: risks["all"].evaluate(risks["all"].initial, -1)

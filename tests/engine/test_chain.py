@@ -38,7 +38,12 @@ def problem(seed: int, longest: int = 8) -> Problem:
         rng.dirichlet(np.ones(C)),
         rng.choice([0.5, 3.0, 10.0]),
     )
-    chains = Chains(P, m, probs=probs, start=rng.dirichlet(np.ones(k**m)) if rng.random() < 0.5 else None)
+    chains = Chains(
+        P,
+        m,
+        probs=probs,
+        start=rng.dirichlet(np.ones(k**m)) if rng.random() < 0.5 else None,
+    )
     scores = spread * rng.normal(size=(T, k**m, k) if rng.random() < 0.3 else (k**m, k))
     return Problem(chains.transitions, chains.probs, chains.start, m, T, scores)
 
@@ -73,7 +78,10 @@ def check(case: Problem, seed: int) -> None:
     assert off(found.attention, enumerated_attention(case, every)) < 1e-13
     for direction in np.random.default_rng(seed).normal(size=(3, *case.scores.shape)):
         slope = enumerated_slope(case, every, direction)
-        assert abs(np.sum(found.gradient * direction) - slope) < 1e-13 * np.abs(found.gradient).max() + 1e-15 * loss
+        assert (
+            abs(np.sum(found.gradient * direction) - slope)
+            < 1e-13 * np.abs(found.gradient).max() + 1e-15 * loss
+        )
 
 
 @pytest.mark.parametrize("seed", range(36))
@@ -95,30 +103,46 @@ def test_the_last_place_stands_for_all_that_follow_and_a_sink_for_a_token_in_fro
 
     def loss(scores: Any) -> Any:
         total = 0.0
-        for x, windows, chance in zip(every.symbols, every.windows, every.probability.T, strict=True):
+        for x, windows, chance in zip(
+            every.symbols, every.windows, every.probability.T, strict=True
+        ):
             at = [(min(t + front, len(scores) - 1), w) for t, w in enumerate(windows)]
-            at, values = ([(0, windows[0])] if front else []) + at, [*([] if sink is None else [sink])]
+            at, values = (
+                ([(0, windows[0])] if front else []) + at,
+                [*([] if sink is None else [sink])],
+            )
             values += [np.eye(k)[symbol] for symbol in x[m - 1 :]]
             weight = np.array([np.exp(scores[place, w, x[-1]]) for place, w in at])
             o = weight @ np.array(values) / weight.sum()
-            total = total + sum(c * 0.5 * np.sum((o - P[i, x[-1]]) ** 2) for i, c in enumerate(chance))
+            total = total + sum(
+                c * 0.5 * np.sum((o - P[i, x[-1]]) ** 2) for i, c in enumerate(chance)
+            )
         return total
 
     risk = ChainRisk(chains, T, scores, sink=sink)
     value, gradient = risk.evaluate(scores)
     assert value == pytest.approx(float(loss(scores)), rel=1e-12)
     direction = rng.normal(size=scores.shape)
-    assert np.sum(gradient * direction) == pytest.approx(complex(loss(scores + 1e-40j * direction)).imag / 1e-40)
-    np.testing.assert_allclose(risk.observe(scores)["attention"].sum(axis=(0, 1)), 1.0, rtol=1e-12)
+    assert np.sum(gradient * direction) == pytest.approx(
+        complex(loss(scores + 1e-40j * direction)).imag / 1e-40
+    )
+    np.testing.assert_allclose(
+        risk.observe(scores)["attention"].sum(axis=(0, 1)), 1.0, rtol=1e-12
+    )
     drawn = [risk.sampled(2000, 1).evaluate(scores, step) for step in range(20)]
-    means, slopes = np.array([each for each, _ in drawn]), np.array([np.sum(g * direction) for _, g in drawn])
+    means, slopes = (
+        np.array([each for each, _ in drawn]),
+        np.array([np.sum(g * direction) for _, g in drawn]),
+    )
     for found, exact in ((means, value), (slopes, np.sum(gradient * direction))):
         assert abs(found.mean() - exact) < 4.0 * found.std(ddof=1) / np.sqrt(20.0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 40))
-def test_loss_gradient_and_attention_are_those_of_all_sequences_up_to_eight(first: int) -> None:
+def test_loss_gradient_and_attention_are_those_of_all_sequences_up_to_eight(
+    first: int,
+) -> None:
     for seed in range(first, first + 40):
         check(problem(1000 + seed), seed)
 
@@ -134,7 +158,9 @@ def test_positions_and_windows_may_be_hidden_by_scores_far_apart() -> None:
         found = moments(case)
         assert abs(found.loss - float(loss)) <= min(found.error, 1e-13 * loss)
         for (w, q), slope in gradient.items():
-            assert found.gradient[w, q] == pytest.approx(float(slope), rel=1e-11, abs=1e-15 * float(loss))
+            assert found.gradient[w, q] == pytest.approx(
+                float(slope), rel=1e-11, abs=1e-15 * float(loss)
+            )
 
 
 @pytest.mark.parametrize("gap", [20.0, 35.0, 150.0, 300.0])
@@ -170,7 +196,9 @@ def test_error_of_coarse_steps_is_bounded_from_above(step: float) -> None:
     for seed in range(60):
         case = problem(seed, longest=4)
         every, found = all_sequences(case), moments(case, step)
-        error = abs(found.loss - enumerated_loss(case, every, case.scores.astype(np.longdouble)))
+        error = abs(
+            found.loss - enumerated_loss(case, every, case.scores.astype(np.longdouble))
+        )
         assert error <= found.error
         ratios.append(float(found.error / error))
     assert np.median(ratios) < 100.0
@@ -192,7 +220,9 @@ def test_what_the_next_symbol_adds_is_its_variance() -> None:
     every, chains = all_sequences(case), case.chains
     q = every.symbols[:, -1]
     spread = [1.0 - (P[q] ** 2).sum(axis=1) for P in case.transitions]
-    expected = 0.5 * sum(p @ each for p, each in zip(every.probability, spread, strict=True))
+    expected = 0.5 * sum(
+        p @ each for p, each in zip(every.probability, spread, strict=True)
+    )
     assert chains.irreducible(case.length) == pytest.approx(float(expected), rel=1e-13)
 
 
@@ -200,7 +230,10 @@ def test_stationary_law_keeps_its_small_entries() -> None:
     """Two groups of states that are hardly ever left, one of them far less often than the other."""
     P = np.array([[0.5, 0.5, 0.0], [0.5, 0.5 - 1e-14, 1e-14], [0.0, 1e-3, 0.999]])
     with mpmath.workdps(60):
-        a, b = mpmath.mpf(P[1, 2]) / mpmath.mpf(P[2, 1]), mpmath.mpf(P[1, 0]) / mpmath.mpf(P[0, 1])
+        a, b = (
+            mpmath.mpf(P[1, 2]) / mpmath.mpf(P[2, 1]),
+            mpmath.mpf(P[1, 0]) / mpmath.mpf(P[0, 1]),
+        )
         law = [b / (1 + b + a), 1 / (1 + b + a), a / (1 + b + a)]
     np.testing.assert_allclose(Chains(P).start[0], [float(p) for p in law], rtol=1e-14)
 
@@ -209,7 +242,11 @@ def test_unreached_symbols_count_nothing_from_a_given_start() -> None:
     P = np.array([[0.5, 0.5, 0.0], [0.25, 0.75, 0.0], [0.0, 0.5, 0.5]])
     start = np.array([0.5, 0.5, 0.0])
     found = found_by(ChainRisk(Chains(P, start=start), 5, np.arange(9.0).reshape(3, 3)))
-    inner = found_by(ChainRisk(Chains(P[:2, :2], start=start[:2]), 5, np.arange(9.0).reshape(3, 3)[:2, :2]))
+    inner = found_by(
+        ChainRisk(
+            Chains(P[:2, :2], start=start[:2]), 5, np.arange(9.0).reshape(3, 3)[:2, :2]
+        )
+    )
     assert found.loss == pytest.approx(inner.loss, rel=1e-14)
     assert not found.gradient[:, 2].any()
     assert not found.attention[:, 2].any()
@@ -219,7 +256,9 @@ def test_unreached_symbols_count_nothing_from_a_given_start() -> None:
 def test_a_law_of_the_oldest_symbol_is_one_of_windows() -> None:
     found = Chains(TWO, 3, start=[0.2, 0.8]).start.reshape(2, 2, 2)
     for x, y, z in itertools.product(range(2), repeat=3):
-        assert found[x, y, z] == pytest.approx([0.2, 0.8][x] * TWO[x, y] * TWO[y, z], rel=1e-15)
+        assert found[x, y, z] == pytest.approx(
+            [0.2, 0.8][x] * TWO[x, y] * TWO[y, z], rel=1e-15
+        )
 
 
 class Lags(Map):
@@ -229,7 +268,11 @@ class Lags(Map):
 
     def __init__(self, k: int) -> None:
         self.match = np.array(
-            [[[float(a == q), float(b == q)] for q in range(k)] for a in range(k) for b in range(k)]
+            [
+                [[float(a == q), float(b == q)] for q in range(k)]
+                for a in range(k)
+                for b in range(k)
+            ]
         )
 
     def inward(self, params: Array) -> Array:
@@ -250,7 +293,10 @@ class Lags(Map):
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         h = 1e-6
-        ahead, behind = (self.outward(params + sign * h * direction, gradient) for sign in (1.0, -1.0))
+        ahead, behind = (
+            self.outward(params + sign * h * direction, gradient)
+            for sign in (1.0, -1.0)
+        )
         return (ahead - behind) / (2.0 * h)
 
     def _slopes(self, params: Array) -> Array:
@@ -266,14 +312,23 @@ def test_two_softmax_layers_are_a_function_of_the_window() -> None:
     chains = Chains(P, 2)
     risk = Pullback(ChainRisk(chains, T), Lags(k))
     check_risk(risk)
-    every = all_sequences(Problem(chains.transitions, chains.probs, chains.start, 2, T, np.empty(0)))
+    every = all_sequences(
+        Problem(chains.transitions, chains.probs, chains.start, 2, T, np.empty(0))
+    )
     one_hot = np.eye(k)[every.symbols]
-    lag, strength = np.exp(Lags.initial[:2]) / np.exp(Lags.initial[:2]).sum(), Lags.initial[2]
+    lag, strength = (
+        np.exp(Lags.initial[:2]) / np.exp(Lags.initial[:2]).sum(),
+        Lags.initial[2],
+    )
     keys = lag[0] * one_hot[:, :-1] + lag[1] * one_hot[:, 1:]
     weight = np.exp(strength * np.einsum("ntk,nk->nt", keys, one_hot[:, -1]))
-    output = np.einsum("nt,ntk->nk", weight / weight.sum(axis=1, keepdims=True), one_hot[:, 1:])
+    output = np.einsum(
+        "nt,ntk->nk", weight / weight.sum(axis=1, keepdims=True), one_hot[:, 1:]
+    )
     error = ((output - P[every.symbols[:, -1]]) ** 2).sum(axis=1)
-    assert risk.loss(Lags.initial) == pytest.approx(float(every.probability[0] @ error) / 2, rel=1e-13)
+    assert risk.loss(Lags.initial) == pytest.approx(
+        float(every.probability[0] @ error) / 2, rel=1e-13
+    )
 
 
 RISKS: dict[str, Callable[[], icl.Risk]] = {
@@ -281,8 +336,12 @@ RISKS: dict[str, Callable[[], icl.Risk]] = {
     "two chains": lambda: ChainRisk(Chains([TWO, TWO[::-1]], 1, probs=[0.3, 0.7]), 7),
     "by position": lambda: ChainRisk(Chains(TWO, 2), 4, np.zeros((4, 4, 2))),
     "sampled": lambda: ChainRisk(Chains(TWO, 2), 7).sampled(16, 0),
-    "sampled by position": lambda: ChainRisk(Chains(TWO, 2), 4, np.zeros((4, 4, 2))).sampled(16, 0),
-    "matrix": lambda: icl.in_coordinates(ChainRisk(Chains(TWO), 6), "factored", np.eye(2), rank=1),
+    "sampled by position": lambda: ChainRisk(
+        Chains(TWO, 2), 4, np.zeros((4, 4, 2))
+    ).sampled(16, 0),
+    "matrix": lambda: icl.in_coordinates(
+        ChainRisk(Chains(TWO), 6), "factored", np.eye(2), rank=1
+    ),
 }
 
 
@@ -296,12 +355,18 @@ def test_drawn_sequences_agree_with_the_integral(positions: bool) -> None:
     """Loss, slopes and attention within five standard errors, from batches of 500."""
     rng = np.random.default_rng(6)
     scores = 2.0 * rng.normal(size=(8, 9, 3) if positions else (9, 3))
-    risk = ChainRisk(Chains(rng.dirichlet(np.ones(3), (2, 3)), 2, probs=[0.2, 0.8]), 8, scores)
+    risk = ChainRisk(
+        Chains(rng.dirichlet(np.ones(3), (2, 3)), 2, probs=[0.2, 0.8]), 8, scores
+    )
     sampled = risk.sampled(500, seed=1)
     direction = rng.normal(size=scores.shape)
     loss, gradient = risk.evaluate(scores)
     exact = np.array(
-        [loss, np.sum(gradient * direction), *risk.observe(scores)["attention"].sum(axis=0).ravel()[:3]]
+        [
+            loss,
+            np.sum(gradient * direction),
+            *risk.observe(scores)["attention"].sum(axis=0).ravel()[:3],
+        ]
     )
     drawn = []
     for step in range(100):
@@ -324,33 +389,83 @@ def test_training_finds_the_symbol_that_followed_the_last_one() -> None:
 
 
 WRONG: list[tuple[str, Callable[[], object]]] = [
-    (r"transitions = \[0.9, 0.2\]: must be numbers >= 0 that sum to 1", lambda: Chains([[0.9, 0.2], [0.5, 0.5]])),
-    (r"transitions = \[1.5, -0.5\]: must be numbers >= 0", lambda: Chains([[1.5, -0.5], [0.5, 0.5]])),
+    (
+        r"transitions = \[0.9, 0.2\]: must be numbers >= 0 that sum to 1",
+        lambda: Chains([[0.9, 0.2], [0.5, 0.5]]),
+    ),
+    (
+        r"transitions = \[1.5, -0.5\]: must be numbers >= 0",
+        lambda: Chains([[1.5, -0.5], [0.5, 0.5]]),
+    ),
     (r"transitions = .*: must be of shape \(k, k\)", lambda: Chains([[1.0]])),
-    (r"transitions = .*: must be of shape \(k, k\)", lambda: Chains(np.full((2, 3), 1 / 3))),
-    (r"transitions = .*: must be a finite real array", lambda: Chains([[np.nan, 1.0], [0.5, 0.5]])),
-    (r"irreducible unless start is given \(there is no way from 0 to 1, or none back\)", lambda: Chains(np.eye(2))),
-    (r"transitions = .*: must be irreducible", lambda: Chains([TWO, [[0.5, 0.5], [0.0, 1.0]]])),
-    (r"transitions = .*: must be a finite real array of numbers up to", lambda: Chains(np.full((2, 2), 1e308))),
-    (r"transitions = .*float64 holds the odds of all states", lambda: Chains([[0.5, 0.5], [1e-310, 1.0]])),
+    (
+        r"transitions = .*: must be of shape \(k, k\)",
+        lambda: Chains(np.full((2, 3), 1 / 3)),
+    ),
+    (
+        r"transitions = .*: must be a finite real array",
+        lambda: Chains([[np.nan, 1.0], [0.5, 0.5]]),
+    ),
+    (
+        r"irreducible unless start is given \(there is no way from 0 to 1, or none back\)",
+        lambda: Chains(np.eye(2)),
+    ),
+    (
+        r"transitions = .*: must be irreducible",
+        lambda: Chains([TWO, [[0.5, 0.5], [0.0, 1.0]]]),
+    ),
+    (
+        r"transitions = .*: must be a finite real array of numbers up to",
+        lambda: Chains(np.full((2, 2), 1e308)),
+    ),
+    (
+        r"transitions = .*float64 holds the odds of all states",
+        lambda: Chains([[0.5, 0.5], [1e-310, 1.0]]),
+    ),
     (r"window = 0: must be an integer >= 1", lambda: Chains(TWO, 0)),
     (r"window = 60: must be smaller: this takes", lambda: Chains(TWO, 60)),
     (r"window = 1000000000000: must be smaller", lambda: Chains(TWO, 10**12)),
     (r"probs = .*: must be 1 positive numbers", lambda: Chains(TWO, probs=[0.5, 0.5])),
-    (r"start = \[0.5, 0.6\]: must be numbers >= 0 that sum to 1", lambda: Chains(TWO, start=[0.5, 0.6])),
-    (r"start = \(3,\): must be of shape \(4,\) or \(1, 4\)", lambda: Chains(TWO, 2, start=[0.2, 0.3, 0.5])),
+    (
+        r"start = \[0.5, 0.6\]: must be numbers >= 0 that sum to 1",
+        lambda: Chains(TWO, start=[0.5, 0.6]),
+    ),
+    (
+        r"start = \(3,\): must be of shape \(4,\) or \(1, 4\)",
+        lambda: Chains(TWO, 2, start=[0.2, 0.3, 0.5]),
+    ),
     (r"chains = 3: must be Chains", lambda: ChainRisk(3, 4)),  # type: ignore[arg-type]
     (r"length = 1: must be an integer >= 2", lambda: ChainRisk(Chains(TWO, 2), 1)),
-    (r"length = 10+: must be smaller: this takes", lambda: ChainRisk(Chains(TWO, 2), 10**12)),
-    (r"scores = \(2, 2\): must be of shape \(4, 2\)", lambda: ChainRisk(Chains(TWO, 2), 4, np.zeros((2, 2)))),
-    (r"scores = .*: must be a finite real array", lambda: ChainRisk(Chains(TWO), 4, [[np.inf, 0.0], [0.0, 0.0]])),
-    (r"step = 1.0: must be between 0 and 0.6", lambda: ChainRisk(Chains(TWO), 4, step=1.0)),
-    (r"batch = 0: must be an integer >= 1", lambda: ChainRisk(Chains(TWO), 4).sampled(0, 0)),
-    (r"params = .*: must be of shape \(2, 2\)", lambda: ChainRisk(Chains(TWO), 4).loss(np.zeros((4, 2)))),
+    (
+        r"length = 10+: must be smaller: this takes",
+        lambda: ChainRisk(Chains(TWO, 2), 10**12),
+    ),
+    (
+        r"scores = \(2, 2\): must be of shape \(4, 2\)",
+        lambda: ChainRisk(Chains(TWO, 2), 4, np.zeros((2, 2))),
+    ),
+    (
+        r"scores = .*: must be a finite real array",
+        lambda: ChainRisk(Chains(TWO), 4, [[np.inf, 0.0], [0.0, 0.0]]),
+    ),
+    (
+        r"step = 1.0: must be between 0 and 0.6",
+        lambda: ChainRisk(Chains(TWO), 4, step=1.0),
+    ),
+    (
+        r"batch = 0: must be an integer >= 1",
+        lambda: ChainRisk(Chains(TWO), 4).sampled(0, 0),
+    ),
+    (
+        r"params = .*: must be of shape \(2, 2\)",
+        lambda: ChainRisk(Chains(TWO), 4).loss(np.zeros((4, 2))),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("message", "call"), WRONG, ids=[str(i) for i in range(len(WRONG))])
+@pytest.mark.parametrize(
+    ("message", "call"), WRONG, ids=[str(i) for i in range(len(WRONG))]
+)
 def test_wrong_arguments_are_named(message: str, call: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=message):
         call()

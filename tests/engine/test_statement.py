@@ -22,13 +22,25 @@ def SAID(sides: Sides | str) -> Sides:
 
 def test_a_check_says_what_was_stated_and_found() -> None:
     found = SAID.check(Sides(1.0, (0.5, 2.0), False, 1.5, "a remark"))
-    assert found[:4] == ("Lemma 0", "a paper", "The measured side is within the bound.", "two-sided")
+    assert found[:4] == (
+        "Lemma 0",
+        "a paper",
+        "The measured side is within the bound.",
+        "two-sided",
+    )
     assert found[4:] == (1.0, (0.5, 2.0), False, 1.5, "a remark")
     assert SAID.status is Status.EXACT
 
 
 def test_a_statement_whose_hypotheses_fail_has_a_reason_and_no_figures() -> None:
-    assert SAID.check("no noise")[3:] == ("two-sided", None, None, None, None, "no noise")
+    assert SAID.check("no noise")[3:] == (
+        "two-sided",
+        None,
+        None,
+        None,
+        None,
+        "no noise",
+    )
 
 
 @pytest.mark.parametrize("wrong", [math.inf, -math.inf, math.nan])
@@ -36,8 +48,19 @@ def test_a_statement_whose_hypotheses_fail_has_a_reason_and_no_figures() -> None
 def test_sides_out_of_range_decide_nothing(wrong: float, place: int) -> None:
     sides: list[Any] = [(1.0, 2.0), (1.0, (0.5, 2.0)), (1.0, (0.5, 2.0)), (1.0, 2.0)]
     measured, bound = sides[place]
-    given = [(wrong, bound), (measured, (wrong, 2.0)), (measured, (0.5, wrong)), (measured, wrong)][place]
-    assert SAID.check(Sides(*given, True, 1.0))[4:] == (None, None, None, None, "beyond the range of float64")
+    given = [
+        (wrong, bound),
+        (measured, (wrong, 2.0)),
+        (measured, (0.5, wrong)),
+        (measured, wrong),
+    ][place]
+    assert SAID.check(Sides(*given, True, 1.0))[4:] == (
+        None,
+        None,
+        None,
+        None,
+        "beyond the range of float64",
+    )
     # the slack alone may be out of range, as where one of two sides is zero
     kept = SAID.check(Sides(measured, bound, True, wrong))
     assert kept[4:] == (measured, bound, True, None, "")

@@ -44,7 +44,8 @@ def hidden(array: Any) -> Any:
     return np.ma.array(np.asarray(array, dtype=float), mask=mask)
 
 
-# a function of one argument, the name that its refusal gives, and an array that would be right
+# a function of one argument, the name that its refusal gives, and an array that would
+# be right
 PLACES: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
     "Chains.last": (CHAINS.last, "length", 3),
     "Chains.irreducible": (CHAINS.irreducible, "length", 3),
@@ -55,7 +56,11 @@ PLACES: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
     "IndependentCounts.draw: size": (lambda x: COIN.draw(rng(), x), "size", 3),
     "TwoStateCounts.draw: rng": (lambda x: PAIRS.draw(x, 2), "rng", 3),
     "TwoStateCounts.draw: size": (lambda x: PAIRS.draw(rng(), x), "size", 3),
-    "TwoStateCounts": (lambda x: TwoStateCounts(4, x), "concentration", [[1.0, 1.0], [1.0, 2.0]]),
+    "TwoStateCounts": (
+        lambda x: TwoStateCounts(4, x),
+        "concentration",
+        [[1.0, 1.0], [1.0, 2.0]],
+    ),
     "Table.mean": (PAIRS.table.mean, "values", PAIRS.table.probability),
     "mean_loss": (lambda x: mean_loss(PAIRS.table, x), "predicted", PAIRS.table.truth),
     "HeadsRisk.quadratic": (HEADS.quadratic, "scores", [[0.0, 1.0], [2.0, 3.0]]),
@@ -75,18 +80,40 @@ PLACES: dict[str, tuple[Callable[[Any], Any], str, Any]] = {
     "ChainRisk.attention": (ChainRisk(CHAINS, 4).attention, "params", np.ones((4, 2))),
     "CountRisk: sink": (lambda x: CountRisk(PAIRS, "square", x), "sink", [0.5, 0.5]),
     "CountRisk.excess": (CountRisk(PAIRS, "square").excess, "params", np.ones((4, 2))),
-    "mean_log_loss: rest": (lambda x: mean_log_loss([1.0], 0.5, x, [2], 3), "log_rest", 0.0),
+    "mean_log_loss: rest": (
+        lambda x: mean_log_loss([1.0], 0.5, x, [2], 3),
+        "log_rest",
+        0.0,
+    ),
     "InductionHeads.outcome": (HEAD.outcome, "params", [0.0, 1.0, 2.0]),
     "InductionHeads.average_error": (HEAD.average_error, "params", [0.0, 1.0, 2.0]),
-    "TwoLayerTransformer.of_reduction": (WHOLE.of_reduction, "reduced", [0.0, 1.0, 2.0]),
+    "TwoLayerTransformer.of_reduction": (
+        WHOLE.of_reduction,
+        "reduced",
+        [0.0, 1.0, 2.0],
+    ),
     "TwoLayerTransformer.matrices": (WHOLE.matrices, "params", [0.0, 1.0, 2.0]),
     "TwoLayerTransformer.outside": (MATRICES.outside, "params", MATRICES.initial),
-    "DictionaryRisk.coefficients": (DICTIONARY.coefficients, "params", DICTIONARY.start),
+    "DictionaryRisk.coefficients": (
+        DICTIONARY.coefficients,
+        "params",
+        DICTIONARY.start,
+    ),
 }
 WRONG: list[Any] = [
-    object(), "a", -5, 1.5, True, 1j, np.nan, {}, [[1.0], [2.0, 3.0]], np.array([1.0 + 1j, 2.0]),
-    np.zeros(2, dtype=[("a", float), ("b", float)]), 10**400,
-]  # fmt: skip
+    object(),
+    "a",
+    -5,
+    1.5,
+    True,
+    1j,
+    np.nan,
+    {},
+    [[1.0], [2.0, 3.0]],
+    np.array([1.0 + 1j, 2.0]),
+    np.zeros(2, dtype=[("a", float), ("b", float)]),
+    10**400,
+]
 SOMETIMES_RIGHT = {
     "TwoStateCounts": [1.5, True],
     "TokenRisk: target": [-5, 1.5],
@@ -99,14 +126,19 @@ def test_wrong_arguments_are_named(place: str) -> None:
     function, name, _ = PLACES[place]
     right = SOMETIMES_RIGHT.get(place, [])
     for value in WRONG:
-        if any(value is known or (type(value) is type(known) and value == known) for known in right):
+        if any(
+            value is known or (type(value) is type(known) and value == known)
+            for known in right
+        ):
             continue
         with pytest.raises(ValueError, match=rf"^({name}) = .*: must be ") as error:
             function(value)
         assert re.match(r"(\w+) = ", str(error.value))
 
 
-@pytest.mark.parametrize("place", [place for place, given in PLACES.items() if np.ndim(given[2])])
+@pytest.mark.parametrize(
+    "place", [place for place, given in PLACES.items() if np.ndim(given[2])]
+)
 def test_masked_arrays_are_refused(place: str) -> None:
     function, name, right = PLACES[place]
     if place != "TokenRisk: target and second":
@@ -123,5 +155,8 @@ def test_sequences_have_a_symbol(length: int) -> None:
 
 
 def test_scores_of_heads_are_as_many_as_the_tokens() -> None:
-    with pytest.raises(ValueError, match=r"scores = \(1, 3\): must be of shape \(H, 2\), a row for each head"):
+    with pytest.raises(
+        ValueError,
+        match=r"scores = \(1, 3\): must be of shape \(H, 2\), a row for each head",
+    ):
         HEADS.quadratic([[0.0, 1.0, 2.0]])

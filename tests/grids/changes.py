@@ -2,8 +2,9 @@
 
 python -m tests.grids.changes 200
 
-Each dataset is opened, some of it is read, its store is changed, and all of it is read. Then its values are those
-that it had when it was opened, or a ValueError says what has happened.
+Each dataset is opened, some of it is read, its store is changed, and all of it is read.
+Then its values are those that it had when it was opened, or a ValueError says what has
+happened.
 """
 
 from __future__ import annotations
@@ -50,15 +51,23 @@ def replaced(path: Path, **changes: Any) -> None:
     swept(path, **changes)
 
 
-def forged(path: Path, rng: random.Random, name: str = "loss", value: Any = 3.0) -> None:
+def forged(
+    path: Path, rng: random.Random, name: str = "loss", value: Any = 3.0
+) -> None:
     """Replace a part by a well signed one of the same sweep that has another value at its first point."""
     file = a_part(path, rng)
     table = read_table(file, partitioning=None)
     place = table.column_names.index(name)
-    values = pyarrow.array([value, *table.column(name).to_pylist()[1:]], table.schema.field(name).type)
-    table = table.set_column(place, pyarrow.field(name, values.type, nullable=False), values)
+    values = pyarrow.array(
+        [value, *table.column(name).to_pylist()[1:]], table.schema.field(name).type
+    )
+    table = table.set_column(
+        place, pyarrow.field(name, values.type, nullable=False), values
+    )
     buffer = pyarrow.BufferOutputStream()
-    write_table(table, buffer, compression="none", write_statistics=False, store_schema=False)
+    write_table(
+        table, buffer, compression="none", write_statistics=False, store_schema=False
+    )
     content = buffer.getvalue().to_pybytes()
     chunk = int(file.name.split("-")[1])
     manifest = store.existing(path).manifest
@@ -145,7 +154,9 @@ READABLE: dict[str, Change] = {
     "gone on with": lambda path, _: swept(path),
     "gone on with by another call": other_command,
     "computed anew": lambda path, _: replaced(path),
-    "moved away and back": lambda path, _: path.rename(path.with_name("away")).rename(path),
+    "moved away and back": lambda path, _: path.rename(path.with_name("away")).rename(
+        path
+    ),
     "a foreign file": lambda path, _: (path / "Thumbs.db").touch(),
 }
 
@@ -180,7 +191,9 @@ def tried(count: int) -> dict[str, list[str]]:
         for seed in range(count):
             name = [*kinds][seed % len(kinds)]
             with tempfile.TemporaryDirectory() as folder:
-                found.setdefault(name, []).append(outcome(Path(folder), kinds[name], seed))
+                found.setdefault(name, []).append(
+                    outcome(Path(folder), kinds[name], seed)
+                )
     finally:
         sweeps.is_large, sweeps.CLOSED_CHUNK = large, chunk
     return found
@@ -191,7 +204,9 @@ def wrong(found: dict[str, list[str]]) -> list[str]:
     lines = []
     for name, outcomes in found.items():
         for said in outcomes:
-            is_right = said == "the same" if name in READABLE else said.startswith("store ")
+            is_right = (
+                said == "the same" if name in READABLE else said.startswith("store ")
+            )
             if not is_right or "\n" in said:
                 lines.append(f"{name}: {said}")
     return lines
@@ -202,5 +217,7 @@ if __name__ == "__main__":
     faults = wrong(outcomes)
     for line in faults:
         sys.stdout.write(line + "\n")
-    sys.stdout.write(f"{sum(map(len, outcomes.values()))} stores changed, {len(faults)} wrong\n")
+    sys.stdout.write(
+        f"{sum(map(len, outcomes.values()))} stores changed, {len(faults)} wrong\n"
+    )
     sys.exit(1 if faults else 0)

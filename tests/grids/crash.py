@@ -1,7 +1,8 @@
 """A sweep that is ended at its n-th file operation, for all or some n, and is gone on with; prints the last n.
 
-Python tells of every file that is opened, renamed, made or removed, whoever does it, before it happens. This is a
-process of its own, because forking one with threads is unsafe.
+Python tells of every file that is opened, renamed, made or removed, whoever does it,
+before it happens. This is a process of its own, because forking one with threads is
+unsafe.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ KILLED = 77
 
 
 def sweep(path: Path, model: Squares | None = None) -> Any:
-    with store.opened(path, SMALL, SQUARE, ARGUMENTS, command=f"sweep {path.name}") as kept:
+    with store.opened(
+        path, SMALL, SQUARE, ARGUMENTS, command=f"sweep {path.name}"
+    ) as kept:
         return evaluate(SMALL, model or Squares(), storage=kept)
 
 
@@ -35,13 +38,25 @@ def end_at(path: Path, last: int, torn: bool) -> None:
     left = [last]
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in ("open", "os.rename", "os.mkdir", "os.remove", "os.listdir", "os.scandir"):
+        if event not in (
+            "open",
+            "os.rename",
+            "os.mkdir",
+            "os.remove",
+            "os.listdir",
+            "os.scandir",
+        ):
             return
         if left[0] < 0 or not str(arguments[0]).startswith(str(path)):
             return
         left[0] -= 1
         if left[0] < 0:
-            if torn and event == "open" and arguments[1] is not None and "w" in arguments[1]:
+            if (
+                torn
+                and event == "open"
+                and arguments[1] is not None
+                and "w" in arguments[1]
+            ):
                 Path(arguments[0]).write_bytes(b'{"arg')
             os._exit(KILLED)
 
@@ -78,7 +93,9 @@ def main(folder: Path, torn: bool, apart: int) -> None:
             before = {part: part.stat().st_mtime_ns for part in path.glob("part-*")}
             assert equal(sweep(path).values, expected)
             assert equal(read(path), expected)
-            assert {part: part.stat().st_mtime_ns for part in before} == before, "chunks were computed again"
+            assert {part: part.stat().st_mtime_ns for part in before} == before, (
+                "chunks were computed again"
+            )
             assert store.existing(path).commands == [f"sweep {path.name}"]
             assert not list(path.glob(".passing-*")), "leftovers"
 

@@ -51,8 +51,16 @@ def test_the_refusal_says_what_happened_to_the_store(
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("status", "evil", "status = 'evil': must be one of reached, not reached, failed"),
-        ("status", "pending", "status = 'pending': must be one of reached, not reached, failed"),
+        (
+            "status",
+            "evil",
+            "status = 'evil': must be one of reached, not reached, failed",
+        ),
+        (
+            "status",
+            "pending",
+            "status = 'pending': must be one of reached, not reached, failed",
+        ),
         ("loss", math.nan, "loss has no value at a point that reached its target"),
         ("steps", -1, "steps has no value at a point that reached its target"),
         ("steps", -5, "steps = -5: must be >= 0, or -1 if there is no value"),
@@ -61,14 +69,23 @@ def test_the_refusal_says_what_happened_to_the_store(
     ],
 )
 def test_a_well_signed_part_of_values_that_no_sweep_gives_is_refused(
-    name: str, value: Any, words: str, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    value: Any,
+    words: str,
+    large: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sweeps, "is_large", lambda *_: large)
     path = tmp_path / "a"
     changes.swept(path)
     changes.forged(path, random.Random(0), name, value)
-    with pytest.raises(ValueError, match=r"cannot be used: no sweep has written it \(") as refusal:
+    with pytest.raises(
+        ValueError, match=r"cannot be used: no sweep has written it \("
+    ) as refusal:
         icl.load_sweep(path)[name].compute(scheduler="synchronous")
     assert words in str(refusal.value)
-    with pytest.raises(ValueError, match="no sweep has written it"):  # nor is it gone on with
+    with pytest.raises(
+        ValueError, match="no sweep has written it"
+    ):  # nor is it gone on with
         changes.swept(path).compute(scheduler="synchronous")

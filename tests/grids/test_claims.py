@@ -26,7 +26,9 @@ from tests.test_cli import run_main
 def claimed(path: Path, done: tuple[int, ...], **axes: Any) -> Path:
     """Make a store of a sweep of which some chunks are done."""
     made = sweeps.plan(find("regression"), {"delta": 1.0, **axes})
-    manifest = Manifest(made.grid, (*made.model.columns, STATUS, MESSAGE), made.arguments)
+    manifest = Manifest(
+        made.grid, (*made.model.columns, STATUS, MESSAGE), made.arguments
+    )
     path.mkdir()
     (path / store.MANIFEST).write_bytes(manifest.written([]))
     kept = store.existing(path)
@@ -36,7 +38,11 @@ def claimed(path: Path, done: tuple[int, ...], **axes: Any) -> Path:
     return path
 
 
-HUGE: dict[str, Any] = {"L": 1.0 + np.arange(1e4), "eta": 1e-5 * (1.0 + np.arange(1e4)), "K": [5, 20]}
+HUGE: dict[str, Any] = {
+    "L": 1.0 + np.arange(1e4),
+    "eta": 1e-5 * (1.0 + np.arange(1e4)),
+    "K": [5, 20],
+}
 
 
 @pytest.fixture
@@ -53,7 +59,9 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return read
 
 
-def test_millions_of_points_that_are_pending_cost_nothing(tmp_path: Path, blocks: list[tuple[int, ...]]) -> None:
+def test_millions_of_points_that_are_pending_cost_nothing(
+    tmp_path: Path, blocks: list[tuple[int, ...]]
+) -> None:
     path = claimed(tmp_path / "a", (), **HUGE)
     assert sum(file.stat().st_size for file in path.iterdir()) < 2e6
     dataset = icl.load_sweep(path)
@@ -79,7 +87,9 @@ def test_a_command_on_them_says_that_there_are_none(
 
 
 @pytest.mark.slow
-def test_one_chunk_of_thousands_is_read_alone(tmp_path: Path, blocks: list[tuple[int, ...]]) -> None:
+def test_one_chunk_of_thousands_is_read_alone(
+    tmp_path: Path, blocks: list[tuple[int, ...]]
+) -> None:
     path = claimed(tmp_path / "a", (7,), **HUGE)
     dataset = icl.load_sweep(path)
     assert len(icl.phase_table(dataset)) == 60_000
@@ -88,7 +98,11 @@ def test_one_chunk_of_thousands_is_read_alone(tmp_path: Path, blocks: list[tuple
     assert {place[0] for place in blocks} <= {6, 7, 8}
 
 
-SMALL: dict[str, Any] = {"L": [0.5, 1.0, 1.5, 2.0, 3.0], "eta": [0.1, 0.2, 0.4, 0.8], "K": [5, 20]}
+SMALL: dict[str, Any] = {
+    "L": [0.5, 1.0, 1.5, 2.0, 3.0],
+    "eta": [0.1, 0.2, 0.4, 0.8],
+    "K": [5, 20],
+}
 AXES: dict[str, dict[str, Any]] = {
     "rising": SMALL,
     "falling": SMALL | {"L": SMALL["L"][::-1]},
@@ -96,7 +110,9 @@ AXES: dict[str, dict[str, Any]] = {
 }
 
 
-def datasets(path: Path, done: tuple[int, ...], axes: dict[str, Any]) -> tuple[xarray.Dataset, xarray.Dataset]:
+def datasets(
+    path: Path, done: tuple[int, ...], axes: dict[str, Any]
+) -> tuple[xarray.Dataset, xarray.Dataset]:
     """The same store read lazily, and read at once."""
     claimed(path, done, **axes)
     with pytest.MonkeyPatch.context() as patch:
@@ -115,7 +131,9 @@ def test_tables_and_counts_of_a_part_are_those_of_the_whole(
     for status in ("pending", "reached", "not reached", "failed"):
         assert reading.count(lazy, status) == int((whole["status"] == status).sum())
     block = reading.computed(lazy).compute(scheduler="synchronous")
-    assert int(block["status"].isin(["reached", "not reached", "failed"]).sum()) == 2 * len(done)
+    assert int(
+        block["status"].isin(["reached", "not reached", "failed"]).sum()
+    ) == 2 * len(done)
     assert block.identical(whole.sel({name: block[name].values for name in block.dims}))
     for over in ("L", "K"):
         table = icl.phase_table(lazy, over, every=True)
@@ -133,16 +151,23 @@ def rows(dataset: xarray.Dataset, over: str) -> pd.DataFrame:
     return frame[frame["status"] != "pending"]
 
 
-def test_a_table_that_does_not_fit_is_refused_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_does_not_fit_is_refused_by_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two chunks at the ends of a store span all of it."""
     path = claimed(tmp_path / "a", (0, 3333), **HUGE)
     dataset = icl.load_sweep(path)
     monkeypatch.setattr("icl_theory.memory.free", lambda: 8e9)
-    with pytest.raises(ValueError, match=r"points = 200000000: must be smaller: this takes \S+ GB of memory"):
+    with pytest.raises(
+        ValueError,
+        match=r"points = 200000000: must be smaller: this takes \S+ GB of memory",
+    ):
         icl.phase_table(dataset)
 
 
-def test_a_part_of_one_value_takes_little_more_memory_than_what_is_held(tmp_path: Path) -> None:
+def test_a_part_of_one_value_takes_little_more_memory_than_what_is_held(
+    tmp_path: Path,
+) -> None:
     """A file of some kilobytes that holds a hundred thousand messages of a thousand characters."""
     axes = {"L": 1.0 + np.arange(300.0), "eta": 1e-3 * (1.0 + np.arange(300.0))}
     path = claimed(tmp_path / "a", (), **axes)
@@ -150,7 +175,10 @@ def test_a_part_of_one_value_takes_little_more_memory_than_what_is_held(tmp_path
     columns = kept.manifest.columns
     for chunk in range(kept.manifest.grid.chunks):
         values = {column.name: np.zeros(1, dtype=column.dtype) for column in columns}
-        values |= {"status": np.array(["failed"]), "message": np.array(["x" * 1000], dtype=object)}
+        values |= {
+            "status": np.array(["failed"]),
+            "message": np.array(["x" * 1000], dtype=object),
+        }
         for column in columns:
             if column.dtype[0] == "O" and column.name != "message":
                 values[column.name] = np.array([""], dtype=object)

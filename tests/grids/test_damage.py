@@ -54,7 +54,10 @@ def test_no_flip_of_a_bit_in_any_file_goes_unnoticed(path: Path) -> None:
             flipped = bytearray(content)
             flipped[place] ^= 1 << rng.integers(8)
             file.write_bytes(flipped)
-            assert f"its file {file.name} cannot be used: " in refused(path), (file.name, place)
+            assert f"its file {file.name} cannot be used: " in refused(path), (
+                file.name,
+                place,
+            )
         file.write_bytes(content)
     assert equal(read(path), evaluate(SMALL, Squares()).values)
 
@@ -92,7 +95,10 @@ def test_parts_whose_contents_changed_places_are_refused(path: Path) -> None:
     assert len(first) == len(second)
     one.write_bytes(second)
     two.write_bytes(first)
-    assert f"its file {one.name} cannot be used: it is damaged, or of another" in refused(path)
+    assert (
+        f"its file {one.name} cannot be used: it is damaged, or of another"
+        in refused(path)
+    )
 
 
 @pytest.mark.parametrize("change", [{"seed": 7}, {"version": "2"}])
@@ -119,14 +125,26 @@ def test_a_chunk_that_is_there_twice_is_refused(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["more.parquet", "MORE.PARQUET", "part-1.parquet", f"part-000099-00000000-{'0' * 16}.parquet", "d.parquet"],
+    [
+        "more.parquet",
+        "MORE.PARQUET",
+        "part-1.parquet",
+        f"part-000099-00000000-{'0' * 16}.parquet",
+        "d.parquet",
+    ],
 )
-def test_what_would_be_taken_for_more_of_the_table_is_refused(path: Path, name: str) -> None:
+def test_what_would_be_taken_for_more_of_the_table_is_refused(
+    path: Path, name: str
+) -> None:
     (path / name).mkdir() if name == "d.parquet" else (path / name).write_text("")
-    assert f"its file {name} cannot be used: no sweep has written it there" in refused(path)
+    assert f"its file {name} cannot be used: no sweep has written it there" in refused(
+        path
+    )
 
 
-@pytest.mark.parametrize("name", ["Thumbs.db", "desktop.ini", "more.csv", "notes.txt~", "folder", "Icon\r"])
+@pytest.mark.parametrize(
+    "name", ["Thumbs.db", "desktop.ini", "more.csv", "notes.txt~", "folder", "Icon\r"]
+)
 def test_a_foreign_file_is_ignored_with_a_note(path: Path, name: str) -> None:
     (path / name).mkdir() if name == "folder" else (path / name).write_text("mine")
     assert equal(read(path), evaluate(SMALL, Squares()).values)
@@ -175,7 +193,9 @@ def test_the_folder_itself_may_be_a_link(path: Path) -> None:
     assert not run(link, made=SMALL).interrupted
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
+@pytest.mark.skipif(
+    not hasattr(os, "mkfifo"), reason="there are no pipes with names here"
+)
 def test_a_pipe_is_refused_and_not_waited_for(path: Path) -> None:
     (path / SAID).unlink()
     os.mkfifo(path / SAID)
@@ -205,13 +225,20 @@ def test_a_forged_file_that_is_that_of_the_store_fits(path: Path) -> None:
         lambda said: said.update(chunk=2.5),
         lambda said: said.update(chunk=10**40),
         lambda said: said.update(chunk=10**9),
-        lambda said: said["axes"][0].update(values=[*map(float, range(10**6))]) or said.update(chunk=1),
-        lambda said: said["axes"].extend({**said["axes"][0], "name": f"a{i}"} for i in range(9)),
-        lambda said: said["axes"].extend(
-            {**said["axes"][0], "name": f"a{i}", "values": [1.0, 2.0]} for i in range(28)
+        lambda said: (
+            said["axes"][0].update(values=[*map(float, range(10**6))])
+            or said.update(chunk=1)
         ),
         lambda said: said["axes"].extend(
-            {**said["axes"][0], "name": f"a{i}", "values": [1.0, 2.0]} for i in range(15)
+            {**said["axes"][0], "name": f"a{i}"} for i in range(9)
+        ),
+        lambda said: said["axes"].extend(
+            {**said["axes"][0], "name": f"a{i}", "values": [1.0, 2.0]}
+            for i in range(28)
+        ),
+        lambda said: said["axes"].extend(
+            {**said["axes"][0], "name": f"a{i}", "values": [1.0, 2.0]}
+            for i in range(15)
         ),
         lambda said: said.update(axes=[]),
         lambda said: said.update(axes={}),
@@ -223,13 +250,17 @@ def test_a_forged_file_that_is_that_of_the_store_fits(path: Path) -> None:
         lambda said: said.update(commands="text"),
         lambda said: said.pop("chunk"),
         lambda said: said["axes"].append(said["axes"][0]),
-        lambda said: said["axes"].extend({**said["axes"][2], "name": f"a{i}"} for i in range(100)),
+        lambda said: said["axes"].extend(
+            {**said["axes"][2], "name": f"a{i}"} for i in range(100)
+        ),
         lambda said: said["axes"][0].update(values=[]),
         lambda said: said["axes"][0].update(values=[[1.0], [2.0]]),
         lambda said: said["axes"][0].update(values=["0x1p3"] * 4),
         lambda said: said["axes"][0].update(values=[10**400] * 4),
         lambda said: said["axes"][0].update(values=10**9),
-        lambda said: said["axes"][0].update(values=["x" * 10**5, *map(str, range(10**5))], type="str"),
+        lambda said: said["axes"][0].update(
+            values=["x" * 10**5, *map(str, range(10**5))], type="str"
+        ),
         lambda said: said["axes"][0].update(type="object"),
         lambda said: said["axes"][0].update(type=[]),
         lambda said: said["axes"][0].update(name="../../x"),
@@ -247,7 +278,9 @@ def test_a_forged_file_that_is_that_of_the_store_fits(path: Path) -> None:
         lambda said: said.update(format=[]),
     ],
 )
-def test_a_forged_file_is_refused_in_one_line(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def test_a_forged_file_is_refused_in_one_line(
+    path: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
     forged(path, change)
     tracemalloc.start()
     assert "cannot be used: " in refused(path)
@@ -258,10 +291,21 @@ def test_a_forged_file_is_refused_in_one_line(path: Path, change: Callable[[dict
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"null", b"[]", b"3", b"{}", b'{"format": 3}', b"{half", b"\xff\xfe", b'{"format": NaN}',
-        b"[" * 100_000, b'{"format":' * 100_000, b"9" * 10_000, b'{"format": 1}',
+        b"",
+        b"null",
+        b"[]",
+        b"3",
+        b"{}",
+        b'{"format": 3}',
+        b"{half",
+        b"\xff\xfe",
+        b'{"format": NaN}',
+        b"[" * 100_000,
+        b'{"format":' * 100_000,
+        b"9" * 10_000,
+        b'{"format": 1}',
     ],
-)  # fmt: skip
+)
 def test_other_json_is_refused_in_one_line(path: Path, content: bytes) -> None:
     (path / SAID).write_bytes(content)
     refused(path)
@@ -269,9 +313,13 @@ def test_other_json_is_refused_in_one_line(path: Path, content: bytes) -> None:
 
 def claimed(path: Path, shape: tuple[int, ...], chunk: int) -> Path:
     """A store that is right but for its size, and has no points."""
-    axes = tuple(Axis(f"a{i}", np.arange(float(n)), "", "", True) for i, n in enumerate(shape))
+    axes = tuple(
+        Axis(f"a{i}", np.arange(float(n)), "", "", True) for i, n in enumerate(shape)
+    )
     path.mkdir()
-    (path / SAID).write_bytes(Manifest(Grid(axes, chunk), (*SQUARE, STATUS, MESSAGE), ARGUMENTS).written([]))
+    (path / SAID).write_bytes(
+        Manifest(Grid(axes, chunk), (*SQUARE, STATUS, MESSAGE), ARGUMENTS).written([])
+    )
     return path
 
 
@@ -281,7 +329,9 @@ def test_claimed_sizes_are_refused_before_anything_of_them_is_allocated(
     path = claimed(tmp_path / "a", (1000, 1000, 1000), 10**6)
     monkeypatch.setattr(memory, "free", lambda: 2e9)
     tracemalloc.start()
-    with pytest.raises(ValueError, match="points = 1000000000: must be smaller: this takes"):
+    with pytest.raises(
+        ValueError, match="points = 1000000000: must be smaller: this takes"
+    ):
         read(path)
     assert tracemalloc.get_traced_memory()[1] < 10e6
     tracemalloc.stop()
@@ -300,11 +350,16 @@ def test_the_smallest_chunks_that_may_be_are_read_in_little_memory_where_none_is
 
 
 @pytest.mark.parametrize("chunk", [None, 1])
-def test_files_larger_than_they_can_be_are_not_read(path: Path, chunk: int | None) -> None:
+def test_files_larger_than_they_can_be_are_not_read(
+    path: Path, chunk: int | None
+) -> None:
     file = path / SAID if chunk is None else part(path, chunk)
     os.truncate(file, 2**40)
     tracemalloc.start()
-    assert f"its file {file.name} cannot be used: it has 1099511627776 bytes" in refused(path)
+    assert (
+        f"its file {file.name} cannot be used: it has 1099511627776 bytes"
+        in refused(path)
+    )
     assert tracemalloc.get_traced_memory()[1] < 10e6
     tracemalloc.stop()
 
@@ -312,7 +367,9 @@ def test_files_larger_than_they_can_be_are_not_read(path: Path, chunk: int | Non
 def planted(path: Path, content: bytes) -> None:
     """Put a file in the place of a part, with a name that fits, as a stranger would."""
     part(path, 1).unlink()
-    (path / store.part_name(store.existing(path).manifest, 1, content)).write_bytes(content)
+    (path / store.part_name(store.existing(path).manifest, 1, content)).write_bytes(
+        content
+    )
 
 
 def with_status(table: pa.Table, word: str) -> pa.Table:
@@ -325,13 +382,34 @@ def with_status(table: pa.Table, word: str) -> pa.Table:
     [
         (lambda table: table.slice(0, 1), "does not hold 2 points"),
         (lambda table: table.drop(["square"]), "square"),
-        (lambda table: table.set_column(3, "square", pa.array([1, 2])), "square has another type"),
-        (lambda table: table.set_column(3, "square", pa.array([1.0, None])), "square has no value for each point"),
-        (lambda table: table.set_column(5, "word", pa.array(["x" * 10**6, ""])), "texts that are too long"),
-        (lambda table: table.set_column(5, "word", pa.array([None, "a"])), "word has no value for each point"),
-        (lambda table: table.set_column(5, "word", pa.array([1, 2])), "cannot be used: no sweep"),
-        (lambda table: with_status(table, "evil"), "status = 'evil': must be one of reached, not reached, failed"),
-        (lambda table: with_status(table, "pending"), "status = 'pending': must be one of reached"),
+        (
+            lambda table: table.set_column(3, "square", pa.array([1, 2])),
+            "square has another type",
+        ),
+        (
+            lambda table: table.set_column(3, "square", pa.array([1.0, None])),
+            "square has no value for each point",
+        ),
+        (
+            lambda table: table.set_column(5, "word", pa.array(["x" * 10**6, ""])),
+            "texts that are too long",
+        ),
+        (
+            lambda table: table.set_column(5, "word", pa.array([None, "a"])),
+            "word has no value for each point",
+        ),
+        (
+            lambda table: table.set_column(5, "word", pa.array([1, 2])),
+            "cannot be used: no sweep",
+        ),
+        (
+            lambda table: with_status(table, "evil"),
+            "status = 'evil': must be one of reached, not reached, failed",
+        ),
+        (
+            lambda table: with_status(table, "pending"),
+            "status = 'pending': must be one of reached",
+        ),
         (lambda table: with_status(table, ""), "status = '': must be one of reached"),
     ],
 )
@@ -351,17 +429,35 @@ def test_other_files_in_the_place_of_a_part_are_refused_in_one_line(path: Path) 
     buffer = pa.BufferOutputStream()
     write_table(table, buffer, compression="zstd")  # of which little may become much
     whole = part(path, 1).read_bytes()
-    for content in (buffer.getvalue().to_pybytes(), b"PAR1", b"x" * 1000, whole[:-30] + whole[-20:]):
+    for content in (
+        buffer.getvalue().to_pybytes(),
+        b"PAR1",
+        b"x" * 1000,
+        whole[:-30] + whole[-20:],
+    ):
         planted(path, content)
         assert "cannot be used: no sweep has written it (" in refused(path)
 
 
-@pytest.mark.parametrize("change", [{"family": {"a": 1}}, {"family": None}, {"family": [1]}, {"version": ...}])
-def test_arguments_of_a_stranger_are_refused_by_name(tmp_path: Path, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [{"family": {"a": 1}}, {"family": None}, {"family": [1]}, {"version": ...}],
+)
+def test_arguments_of_a_stranger_are_refused_by_name(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     path = tmp_path / "a"
     made = plan(find("regression"), {"L": [1.0, 2.0], "delta": 1.0, "eta": 1.0})
-    arguments = {name: value for name, value in {**made.arguments, **change}.items() if value is not ...}
+    arguments = {
+        name: value
+        for name, value in {**made.arguments, **change}.items()
+        if value is not ...
+    }
     path.mkdir()
-    (path / SAID).write_bytes(Manifest(made.grid, (*made.model.columns, STATUS, MESSAGE), arguments).written([]))
+    (path / SAID).write_bytes(
+        Manifest(made.grid, (*made.model.columns, STATUS, MESSAGE), arguments).written(
+            []
+        )
+    )
     with pytest.raises(ValueError, match=r"^(family|store) = .*: must be "):
         load_sweep(path)

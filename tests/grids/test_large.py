@@ -43,12 +43,19 @@ def kept(path: Path, **given: Any) -> Any:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_sweep_that_does_not_fit_stays_in_its_store_and_is_the_same(tmp_path: Path) -> None:
+def test_a_sweep_that_does_not_fit_stays_in_its_store_and_is_the_same(
+    tmp_path: Path,
+) -> None:
     found = kept(tmp_path / "a")
     expected = icl.sweep(**GIVEN, epsilon=1e-3, progress=False)
-    assert all(isinstance(variable.data, dask.array.Array) for variable in found.data_vars.values())
+    assert all(
+        isinstance(variable.data, dask.array.Array)
+        for variable in found.data_vars.values()
+    )
     assert found.steps.data.npartitions > 1
-    assert found.compute().identical(expected.assign_attrs(command=found.attrs["command"]))
+    assert found.compute().identical(
+        expected.assign_attrs(command=found.attrs["command"])
+    )
     again = icl.load_sweep(tmp_path / "a")
     assert isinstance(again.steps.data, dask.array.Array)
     assert again.compute().identical(found.compute())
@@ -68,7 +75,9 @@ def test_its_points_are_never_in_memory_together(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_its_tables_are_written_part_by_part(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_tables_are_written_part_by_part(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = kept(tmp_path / "a", L=[0.5, 1.0, 2.0], eta=[0.1, 1.0])
     write_table(found.compute(), tmp_path / f"whole.{ending}", "L")
     monkeypatch.setattr(reading, "SLAB", 3)
@@ -93,12 +102,19 @@ def test_no_part_of_a_table_is_larger_than_the_limit_whatever_is_swept(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_its_commands_print_tables_figures_and_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_commands_print_tables_figures_and_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = kept(tmp_path / "a", L=[0.5, 1.0, 1e160])
     assert reading.count(found, "failed") == 300
     plot = tmp_path / "a.png"
-    status, _, said = run_main(capsys, "table", str(tmp_path / "a"), "--csv", str(tmp_path / "a.csv"))
-    assert (status, "300 of 900 points failed; the first: L = 1e+160" in said) == (3, True)
+    status, _, said = run_main(
+        capsys, "table", str(tmp_path / "a"), "--csv", str(tmp_path / "a.csv")
+    )
+    assert (status, "300 of 900 points failed; the first: L = 1e+160" in said) == (
+        3,
+        True,
+    )
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 901
     kept(tmp_path / "b", K=20, L=[0.5, 1.0], eta=[0.1, 1.0])
     assert run_main(capsys, "table", str(tmp_path / "b"), "--plot", str(plot))[0] == 0
@@ -106,7 +122,9 @@ def test_its_commands_print_tables_figures_and_failures(tmp_path: Path, capsys: 
 
 
 @pytest.mark.usefixtures("small")
-def test_an_unfinished_one_says_which_points_are_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unfinished_one_says_which_points_are_pending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = kept(tmp_path / "a").compute()
     part(tmp_path / "a", 0).unlink()
     found = icl.load_sweep(tmp_path / "a")
@@ -116,10 +134,17 @@ def test_an_unfinished_one_says_which_points_are_pending(tmp_path: Path, monkeyp
     assert kept(tmp_path / "a").compute().identical(whole)
 
 
-def test_a_dry_run_says_how_much_memory_there_must_be(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_says_how_much_memory_there_must_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     line = ["sweep", "--delta", "1", "--eta", "1", "--K", "20", "--dry-run", "--L"]
-    assert "of memory for the results" in run_main(capsys, *line, "1:2:log:10")[1].splitlines()[-1]
-    said = run_main(capsys, *line, "1:2:log:100000", "--noise", "0:1:lin:100000")[1].splitlines()[-1]
+    assert (
+        "of memory for the results"
+        in run_main(capsys, *line, "1:2:log:10")[1].splitlines()[-1]
+    )
+    said = run_main(capsys, *line, "1:2:log:100000", "--noise", "0:1:lin:100000")[
+        1
+    ].splitlines()[-1]
     assert " TB of memory for the results, " in said
     assert said.endswith(": too much; use --store, which keeps them on the disk")
 
@@ -147,9 +172,15 @@ def test_whoever_waits_for_it_to_be_read_hears_what_is_done(
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("work", [write_table, lambda found, _: icl.transition_table(found)])
-def test_whoever_waits_for_it_to_be_read_hears_how_far_it_is(tmp_path: Path, heard: list[str], work: Any) -> None:
-    found = kept(tmp_path / "a", L=np.geomspace(0.1, 10.0, 20), eta=np.geomspace(0.1, 1.0, 1000))
+@pytest.mark.parametrize(
+    "work", [write_table, lambda found, _: icl.transition_table(found)]
+)
+def test_whoever_waits_for_it_to_be_read_hears_how_far_it_is(
+    tmp_path: Path, heard: list[str], work: Any
+) -> None:
+    found = kept(
+        tmp_path / "a", L=np.geomspace(0.1, 10.0, 20), eta=np.geomspace(0.1, 1.0, 1000)
+    )
     work(found, tmp_path / "a.csv")
     assert [line for line in heard if re.match(r"[\d,]+ of [\d,]+ points, ", line)]
 
@@ -157,14 +188,20 @@ def test_whoever_waits_for_it_to_be_read_hears_how_far_it_is(tmp_path: Path, hea
 @pytest.mark.usefixtures("small")
 def test_it_is_read_where_its_parts_are_sent_to(tmp_path: Path) -> None:
     found = kept(tmp_path / "a")
-    there = pickle.loads(pickle.dumps(found.steps.data)).compute(scheduler="threads", num_workers=4)
+    there = pickle.loads(pickle.dumps(found.steps.data)).compute(
+        scheduler="threads", num_workers=4
+    )
     assert np.array_equal(there, found.steps.values)
 
 
 @pytest.mark.usefixtures("small")
-def test_dask_is_asked_for_before_anything_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dask_is_asked_for_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "dask", None)
-    with pytest.raises(ValueError, match=r"pip install 'filelock>=3.32' 'pyarrow>=17' 'dask"):
+    with pytest.raises(
+        ValueError, match=r"pip install 'filelock>=3.32' 'pyarrow>=17' 'dask"
+    ):
         kept(tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
@@ -179,9 +216,16 @@ def test_its_report_lists_points_that_failed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
-def test_its_report_reads_it_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_report_reads_it_part_by_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No quantity of all points is ever in memory: what is computed is one part, or one number."""
-    found = kept(tmp_path / "a", L=[0.5, 1.0, 1e160], K=[5, 20, 50], eta=np.geomspace(1e-3, 1.0, 110))
+    found = kept(
+        tmp_path / "a",
+        L=[0.5, 1.0, 1e160],
+        K=[5, 20, 50],
+        eta=np.geomspace(1e-3, 1.0, 110),
+    )
     expected = icl.html_report(found)
     monkeypatch.setattr(reading, "SLAB", 250)
     monkeypatch.setattr(reading, "BLOCK", 1)
@@ -197,7 +241,9 @@ def test_its_report_reads_it_part_by_part(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("small")
-def test_where_a_condition_holds_is_found_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_condition_holds_is_found_part_by_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     holds = np.random.default_rng(0).random((7, 5, 3)) < 0.3
     for points in (1, 4, 40, 1000):
         monkeypatch.setattr(reading, "SLAB", points)
@@ -207,7 +253,9 @@ def test_where_a_condition_holds_is_found_part_by_part(monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("small")
-def test_the_first_part_may_be_far_from_the_first_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_part_may_be_far_from_the_first_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = kept(tmp_path / "a", L=[0.5, 1.0, 1e160], K=[5], eta=[0.1, 1.0])
     monkeypatch.setattr(reading, "SLAB", 1)
     monkeypatch.setattr(reading, "BLOCK", 1)
@@ -219,10 +267,23 @@ def test_the_first_part_may_be_far_from_the_first_points(tmp_path: Path, monkeyp
 @pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_tables_are_quiet_where_a_sweep_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], heard: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    heard: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 2**10)
-    line = ["sweep", "--L", "0.1:1:log:40", "--K", "5,20", "--delta", "1", "--eta", "0.1:1:lin:40"]
+    line = [
+        "sweep",
+        "--L",
+        "0.1:1:log:40",
+        "--K",
+        "5,20",
+        "--delta",
+        "1",
+        "--eta",
+        "0.1:1:lin:40",
+    ]
     line += ["--store", str(tmp_path / "a"), "--csv", str(tmp_path / "a.csv")]
     for words in (
         line,
@@ -240,8 +301,12 @@ def test_no_warning_depends_on_the_order_in_which_threads_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Threads undo each other's filters of warnings, so that in the worst order there are none."""
-    found = kept(tmp_path / "a", L=np.geomspace(0.1, 1.0, 8), eta=np.geomspace(0.1, 1.0, 8))
-    unfiltered = SimpleNamespace(catch_warnings=contextlib.nullcontext, filterwarnings=lambda *_: None)
+    found = kept(
+        tmp_path / "a", L=np.geomspace(0.1, 1.0, 8), eta=np.geomspace(0.1, 1.0, 8)
+    )
+    unfiltered = SimpleNamespace(
+        catch_warnings=contextlib.nullcontext, filterwarnings=lambda *_: None
+    )
     monkeypatch.setattr("dask.array.reductions.warnings", unfiltered)
     icl.plot_sweep(found.isel(K=0))
     icl.phase_table(found)
@@ -253,8 +318,16 @@ def test_rows_that_are_left_out_are_those_of_computed_points(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 100)
-    kept(tmp_path / "a", L=np.geomspace(0.1, 10.0, 10), K=20, eta=np.geomspace(0.1, 1.0, 100))
+    kept(
+        tmp_path / "a",
+        L=np.geomspace(0.1, 10.0, 10),
+        K=20,
+        eta=np.geomspace(0.1, 1.0, 100),
+    )
     part(tmp_path / "a", 0).unlink()
     status, shown, said = run_main(capsys, "table", str(tmp_path / "a"))
-    assert (status, said) == (0, "icl-theory: 100 of 1000 points are not computed yet\n")
+    assert (status, said) == (
+        0,
+        "icl-theory: 100 of 1000 points are not computed yet\n",
+    )
     assert "... and 840 rows more" in shown

@@ -26,12 +26,18 @@ def pool() -> Iterator[Executor]:
         yield processes
 
 
-def test_the_files_are_those_that_the_run_writes(tmp_path: Path, pool: Executor) -> None:
+def test_the_files_are_those_that_the_run_writes(
+    tmp_path: Path, pool: Executor
+) -> None:
     run(tmp_path / "one")
     with store.opened(tmp_path / "two", grid(), SQUARE, ARGUMENTS) as kept:
         evaluate(grid(), Squares(), executor=pool, storage=kept)
     one, two = (
-        {file.relative_to(path): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+        {
+            file.relative_to(path): file.read_bytes()
+            for file in path.rglob("*")
+            if file.is_file()
+        }
         for path in (tmp_path / "one", tmp_path / "two")
     )
     assert one == two
@@ -43,7 +49,9 @@ class Losing(Executor):
     def __init__(self, lost: set[int]) -> None:
         self.lost = lost
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(
+        self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Future[Any]:
         future: Future[Any] = Future()
         if args[0] in self.lost:
             future.set_exception(OSError("the answer was lost on its way"))
@@ -52,20 +60,28 @@ class Losing(Executor):
         return future
 
 
-def test_what_an_executor_loses_is_not_kept_and_the_next_call_computes_it(tmp_path: Path) -> None:
+def test_what_an_executor_loses_is_not_kept_and_the_next_call_computes_it(
+    tmp_path: Path,
+) -> None:
     """Points that fail of themselves are kept as failed, those that were never computed are not."""
     expected, lost = evaluate(grid(), Squares(fails=3.0)).values, {0, 2}
     with store.opened(tmp_path, grid(), SQUARE, ARGUMENTS) as kept:
-        found = evaluate(grid(), Squares(fails=3.0), executor=Losing(lost), storage=kept).values
+        found = evaluate(
+            grid(), Squares(fails=3.0), executor=Losing(lost), storage=kept
+        ).values
     for chunk in range(grid().chunks):
         where = grid().where(chunk)
         if chunk in lost:
             assert set(found["status"][where]) == {"failed"}
             assert "lost on its way" in found["message"][where[0]]
         else:
-            assert equal({name: each[where] for name, each in found.items()},
-                         {name: each[where] for name, each in expected.items()})  # fmt: skip
-    assert [chunk for chunk, there in enumerate(done(tmp_path)) if not there] == sorted(lost)
+            assert equal(
+                {name: each[where] for name, each in found.items()},
+                {name: each[where] for name, each in expected.items()},
+            )
+    assert [chunk for chunk, there in enumerate(done(tmp_path)) if not there] == sorted(
+        lost
+    )
     with store.opened(tmp_path, grid(), SQUARE, ARGUMENTS) as kept:
         again = evaluate(grid(), Squares(fails=3.0), storage=kept).values
     assert equal(again, expected)
@@ -83,7 +99,9 @@ def test_a_full_disk_is_said_and_the_chunk_is_written_again(
     with store.opened(tmp_path / "a", grid(), SQUARE, ARGUMENTS) as kept:
         with monkeypatch.context() as patch:
             patch.setattr("pyarrow.parquet.write_table", full)
-            with pytest.raises(OSError, match=r"No space left on device; what it had is safe"):
+            with pytest.raises(
+                OSError, match=r"No space left on device; what it had is safe"
+            ):
                 kept.write(2, values)
         kept.write(2, values)
     assert [i for i, there in enumerate(done(tmp_path / "a")) if there] == [2]
@@ -95,4 +113,6 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     (path / ".passing-0123").write_bytes(b"half")
     assert np.isfinite(read(path)["square"]).all()
     assert not run(path).interrupted
-    assert sorted(each.name for each in path.iterdir() if each.name[0] == ".") == [".lock"]
+    assert sorted(each.name for each in path.iterdir() if each.name[0] == ".") == [
+        ".lock"
+    ]

@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[2]
 ARGUMENTS = {"version": "1", "model": "squares", "seed": 0}
 
 
-def run(path: Path, model: Squares | None = None, made: Grid | None = None, **arguments: Any) -> Any:
+def run(
+    path: Path, model: Squares | None = None, made: Grid | None = None, **arguments: Any
+) -> Any:
     made = made or grid()
     with store.opened(path, made, SQUARE, {**ARGUMENTS, **arguments}) as kept:
         return evaluate(made, model or Squares(), storage=kept)
@@ -37,7 +39,9 @@ def done(path: Path) -> list[bool]:
     return [bool(each) for each in store.existing(path).done]
 
 
-def read(path: Path, columns: tuple[Column, ...] = SQUARE, made: Grid | None = None) -> Values:
+def read(
+    path: Path, columns: tuple[Column, ...] = SQUARE, made: Grid | None = None
+) -> Values:
     kept = store.existing(path)
     filled = Filled(columns, made or kept.manifest.grid)
     kept.fill(filled)
@@ -57,7 +61,9 @@ def test_chunks_of_an_interrupted_run_are_not_computed_again(tmp_path: Path) -> 
     assert equal(run(path, Squares(fails=15.0)).values, again.values)
 
 
-def test_progress_of_a_run_that_goes_on_begins_with_what_is_kept(tmp_path: Path) -> None:
+def test_progress_of_a_run_that_goes_on_begins_with_what_is_kept(
+    tmp_path: Path,
+) -> None:
     """Whichever chunks are missing, the last and shorter one among them."""
     run(tmp_path / "a")
     sizes = grid().sizes.tolist()
@@ -67,17 +73,25 @@ def test_progress_of_a_run_that_goes_on_begins_with_what_is_kept(tmp_path: Path)
         beat = Mock()
         with store.opened(tmp_path / "a", grid(), SQUARE, ARGUMENTS) as kept:
             evaluate(grid(), Squares(), storage=kept, progress=beat)
-        points = [sum(sizes) - sum(sizes[chunk] for chunk in missing[i:]) for i in range(len(missing) + 1)]
+        points = [
+            sum(sizes) - sum(sizes[chunk] for chunk in missing[i:])
+            for i in range(len(missing) + 1)
+        ]
         assert beat.call_args_list == [call(each, sum(sizes)) for each in points]
 
 
-def test_a_store_of_many_chunks_says_how_far_it_is_read(tmp_path: Path, heard: list[str]) -> None:
+def test_a_store_of_many_chunks_says_how_far_it_is_read(
+    tmp_path: Path, heard: list[str]
+) -> None:
     run(tmp_path / "a")
     for use in (run, read):
         heard.clear()
         use(tmp_path / "a")
         said = "\n".join(heard)
-        assert all(f"{done} of {grid().chunks} chunks of the store" in said for done in range(grid().chunks))
+        assert all(
+            f"{done} of {grid().chunks} chunks of the store" in said
+            for done in range(grid().chunks)
+        )
 
 
 @pytest.mark.parametrize("moment", range(2))
@@ -94,7 +108,9 @@ def test_an_interrupted_run_returns_what_it_has_kept(
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("os.replace", replace)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # also where tests run in the background
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # also where tests run in the background
     try:
         found = run(path)
     finally:
@@ -138,7 +154,15 @@ class Words:
 
 WORDS = (
     Axis("language", np.array(["en"]), "", "a fixed word", False),
-    Axis("word", np.array(["relu", "söftmax", "", "linear"]), "", "a word", True, "w", r"\omega"),
+    Axis(
+        "word",
+        np.array(["relu", "söftmax", "", "linear"]),
+        "",
+        "a word",
+        True,
+        "w",
+        r"\omega",
+    ),
     Axis("factor", np.array([1.0, np.inf, 3.0, 2.0, 0.1]), "", "a number", True),
     Axis("count", np.array([3]), "", "a fixed whole number", False),
     Axis("whole", np.array([2**60 + 1, 5]), "", "whole numbers", True),
@@ -153,13 +177,27 @@ def test_the_folder_is_a_table_that_pandas_reads(tmp_path: Path, chunk: int) -> 
         table = pd.read_parquet(tmp_path / "a")  # also while a run has it
     assert equal(read(tmp_path / "a", Words.columns), expected)
     names = [axis.name for axis in WORDS]
-    assert [*table.columns] == [*names, "length", "certain", "large", "twice", "status", "message"]
+    assert [*table.columns] == [
+        *names,
+        "length",
+        "certain",
+        "large",
+        "twice",
+        "status",
+        "message",
+    ]
     every = np.meshgrid(*(axis.values for axis in WORDS), indexing="ij")
-    rows = pd.DataFrame({name: values.ravel() for name, values in zip(names, every, strict=True)})
-    rows = rows.assign(**{name: expected[name] for name in table.columns if name not in names})
+    rows = pd.DataFrame(
+        {name: values.ravel() for name, values in zip(names, every, strict=True)}
+    )
+    rows = rows.assign(
+        **{name: expected[name] for name in table.columns if name not in names}
+    )
     merged = table.sort_values(names, ignore_index=True).astype(rows.dtypes.to_dict())
     pd.testing.assert_frame_equal(merged, rows.sort_values(names, ignore_index=True))
-    assert np.signbit(table["length"]).sum() == (np.signbit(expected["length"])).sum() == 8
+    assert (
+        np.signbit(table["length"]).sum() == (np.signbit(expected["length"])).sum() == 8
+    )
 
 
 def test_failed_points_are_kept_with_their_messages(tmp_path: Path) -> None:
@@ -182,7 +220,9 @@ def test_messages_of_any_text_are_kept_to_a_length(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "its last byte", "empty", "gone"])
-def test_a_chunk_that_was_not_written_to_its_end_is_computed_again(tmp_path: Path, damage: str) -> None:
+def test_a_chunk_that_was_not_written_to_its_end_is_computed_again(
+    tmp_path: Path, damage: str
+) -> None:
     """As a power cut leaves it: the name of a part is on the disk, and the end of it is not."""
     path = tmp_path / "a"
     whole, file = run(path).values, part(path, 2)
@@ -190,7 +230,11 @@ def test_a_chunk_that_was_not_written_to_its_end_is_computed_again(tmp_path: Pat
     if damage == "gone":
         file.unlink()
     else:
-        file.write_bytes(content[: {"cut": len(content) // 2, "its last byte": -1, "empty": 0}[damage]])
+        file.write_bytes(
+            content[
+                : {"cut": len(content) // 2, "its last byte": -1, "empty": 0}[damage]
+            ]
+        )
     assert np.flatnonzero(~np.array(done(path))).tolist() == [2]
     assert (read(path)["status"] == "pending").sum() == 2
     assert equal(run(path).values, whole)
@@ -203,7 +247,11 @@ def test_a_chunk_that_was_not_written_to_its_end_is_computed_again(tmp_path: Pat
         (grid(), {"version": "2"}, "version = '1' there, '2' here"),
         (grid(), {"seed": 5}, "seed = 0 there, 5 here"),
         (grid(), {"task": "linear"}, "task = None there, 'linear' here"),
-        (grid(19), {}, "x = 20 values from 0.0 to 19.0 there, 19 values from 0.0 to 18.0 here"),
+        (
+            grid(19),
+            {},
+            "x = 20 values from 0.0 to 19.0 there, 19 values from 0.0 to 18.0 here",
+        ),
         (grid(20, 5), {}, "chunk = 3 there, 5 here"),
     ],
 )
@@ -233,15 +281,22 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
         store.existing(tmp_path / "no")
 
 
-def test_a_zarr_group_of_an_earlier_version_is_refused_by_a_sentence(tmp_path: Path) -> None:
+def test_a_zarr_group_of_an_earlier_version_is_refused_by_a_sentence(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "loss").mkdir()
     (tmp_path / "zarr.json").write_text("{}")
     for use in (store.existing, run):
-        with pytest.raises(ValueError, match="was written by an earlier version of the package and cannot be read"):
+        with pytest.raises(
+            ValueError,
+            match="was written by an earlier version of the package and cannot be read",
+        ):
             use(tmp_path)
 
 
-def test_the_second_of_two_runs_is_refused_in_a_process_and_between_two(tmp_path: Path) -> None:
+def test_the_second_of_two_runs_is_refused_in_a_process_and_between_two(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a"
     code = textwrap.dedent(
         f"""
@@ -255,13 +310,19 @@ def test_the_second_of_two_runs_is_refused_in_a_process_and_between_two(tmp_path
     with store.opened(path, grid(), SQUARE, ARGUMENTS):
         with pytest.raises(ValueError, match="used by one run at a time"):
             run(path)
-        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-        assert "used by one run at a time, and another has it open" in other.stdout, other.stderr
+        other = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+        )
+        assert "used by one run at a time, and another has it open" in other.stdout, (
+            other.stderr
+        )
     assert not run(path).interrupted
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no process inherits files here")
-def test_a_run_that_was_killed_keeps_nobody_out_while_a_forked_worker_lives(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_keeps_nobody_out_while_a_forked_worker_lives(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a"
     code = textwrap.dedent(
         f"""
@@ -277,7 +338,9 @@ def test_a_run_that_was_killed_keeps_nobody_out_while_a_forked_worker_lives(tmp_
             os._exit(9)
         """
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
     assert process.stdout is not None
     worker = int(process.stdout.readline())
     process.stdout.close()
@@ -318,7 +381,9 @@ def test_a_disk_that_fails_is_one_line_and_loses_nothing(
     monkeypatch.undo()
     assert os.strerror(number) in str(failure.value)
     assert "\n" not in str(failure.value)
-    assert ("the same call goes on from it" in str(failure.value)) == (number != errno.EIO)
+    assert ("the same call goes on from it" in str(failure.value)) == (
+        number != errno.EIO
+    )
     assert sum(done(path)) >= 2
     assert equal(run(path).values, evaluate(grid(), Squares()).values)
     assert not list(path.glob(".passing*"))
@@ -338,12 +403,16 @@ def test_a_file_too_large_for_the_system_is_a_clear_error(tmp_path: Path) -> Non
             print(error)
         """
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
     assert "b' cannot be used: File too large" in found.stdout, found.stderr
 
 
 @pytest.mark.parametrize("parent", ["file", "/proc/no"])
-def test_a_path_that_cannot_be_made_is_a_clear_error(tmp_path: Path, parent: str) -> None:
+def test_a_path_that_cannot_be_made_is_a_clear_error(
+    tmp_path: Path, parent: str
+) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot be used: "):
         run(tmp_path / parent / "a")
@@ -361,15 +430,25 @@ def test_a_library_is_asked_for_where_it_is_missing(
 
 def test_sizes_that_no_machine_has_are_refused() -> None:
     axes = tuple(Axis(name, np.arange(1e4), "", "", True) for name in "abc")
-    with pytest.raises(ValueError, match="points = 1000000000000: must be in at most 131,072 chunks"):
+    with pytest.raises(
+        ValueError, match="points = 1000000000000: must be in at most 131,072 chunks"
+    ):
         evaluate(Grid(axes, 8), Squares())
-    with pytest.raises(ValueError, match="points = 100000000000: must be smaller: this takes"):
-        evaluate(Grid((*axes[:2], Axis("c", np.arange(1e3), "", "", True)), 2**20), Squares())
+    with pytest.raises(
+        ValueError, match="points = 100000000000: must be smaller: this takes"
+    ):
+        evaluate(
+            Grid((*axes[:2], Axis("c", np.arange(1e3), "", "", True)), 2**20), Squares()
+        )
     with pytest.raises(ValueError, match="points = 10000000000000000"):
         Grid((*axes, axes[0], axes[0]), 8)
 
 
-def test_a_store_with_other_columns_than_its_family_has_is_not_read_as_a_sweep(tmp_path: Path) -> None:
+def test_a_store_with_other_columns_than_its_family_has_is_not_read_as_a_sweep(
+    tmp_path: Path,
+) -> None:
     run(tmp_path / "a", family="regression")
-    with pytest.raises(ValueError, match="must be one written by this version of the package"):
+    with pytest.raises(
+        ValueError, match="must be one written by this version of the package"
+    ):
         icl.load_sweep(tmp_path / "a")

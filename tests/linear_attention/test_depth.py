@@ -11,7 +11,12 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.linear_attention import LoopedRisk, best_layers, quadrature, wishart_moments
+from icl_theory.families.linear_attention import (
+    LoopedRisk,
+    best_layers,
+    quadrature,
+    wishart_moments,
+)
 from icl_theory.testing import check_family, check_risk
 
 
@@ -26,7 +31,10 @@ def loss_of(eigenvalues: Any, gamma: float, depth: int, noise: float, N: int) ->
     s = gamma / depth
     error, carried = np.ones_like(eigenvalues), np.zeros_like(eigenvalues)
     for _ in range(depth):
-        error, carried = error * (1.0 - s * eigenvalues), carried * (1.0 - s * eigenvalues) + s
+        error, carried = (
+            error * (1.0 - s * eigenvalues),
+            carried * (1.0 - s * eigenvalues) + s,
+        )
     return 0.5 * np.sum(error**2 + noise**2 / N * eigenvalues * carried**2, axis=-1)
 
 
@@ -47,21 +55,43 @@ def test_moments_in_two_dimensions_are_integrals_of_the_joint_density() -> None:
     """Density of the eigenvalues of a 2 x 2 Wishart matrix with N = 5, to order 32."""
     N, found = 5, wishart_moments(2, 5, 32)
     with mpmath.workdps(30):
-        # (xy)^((N-3)/2) e^(-(x+y)/2) (x - y), x > y; in s = x + y and p = xy = s²(1 - u²)/4 it is a product
+        # (xy)^((N-3)/2) e^(-(x+y)/2) (x - y), x > y; in s = x + y and p = xy = s²(1 -
+        # u²)/4 it is a product
         for k in (1, 4, 17, 32):
 
             def integrand(u: Any, k: int = k) -> Any:
-                return (1 - u * u) ** mpmath.mpf((N - 3) / 2) * u * ((1 + u) ** k + (1 - u) ** k)
+                return (
+                    (1 - u * u) ** mpmath.mpf((N - 3) / 2)
+                    * u
+                    * ((1 + u) ** k + (1 - u) ** k)
+                )
 
-            ratio = mpmath.quad(integrand, [0, 1]) / mpmath.quad(lambda u: integrand(u, 0) / 2, [0, 1])
-            # s has the density s^(N-1) e^(-s/2), and the trace of the k-th power is (s/2)^k ((1+u)^k + (1-u)^k)
-            scale = mpmath.gamma(N + k) / mpmath.gamma(N) * mpmath.mpf(2) ** k / mpmath.mpf(2) ** k / N**k
+            ratio = mpmath.quad(integrand, [0, 1]) / mpmath.quad(
+                lambda u: integrand(u, 0) / 2, [0, 1]
+            )
+            # s has the density s^(N-1) e^(-s/2), and the trace of the k-th power is
+            # (s/2)^k ((1+u)^k + (1-u)^k)
+            scale = (
+                mpmath.gamma(N + k)
+                / mpmath.gamma(N)
+                * mpmath.mpf(2) ** k
+                / mpmath.mpf(2) ** k
+                / N**k
+            )
             exact = ratio * scale
-            assert abs(mpmath.mpf(found[k].numerator) / found[k].denominator / exact - 1) < 1e-20
+            assert (
+                abs(mpmath.mpf(found[k].numerator) / found[k].denominator / exact - 1)
+                < 1e-20
+            )
 
 
-@pytest.mark.parametrize(("d", "N", "depth"), [(8, 20, 16), (8, 3, 5), (1, 1, 16), (100, 7, 10), (2, 10**6, 16)])
-def test_quadrature_has_the_moments_and_positive_weights(d: int, N: int, depth: int) -> None:
+@pytest.mark.parametrize(
+    ("d", "N", "depth"),
+    [(8, 20, 16), (8, 3, 5), (1, 1, 16), (100, 7, 10), (2, 10**6, 16)],
+)
+def test_quadrature_has_the_moments_and_positive_weights(
+    d: int, N: int, depth: int
+) -> None:
     nodes, weights = quadrature(d, N, depth)
     assert nodes[0] == 0.0
     assert (np.diff(nodes) > 0.0).all()
@@ -75,7 +105,9 @@ def test_one_layer_is_the_merged_matrix() -> None:
     looped = LoopedRisk(5, 7, 1, 0.4)
     assert looped.floor() == pytest.approx(law.floor, rel=1e-13)
     for gamma in (-0.3, 0.0, 1.7):
-        assert looped.loss([gamma]) == pytest.approx(law.loss(np.full(5, gamma)), rel=1e-12)
+        assert looped.loss([gamma]) == pytest.approx(
+            law.loss(np.full(5, gamma)), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.7])
@@ -84,14 +116,17 @@ def test_loss_of_sixteen_layers_is_that_of_sampled_prompts(noise: float) -> None
     risk = LoopedRisk(8, 20, 16, noise)
     gamma = 0.5 * float(risk.best[0])
     losses = loss_of(spectra(8, 20, 100_000, seed=1), gamma, 16, noise, 20)
-    assert abs(losses.mean() - risk.loss([gamma])) < 4.0 * losses.std() / math.sqrt(len(losses))
+    assert abs(losses.mean() - risk.loss([gamma])) < 4.0 * losses.std() / math.sqrt(
+        len(losses)
+    )
 
 
 @pytest.mark.slow
 def test_loss_of_the_best_length_is_that_of_prompts_drawn_where_it_arises() -> None:
     """Importance sampling: half of the prompts stretched by √c along a random direction.
 
-    E_u exp(uᵀBu) = Σ_n h_n(B)/(d/2)_n over the unit sphere, with Π(1 - tb_i)^(-1/2) = Σ h_n t^n.
+    E_u exp(uᵀBu) = Σ_n h_n(B)/(d/2)_n over the unit sphere, with Π(1 - tb_i)^(-1/2) = Σ
+    h_n t^n.
     """
     d, N, depth, c, size = 8, 20, 16, 2.5, 40_000
     risk = LoopedRisk(d, N, depth)
@@ -100,7 +135,11 @@ def test_loss_of_the_best_length_is_that_of_prompts_drawn_where_it_arises() -> N
     tokens, along = rng.normal(size=(size, N, d)), rng.normal(size=(size, d))
     along /= np.linalg.norm(along, axis=1, keepdims=True)
     along[::2] = 0.0  # every other prompt is left as it is
-    tokens += (math.sqrt(c) - 1.0) * np.einsum("bnd,bd->bn", tokens, along)[:, :, None] * along[:, None]
+    tokens += (
+        (math.sqrt(c) - 1.0)
+        * np.einsum("bnd,bd->bn", tokens, along)[:, :, None]
+        * along[:, None]
+    )
     x = np.linalg.eigvalsh(tokens.transpose(0, 2, 1) @ tokens / N)
     b = 0.5 * (1.0 - 1.0 / c) * N * x
     largest = b[:, -1]
@@ -111,12 +150,16 @@ def test_loss_of_the_best_length_is_that_of_prompts_drawn_where_it_arises() -> N
         scale *= largest / (0.5 * d + n - 1)
         series += h[n] * scale
     weights = 2.0 / (1.0 + c ** (-0.5 * N) * series)
-    assert weights.mean() == pytest.approx(1.0, abs=4.0 * weights.std() / math.sqrt(size))
+    assert weights.mean() == pytest.approx(
+        1.0, abs=4.0 * weights.std() / math.sqrt(size)
+    )
     losses = weights * loss_of(x, gamma, depth, 0.0, N)
     assert abs(losses.mean() - risk.floor()) < 4.0 * losses.std() / math.sqrt(size)
     assert losses.std() / math.sqrt(size) < 0.015 * risk.floor()
     plain = loss_of(spectra(d, N, 100_000, seed=1), gamma, depth, 0.0, N)
-    assert risk.floor() - plain.mean() > 10.0 * plain.std() / math.sqrt(len(plain))  # what 10^5 prompts miss
+    assert risk.floor() - plain.mean() > 10.0 * plain.std() / math.sqrt(
+        len(plain)
+    )  # what 10^5 prompts miss
 
 
 def test_best_layers_are_a_stationary_point_and_better_than_a_loop() -> None:
@@ -149,13 +192,20 @@ def test_loud_noise_leaves_a_short_step() -> None:
     assert LoopedRisk(8, 20, 1, 1e3).best[0] == pytest.approx(best, rel=1e-9)
 
 
-@pytest.mark.parametrize(("d", "N", "depth"), [(8, 20, 2), (8, 20, 16), (8, 10**4, 6), (2, 10**6, 3), (1, 3, 5)])
-def test_losses_of_layers_of_their_own_keep_their_digits(d: int, N: int, depth: int) -> None:
+@pytest.mark.parametrize(
+    ("d", "N", "depth"),
+    [(8, 20, 2), (8, 20, 16), (8, 10**4, 6), (2, 10**6, 3), (1, 3, 5)],
+)
+def test_losses_of_layers_of_their_own_keep_their_digits(
+    d: int, N: int, depth: int
+) -> None:
     """The least E tr p(Σ̂)² with p(0) = 1 is one over the first entry of the inverse of the matrix of moments."""
     moments = wishart_moments(d, N, 2 * depth)
     with mpmath.workdps(200):
         first = [mpmath.mpf(each.numerator) / each.denominator for each in moments]
-        hankel = mpmath.matrix([[first[i + j] for j in range(depth + 1)] for i in range(depth + 1)])
+        hankel = mpmath.matrix(
+            [[first[i + j] for j in range(depth + 1)] for i in range(depth + 1)]
+        )
         unit = mpmath.matrix([1] + [0] * depth)
         least = float(1 / mpmath.lu_solve(hankel, unit)[0] / 2)
     assert best_layers(d, N, depth).loss == pytest.approx(least, rel=1e-12, abs=0.0)
@@ -172,14 +222,28 @@ def test_infinite_prompts_are_learnt_by_one_layer_of_its_own() -> None:
         ({"depth": 17}, r"depth = 17: must be an integer in \[1, 16\]"),
         ({"depth": 2, "decay": 1.0}, r"decay = 1\.0: must be 0\.0 for several layers"),
         ({"depth": 2, "tasks": 3}, r"tasks = 3: must be None for several layers"),
-        ({"depth": 2, "coordinates": "pair"}, r"coordinates = 'pair': must be 'merged' for several layers"),
-        ({"depth": 2, "covariance": [1.0, 1.0]}, r"covariance = .*must be None for several layers"),
-        ({"depth": 2, "d": 2, "prior": [1.0, 1.0]}, r"prior = .*must be None for several layers"),
-        ({"depth": 2, "d": 2, "query": [2.0, 1.0]}, r"query = .*must be None for several layers"),
+        (
+            {"depth": 2, "coordinates": "pair"},
+            r"coordinates = 'pair': must be 'merged' for several layers",
+        ),
+        (
+            {"depth": 2, "covariance": [1.0, 1.0]},
+            r"covariance = .*must be None for several layers",
+        ),
+        (
+            {"depth": 2, "d": 2, "prior": [1.0, 1.0]},
+            r"prior = .*must be None for several layers",
+        ),
+        (
+            {"depth": 2, "d": 2, "query": [2.0, 1.0]},
+            r"query = .*must be None for several layers",
+        ),
         ({"depth": 2, "start": [1.0] * 8}, r"start = .*a number for several layers"),
     ],
 )
-def test_depth_that_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_depth_that_cannot_be_is_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         icl.LinearAttention(**arguments)
 
@@ -194,9 +258,12 @@ def test_the_sampled_loop_of_a_problem_has_its_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "depth", "named"), [([0.01], math.nan, "depth"), ([0.01], 0, "depth"), ([0.01, 1.0], 2, "start")]
+    ("start", "depth", "named"),
+    [([0.01], math.nan, "depth"), ([0.01], 0, "depth"), ([0.01, 1.0], 2, "start")],
 )
-def test_a_loop_that_cannot_be_sampled_is_refused(start: list[float], depth: Any, named: str) -> None:
+def test_a_loop_that_cannot_be_sampled_is_refused(
+    start: list[float], depth: Any, named: str
+) -> None:
     law = icl.linear_attention.PromptLaw([1.0, 0.5], N=10)
     with pytest.raises(ValueError, match=f"^{named} = "):
         icl.linear_attention.SampledLoop(law, np.array(start), 8, depth=depth)

@@ -1,6 +1,7 @@
 """Every number that linear attention states of a law or a run, computed a second time.
 
-The references know the loss as a quadratic form, ½ tr Λq(ΓMΓᵀ - 2ΓΛW + W), M from its definition, and nothing else.
+The references know the loss as a quadratic form, ½ tr Λq(ΓMΓᵀ - 2ΓΛW + W), M from its
+definition, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ LinearAttention = icl.LinearAttention
 
 
 def made(law: Law) -> linear_attention.PromptLaw:
-    return linear_attention.PromptLaw(law.covariance, law.prior, law.query, N=law.N, noise=law.noise)
+    return linear_attention.PromptLaw(
+        law.covariance, law.prior, law.query, N=law.N, noise=law.noise
+    )
 
 
 def second(law: Law) -> Any:
@@ -32,7 +35,9 @@ def second(law: Law) -> Any:
 
 def loss(law: Law, gamma: Any) -> float:
     A, W, q = law.covariance, law.prior, law.query
-    return 0.5 * float(np.trace(q @ (gamma @ second(law) @ gamma.T - 2 * gamma @ A @ W + W)))
+    return 0.5 * float(
+        np.trace(q @ (gamma @ second(law) @ gamma.T - 2 * gamma @ A @ W + W))
+    )
 
 
 def best(law: Law) -> Any:
@@ -59,15 +64,52 @@ TOKENS = random_law(3, 5, 0.3, seed=4)
 TASKS = ((1.0, 0.2, -0.3), (-0.5, 1.0, 0.1), (0.3, 0.3, 2.0), (0.1, -1.0, 0.4))
 PROBLEMS: dict[str, dict[str, Any]] = {
     "diagonal": {"d": 4, "decay": 1.0, "N": 9, "noise": 0.4},
-    "query": {"d": 3, "decay": 0.5, "N": 9, "query": (1.0, 0.1, 3.0), "prior": (0.2, 1.0, 2.0)},
-    "dense": {"covariance": TOKENS.covariance, "prior": TOKENS.prior, "query": TOKENS.query, "N": 5, "noise": 0.3},
+    "query": {
+        "d": 3,
+        "decay": 0.5,
+        "N": 9,
+        "query": (1.0, 0.1, 3.0),
+        "prior": (0.2, 1.0, 2.0),
+    },
+    "dense": {
+        "covariance": TOKENS.covariance,
+        "prior": TOKENS.prior,
+        "query": TOKENS.query,
+        "N": 5,
+        "noise": 0.3,
+    },
     "tasks": {"d": 3, "N": 7, "noise": 0.5, "tasks": TASKS},
-    "query, tasks": {"d": 3, "decay": 0.5, "N": 7, "noise": 0.5, "tasks": TASKS, "query": (1.0, 0.1, 3.0)},
-    "dense, tasks": {"covariance": TOKENS.covariance, "N": 7, "noise": 0.5, "tasks": TASKS},
+    "query, tasks": {
+        "d": 3,
+        "decay": 0.5,
+        "N": 7,
+        "noise": 0.5,
+        "tasks": TASKS,
+        "query": (1.0, 0.1, 3.0),
+    },
+    "dense, tasks": {
+        "covariance": TOKENS.covariance,
+        "N": 7,
+        "noise": 0.5,
+        "tasks": TASKS,
+    },
     "pair": {"d": 3, "decay": 1.0, "N": 9, "coordinates": "pair", "start": 0.3},
-    "pair, dense": {"covariance": TOKENS.covariance, "N": 9, "coordinates": "pair", "start": 0.3},
-    "heads": {"d": 3, "decay": 0.5, "N": 9, "coordinates": "heads", "heads": 3, "start": 0.4, "seed": 1},
-}  # fmt: skip
+    "pair, dense": {
+        "covariance": TOKENS.covariance,
+        "N": 9,
+        "coordinates": "pair",
+        "start": 0.3,
+    },
+    "heads": {
+        "d": 3,
+        "decay": 0.5,
+        "N": 9,
+        "coordinates": "heads",
+        "heads": 3,
+        "start": 0.4,
+        "seed": 1,
+    },
+}
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -82,23 +124,41 @@ def test_columns_of_a_run_are_those_of_its_last_matrix(name: str) -> None:
         law = law_of(problem)
         least = best(law)
         found = problem.measure(run)
-        assert found["excess"] == pytest.approx(loss(law, gamma) - loss(law, least), rel=1e-6, abs=1e-12)
+        assert found["excess"] == pytest.approx(
+            loss(law, gamma) - loss(law, least), rel=1e-6, abs=1e-12
+        )
         assert run.loss[-1] == pytest.approx(loss(law, gamma), rel=1e-9)
         axes = np.linalg.eigh(law.covariance)[1]
         along, wanted = (np.diag(axes.T @ each @ axes) for each in (gamma, least))
         learnt.append(int(np.sum((along >= 0.5 * wanted) & (wanted > 0))))
         assert found["learnt"] == learnt[-1]
-        assert run.notes["learnt"] == f"{learnt[-1]} of {law.covariance.shape[0]} directions"
-        np.testing.assert_allclose(np.sort(run.observed["gamma"][-1]), np.sort(along), rtol=1e-9, atol=1e-12)
+        assert (
+            run.notes["learnt"]
+            == f"{learnt[-1]} of {law.covariance.shape[0]} directions"
+        )
+        np.testing.assert_allclose(
+            np.sort(run.observed["gamma"][-1]), np.sort(along), rtol=1e-9, atol=1e-12
+        )
         over = run.observed["excess"] <= 0.9 * run.observed["excess"][0]
         if "plateau" in run.phases.present():
             end = run.phases.plateau[1]
-            assert run.at(end).observed["excess"] <= 0.9 * run.observed["excess"][0] or not over.any()
-            assert end == 0 or run.at(end - 1).observed["excess"] > 0.9 * run.observed["excess"][0]
+            assert (
+                run.at(end).observed["excess"] <= 0.9 * run.observed["excess"][0]
+                or not over.any()
+            )
+            assert (
+                end == 0
+                or run.at(end - 1).observed["excess"] > 0.9 * run.observed["excess"][0]
+            )
         if "tasks" in name:
-            assert found["new_loss"] == pytest.approx(loss(law_of(problem, new=True), gamma), rel=1e-9)
+            assert found["new_loss"] == pytest.approx(
+                loss(law_of(problem, new=True), gamma), rel=1e-9
+            )
             least_new = loss(law_of(problem, new=True), best(law_of(problem, new=True)))
-            assert run.notes["new tasks"] == f"{found['new_loss']:.6g} (best {least_new:.3g})"
+            assert (
+                run.notes["new tasks"]
+                == f"{found['new_loss']:.6g} (best {least_new:.3g})"
+            )
         else:
             assert "new_loss" not in found
     assert len(set(learnt)) > 1 or name in (
@@ -113,7 +173,9 @@ def test_columns_of_a_run_are_those_of_its_last_matrix(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_the_automatic_rate_is_one_over_the_largest_curvature_of_the_minimum(name: str) -> None:
+def test_the_automatic_rate_is_one_over_the_largest_curvature_of_the_minimum(
+    name: str,
+) -> None:
     """Of (v, A): at the balanced minimum, for which twice the norm is a bound; of heads a bound too."""
     problem = LinearAttention(**PROBLEMS[name])
     law = law_of(problem)
@@ -130,17 +192,25 @@ def test_the_automatic_rate_is_one_over_the_largest_curvature_of_the_minimum(nam
     assert problem.rate() == pytest.approx(1.0 / (stretch * largest), rel=1e-9)
     two = problem.changed(rank=2) if problem.coordinates == "heads" else problem
     if problem.coordinates == "heads":
-        assert two.rate() == pytest.approx(1.0 / (3.0 * float(values[:2].sum()) ** (4 / 3) * largest), rel=1e-9)
+        assert two.rate() == pytest.approx(
+            1.0 / (3.0 * float(values[:2].sum()) ** (4 / 3) * largest), rel=1e-9
+        )
 
 
 def test_starts_are_those_that_are_said() -> None:
     base: dict[str, Any] = {"d": 3, "decay": 1.0, "start": 0.2}
-    np.testing.assert_array_equal(LinearAttention(**base).risk().initial, 0.2 * np.ones(3))
+    np.testing.assert_array_equal(
+        LinearAttention(**base).risk().initial, 0.2 * np.ones(3)
+    )
     dense = LinearAttention(covariance=TOKENS.covariance, start=0.2)
     np.testing.assert_array_equal(dense.risk().initial, 0.2 * np.eye(3))
     pair = LinearAttention(**base, coordinates="pair").risk().initial
-    np.testing.assert_allclose(pair, 0.2 * np.array([1.0, *[1 / math.sqrt(3)] * 3]), rtol=1e-15)
-    heads = LinearAttention(**base, coordinates="heads", heads=400, rank=2).risk().initial
+    np.testing.assert_allclose(
+        pair, 0.2 * np.array([1.0, *[1 / math.sqrt(3)] * 3]), rtol=1e-15
+    )
+    heads = (
+        LinearAttention(**base, coordinates="heads", heads=400, rank=2).risk().initial
+    )
     assert heads.shape == (400, 13)
     assert np.std(heads) == pytest.approx(0.2, rel=0.05)
     assert LinearAttention().risk().initial[0] == 0.01
@@ -160,10 +230,16 @@ def test_starts_are_those_that_are_said() -> None:
 
 
 def test_drawn_tasks_have_the_second_moment_of_the_prior() -> None:
-    problem = LinearAttention(covariance=TOKENS.covariance, prior=TOKENS.prior, tasks=40_000, N=5, seed=3)
-    np.testing.assert_allclose(problem.law().moments[1], TOKENS.prior, atol=0.03 * np.abs(TOKENS.prior).max())
+    problem = LinearAttention(
+        covariance=TOKENS.covariance, prior=TOKENS.prior, tasks=40_000, N=5, seed=3
+    )
+    np.testing.assert_allclose(
+        problem.law().moments[1], TOKENS.prior, atol=0.03 * np.abs(TOKENS.prior).max()
+    )
     np.testing.assert_allclose(problem.new_tasks().moments[1], TOKENS.prior, rtol=1e-14)
-    few = [LinearAttention(d=3, tasks=2, seed=seed).law().moments[1] for seed in (0, 0, 1)]
+    few = [
+        LinearAttention(d=3, tasks=2, seed=seed).law().moments[1] for seed in (0, 0, 1)
+    ]
     np.testing.assert_array_equal(few[0], few[1])
     assert np.abs(few[0] - few[2]).max() > 0.1
     assert np.linalg.matrix_rank(few[0]) == 2
@@ -177,19 +253,28 @@ def test_diversity_is_the_loss_of_the_best_matrix_for_the_drawn_tasks(d: int) ->
         for j in range(3):
             R = problem.changed(tasks=k, seed=4 + j).law().moments[1]
             R = np.diag(R) if R.ndim == 1 else R
-            law, new = Law(np.eye(d), R, np.eye(d), 6, 0.4), Law(np.eye(d), np.eye(d), np.eye(d), 6, 0.4)
+            law, new = (
+                Law(np.eye(d), R, np.eye(d), 6, 0.4),
+                Law(np.eye(d), np.eye(d), np.eye(d), 6, 0.4),
+            )
             gamma = R @ np.linalg.pinv(second(law))
             assert found.pretraining[i, j] == pytest.approx(loss(law, gamma), rel=1e-8)
             assert found.new[i, j] == pytest.approx(loss(new, gamma), rel=1e-8)
     np.testing.assert_allclose(found.mean().new, found.new.mean(axis=1), rtol=1e-14)
-    np.testing.assert_allclose(found.mean().pretraining, found.pretraining.mean(axis=1), rtol=1e-14)
+    np.testing.assert_allclose(
+        found.mean().pretraining, found.pretraining.mean(axis=1), rtol=1e-14
+    )
     low, high = found.band()
     np.testing.assert_allclose(low.new, np.quantile(found.new, 0.1, axis=1), rtol=1e-12)
-    np.testing.assert_allclose(high.pretraining, np.quantile(found.pretraining, 0.9, axis=1), rtol=1e-12)
+    np.testing.assert_allclose(
+        high.pretraining, np.quantile(found.pretraining, 0.9, axis=1), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize("sigma", [0.7, 3.0])
-def test_references_of_a_law_in_general_position_are_posterior_means(sigma: float) -> None:
+def test_references_of_a_law_in_general_position_are_posterior_means(
+    sigma: float,
+) -> None:
     """Ridge and the posterior of some tasks, on prompts that are drawn here."""
     law, rng, size = random_law(2, 4, sigma, seed=1), np.random.default_rng(0), 1500
     tasks = np.array([[1.0, 0.4], [-0.6, 1.1], [0.2, -1.5]])
@@ -199,7 +284,9 @@ def test_references_of_a_law_in_general_position_are_posterior_means(sigma: floa
         X, x = rng.normal(size=(4, 2)) @ A.T, Q @ rng.normal(size=2)
         normal, one = W @ rng.normal(size=2), tasks[rng.integers(3)]
         noise = sigma * rng.normal(size=4)
-        ridge = np.linalg.solve(X.T @ X + sigma**2 * np.linalg.inv(law.prior), X.T @ (X @ normal + noise))
+        ridge = np.linalg.solve(
+            X.T @ X + sigma**2 * np.linalg.inv(law.prior), X.T @ (X @ normal + noise)
+        )
         errors["ridge"].append(0.5 * float(x @ (ridge - normal)) ** 2)
         for kind, truth in (("old", one), ("new", normal)):
             off = X @ (truth - tasks).T + noise[:, None]
@@ -214,13 +301,20 @@ def test_references_of_a_law_in_general_position_are_posterior_means(sigma: floa
     }
     for kind, values in errors.items():
         spread = float(np.std(values)) / math.sqrt(size)
-        assert abs(found[kind].value - np.mean(values)) < 4.0 * math.hypot(spread, found[kind].error), kind
-        assert found[kind].error < 1.3 * spread, kind  # the query is no part of their noise
+        assert abs(found[kind].value - np.mean(values)) < 4.0 * math.hypot(
+            spread, found[kind].error
+        ), kind
+        assert found[kind].error < 1.3 * spread, (
+            kind
+        )  # the query is no part of their noise
 
 
 def test_numbers_of_tasks_stay_in_the_order_in_which_they_are_asked_for() -> None:
     problem = LinearAttention(d=3, N=6, noise=0.4)
-    up, down = (linear_attention.task_diversity(problem, counts, draws=2) for counts in ([2, 5, 9], [9, 2, 5]))
+    up, down = (
+        linear_attention.task_diversity(problem, counts, draws=2)
+        for counts in ([2, 5, 9], [9, 2, 5])
+    )
     assert (up.tasks.tolist(), down.tasks.tolist()) == ([2, 5, 9], [9, 2, 5])
     for name in ("pretraining", "new"):
         np.testing.assert_array_equal(getattr(down, name), getattr(up, name)[[2, 0, 1]])
@@ -233,7 +327,11 @@ def test_a_posterior_that_is_sure_answers_by_the_nearest_task() -> None:
     assert abs(alone.value - 0.5 * (2.0 + 0.5 + 9.0 + 1.0)) < 4.0 * alone.error
     tasks = [[3.0, -1.0], [-2.0, 0.5], [0.1, 0.1]]
     assert linear_attention.posterior_loss(law, tasks, 300).value < 1e-20
-    assert 0.0 < linear_attention.posterior_loss(law, tasks, 300, new=True).value < alone.value
+    assert (
+        0.0
+        < linear_attention.posterior_loss(law, tasks, 300, new=True).value
+        < alone.value
+    )
 
 
 def test_standard_errors_are_the_spread_of_estimates() -> None:
@@ -241,14 +339,20 @@ def test_standard_errors_are_the_spread_of_estimates() -> None:
     tasks = [[1.0, 0.4], [-0.6, 1.1]]
     for estimates in (
         [linear_attention.ridge_loss(law, 30, seed=seed) for seed in range(40)],
-        [linear_attention.posterior_loss(law, tasks, 30, seed=seed) for seed in range(40)],
+        [
+            linear_attention.posterior_loss(law, tasks, 30, seed=seed)
+            for seed in range(40)
+        ],
     ):
         spread = float(np.std([each.value for each in estimates], ddof=1))
-        assert math.sqrt(np.mean([each.error**2 for each in estimates])) == pytest.approx(spread, rel=0.4)
+        assert math.sqrt(
+            np.mean([each.error**2 for each in estimates])
+        ) == pytest.approx(spread, rel=0.4)
 
 
 @pytest.mark.parametrize(
-    ("d", "N", "depth", "noise"), [(3, 4, 1, 0.6), (3, 4, 3, 0.6), (4, 9, 5, 0.0), (2, 3, 2, 1.5)]
+    ("d", "N", "depth", "noise"),
+    [(3, 4, 1, 0.6), (3, 4, 3, 0.6), (4, 9, 5, 0.0), (2, 3, 2, 1.5)],
 )
 def test_a_loop_has_the_derivatives_the_best_length_and_the_rate_of_its_loss(
     d: int, N: int, depth: int, noise: float
@@ -256,16 +360,22 @@ def test_a_loop_has_the_derivatives_the_best_length_and_the_rate_of_its_loss(
     risk = linear_attention.LoopedRisk(d, N, depth, noise, start=0.05)
     for gamma in (0.0, 0.4, 1.3):
         at = np.array([gamma])
-        assert risk.gradient(at) == pytest.approx(slopes(risk.loss, at), rel=1e-7, abs=1e-9)
+        assert risk.gradient(at) == pytest.approx(
+            slopes(risk.loss, at), rel=1e-7, abs=1e-9
+        )
         bend = float(slopes(lambda x: float(risk.gradient(x)[0]), at)[0])
         assert risk.sharpness([gamma]) == pytest.approx(bend, rel=1e-7)
-        assert risk.hessian_product(at, np.array([-2.0]))[0] == pytest.approx(-2.0 * bend, rel=1e-7)
+        assert risk.hessian_product(at, np.array([-2.0]))[0] == pytest.approx(
+            -2.0 * bend, rel=1e-7
+        )
     grid = np.linspace(0.0, 6.0, 3001)
     losses = [risk.loss([x]) for x in grid]
     assert float(risk.best[0]) == pytest.approx(grid[int(np.argmin(losses))], abs=3e-3)
     assert risk.floor() <= min(losses) + 1e-15
     assert risk.floor() == pytest.approx(min(losses), rel=1e-5)
-    worst = max(risk.sharpness([x]) for x in np.linspace(0.05, float(risk.best[0]), 301))
+    worst = max(
+        risk.sharpness([x]) for x in np.linspace(0.05, float(risk.best[0]), 301)
+    )
     assert risk.stable_rate() == pytest.approx(1.0 / worst, rel=1e-3)
     seen = risk.observe(np.array([0.7]))
     assert (float(seen["excess"]), seen["gamma"].tolist()) == (
@@ -276,8 +386,13 @@ def test_a_loop_has_the_derivatives_the_best_length_and_the_rate_of_its_loss(
         return
     problem = LinearAttention(d=d, N=N, depth=depth, noise=noise, above=1e-2)
     run = problem.simulate()
-    assert problem.rate() == pytest.approx(linear_attention.LoopedRisk(d, N, depth, noise, 0.01).stable_rate())
-    assert problem.measure(run) == {"excess": float(run.observed["excess"][-1]), "learnt": d}
+    assert problem.rate() == pytest.approx(
+        linear_attention.LoopedRisk(d, N, depth, noise, 0.01).stable_rate()
+    )
+    assert problem.measure(run) == {
+        "excess": float(run.observed["excess"][-1]),
+        "learnt": d,
+    }
 
 
 @pytest.mark.parametrize("depth", [1, 3])
@@ -296,7 +411,9 @@ def test_a_sampled_loop_has_the_derivative_of_its_prompts(depth: int) -> None:
             w = w + 0.8 / depth * X.T @ (y - X @ w) / 4
         total += 0.5 * float(x @ w - answer) ** 2 / 7
     assert losses(np.array([0.8])) == pytest.approx(total, rel=1e-12)
-    assert trainer.evaluate(np.array([0.8]), 5)[1] == pytest.approx(slopes(losses, np.array([0.8])), rel=1e-7)
+    assert trainer.evaluate(np.array([0.8]), 5)[1] == pytest.approx(
+        slopes(losses, np.array([0.8])), rel=1e-7
+    )
 
 
 def test_stretch_is_the_largest_change_of_the_matrix() -> None:
@@ -304,18 +421,29 @@ def test_stretch_is_the_largest_change_of_the_matrix() -> None:
     rng = np.random.default_rng(3)
     for coordinates, options in (("pair", {}), ("heads", {"heads": 1})):
         problem = LinearAttention(
-            covariance=TOKENS.covariance, coordinates=coordinates, start=0.3, seed=2, **options
+            covariance=TOKENS.covariance,
+            coordinates=coordinates,
+            start=0.3,
+            seed=2,
+            **options,
         )
         risk: Any = problem.risk()
         params = rng.normal(size=risk.initial.shape)
         size = params.size
-        jacobian = np.array([
-            risk.map.push(params, np.eye(size)[i].reshape(params.shape)).ravel() for i in range(size)
-        ])  # fmt: skip
-        assert risk.map.stretch(params) == pytest.approx(np.linalg.norm(jacobian, 2), rel=1e-9)
+        jacobian = np.array(
+            [
+                risk.map.push(params, np.eye(size)[i].reshape(params.shape)).ravel()
+                for i in range(size)
+            ]
+        )
+        assert risk.map.stretch(params) == pytest.approx(
+            np.linalg.norm(jacobian, 2), rel=1e-9
+        )
 
 
-def test_a_rate_of_exactly_two_over_the_curvature_leaves_the_steepest_mode_where_it_is() -> None:
+def test_a_rate_of_exactly_two_over_the_curvature_leaves_the_steepest_mode_where_it_is() -> (
+    None
+):
     law = linear_attention.PromptLaw([1.0, 0.25])
     risk = linear_attention.MergedRisk(law, [0.0, 0.0])
     largest = float(risk.curvature.max())
@@ -326,12 +454,16 @@ def test_a_rate_of_exactly_two_over_the_curvature_leaves_the_steepest_mode_where
 
 @pytest.mark.parametrize("decay", [0.0, 1.0])
 @pytest.mark.parametrize("coordinates", ["pair", "heads"])
-def test_expected_steps_are_those_of_the_first_plateau(coordinates: str, decay: float) -> None:
+def test_expected_steps_are_those_of_the_first_plateau(
+    coordinates: str, decay: float
+) -> None:
     """Up to a factor, and with the same dependence on the start."""
     ratios = []
     for start in (3e-2, 3e-3):
         options = {"heads": 4} if coordinates == "heads" else {}
-        problem = LinearAttention(d=4, decay=decay, coordinates=coordinates, start=start, seed=1, **options)
+        problem = LinearAttention(
+            d=4, decay=decay, coordinates=coordinates, start=start, seed=1, **options
+        )
         at_start = problem.risk().observe(problem.risk().initial)["excess"]
         run = problem.changed(above=0.8 * float(at_start)).simulate()
         expected = problem.expected_steps()
@@ -344,7 +476,16 @@ def test_expected_steps_are_those_of_the_first_plateau(coordinates: str, decay: 
 def test_sweeps_in_closed_form_have_the_numbers_of_the_iteration() -> None:
     """All steps of Γ_jj <- Γ_jj - η λ_j (m_j Γ_jj - λ_j), one by one."""
     d, N, noise, eta = 3, 7, 0.5, 0.3
-    found = icl.sweep(LinearAttention, d=d, decay=[0.0, 1.0], N=N, noise=noise, eta=eta, above=0.02, progress=False)
+    found = icl.sweep(
+        LinearAttention,
+        d=d,
+        decay=[0.0, 1.0],
+        N=N,
+        noise=noise,
+        eta=eta,
+        above=0.02,
+        progress=False,
+    )
     for i, decay in enumerate((0.0, 1.0)):
         spectrum = np.arange(1.0, d + 1) ** -decay
         law = Law(np.diag(spectrum), np.eye(d), np.diag(spectrum), N, noise)
@@ -377,19 +518,29 @@ def test_a_table_of_shifts_is_made_of_losses(trained: str) -> None:
         "a": LinearAttention(d=3, N=5, noise=0.3, above=1e-2),
         "b": LinearAttention(d=3, decay=1.0, N=50, above=1e-2),
         "c": LinearAttention(covariance=TOKENS.covariance, N=9, above=1e-2),
-    }  # fmt: skip
-    table = linear_attention.shift_table(problems, **({} if trained == "minimiser" else {"trained": trained}))
+    }
+    table = linear_attention.shift_table(
+        problems, **({} if trained == "minimiser" else {"trained": trained})
+    )
     for i, one in enumerate(problems.values()):
-        gamma = best(law_of(one)) if trained == "minimiser" else one.gamma(one.simulate().params)
+        gamma = (
+            best(law_of(one))
+            if trained == "minimiser"
+            else one.gamma(one.simulate().params)
+        )
         gamma = np.diag(gamma) if gamma.ndim == 1 else gamma
         for j, two in enumerate(problems.values()):
             law = law_of(two)
             assert table.loss[i, j] == pytest.approx(loss(law, gamma), rel=1e-9)
             assert table.floor[j] == pytest.approx(loss(law, best(law)), rel=1e-9)
-            assert table.excess[i, j] == pytest.approx(loss(law, gamma) - table.floor[j], rel=1e-7, abs=1e-12)
+            assert table.excess[i, j] == pytest.approx(
+                loss(law, gamma) - table.floor[j], rel=1e-7, abs=1e-12
+            )
     text = table.columns()
     assert text["trained on"] == ["a", "b", "c", "floor"]
-    assert [float(row) for row in text["b"][:3]] == pytest.approx(table.excess[:, 1].tolist(), rel=2e-2, abs=1e-12)
+    assert [float(row) for row in text["b"][:3]] == pytest.approx(
+        table.excess[:, 1].tolist(), rel=2e-2, abs=1e-12
+    )
     assert float(text["c"][3]) == pytest.approx(table.floor[2], rel=2e-2)
 
 
@@ -399,8 +550,14 @@ def test_a_band_encloses_its_share_of_the_draws() -> None:
     for share in (0.0, 0.5, 0.8, 1.0):
         low, high = found.band(share)
         for part, ends in (("pretraining", (low, high)), ("new", (low, high))):
-            draws, (first, last) = getattr(found, part), (getattr(end, part) for end in ends)
+            draws, (first, last) = (
+                getattr(found, part),
+                (getattr(end, part) for end in ends),
+            )
             inside = ((draws >= first[:, None]) & (draws <= last[:, None])).mean(axis=1)
             assert (np.abs(inside - share) <= 0.05).all()
-            below, above = (draws < first[:, None]).mean(axis=1), (draws > last[:, None]).mean(axis=1)
+            below, above = (
+                (draws < first[:, None]).mean(axis=1),
+                (draws > last[:, None]).mean(axis=1),
+            )
             assert (np.abs(below - above) <= 0.05).all()

@@ -16,11 +16,19 @@ from icl_theory.testing import check_risk
 def layers(a: tuple[float, float], b: float, d: int, N: int) -> float:
     """Half the mean square of the error of two layers Z <- Z + PZM(ZᵀQZ)/N, over all prompts of a grid.
 
-    The tokens have the degree 16, task and query the degree 2. The first layer has P = diag(B, 1), Q = -diag(A, 0).
+    The tokens have the degree 16, task and query the degree 2. The first layer has P =
+    diag(B, 1), Q = -diag(A, 0).
     """
-    rules = [np.polynomial.hermite_e.hermegauss(n) for n in [9] * (N * d) + [2] * (2 * d)]
-    grid = np.stack([each.ravel() for each in np.meshgrid(*(x for x, _ in rules), indexing="ij")], axis=1)
-    weight = functools.reduce(np.multiply.outer, (w / w.sum() for _, w in rules)).ravel()
+    rules = [
+        np.polynomial.hermite_e.hermegauss(n) for n in [9] * (N * d) + [2] * (2 * d)
+    ]
+    grid = np.stack(
+        [each.ravel() for each in np.meshgrid(*(x for x, _ in rules), indexing="ij")],
+        axis=1,
+    )
+    weight = functools.reduce(
+        np.multiply.outer, (w / w.sum() for _, w in rules)
+    ).ravel()
     x, task, query = np.split(grid, [N * d, N * d + d], axis=1)
     x = x.reshape(-1, N, d)
     Z = np.zeros((len(grid), d + 1, N + 1))
@@ -38,7 +46,9 @@ def layers(a: tuple[float, float], b: float, d: int, N: int) -> float:
 def test_loss_is_that_of_layers_on_all_prompts(d: int, N: int) -> None:
     for params in np.random.default_rng(1).uniform(-0.5, 0.8, (3, 3)):
         a, c, b = params.tolist()
-        assert PlusPlusRisk(d, N).loss(params) == pytest.approx(layers((a, c), b, d, N), rel=1e-12)
+        assert PlusPlusRisk(d, N).loss(params) == pytest.approx(
+            layers((a, c), b, d, N), rel=1e-12
+        )
 
 
 def test_losses_of_two_hundred_layers() -> None:
@@ -46,7 +56,9 @@ def test_losses_of_two_hundred_layers() -> None:
     for at in range(200):
         d, N = ((1, 1), (1, 2), (2, 1))[at % 3]
         a, c, b = params = rng.uniform(-1.0, 1.5, 3)
-        assert PlusPlusRisk(d, N).loss(params) == pytest.approx(layers((a, c), b, d, N), rel=1e-10)
+        assert PlusPlusRisk(d, N).loss(params) == pytest.approx(
+            layers((a, c), b, d, N), rel=1e-10
+        )
 
 
 @pytest.mark.parametrize(("d", "N"), [(2, 2), (8, 20), (8, 1000)])
@@ -57,7 +69,9 @@ def test_no_parameters_have_a_lower_loss(d: int, N: int) -> None:
     scale, rng = 1.0 / best_layers(d, N, 4).loss, np.random.default_rng(3)
 
     for start in np.exp(rng.uniform(-2.0, 1.0, (6, 3))):
-        assert minimize(lambda x: scale * risk.loss(x), start).fun >= scale * risk.floor() * (1.0 - 1e-9)
+        assert minimize(
+            lambda x: scale * risk.loss(x), start
+        ).fun >= scale * risk.floor() * (1.0 - 1e-9)
 
 
 def test_risk_is_sound() -> None:

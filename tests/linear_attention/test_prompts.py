@@ -19,7 +19,11 @@ def fitted(problem: icl.LinearAttention, n: int, rng: np.random.Generator) -> An
     """Draw prompts one by one, and solve the least squares by a pseudo-inverse."""
     rows, targets, width = [], [], np.sqrt(np.arange(1.0, 4.0) ** -problem.decay)
     for _ in range(n):
-        w = rng.normal(size=3) if problem.tasks is None else np.array(problem.tasks)[rng.integers(2)]
+        w = (
+            rng.normal(size=3)
+            if problem.tasks is None
+            else np.array(problem.tasks)[rng.integers(2)]
+        )
         X = width * rng.normal(size=(int(problem.N), 3))
         h = X.T @ (X @ w + problem.noise * rng.normal(size=len(X))) / problem.N
         x = np.sqrt(QUERY) * rng.normal(size=3)
@@ -28,7 +32,10 @@ def fitted(problem: icl.LinearAttention, n: int, rng: np.random.Generator) -> An
     return (np.linalg.pinv(np.array(rows)) @ targets).reshape(3, 3)
 
 
-@pytest.mark.parametrize(("tasks", "n"), [(None, 40), (TASKS, 5), pytest.param(TASKS, 60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("tasks", "n"),
+    [(None, 40), (TASKS, 5), pytest.param(TASKS, 60, marks=pytest.mark.slow)],
+)
 def test_fits_have_the_losses_of_fits_by_other_code(tasks: Any, n: int) -> None:
     """Logarithms of both losses over 250 draws each; |z| < 4."""
     problem, rng = (
@@ -45,21 +52,31 @@ def test_fits_have_the_losses_of_fits_by_other_code(tasks: Any, n: int) -> None:
 def test_tasks_of_a_number_are_those_of_the_law() -> None:
     """With as many prompts as make no difference the fit is the best matrix of the drawn tasks."""
     problem = icl.LinearAttention(d=2, N=4, noise=2.0, tasks=3, seed=3)
-    assert problem.law().excess(pretrained(problem, 50_000)) < 2e-3 * problem.law().loss(np.zeros((2, 2)))
+    assert problem.law().excess(
+        pretrained(problem, 50_000)
+    ) < 2e-3 * problem.law().loss(np.zeros((2, 2)))
 
 
 def test_fits_to_prompts_in_general_position_are_those_of_their_law() -> None:
     """Moments of tokens, tasks and queries that do not commute: with many prompts the fit is the best matrix."""
     problem = icl.LinearAttention(
-        covariance=[[1.0, 0.6], [0.6, 0.5]], prior=[[0.5, -0.4], [-0.4, 2.0]], query=[[0.3, 0.2], [0.2, 2.0]], N=4,
+        covariance=[[1.0, 0.6], [0.6, 0.5]],
+        prior=[[0.5, -0.4], [-0.4, 2.0]],
+        query=[[0.3, 0.2], [0.2, 2.0]],
+        N=4,
         noise=0.5,
-    )  # fmt: skip
+    )
     law = problem.law()
-    assert law.excess(pretrained(problem, 30_000, seed=1)) < 3e-3 * law.loss(np.zeros((2, 2)))
+    assert law.excess(pretrained(problem, 30_000, seed=1)) < 3e-3 * law.loss(
+        np.zeros((2, 2))
+    )
     thin = problem.changed(query=[[1.0, 0.99], [0.99, 1.0]])
     limit = float(pretraining_limit(thin, 400).new) - thin.law().floor
-    found = np.mean([thin.law().excess(pretrained(thin, 400, seed)) for seed in range(40)])
-    # the limit of large d is a quarter here; with the queries' variances along the axes it would be 185 times that
+    found = np.mean(
+        [thin.law().excess(pretrained(thin, 400, seed)) for seed in range(40)]
+    )
+    # the limit of large d is a quarter here; with the queries' variances along the axes
+    # it would be 185 times that
     assert limit < found < 10.0 * limit
 
 
@@ -80,7 +97,9 @@ def test_the_limit_is_that_of_normal_features(tasks: int | None) -> None:
             gamma = np.linalg.lstsq(rows, target)[0].reshape(12, 12)
             found.append((law.loss(gamma), problem.new_tasks().loss(gamma)))
         mean, error = np.mean(found, axis=0), np.std(found, axis=0) / 60**0.5
-        for ours, drawn, spread in zip((limit.pretraining[at], limit.new[at]), mean, error, strict=True):
+        for ours, drawn, spread in zip(
+            (limit.pretraining[at], limit.new[at]), mean, error, strict=True
+        ):
             assert abs(ours - drawn) < 4.0 * spread + 0.01 * drawn
 
 
@@ -88,9 +107,15 @@ def test_the_limit_of_alike_features_is_closed() -> None:
     """Λ = W = I: ½(1 - n/d²)|Γ*|²m and ½s²n/(d² - n) below the peak, ½s²d²/(n - d²) above it."""
     problem = icl.LinearAttention(d=5, N=11, noise=0.7)
     law = problem.law()
-    missed, signal = 2.0 * law.floor + 0.49, float(np.sum(law.best**2 * law.second) * 5.0)
+    missed, signal = (
+        2.0 * law.floor + 0.49,
+        float(np.sum(law.best**2 * law.second) * 5.0),
+    )
     found = pretraining_limit(problem, [5, 20, 25, 30, 1000])
-    below = [law.floor + 0.5 * ((1.0 - n / 25) * signal / 5.0 + missed * n / (25 - n)) for n in (5, 20)]
+    below = [
+        law.floor + 0.5 * ((1.0 - n / 25) * signal / 5.0 + missed * n / (25 - n))
+        for n in (5, 20)
+    ]
     above = [law.floor + 0.5 * missed * 25 / (n - 25) for n in (30, 1000)]
     np.testing.assert_allclose(found.new, [*below, np.inf, *above], rtol=1e-10)
     np.testing.assert_allclose(found.pretraining, found.new, rtol=1e-10)
@@ -102,11 +127,14 @@ def test_the_limit_of_alike_features_is_closed() -> None:
 
 @pytest.mark.parametrize(
     ("call", "message"),
-    [(lambda: pretrained("x", 5), "problem = 'x'"), (lambda: pretraining_limit("x", 5), "problem = 'x'"),  # type: ignore[arg-type]
-     (lambda: pretrained(icl.LinearAttention(d=3), 0), "prompts = 0"),
-     (lambda: pretraining_limit(icl.LinearAttention(d=3), [0.0]), "prompts = "),
-     (lambda: pretrained(icl.LinearAttention(d=3, N=np.inf), 5), "N = inf")],
-)  # fmt: skip
+    [
+        (lambda: pretrained("x", 5), "problem = 'x'"),
+        (lambda: pretraining_limit("x", 5), "problem = 'x'"),  # type: ignore[arg-type]
+        (lambda: pretrained(icl.LinearAttention(d=3), 0), "prompts = 0"),
+        (lambda: pretraining_limit(icl.LinearAttention(d=3), [0.0]), "prompts = "),
+        (lambda: pretrained(icl.LinearAttention(d=3, N=np.inf), 5), "N = inf"),
+    ],
+)
 def test_bad_input(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()

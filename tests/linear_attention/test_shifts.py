@@ -54,7 +54,9 @@ def test_only_the_shift_of_the_query_costs_nothing() -> None:
 
 
 def test_table_of_descent_tends_to_that_of_the_minimisers() -> None:
-    laws = {name: LAWS[name].changed(above=1e-12) for name in ("base", "tokens", "length")}
+    laws = {
+        name: LAWS[name].changed(above=1e-12) for name in ("base", "tokens", "length")
+    }
     trained = shift_table(laws, "descent")
     np.testing.assert_allclose(trained.excess, shift_table(laws).excess, atol=1e-4)
     assert trained.to_markdown().count("\n") == 5
@@ -76,7 +78,9 @@ def test_laws_of_unequal_dimension_are_refused() -> None:
         lambda problem: pretraining_limit(problem, [9]),
     ],
 )
-def test_what_is_known_of_one_layer_is_not_said_of_several(use: Callable[[icl.LinearAttention], object]) -> None:
+def test_what_is_known_of_one_layer_is_not_said_of_several(
+    use: Callable[[icl.LinearAttention], object],
+) -> None:
     use(icl.LinearAttention(d=2, N=2, above=1e-2))
     with pytest.raises(ValueError, match=r"one layer|several layers"):
         use(icl.LinearAttention(d=2, N=2, above=1e-2, depth=2))
@@ -87,19 +91,30 @@ def test_loss_on_tasks_and_on_new_ones_is_that_of_all_prompts() -> None:
     tasks = np.array([[1.0, 0.2], [-0.5, 1.0], [0.3, 0.3]])
     problem = icl.LinearAttention(d=2, N=2, noise=0.4, tasks=tasks)
     gamma = problem.law().best
-    whole = [merged(Law(np.eye(2), np.outer(w, w) + 1e-15 * np.eye(2), np.eye(2), 2, 0.4), gamma)[0] for w in tasks]
+    whole = [
+        merged(
+            Law(np.eye(2), np.outer(w, w) + 1e-15 * np.eye(2), np.eye(2), 2, 0.4), gamma
+        )[0]
+        for w in tasks
+    ]
     assert problem.law().floor == pytest.approx(np.mean(whole), rel=1e-6)
     new = merged(Law(np.eye(2), np.eye(2), np.eye(2), 2, 0.4), gamma)[0]
     assert problem.new_tasks().loss(gamma) == pytest.approx(new, rel=1e-12)
-    assert problem.measure(problem.simulate())["new_loss"] == pytest.approx(new, rel=0.05)
+    assert problem.measure(problem.simulate())["new_loss"] == pytest.approx(
+        new, rel=0.05
+    )
 
 
 def test_table_of_a_sweep_over_tasks_has_the_loss_on_new_ones() -> None:
-    found = icl.sweep(icl.LinearAttention, d=3, tasks=[1, 50], N=9, above=1e-2, progress=False)
+    found = icl.sweep(
+        icl.LinearAttention, d=3, tasks=[1, 50], N=9, above=1e-2, progress=False
+    )
     table = icl.phase_table(found)
     assert table["new_loss"].tolist() == found.new_loss.values.tolist()
     assert table["new_loss"][0] > 2.0 * table["new_loss"][1]
-    assert "new_loss" not in icl.phase_table(icl.sweep(icl.LinearAttention, d=[3, 4], above=1e-2, progress=False))
+    assert "new_loss" not in icl.phase_table(
+        icl.sweep(icl.LinearAttention, d=[3, 4], above=1e-2, progress=False)
+    )
 
 
 def test_sampled_layer_has_the_new_loss() -> None:
@@ -107,8 +122,12 @@ def test_sampled_layer_has_the_new_loss() -> None:
     problem = icl.LinearAttention(d=8, N=16, noise=0.5, tasks=6, seed=3)
     gamma, law = problem.law().best, problem.new_tasks()
     trainer = LayerRisk.of(law, np.concatenate([[1.0], gamma.ravel()]), 2000, seed=1)
-    losses = np.array([trainer.evaluate(trainer.initial, step)[0] for step in range(50)])
-    assert abs(losses.mean() - law.loss(gamma)) < 4.0 * losses.std(ddof=1) / math.sqrt(50)
+    losses = np.array(
+        [trainer.evaluate(trainer.initial, step)[0] for step in range(50)]
+    )
+    assert abs(losses.mean() - law.loss(gamma)) < 4.0 * losses.std(ddof=1) / math.sqrt(
+        50
+    )
 
 
 def test_limit_is_approached_as_the_dimension_grows() -> None:
@@ -116,9 +135,16 @@ def test_limit_is_approached_as_the_dimension_grows() -> None:
     off = []
     for d in (16, 128):
         problem = icl.LinearAttention(d=d, N=4 * d, noise=math.sqrt(d) / 4)
-        found = task_diversity(problem, [d // 2, d, 2 * d], draws=160 // d + 3, seed=5).mean()
+        found = task_diversity(
+            problem, [d // 2, d, 2 * d], draws=160 // d + 3, seed=5
+        ).mean()
         limit = diversity_limit(d, 4 * d, math.sqrt(d) / 4, [0.5, 1.0, 2.0])
-        off.append(max(float(np.abs(a / b - 1.0).max()) for a, b in zip(found, limit, strict=True)))
+        off.append(
+            max(
+                float(np.abs(a / b - 1.0).max())
+                for a, b in zip(found, limit, strict=True)
+            )
+        )
     assert off[1] < 0.01
     assert off[1] < 0.5 * off[0]
 
@@ -131,7 +157,12 @@ def test_limit_is_the_integral_over_the_marchenko_pastur_density() -> None:
         low, high = (1 - math.sqrt(y)) ** 2, (1 + math.sqrt(y)) ** 2
         theta = (np.arange(20_000) + 0.5) * math.pi / 20_000
         r = 0.5 * (low + high) + 0.5 * (high - low) * np.cos(theta)
-        weight = (0.5 * (high - low) * np.sin(theta)) ** 2 / (2 * math.pi * y * r) * math.pi / 20_000
+        weight = (
+            (0.5 * (high - low) * np.sin(theta)) ** 2
+            / (2 * math.pi * y * r)
+            * math.pi
+            / 20_000
+        )
         mass = max(0.0, 1 - ratio)
         assert weight.sum() + mass == pytest.approx(1.0, abs=1e-9)
         g = r / (a * r + c)
@@ -144,13 +175,25 @@ def test_limit_is_the_integral_over_the_marchenko_pastur_density() -> None:
 
 @pytest.mark.parametrize(
     ("N", "noise", "ratio"),
-    [(256, 1e12, 3.0), (10**15, 1e-9, 0.5), (10**15, 1e-9, 2.0), (4, 1e3, 1e9), (7, 0.0, 1e-9)],
+    [
+        (256, 1e12, 3.0),
+        (10**15, 1e-9, 0.5),
+        (10**15, 1e-9, 2.0),
+        (4, 1e3, 1e9),
+        (7, 0.0, 1e-9),
+    ],
 )
-def test_limit_keeps_its_digits_where_the_noise_is_large_or_small(N: int, noise: float, ratio: float) -> None:
+def test_limit_keeps_its_digits_where_the_noise_is_large_or_small(
+    N: int, noise: float, ratio: float
+) -> None:
     """Integrals of the Marchenko-Pastur law, in 120 digits, from its Stieltjes transform and the derivative."""
     d, found = 2, diversity_limit(2, N, noise, ratio)
     with mpmath.workdps(120):
-        y, a, c = 1 / mpmath.mpf(ratio), 1 + 1 / mpmath.mpf(N), (d + mpmath.mpf(noise) ** 2) / N
+        y, a, c = (
+            1 / mpmath.mpf(ratio),
+            1 + 1 / mpmath.mpf(N),
+            (d + mpmath.mpf(noise) ** 2) / N,
+        )
 
         def stieltjes(z: Any) -> Any:
             return (y - 1 - z + mpmath.sqrt((z + 1 - y) ** 2 + 4 * y * z)) / (2 * y * z)
@@ -188,7 +231,9 @@ def test_ridge_is_the_posterior_mean_and_below_every_layer() -> None:
     assert abs(found.value - exact) < 4.0 * found.error
     assert found.value < problem.law().floor
     short = ridge_loss(icl.LinearAttention(d=5, N=3).law(), 10)
-    assert short.value == pytest.approx(1.0)  # without noise two of five directions are unseen
+    assert short.value == pytest.approx(
+        1.0
+    )  # without noise two of five directions are unseen
     assert short.error < 1e-12
 
 
@@ -202,7 +247,14 @@ def test_discrete_posterior_is_the_sum_over_tasks() -> None:
     total = 0.0
     for (x, p), (z, q) in itertools.product(zip(nodes, weights, strict=True), repeat=2):
         s = math.hypot(x, z)  # Σ xy = s²w + sσε
-        total += p * q * float(weights @ (w * np.tanh(w * (s**2 * w + s * noise * nodes) / noise**2) - w) ** 2)
+        total += (
+            p
+            * q
+            * float(
+                weights
+                @ (w * np.tanh(w * (s**2 * w + s * noise * nodes) / noise**2) - w) ** 2
+            )
+        )
     assert abs(found.value - 0.5 * total) < 4.0 * found.error
 
 
@@ -231,6 +283,8 @@ NOISY, CLEAN = icl.LinearAttention(d=2, noise=1.0).law(), icl.LinearAttention(d=
         (lambda: task_diversity(BASE, [0]), "tasks = 0"),
     ],
 )
-def test_reference_that_cannot_be_is_refused(call: Callable[[], object], message: str) -> None:
+def test_reference_that_cannot_be_is_refused(
+    call: Callable[[], object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         call()

@@ -13,19 +13,29 @@ from icl_theory.papers import debiased_descent as evidence
 def sampled(d: int, N: int, noise: float, ridge: bool) -> tuple[float, float]:
     """Loss of ridge regression, or of the best step on centred tokens, on 20,000 prompts, and its error."""
     rng = np.random.default_rng(3)
-    x, beta, query = rng.normal(size=(20_000, N, d)), rng.normal(size=(20_000, d)), rng.normal(size=(20_000, d))
+    x, beta, query = (
+        rng.normal(size=(20_000, N, d)),
+        rng.normal(size=(20_000, d)),
+        rng.normal(size=(20_000, d)),
+    )
     y = np.einsum("bnd,bd->bn", x, beta) + noise * rng.normal(size=(20_000, N))
     if ridge:
         gram = x.swapaxes(1, 2) @ x + noise**2 * np.eye(d)
-        found = np.linalg.solve(gram, np.einsum("bnd,bn->bd", x, y)[:, :, None])[:, :, 0]
+        found = np.linalg.solve(gram, np.einsum("bnd,bn->bd", x, y)[:, :, None])[
+            :, :, 0
+        ]
     else:
-        found = np.einsum("bnd,bn->bd", x - x.mean(axis=1, keepdims=True), y) / (N + d + noise**2)
+        found = np.einsum("bnd,bn->bd", x - x.mean(axis=1, keepdims=True), y) / (
+            N + d + noise**2
+        )
     losses = 0.5 * np.einsum("bd,bd->b", found - beta, query) ** 2
     return float(losses.mean()), float(losses.std() / np.sqrt(len(losses)))
 
 
 @pytest.mark.parametrize(("d", "N", "noise"), [(3, 9, 0.5), (5, 12, 1.5)])
-def test_predictors_have_the_losses_of_sampled_prompts(d: int, N: int, noise: float) -> None:
+def test_predictors_have_the_losses_of_sampled_prompts(
+    d: int, N: int, noise: float
+) -> None:
     bayes = ridge_loss(PromptLaw(np.ones(d), N=N, noise=noise), 20_000).value
     for ridge, expected in ((False, evidence.debiased(d, N, noise)), (True, bayes)):
         mean, error = sampled(d, N, noise, ridge)
@@ -48,7 +58,9 @@ def test_linear_attention_that_averages_is_never_lost() -> None:
 
 def test_a_pair_is_two_heads_whose_numbers_cancel() -> None:
     assert evidence.unpaired(np.array([0.7, -0.7, -2.0, 2.0])).tolist() == [0.0, 0.0]
-    np.testing.assert_allclose(evidence.unpaired(np.array([-3.0, 1.0, 0.5, 0.2])), [0.5, 1.0])
+    np.testing.assert_allclose(
+        evidence.unpaired(np.array([-3.0, 1.0, 0.5, 0.2])), [0.5, 1.0]
+    )
 
 
 def test_interpolated_heads_have_the_exact_loss_and_gradient() -> None:
@@ -59,7 +71,9 @@ def test_interpolated_heads_have_the_exact_loss_and_gradient() -> None:
         at = np.array(params)
         assert heads.loss(at) == pytest.approx(exact.loss(at), abs=1e-4)
         np.testing.assert_allclose(heads.gradient(at), exact.gradient(at), atol=1e-3)
-        slopes = [(heads.loss(at + h) - heads.loss(at - h)) / 2e-6 for h in 1e-6 * np.eye(4)]
+        slopes = [
+            (heads.loss(at + h) - heads.loss(at - h)) / 2e-6 for h in 1e-6 * np.eye(4)
+        ]
         np.testing.assert_allclose(heads.gradient(at), slopes, atol=1e-8)
 
 
@@ -69,21 +83,32 @@ def test_signs_of_what_grows() -> None:
     assert not evidence.equal_signs(np.array([0.1, -0.4, 0.0, 0.3]))
 
 
-def test_two_starts_with_equal_signs_end_as_one_head_and_two_with_opposite_ones_as_a_pair() -> None:
+def test_two_starts_with_equal_signs_end_as_one_head_and_two_with_opposite_ones_as_a_pair() -> (
+    None
+):
     """Descent on sampled prompts of its own: few tokens, so that it is quick."""
     rng = np.random.default_rng(0)
     ends = []
     for start in ([0.1, 0.1, 0.1, 0.05], [0.1, -0.1, 0.1, -0.05]):
         mu, omega = np.split(np.array(start), 2)
         for _ in range(300):
-            x, beta, query = rng.normal(size=(400, 12, 3)), rng.normal(size=(400, 3)), rng.normal(size=(400, 3))
+            x, beta, query = (
+                rng.normal(size=(400, 12, 3)),
+                rng.normal(size=(400, 3)),
+                rng.normal(size=(400, 3)),
+            )
             y, s = np.einsum("bnd,bd->bn", x, beta), np.einsum("bnd,bd->bn", x, query)
             a = np.exp(omega[:, None, None] * s)
             a /= a.sum(axis=2, keepdims=True)
             o = np.einsum("hbn,bn->hb", a, y)
             missed = mu @ o - np.sum(beta * query, axis=1)
-            turn = np.einsum("hbn,bn,bn->hb", a, y, s) - o * np.einsum("hbn,bn->hb", a, s)
-            mu, omega = mu - 0.1 * np.mean(missed * o, axis=1), omega - 0.1 * mu * np.mean(missed * turn, axis=1)
+            turn = np.einsum("hbn,bn,bn->hb", a, y, s) - o * np.einsum(
+                "hbn,bn->hb", a, s
+            )
+            mu, omega = (
+                mu - 0.1 * np.mean(missed * o, axis=1),
+                omega - 0.1 * mu * np.mean(missed * turn, axis=1),
+            )
         ends.append(evidence.unpaired(np.append(mu, omega)))
     assert min(ends[0]) > 0.9
     assert max(ends[1]) < 0.2

@@ -35,12 +35,24 @@ def lines() -> list[Line]:
             data, attention, trained, statements, page, command, panel = (
                 each.strip() for each in line.split("|")[1:-1]
             )
-            found.append(Line(data, attention, trained, statements.split("; "), page, command, panel))
+            found.append(
+                Line(
+                    data,
+                    attention,
+                    trained,
+                    statements.split("; "),
+                    page,
+                    command,
+                    panel,
+                )
+            )
     return found
 
 
 def test_every_paper_has_a_row_and_every_row_a_paper() -> None:
-    named = [re.fullmatch(r"\[(\S+)\]\(papers/(\S+)\.md\)", line.page) for line in lines()]
+    named = [
+        re.fullmatch(r"\[(\S+)\]\(papers/(\S+)\.md\)", line.page) for line in lines()
+    ]
     pages = [match.groups() for match in named if match]
     assert all(name == target for name, target in pages)
     assert sorted(name for name, _ in pages) == sorted(papers())
@@ -49,7 +61,10 @@ def test_every_paper_has_a_row_and_every_row_a_paper() -> None:
 
 @pytest.mark.parametrize("line", lines(), ids=lambda line: line.page)
 def test_statements_are_those_of_the_page_and_have_rows(line: Line) -> None:
-    readings = {reading.name: reading for reading in papers()[re.findall(r"\[(.*?)\]", line.page)[0]].readings}
+    readings = {
+        reading.name: reading
+        for reading in papers()[re.findall(r"\[(.*?)\]", line.page)[0]].readings
+    }
     assert line.statements
     for statement in line.statements:
         assert readings[statement].rows, statement
@@ -70,6 +85,8 @@ def test_panels_are_on_the_page_of_the_explorer() -> None:
     page = explorer.page()
     for line in lines():
         if line.panel != "–":
-            name = re.fullmatch(r'<a href="_static/explorer\.html#([\w-]+)">.*</a>', line.panel)
+            name = re.fullmatch(
+                r'<a href="_static/explorer\.html#([\w-]+)">.*</a>', line.panel
+            )
             assert name, line.panel
             assert f'"{name[1]}"' in page

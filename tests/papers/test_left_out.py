@@ -35,11 +35,20 @@ def disc(*, radius: float = 1.0) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure()
-    figure.add_subplot().plot(radius * np.cos(np.arange(9)), radius * np.sin(np.arange(9)))
+    figure.add_subplot().plot(
+        radius * np.cos(np.arange(9)), radius * np.sin(np.arange(9))
+    )
     return figure
 
 
-PAPER = Paper("theirs", "T", "A", 2026, "none", (Reading("one", "1 + 1 = 2", (fine, raising), figure="disc"),))
+PAPER = Paper(
+    "theirs",
+    "T",
+    "A",
+    2026,
+    "none",
+    (Reading("one", "1 + 1 = 2", (fine, raising), figure="disc"),),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +94,14 @@ def no_disc(*, radius: float = 1.0) -> Any:
 
 @pytest.fixture
 def without_recall(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("icl_theory.families.families_known", lambda: {"good": Good, "lost": Lost})
+    monkeypatch.setattr(
+        "icl_theory.families.families_known", lambda: {"good": Good, "lost": Lost}
+    )
 
 
-def test_a_row_and_a_question_that_raise_leave_the_audit_whole(without_recall: None) -> None:
+def test_a_row_and_a_question_that_raise_leave_the_audit_whole(
+    without_recall: None,
+) -> None:
     found = icl.audit(quick=True)
     assert [claim.name for claim in found.claims] == ["theirs"]
     assert found.failures == (
@@ -102,16 +115,26 @@ def test_a_row_and_a_question_that_raise_leave_the_audit_whole(without_recall: N
 def test_the_command_writes_the_audit_and_says_what_is_missing(
     without_recall: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, _, err = run_main(capsys, "audit", "--quick", "--out", str(tmp_path / "audit.md"))
+    status, _, err = run_main(
+        capsys, "audit", "--quick", "--out", str(tmp_path / "audit.md")
+    )
     assert status == 1
     assert "| theirs |" in (tmp_path / "audit.md").read_text(encoding="utf-8")
-    assert err.splitlines() == [f"icl-theory: {each}" for each in sorted(icl.audit(quick=True).failures)]
+    assert err.splitlines() == [
+        f"icl-theory: {each}" for each in sorted(icl.audit(quick=True).failures)
+    ]
 
 
 @pytest.mark.slow
-def test_other_claims_and_papers_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_claims_and_papers_are_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     status, out, err = run_main(capsys, "audit", "--quick", "--claim", "10")
-    assert (status, "recall: " in out, err) == (0, True, f"icl-theory: {line('claims')}\n")
+    assert (status, "recall: " in out, err) == (
+        0,
+        True,
+        f"icl-theory: {line('claims')}\n",
+    )
     status, out, err = run_main(capsys, "reproduce")
     assert (status, err) == (0, f"icl-theory: {line('claims')}\n")
     assert "in-context-recall" in out
@@ -123,11 +146,15 @@ def test_a_paper_has_the_figure_of_its_family_and_says_what_is_missing() -> None
     (part,) = found.parts
     assert [each.name for each in part.drawn] == ["disc"]
     assert [claim.name for claim in part.claims] == ["theirs"]
-    assert found.failures == ("the row raising of the paper theirs is left out: KeyError: 'lost'",)
+    assert found.failures == (
+        "the row raising of the paper theirs is left out: KeyError: 'lost'",
+    )
     assert found.failures[0] in found.to_markdown()
 
 
-def test_a_family_has_figures_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_family_has_figures_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert figures.available()["disc"] == "A disc of a family's own."
     assert figures.parameters("disc", quick=True) == {"radius": 1.0}
     status, _, err = run_main(capsys, "figures", "disc", "--out", str(tmp_path))
@@ -139,15 +166,22 @@ def test_a_figure_and_a_question_that_raise_are_said_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Good, "figures", {"a_disc": no_disc, "disc": disc})
-    status, out, err = run_main(capsys, "figures", "a_disc", "disc", "--out", str(tmp_path))
+    status, out, err = run_main(
+        capsys, "figures", "a_disc", "disc", "--out", str(tmp_path)
+    )
     assert (status, "disc.pdf" in out) == (1, True)
     assert "icl-theory: the figure a_disc is left out: KeyError: 'lost'\n" in err
     status, out, err = run_main(capsys, "audit", "--question", "why")
     assert (status, out) == (1, "")
-    assert err.splitlines()[-1] == "icl-theory: the question why is left out: KeyError: 'lost'"
+    assert (
+        err.splitlines()[-1]
+        == "icl-theory: the question why is left out: KeyError: 'lost'"
+    )
 
 
-def test_the_name_of_a_figure_is_not_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_figure_is_not_taken_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Good, "figures", {"figure1": disc})
     (wrong,) = (each for each in figures.recipes()[1] if "good" in each)
     assert "name = 'figure1': must be another name" in wrong
@@ -157,26 +191,38 @@ def test_a_panel_that_cannot_be_read_is_left_out_of_the_explorer() -> None:
     with pytest.warns(UserWarning, match="the slot explorer of the family") as caught:
         page = explorer.page()
     assert str(caught[0].message) == line("explorer")
-    assert str(caught[1].message).startswith("the slot explorer of the family shown is left out: FileNotFoundError")
+    assert str(caught[1].message).startswith(
+        "the slot explorer of the family shown is left out: FileNotFoundError"
+    )
     assert 'new Shell(["recall"], ' in page
 
 
 def test_the_command_says_in_a_line_which_panel_is_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, _, err = run_main(capsys, "explore", "--no-browser", "--out", str(tmp_path / "page.html"))
+    status, _, err = run_main(
+        capsys, "explore", "--no-browser", "--out", str(tmp_path / "page.html")
+    )
     assert (status, err.count("\n")) == (0, 2)
     assert err.startswith(f"icl-theory: {line('explorer')}\n")
 
 
 @pytest.mark.slow
-def test_a_panel_that_raises_leaves_the_others_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panel_that_raises_leaves_the_others_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "panel.js").write_text("exports.tab = 'Wrong';\n", encoding="utf-8")
     monkeypatch.setattr(Shown, "explorer", Panel(tmp_path))
-    monkeypatch.setattr("icl_theory.families.families_known", lambda: {"shown": Shown, "recall": icl.Recall})
+    monkeypatch.setattr(
+        "icl_theory.families.families_known",
+        lambda: {"shown": Shown, "recall": icl.Recall},
+    )
     body = "return { told: [text('problems'), document.querySelectorAll('[role=tab]').length, text('headline')] };"
     problems, tabs, headline = visit(tmp_path, "", body)["told"]
-    assert problems == "The panel of the family shown is left out: ReferenceError: exports is not defined"
+    assert (
+        problems
+        == "The panel of the family shown is left out: ReferenceError: exports is not defined"
+    )
     assert (tabs, headline != "") == (1, True)
 
 
@@ -194,7 +240,9 @@ def test_commands_of_a_family_that_cannot_be_read_are_left_out_with_a_line(
     assert f"icl-theory: {line('commands')}\n" in err
 
 
-def test_the_list_of_commands_has_the_family(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_commands_has_the_family(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert "lost" in list_families()
     assert run_main(capsys, "--help")[0] == 0
 

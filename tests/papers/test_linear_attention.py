@@ -25,12 +25,18 @@ def test_answer_on_depth_has_the_losses_of_a_loop_and_of_layers_of_their_own() -
 
 
 def test_wrong_second_moment_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PromptLaw, "scatter", property(lambda self: 1.01 * self.covariance / self.N))
+    monkeypatch.setattr(
+        PromptLaw, "scatter", property(lambda self: 1.01 * self.covariance / self.N)
+    )
     assert evidence.population_loss(True).violated
 
 
 def test_cost_of_a_shifted_query_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "shift_table", lambda laws: ShiftTable(tuple(laws), np.ones(5), np.ones((5, 5))))
+    monkeypatch.setattr(
+        evidence,
+        "shift_table",
+        lambda laws: ShiftTable(tuple(laws), np.ones(5), np.ones((5, 5))),
+    )
     assert evidence.shifts(True).violated
 
 
@@ -39,8 +45,13 @@ def test_shifts_cost_what_explicit_matrices_say() -> None:
     j = np.arange(1.0, 9.0)
     identity = np.eye(8)
 
-    def best_and_loss(covariance: Any, W: Any, query: Any, noise: float, N: int, gamma: Any = None) -> Any:
-        S = (covariance @ W @ covariance + (np.trace(covariance @ W) + noise**2) * covariance) / N
+    def best_and_loss(
+        covariance: Any, W: Any, query: Any, noise: float, N: int, gamma: Any = None
+    ) -> Any:
+        S = (
+            covariance @ W @ covariance
+            + (np.trace(covariance @ W) + noise**2) * covariance
+        ) / N
         if gamma is None:
             gamma = W @ covariance @ np.linalg.inv(covariance @ W @ covariance + S)
         off = gamma @ covariance - identity
@@ -67,8 +78,16 @@ def test_a_published_formula_with_a_slip_fails(monkeypatch: pytest.MonkeyPatch) 
     """The error of theorem 4.2 with another length, σ(t) with the other dimension."""
     error, drop = evidence.published_error, evidence.published_drop
     for row, name, slip in (
-        (evidence.other_labels, "published_error", lambda law, N, M, moments: error(law, N + 1, M, moments)),
-        (evidence.other_labels, "published_error", lambda law, N, M, moments: error(law, N, M + 1, moments)),
+        (
+            evidence.other_labels,
+            "published_error",
+            lambda law, N, M, moments: error(law, N + 1, M, moments),
+        ),
+        (
+            evidence.other_labels,
+            "published_error",
+            lambda law, N, M, moments: error(law, N, M + 1, moments),
+        ),
         (evidence.one_drop, "published_drop", lambda d, *rest: drop(d + 1, *rest)),
     ):
         assert not row(True).violated
@@ -82,7 +101,11 @@ def test_limits_of_another_layer_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     pair = evidence.Pair
     assert not evidence.limits(True).violated
     monkeypatch.setattr(
-        evidence, "Pair", lambda start, shape: pair(start * np.append(3.0, np.ones(len(start) - 1)), shape)
+        evidence,
+        "Pair",
+        lambda start, shape: pair(
+            start * np.append(3.0, np.ones(len(start) - 1)), shape
+        ),
     )
     assert evidence.limits(True).violated
 
@@ -91,13 +114,17 @@ def test_limits_of_another_layer_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_heads_of_rank_one_rest_at_every_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """The row is about rank two: four heads of rank one, in their place, turn it."""
     rests = evidence.rests_of_rank
-    monkeypatch.setattr(evidence, "rests_of_rank", lambda d, rank, seeds: rests(d, 1, 1))
+    monkeypatch.setattr(
+        evidence, "rests_of_rank", lambda d, rank, seeds: rests(d, 1, 1)
+    )
     assert evidence.rank_of_heads(True).violated
 
 
 def test_times_at_levels_are_those_of_a_finely_stepped_flow() -> None:
     """Two heads of rank one in two dimensions, stepped here with Runge-Kutta, timed by interpolation."""
-    problem = icl.LinearAttention(d=2, decay=1.0, N=31, coordinates="heads", heads=2, seed=1)
+    problem = icl.LinearAttention(
+        d=2, decay=1.0, N=31, coordinates="heads", heads=2, seed=1
+    )
     found = evidence.times_at_levels(problem, 0.1)
     spectrum = np.array([1.0, 0.5])
     second = (1.0 + 1.0 / 31.0) * spectrum**2 + spectrum.sum() / 31.0 * spectrum
@@ -108,7 +135,11 @@ def test_times_at_levels_are_those_of_a_finely_stepped_flow() -> None:
         v, k, q = np.split(x.reshape(2, 5), [1, 3], axis=1)
         gamma = np.einsum("h,hi,hj->ij", v[:, 0], q, k)
         G = np.diag(spectrum) @ (gamma @ np.diag(second) - np.diag(spectrum))
-        slopes = [np.einsum("hi,ij,hj->h", q, G, k)[:, None], v * (q @ G), v * (k @ G.T)]
+        slopes = [
+            np.einsum("hi,ij,hj->h", q, G, k)[:, None],
+            v * (q @ G),
+            v * (k @ G.T),
+        ]
         return -np.concatenate(slopes, axis=1).ravel()
 
     def excess(x: Any) -> float:
@@ -125,7 +156,11 @@ def test_times_at_levels_are_those_of_a_finely_stepped_flow() -> None:
         times.append(times[-1] + h)
         excesses.append(excess(x))
     falls = -np.diff(levels)
-    bounds = [levels[0] - 0.1 * falls[0], levels[1] + 0.1 * falls[0], levels[1] - 0.1 * falls[1]]
+    bounds = [
+        levels[0] - 0.1 * falls[0],
+        levels[1] + 0.1 * falls[0],
+        levels[1] - 0.1 * falls[1],
+    ]
     reached = np.interp(-np.log(bounds), -np.log(excesses), times)
     assert found == pytest.approx([reached[0], reached[2] - reached[1]], rel=0.05)
 

@@ -15,12 +15,18 @@ NUMBERS = {claim[0]: number for number, claim in enumerate(printed()[0], start=1
 @pytest.mark.parametrize("name", [*NAMES["whole"], *NAMES["rows"]])
 def test_a_row_says_what_is_written(name: str) -> None:
     number = NUMBERS[name]
-    written = printed()[0][number - 1] if name in NAMES["whole"] else NAMES["rows"][name]
+    written = (
+        printed()[0][number - 1] if name in NAMES["whole"] else NAMES["rows"][name]
+    )
     cells = rows()[number - 1](name not in NAMES["whole"]).cells()
-    assert [differs(*pair) for pair in zip(written, cells, strict=True)] == [""] * len(cells)
+    assert [differs(*pair) for pair in zip(written, cells, strict=True)] == [""] * len(
+        cells
+    )
 
 
 @pytest.mark.parametrize("name", NAMES["answers"])
 def test_an_answer_says_what_is_written_and_its_curves_end_there(name: str) -> None:
     found = said(icl.answer(name, quick=True))
-    assert [differs(*pair) for pair in zip(NAMES["answers"][name], found, strict=True)] == [""] * len(found)
+    assert [
+        differs(*pair) for pair in zip(NAMES["answers"][name], found, strict=True)
+    ] == [""] * len(found)

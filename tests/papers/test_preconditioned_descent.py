@@ -16,8 +16,13 @@ from tests.linear_attention.references import random_law
 def nodes(counts: list[int]) -> Any:
     """Points and weights of a grid with these numbers of Gauss-Hermite nodes along its axes."""
     rules = [np.polynomial.hermite_e.hermegauss(n) for n in counts]
-    grid = np.stack([each.ravel() for each in np.meshgrid(*(x for x, _ in rules), indexing="ij")], axis=1)
-    return grid, functools.reduce(np.multiply.outer, (w / w.sum() for _, w in rules)).ravel()
+    grid = np.stack(
+        [each.ravel() for each in np.meshgrid(*(x for x, _ in rules), indexing="ij")],
+        axis=1,
+    )
+    return grid, functools.reduce(
+        np.multiply.outer, (w / w.sum() for _, w in rules)
+    ).ravel()
 
 
 def test_losses_and_gradients_of_two_hundred_whole_layers() -> None:
@@ -30,31 +35,49 @@ def test_losses_and_gradients_of_two_hundred_whole_layers() -> None:
         grid, weight = nodes([3] * (N * d) + [4] * d + [3] * d)
         roots = [np.linalg.cholesky(matrix) for matrix in law[:3]]
         x = grid[:, : N * d].reshape(-1, N, d) @ roots[0].T
-        query, task = grid[:, N * d : N * d + d] @ roots[2].T, grid[:, N * d + d :] @ roots[1].T
+        query, task = (
+            grid[:, N * d : N * d + d] @ roots[2].T,
+            grid[:, N * d + d :] @ roots[1].T,
+        )
         E = np.zeros((len(grid), d + 1, N + 1))
-        E[:, :d, :N], E[:, d, :N], E[:, :d, N] = x.transpose(0, 2, 1), np.einsum("nid,nd->ni", x, task), query
+        E[:, :d, :N], E[:, d, :N], E[:, :d, N] = (
+            x.transpose(0, 2, 1),
+            np.einsum("nid,nd->ni", x, task),
+            query,
+        )
         S, last = E @ E.transpose(0, 2, 1) / N, E[:, :, N]
         for P, K in rng.normal(size=(10, 2, d + 1, d + 1)):
-            error = np.einsum("i,nij,jk,nk->n", P[-1], S, K, last) - np.sum(query * task, axis=1)
+            error = np.einsum("i,nij,jk,nk->n", P[-1], S, K, last) - np.sum(
+                query * task, axis=1
+            )
             by_P = np.einsum("n,nij,jk,nk->i", weight * error, S, K, last)
             by_K = np.einsum("n,i,nij,nk->jk", weight * error, P[-1], S, last)
             found, slopes = whole.evaluate(np.append(P[-1], K[:, :d]))
             assert found == pytest.approx(0.5 * float(weight @ error**2), rel=1e-10)
             wanted = np.append(by_P, by_K[:, :d])
-            np.testing.assert_allclose(slopes, wanted, rtol=1e-10, atol=1e-10 * np.abs(wanted).max())
+            np.testing.assert_allclose(
+                slopes, wanted, rtol=1e-10, atol=1e-10 * np.abs(wanted).max()
+            )
 
 
 def layers(A: Any, B: Any, covariance: Any, N: int) -> float:
     """Half the mean squared error of layers Z <- Z + PZM(ZᵀQZ)/N, P = diag(B, 1), Q = -diag(A, 0), W = Λ⁻¹."""
     d = len(covariance)
     grid, weight = nodes([9] * (N * d) + [2] * (2 * d))
-    root, other = np.linalg.cholesky(covariance), np.linalg.cholesky(np.linalg.inv(covariance))
+    root, other = (
+        np.linalg.cholesky(covariance),
+        np.linalg.cholesky(np.linalg.inv(covariance)),
+    )
     x = grid[:, : N * d].reshape(-1, d, N)
     task, query = grid[:, N * d : N * d + d] @ other.T, grid[:, N * d + d :] @ root.T
     Z = np.zeros((len(grid), d + 1, N + 1))
     Z[:, :d, :N], Z[:, :d, N] = root @ x, query
     Z[:, d, :N] = np.einsum("ndi,nd->ni", root @ x, task)
-    P, Q, mask = np.zeros((d + 1, d + 1)), np.zeros((d + 1, d + 1)), np.diag([1.0] * N + [0.0])
+    P, Q, mask = (
+        np.zeros((d + 1, d + 1)),
+        np.zeros((d + 1, d + 1)),
+        np.diag([1.0] * N + [0.0]),
+    )
     P[d, d] = 1.0
     for keys, change in zip(A, B, strict=True):
         P[:d, :d], Q[:d, :d] = change, -keys

@@ -16,7 +16,11 @@ from icl_theory.families.recall import bounds
 from icl_theory.families.recall.bounds import cycle_excess
 from icl_theory.papers.recall import model, training
 
-Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
+Counts, RecallRisk, RecallTask = (
+    icl.recall.Counts,
+    icl.recall.RecallRisk,
+    icl.recall.RecallTask,
+)
 
 
 def test_a_least_share_of_one_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +28,9 @@ def test_a_least_share_of_one_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> 
     assert training.plain_descent(True).violated
 
 
-def test_words_drawn_one_by_one_refute_a_wrong_law(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_drawn_one_by_one_refute_a_wrong_law(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     right = Counts.sentence
 
     def wrong(H: int, density: float = 0.25, noise: float = 0.0) -> icl.recall.Counts:
@@ -34,7 +40,9 @@ def test_words_drawn_one_by_one_refute_a_wrong_law(monkeypatch: pytest.MonkeyPat
     assert model.sentence_counts(True).violated
 
 
-def test_measured_rates_make_the_conclusion_of_the_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_rates_make_the_conclusion_of_the_exponent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert "ReLU" in icl.answer("recall-exponent", quick=True).answer
     monkeypatch.setattr(training, "final_rate", lambda risk, eta, far: 1.0)
     said = icl.answer("recall-exponent", quick=True).answer
@@ -45,7 +53,9 @@ def test_measured_rates_make_the_conclusion_of_the_exponent(monkeypatch: pytest.
 def test_roles_do_not_deny_a_probability_that_they_print() -> None:
     said = icl.answer("recall-roles", quick=True).answer
     assert "never" not in said
-    assert ("still says noise" in said) == (float(said.split("and noise with ")[1].split(",")[0]) >= 1e-3)
+    assert ("still says noise" in said) == (
+        float(said.split("and noise with ")[1].split(",")[0]) >= 1e-3
+    )
 
 
 def test_no_number_of_sentences_is_printed_twice() -> None:
@@ -54,12 +64,16 @@ def test_no_number_of_sentences_is_printed_twice() -> None:
 
 
 @pytest.mark.parametrize("other", ["closed", "exact"])
-def test_a_count_that_differs_in_one_way_is_a_wrong_one(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_count_that_differs_in_one_way_is_a_wrong_one(
+    other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not training._plain_lines(4, 0.5, "linear")[1]
     right = training.simulate
 
     def off_by_one(method: str, **given: Any) -> Any:
-        return SimpleNamespace(steps=right(method=method, **given).steps + (method == other))
+        return SimpleNamespace(
+            steps=right(method=method, **given).steps + (method == other)
+        )
 
     monkeypatch.setattr(training, "simulate", off_by_one)
     assert training._plain_lines(4, 0.5, "linear")[1]
@@ -67,22 +81,37 @@ def test_a_count_that_differs_in_one_way_is_a_wrong_one(other: str, monkeypatch:
 
 def test_failures_are_counted_and_predicted_for_all_sets() -> None:
     task, sets = RecallTask(12, 2, 3, probs=[0.9, 0.1], counts=Counts.fixed(1)), 40
-    drawn = [len({*task.sentences(np.random.default_rng(seed), 5).trigger}) for seed in range(sets)]
+    drawn = [
+        len({*task.sentences(np.random.default_rng(seed), 5).trigger})
+        for seed in range(sets)
+    ]
     failed, expected, z = training.failures(task, 5, 0.1, sets)
     chance = 0.9**5 + 0.1**5  # of a trigger that is missing
     assert failed == sum(size == 1 for size in drawn)
     assert expected == pytest.approx(sets * chance, rel=1e-12)
-    assert z == pytest.approx(abs(failed - expected) / math.sqrt(sets * chance * (1.0 - chance)), rel=1e-9)
+    assert z == pytest.approx(
+        abs(failed - expected) / math.sqrt(sets * chance * (1.0 - chance)), rel=1e-9
+    )
 
 
 def test_counts_that_no_sentence_has_refute_a_law() -> None:
     """Also where they are as rare as can be, and where a law says nothing of them."""
     law = np.array([[0.0, 0.0], [0.5, 0.25], [0.25, 0.0]])
-    c, c_tau = np.repeat([1, 1, 2], [500, 250, 250]), np.repeat([0, 1, 0], [500, 250, 250])
+    c, c_tau = (
+        np.repeat([1, 1, 2], [500, 250, 250]),
+        np.repeat([0, 1, 0], [500, 250, 250]),
+    )
     assert model._fit(law, c, c_tau) > 0.99
     for more in ((2, 1), (0, 0), (3, 0), (1, 2)):
         assert model._fit(law, np.append(c, more[0]), np.append(c_tau, more[1])) == 0.0
-    assert model._fit(law, np.repeat([1, 1, 2], [420, 290, 290]), np.repeat([0, 1, 0], [420, 290, 290])) < 1e-3
+    assert (
+        model._fit(
+            law,
+            np.repeat([1, 1, 2], [420, 290, 290]),
+            np.repeat([0, 1, 0], [420, 290, 290]),
+        )
+        < 1e-3
+    )
 
 
 def test_a_row_that_grows_at_any_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,10 +125,14 @@ def test_a_row_that_grows_at_any_step_counts(monkeypatch: pytest.MonkeyPatch) ->
     assert model._value_rows("relu", 0.0, 3)[0] == 1.0
 
 
-def test_a_place_that_is_never_taken_refutes_the_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_is_never_taken_refutes_the_sentences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     right = RecallTask.sentences
 
-    def never_first(task: icl.recall.RecallTask, rng: np.random.Generator, size: int) -> Any:
+    def never_first(
+        task: icl.recall.RecallTask, rng: np.random.Generator, size: int
+    ) -> Any:
         found = right(task, rng, 2 * size)
         rows = np.flatnonzero(found.tokens[:, 0] != task.triggers[0])[:size]
         return type(found)(*(each[rows] for each in found))
@@ -118,8 +151,12 @@ def test_sets_that_share_a_result_would_have_had_it(alpha: float) -> None:
     def reached(risk: icl.recall.RecallRisk) -> float:
         return population.excess(icl.descend(risk, 1.0, steps=30, give_up=False).params)
 
-    sets = [task.sentences(np.random.default_rng([3, number]), 3) for number in range(12)]
-    alone = np.array([reached(RecallRisk(task, data=data)) for data in sets]) - reached(population)
+    sets = [
+        task.sentences(np.random.default_rng([3, number]), 3) for number in range(12)
+    ]
+    alone = np.array([reached(RecallRisk(task, data=data)) for data in sets]) - reached(
+        population
+    )
     shared = training.costs(task, 3, 12, "gd", 1.0, 30)
     assert len(np.unique(alone.round(12))) > 2
     np.testing.assert_allclose(shared, alone, rtol=1e-10, atol=1e-14)
@@ -147,10 +184,13 @@ def test_the_law_of_long_sentences_keeps_its_mean() -> None:
     exact = Counts.sentence(901)
     k = np.arange(1, 451)
     log = [
-        math.lgamma(901 - n) - math.lgamma(n + 1) - math.lgamma(901 - 2 * n) + n * math.log(0.25)
+        math.lgamma(901 - n)
+        - math.lgamma(n + 1)
+        - math.lgamma(901 - 2 * n)
+        + n * math.log(0.25)
         + (900 - 2 * n) * math.log(0.75)
         for n in k.tolist()
-    ]  # fmt: skip
+    ]
     weight = np.exp(np.array(log) - max(log))
     assert exact.mean == pytest.approx(float(weight @ k / weight.sum()), rel=1e-9)
 
@@ -158,35 +198,64 @@ def test_the_law_of_long_sentences_keeps_its_mean() -> None:
 def test_a_note_does_not_promise_the_bayes_risk_where_the_floor_is_above_it() -> None:
     run = icl.recall.simulate(gamma=0.0, alpha=0.1)
     assert "over a floor 0.368 above the Bayes risk" in run.notes["rate"]
-    assert run.floor - icl.recall.RecallTask(50, 4, 8, alpha=0.1).bayes_risk == pytest.approx(0.368, abs=1e-3)
+    assert run.floor - icl.recall.RecallTask(
+        50, 4, 8, alpha=0.1
+    ).bayes_risk == pytest.approx(0.368, abs=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("eta", "words"), [(4.0, "triggers overshoot in turn"), (3.9, "the excess falls like exp(-1.95 t)")]
+    ("eta", "words"),
+    [(4.0, "triggers overshoot in turn"), (3.9, "the excess falls like exp(-1.95 t)")],
 )
-def test_a_note_promises_no_rate_at_which_triggers_overshoot(eta: float, words: str) -> None:
+def test_a_note_promises_no_rate_at_which_triggers_overshoot(
+    eta: float, words: str
+) -> None:
     """From a rate of 2 on, η/√|Q| here; one strength for all triggers cannot overshoot."""
     given = {"counts": Counts.fixed(1), "max_steps": 40}
     run = icl.recall.simulate(eta=eta, probs=[0.55, 0.25, 0.15, 0.05], **given)  # type: ignore[arg-type]
     assert run.notes["rate"].startswith(words)
     assert f"exp(-{eta / 2:.4g} t)" in run.notes["rate"]
-    assert icl.recall.simulate(eta=eta, **given).notes["rate"].startswith("the excess falls")  # type: ignore[arg-type]
+    assert (
+        icl.recall.simulate(eta=eta, **given)
+        .notes["rate"]
+        .startswith("the excess falls")
+    )  # type: ignore[arg-type]
 
 
 def test_a_note_on_the_cycle_is_within_a_tenth_of_the_cycle() -> None:
-    for eta, said in ((3.5, "near α(1-α)η²/8"), (4.0, "does not tend to 0"), (100.0, "does not tend to 0")):
-        assert abs(icl.recall.stall(0.1, eta) / cycle_excess(0.1, eta) - 1.0) < 0.1 or eta > 3.5
-        assert said in icl.recall.simulate(alpha=0.1, gamma="trained", eta=eta, max_steps=50).notes["cycle"]
-    small = icl.recall.simulate(alpha=0.1, gamma="trained", eta=0.4, max_steps=20_000, above=1e-5)
-    level = np.mean([float(small.at(int(small.t[-1]) - i).observed["excess"]) for i in (0, 1)])
+    for eta, said in (
+        (3.5, "near α(1-α)η²/8"),
+        (4.0, "does not tend to 0"),
+        (100.0, "does not tend to 0"),
+    ):
+        assert (
+            abs(icl.recall.stall(0.1, eta) / cycle_excess(0.1, eta) - 1.0) < 0.1
+            or eta > 3.5
+        )
+        assert (
+            said
+            in icl.recall.simulate(
+                alpha=0.1, gamma="trained", eta=eta, max_steps=50
+            ).notes["cycle"]
+        )
+    small = icl.recall.simulate(
+        alpha=0.1, gamma="trained", eta=0.4, max_steps=20_000, above=1e-5
+    )
+    level = np.mean(
+        [float(small.at(int(small.t[-1]) - i).observed["excess"]) for i in (0, 1)]
+    )
     assert f"near α(1-α)η²/8 = {icl.recall.stall(0.1, 0.4):.3g}" in small.notes["cycle"]
     assert level == pytest.approx(cycle_excess(0.1, 0.4), rel=0.05)
 
 
-def test_layers_that_add_other_logits_do_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_add_other_logits_do_not_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     right = model.reparameterised
     assert not model.layer_logits(True).violated
-    monkeypatch.setattr(model, "reparameterised", lambda full, gamma: right(full, gamma + 0.01))
+    monkeypatch.setattr(
+        model, "reparameterised", lambda full, gamma: right(full, gamma + 0.01)
+    )
     assert model.layer_logits(True).violated
 
 
@@ -199,9 +268,15 @@ def test_the_first_step_from_zero_is_that_of_mean_counts(alpha: float) -> None:
     fills, y = H - 5.0, 1.0 + (H - 5.0) / (V - 2.0)
     chance = 1.0 / (V - 1.0 + math.exp(gamma))
     noise = 1.0 + 3.0 * gamma + 2.0  # of 𝒱, of γE(q), and of the words after q
-    wanted = (chance * (fills + 1.0 + 3.0) + (chance * math.exp(gamma) - alpha) * noise - (1.0 - alpha) * y) / H
+    wanted = (
+        chance * (fills + 1.0 + 3.0)
+        + (chance * math.exp(gamma) - alpha) * noise
+        - (1.0 - alpha) * y
+    ) / H
     risk = RecallRisk(task, "softmax", gamma, weights="identity")
-    assert risk.gradient([0.0, 0.0]) == pytest.approx([0.0, wanted], rel=1e-9, abs=1e-14)
+    assert risk.gradient([0.0, 0.0]) == pytest.approx(
+        [0.0, wanted], rel=1e-9, abs=1e-14
+    )
     assert (wanted > 0.0) == (0.1255 < alpha < 0.5344)
 
 
@@ -211,12 +286,16 @@ def test_softmax_with_little_noise_learns_from_beyond_a_low_barrier() -> None:
     risk = RecallRisk(task, "softmax", task.best_gamma, weights="identity")
     ends = {}
     for start in (0.0, 0.5):
-        shifted = Pullback(risk, Affine(np.full(2, start), csc_array(np.eye(2)), (1, 1)))
+        shifted = Pullback(
+            risk, Affine(np.full(2, start), csc_array(np.eye(2)), (1, 1))
+        )
         run = icl.descend(shifted, 0.2, rule="ngd", steps=100)
         ends[start] = risk.excess(start + run.params)
     assert ends[0.0] > 3.0
     assert ends[0.5] < 1e-2
-    barrier = max(risk.loss([x, x]) for x in np.linspace(0.08, 0.16, 9)) - risk.loss([0.0, 0.0])
+    barrier = max(risk.loss([x, x]) for x in np.linspace(0.08, 0.16, 9)) - risk.loss(
+        [0.0, 0.0]
+    )
     assert barrier == pytest.approx(6.8e-5, abs=1e-6)
 
 
@@ -228,7 +307,11 @@ def test_the_lower_bound_on_unseen_outputs_notices_another_power_of_the_triggers
     assert not model.unseen_lower_bound(True).violated
     right = model.descend
     monkeypatch.setattr(
-        model, "descend", lambda risk, eta, **more: right(risk, eta * risk.task.Q ** (power + 0.5), **more)
+        model,
+        "descend",
+        lambda risk, eta, **more: right(
+            risk, eta * risk.task.Q ** (power + 0.5), **more
+        ),
     )
     assert model.unseen_lower_bound(True).violated
 
@@ -242,4 +325,6 @@ def test_the_probability_of_an_unseen_output_is_that_of_its_logit() -> None:
     strength = 0.25 * 8 / math.sqrt(4)
     found = full.measure(inward(np.full(4, strength)), sentences).output
     assert found == pytest.approx(1 / (1 + 39 * math.exp(-strength)), rel=1e-12)
-    assert model._exponents_of_unseen(task, "linear", 0.25, (8,)) == pytest.approx([0.5], rel=1e-9)
+    assert model._exponents_of_unseen(task, "linear", 0.25, (8,)) == pytest.approx(
+        [0.5], rel=1e-9
+    )

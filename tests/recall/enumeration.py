@@ -11,28 +11,50 @@ import numpy as np
 import icl_theory as icl
 
 
-def sentences(task: icl.recall.RecallTask) -> Iterator[tuple[tuple[int, ...], int, int, float]]:
+def sentences(
+    task: icl.recall.RecallTask,
+) -> Iterator[tuple[tuple[int, ...], int, int, float]]:
     """Tokens, trigger, output and probability, without the last word: fillings times arrangements of the blocks."""
     for index, q in enumerate(task.triggers.tolist()):
-        planted = [x for x in range(task.V) if x not in task.triggers and x != task.noise_word]
-        words = planted if task.law == "planted" else [x for x in range(task.V) if x != q]
+        planted = [
+            x for x in range(task.V) if x not in task.triggers and x != task.noise_word
+        ]
+        words = (
+            planted if task.law == "planted" else [x for x in range(task.V) if x != q]
+        )
         for (c, c_tau), chance in np.ndenumerate(task.counts[index].pmf):
             if not chance:
                 continue
             n, k = task.H - 1 - 2 * (c + c_tau), c + c_tau
-            orders = sorted(set(itertools.permutations(["."] * n + ["y"] * c + ["t"] * c_tau)))
-            weight = task.probs[index] * chance / len(task.outputs) / len(orders) / len(words) ** n
+            orders = sorted(
+                set(itertools.permutations(["."] * n + ["y"] * c + ["t"] * c_tau))
+            )
+            weight = (
+                task.probs[index]
+                * chance
+                / len(task.outputs)
+                / len(orders)
+                / len(words) ** n
+            )
             for order, y in itertools.product(orders, task.outputs.tolist()):
                 for fill in itertools.product(words, repeat=n):
                     rest = iter(fill)
                     pairs = {"y": (q, y), "t": (q, task.noise_word)}
-                    tokens = [word for slot in order for word in (pairs[slot] if slot != "." else (next(rest),))]
+                    tokens = [
+                        word
+                        for slot in order
+                        for word in (pairs[slot] if slot != "." else (next(rest),))
+                    ]
                     assert len(tokens) == n + 2 * k
                     yield (*tokens, q), q, y, weight
 
 
 def matrices(
-    task: icl.recall.RecallTask, weights: str, strength: np.ndarray, v: float, gamma: float
+    task: icl.recall.RecallTask,
+    weights: str,
+    strength: np.ndarray,
+    v: float,
+    gamma: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """W, 𝒱 and F from their definitions, (2V, 2V) each."""
     V, tau, noisy = task.V, task.noise_word, task.alpha > 0
@@ -67,7 +89,12 @@ def loss(
     W, value, F = matrices(task, weights, strength, v, gamma)
     eye = np.eye(2 * V)
     for tokens, q, y, weight in sentences(task):
-        x = np.array([eye[z] + (eye[V + tokens[h - 1]] if h else 0.0) for h, z in enumerate(tokens)])
+        x = np.array(
+            [
+                eye[z] + (eye[V + tokens[h - 1]] if h else 0.0)
+                for h, z in enumerate(tokens)
+            ]
+        )
         keys = x if weights == "identity" else x[:-1]
         scores = keys @ (W.T @ x[-1])
         if attention == "softmax":
@@ -79,6 +106,13 @@ def loss(
         logits = (u + F @ (x[-1] + kappa * u))[:V]
         top = logits.max()
         total = top + math.log(np.exp(logits - top).sum())
-        parts.append(weight * (total - (1 - task.alpha) * logits[y] - task.alpha * logits[task.noise_word]))
+        parts.append(
+            weight
+            * (
+                total
+                - (1 - task.alpha) * logits[y]
+                - task.alpha * logits[task.noise_word]
+            )
+        )
         assert q == tokens[-1]
     return math.fsum(parts)

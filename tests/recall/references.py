@@ -19,7 +19,9 @@ class Sentence(NamedTuple):
     weight: float
 
 
-def enumerate_sentences(task: icl.recall.RecallTask, density: float, noise: float) -> list[Sentence]:
+def enumerate_sentences(
+    task: icl.recall.RecallTask, density: float, noise: float
+) -> list[Sentence]:
     """All sentences with their probabilities, from the sequential model and the definition alone."""
     found: list[Sentence] = []
     for p, q in zip(task.probs, task.triggers.tolist(), strict=True):
@@ -30,22 +32,34 @@ def enumerate_sentences(task: icl.recall.RecallTask, density: float, noise: floa
                 if weight > 0 and (q, y) in itertools.pairwise(tokens):
                     here.append(Sentence((*tokens, q), q, y, weight))
             total = sum(s.weight for s in here)
-            found += [s._replace(weight=p * s.weight / total / len(task.outputs)) for s in here]
+            found += [
+                s._replace(weight=p * s.weight / total / len(task.outputs))
+                for s in here
+            ]
     return found
 
 
 def _sequential(
-    tokens: tuple[int, ...], q: int, y: int, task: icl.recall.RecallTask, density: float, noise: float
+    tokens: tuple[int, ...],
+    q: int,
+    y: int,
+    task: icl.recall.RecallTask,
+    density: float,
+    noise: float,
 ) -> float:
     """Probability of the words before the last, each drawn given the one before it; the last is the trigger."""
     weight, previous = 1.0, -1
     for word in tokens:
         if previous == q:
-            weight *= (1 - noise) if word == y else noise if word == task.noise_word else 0.0
+            weight *= (
+                (1 - noise) if word == y else noise if word == task.noise_word else 0.0
+            )
         else:
             weight *= density if word == q else (1 - density) / (task.V - 1)
         previous = word
-    return 0.0 if previous == q else weight  # the last word is a trigger drawn freely, not what follows one
+    return (
+        0.0 if previous == q else weight
+    )  # the last word is a trigger drawn freely, not what follows one
 
 
 def bigrams(tokens: tuple[int, ...], first: int, second: int) -> int:
@@ -62,7 +76,10 @@ def logits(
 ) -> list[float]:
     """The reparameterised transformer word by word: attention, value, feed-forward, read-out."""
     q = tokens[-1]
-    scores = [strength if h > 0 and tokens[h - 1] == q else 0.0 for h in range(len(tokens) - 1)]
+    scores = [
+        strength if h > 0 and tokens[h - 1] == q else 0.0
+        for h in range(len(tokens) - 1)
+    ]
     if attention == "softmax":
         top = max(scores)
         weights = [math.exp(s - top) for s in scores]
@@ -95,4 +112,9 @@ def all_losses(
     """Weight and loss of every sentence."""
     of = dict(zip(task.triggers.tolist(), strengths.tolist(), strict=True))
     for s in sentences:
-        yield s.weight, cross_entropy(task, logits(task, attention, s.tokens, of[s.q], scale, gamma), s.y)
+        yield (
+            s.weight,
+            cross_entropy(
+                task, logits(task, attention, s.tokens, of[s.q], scale, gamma), s.y
+            ),
+        )

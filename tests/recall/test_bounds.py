@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 
-Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
+Counts, RecallRisk, RecallTask = (
+    icl.recall.Counts,
+    icl.recall.RecallRisk,
+    icl.recall.RecallTask,
+)
 
 
-@given(st.lists(st.floats(0.0, 50.0), min_size=3, max_size=3), st.sampled_from([0.0, 0.3]))
+@given(
+    st.lists(st.floats(0.0, 50.0), min_size=3, max_size=3), st.sampled_from([0.0, 0.3])
+)
 def test_loss_is_below_its_bound(strengths: list[float], alpha: float) -> None:
     task = RecallTask(12, 3, 3, alpha=alpha, probs=[0.5, 0.3, 0.2])
     risk = RecallRisk(task, gamma=task.best_gamma if alpha else None)
@@ -38,7 +44,11 @@ def test_missing_triggers_cost_what_all_data_sets_say() -> None:
     M, mean = 4, 0.0
     for drawn in itertools.product(range(3), repeat=M):
         probability = math.prod(task.probs[q] for q in drawn)
-        mean += probability * math.log(9) * sum(task.probs[q] for q in range(3) if q not in drawn)
+        mean += (
+            probability
+            * math.log(9)
+            * sum(task.probs[q] for q in range(3) if q not in drawn)
+        )
     assert icl.recall.missing_loss(task, M) == pytest.approx(mean, rel=1e-12)
     assert icl.recall.missing_loss(task, [1, 4]).shape == (2,)
 
@@ -48,7 +58,9 @@ def test_noise_costs_one_over_two_m(alpha: float) -> None:
     assert 2000 * icl.recall.noise_cost(1000, alpha) == pytest.approx(1.0, rel=0.02)
     drawn = np.random.default_rng(0).binomial(30, alpha, 400_000)
     share = drawn[(drawn > 0) & (drawn < 30)] / 30
-    cost = alpha * np.log(alpha / share) + (1 - alpha) * np.log((1 - alpha) / (1 - share))
+    cost = alpha * np.log(alpha / share) + (1 - alpha) * np.log(
+        (1 - alpha) / (1 - share)
+    )
     assert icl.recall.noise_cost(30, alpha) == pytest.approx(cost.mean(), rel=0.02)
     assert icl.recall.noise_cost(1, alpha) == 0.0
 
@@ -60,7 +72,9 @@ def test_rates_of_simple_tasks() -> None:
     assert icl.recall.decay_rate(task, 0.2, "softmax") == pytest.approx(0.2)
     assert icl.recall.plain_tail(task, 0.5) == pytest.approx(8 / 9)
     noisy = RecallTask(20, 3, 8, alpha=0.2, counts=Counts.fixed(2, 1))
-    assert icl.recall.plain_tail(noisy, 0.5, "softmax") == pytest.approx(1.0 / (0.5 * (2 / 3) ** 2))
+    assert icl.recall.plain_tail(noisy, 0.5, "softmax") == pytest.approx(
+        1.0 / (0.5 * (2 / 3) ** 2)
+    )
     with pytest.raises(ValueError, match="attention"):
         icl.recall.decay_rate(task, 0.2, "x")
 
@@ -76,19 +90,32 @@ def test_the_rate_with_noise_is_that_of_runs_with_background_words_and_without(
     run = icl.descend(risk, 0.2, rule="ngd", steps=400)
     early, late = (float(run.at(t).observed["excess"]) for t in (200, 400))
     rate = icl.recall.decay_rate(task, 0.2, "softmax-limit")
-    assert math.log(early / late) / 200 == pytest.approx(rate, rel=0.03 if V > Q + 2 else 3e-4)
+    assert math.log(early / late) / 200 == pytest.approx(
+        rate, rel=0.03 if V > Q + 2 else 3e-4
+    )
 
 
-@pytest.mark.parametrize(("Q", "alpha", "limit", "there"), [(3, 0.2, 3.5, 3.83), (6, 0.5, 5.0, 5.67)])
+@pytest.mark.parametrize(
+    ("Q", "alpha", "limit", "there"), [(3, 0.2, 3.5, 3.83), (6, 0.5, 5.0, 5.67)]
+)
 def test_the_tail_with_gamma_held_approaches_its_limit_like_one_over_the_logarithm(
     Q: int, alpha: float, limit: float, there: float
 ) -> None:
     """The figures of docs/theory/recall.md: softmax attention silences the background words, too."""
-    task = icl.recall.RecallTask(20, Q, 8, alpha=alpha, counts=icl.recall.Counts.fixed(1))
-    risk = icl.recall.RecallRisk(task, attention="softmax-limit", gamma=math.log(alpha / (1.0 - alpha)))
+    task = icl.recall.RecallTask(
+        20, Q, 8, alpha=alpha, counts=icl.recall.Counts.fixed(1)
+    )
+    risk = icl.recall.RecallRisk(
+        task, attention="softmax-limit", gamma=math.log(alpha / (1.0 - alpha))
+    )
     run = icl.descend(risk, 0.5, steps=10**8, method="auto", progress=False)
     tails = [t * (run.at(t).loss - risk.floor()) for t in (10**4, 10**6, 10**8)]
     assert tails[-1] == pytest.approx(there, abs=0.005)
-    beyond = [(tail - limit) * math.log(t) for tail, t in zip(tails, (10**4, 10**6, 10**8), strict=True)]
+    beyond = [
+        (tail - limit) * math.log(t)
+        for tail, t in zip(tails, (10**4, 10**6, 10**8), strict=True)
+    ]
     assert limit < tails[2] < tails[1] < tails[0]
-    assert max(beyond) < 1.4 * min(beyond)  # 1/ln t halves meanwhile, so that a constant would double
+    assert max(beyond) < 1.4 * min(
+        beyond
+    )  # 1/ln t halves meanwhile, so that a constant would double

@@ -18,14 +18,28 @@ def test_summary_says_what_simulate_found(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize("attention", ["linear", "relu", "softmax"])
 def test_json_is_the_run(capsys: pytest.CaptureFixture[str], attention: str) -> None:
-    arguments = ["--attention", attention, "--alpha", "0.1", "--json", "--above", "0.05", "--counts", "2"]
+    arguments = [
+        "--attention",
+        attention,
+        "--alpha",
+        "0.1",
+        "--json",
+        "--above",
+        "0.05",
+        "--counts",
+        "2",
+    ]
     status, out, _ = run_main(capsys, "recall", "simulate", *arguments)
-    run = icl.recall.simulate(attention=attention, alpha=0.1, above=0.05, counts=icl.recall.Counts.fixed(2))
+    run = icl.recall.simulate(
+        attention=attention, alpha=0.1, above=0.05, counts=icl.recall.Counts.fixed(2)
+    )
     assert status == 0
     assert json.loads(out)["loss"] == run.loss.tolist()
 
 
-def test_figure_and_run_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_figure_and_run_are_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     files = ["--plot", str(tmp_path / "a.png"), "--save", str(tmp_path / "a.npz")]
     options = ["--alpha", "0.1", "--gamma", "best", "--probs", "0.4,0.3,0.2,0.1"]
     assert run_main(capsys, "recall", "simulate", *options, *files)[0] == 0

@@ -13,15 +13,24 @@ from tests.recall.references import bigrams, enumerate_sentences
 Counts = icl.recall.Counts
 
 
-@pytest.mark.parametrize(("H", "density", "noise"), [(5, 0.25, 0.0), (6, 0.4, 0.3), (7, 0.1, 0.6), (3, 0.5, 0.2)])
-def test_sentence_law_is_that_of_all_sentences(H: int, density: float, noise: float) -> None:
+@pytest.mark.parametrize(
+    ("H", "density", "noise"),
+    [(5, 0.25, 0.0), (6, 0.4, 0.3), (7, 0.1, 0.6), (3, 0.5, 0.2)],
+)
+def test_sentence_law_is_that_of_all_sentences(
+    H: int, density: float, noise: float
+) -> None:
     task = icl.recall.RecallTask(4, 1, 2, H=H)
     law = Counts.sentence(H, density, noise)
     counted = np.zeros((H, H))
     for s in enumerate_sentences(task, density, noise):
-        counted[bigrams(s.tokens, s.q, s.y), bigrams(s.tokens, s.q, task.noise_word)] += s.weight
+        counted[
+            bigrams(s.tokens, s.q, s.y), bigrams(s.tokens, s.q, task.noise_word)
+        ] += s.weight
     rows, columns = law.pmf.shape
-    np.testing.assert_allclose(counted[:rows, :columns], law.pmf, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(
+        counted[:rows, :columns], law.pmf, rtol=1e-12, atol=1e-15
+    )
     assert counted.sum() == pytest.approx(counted[:rows, :columns].sum())
 
 
@@ -30,13 +39,21 @@ def test_uniform_law_over_legal_sentences_is_a_case() -> None:
     V, H = 4, 7
     r = 2.0 / (V - 1) ** 2
     density = (1 + 2 * r - np.sqrt(1 + 4 * r)) / (2 * r)
-    weights = {s.weight for s in enumerate_sentences(icl.recall.RecallTask(V, 1, 2, H=H), density, 0.5)}
+    weights = {
+        s.weight
+        for s in enumerate_sentences(icl.recall.RecallTask(V, 1, 2, H=H), density, 0.5)
+    }
     assert max(weights) / min(weights) == pytest.approx(1.0)
 
 
 def test_fixed_and_geometric_laws() -> None:
     fixed = Counts.fixed(3, 2)
-    assert (fixed.minimum, fixed.mean, fixed.noise_mean, fixed.longest) == (3, 3.0, 2.0, 5)
+    assert (fixed.minimum, fixed.mean, fixed.noise_mean, fixed.longest) == (
+        3,
+        3.0,
+        2.0,
+        5,
+    )
     law = Counts.geometric(2.0)
     assert law.mean == pytest.approx(2.0, rel=1e-12)
     np.testing.assert_allclose(law.marginal[2:] / law.marginal[1:-1], 0.5)
@@ -44,7 +61,11 @@ def test_fixed_and_geometric_laws() -> None:
     assert Counts.geometric(3.0, most=4).longest == 4
 
 
-@given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8).filter(lambda x: sum(x) > 1e-3))
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8).filter(
+        lambda x: sum(x) > 1e-3
+    )
+)
 def test_any_law_without_mass_at_zero_is_kept(weights: list[float]) -> None:
     pmf = np.append(0.0, np.array(weights) / sum(weights))
     law = Counts(pmf)
@@ -93,11 +114,14 @@ def test_rare_counts_of_long_sentences_keep_their_probabilities() -> None:
         (lambda: Counts.geometric(0.5), "mean = 0.5"),
         (lambda: Counts.sentence(2), "H = 2: must be at least 3"),
         (lambda: Counts.sentence(9, density=1.0), "density = 1.0"),
-        (lambda: Counts.sentence(9, noise=1.0), "noise = 1.0: must be a number in [0, 1)"),
+        (
+            lambda: Counts.sentence(9, noise=1.0),
+            "noise = 1.0: must be a number in [0, 1)",
+        ),
         (lambda: Counts.sentence(10**6), "H = 1000000"),
     ],
 )
 def test_wrong_input_is_named(make: object, words: str) -> None:
-    with pytest.raises(ValueError) as error:  # noqa: PT011 - the words are checked below
+    with pytest.raises(ValueError) as error:  # noqa: PT011
         make()  # type: ignore[operator]
     assert words in str(error.value)

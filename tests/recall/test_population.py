@@ -10,18 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icl_theory as icl
-from tests.recall.references import all_losses, cross_entropy, enumerate_sentences, logits
+from tests.recall.references import (
+    all_losses,
+    cross_entropy,
+    enumerate_sentences,
+    logits,
+)
 from tests.references import slopes
 
-Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
-KINDS = [(attention, alpha) for attention in ("linear", "relu", "softmax-limit") for alpha in (0.0, 0.3)]
+Counts, RecallRisk, RecallTask = (
+    icl.recall.Counts,
+    icl.recall.RecallRisk,
+    icl.recall.RecallTask,
+)
+KINDS = [
+    (attention, alpha)
+    for attention in ("linear", "relu", "softmax-limit")
+    for alpha in (0.0, 0.3)
+]
 
 
 def small(alpha: float = 0.0, **options: object) -> icl.recall.RecallTask:
     return RecallTask(9, 3, 3, alpha=alpha, probs=[0.5, 0.3, 0.2], H=13, **options)  # type: ignore[arg-type]
 
 
-def params_of(risk: icl.recall.RecallRisk, seed: int = 0, size: float = 1.0) -> np.ndarray:
+def params_of(
+    risk: icl.recall.RecallRisk, seed: int = 0, size: float = 1.0
+) -> np.ndarray:
     return size * np.abs(np.random.default_rng(seed).normal(size=risk.initial.shape))
 
 
@@ -35,14 +50,19 @@ def test_loss_is_the_mean_over_all_sentences_and_all_words(
     sentences = enumerate_sentences(task, 0.25, alpha)
     gamma = -0.6 if alpha else 0.0
     mean = math.fsum(
-        w * loss for w, loss in all_losses(task, attention, sentences, np.array(strengths), 1.0, gamma)
+        w * loss
+        for w, loss in all_losses(
+            task, attention, sentences, np.array(strengths), 1.0, gamma
+        )
     )
     params = [*strengths, gamma] if alpha else strengths
     assert RecallRisk(task, attention).loss(params) == pytest.approx(mean, rel=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
-@pytest.mark.parametrize(("strength", "scale"), [(0.0, 1.0), (1.3, 4.0), (-2.0, -3.0), (9.0, 20.0)])
+@pytest.mark.parametrize(
+    ("strength", "scale"), [(0.0, 1.0), (1.3, 4.0), (-2.0, -3.0), (9.0, 20.0)]
+)
 def test_softmax_limit_is_exact_for_a_sentence_with_the_average_frequencies(
     alpha: float, strength: float, scale: float
 ) -> None:
@@ -53,46 +73,66 @@ def test_softmax_limit_is_exact_for_a_sentence_with_the_average_frequencies(
     tokens = (q, y, q, y, q, tau, *(word for word in range(11) if word != q), q)
     assert len(tokens) == task.H
     gamma = -1.1 if alpha else 0.0
-    expected = cross_entropy(task, logits(task, "softmax", tokens, strength, scale, gamma), y)
+    expected = cross_entropy(
+        task, logits(task, "softmax", tokens, strength, scale, gamma), y
+    )
     params = [strength, strength, scale, *([gamma] if alpha else [])]
-    assert RecallRisk(task, "softmax-limit").loss(params) == pytest.approx(expected, rel=1e-12)
+    assert RecallRisk(task, "softmax-limit").loss(params) == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("attention", "alpha"), KINDS)
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("empirical", [False, True])
-def test_gradient_is_the_derivative_of_the_loss(attention: str, alpha: float, held: bool, empirical: bool) -> None:
+def test_gradient_is_the_derivative_of_the_loss(
+    attention: str, alpha: float, held: bool, empirical: bool
+) -> None:
     task = small(alpha)
     data = task.sentences(np.random.default_rng(1), 40) if empirical else None
     risk = RecallRisk(task, attention, -0.4 if held and alpha else None, data=data)
     for sign in (1.0, -1.0):
         params = sign * params_of(risk, 1)
-        np.testing.assert_allclose(risk.gradient(params), slopes(risk.loss, params), rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(
+            risk.gradient(params), slopes(risk.loss, params), rtol=1e-8, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize(("attention", "alpha"), KINDS)
 def test_tied_triggers_descend_like_free_ones(attention: str, alpha: float) -> None:
     task = RecallTask(20, 5, 4, alpha=alpha)
     free = icl.descend(RecallRisk(task, attention), 0.3, rule="ngd", steps=40)
-    tied = icl.descend(RecallRisk(task, attention, tied=True), 0.3, rule="ngd", steps=40)
+    tied = icl.descend(
+        RecallRisk(task, attention, tied=True), 0.3, rule="ngd", steps=40
+    )
     np.testing.assert_allclose(tied.loss, free.loss, rtol=1e-9)
-    np.testing.assert_allclose(tied.states[:, 0], free.states[:, 3], rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(tied.states[:, 1:], free.states[:, 5:], rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        tied.states[:, 0], free.states[:, 3], rtol=1e-9, atol=1e-12
+    )
+    np.testing.assert_allclose(
+        tied.states[:, 1:], free.states[:, 5:], rtol=1e-9, atol=1e-12
+    )
 
 
 @given(st.sampled_from(KINDS), st.lists(st.floats(-30.0, 30.0), min_size=5, max_size=5))
-def test_no_parameters_beat_the_bayes_risk(kind: tuple[str, float], values: list[float]) -> None:
+def test_no_parameters_beat_the_bayes_risk(
+    kind: tuple[str, float], values: list[float]
+) -> None:
     attention, alpha = kind
     task = small(alpha)
     risk = RecallRisk(task, attention)
     params = np.array(values[: len(risk.initial)])
     assert risk.loss(params) >= task.bayes_risk * (1 - 1e-14)
     assert risk.excess(params) >= 0.0
-    assert risk.excess(params) == pytest.approx(risk.loss(params) - task.bayes_risk, rel=1e-9, abs=1e-12)
+    assert risk.excess(params) == pytest.approx(
+        risk.loss(params) - task.bayes_risk, rel=1e-9, abs=1e-12
+    )
 
 
 @given(st.sampled_from(KINDS), st.floats(30.0, 1e6))
-def test_all_six_models_tend_to_the_bayes_risk(kind: tuple[str, float], size: float) -> None:
+def test_all_six_models_tend_to_the_bayes_risk(
+    kind: tuple[str, float], size: float
+) -> None:
     """λ, and v = λ for softmax, to infinity, and γ at the log-odds of noise."""
     attention, alpha = kind
     task = small(alpha)
@@ -114,7 +154,9 @@ def test_softmax_with_noise_needs_attention_before_value() -> None:
 
 @pytest.mark.parametrize(("attention", "alpha"), KINDS)
 @pytest.mark.parametrize("size", [1e6, -1e6, 1e300])
-def test_huge_parameters_do_not_overflow(attention: str, alpha: float, size: float) -> None:
+def test_huge_parameters_do_not_overflow(
+    attention: str, alpha: float, size: float
+) -> None:
     risk = RecallRisk(small(alpha), attention)
     params = np.full(len(risk.initial), size)
     if size == 1e300:
@@ -136,14 +178,19 @@ def test_digits_survive_down_to_losses_of_1e_300(strength: float) -> None:
         x = mpmath.mpf(strength)
         terms = [(mpmath.mpf(p), c) for p, c in ((0.5, 1), (0.3, 2), (0.2, 3))]
         exact = mpmath.fsum(p * mpmath.log1p(8 * mpmath.exp(-x * c)) for p, c in terms)
-        slope = mpmath.fsum(-p * c * 8 * mpmath.exp(-x * c) / (1 + 8 * mpmath.exp(-x * c)) for p, c in terms)
+        slope = mpmath.fsum(
+            -p * c * 8 * mpmath.exp(-x * c) / (1 + 8 * mpmath.exp(-x * c))
+            for p, c in terms
+        )
         assert loss == pytest.approx(float(exact), rel=1e-13, abs=0.0)
         assert gradient[0] == pytest.approx(float(slope), rel=1e-13, abs=0.0)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e-12, -1e-7, 2e-3, 0.03, -0.999, 1.001, -20.0])
 @pytest.mark.parametrize("strength", [3.0, 50.0, 600.0])
-def test_excess_keeps_its_digits_near_the_optimum(shift: float, strength: float) -> None:
+def test_excess_keeps_its_digits_near_the_optimum(
+    shift: float, strength: float
+) -> None:
     task = RecallTask(9, 2, 3, alpha=0.3, counts=Counts.fixed(1))
     gamma = task.best_gamma + shift
     with mpmath.workdps(400):
@@ -151,7 +198,9 @@ def test_excess_keeps_its_digits_near_the_optimum(shift: float, strength: float)
         entropy = -a * mpmath.log(a) - (1 - a) * mpmath.log(1 - a)
         exact = mpmath.log(1 + mpmath.exp(g) + 7 * mpmath.exp(-x)) - a * g - entropy
         found = RecallRisk(task, tied=True).excess([strength, gamma])
-    rounding = 1e-15 / abs(shift) if shift else 0.0  # γ is known to 1e-16, and the excess goes like its square
+    rounding = (
+        1e-15 / abs(shift) if shift else 0.0
+    )  # γ is known to 1e-16, and the excess goes like its square
     assert found == pytest.approx(float(exact), rel=1e-11 + rounding, abs=1e-31)
 
 
@@ -178,10 +227,14 @@ def test_outputs_may_be_permuted(order: list[int], kind: tuple[str, float]) -> N
     data = task.sentences(np.random.default_rng(0), 30)
     names = np.arange(task.V)
     names[task.outputs] = task.outputs[order]
-    renamed = data._replace(tokens=names[data.tokens], answer=names[data.answer], output=names[data.output])
+    renamed = data._replace(
+        tokens=names[data.tokens], answer=names[data.answer], output=names[data.output]
+    )
     of = attention.removesuffix("-limit")
     model = icl.recall.reparameterised(icl.recall.TransformerRisk(task, of, data=data))
-    other = icl.recall.reparameterised(icl.recall.TransformerRisk(task, of, data=renamed))
+    other = icl.recall.reparameterised(
+        icl.recall.TransformerRisk(task, of, data=renamed)
+    )
     params = np.abs(np.random.default_rng(2).normal(size=model.initial.shape))
     assert model.loss(params) == pytest.approx(other.loss(params), rel=1e-12)
     assert RecallRisk(task, attention, data=data).excess(params) == RecallRisk(
@@ -190,13 +243,17 @@ def test_outputs_may_be_permuted(order: list[int], kind: tuple[str, float]) -> N
 
 
 @pytest.mark.parametrize(("attention", "alpha"), KINDS)
-def test_empirical_risk_is_near_the_population_risk(attention: str, alpha: float) -> None:
+def test_empirical_risk_is_near_the_population_risk(
+    attention: str, alpha: float
+) -> None:
     task = small(alpha)
     population = RecallRisk(task, attention)
     params = params_of(population, 3)
     gaps = {
         M: [
-            RecallRisk(task, attention, data=task.sentences(np.random.default_rng([M, i]), M)).loss(params)
+            RecallRisk(
+                task, attention, data=task.sentences(np.random.default_rng([M, i]), M)
+            ).loss(params)
             - population.loss(params)
             for i in range(60)
         ]
@@ -210,7 +267,9 @@ def test_empirical_risk_is_near_the_population_risk(attention: str, alpha: float
 def test_one_sentence_has_a_defined_risk() -> None:
     for attention, alpha in KINDS:
         task = small(alpha)
-        risk = RecallRisk(task, attention, data=task.sentences(np.random.default_rng(0), 1))
+        risk = RecallRisk(
+            task, attention, data=task.sentences(np.random.default_rng(0), 1)
+        )
         assert risk.floor() == 0.0
         assert math.isfinite(risk.loss(risk.initial))
         assert icl.descend(risk, 0.5, rule="ngd", steps=50).loss[-1] < 0.1
@@ -226,7 +285,9 @@ def test_floor_is_the_infimum_also_where_gamma_is_held() -> None:
 
 def test_softmax_observes_its_attention() -> None:
     task = RecallTask(11, 2, 3, H=17, counts=Counts.fixed(2, 1))
-    seen = RecallRisk(task, "softmax-limit").observe(np.array([math.log(5.0), 0.0, 1.0]))
+    seen = RecallRisk(task, "softmax-limit").observe(
+        np.array([math.log(5.0), 0.0, 1.0])
+    )
     np.testing.assert_allclose(seen["attention"], [2 * 5 / (3 * 5 + 13), 2 / 16])
 
 
@@ -234,7 +295,10 @@ def test_softmax_observes_its_attention() -> None:
     ("options", "words"),
     [
         ({"task": 3}, "task = 3: must be a RecallTask"),
-        ({"attention": "cosine"}, "attention = 'cosine': must be one of linear, relu, softmax"),
+        (
+            {"attention": "cosine"},
+            "attention = 'cosine': must be one of linear, relu, softmax",
+        ),
         ({"gamma": 1.0}, "gamma = 1.0: must be left out if alpha = 0"),
         ({"task": small(0.3), "gamma": math.nan}, "gamma = nan"),
         ({"task": small(0.3), "gamma": True}, "gamma = True"),
@@ -250,7 +314,7 @@ def test_softmax_observes_its_attention() -> None:
     ],
 )
 def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ValueError) as error:  # noqa: PT011 - the words are checked below
+    with pytest.raises(ValueError) as error:  # noqa: PT011
         RecallRisk(**({"task": small()} | options))  # type: ignore[arg-type]
     assert words in str(error.value)
 
@@ -259,11 +323,15 @@ def test_sentences_of_another_task_are_refused() -> None:
     """They would use the wrong λ, or none."""
     task = small()
     data = task.sentences(np.random.default_rng(0), 30)
-    wrong = {"words": data._replace(tokens=data.tokens + 1), "triggers": data._replace(trigger=data.trigger + 1)}
+    wrong = {
+        "words": data._replace(tokens=data.tokens + 1),
+        "triggers": data._replace(trigger=data.trigger + 1),
+    }
     for name, other in wrong.items():
         for use in (RecallRisk, icl.recall.TransformerRisk):
             with pytest.raises(
-                ValueError, match=f"^data has {name} 1 to .*: must be sentences of the task, whose {name} are 0 to"
+                ValueError,
+                match=f"^data has {name} 1 to .*: must be sentences of the task, whose {name} are 0 to",
             ):
                 use(task, data=other)
 
@@ -279,7 +347,10 @@ def test_no_word_may_be_beyond_the_first_or_the_last(field: str, beyond: int) ->
     changed.flat[3] = -1 if beyond else number
     for use in (RecallRisk, icl.recall.TransformerRisk):
         use(task, data=data)
-        with pytest.raises(ValueError, match=rf"must be sentences of the task, whose \w+ are 0 to {number - 1}$"):
+        with pytest.raises(
+            ValueError,
+            match=rf"must be sentences of the task, whose \w+ are 0 to {number - 1}$",
+        ):
             use(task, data=data._replace(**{field: changed}))
 
 

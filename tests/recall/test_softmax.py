@@ -13,13 +13,28 @@ import icl_theory as icl
 from tests.recall.enumeration import loss
 from tests.references import slopes
 
-Counts, RecallRisk, RecallTask = icl.recall.Counts, icl.recall.RecallRisk, icl.recall.RecallTask
-reparameterised, TransformerRisk = icl.recall.reparameterised, icl.recall.TransformerRisk
+Counts, RecallRisk, RecallTask = (
+    icl.recall.Counts,
+    icl.recall.RecallRisk,
+    icl.recall.RecallTask,
+)
+reparameterised, TransformerRisk = (
+    icl.recall.reparameterised,
+    icl.recall.TransformerRisk,
+)
 
 
 def planted(alpha: float, H: int = 7) -> icl.recall.RecallTask:
     probs = None if alpha else [0.7, 0.3]
-    return RecallTask(5, 1 if alpha else 2, 2 - (alpha == 0), alpha=alpha, H=H, law="planted", probs=probs)
+    return RecallTask(
+        5,
+        1 if alpha else 2,
+        2 - (alpha == 0),
+        alpha=alpha,
+        H=H,
+        law="planted",
+        probs=probs,
+    )
 
 
 CASES = [
@@ -43,9 +58,15 @@ def test_loss_is_the_mean_over_all_sentences(
     for seed, size in ((0, 1.0), (1, 4.0)):
         params = size * np.random.default_rng(seed).normal(size=risk.initial.shape)
         strength, v, gamma = risk.split(params)
-        expected = loss(task, attention, weights, kappa, strength, v, gamma if task.alpha else 0.0)
-        assert risk.loss(params) == pytest.approx(expected, rel=1e-12 if attention != "softmax" else 1e-13)
-        np.testing.assert_allclose(risk.gradient(params), slopes(risk.loss, params), rtol=1e-8, atol=1e-9)
+        expected = loss(
+            task, attention, weights, kappa, strength, v, gamma if task.alpha else 0.0
+        )
+        assert risk.loss(params) == pytest.approx(
+            expected, rel=1e-12 if attention != "softmax" else 1e-13
+        )
+        np.testing.assert_allclose(
+            risk.gradient(params), slopes(risk.loss, params), rtol=1e-8, atol=1e-9
+        )
 
 
 @pytest.mark.slow
@@ -53,11 +74,32 @@ def test_two_hundred_problems_of_one_number_for_attention_and_value() -> None:
     """𝒱 = λI and W of the strength λ, with noise and without, in short sentences of few words."""
     rng = np.random.default_rng(5)
     for at in range(200):
-        alpha, H = (0.0, float(rng.uniform(0.05, 0.95)))[at % 2], int(rng.integers(5, 7))
-        task = RecallTask(4, 1, 1 + (alpha == 0.0), alpha=alpha, H=H, law=("markov", "planted")[at % 4 > 0])
+        alpha, H = (
+            (0.0, float(rng.uniform(0.05, 0.95)))[at % 2],
+            int(rng.integers(5, 7)),
+        )
+        task = RecallTask(
+            4,
+            1,
+            1 + (alpha == 0.0),
+            alpha=alpha,
+            H=H,
+            law=("markov", "planted")[at % 4 > 0],
+        )
         both = RecallRisk(task, "softmax", tied=True, weights="identity")
-        size, gamma = float(rng.normal() * 10.0 ** rng.uniform(-1.0, 0.7)), float(rng.normal())
-        expected = loss(task, "softmax", "identity", both.kappa, np.full(1, size), size, gamma if alpha else 0.0)
+        size, gamma = (
+            float(rng.normal() * 10.0 ** rng.uniform(-1.0, 0.7)),
+            float(rng.normal()),
+        )
+        expected = loss(
+            task,
+            "softmax",
+            "identity",
+            both.kappa,
+            np.full(1, size),
+            size,
+            gamma if alpha else 0.0,
+        )
         params = np.full(both.initial.shape, size)
         params[2:] = gamma
         assert both.loss(params) == pytest.approx(expected, rel=1e-10)
@@ -68,19 +110,28 @@ def test_attention_of_each_trigger_is_a_mean_over_its_own_sentences() -> None:
     task = RecallTask(5, 2, 2, H=6, probs=[0.7, 0.3])
     risk = RecallRisk(task, "softmax")
     shares = [law.mean / (task.H - 1) for law in task.counts]
-    np.testing.assert_allclose(risk.observe(np.zeros_like(risk.initial))["attention"], shares, rtol=1e-13)
+    np.testing.assert_allclose(
+        risk.observe(np.zeros_like(risk.initial))["attention"], shares, rtol=1e-13
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "weights"), [(0.2, "identity"), (0.0, "projection")])
-def test_long_sentences_agree_with_a_hundred_thousand_sampled_ones(alpha: float, weights: str) -> None:
+def test_long_sentences_agree_with_a_hundred_thousand_sampled_ones(
+    alpha: float, weights: str
+) -> None:
     task = RecallTask(60, 1 if alpha else 5, 4, alpha=alpha, H=256, law="planted")
     risk = RecallRisk(task, "softmax", weights=weights, tied=True)
     params = np.array([3.5, 12.0, *([-1.0] if alpha else [])])
     every = np.concatenate([np.full(task.Q, 3.5), params[1:]])
     full = TransformerRisk(task, "softmax", batch=1000, weights=weights)
-    drawn = np.array([reparameterised(full).evaluate(every, step) for step in range(100)], dtype=object)
-    found = np.array([[each[0], each[1][: task.Q].sum(), *each[1][task.Q :]] for each in drawn])
+    drawn = np.array(
+        [reparameterised(full).evaluate(every, step) for step in range(100)],
+        dtype=object,
+    )
+    found = np.array(
+        [[each[0], each[1][: task.Q].sum(), *each[1][task.Q :]] for each in drawn]
+    )
     expected = np.array([risk.loss(params), *risk.gradient(params)])
     z = (found.mean(axis=0) - expected) / (found.std(axis=0, ddof=1) / 10.0)
     assert np.abs(z).max() < 4.0
@@ -103,9 +154,11 @@ def test_a_task_with_short_sentences_is_not_its_limit() -> None:
     assert RecallRisk(task, "softmax-limit", tied=True).excess([0.0, 900.0]) < 1e-9
     params = np.array([0.0] * 5 + [900.0])
     losses = [
-        reparameterised(TransformerRisk(task, "softmax", data=task.sentences(np.random.default_rng(i), 200))).loss(
-            params
-        )
+        reparameterised(
+            TransformerRisk(
+                task, "softmax", data=task.sentences(np.random.default_rng(i), 200)
+            )
+        ).loss(params)
         for i in range(20)
     ]
     exact = RecallRisk(task, "softmax", tied=True).excess([0.0, 900.0])
@@ -116,7 +169,9 @@ def test_a_task_with_short_sentences_is_not_its_limit() -> None:
 @pytest.mark.parametrize(("alpha", "v"), [(0.0, 1.0), (0.2, 1.0), (0.0, 6.0)])
 def test_the_floor_of_a_held_scale_is_the_least_loss(alpha: float, v: float) -> None:
     task = RecallTask(12, 1, 3, alpha=alpha, H=9, law="planted")
-    risk = RecallRisk(task, "softmax", task.best_gamma if alpha else None, weights="identity", v=v)
+    risk = RecallRisk(
+        task, "softmax", task.best_gamma if alpha else None, weights="identity", v=v
+    )
     losses = [risk.loss([x]) for x in np.linspace(-12.0, 80.0, 400)]
     assert risk.floor() <= min(losses) + 1e-12
     assert min(losses) - risk.floor() < 1e-3
@@ -128,29 +183,43 @@ def test_the_floor_of_a_held_scale_is_the_least_loss(alpha: float, v: float) -> 
     ("options", "words"),
     [
         ({"law": "uniform"}, "law = 'uniform': must be one of markov, planted"),
-        ({"law": "planted", "alpha": 0.1, "triggers": 2}, "triggers = 2: must be 1 with noise"),
-        ({"law": "planted", "H": 4, "alpha": 0.1, "triggers": 1}, "H = 4: must be at least 5"),
+        (
+            {"law": "planted", "alpha": 0.1, "triggers": 2},
+            "triggers = 2: must be 1 with noise",
+        ),
+        (
+            {"law": "planted", "H": 4, "alpha": 0.1, "triggers": 1},
+            "H = 4: must be at least 5",
+        ),
         ({"law": "planted", "V": 8}, "V = 8: must be at least 13"),
         ({"law": "planted", "alpha": 1.0, "triggers": 1}, "alpha = 1.0"),
         ({"attention": "softmax", "counts": 17}, "H = 33: must be at least 35"),
-        ({"attention": "softmax-limit", "law": "planted"}, "attention = 'softmax-limit'"),
+        (
+            {"attention": "softmax-limit", "law": "planted"},
+            "attention = 'softmax-limit'",
+        ),
         ({"weights": "identity", "alpha": 0.1}, "weights = 'identity'"),
         ({"weights": "x"}, "weights = 'x'"),
         ({"kappa": 0}, "kappa = 0"),
         ({"v": 2.0}, "v = 2.0: must be left out"),
         ({"v": "x", "attention": "softmax"}, "v = 'x'"),
-        ({"weights": "identity", "counts": Counts.fixed(1, 1)}, "counts = 'with noise'"),
+        (
+            {"weights": "identity", "counts": Counts.fixed(1, 1)},
+            "counts = 'with noise'",
+        ),
     ],
 )
 def test_wrong_input_is_named(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ValueError) as error:  # noqa: PT011 - the words are checked below
+    with pytest.raises(ValueError) as error:  # noqa: PT011
         icl.recall.simulate(**options)  # type: ignore[arg-type]
     assert words in str(error.value)
 
 
 @pytest.mark.parametrize("size", [1e6, -1e6])
 @pytest.mark.parametrize(("alpha", "weights"), [(0.0, "projection"), (0.3, "identity")])
-def test_huge_parameters_do_not_overflow(alpha: float, weights: str, size: float) -> None:
+def test_huge_parameters_do_not_overflow(
+    alpha: float, weights: str, size: float
+) -> None:
     risk = RecallRisk(planted(alpha), "softmax", weights=weights)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -161,7 +230,9 @@ def test_huge_parameters_do_not_overflow(alpha: float, weights: str, size: float
 
 @pytest.mark.parametrize("size", [1e14, -1e300])
 @pytest.mark.parametrize(("alpha", "weights"), [(0.0, "projection"), (0.3, "identity")])
-def test_beyond_the_largest_logit_the_loss_is_infinite(alpha: float, weights: str, size: float) -> None:
+def test_beyond_the_largest_logit_the_loss_is_infinite(
+    alpha: float, weights: str, size: float
+) -> None:
     risk = RecallRisk(planted(alpha), "softmax", weights=weights)
     params = np.append(np.ones(len(risk.initial) - 1), size)
     with warnings.catch_warnings():
@@ -219,7 +290,8 @@ def test_noise_turns_the_value_scale_away_from_the_output_at_the_start() -> None
 
 
 @pytest.mark.parametrize(
-    ("attention", "kappa", "v"), [("linear", 0, None), ("relu", 0, None), ("softmax", 0, 1.0), ("softmax", 1, 3.0)]
+    ("attention", "kappa", "v"),
+    [("linear", 0, None), ("relu", 0, None), ("softmax", 0, 1.0), ("softmax", 1, 3.0)],
 )
 def test_floor_of_held_numbers_is_the_least_loss_that_a_transformer_has(
     attention: str, kappa: int, v: float | None
@@ -233,19 +305,29 @@ def test_floor_of_held_numbers_is_the_least_loss_that_a_transformer_has(
 
     grid = np.linspace(-8.0, 32.0, 21)
     best = grid[int(np.argmin([along(x) for x in grid]))]
-    least = minimize_scalar(along, bounds=(best - 2.0, best + 2.0), method="bounded").fun
+    least = minimize_scalar(
+        along, bounds=(best - 2.0, best + 2.0), method="bounded"
+    ).fun
     assert risk.floor() == pytest.approx(least, rel=1e-9)
     if kappa == 0 and v is None:
-        assert least < along(40.0) - 1.0  # at a finite λ, and far below the loss at λ = ∞
+        assert (
+            least < along(40.0) - 1.0
+        )  # at a finite λ, and far below the loss at λ = ∞
 
 
 @pytest.mark.parametrize(("Q", "v"), [(1, 4.0), (3, 1.0)])
-def test_rate_with_a_held_value_scale_falls_with_the_number_of_triggers(Q: int, v: float) -> None:
+def test_rate_with_a_held_value_scale_falls_with_the_number_of_triggers(
+    Q: int, v: float
+) -> None:
     task = RecallTask(60, Q, 4, H=64, law="planted")
     risk = RecallRisk(task, "softmax", weights="identity", v=v)
     run = icl.descend(risk, 0.5, rule="ngd", steps=int(44 * math.sqrt(Q)))
     least = math.log1p(59 * math.exp(-v))  # λ = ∞: the output has the logit v
     late, end = int(28 * math.sqrt(Q)), int(run.t[-1])
-    rate = math.log((run.at(late).loss - least) / (run.at(end).loss - least)) / (end - late)
+    rate = math.log((run.at(late).loss - least) / (run.at(end).loss - least)) / (
+        end - late
+    )
     assert rate == pytest.approx(0.5 / math.sqrt(Q), rel=1e-2)
-    assert icl.recall.decay_rate(task, 0.5, "softmax", "identity", v=v) == pytest.approx(rate, rel=1e-2)
+    assert icl.recall.decay_rate(
+        task, 0.5, "softmax", "identity", v=v
+    ) == pytest.approx(rate, rel=1e-2)

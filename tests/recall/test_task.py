@@ -21,11 +21,21 @@ def tasks(draw: st.DrawFn) -> icl.recall.RecallTask:
     Q, outputs = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     V = Q + outputs + 1 + draw(st.integers(0, 5))
     words = draw(st.permutations(range(V)))
-    law = None if draw(st.booleans()) else Counts.fixed(draw(st.integers(1, 3)), draw(st.integers(0, 2)))
+    law = (
+        None
+        if draw(st.booleans())
+        else Counts.fixed(draw(st.integers(1, 3)), draw(st.integers(0, 2)))
+    )
     return RecallTask(
-        V, words[:Q], words[Q : Q + outputs], alpha=draw(st.sampled_from([0.0, 0.3, 0.9])), noise_word=words[-1],
-        H=draw(st.integers(11, 16)), counts=law, probs=np.arange(1.0, Q + 1) / sum(range(1, Q + 1)),
-    )  # fmt: skip
+        V,
+        words[:Q],
+        words[Q : Q + outputs],
+        alpha=draw(st.sampled_from([0.0, 0.3, 0.9])),
+        noise_word=words[-1],
+        H=draw(st.integers(11, 16)),
+        counts=law,
+        probs=np.arange(1.0, Q + 1) / sum(range(1, Q + 1)),
+    )
 
 
 @given(tasks(), st.integers(0, 1000))
@@ -45,7 +55,9 @@ def test_sentences_obey_the_definition(task: icl.recall.RecallTask, seed: int) -
 
 
 @given(tasks(), st.integers(0, 1000))
-def test_bayes_predictor_knows_the_output(task: icl.recall.RecallTask, seed: int) -> None:
+def test_bayes_predictor_knows_the_output(
+    task: icl.recall.RecallTask, seed: int
+) -> None:
     drawn = task.sentences(np.random.default_rng(seed), 10)
     law = task.predict(drawn.tokens)
     rows = np.arange(10)
@@ -57,17 +69,27 @@ def test_bayes_predictor_knows_the_output(task: icl.recall.RecallTask, seed: int
 @pytest.mark.parametrize("alpha", [0.0, 0.4])
 def test_sampler_draws_every_sentence_with_its_probability(alpha: float) -> None:
     task = RecallTask(4, 1, 2, alpha=alpha, H=5)
-    expected = {(s.tokens, s.y): s.weight for s in enumerate_sentences(task, 0.25, alpha)}
+    expected = {
+        (s.tokens, s.y): s.weight for s in enumerate_sentences(task, 0.25, alpha)
+    }
     size = 60_000
     drawn = task.sentences(np.random.default_rng(1), size)
-    seen = Counter((tuple(t), int(y)) for t, y in zip(drawn.tokens.tolist(), drawn.output, strict=True))
+    seen = Counter(
+        (tuple(t), int(y))
+        for t, y in zip(drawn.tokens.tolist(), drawn.output, strict=True)
+    )
     assert set(seen) <= set(expected)
-    statistic = sum((seen[key] - size * p) ** 2 / (size * p) for key, p in expected.items())
+    statistic = sum(
+        (seen[key] - size * p) ** 2 / (size * p) for key, p in expected.items()
+    )
     assert chi2.sf(statistic, len(expected) - 1) > 1e-3
 
 
 def test_counts_have_the_law_that_was_asked_for() -> None:
-    laws = [Counts(np.array([[0.0, 0.0], [0.5, 0.1], [0.1, 0.3]])), Counts.geometric(2.0, most=5)]
+    laws = [
+        Counts(np.array([[0.0, 0.0], [0.5, 0.1], [0.1, 0.3]])),
+        Counts.geometric(2.0, most=5),
+    ]
     task = RecallTask(9, 2, 3, counts=laws, probs=[0.3, 0.7], H=13)
     drawn = task.sentences(np.random.default_rng(0), 40_000)
     for index, law in enumerate(laws):
@@ -91,17 +113,22 @@ def test_bayes_predictor_and_risk_are_those_of_the_enumeration(alpha: float) -> 
     for tokens, law in joint.items():
         posterior = law / law.sum()
         np.testing.assert_allclose(task.predict([tokens])[0], posterior, atol=1e-15)
-        risk -= sum(p * math.log(c) for p, c in zip(law, posterior, strict=True) if p > 0)
+        risk -= sum(
+            p * math.log(c) for p, c in zip(law, posterior, strict=True) if p > 0
+        )
     assert task.bayes_risk == pytest.approx(risk, rel=1e-12, abs=1e-15)
 
 
 def test_other_outputs_change_nothing_but_the_outputs() -> None:
     task = RecallTask(12, 2, 3, alpha=0.2, H=15)
     seen, unseen = (
-        task.sentences(np.random.default_rng(3), 500, words) for words in (task.outputs, task.unseen[:2])
+        task.sentences(np.random.default_rng(3), 500, words)
+        for words in (task.outputs, task.unseen[:2])
     )
     np.testing.assert_array_equal(seen.c, unseen.c)
-    np.testing.assert_array_equal(seen.answer == task.noise_word, unseen.answer == task.noise_word)
+    np.testing.assert_array_equal(
+        seen.answer == task.noise_word, unseen.answer == task.noise_word
+    )
     assert set(unseen.output.tolist()) == set(task.unseen[:2].tolist())
 
 
@@ -119,7 +146,10 @@ def test_smallest_tasks_have_defined_answers() -> None:
         ({"alpha": 1.0}, "alpha = 1.0: must be a number in [0, 1)"),
         ({"alpha": -0.1}, "alpha = -0.1"),
         ({"alpha": math.nan}, "alpha = nan"),
-        ({"triggers": [1, 2], "outputs": [2, 3]}, "outputs = [2, 3]: must be disjoint from the triggers"),
+        (
+            {"triggers": [1, 2], "outputs": [2, 3]},
+            "outputs = [2, 3]: must be disjoint from the triggers",
+        ),
         ({"triggers": [1, 1]}, "triggers = [1, 1]"),
         ({"triggers": 0}, "triggers = 0"),
         ({"triggers": []}, "triggers = []"),
@@ -129,18 +159,24 @@ def test_smallest_tasks_have_defined_answers() -> None:
         ({"noise_word": 10}, "noise_word = 10"),
         ({"H": 2}, "H = 2: must be at least 3"),
         ({"H": 6, "counts": Counts.fixed(2, 1)}, "H = 6: must be at least 7"),
-        ({"H": 6, "counts": [Counts.fixed(1), Counts.fixed(2, 1)]}, "H = 6: must be at least 7"),
+        (
+            {"H": 6, "counts": [Counts.fixed(1), Counts.fixed(2, 1)]},
+            "H = 6: must be at least 7",
+        ),
         ({"counts": [0.5, 0.5]}, "without mass at c = 0"),
         ({"counts": [Counts.fixed(1)]}, "one Counts, or 2 of them"),
         ({"V": 6}, "V = 6: must be at least"),
         ({"V": 2}, "V = 2"),
-        ({"V": 5, "triggers": [0, 1], "outputs": [2, 3, 4], "noise_word": 4}, "V = 5: must be at least 6"),
+        (
+            {"V": 5, "triggers": [0, 1], "outputs": [2, 3, 4], "noise_word": 4},
+            "V = 5: must be at least 6",
+        ),
         ({"probs": [0.5, 0.6]}, "probs"),
         ({"probs": [1.0]}, "probs"),
     ],
 )
 def test_wrong_input_is_named(arguments: dict[str, object], words: str) -> None:
-    with pytest.raises(ValueError) as error:  # noqa: PT011 - the words are checked below
+    with pytest.raises(ValueError) as error:  # noqa: PT011
         RecallTask(**({"V": 10, "triggers": 2, "outputs": 4} | arguments))  # type: ignore[arg-type]
     assert words in str(error.value)
 
@@ -159,18 +195,26 @@ def test_wrong_input_is_named(arguments: dict[str, object], words: str) -> None:
         [0, 2, 1, 1, 0],
     ],
 )
-def test_bayes_predictor_refuses_what_the_task_cannot_say(tokens: list[list[int]]) -> None:
+def test_bayes_predictor_refuses_what_the_task_cannot_say(
+    tokens: list[list[int]],
+) -> None:
     with pytest.raises(ValueError, match="tokens"):
         RecallTask(6, 2, 3, H=5).predict(tokens)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
-def test_planted_bigrams_of_words_of_their_own_stand_among_words_that_may_be_outputs(alpha: float) -> None:
+def test_planted_bigrams_of_words_of_their_own_stand_among_words_that_may_be_outputs(
+    alpha: float,
+) -> None:
     triggers = [4, 1][: 1 if alpha else 2]
-    task = RecallTask(9, triggers, [0, 5], noise_word=3, alpha=alpha, H=10, law="planted")
+    task = RecallTask(
+        9, triggers, [0, 5], noise_word=3, alpha=alpha, H=10, law="planted"
+    )
     found = task.sentences(np.random.default_rng(0), 400)
     words = set()
-    for tokens, y, trigger in zip(found.tokens.tolist(), found.output.tolist(), found.trigger, strict=True):
+    for tokens, y, trigger in zip(
+        found.tokens.tolist(), found.output.tolist(), found.trigger, strict=True
+    ):
         q = task.triggers[trigger]
         pairs = [(tokens[h], tokens[h + 1]) for h in range(9) if tokens[h] == q]
         assert sorted(pairs) == sorted([(q, y)] + [(q, 3)] * (alpha > 0))
@@ -187,7 +231,10 @@ def test_the_sentence_that_is_refused_is_named() -> None:
     good, bad = [0, 2, 4, 4, 0], [1, 0, 2, 4, 1]
     task.predict([good, good])
     for tokens in ([good, bad, good], [bad, good], [good, good, bad]):
-        with pytest.raises(ValueError, match=r"tokens = \[1, 0, 2, 4, 1\]: must be a sentence of the task"):
+        with pytest.raises(
+            ValueError,
+            match=r"tokens = \[1, 0, 2, 4, 1\]: must be a sentence of the task",
+        ):
             task.predict(tokens)
 
 
@@ -196,12 +243,20 @@ def test_the_sentence_that_is_refused_is_named() -> None:
     [
         {"probs": [0.5, 0.25, 0.25]},
         {"probs": [0.334, 0.333, 0.333]},
-        {"counts": [Counts([0.0, 0.5, 0.5]), Counts([0.0, 0.5, 0.5]), Counts([0.0, 0.501, 0.499])]},
+        {
+            "counts": [
+                Counts([0.0, 0.5, 0.5]),
+                Counts([0.0, 0.5, 0.5]),
+                Counts([0.0, 0.501, 0.499]),
+            ]
+        },
         {"counts": [Counts.fixed(1), Counts.fixed(1), Counts.fixed(1, 1)]},
     ],
     ids=str,
 )
-def test_triggers_that_differ_a_little_have_strengths_of_their_own(parts: dict[str, Any]) -> None:
+def test_triggers_that_differ_a_little_have_strengths_of_their_own(
+    parts: dict[str, Any],
+) -> None:
     """One λ would stand for all of them otherwise, and the loss be that of other triggers."""
     task = RecallTask(10, 3, 4, H=9, **parts)
     assert not task.alike
@@ -209,7 +264,9 @@ def test_triggers_that_differ_a_little_have_strengths_of_their_own(parts: dict[s
     with pytest.raises(ValueError, match=r"^tied = True"):
         icl.recall.RecallRisk(task, tied=True)
     same = [Counts([0.0, 0.5, 0.5]) for _ in range(3)]
-    assert RecallTask(10, 3, 4, probs=[1 / 3] * 3, counts=same, H=9).alike  # laws that are equal are one law
+    assert RecallTask(
+        10, 3, 4, probs=[1 / 3] * 3, counts=same, H=9
+    ).alike  # laws that are equal are one law
 
 
 def test_outputs_of_a_sample_are_checked() -> None:

@@ -17,15 +17,21 @@ GAPS = st.floats(math.log(1e-3), math.log(1e6)).map(math.exp)
 @given(st.integers(2, 3000), GAPS, st.integers(1, 20_000))
 def test_position_is_that_of_plain_iteration(K: int, c: float, n: int) -> None:
     _, u = iterate_gap(K, c, lambda count, _: count == n)
-    assert float(StepCounter(K, c).position(n)) == pytest.approx(u, rel=1e-11, abs=1e-12)
+    assert float(StepCounter(K, c).position(n)) == pytest.approx(
+        u, rel=1e-11, abs=1e-12
+    )
 
 
 @given(st.integers(2, 3000), GAPS, st.integers(1, 20_000), st.floats(0.05, 0.95))
-def test_count_is_that_of_plain_iteration(K: int, c: float, n: int, fraction: float) -> None:
+def test_count_is_that_of_plain_iteration(
+    K: int, c: float, n: int, fraction: float
+) -> None:
     _, before = iterate_gap(K, c, lambda count, _: count == n - 1)
     _, after = iterate_gap(K, c, lambda count, _: count == n)
     if after - before > 1e-9 * after:  # else the steps are not resolved in float64
-        assert StepCounter(K, c).steps_to(before + fraction * (after - before)).steps == n
+        assert (
+            StepCounter(K, c).steps_to(before + fraction * (after - before)).steps == n
+        )
 
 
 @pytest.mark.parametrize("K", [2, 20, 500])
@@ -39,8 +45,12 @@ def test_two_million_steps_are_counted_exactly(K: int, c: float) -> None:
     assert counter.steps_to(u - 0.5 * c * a * (1 - a) ** 2).steps == n
 
 
-@given(st.integers(2, 10**7), st.floats(-20.0, 20.0).map(math.exp), st.floats(0.0, 15.0))
-def test_count_undoes_position_up_to_ten_to_the_fifteen(K: int, c: float, exponent: float) -> None:
+@given(
+    st.integers(2, 10**7), st.floats(-20.0, 20.0).map(math.exp), st.floats(0.0, 15.0)
+)
+def test_count_undoes_position_up_to_ten_to_the_fifteen(
+    K: int, c: float, exponent: float
+) -> None:
     n = int(10.0**exponent)
     counter = StepCounter(K, c)
     u = float(counter.position(n))
@@ -53,7 +63,9 @@ def test_count_undoes_position_up_to_ten_to_the_fifteen(K: int, c: float, expone
 def test_first_polynomial_is_the_published_one() -> None:
     """−(g′ + a − (7/2)a² + 5a³ − (9/4)a⁴)/12 with g′ = a s²(s − 2a), expanded by hand."""
     published = [7 / 16, -1.0, 17 / 24, -1 / 6, 0.0]
-    np.testing.assert_allclose(np.trim_zeros(abel_polynomials("a")[0], "f"), published, rtol=1e-15)
+    np.testing.assert_allclose(
+        np.trim_zeros(abel_polynomials("a")[0], "f"), published, rtol=1e-15
+    )
 
 
 def test_the_two_forms_are_the_same_polynomials_but_for_a_constant() -> None:
@@ -72,7 +84,10 @@ def test_steps_beyond_int64_are_said_to_be() -> None:
 def test_a_step_that_ends_beyond_float64_resolution_stays_there() -> None:
     counter = StepCounter(20, 1e60)
     assert counter.steps_to(1e3).steps == 1
-    assert counter.position(np.array([1, 10, 10**15])).tolist() == [float(counter.position(1))] * 3
+    assert (
+        counter.position(np.array([1, 10, 10**15])).tolist()
+        == [float(counter.position(1))] * 3
+    )
 
 
 def test_counting_works_before_a_step_that_ends_beyond_float64_resolution() -> None:

@@ -19,11 +19,20 @@ CASES: dict[str, dict[str, object]] = {
 }
 
 
-def block(hidden: int = 5, seed: int = 0, held_out: int = 20, **changes: object) -> icl.regression.BlockRisk:
+def block(
+    hidden: int = 5, seed: int = 0, held_out: int = 20, **changes: object
+) -> icl.regression.BlockRisk:
     arguments: dict[str, object] = {
-        "features": FEATURES, "task": tasks.Quadratic(1.5), "N": 6, "batch": 8, "seed": 3, **changes,
-    }  # fmt: skip
-    return icl.regression.BlockRisk(icl.SampledRisk(**arguments), hidden, seed, held_out)  # type: ignore[arg-type]
+        "features": FEATURES,
+        "task": tasks.Quadratic(1.5),
+        "N": 6,
+        "batch": 8,
+        "seed": 3,
+        **changes,
+    }
+    return icl.regression.BlockRisk(
+        icl.SampledRisk(**arguments), hidden, seed, held_out
+    )  # type: ignore[arg-type]
 
 
 def scattered(risk: icl.regression.BlockRisk) -> Array:
@@ -40,21 +49,34 @@ def derivatives(case: str, step: int) -> tuple[Weights, Weights]:
 
 
 @pytest.mark.parametrize("layer", Weights._fields)
-@pytest.mark.parametrize(("case", "step"), [("features", 0), ("features", 5), ("noise", 2), ("dataset", 1)])
-def test_backward_pass_is_the_derivative_of_the_forward_pass(case: str, step: int, layer: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "step"), [("features", 0), ("features", 5), ("noise", 2), ("dataset", 1)]
+)
+def test_backward_pass_is_the_derivative_of_the_forward_pass(
+    case: str, step: int, layer: str
+) -> None:
     found, expected = (getattr(side, layer) for side in derivatives(case, step))
     assert np.abs(expected).max() > 1e-6
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        found, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max()
+    )
 
 
 def test_gradient_gives_the_slope_in_any_direction_of_a_wide_block() -> None:
-    risk = block(hidden=40, batch=64, N=30, features=SIMPLEX, task=tasks.RandomCosine(3.0))
+    risk = block(
+        hidden=40, batch=64, N=30, features=SIMPLEX, task=tasks.RandomCosine(3.0)
+    )
     rng = np.random.default_rng(0)
     gradient = risk.gradient(risk.initial)
     for direction in rng.normal(size=(5, len(gradient))):
         h = 1e-6
-        ahead, behind = risk.loss(risk.initial + h * direction), risk.loss(risk.initial - h * direction)
-        assert gradient @ direction == pytest.approx((ahead - behind) / (2.0 * h), rel=1e-6)
+        ahead, behind = (
+            risk.loss(risk.initial + h * direction),
+            risk.loss(risk.initial - h * direction),
+        )
+        assert gradient @ direction == pytest.approx(
+            (ahead - behind) / (2.0 * h), rel=1e-6
+        )
 
 
 def layer_norm(x: Array, gain: Array, shift: Array) -> Array:
@@ -65,11 +87,18 @@ def one_prediction(m: Weights, keys: Array, labels: Array, asked: Array) -> floa
     """The formulas of the theory page for a single prompt."""
     query = np.append(asked, 0.0)
     tokens = [np.append(key, label) for key, label in zip(keys, labels, strict=True)]
-    weights = np.exp([(m.W_K @ token) @ (m.W_Q @ query) / np.sqrt(len(query)) for token in tokens])
-    attended = sum(weight * (m.W_V @ token) for weight, token in zip(weights / weights.sum(), tokens, strict=True))
+    weights = np.exp(
+        [(m.W_K @ token) @ (m.W_Q @ query) / np.sqrt(len(query)) for token in tokens]
+    )
+    attended = sum(
+        weight * (m.W_V @ token)
+        for weight, token in zip(weights / weights.sum(), tokens, strict=True)
+    )
     h = layer_norm(query + attended, m.gain_1, m.shift_1)
     rectified = np.array([max(unit, 0.0) for unit in m.W_1 @ h + m.c_1])
-    return float(m.w @ layer_norm(h + m.W_2 @ rectified + m.c_2, m.gain_2, m.shift_2) + m.c[0])
+    return float(
+        m.w @ layer_norm(h + m.W_2 @ rectified + m.c_2, m.gain_2, m.shift_2) + m.c[0]
+    )
 
 
 @pytest.mark.parametrize("case", ["features", "noise"])
@@ -79,7 +108,8 @@ def test_predictions_are_those_of_the_formulas_prompt_by_prompt(case: str) -> No
     keys = FEATURES.vectors[prompts.token] if prompts.key is None else prompts.key
     asked = FEATURES.vectors[prompts.query] if prompts.asked is None else prompts.asked
     expected = [
-        one_prediction(risk.unpack(params), *prompt) for prompt in zip(keys, prompts.label, asked, strict=True)
+        one_prediction(risk.unpack(params), *prompt)
+        for prompt in zip(keys, prompts.label, asked, strict=True)
     ]
     np.testing.assert_allclose(risk.predict(params, prompts)[1], expected, rtol=1e-12)
 
@@ -88,9 +118,13 @@ def test_order_of_the_tokens_does_not_matter() -> None:
     risk = block()
     params, prompts = scattered(risk), risk.data.prompts()
     order = np.random.default_rng(0).permutation(6)
-    mixed = prompts._replace(token=prompts.token[:, order], label=prompts.label[:, order])
+    mixed = prompts._replace(
+        token=prompts.token[:, order], label=prompts.label[:, order]
+    )
     attention, prediction = risk.predict(params, prompts)
-    np.testing.assert_allclose(risk.predict(params, mixed)[0], attention[:, order], rtol=1e-12)
+    np.testing.assert_allclose(
+        risk.predict(params, mixed)[0], attention[:, order], rtol=1e-12
+    )
     np.testing.assert_allclose(risk.predict(params, mixed)[1], prediction, rtol=1e-12)
 
 
@@ -122,23 +156,32 @@ def test_what_is_observed_are_means_over_the_held_out_prompts() -> None:
 def test_without_values_the_block_knows_the_query_alone() -> None:
     risk = block()
     layers = risk.unpack(scattered(risk))
-    params = np.concatenate([part.ravel() for part in layers._replace(W_V=np.zeros((4, 4)))])
+    params = np.concatenate(
+        [part.ravel() for part in layers._replace(W_V=np.zeros((4, 4)))]
+    )
     prompts = risk.data.prompts()
     other = prompts._replace(label=prompts.label + 1.0, token=prompts.token[:, ::-1])
-    np.testing.assert_array_equal(risk.predict(params, prompts)[1], risk.predict(params, other)[1])
+    np.testing.assert_array_equal(
+        risk.predict(params, prompts)[1], risk.predict(params, other)[1]
+    )
 
 
 def test_without_queries_all_tokens_have_the_same_attention() -> None:
     risk = block()
     layers = risk.unpack(scattered(risk))
-    params = np.concatenate([part.ravel() for part in layers._replace(W_Q=np.zeros((4, 4)))])
-    np.testing.assert_allclose(risk.predict(params, risk.data.prompts())[0], 1 / 6, rtol=1e-12)
+    params = np.concatenate(
+        [part.ravel() for part in layers._replace(W_Q=np.zeros((4, 4)))]
+    )
+    np.testing.assert_allclose(
+        risk.predict(params, risk.data.prompts())[0], 1 / 6, rtol=1e-12
+    )
 
 
 def copying(risk: icl.regression.BlockRisk, Q: Array, small: float) -> Array:
     """Parameters that attend like Q and pass the label through the norms in one small coordinate.
 
-    It leaves the norms as y small (1 - 1/D) over the deviations, which hardly depend on a small label.
+    It leaves the norms as y small (1 - 1/D) over the deviations, which hardly depend on
+    a small label.
     """
     d, D = risk.data.features.d, risk.data.features.d + 1
     layers = risk.unpack(np.zeros_like(risk.initial))
@@ -161,7 +204,9 @@ def test_block_comes_as_close_to_the_one_matrix_model_as_one_likes() -> None:
     errors = []
     for small in (0.1, 0.01):
         attention, prediction = risk.predict(copying(risk, Q, small), prompts)
-        errors.append(np.abs(prediction - np.sum(attention * prompts.label, axis=1)).max())
+        errors.append(
+            np.abs(prediction - np.sum(attention * prompts.label, axis=1)).max()
+        )
     assert errors[0] < 0.05
     assert errors[1] == pytest.approx(errors[0] / 100, rel=0.05)
     assert risk.loss(copying(risk, Q, 1e-4)) == pytest.approx(expected, rel=1e-6)
@@ -175,13 +220,20 @@ def test_the_target_is_not_needed_where_its_value_is_a_function_of_another() -> 
     assert nnls(values[:, :2], values[:, 2])[1] ** 2 / 3 == pytest.approx(2 / 3)
     assert nnls(-values[:, :2], values[:, 2])[1] ** 2 / 3 == pytest.approx(2 / 3)
 
-    risk = block(features=icl.Features.simplex(3, 2.0), task=tasks.FiniteTask(values), N=30, batch=400)
+    risk = block(
+        features=icl.Features.simplex(3, 2.0),
+        task=tasks.FiniteTask(values),
+        N=30,
+        batch=400,
+    )
     inverse = np.linalg.pinv(risk.data.features.vectors)
     scores = np.zeros((3, 3))
     scores[0, 2] = 90.0
     layers = risk.unpack(copying(risk, inverse @ scores @ inverse.T, 1e-4))
     layers.W_1[0, 3] = -1.0
-    layers.W_2[3, 0] = 2.0 / (1.0 - 1.0 / 4.0)  # y + 2 relu(-y) = |y|, of which the second norm takes a fourth
+    layers.W_2[3, 0] = 2.0 / (
+        1.0 - 1.0 / 4.0
+    )  # y + 2 relu(-y) = |y|, of which the second norm takes a fourth
     params = np.concatenate([part.ravel() for part in layers])
     prompts = risk.data.prompts()
     attention, prediction = risk.predict(params, prompts)
@@ -194,10 +246,18 @@ def test_the_target_is_not_needed_where_its_value_is_a_function_of_another() -> 
 def test_same_seeds_same_bits_other_seeds_other_runs() -> None:
     runs = [icl.descend(block(), 0.1, steps=30) for _ in range(2)]
     np.testing.assert_array_equal(runs[0].states, runs[1].states)
-    np.testing.assert_array_equal(runs[0].observed["attention_map"], runs[1].observed["attention_map"])
+    np.testing.assert_array_equal(
+        runs[0].observed["attention_map"], runs[1].observed["attention_map"]
+    )
     assert not np.array_equal(block(seed=1).initial, block().initial)
-    assert block(seed=1).evaluate(block().initial)[0] == block().evaluate(block().initial)[0]
-    assert block().evaluate(block().initial, 1)[0] != block().evaluate(block().initial, 0)[0]
+    assert (
+        block(seed=1).evaluate(block().initial)[0]
+        == block().evaluate(block().initial)[0]
+    )
+    assert (
+        block().evaluate(block().initial, 1)[0]
+        != block().evaluate(block().initial, 0)[0]
+    )
 
 
 def test_small_steps_on_fixed_prompts_lower_the_loss_every_time() -> None:
@@ -209,7 +269,11 @@ def test_small_steps_on_fixed_prompts_lower_the_loss_every_time() -> None:
 
 def test_one_frequency_can_be_learnt_without_attending_to_the_target() -> None:
     data = {"features": icl.Features.simplex(6, 2.0), "N": 40, "batch": 32}
-    run = icl.descend(block(32, 1, held_out=100, task=tasks.RandomCosine(3.0), **data), 0.2, steps=3000)
+    run = icl.descend(
+        block(32, 1, held_out=100, task=tasks.RandomCosine(3.0), **data),
+        0.2,
+        steps=3000,
+    )
     assert run.observed["test_loss"][-1] < 0.01  # of 2.25 for the prediction 0
     assert run.attention[-1].mean() < 0.5
     assert run.observed["attention_loss"][-1] > 5.0 * run.observed["test_loss"][-1]
@@ -220,7 +284,9 @@ def test_parameters_are_one_vector_in_the_order_of_the_layers() -> None:
     size = len(risk.initial)
     assert size == 3 * 16 + 4 * 4 + 2 * 28 + 7 + 4 + 4 + 1
     layers = risk.unpack(np.arange(size))
-    np.testing.assert_array_equal(np.concatenate([part.ravel() for part in layers]), np.arange(size))
+    np.testing.assert_array_equal(
+        np.concatenate([part.ravel() for part in layers]), np.arange(size)
+    )
     assert layers.W_1.shape == (7, 4)
     assert layers.W_2.shape == (4, 7)
 
@@ -289,10 +355,19 @@ def test_initial_entries_have_the_variance_of_one_over_the_number_of_inputs() ->
 
 def test_prompts_with_vectors_of_another_dimension_are_refused() -> None:
     made, other = (
-        icl.SampledRisk(icl.Features.random(4, d, 1.0, seed=0), tasks.Linear(1.0), 5, 3, 0, token_noise=0.1)
+        icl.SampledRisk(
+            icl.Features.random(4, d, 1.0, seed=0),
+            tasks.Linear(1.0),
+            5,
+            3,
+            0,
+            token_noise=0.1,
+        )
         for d in (4, 2)
     )
     block = icl.regression.BlockRisk(made)
     assert block.predict(block.initial, made.prompts())[1].shape == (3,)
-    with pytest.raises(ValueError, match=r"^prompts = 'those of other features': must be of Features"):
+    with pytest.raises(
+        ValueError, match=r"^prompts = 'those of other features': must be of Features"
+    ):
         block.predict(block.initial, other.prompts())

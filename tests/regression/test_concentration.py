@@ -16,25 +16,42 @@ from tests.references import compositions
 def enumerated(N: int, p: list[float], imbalance: float) -> float:
     total = 0.0
     for counts in compositions(N, len(p)):
-        if all(abs(n - q * N) <= imbalance * N + 1e-9 for n, q in zip(counts, p, strict=True)):
-            terms = [n * math.log(q) - math.lgamma(n + 1) for n, q in zip(counts, p, strict=True)]
+        if all(
+            abs(n - q * N) <= imbalance * N + 1e-9
+            for n, q in zip(counts, p, strict=True)
+        ):
+            terms = [
+                n * math.log(q) - math.lgamma(n + 1)
+                for n, q in zip(counts, p, strict=True)
+            ]
             total += math.exp(math.lgamma(N + 1) + sum(terms))
     return total
 
 
-@given(st.integers(1, 14), st.integers(2, 4), st.floats(0.01, 0.99), st.integers(0, 2**32 - 1))
-def test_probability_is_the_sum_over_all_counts(N: int, K: int, imbalance: float, seed: int) -> None:
+@given(
+    st.integers(1, 14),
+    st.integers(2, 4),
+    st.floats(0.01, 0.99),
+    st.integers(0, 2**32 - 1),
+)
+def test_probability_is_the_sum_over_all_counts(
+    N: int, K: int, imbalance: float, seed: int
+) -> None:
     p = np.random.default_rng(seed).dirichlet(np.ones(K)).tolist()
     found = concentration_probability(N, p, imbalance)
     assert found.value == pytest.approx(enumerated(N, p, imbalance), abs=1e-12)
 
 
-@pytest.mark.parametrize(("N", "K", "imbalance"), [(500, 6, 0.05), (3000, 20, 0.02), (40_000, 4, 0.01)])
+@pytest.mark.parametrize(
+    ("N", "K", "imbalance"), [(500, 6, 0.05), (3000, 20, 0.02), (40_000, 4, 0.01)]
+)
 def test_transform_agrees_with_direct_sums_within_its_error(
     N: int, K: int, imbalance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct = concentration_probability(N, K, imbalance)
-    monkeypatch.setattr(concentration, "_added", partial(concentration._added, direct=0.0))
+    monkeypatch.setattr(
+        concentration, "_added", partial(concentration._added, direct=0.0)
+    )
     transformed = concentration_probability(N, K, imbalance)
     assert transformed.error > direct.error
     assert abs(direct.value - transformed.value) <= direct.error + transformed.error
@@ -53,7 +70,9 @@ def test_the_error_of_a_sum_has_those_of_both_parts(direct: float) -> None:
             for law, error, sign in zip(laws, sizes, signs, strict=True)
         ]
         found = concentration._added(*parts, 200, direct)
-        off = np.abs(found.law - right[found.offset : found.offset + len(found.law)]).max()
+        off = np.abs(
+            found.law - right[found.offset : found.offset + len(found.law)]
+        ).max()
         assert 0.5 * max(sizes) * laws.max() <= off <= 1.1 * found.error + 1e-16
         assert found.error <= 1.2 * sum(sizes) + 1e-14
 
@@ -89,12 +108,16 @@ def test_refuses_wrong_arguments(call: object, words: str) -> None:
 
 
 @pytest.mark.parametrize("N", [30, 300])
-def test_the_error_of_a_probability_has_those_of_its_sums(monkeypatch: pytest.MonkeyPatch, N: int) -> None:
+def test_the_error_of_a_probability_has_those_of_its_sums(
+    monkeypatch: pytest.MonkeyPatch, N: int
+) -> None:
     """An error planted in each sum moves the probability by no more than it states, and by as much in size."""
     p, added, planted = np.full(4, 0.25), concentration._added, 1e-9
     right = concentration._box_probability(N, p, 0.1 * N)
 
-    def wrong(one: concentration._Sum, other: concentration._Sum, most: int) -> concentration._Sum:
+    def wrong(
+        one: concentration._Sum, other: concentration._Sum, most: int
+    ) -> concentration._Sum:
         found = added(one, other, most)
         return found._replace(law=found.law + planted, error=found.error + planted)
 

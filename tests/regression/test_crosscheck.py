@@ -19,9 +19,17 @@ SMALL = {"precision": 0.05, "batch": 256, "steps": 40, "points": 2}
     "risk",
     [
         icl.PopulationRisk(icl.Features.simplex(5, 1.0), tasks.Linear(2.0), N=20),
-        icl.PopulationRisk(icl.Features.simplex(4, 1.0, probs=[0.1, 0.2, 0.3, 0.4]), tasks.Halfspace(1.0), N=3),
-        icl.PopulationRisk(icl.Features.orthonormal(4), tasks.RandomCosine(2.0), N=10, noise=0.5),
-        icl.PopulationRisk(icl.Features.random(6, 2, 0.5, seed=0), tasks.RandomFourier(1.0)),
+        icl.PopulationRisk(
+            icl.Features.simplex(4, 1.0, probs=[0.1, 0.2, 0.3, 0.4]),
+            tasks.Halfspace(1.0),
+            N=3,
+        ),
+        icl.PopulationRisk(
+            icl.Features.orthonormal(4), tasks.RandomCosine(2.0), N=10, noise=0.5
+        ),
+        icl.PopulationRisk(
+            icl.Features.random(6, 2, 0.5, seed=0), tasks.RandomFourier(1.0)
+        ),
         icl.ExchangeableRisk(5, 2.0, N=8, noise=0.3),
     ],
     ids=repr,
@@ -36,18 +44,28 @@ def test_a_run_is_checked_at_its_own_learning_rate() -> None:
     assert checked.passed
     np.testing.assert_allclose(checked.population[:5], run.loss[1:6], rtol=1e-10)
     assert "N = 20 tokens" in checked.note
-    # its rows are the largest of all steps, and the last one; the band is what they allow
-    worst, last = (check for check in checked.checks if check.name.startswith("SGD loss"))
+    # its rows are the largest of all steps, and the last one; the band is what they
+    # allow
+    worst, last = (
+        check for check in checked.checks if check.name.startswith("SGD loss")
+    )
     far = np.abs(checked.sgd - checked.population) / checked.band
     assert last.name.endswith(f"step {checked.t[-1]}")
     for check, at in ((worst, int(np.argmax(far))), (last, -1)):
-        assert (check.population, check.sampled) == (checked.population[at], checked.sgd[at])
-        assert check.limit * check.standard_error == pytest.approx(checked.band[at], rel=1e-12)
+        assert (check.population, check.sampled) == (
+            checked.population[at],
+            checked.sgd[at],
+        )
+        assert check.limit * check.standard_error == pytest.approx(
+            checked.band[at], rel=1e-12
+        )
         assert abs(check.z) == pytest.approx(check.limit * far[at], rel=1e-9)
 
 
 def test_factored_runs_are_looked_through() -> None:
-    run = icl.simulate(2.0, 1.0, 4.0, K=3, N=5, epsilon=0.5, coordinates="factored", max_steps=10)
+    run = icl.simulate(
+        2.0, 1.0, 4.0, K=3, N=5, epsilon=0.5, coordinates="factored", max_steps=10
+    )
     assert icl.crosscheck(run, **SMALL).passed  # type: ignore[arg-type]
 
 
@@ -58,7 +76,9 @@ class Skewed(tasks.Task):
     def kernel(self, features: icl.Features) -> np.ndarray:
         return np.eye(features.K)
 
-    def sample(self, features: icl.Features, rng: np.random.Generator, size: int) -> np.ndarray:
+    def sample(
+        self, features: icl.Features, rng: np.random.Generator, size: int
+    ) -> np.ndarray:
         return 1.05 * rng.normal(size=(size, features.K))
 
 
@@ -84,9 +104,13 @@ class Given(icl.Risk):
 
 
 @pytest.mark.parametrize("offs", [(-9.0, 1.0), (9.0, -1.0), (0.5, -5.0), (-5.0, -1.0)])
-def test_the_entry_that_is_shown_is_the_farthest_on_either_side(offs: tuple[float, float]) -> None:
+def test_the_entry_that_is_shown_is_the_farthest_on_either_side(
+    offs: tuple[float, float],
+) -> None:
     known = [MODULE._Known(np.zeros((2, 2)), 1.0, np.ones((2, 2)), 2.0)] * 2
-    found = MODULE._point_checks(known, [Given(off) for off in offs], 10, np.ones(4, dtype=bool), lambda: None)
+    found = MODULE._point_checks(
+        known, [Given(off) for off in offs], 10, np.ones(4, dtype=bool), lambda: None
+    )
     farthest = max(offs, key=abs)
     assert found[-1].name == "worst of 8 entries"
     assert found[-1].sampled - found[-1].population == pytest.approx(farthest)
@@ -94,14 +118,20 @@ def test_the_entry_that_is_shown_is_the_farthest_on_either_side(offs: tuple[floa
 
 def test_the_same_seed_gives_the_same_table() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
-    tables = [icl.crosscheck(risk, precision=0.1, batch=32, steps=5, seed=9).to_markdown() for _ in range(2)]
+    tables = [
+        icl.crosscheck(risk, precision=0.1, batch=32, steps=5, seed=9).to_markdown()
+        for _ in range(2)
+    ]
     assert tables[0] == tables[1]
 
 
 def test_false_alarms_are_rare() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
     passed = [
-        icl.crosscheck(risk, precision=0.1, batch=64, batches=16, steps=5, seed=seed).passed for seed in range(20)
+        icl.crosscheck(
+            risk, precision=0.1, batch=64, batches=16, steps=5, seed=seed
+        ).passed
+        for seed in range(20)
     ]
     assert sum(passed) >= 19
 
@@ -137,20 +167,36 @@ def test_refuses_what_cannot_be_sampled(tmp_path: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "N"), [(tasks.Linear(1.4), 1), (tasks.FiniteTask([[1.0] * 4]), 6), (tasks.FiniteTask([[3e5] * 4]), 1)]
+    ("task", "N"),
+    [
+        (tasks.Linear(1.4), 1),
+        (tasks.FiniteTask([[1.0] * 4]), 6),
+        (tasks.FiniteTask([[3e5] * 4]), 1),
+    ],
 )
 @pytest.mark.parametrize("probs", [None, [0.4, 0.3, 0.2, 0.1]])
-def test_what_is_zero_but_for_rounding_raises_no_alarm(task: tasks.Task, N: int, probs: list[float] | None) -> None:
+def test_what_is_zero_but_for_rounding_raises_no_alarm(
+    task: tasks.Task, N: int, probs: list[float] | None
+) -> None:
     """Gradients are zero for prompts of one token, and losses of constant functions are, too."""
     features = icl.Features([[0.3, -1.0], [2.0, 0.5], [-0.7, 0.4], [1.1, 1.9]], probs)
-    checked = icl.crosscheck(icl.PopulationRisk(features, task, N), batch=32, batches=16, points=2, steps=4, runs=3)
+    checked = icl.crosscheck(
+        icl.PopulationRisk(features, task, N),
+        batch=32,
+        batches=16,
+        points=2,
+        steps=4,
+        runs=3,
+    )
     assert checked.passed, checked.to_markdown()
 
 
 @pytest.mark.parametrize("rare", [1e-3, 1e-9])
 def test_rare_features_raise_no_false_alarm(rare: float) -> None:
     features = icl.Features.simplex(4, 1.0, probs=[rare, 0.3, 0.3, 0.4 - rare])
-    assert icl.crosscheck(icl.PopulationRisk(features, tasks.Linear(2.0), N=20), precision=0.05, steps=20).passed
+    assert icl.crosscheck(
+        icl.PopulationRisk(features, tasks.Linear(2.0), N=20), precision=0.05, steps=20
+    ).passed
 
 
 def test_tiny_batches_without_any_loss_are_no_obstacle() -> None:
@@ -161,7 +207,9 @@ def test_tiny_batches_without_any_loss_are_no_obstacle() -> None:
 class Loud(tasks.Linear):
     """A linear task whose samples are three times too large."""
 
-    def sample(self, features: icl.Features, rng: np.random.Generator, size: int) -> np.ndarray:
+    def sample(
+        self, features: icl.Features, rng: np.random.Generator, size: int
+    ) -> np.ndarray:
         return 3.0 * super().sample(features, rng, size)
 
 
@@ -173,31 +221,48 @@ def test_a_reduced_run_is_checked_on_its_own_task() -> None:
 
 @pytest.mark.parametrize("coordinates", ["embedding", "factored"])
 def test_a_run_is_checked_in_its_own_coordinates(coordinates: str) -> None:
-    run = icl.simulate(2.0, 1.6, 0.5, K=4, N=20, coordinates=coordinates, epsilon=0.5, max_steps=40)
+    run = icl.simulate(
+        2.0, 1.6, 0.5, K=4, N=20, coordinates=coordinates, epsilon=0.5, max_steps=40
+    )
     checked = icl.crosscheck(run, **SMALL)  # type: ignore[arg-type]
     assert checked.passed
     np.testing.assert_allclose(checked.population[:4], run.loss[1:5], rtol=1e-9)
 
 
-@pytest.mark.parametrize(("loss", "gradient"), [(1.01, 1.0), (1.0, 1.01)], ids=["loss", "gradient"])
-def test_one_per_cent_is_found_by_default(monkeypatch: pytest.MonkeyPatch, loss: float, gradient: float) -> None:
+@pytest.mark.parametrize(
+    ("loss", "gradient"), [(1.01, 1.0), (1.0, 1.01)], ids=["loss", "gradient"]
+)
+def test_one_per_cent_is_found_by_default(
+    monkeypatch: pytest.MonkeyPatch, loss: float, gradient: float
+) -> None:
     right = icl.PopulationRisk.evaluate
 
-    def wrong(self: icl.PopulationRisk, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+    def wrong(
+        self: icl.PopulationRisk, params: np.ndarray, step: int = 0
+    ) -> tuple[float, np.ndarray]:
         value, slope = right(self, params, step)
         return loss * value, gradient * slope
 
     monkeypatch.setattr(icl.PopulationRisk, "evaluate", wrong)
-    risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0, [0.1, 0.2, 0.3, 0.4]), tasks.RandomCosine(2.0), 12, 0.3)
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(4, 1.0, [0.1, 0.2, 0.3, 0.4]),
+        tasks.RandomCosine(2.0),
+        12,
+        0.3,
+    )
     checked = icl.crosscheck(risk, steps=5, runs=3)
     assert max(checked.power) < 0.01
     assert not checked.passed
 
 
-def test_one_wrong_entry_is_found_where_loss_and_norm_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_wrong_entry_is_found_where_loss_and_norm_are_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     right = icl.PopulationRisk.evaluate
 
-    def wrong(self: icl.PopulationRisk, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+    def wrong(
+        self: icl.PopulationRisk, params: np.ndarray, step: int = 0
+    ) -> tuple[float, np.ndarray]:
         value, slope = right(self, params, step)
         slope.flat[np.argmin(np.abs(slope))] += 0.1 * np.linalg.norm(slope)
         return value, slope
@@ -213,10 +278,21 @@ def test_errors_of_the_stated_size_are_found_nine_times_in_ten() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=6)
     found = []
     for seed in range(80):
-        checked = icl.crosscheck(risk, precision=0.1, batch=8, batches=3, points=1, steps=1, runs=3, seed=seed)
+        checked = icl.crosscheck(
+            risk,
+            precision=0.1,
+            batch=8,
+            batches=3,
+            points=1,
+            steps=1,
+            runs=3,
+            seed=seed,
+        )
         for check, error in zip(checked.checks[:2], checked.power, strict=True):
             for sign in (1.0, -1.0):
-                z = (check.sampled - check.population * (1.0 + sign * error)) / check.standard_error
+                z = (
+                    check.sampled - check.population * (1.0 + sign * error)
+                ) / check.standard_error
                 found.append(abs(z) > check.limit)
     assert 0.82 < np.mean(found) < 0.96  # 320 trials, those of one seed not independent
 
@@ -225,13 +301,20 @@ def test_power_and_what_was_left_out_are_printed() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
     checked = icl.crosscheck(risk, precision=0.1, batch=4, batches=3, steps=5, runs=3)
     assert not any(" 0 entries" in check.name for check in checked.checks)
-    assert "trainer: no entry of the gradient has a sample in 1000 prompts" in checked.to_markdown()
+    assert (
+        "trainer: no entry of the gradient has a sample in 1000 prompts"
+        in checked.to_markdown()
+    )
     assert str(checked.power) in checked.to_markdown()
     assert "nine times in ten" in checked._repr_html_()
 
 
-def test_work_is_bounded_where_the_precision_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MODULE, "_prompts_needed", partial(MODULE._prompts_needed, work=1e8))
+def test_work_is_bounded_where_the_precision_is_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        MODULE, "_prompts_needed", partial(MODULE._prompts_needed, work=1e8)
+    )
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), tasks.Linear(2.0), N=5)
     checked = icl.crosscheck(risk, precision=1e-6, steps=5)
     assert checked.passed
@@ -240,5 +323,7 @@ def test_work_is_bounded_where_the_precision_is_out_of_reach(monkeypatch: pytest
 
 def test_far_scores_of_large_features_are_compared_too() -> None:
     risk = icl.PopulationRisk(icl.Features.simplex(3, 40.0), tasks.Linear(2.0), N=5)
-    run = icl.descend(icl.in_coordinates(risk, "embedding", risk.features.vectors), 1e-10, steps=5)
+    run = icl.descend(
+        icl.in_coordinates(risk, "embedding", risk.features.vectors), 1e-10, steps=5
+    )
     assert icl.crosscheck(run, **SMALL).passed  # type: ignore[arg-type]

@@ -13,26 +13,35 @@ from icl_theory import regression, tasks
 from icl_theory.families.regression.risks.exchangeable import expanded
 from icl_theory.families.regression.theorems.enumeration import differences
 
-PLANE = icl.Features([[0.0, 1.0], [1.0, 0.3], [-0.4, 0.2], [0.6, -1.0]], [0.4, 0.3, 0.2, 0.1])
+PLANE = icl.Features(
+    [[0.0, 1.0], [1.0, 0.3], [-0.4, 0.2], [0.6, -1.0]], [0.4, 0.3, 0.2, 0.1]
+)
 PAIRS = np.array([[1.0, 1.7, 2.0], [1.7, 1.5, 1.2], [2.0, 1.2, 0.0]])
 
 
 def risks(N: float, noise: float) -> dict[str, icl.Risk]:
     """Risks of all kinds, none of them symmetric."""
-    linear, quadratic = (icl.PopulationRisk(PLANE, law(1.3), N, noise) for law in (tasks.Linear, tasks.Quadratic))
+    linear, quadratic = (
+        icl.PopulationRisk(PLANE, law(1.3), N, noise)
+        for law in (tasks.Linear, tasks.Quadratic)
+    )
     return {
         "one number": icl.ExchangeableRisk(5, 1.7, N, noise),
         "a factor": linear,
         "a variogram": quadratic,
-        "groups": icl.SymmetricRisk(np.array([2.0, 3, 1]), np.array([0.1, 0.2, 0.2]), PAIRS, N, noise),
+        "groups": icl.SymmetricRisk(
+            np.array([2.0, 3, 1]), np.array([0.1, 0.2, 0.2]), PAIRS, N, noise
+        ),
         "embedding": icl.in_coordinates(linear, "embedding", PLANE.vectors),
         "Gaussian": regression.GaussianRisk(regression.QuadraticLaw(3, 0.4, 0.7)),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("N", "noise"), [(math.inf, 0.3), (6, 0.0), (6, 0.8)])
 @pytest.mark.parametrize("name", risks(1, 0.0))
-def test_gradients_and_hessians_are_the_slopes_of_losses_and_gradients(name: str, N: float, noise: float) -> None:
+def test_gradients_and_hessians_are_the_slopes_of_losses_and_gradients(
+    name: str, N: float, noise: float
+) -> None:
     """In any direction, at equal scores, near them, and where wrong features have most of the attention."""
     risk, rng = risks(N, noise)[name], np.random.default_rng(4)
     for size in (0.0, 0.5, -2.0):
@@ -43,13 +52,18 @@ def test_gradients_and_hessians_are_the_slopes_of_losses_and_gradients(name: str
         assert found == pytest.approx(slope, rel=1e-8, abs=1e-11)
         bend = differences(lambda x: risk.evaluate(x)[1], params, toward)
         product = risk.hessian_product(params, toward)
-        np.testing.assert_allclose(product, bend, rtol=1e-7, atol=1e-9 * float(np.abs(bend).max()))
+        np.testing.assert_allclose(
+            product, bend, rtol=1e-7, atol=1e-9 * float(np.abs(bend).max())
+        )
 
 
 SHIFTED = icl.Features(np.column_stack([1.2 * np.eye(4), np.full(4, 0.8)]))
 ALIKE: dict[str, dict[str, Any]] = {
     "simplex": {"task": "linear", "delta": 1.3},
-    "basis": {"features": icl.Features.orthonormal(4, 0.9), "delta": 0.9 * math.sqrt(2.0)},
+    "basis": {
+        "features": icl.Features.orthonormal(4, 0.9),
+        "delta": 0.9 * math.sqrt(2.0),
+    },
     "shifted basis": {"features": SHIFTED, "delta": SHIFTED.gap, "task": "quadratic"},
 }
 
@@ -57,8 +71,12 @@ ALIKE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("N", [math.inf, 7])
 @pytest.mark.parametrize("coordinates", ["class", "embedding"])
 @pytest.mark.parametrize("name", ALIKE)
-def test_one_number_takes_the_steps_of_all_scores(name: str, coordinates: str, N: float) -> None:
-    problem = icl.Regression(L=1.6, eta=1.1, K=4, N=N, noise=0.3, coordinates=coordinates, **ALIKE[name])
+def test_one_number_takes_the_steps_of_all_scores(
+    name: str, coordinates: str, N: float
+) -> None:
+    problem = icl.Regression(
+        L=1.6, eta=1.1, K=4, N=N, noise=0.3, coordinates=coordinates, **ALIKE[name]
+    )
     one = problem.risk()
     assert isinstance(one, icl.ExchangeableRisk)
     whole, rate = expanded(one), 1.1
@@ -68,6 +86,11 @@ def test_one_number_takes_the_steps_of_all_scores(name: str, coordinates: str, N
         losses.append(loss)
         total, gradient = whole.evaluate(scores)
         assert total == pytest.approx(loss, rel=1e-9)
-        np.testing.assert_allclose(whole.observe(scores)["attention"], one.attention(float(u)), rtol=1e-9)
-        u, scores = u - rate * slope / one.metric, scores - rate * gradient / whole.metric
+        np.testing.assert_allclose(
+            whole.observe(scores)["attention"], one.attention(float(u)), rtol=1e-9
+        )
+        u, scores = (
+            u - rate * slope / one.metric,
+            scores - rate * gradient / whole.metric,
+        )
     assert losses[-1] < losses[0]

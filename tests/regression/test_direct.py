@@ -18,26 +18,42 @@ from tests.references import compositions, enumerate_finite
 
 
 def test_count_vectors_are_all_compositions() -> None:
-    assert {tuple(row) for row in count_vectors(4, 3).tolist()} == set(compositions(4, 3))
+    assert {tuple(row) for row in count_vectors(4, 3).tolist()} == set(
+        compositions(4, 3)
+    )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.4])
 def test_sums_are_those_of_the_reference(noise: float) -> None:
     rng = np.random.default_rng(0)
-    root, p, scores = rng.normal(size=(3, 3)), np.array([0.5, 0.3, 0.2]), rng.normal(size=(3, 3))
+    root, p, scores = (
+        rng.normal(size=(3, 3)),
+        np.array([0.5, 0.3, 0.2]),
+        rng.normal(size=(3, 3)),
+    )
     kernel = root @ root.T
-    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0, p), tasks.KernelTask(kernel), 5, noise)
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(3, 1.0, p), tasks.KernelTask(kernel), 5, noise
+    )
     loss, gradient, attention = enumerate_finite(p, kernel, scores, 5, noise)
     found = direct(risk, scores)
     for ours, theirs in zip(found, (loss, gradient, attention), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-13)
 
 
-FAMILIES = [tasks.Exchangeable, tasks.Linear, tasks.RandomCosine, tasks.Quadratic, tasks.RandomFourier]
+FAMILIES = [
+    tasks.Exchangeable,
+    tasks.Linear,
+    tasks.RandomCosine,
+    tasks.Quadratic,
+    tasks.RandomFourier,
+]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_functions_have_the_mean_squared_differences_of_samples(family: type[tasks.Task]) -> None:
+def test_functions_have_the_mean_squared_differences_of_samples(
+    family: type[tasks.Task],
+) -> None:
     features = icl.Features.random(4, 2, 0.7, seed=3)
     law = family(1.5)  # type: ignore[call-arg]
     functions = functions_of(law, features)
@@ -51,7 +67,9 @@ def test_functions_have_the_mean_squared_differences_of_samples(family: type[tas
 def test_drawn_functions_are_lipschitz() -> None:
     features = icl.Features.random(6, 2, 0.5, seed=0)
     values = lipschitz_values(features.distances, 2.0, np.random.default_rng(0), 50)
-    assert (np.abs(values[:, :, None] - values[:, None]) <= 2.0 * features.distances + 1e-12).all()
+    assert (
+        np.abs(values[:, :, None] - values[:, None]) <= 2.0 * features.distances + 1e-12
+    ).all()
 
 
 def test_large_prompts_are_not_summed() -> None:

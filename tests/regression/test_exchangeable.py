@@ -23,24 +23,36 @@ from tests import references
     st.floats(0.0, 60.0),
     st.sampled_from([0.0, 0.5]),
 )
-def test_one_number_gives_the_loss_of_the_whole_matrix(K: int, N: float, u: float, noise: float) -> None:
+def test_one_number_gives_the_loss_of_the_whole_matrix(
+    K: int, N: float, u: float, noise: float
+) -> None:
     reduced = icl.ExchangeableRisk(K, 2.0, N, noise)
-    full = icl.PopulationRisk(icl.Features.simplex(K, 1.0), tasks.Exchangeable(2.0), N, noise)
+    full = icl.PopulationRisk(
+        icl.Features.simplex(K, 1.0), tasks.Exchangeable(2.0), N, noise
+    )
     S = reduced.scores(u)
     assert reduced.loss(np.asarray(u)) == pytest.approx(full.loss(S), rel=1e-12)
     assert reduced.attention(u) == pytest.approx(full.attention(S)[0, 0], rel=1e-12)
     slope = float(np.sum(full.gradient(S) * reduced.scores(1.0)))
-    # for N = 1 the slope is zero, the difference of two integrals of the size of the loss
-    assert float(reduced.gradient(np.asarray(u))) == pytest.approx(slope, rel=1e-9, abs=1e-14 if N == 1 else 1e-15)
+    # for N = 1 the slope is zero, the difference of two integrals of the size of the
+    # loss
+    assert float(reduced.gradient(np.asarray(u))) == pytest.approx(
+        slope, rel=1e-9, abs=1e-14 if N == 1 else 1e-15
+    )
 
 
 @given(st.integers(2, 12), st.sampled_from([math.inf, 6]), st.floats(0.01, 10.0))
-def test_one_number_makes_the_steps_of_the_whole_matrix(K: int, N: float, eta: float) -> None:
+def test_one_number_makes_the_steps_of_the_whole_matrix(
+    K: int, N: float, eta: float
+) -> None:
     reduced = icl.ExchangeableRisk(K, 2.0, N)
     full = icl.PopulationRisk(icl.Features.simplex(K, 1.0), tasks.Exchangeable(2.0), N)
     gap = icl.descend(reduced, eta, steps=20).states[-1]
     np.testing.assert_allclose(
-        icl.descend(full, eta, steps=20).params, reduced.scores(float(gap)), rtol=1e-10, atol=1e-13
+        icl.descend(full, eta, steps=20).params,
+        reduced.scores(float(gap)),
+        rtol=1e-10,
+        atol=1e-13,
     )
 
 
@@ -50,14 +62,25 @@ def test_one_number_makes_the_steps_of_the_whole_matrix(K: int, N: float, eta: f
     st.floats(-30.0, 60.0),
     st.sampled_from([0.0, 2.0]),
 )
-def test_derivative_is_that_of_finite_differences(K: int, N: float, u: float, noise: float) -> None:
+def test_derivative_is_that_of_finite_differences(
+    K: int, N: float, u: float, noise: float
+) -> None:
     risk = icl.ExchangeableRisk(K, 0.7, N, noise)
     slope = references.slopes(lambda x: risk.loss(x), np.array(u), 1e-4)
-    assert float(risk.gradient(np.asarray(u))) == pytest.approx(float(slope), rel=1e-6, abs=1e-9)
+    assert float(risk.gradient(np.asarray(u))) == pytest.approx(
+        float(slope), rel=1e-6, abs=1e-9
+    )
 
 
-@given(st.integers(2, 1000), st.floats(1e-9, 1e9), st.floats(1e-9, 1e9), st.sampled_from([math.inf, 1, 3, 50]))
-def test_loss_never_increases_whatever_the_learning_rate(K: int, gamma: float, eta: float, N: float) -> None:
+@given(
+    st.integers(2, 1000),
+    st.floats(1e-9, 1e9),
+    st.floats(1e-9, 1e9),
+    st.sampled_from([math.inf, 1, 3, 50]),
+)
+def test_loss_never_increases_whatever_the_learning_rate(
+    K: int, gamma: float, eta: float, N: float
+) -> None:
     run = icl.descend(icl.ExchangeableRisk(K, gamma, N), eta, steps=40)
     assert (np.diff(run.loss) <= 1e-12 * run.loss[0]).all()
     assert (np.diff(run.states) >= 0).all()
@@ -77,7 +100,10 @@ def test_infinite_prompts_against_fifty_digits(K: int, u: float) -> None:
     assert float(mine[1]) == pytest.approx(float(slope), rel=1e-14)
 
 
-@pytest.mark.parametrize(("N", "K"), [(1, 2), (10, 3), (500, 20), (5000, 2), (30_000, 7), (10**6, 2), (10**9, 40)])
+@pytest.mark.parametrize(
+    ("N", "K"),
+    [(1, 2), (10, 3), (500, 20), (5000, 2), (30_000, 7), (10**6, 2), (10**9, 40)],
+)
 def test_binomial_sum_gives_the_moments(N: int, K: int) -> None:
     n, rest, weight = binomial_nodes(N, 1 / K)
     mean, variance = N / K, N / K * (1 - 1 / K)
@@ -91,14 +117,21 @@ def test_binomial_sum_gives_the_moments(N: int, K: int) -> None:
     stride = n[1] - n[0]
     expected = stride * binom.pmf(n, N, 1 / K)
     there = expected > 1e-290
-    np.testing.assert_allclose(weight[there], expected[there], rtol=1e-9 if N <= 10**6 else 1e-6)
+    np.testing.assert_allclose(
+        weight[there], expected[there], rtol=1e-9 if N <= 10**6 else 1e-6
+    )
 
 
 @given(st.integers(2, 10**6), st.floats(1e-3, 1.0))
-def test_flow_time_is_the_integral_of_one_over_the_growth(K: int, fraction: float) -> None:
+def test_flow_time_is_the_integral_of_one_over_the_growth(
+    K: int, fraction: float
+) -> None:
     a = 1 / K + fraction * (0.99 - 1 / K)
     with mpmath.workdps(30):
-        exact = mpmath.quad(lambda x: 1 / (x**2 * (1 - x) ** 3), mpmath.linspace(mpmath.mpf(1) / K, a, 9))
+        exact = mpmath.quad(
+            lambda x: 1 / (x**2 * (1 - x) ** 3),
+            mpmath.linspace(mpmath.mpf(1) / K, a, 9),
+        )
     assert flow_time(a, K) == pytest.approx(float(exact), rel=1e-9)
 
 

@@ -20,7 +20,9 @@ def steps_to(K: int, c: float, deficit: float) -> int:
 
 
 @given(st.integers(3, 60), st.floats(-2, 6))
-def test_phase_one_lies_between_its_bounds_for_every_learning_rate(K: int, log_c: float) -> None:
+def test_phase_one_lies_between_its_bounds_for_every_learning_rate(
+    K: int, log_c: float
+) -> None:
     low, high = phase_one_bounds(K, 10**log_c)
     assert low <= steps_to(K, 10**log_c, 0.5) <= high
 
@@ -47,7 +49,10 @@ def F(a: mpmath.mpf) -> mpmath.mpf:
 def test_the_constant_of_the_tail_bounds_s_squared_times_f() -> None:
     """s² [F(1 - s) - 4] <= 7/8 for 0 < s <= ½, and comes within 0.3 % of it."""
     with mpmath.workdps(30):
-        values = [(mpmath.mpf(i) / 4000) ** 2 * (F(1 - mpmath.mpf(i) / 4000) - 4) for i in range(1, 2001)]
+        values = [
+            (mpmath.mpf(i) / 4000) ** 2 * (F(1 - mpmath.mpf(i) / 4000) - 4)
+            for i in range(1, 2001)
+        ]
     assert 0.997 * 7 / 8 < max(values) < 7 / 8
 
 
@@ -64,14 +69,18 @@ def test_check_bounds_certifies_all_three() -> None:
     for name in ("Phase I, explicit", "Theorem 1, explicit", "Theorem 2, explicit"):
         assert checks[name].holds
         assert checks[name].kind != "order-wise"
-    beyond = icl.check_bounds(icl.simulate(0.5, 1.0, 0.3, K=7, epsilon=1e-6, imbalance=0.1))
+    beyond = icl.check_bounds(
+        icl.simulate(0.5, 1.0, 0.3, K=7, epsilon=1e-6, imbalance=0.1)
+    )
     note = next(check.note for check in beyond if check.name == "Theorem 1, explicit")
     assert note == "claimed for ε >= γδ²/2 = 0.000625"
 
 
 @pytest.mark.parametrize("coordinates", ["class", "embedding"])
 @pytest.mark.parametrize("delta", [0.5, 2.0])
-def test_embedding_coordinates_count_in_the_learning_rate(coordinates: str, delta: float) -> None:
+def test_embedding_coordinates_count_in_the_learning_rate(
+    coordinates: str, delta: float
+) -> None:
     run = icl.simulate(2.0, delta, 0.7, epsilon=1e-4, coordinates=coordinates)
     checks = {check.name: check for check in icl.check_bounds(run)}
     assert checks["Phase I, explicit"].holds

@@ -33,10 +33,22 @@ return given[0].map((values) => {
 def settings(number: int, seed: int) -> list[dict[str, float]]:
     """Settings over the whole range of the sliders and beyond, on logarithmic scales."""
     rng = np.random.default_rng(seed)
-    ranges = {"L": (-2, 3), "delta": (-1, 1), "eta": (-5, 6), "K": (math.log10(2), 6), "epsilon": (-12, 0)}
-    drawn = {name: 10 ** rng.uniform(low, high, number) for name, (low, high) in ranges.items()}
+    ranges = {
+        "L": (-2, 3),
+        "delta": (-1, 1),
+        "eta": (-5, 6),
+        "K": (math.log10(2), 6),
+        "epsilon": (-12, 0),
+    }
+    drawn = {
+        name: 10 ** rng.uniform(low, high, number)
+        for name, (low, high) in ranges.items()
+    }
     drawn["K"] = np.floor(drawn["K"])
-    return [{name: float(values[i]) for name, values in drawn.items()} for i in range(number)]
+    return [
+        {name: float(values[i]) for name, values in drawn.items()}
+        for i in range(number)
+    ]
 
 
 class Both:
@@ -45,11 +57,18 @@ class Both:
     def __init__(self) -> None:
         self.points = settings(2000, seed=0)
         self.page = call(RUNS, self.points)
-        P = {name: np.array([point[name] for point in self.points]) for name in self.points[0]}
+        P = {
+            name: np.array([point[name] for point in self.points])
+            for name in self.points[0]
+        }
         self.K, self.gamma = P["K"], 0.5 * (P["L"] * P["delta"]) ** 2
-        self.counter = StepCounter(self.K, step_constant(P["eta"], 1.0, self.gamma, self.K))
+        self.counter = StepCounter(
+            self.K, step_constant(P["eta"], 1.0, self.gamma, self.K)
+        )
         tail = np.array([tail_start(int(K)) for K in self.K])
-        self.python = closed_runs(self.counter, self.gamma, P["epsilon"], MAX_STEPS, tail)
+        self.python = closed_runs(
+            self.counter, self.gamma, P["epsilon"], MAX_STEPS, tail
+        )
 
     def of_page(self, name: str) -> Any:
         return np.array([run[name] for run in self.page])
@@ -65,7 +84,8 @@ def test_steps_are_the_same_integers(both: Both) -> None:
     found, error = both.of_page("steps"), both.python.error
     sure = both.of_page("sure")
     assert np.array_equal(found[sure], hit[sure])
-    # elsewhere rounding leaves more than one integer: each is within the error that both state
+    # elsewhere rounding leaves more than one integer: each is within the error that
+    # both state
     assert np.all(np.abs(found - hit) <= 2.0 * np.ceil(error))
     assert np.mean(sure & (hit > 0)) > 0.7
     assert np.array_equal(found[hit < 10**13], hit[hit < 10**13])
@@ -75,7 +95,9 @@ def test_steps_are_the_same_integers(both: Both) -> None:
 
 def test_error_of_the_count_is_the_same_estimate(both: Both) -> None:
     reached = both.python.hit < INT64_MAX
-    assert both.of_page("error")[reached] == pytest.approx(both.python.error[reached], rel=1e-9, abs=1e-12)
+    assert both.of_page("error")[reached] == pytest.approx(
+        both.python.error[reached], rel=1e-9, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("name", ["attends", "tails", "last"])
@@ -90,13 +112,16 @@ def test_losses_and_attention_are_the_same_to_1e_12(both: Both) -> None:
         t = np.array([run["at"][i]["t"] for run in both.page], dtype=np.int64)
         u = both.counter.position(t)
         loss, attention = loss_curve(u, both.gamma, both.K)
-        # the map itself multiplies the rounding errors of large steps, and the time is rounded: by a step's 2^-52 t
+        # the map itself multiplies the rounding errors of large steps, and the time is
+        # rounded: by a step's 2^-52 t
         moved = 2.0**-52 * t * both.counter.c * Place.of(u, both.counter.K).growth()
         allowed = 1e-12 + 4.0 * (both.counter._blur + moved)
         seen = loss > 1e-300
         off = np.abs(_state(both, i, "loss") - loss)[seen] / loss[seen]
         assert np.all(off <= allowed[seen])
-        assert np.all(np.abs(_state(both, i, "attention") - attention) <= allowed * attention)
+        assert np.all(
+            np.abs(_state(both, i, "attention") - attention) <= allowed * attention
+        )
         assert np.mean(off <= 1e-12) > 0.99
 
 
@@ -124,15 +149,29 @@ def test_runs_are_those_of_simulate(both: Both) -> None:
         assert run.phases is not None
         if page["sure"]:
             assert page["steps"] == (-1 if run.steps is None else run.steps)
-        ends = {name: part for name, part in run.phases.present().items() if part[1] > part[0]}
-        assert {part["name"] for part in page["phases"] if part["to"] > part["from"]} == ends.keys()
+        ends = {
+            name: part
+            for name, part in run.phases.present().items()
+            if part[1] > part[0]
+        }
+        assert {
+            part["name"] for part in page["phases"] if part["to"] > part["from"]
+        } == ends.keys()
 
 
 @pytest.mark.parametrize(
     ("changes", "steps"),
-    [({"K": 2}, None), ({"epsilon": 10.0}, 0), ({"eta": 1e9}, None), ({"epsilon": 1e-300}, -1), ({"L": 1e-30}, 0)],
+    [
+        ({"K": 2}, None),
+        ({"epsilon": 10.0}, 0),
+        ({"eta": 1e9}, None),
+        ({"epsilon": 1e-300}, -1),
+        ({"L": 1e-30}, 0),
+    ],
 )
-def test_extremes_are_those_of_python(changes: dict[str, float], steps: int | None) -> None:
+def test_extremes_are_those_of_python(
+    changes: dict[str, float], steps: int | None
+) -> None:
     point = {"L": 2.0, "delta": 1.0, "eta": 1.0, "K": 20, "epsilon": 1e-3} | changes
     (page,) = call(RUNS, [point])
     run = icl.Regression(**point).simulate()
@@ -143,11 +182,15 @@ def test_extremes_are_those_of_python(changes: dict[str, float], steps: int | No
 
 def test_predictions_of_a_function_are_attention_times_values() -> None:
     values, K, deficit = [0.3, -0.5, 0.1, 0.4], 10, 0.25
-    found = call("return require('regression/closed').predicted(...given)", values, K, deficit)
+    found = call(
+        "return require('regression/closed').predicted(...given)", values, K, deficit
+    )
     every = np.resize(values, K)
     attention = np.full((K, K), deficit / (K - 1))
     np.fill_diagonal(attention, 1.0 - deficit)
     assert found == pytest.approx((attention @ every)[:4], abs=1e-15)
-    worst, _ = icl.regression.worst_prediction(attention[0], icl.Features.simplex(K, 1.0).distances, 1.0)
+    worst, _ = icl.regression.worst_prediction(
+        attention[0], icl.Features.simplex(K, 1.0).distances, 1.0
+    )
     assert max(abs(np.array(found) - values)) <= worst + 1e-12
     assert worst == pytest.approx(deficit)

@@ -15,7 +15,9 @@ def test_simplex_is_centred_and_equidistant(K: int) -> None:
     off = features.distances[~np.eye(K, dtype=bool)]
     np.testing.assert_allclose(off, 0.7, rtol=1e-13)
     np.testing.assert_allclose(features.vectors.sum(axis=0), 0.0, atol=1e-14)
-    np.testing.assert_allclose(features.gram, 0.7**2 / 2 * (np.eye(K) - 1 / K), atol=1e-15)
+    np.testing.assert_allclose(
+        features.gram, 0.7**2 / 2 * (np.eye(K) - 1 / K), atol=1e-15
+    )
 
 
 def test_orthonormal_has_gap_root_two() -> None:
@@ -70,16 +72,24 @@ def test_distances_are_those_of_all_pairs_to_the_last_bit(K: int) -> None:
         assert (features.distances == squareform(pdist(features.vectors))).all()
 
 
-def test_features_that_are_alike_are_not_compared_pair_by_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_features_that_are_alike_are_not_compared_pair_by_pair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compared: list[int] = []
-    monkeypatch.setattr("scipy.spatial.distance.pdist", lambda x: compared.append(len(x)) or pdist(x))
+    monkeypatch.setattr(
+        "scipy.spatial.distance.pdist", lambda x: compared.append(len(x)) or pdist(x)
+    )
     assert icl.Features.simplex(300, 1.0).gap == pytest.approx(1.0)
     assert compared == [2]
 
 
 @pytest.mark.parametrize("lengths", [(1.0, 2.0, 3.0), (2.0, 2.0, 1.0)])
-def test_vectors_on_the_axes_of_unequal_length_have_distances_of_their_own(lengths: tuple[float, ...]) -> None:
+def test_vectors_on_the_axes_of_unequal_length_have_distances_of_their_own(
+    lengths: tuple[float, ...],
+) -> None:
     features = icl.Features(np.diag(lengths), np.full(3, 1.0 / 3.0))
     expected = [math.hypot(lengths[i], lengths[j]) for i, j in ((0, 1), (0, 2), (1, 2))]
-    np.testing.assert_allclose(features.distances[np.triu_indices(3, 1)], expected, rtol=1e-14)
+    np.testing.assert_allclose(
+        features.distances[np.triu_indices(3, 1)], expected, rtol=1e-14
+    )
     assert features.gap == pytest.approx(min(expected), rel=1e-14)

@@ -17,7 +17,8 @@ LAWS = [QuadraticLaw(1, 0.5, 1.0), QuadraticLaw(2, 1.0, 0.0), QuadraticLaw(3, 0.
 def plain_mean(law: QuadraticLaw, N: int, noise: float) -> float:
     """Loss of the plain mean of N labels, from moments of normal variables."""
     d, a, b = law.d, law.sigma_a**2, law.sigma_b**2
-    # E f(x)² = a E|x|⁴ + b E|x|², and E f(x) f(x') = a E (x·x')² + b E x·x' = a d for independent tokens
+    # E f(x)² = a E|x|⁴ + b E|x|², and E f(x) f(x') = a E (x·x')² + b E x·x' = a d for
+    # independent tokens
     square, product = a * d * (d + 2) + b * d, a * d
     variance = square - product
     return 0.5 * (variance / N + variance + noise**2 / N)
@@ -25,8 +26,12 @@ def plain_mean(law: QuadraticLaw, N: int, noise: float) -> float:
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("N", [1, 2, 50])
-def test_without_attention_the_answer_is_the_plain_mean(law: QuadraticLaw, N: int) -> None:
-    assert FiniteGaussianRisk(law, N, 0.3).loss([0.0]) == pytest.approx(plain_mean(law, N, 0.3), rel=1e-10)
+def test_without_attention_the_answer_is_the_plain_mean(
+    law: QuadraticLaw, N: int
+) -> None:
+    assert FiniteGaussianRisk(law, N, 0.3).loss([0.0]) == pytest.approx(
+        plain_mean(law, N, 0.3), rel=1e-10
+    )
 
 
 @pytest.mark.parametrize("c", [0.5, 2.5])
@@ -34,7 +39,9 @@ def test_the_sign_of_the_scores_is_nothing_to_even_functions(c: float) -> None:
     risk = FiniteGaussianRisk(QuadraticLaw(2, 1.0, 0.0), 5, 0.3)
     assert risk.loss([-c]) == pytest.approx(risk.loss([c]), rel=1e-12)
     assert risk.gradient([-c]) == pytest.approx(-risk.gradient([c]), rel=1e-9)
-    products = (risk.hessian_product(np.array([sign * c]), np.ones(1)) for sign in (1.0, -1.0))
+    products = (
+        risk.hessian_product(np.array([sign * c]), np.ones(1)) for sign in (1.0, -1.0)
+    )
     assert next(products) == pytest.approx(next(products), rel=1e-9)
 
 
@@ -46,7 +53,9 @@ def test_a_single_token_has_all_attention(law: QuadraticLaw) -> None:
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 @pytest.mark.parametrize("c", [0.4, 1.1])
-def test_loss_and_slope_are_means_over_sampled_prompts(law: QuadraticLaw, c: float) -> None:
+def test_loss_and_slope_are_means_over_sampled_prompts(
+    law: QuadraticLaw, c: float
+) -> None:
     N, eye = 12, np.eye(law.d)
     loss, slope = FiniteGaussianRisk(law, N, 0.2).evaluate(np.array([c]))
     trainer = SampledGaussianRisk(law, N, 20_000, 5, noise=0.2)
@@ -61,7 +70,9 @@ def test_slopes_are_differences(law: QuadraticLaw) -> None:
     risk = FiniteGaussianRisk(law, 20, 0.1)
     for c in (0.3, 0.9):
         ahead, behind = (risk.evaluate(np.array([c + h])) for h in (1e-4, -1e-4))
-        assert risk.gradient([c])[0] == pytest.approx((ahead[0] - behind[0]) / 2e-4, rel=1e-6)
+        assert risk.gradient([c])[0] == pytest.approx(
+            (ahead[0] - behind[0]) / 2e-4, rel=1e-6
+        )
         bend = risk.hessian_product(np.array([c]), np.ones(1))[0]
         assert bend == pytest.approx((ahead[1][0] - behind[1][0]) / 2e-4, rel=1e-6)
 
@@ -79,7 +90,9 @@ def test_the_metric_makes_steps_those_of_the_matrix() -> None:
     risk = FiniteGaussianRisk(law, N)
     run = icl.descend(risk, eta=0.2, steps=1)
     trainer = SampledGaussianRisk(law, N, 20_000, 1)
-    entries = np.array([np.diagonal(trainer.evaluate(np.zeros((2, 2)), step)[1]) for step in range(20)])
+    entries = np.array(
+        [np.diagonal(trainer.evaluate(np.zeros((2, 2)), step)[1]) for step in range(20)]
+    )
     error = 0.2 * entries.mean(axis=1).std(ddof=1) / math.sqrt(20)
     assert abs(run.states[-1][0] + 0.2 * entries.mean()) < 4.0 * error
 
@@ -88,7 +101,9 @@ def test_the_metric_makes_steps_those_of_the_matrix() -> None:
 @pytest.mark.parametrize("d", [1, 3])
 def test_the_automatic_rate_is_one_over_the_largest_curvature(N: float, d: int) -> None:
     """That of the matrix, on the way to the minimum where c stands for it, and else at the minimum."""
-    problem = icl.regression.GaussianRegression(L=1.3, d=d, curved=0.6, N=N, noise=0.2, above=1e-4)
+    problem = icl.regression.GaussianRegression(
+        L=1.3, d=d, curved=0.6, N=N, noise=0.2, above=1e-4
+    )
     risk = problem.risk()
     unit = np.eye(d) if math.isinf(N) else np.ones(1)
     shares = [1.0] if math.isinf(N) else np.linspace(0.0, 1.0, 33).tolist()
@@ -100,14 +115,17 @@ def test_the_floor_of_linear_functions_falls_like_a_power_of_n() -> None:
     """d = 1, c = 1: the local exponent between 8192 and a million tokens, which a heuristic puts at 0.618."""
     law = QuadraticLaw(1, 0.0, 1.0)
     few, many = (FiniteGaussianRisk(law, N).loss([1.0]) for N in (8192, 10**6))
-    assert math.log(few / many) / math.log(10**6 / 8192) == pytest.approx(0.6046, abs=5e-5)
+    assert math.log(few / many) / math.log(10**6 / 8192) == pytest.approx(
+        0.6046, abs=5e-5
+    )
 
 
 def loss_of_two_tokens(law: QuadraticLaw, c: float, noise: float, step: float) -> float:
     """Loss of prompts of two tokens, by trapezoid rules in the query and in the difference of the two inputs.
 
-    In one dimension f(x) = A x² + b x. Attention depends on the difference of the inputs alone; their sum enters by
-    polynomials of degree four, which eight Gauss-Hermite nodes average exactly.
+    In one dimension f(x) = A x² + b x. Attention depends on the difference of the
+    inputs alone; their sum enters by polynomials of degree four, which eight
+    Gauss-Hermite nodes average exactly.
     """
     assert law.d == 1
     points = step * np.arange(-math.floor(9.5 / step), math.floor(9.5 / step) + 1)
@@ -115,22 +133,41 @@ def loss_of_two_tokens(law: QuadraticLaw, c: float, noise: float, step: float) -
     query, difference, total = np.meshgrid(points, points, sums, indexing="ij")
     weight = np.exp(-0.5 * points**2) / np.exp(-0.5 * points**2).sum()
     chance = weight[:, None, None] * weight[:, None] * sum_weights / sum_weights.sum()
-    first, second = (total + difference) / math.sqrt(2.0), (total - difference) / math.sqrt(2.0)
+    first, second = (
+        (total + difference) / math.sqrt(2.0),
+        (total - difference) / math.sqrt(2.0),
+    )
     attention = 1.0 / (1.0 + np.exp(-c * query * (first - second)))
     linear = attention * first + (1.0 - attention) * second - query
     square = attention * first**2 + (1.0 - attention) * second**2 - query**2
     noisy = noise**2 * (attention**2 + (1.0 - attention) ** 2)
-    return 0.5 * float(np.sum(chance * (law.sigma_a**2 * square**2 + law.sigma_b**2 * linear**2 + noisy)))
+    return 0.5 * float(
+        np.sum(
+            chance * (law.sigma_a**2 * square**2 + law.sigma_b**2 * linear**2 + noisy)
+        )
+    )
 
 
-TWO_TOKENS = [QuadraticLaw(1, 0.0, 1.0), QuadraticLaw(1, 1.0, 0.0), QuadraticLaw(1, 0.5, 1.0)]
+TWO_TOKENS = [
+    QuadraticLaw(1, 0.0, 1.0),
+    QuadraticLaw(1, 1.0, 0.0),
+    QuadraticLaw(1, 0.5, 1.0),
+]
 
 
 @pytest.mark.parametrize("law", TWO_TOKENS, ids=str)
 @pytest.mark.parametrize(
-    ("c", "step"), [(0.3, 0.1), (1.0, 0.1), (1.6, 0.07), pytest.param(2.5, 0.05, marks=pytest.mark.slow)]
+    ("c", "step"),
+    [
+        (0.3, 0.1),
+        (1.0, 0.1),
+        (1.6, 0.07),
+        pytest.param(2.5, 0.05, marks=pytest.mark.slow),
+    ],
 )
-def test_losses_of_two_tokens_are_off_by_less_than_stated(law: QuadraticLaw, c: float, step: float) -> None:
+def test_losses_of_two_tokens_are_off_by_less_than_stated(
+    law: QuadraticLaw, c: float, step: float
+) -> None:
     """64 Gauss-Laguerre nodes in the length of the query were off by 1.7e-7 at c = 1, 3e-4 at c = 2.5."""
     reference = loss_of_two_tokens(law, c, 0.2, step)
     risk = FiniteGaussianRisk(law, 2, 0.2)
@@ -143,7 +180,9 @@ def test_losses_of_two_tokens_are_off_by_less_than_stated(law: QuadraticLaw, c: 
 def test_the_plain_mean_is_off_by_less_than_stated(law: QuadraticLaw) -> None:
     for N in (1, 2, 50, 10**6):
         risk = FiniteGaussianRisk(law, N, 0.3)
-        assert abs(risk.loss([0.0]) - plain_mean(law, N, 0.3)) <= risk.error([0.0]) < 1e-9
+        assert (
+            abs(risk.loss([0.0]) - plain_mean(law, N, 0.3)) <= risk.error([0.0]) < 1e-9
+        )
 
 
 @pytest.mark.parametrize(
@@ -157,14 +196,18 @@ def test_the_plain_mean_is_off_by_less_than_stated(law: QuadraticLaw) -> None:
         pytest.param(100, 20, 0.7, marks=pytest.mark.slow),
     ],
 )
-def test_errors_are_stated_from_above_and_within_the_tolerance(d: int, N: int, c: float) -> None:
+def test_errors_are_stated_from_above_and_within_the_tolerance(
+    d: int, N: int, c: float
+) -> None:
     """Against three times as many lengths, and tokens and lengths of much lower probability."""
     law = QuadraticLaw.lipschitz(d, 1.0, 0.4)
     for tolerance in (1e-3, 1e-10):
         risk = FiniteGaussianRisk(law, N, 0.1, tolerance)
         step, _ = risk._refined(2.0 ** math.ceil(math.log2(max(c, 1.0))))
         finest = risk._at(2.0 ** math.ceil(math.log2(max(c, 1.0))), step / 3.0, 46.0)
-        reference = sum(weight * single.evaluate(c * X)[0] for weight, X, single in finest)
+        reference = sum(
+            weight * single.evaluate(c * X)[0] for weight, X, single in finest
+        )
         loss, error = risk.loss([c]), risk.error([c])
         assert abs(loss - reference) <= error + 1e-15 * loss
         assert error <= tolerance * loss
@@ -172,7 +215,10 @@ def test_errors_are_stated_from_above_and_within_the_tolerance(d: int, N: int, c
 
 def test_a_smaller_tolerance_takes_more_lengths() -> None:
     law = QuadraticLaw(1, 0.0, 1.0)
-    numbers = [len(FiniteGaussianRisk(law, 10**6, 0.0, tol)._queries(1.0)) for tol in (1e-2, 1e-8, 1e-12)]
+    numbers = [
+        len(FiniteGaussianRisk(law, 10**6, 0.0, tol)._queries(1.0))
+        for tol in (1e-2, 1e-8, 1e-12)
+    ]
     assert numbers[0] < numbers[1] <= numbers[2]
 
 
@@ -180,8 +226,14 @@ def test_lengths_of_queries_have_the_moments_of_the_chi_law() -> None:
     for d in (1, 2, 7, 100, 1000):
         lengths, weights = query_lengths(d, usual_step(d))
         for power in (1, 2, 4):
-            log_moment = math.lgamma(0.5 * (d + power)) - math.lgamma(0.5 * d) + 0.5 * power * math.log(2.0)
-            assert weights @ lengths**power == pytest.approx(math.exp(log_moment), rel=1e-9)
+            log_moment = (
+                math.lgamma(0.5 * (d + power))
+                - math.lgamma(0.5 * d)
+                + 0.5 * power * math.log(2.0)
+            )
+            assert weights @ lengths**power == pytest.approx(
+                math.exp(log_moment), rel=1e-9
+            )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +264,10 @@ def test_the_family_follows_finite_prompts_to_its_floor() -> None:
         icl.regression.GaussianRegression(L=1.0, N=1).simulate()
 
 
-@pytest.mark.parametrize("law", [QuadraticLaw(1, 0.0, 1.0), QuadraticLaw(1, 1.0, 0.0), QuadraticLaw(3, 0.3, 0.7)])
+@pytest.mark.parametrize(
+    "law",
+    [QuadraticLaw(1, 0.0, 1.0), QuadraticLaw(1, 1.0, 0.0), QuadraticLaw(3, 0.3, 0.7)],
+)
 def test_the_slope_changes_its_sign_at_the_best_multiple(law: QuadraticLaw) -> None:
     """Which is beyond the identity for linear functions, and below it for quadratic ones."""
     risk = FiniteGaussianRisk(law, 20, 0.1)

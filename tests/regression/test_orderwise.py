@@ -28,12 +28,18 @@ def statement(name: str) -> OrderStatement:
     return next(one for one in STATEMENTS if one.name == name)
 
 
-def one_run(K: int, c: float, drop: float, product: float = 0.5, imbalance: float = 0.1) -> orderwise.Runs:
+def one_run(
+    K: int, c: float, drop: float, product: float = 0.5, imbalance: float = 0.1
+) -> orderwise.Runs:
     """A run with step constant c whose target is ``drop`` times the first loss."""
     gamma = 0.5 * (product / imbalance) ** 2
     values = (
-        product / imbalance, c * (K - 1) ** 2 / (K * gamma), K, drop * 0.5 * gamma * (K - 1) / K, imbalance,
-    )  # fmt: skip
+        product / imbalance,
+        c * (K - 1) ** 2 / (K * gamma),
+        K,
+        drop * 0.5 * gamma * (K - 1) / K,
+        imbalance,
+    )
     return closed(*(np.array([float(value)]) for value in values))
 
 
@@ -72,7 +78,9 @@ def test_rates_over_phase_three_are_those_of_plain_iteration() -> None:
     assert float(high[0]) == pytest.approx(max(moves) / scale, rel=0.01)
 
 
-def test_growth_in_phase_one_is_bounded_below_by_a_quarter_and_rises_with_the_number_of_features() -> None:
+def test_growth_in_phase_one_is_bounded_below_by_a_quarter_and_rises_with_the_number_of_features() -> (
+    None
+):
     """½K² a s²/(K-1) between a = 1/K and ½: at least ¼, 2K²/(27(K-1)) at a = 1/3."""
     for K in (3, 20, 1000, 10_000):
         low, high = measured_ratios(statement("Phase I growth"), one_run(K, 1e-3, 1e-4))
@@ -108,20 +116,28 @@ def test_step_counts_of_the_law_are_those_of_simulate() -> None:
     ids=["no step in Phase I", "two features"],
 )
 def test_two_features_violate_no_order_of_magnitude(arguments: dict[str, Any]) -> None:
-    assert all(check.holds is not False for check in icl.check_bounds(icl.simulate(delta=1.0, **arguments)))
+    assert all(
+        check.holds is not False
+        for check in icl.check_bounds(icl.simulate(delta=1.0, **arguments))
+    )
 
 
 def test_a_run_to_an_excess_is_checked_as_one_to_a_loss() -> None:
     """For N = inf the floor is zero, and both are the same target."""
     given: dict[str, Any] = {"L": 2.0, "delta": 1.0, "eta": "auto", "imbalance": 0.9}
-    excess, loss = (icl.check_bounds(icl.simulate(**given, **{goal: 1e-6})) for goal in ("above", "epsilon"))
+    excess, loss = (
+        icl.check_bounds(icl.simulate(**given, **{goal: 1e-6}))
+        for goal in ("above", "epsilon")
+    )
     assert [*excess] == [*loss]
     assert any(check.name == "Theorem 2" and check.holds for check in excess)
 
 
 def test_a_step_over_the_phase_leaves_nothing_to_measure() -> None:
     run = icl.simulate(2.0, 1.0, 300.0, K=20, epsilon=1e-6, imbalance=0.1)
-    check = next(check for check in icl.check_bounds(run) if check.name == "Phase II growth")
+    check = next(
+        check for check in icl.check_bounds(run) if check.name == "Phase II growth"
+    )
     assert check.holds is None
     assert check.note == "no step of the run lies in the phase"
 
@@ -145,11 +161,17 @@ def test_fitted_constants_stay_below_what_is_proved() -> None:
         ("Theorem 2", lambda runs: runs.epsilon / runs.size**2),
     ],
 )
-def test_a_wrong_power_turns_the_verdict(name: str, factor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_power_turns_the_verdict(
+    name: str, factor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = lemmas.verdict(statement(name), orderwise.survey(statement(name)))
-    planted = replace(statement(name), scale=lambda runs: statement(name).scale(runs) * factor(runs))
+    planted = replace(
+        statement(name), scale=lambda runs: statement(name).scale(runs) * factor(runs)
+    )
     ratios = measured_ratios(planted, draw(INNER, 1))
-    constants = orderwise.Constants(float(np.nanmin(ratios.low)), float(np.nanmax(ratios.high)))
+    constants = orderwise.Constants(
+        float(np.nanmin(ratios.low)), float(np.nanmax(ratios.high))
+    )
     monkeypatch.setattr(orderwise, "fitted_constants", lambda: {name: constants})
     assert before.startswith("holds")
     assert lemmas.verdict(planted, orderwise.survey(planted)).startswith(
@@ -169,7 +191,9 @@ class Case:
     [
         Case(0.3, 2.0, "holds"),
         Case(0.3, 50.0, "holds only as a lower bound: the ratio rises to 50 at there"),
-        Case(0.01, 2.0, "holds only as an upper bound: the ratio falls to 0.01 at here"),
+        Case(
+            0.01, 2.0, "holds only as an upper bound: the ratio falls to 0.01 at here"
+        ),
         Case(0.01, 50.0, "fails: counterexample here (ratio 0.01)"),
     ],
 )
@@ -185,7 +209,9 @@ def largest_growth(K: float, low: float, high: float) -> float:
 
 
 @pytest.mark.parametrize("K", [10, 100, 1000, 10_000])
-def test_the_rate_of_the_start_fails_later_in_phase_one_by_the_formula_of_the_growth(K: int) -> None:
+def test_the_rate_of_the_start_fails_later_in_phase_one_by_the_formula_of_the_growth(
+    K: int,
+) -> None:
     limit = statement("Phase I growth").rises
     assert limit is not None
     place = limit.values.index(K)
@@ -196,24 +222,36 @@ def test_the_rate_of_the_start_fails_later_in_phase_one_by_the_formula_of_the_gr
 
 
 @pytest.mark.parametrize("name", ["Phase II growth", "Phase II growth to ε"])
-def test_the_rate_of_the_end_fails_at_the_start_of_phase_two_by_the_formula_of_the_growth(name: str) -> None:
+def test_the_rate_of_the_end_fails_at_the_start_of_phase_two_by_the_formula_of_the_growth(
+    name: str,
+) -> None:
     limit = statement(name).rises
     assert limit is not None
-    for imbalance, (_, largest) in zip(limit.values, orderwise.along(statement(name), limit), strict=True):
+    for imbalance, (_, largest) in zip(
+        limit.values, orderwise.along(statement(name), limit), strict=True
+    ):
         # K = 2 has the largest ratio of all runs: K/(K-1) = 2
-        assert largest == pytest.approx(2 * largest_growth(2, 0.5, 1 - imbalance) / imbalance**2, rel=0.05)
+        assert largest == pytest.approx(
+            2 * largest_growth(2, 0.5, 1 - imbalance) / imbalance**2, rel=0.05
+        )
 
 
-def test_the_rate_of_the_end_fails_at_the_start_of_phase_three_by_the_formula_of_the_growth() -> None:
+def test_the_rate_of_the_end_fails_at_the_start_of_phase_three_by_the_formula_of_the_growth() -> (
+    None
+):
     limit = statement("Phase III growth").rises
     assert limit is not None
     found = orderwise.along(statement("Phase III growth"), limit)
     for share, (_, largest) in zip(limit.values, found, strict=True):
-        assert largest == pytest.approx(2 * largest_growth(2, 0.5, 1.0) / share, rel=0.05)
+        assert largest == pytest.approx(
+            2 * largest_growth(2, 0.5, 1.0) / share, rel=0.05
+        )
 
 
 @pytest.mark.parametrize("share", [0.1, 1e-2, 1e-3])
-def test_the_bound_of_theorem_1_is_compared_with_steps_counted_one_by_one(share: float) -> None:
+def test_the_bound_of_theorem_1_is_compared_with_steps_counted_one_by_one(
+    share: float,
+) -> None:
     """At ε = share (LΔδ)², for one run of the law: steps after Phase I over the order of the theorem."""
     limit = statement("Theorem 1").rises
     assert limit is not None
@@ -244,7 +282,10 @@ def test_other_features_and_another_imbalance_leave_the_rest_of_a_run_alone() ->
         limit = statement(name).rises
         assert limit is not None
         turned = limit.at(run, value)
-        assert float(getattr(turned, "K" if limit.quantity == "K" else "imbalance")[0]) == value
+        assert (
+            float(getattr(turned, "K" if limit.quantity == "K" else "imbalance")[0])
+            == value
+        )
         assert turned.counter.c == pytest.approx(run.counter.c)
         assert turned.size * turned.imbalance == pytest.approx(run.size * run.imbalance)
         share = turned.epsilon / (turned.size**2 * (turned.K - 1) / turned.K)
@@ -254,10 +295,31 @@ def test_other_features_and_another_imbalance_leave_the_rest_of_a_run_alone() ->
 @pytest.mark.parametrize(
     ("name", "low", "high", "rising", "falling", "words"),
     [
-        ("Theorem 1", 1.0, 1e3, (0.78, 4.7, 34.0, 279.0), (), "fails for ε ≪ (LΔδ)²: the largest ratio is 0.78 at"),
-        ("Theorem 1", 1.0, 1e3, (0.78, 4.7, 4.6, 279.0), (), "fails: counterexample there"),
+        (
+            "Theorem 1",
+            1.0,
+            1e3,
+            (0.78, 4.7, 34.0, 279.0),
+            (),
+            "fails for ε ≪ (LΔδ)²: the largest ratio is 0.78 at",
+        ),
+        (
+            "Theorem 1",
+            1.0,
+            1e3,
+            (0.78, 4.7, 4.6, 279.0),
+            (),
+            "fails: counterexample there",
+        ),
         ("Theorem 1", 1.0, 2.0, (0.78, 4.7, 34.0, 279.0), (), "holds"),
-        ("Phase I growth", 0.3, 50.0, (1.0, 2.0, 3.0, 4.0), (), "holds only as a lower bound; the upper one fails"),
+        (
+            "Phase I growth",
+            0.3,
+            50.0,
+            (1.0, 2.0, 3.0, 4.0),
+            (),
+            "holds only as a lower bound; the upper one fails",
+        ),
         (
             "Phase I growth",
             0.3,
@@ -266,19 +328,47 @@ def test_other_features_and_another_imbalance_leave_the_rest_of_a_run_alone() ->
             (),
             "holds only as a lower bound: the ratio rises to 50",
         ),
-        ("Phase II growth to ε", 1e-6, 1e4, (1, 2, 3, 4), (4, 3, 2, 1), "fails for ε ≪ (LΔδ)²: the least"),
-        ("Phase II growth to ε", 1e-6, 1e4, (1, 2, 3, 4), (4, 3, 3, 1), "fails: counterexample here"),
-        ("Phase II growth to ε", 1e-6, 10.0, (), (4, 3, 2, 1), "holds only as an upper bound; the lower one fails"),
+        (
+            "Phase II growth to ε",
+            1e-6,
+            1e4,
+            (1, 2, 3, 4),
+            (4, 3, 2, 1),
+            "fails for ε ≪ (LΔδ)²: the least",
+        ),
+        (
+            "Phase II growth to ε",
+            1e-6,
+            1e4,
+            (1, 2, 3, 4),
+            (4, 3, 3, 1),
+            "fails: counterexample here",
+        ),
+        (
+            "Phase II growth to ε",
+            1e-6,
+            10.0,
+            (),
+            (4, 3, 2, 1),
+            "holds only as an upper bound; the lower one fails",
+        ),
     ],
 )
 def test_the_limit_in_which_an_order_breaks_is_named_only_if_every_ratio_moves_that_way(
-    name: str, low: float, high: float, rising: tuple[float, ...], falling: tuple[float, ...], words: str
+    name: str,
+    low: float,
+    high: float,
+    rising: tuple[float, ...],
+    falling: tuple[float, ...],
+    words: str,
 ) -> None:
     found = Survey(9, low, high, 1.0, {}, {}, ("here", "there"), rising, falling)
     assert lemmas.verdict(statement(name), found).startswith(words)
 
 
-def test_cross_terms_are_compared_with_the_growth_by_sums_over_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cross_terms_are_compared_with_the_growth_by_sums_over_functions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     row = lemmas.ORDERS["Phase III cross terms"]
     assert "|β_mk|(K-1)/α_k off 1 by 1e-1" in row(True).measured
     assert row(True).verdict.endswith("against the growth it holds: |β_mk| = α_k/(K-1)")
@@ -286,7 +376,9 @@ def test_cross_terms_are_compared_with_the_growth_by_sums_over_functions(monkeyp
     assert row(True).verdict == "fails: see measured"
 
 
-def test_the_sums_over_functions_notice_a_wrong_cross_term(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sums_over_functions_notice_a_wrong_cross_term(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     right = lemmas.direct
 
     def wrong(risk: Any, scores: Any) -> Any:
@@ -307,8 +399,12 @@ def test_the_drift_of_ratios_is_a_factor_for_each_decade(power: float) -> None:
     def measure(runs: Any) -> Any:
         return runs.imbalance ** (0.5 * power), runs.K**power
 
-    statement = OrderStatement("x", "y", "z", False, measure, lambda runs: np.ones(runs.K.size))
+    statement = OrderStatement(
+        "x", "y", "z", False, measure, lambda runs: np.ones(runs.K.size)
+    )
     found = orderwise.survey(statement)
     expected = dict.fromkeys(found.rise, 1.0)
     assert found.rise == pytest.approx(expected | {"K": 10.0**power}, rel=1e-9)
-    assert found.fall == pytest.approx(expected | {"δ": 10.0 ** (0.5 * power)}, rel=1e-9)
+    assert found.fall == pytest.approx(
+        expected | {"δ": 10.0 ** (0.5 * power)}, rel=1e-9
+    )

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import crossover, flow_time, papers_regime, query_phases, tail_start
+from icl_theory.families.regression import (
+    crossover,
+    flow_time,
+    papers_regime,
+    query_phases,
+    tail_start,
+)
 
 EXPONENTS = st.floats(-3.0, 3.0).map(lambda x: 10.0**x)
 
@@ -20,13 +26,23 @@ def intervals(phases: icl.engine.Phases | None) -> list[tuple[int, int]]:
     return [interval for interval in phases.values() if interval is not None]
 
 
-@given(EXPONENTS, EXPONENTS, EXPONENTS, st.integers(2, 5000), st.floats(-9.0, 0.0).map(lambda x: 10.0**x))
-def test_phases_are_ordered_and_cover_the_run(L: float, delta: float, eta: float, K: int, epsilon: float) -> None:
+@given(
+    EXPONENTS,
+    EXPONENTS,
+    EXPONENTS,
+    st.integers(2, 5000),
+    st.floats(-9.0, 0.0).map(lambda x: 10.0**x),
+)
+def test_phases_are_ordered_and_cover_the_run(
+    L: float, delta: float, eta: float, K: int, epsilon: float
+) -> None:
     run = icl.simulate(L, delta, eta, K=K, epsilon=epsilon)
     spans = intervals(run.phases)
     assert spans[0][0] == 0
     assert spans[-1][1] == run.t[-1]
-    for (begin, end), (following, _) in zip(spans, [*spans[1:], (spans[-1][1], 0)], strict=True):
+    for (begin, end), (following, _) in zip(
+        spans, [*spans[1:], (spans[-1][1], 0)], strict=True
+    ):
         assert begin <= end == following
 
 
@@ -47,7 +63,9 @@ def test_methods_agree_on_the_phases(method: str) -> None:
     closed = icl.simulate(1.0, 1.0, 0.5, K=10, epsilon=2e-3)
     other = icl.simulate(1.0, 1.0, 0.5, K=10, epsilon=2e-3, method=method)
     slack = 0 if method == "exact" else 5
-    for mine, theirs in zip(intervals(closed.phases), intervals(other.phases), strict=True):
+    for mine, theirs in zip(
+        intervals(closed.phases), intervals(other.phases), strict=True
+    ):
         np.testing.assert_allclose(mine, theirs, atol=slack)
 
 
@@ -69,14 +87,25 @@ def test_tail_ratio_is_two_there_and_tends_to_one() -> None:
     assert run.t[-1] * run.loss[-1] / tail == pytest.approx(1.0, rel=0.05)
 
 
-@given(EXPONENTS, st.integers(2, 3000), st.floats(-8.0, 0.0).map(lambda x: 10.0**x), EXPONENTS)
+@given(
+    EXPONENTS,
+    st.integers(2, 3000),
+    st.floats(-8.0, 0.0).map(lambda x: 10.0**x),
+    EXPONENTS,
+)
 def test_regime_is_sharp_exactly_where_the_tail_is_reached(
     delta: float, K: int, epsilon: float, ratio: float
 ) -> None:
     boundary = crossover(epsilon, delta, K)
     if abs(ratio - 1) < 0.05:
         return
-    run = icl.simulate(ratio * boundary, delta, 1e-3 / (ratio * boundary * delta) ** 2, K=K, epsilon=epsilon)
+    run = icl.simulate(
+        ratio * boundary,
+        delta,
+        1e-3 / (ratio * boundary * delta) ** 2,
+        K=K,
+        epsilon=epsilon,
+    )
     assert run.regime == ("sharp" if ratio > 1 else "flat")
     assert run.phases is not None
     assert (run.phases.III is not None) == (ratio > 1)
@@ -127,14 +156,18 @@ def test_every_query_has_its_own_phases() -> None:
     assert run.phases.I[1] == max(one.I[1] for one in phases)
 
 
-def test_queries_of_finite_prompts_are_in_their_tail_by_the_excess_over_their_own_floor() -> None:
+def test_queries_of_finite_prompts_are_in_their_tail_by_the_excess_over_their_own_floor() -> (
+    None
+):
     run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], N=5, above=1e-3)
     assert isinstance(run.risk, icl.PopulationRisk)
     floors = run.risk.floor_per_query()
     for k, one in enumerate(query_phases(run)):
         assert one.III is not None
         state = run.at(one.III[0])
-        excess = run.risk.features.probs[k] * (state.observed["loss_per_query"][k] - floors[k])
+        excess = run.risk.features.probs[k] * (
+            state.observed["loss_per_query"][k] - floors[k]
+        )
         assert state.t * excess * 4 * 4 * 3 / 2 <= 2.0
 
 
@@ -143,10 +176,20 @@ def test_queries_of_finite_prompts_are_in_their_tail_by_the_excess_over_their_ow
 def test_only_plain_descent_has_the_tail_of_its_law(rule: str, N: float) -> None:
     """That of other rules falls faster, and passes any multiple of 1/t at some step that says nothing."""
     problem = icl.regression.GroupedRegression(
-        L=2.0, delta=1.0, sizes=(2, 3), shares=(0.6, 0.4), N=N, eta=0.5, rule=rule, above=3e-3, max_steps=10**4
+        L=2.0,
+        delta=1.0,
+        sizes=(2, 3),
+        shares=(0.6, 0.4),
+        N=N,
+        eta=0.5,
+        rule=rule,
+        above=3e-3,
+        max_steps=10**4,
     )
     run = problem.simulate()
-    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0, [0.5, 0.3, 0.2]), tasks.Linear(2.0), N)
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(3, 1.0, [0.5, 0.3, 0.2]), tasks.Linear(2.0), N
+    )
     single = icl.descend(risk, 0.5, rule=rule, above=3e-3, steps=10**4)
     for each in (*query_phases(run), *query_phases(single)):
         assert (each.III is not None) == (rule == "gd"), each
@@ -158,7 +201,13 @@ def test_only_plain_descent_has_the_tail_of_its_law(rule: str, N: float) -> None
 def test_the_tail_begins_for_good_after_the_last_feature_is_learned() -> None:
     """Frequent features are long in their tail when the loss of a rare one begins to weigh as much as theirs."""
     problem = icl.regression.GroupedRegression(
-        L=1.0, delta=1.0, sizes=(20, 1), shares=(1.0 - 1e-4, 1e-4), eta=1.0, above=3e-8, method="fast"
+        L=1.0,
+        delta=1.0,
+        sizes=(20, 1),
+        shares=(1.0 - 1e-4, 1e-4),
+        eta=1.0,
+        above=3e-8,
+        method="fast",
     )
     run = problem.simulate()
     ratio = run.t * run.loss * 4.0 / 20.0
@@ -183,7 +232,11 @@ def test_papers_rule_stands_beside_the_exact_one() -> None:
     assert papers_regime(8.0, 1.0, 0.125) == "flat"  # at the boundary itself
     assert run.notes["paper's rule"] == "flat (L against 1/(Δδ), δ = 0.1)"
     assert run.notes["paper's rule"] in run.summary()
-    assert icl.simulate(2.0, 8.0, 4.0, imbalance=0.1).notes["paper's rule"].startswith("sharp")
+    assert (
+        icl.simulate(2.0, 8.0, 4.0, imbalance=0.1)
+        .notes["paper's rule"]
+        .startswith("sharp")
+    )
     with pytest.raises(ValueError, match="imbalance = 1"):
         papers_regime(2.0, 1.0, 1)
 
@@ -191,7 +244,12 @@ def test_papers_rule_stands_beside_the_exact_one() -> None:
 def attention_where_present(u: float, K: int, N: int) -> float:
     """Mean target attention over the binomial counts of the query's feature from 1 on."""
     n = np.arange(1, N + 1)
-    weight = np.array([math.comb(N, int(c)) * (1 / K) ** c * (1 - 1 / K) ** (N - c) for c in n.tolist()])
+    weight = np.array(
+        [
+            math.comb(N, int(c)) * (1 / K) ** c * (1 - 1 / K) ** (N - c)
+            for c in n.tolist()
+        ]
+    )
     return float(weight @ (n / (n + (N - n) * math.exp(-u))) / weight.sum())
 
 
@@ -206,7 +264,9 @@ def test_short_prompts_leave_phase_one_though_few_contain_the_query() -> None:
     assert attention_where_present(float(run.at(end - 1).params), 20, 13) < 0.5
 
 
-def test_phases_of_single_and_grouped_features_are_those_of_the_reduced_problem() -> None:
+def test_phases_of_single_and_grouped_features_are_those_of_the_reduced_problem() -> (
+    None
+):
     reduced = icl.simulate(2.0, 1.0, 4.0, K=6, N=4, epsilon=1e-9, max_steps=300).phases
     assert reduced is not None
     features = icl.Features.simplex(6, 1.0)
@@ -222,8 +282,13 @@ def test_phases_of_single_and_grouped_features_are_those_of_the_reduced_problem(
 
 
 @pytest.mark.parametrize("probs", [None, [0.5, 0.3, 0.2]])
-def test_phases_of_long_prompts_tend_to_those_of_infinite_ones(probs: list[float] | None) -> None:
-    runs = [icl.simulate(2.0, 1.0, 0.01, K=3, N=N, probs=probs, epsilon=0.1) for N in (30, 1000, math.inf)]
+def test_phases_of_long_prompts_tend_to_those_of_infinite_ones(
+    probs: list[float] | None,
+) -> None:
+    runs = [
+        icl.simulate(2.0, 1.0, 0.01, K=3, N=N, probs=probs, epsilon=0.1)
+        for N in (30, 1000, math.inf)
+    ]
     ends = [run.phases.I[1] for run in runs if run.phases is not None]
     assert abs(ends[1] - ends[2]) < abs(ends[0] - ends[2])
     assert abs(ends[1] - ends[2]) < 0.01 * ends[2]
@@ -237,7 +302,9 @@ def test_one_token_prompts_attend_from_the_start_wherever_they_can() -> None:
 
 def test_finite_prompts_need_their_risk_to_tell_the_phases(tmp_path: Path) -> None:
     features = icl.Features.simplex(3, 1.0, [0.5, 0.3, 0.2])
-    run = icl.descend(icl.PopulationRisk(features, tasks.Exchangeable(2.0), 50), 4.0, epsilon=0.02)
+    run = icl.descend(
+        icl.PopulationRisk(features, tasks.Exchangeable(2.0), 50), 4.0, epsilon=0.02
+    )
     run.save(tmp_path / "run.npz")  # which has no words for a risk of no family
     with pytest.raises(ValueError, match="one with its risk"):
         query_phases(icl.load(tmp_path / "run.npz"))
@@ -249,11 +316,23 @@ def test_finite_prompts_have_the_same_phases_after_loading(tmp_path: Path) -> No
     assert query_phases(icl.load(tmp_path / "run.npz")) == query_phases(run)
 
 
-def test_infinite_prompts_need_no_risk_to_tell_when_queries_attend(tmp_path: Path) -> None:
-    run = icl.simulate(2.0, 1.0, 4.0, K=3, probs=[0.5, 0.3, 0.2], epsilon=1e-4, task=lambda L: tasks.Linear(L))
+def test_infinite_prompts_need_no_risk_to_tell_when_queries_attend(
+    tmp_path: Path,
+) -> None:
+    run = icl.simulate(
+        2.0,
+        1.0,
+        4.0,
+        K=3,
+        probs=[0.5, 0.3, 0.2],
+        epsilon=1e-4,
+        task=lambda L: tasks.Linear(L),
+    )
     run.save(tmp_path / "run.npz")  # which has no words for a function
     loaded = icl.load(tmp_path / "run.npz")
     assert loaded.risk is None
-    assert [phases.I for phases in query_phases(loaded)] == [phases.I for phases in query_phases(run)]
+    assert [phases.I for phases in query_phases(loaded)] == [
+        phases.I for phases in query_phases(run)
+    ]
     assert all(phases.III is not None for phases in query_phases(run))
     assert all(phases.III is None for phases in query_phases(loaded))

@@ -16,29 +16,47 @@ from tests import references
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def random_problem(seed: int, K: int, N: float, noise: float = 0.0) -> tuple[icl.PopulationRisk, np.ndarray]:
+def random_problem(
+    seed: int, K: int, N: float, noise: float = 0.0
+) -> tuple[icl.PopulationRisk, np.ndarray]:
     rng = np.random.default_rng(seed)
     features = icl.Features.simplex(K, 1.0, probs=rng.dirichlet(np.full(K, 3.0)))
     root = rng.normal(size=(K, K))
-    return icl.PopulationRisk(features, tasks.KernelTask(root @ root.T), N=N, noise=noise), root
+    return icl.PopulationRisk(
+        features, tasks.KernelTask(root @ root.T), N=N, noise=noise
+    ), root
 
 
-@given(SEEDS, st.integers(2, 4), st.integers(1, 20), st.floats(0.0, 20.0), st.sampled_from([0.0, 0.7]))
-def test_finite_prompts_equal_the_sum_over_all_counts(seed: int, K: int, N: int, size: float, noise: float) -> None:
+@given(
+    SEEDS,
+    st.integers(2, 4),
+    st.integers(1, 20),
+    st.floats(0.0, 20.0),
+    st.sampled_from([0.0, 0.7]),
+)
+def test_finite_prompts_equal_the_sum_over_all_counts(
+    seed: int, K: int, N: int, size: float, noise: float
+) -> None:
     risk, _ = random_problem(seed, K, N, noise)
     S = size * np.random.default_rng(seed + 1).normal(size=(K, K))
     loss, gradient, attention = references.enumerate_finite(
         risk.features.probs, risk.task.kernel(risk.features), S, N, noise
     )
     scale = np.abs(risk.task.kernel(risk.features)).max()
-    np.testing.assert_allclose(risk.loss_per_query(S), loss, rtol=1e-11, atol=1e-14 * scale)
-    np.testing.assert_allclose(risk.gradient(S), gradient * risk.features.probs, rtol=1e-10, atol=1e-13 * scale)
+    np.testing.assert_allclose(
+        risk.loss_per_query(S), loss, rtol=1e-11, atol=1e-14 * scale
+    )
+    np.testing.assert_allclose(
+        risk.gradient(S), gradient * risk.features.probs, rtol=1e-10, atol=1e-13 * scale
+    )
     np.testing.assert_allclose(risk.attention(S), attention, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("gap", [0.0, 5.0, 20.0, 40.0, 60.0])
 @pytest.mark.parametrize("noise", [0.0, 0.3])
-def test_finite_prompts_keep_ten_digits_at_extreme_scores(gap: float, noise: float) -> None:
+def test_finite_prompts_keep_ten_digits_at_extreme_scores(
+    gap: float, noise: float
+) -> None:
     K, N = 3, 12
     risk, root = random_problem(8, K, N, noise)
     S = gap * np.eye(K) + np.random.default_rng(4).normal(size=(K, K))
@@ -50,7 +68,9 @@ def test_finite_prompts_keep_ten_digits_at_extreme_scores(gap: float, noise: flo
 
 @pytest.mark.parametrize("gap", [0.0, 10.0, 35.0, 60.0, 300.0])
 @pytest.mark.parametrize("K", [3, 8])
-def test_infinite_prompts_keep_ten_digits_down_to_tiny_losses(gap: float, K: int) -> None:
+def test_infinite_prompts_keep_ten_digits_down_to_tiny_losses(
+    gap: float, K: int
+) -> None:
     risk, root = random_problem(9, K, math.inf)
     S = gap * np.eye(K) + np.random.default_rng(4).normal(size=(K, K))
     loss, gradient = risk.loss_per_query(S), risk.gradient(S) / risk.features.probs
@@ -74,7 +94,9 @@ def test_a_large_mean_of_the_functions_costs_no_accuracy() -> None:
 @pytest.mark.parametrize("rare", [1e-2, 1e-3, 1e-4, 1e-6, 1e-12, 1e-30])
 @pytest.mark.parametrize("N", [1, 2, 3, 10])
 @pytest.mark.parametrize("gap", [0.0, 20.0, 60.0])
-def test_finite_prompts_keep_ten_digits_for_rare_features(rare: float, N: int, gap: float) -> None:
+def test_finite_prompts_keep_ten_digits_for_rare_features(
+    rare: float, N: int, gap: float
+) -> None:
     """A rare feature with the largest weight moves the integrand by ln(1/p)."""
     root = np.array([[0.0, 0.0], [1.0, 0.5], [-0.3, 2.0]])
     features = icl.Features(root, probs=[rare, 0.4, 0.6 - rare])
@@ -88,9 +110,18 @@ def test_finite_prompts_keep_ten_digits_for_rare_features(rare: float, N: int, g
 
 @pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6, 1e-8])
 @pytest.mark.parametrize(
-    "law", [tasks.RandomFourier(1.0), tasks.Quadratic(1.0), tasks.RandomCosine(1.0), tasks.Linear(1.0)], ids=repr
+    "law",
+    [
+        tasks.RandomFourier(1.0),
+        tasks.Quadratic(1.0),
+        tasks.RandomCosine(1.0),
+        tasks.Linear(1.0),
+    ],
+    ids=repr,
 )
-def test_nearly_equal_features_keep_their_digits(distance: float, law: tasks.Task) -> None:
+def test_nearly_equal_features_keep_their_digits(
+    distance: float, law: tasks.Task
+) -> None:
     """Attention on a feature and its twin only: the loss is Γ of the two times the squared deficit."""
     features = icl.Features([[0.0, 0.0], [distance, 0.0], [1.0, 0.3]])
     S = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [-300.0, -300.0, 300.0]])
@@ -108,62 +139,109 @@ def test_nearly_equal_features_keep_their_digits(distance: float, law: tasks.Tas
     assert x[0] != y[0]
 
 
-@given(SEEDS, st.integers(2, 6), st.sampled_from([math.inf, 1, 2, 3, 30]), st.sampled_from([0.0, 0.5]))
-def test_gradient_is_that_of_finite_differences(seed: int, K: int, N: float, noise: float) -> None:
+@given(
+    SEEDS,
+    st.integers(2, 6),
+    st.sampled_from([math.inf, 1, 2, 3, 30]),
+    st.sampled_from([0.0, 0.5]),
+)
+def test_gradient_is_that_of_finite_differences(
+    seed: int, K: int, N: float, noise: float
+) -> None:
     risk, _ = random_problem(seed, K, N, noise)
     S = np.random.default_rng(seed + 1).normal(size=(K, K))
-    np.testing.assert_allclose(risk.gradient(S), references.slopes(risk.loss, S), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        risk.gradient(S), references.slopes(risk.loss, S), rtol=1e-6, atol=1e-9
+    )
 
 
-@given(SEEDS, st.integers(2, 6), st.sampled_from([math.inf, 1, 2, 7, 300]), st.floats(0.0, 50.0))
-def test_columns_of_the_gradient_sum_to_zero(seed: int, K: int, N: float, size: float) -> None:
+@given(
+    SEEDS,
+    st.integers(2, 6),
+    st.sampled_from([math.inf, 1, 2, 7, 300]),
+    st.floats(0.0, 50.0),
+)
+def test_columns_of_the_gradient_sum_to_zero(
+    seed: int, K: int, N: float, size: float
+) -> None:
     risk, _ = random_problem(seed, K, N, noise=0.3)
     gradient = risk.gradient(size * np.random.default_rng(seed).normal(size=(K, K)))
     variogram = risk.task.variogram(risk.features)
     assert np.abs(gradient.sum(axis=0)).max() < 1e-13 * (variogram.max() + 0.09)
 
 
-@given(SEEDS, st.integers(2, 6), st.sampled_from([math.inf, 1, 2, 7, 300]), st.floats(0.0, 50.0))
-def test_lemma_2_growth_of_the_target_score_is_not_negative(seed: int, K: int, N: float, size: float) -> None:
+@given(
+    SEEDS,
+    st.integers(2, 6),
+    st.sampled_from([math.inf, 1, 2, 7, 300]),
+    st.floats(0.0, 50.0),
+)
+def test_lemma_2_growth_of_the_target_score_is_not_negative(
+    seed: int, K: int, N: float, size: float
+) -> None:
     risk, _ = random_problem(seed, K, N)
     growth = risk.growth(size * np.random.default_rng(seed).normal(size=(K, K)))
-    assert np.diagonal(growth).min() >= -1e-14 * risk.task.variogram(risk.features).max()
+    assert (
+        np.diagonal(growth).min() >= -1e-14 * risk.task.variogram(risk.features).max()
+    )
 
 
 @given(SEEDS, st.integers(2, 5), st.sampled_from([math.inf, 3, 30]))
-def test_lemma_1_envelope_holds_with_the_nondegeneracy_constants(seed: int, K: int, N: float) -> None:
+def test_lemma_1_envelope_holds_with_the_nondegeneracy_constants(
+    seed: int, K: int, N: float
+) -> None:
     risk, _ = random_problem(seed, K, N)
     S = 3.0 * np.random.default_rng(seed).normal(size=(K, K))
-    loss, missed = risk.loss_per_query(S), (risk.attention(S) * (1.0 - np.eye(K))).sum(axis=0)
+    loss, missed = (
+        risk.loss_per_query(S),
+        (risk.attention(S) * (1.0 - np.eye(K))).sum(axis=0),
+    )
     lowest = risk.task.nondegeneracy(risk.features)
     # E(1 - a)² lies between (E(1 - a))² and E(1 - a)
     assert (loss >= 0.5 * lowest * missed**2 * (1 - 1e-10)).all()
-    assert (loss <= risk.task.variogram(risk.features).max(axis=0) * missed * (1 + 1e-10)).all()
+    assert (
+        loss <= risk.task.variogram(risk.features).max(axis=0) * missed * (1 + 1e-10)
+    ).all()
 
 
 @given(SEEDS, st.integers(3, 6), st.sampled_from([math.inf, 5]))
-def test_relabelling_the_features_relabels_the_gradient(seed: int, K: int, N: float) -> None:
+def test_relabelling_the_features_relabels_the_gradient(
+    seed: int, K: int, N: float
+) -> None:
     rng = np.random.default_rng(seed)
-    p, root, S = rng.dirichlet(np.ones(K)), rng.normal(size=(K, K)), rng.normal(size=(K, K))
+    p, root, S = (
+        rng.dirichlet(np.ones(K)),
+        rng.normal(size=(K, K)),
+        rng.normal(size=(K, K)),
+    )
     order = rng.permutation(K)
     vectors = rng.normal(size=(K, 3))
     kernel = root @ root.T
     risk = icl.PopulationRisk(icl.Features(vectors, p), tasks.KernelTask(kernel), N=N)
     moved = icl.PopulationRisk(
-        icl.Features(vectors[order], p[order]), tasks.KernelTask(kernel[np.ix_(order, order)]), N=N
+        icl.Features(vectors[order], p[order]),
+        tasks.KernelTask(kernel[np.ix_(order, order)]),
+        N=N,
     )
     shuffled = S[np.ix_(order, order)]
     assert moved.loss(shuffled) == pytest.approx(risk.loss(S), rel=1e-11)
     np.testing.assert_allclose(
-        moved.gradient(shuffled), risk.gradient(S)[np.ix_(order, order)], rtol=1e-8, atol=1e-13
+        moved.gradient(shuffled),
+        risk.gradient(S)[np.ix_(order, order)],
+        rtol=1e-8,
+        atol=1e-13,
     )
 
 
 @given(SEEDS, st.integers(2, 5))
-def test_finite_prompts_approach_infinite_ones_like_one_over_n(seed: int, K: int) -> None:
+def test_finite_prompts_approach_infinite_ones_like_one_over_n(
+    seed: int, K: int
+) -> None:
     limit, _ = random_problem(seed, K, math.inf)
     S = np.random.default_rng(seed).normal(size=(K, K))
-    excess = [random_problem(seed, K, N)[0].loss(S) - limit.loss(S) for N in (10**5, 10**6)]
+    excess = [
+        random_problem(seed, K, N)[0].loss(S) - limit.loss(S) for N in (10**5, 10**6)
+    ]
     assert excess[0] / excess[1] == pytest.approx(10.0, rel=2e-2)
 
 
@@ -191,10 +269,16 @@ def test_a_single_token_leaves_nothing_to_learn() -> None:
 
 def test_long_prompts_keep_their_digits() -> None:
     """ln φ is multiplied by N: it must be exact where φ is nearly one."""
-    features, task, S = icl.Features.simplex(20, 1.0), tasks.Exchangeable(2.0), 12.0 * np.eye(20)
+    features, task, S = (
+        icl.Features.simplex(20, 1.0),
+        tasks.Exchangeable(2.0),
+        12.0 * np.eye(20),
+    )
     for N in (10**4, 10**6, 10**9):
         risk = icl.PopulationRisk(features, task, N=N)
-        assert risk.loss(S) == pytest.approx(icl.ExchangeableRisk(20, 2.0, N).loss(np.asarray(12.0)), rel=1e-12)
+        assert risk.loss(S) == pytest.approx(
+            icl.ExchangeableRisk(20, 2.0, N).loss(np.asarray(12.0)), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("N", [math.inf, 2, 40])
@@ -241,7 +325,9 @@ def test_refuses_wrong_scores(S: np.ndarray) -> None:
 def test_degenerate_tasks_keep_the_digits_of_their_loss(gap: float) -> None:
     """Attention on features of the same half costs nothing and must not drown what the other half costs."""
     risk = icl.PopulationRisk(icl.Features.simplex(5, 1.0), tasks.Halfspace(3.0))
-    S = gap * np.where(np.arange(5)[:, None] < 3, 1.0, 0.0) @ np.ones((1, 5)) + np.eye(5)
+    S = gap * np.where(np.arange(5)[:, None] < 3, 1.0, 0.0) @ np.ones((1, 5)) + np.eye(
+        5
+    )
     factor = np.where(np.arange(5) < 3, 3.0, -3.0)[:, None]
     for k in range(5):
         expected, _ = references.mp_infinite(risk.features.probs, factor, S, k)
@@ -272,32 +358,55 @@ LAWS = {
 
 @pytest.mark.parametrize("K", [2, 3, 5, 8])
 @pytest.mark.parametrize("law", LAWS)
-def test_gradient_keeps_its_digits_where_a_wrong_feature_has_nearly_all_attention(law: str, K: int) -> None:
+def test_gradient_keeps_its_digits_where_a_wrong_feature_has_nearly_all_attention(
+    law: str, K: int
+) -> None:
     """Probabilities are down to 1e-15, and the score of one wrong feature is 35 to 70 above the others."""
     rng = np.random.default_rng(K)
     for seed in range(3):
         probs = 10.0 ** rng.uniform(-15.0, 0.0, K)
-        features = icl.Features.random(K, K - 1, 0.1, seed=seed, probs=probs / probs.sum())
+        features = icl.Features.random(
+            K, K - 1, 0.1, seed=seed, probs=probs / probs.sum()
+        )
         risk = icl.PopulationRisk(features, LAWS[law](rng.normal(size=(K, K))))
         S, direction = rng.normal(size=(2, K, K))
-        S[(np.arange(K) + rng.integers(1, K, K)) % K, np.arange(K)] += rng.uniform(35.0, 70.0, K)
+        S[(np.arange(K) + rng.integers(1, K, K)) % K, np.arange(K)] += rng.uniform(
+            35.0, 70.0, K
+        )
         variogram = risk.task.variogram(features)
         expected = references.mp_derivatives(features.probs, variogram, S, direction)
-        for found, exact in zip((risk.gradient(S), risk.hessian_product(S, direction)), expected, strict=True):
-            error = np.linalg.norm(found - exact, axis=0) / np.linalg.norm(exact, axis=0)
+        for found, exact in zip(
+            (risk.gradient(S), risk.hessian_product(S, direction)),
+            expected,
+            strict=True,
+        ):
+            error = np.linalg.norm(found - exact, axis=0) / np.linalg.norm(
+                exact, axis=0
+            )
             assert error.max() <= 1e-12
 
 
 @pytest.mark.parametrize("apart", [0.0, 1e-9, 1e-7])
-def test_gradient_keeps_its_digits_where_features_alike_share_nearly_all_attention(apart: float) -> None:
+def test_gradient_keeps_its_digits_where_features_alike_share_nearly_all_attention(
+    apart: float,
+) -> None:
     """Also where they differ by a little: then digits of the difference decide."""
     features = icl.Features.simplex(6, 1.0, probs=[0.4, 0.3, 0.1, 0.1, 0.05, 0.05])
-    root = np.repeat(np.eye(3), 2, axis=0) + apart * np.random.default_rng(1).normal(size=(6, 3))
+    root = np.repeat(np.eye(3), 2, axis=0) + apart * np.random.default_rng(1).normal(
+        size=(6, 3)
+    )
     risk = icl.PopulationRisk(features, tasks.KernelTask(root @ root.T))
     S = np.zeros((6, 6))
     S[[2, 3, 4, 5, 0, 1], np.arange(6)] = S[[3, 2, 5, 4, 1, 0], np.arange(6)] = 33.0
     direction = np.random.default_rng(0).normal(size=(6, 6))
-    expected = references.mp_derivatives(features.probs, risk.task.variogram(features), S, direction)
+    expected = references.mp_derivatives(
+        features.probs, risk.task.variogram(features), S, direction
+    )
     found = risk.gradient(S), risk.hessian_product(S, direction)
-    for each, exact, digits in zip(found, expected, (1e-12, 1e-9 if apart else 1e-12), strict=True):
-        assert (np.linalg.norm(each - exact, axis=0) <= digits * np.linalg.norm(exact, axis=0)).all()
+    for each, exact, digits in zip(
+        found, expected, (1e-12, 1e-9 if apart else 1e-12), strict=True
+    ):
+        assert (
+            np.linalg.norm(each - exact, axis=0)
+            <= digits * np.linalg.norm(exact, axis=0)
+        ).all()

@@ -14,7 +14,14 @@ from icl_theory.grids.sweep import plan
 
 NUMBERS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status", "message")
 # what a simulation skips to is right to 1e-7 in the scores
-REALS = {"loss": 1e-7, "attention": 1e-7, "tail_ratio": 1e-6, "floor": 0.0, "tail_constant": 0.0, "eta_used": 0.0}
+REALS = {
+    "loss": 1e-7,
+    "attention": 1e-7,
+    "tail_ratio": 1e-6,
+    "floor": 0.0,
+    "tail_constant": 0.0,
+    "eta_used": 0.0,
+}
 
 
 @pytest.mark.parametrize("task", ["cosine", "kernel"])
@@ -25,7 +32,11 @@ def test_moves_of_points_side_by_side_are_those_of_each(task: str) -> None:
     for i in range(3):
         features = icl.Features(rng.normal(size=(K, 4)), rng.dirichlet(np.ones(K)))
         root = rng.normal(size=(K, K))
-        law = icl.tasks.RandomCosine(1.0 + i) if task == "cosine" else icl.tasks.KernelTask(root @ root.T)
+        law = (
+            icl.tasks.RandomCosine(1.0 + i)
+            if task == "cosine"
+            else icl.tasks.KernelTask(root @ root.T)
+        )
         risks.append(icl.PopulationRisk(features, law, 7, 0.2 * i))
     check_moves(risks)
 
@@ -43,27 +54,75 @@ def check_moves(risks: list[icl.PopulationRisk]) -> None:
     seen = look(ScoreBatch(risks, eta), states.swapaxes(1, 2).reshape(10, 5), points)
     for j, i in enumerate(points):
         loss, gradient = risks[i].evaluate(states[j])
-        np.testing.assert_allclose(seen.gradient[j].reshape(5, 5).T, eta[i] * gradient, rtol=1e-12, atol=1e-16)
+        np.testing.assert_allclose(
+            seen.gradient[j].reshape(5, 5).T, eta[i] * gradient, rtol=1e-12, atol=1e-16
+        )
         assert seen.loss[j] == pytest.approx(loss, rel=1e-13)
-        np.testing.assert_allclose(seen.attention[j], np.diagonal(risks[i].attention(states[j])), rtol=1e-12)
+        np.testing.assert_allclose(
+            seen.attention[j], np.diagonal(risks[i].attention(states[j])), rtol=1e-12
+        )
 
 
 COSINES: dict[str, Any] = {"delta": 4.0, "task": "cosine"}
 CASES: list[tuple[dict[str, Any], float]] = [
-    (COSINES | {"L": [1.0, 3.0], "eta": 2.0, "K": 6, "N": [40, 90], "epsilon": 3e-3}, 1.0),
-    ({"L": [1.0, 4.0], "delta": 1.0, "eta": "auto", "K": 4, "N": [15, 60], "task": "linear", "above": 1e-3}, 1.0),
     (
-        {"L": [0.6, 2.0], "delta": 1.0, "eta": 1.0, "K": 3, "N": [30, 50], "probs": [0.5, 0.3, 0.2], "above": 2e-3},
+        COSINES | {"L": [1.0, 3.0], "eta": 2.0, "K": 6, "N": [40, 90], "epsilon": 3e-3},
         1.0,
     ),
-    (COSINES | {"L": [1.0, 2.0], "eta": 0.7, "K": 5, "N": 40, "noise": [0.2, 0.6], "above": 0.01}, 1.0),
+    (
+        {
+            "L": [1.0, 4.0],
+            "delta": 1.0,
+            "eta": "auto",
+            "K": 4,
+            "N": [15, 60],
+            "task": "linear",
+            "above": 1e-3,
+        },
+        1.0,
+    ),
+    (
+        {
+            "L": [0.6, 2.0],
+            "delta": 1.0,
+            "eta": 1.0,
+            "K": 3,
+            "N": [30, 50],
+            "probs": [0.5, 0.3, 0.2],
+            "above": 2e-3,
+        },
+        1.0,
+    ),
+    (
+        COSINES
+        | {
+            "L": [1.0, 2.0],
+            "eta": 0.7,
+            "K": 5,
+            "N": 40,
+            "noise": [0.2, 0.6],
+            "above": 0.01,
+        },
+        1.0,
+    ),
     (COSINES | {"L": [0.5, 1.0, 2.5], "eta": [0.3, 2.0], "K": 6, "epsilon": 1e-2}, 1.0),
     (
-        {"L": [1.0, 3.0], "delta": 1.0, "eta": [2.0, 5.0], "K": 4, "probs": [0.4, 0.3, 0.2, 0.1], "epsilon": 1e-4},
+        {
+            "L": [1.0, 3.0],
+            "delta": 1.0,
+            "eta": [2.0, 5.0],
+            "K": 4,
+            "probs": [0.4, 0.3, 0.2, 0.1],
+            "epsilon": 1e-4,
+        },
         1.0,
     ),
     (COSINES | {"L": [1.0, 2.0], "eta": 1.0, "K": 5, "N": 9, "epsilon": 1e-9}, 0.0),
-    (COSINES | {"L": [2.0], "eta": 1.0, "K": 6, "N": 40, "epsilon": 3e-3, "max_steps": 100}, 0.0),
+    (
+        COSINES
+        | {"L": [2.0], "eta": 1.0, "K": 6, "N": 40, "epsilon": 3e-3, "max_steps": 100},
+        0.0,
+    ),
 ]
 
 
@@ -79,16 +138,26 @@ def test_points_followed_together_have_the_integers_of_one_simulation_each(
     if share == 0.0:
         assert not done.any()
         return
-    expected = made.model.one_by_one({name: values[done] for name, values in points.items()})
+    expected = made.model.one_by_one(
+        {name: values[done] for name, values in points.items()}
+    )
     for name in NUMBERS:
         assert found[name][done].tolist() == expected[name].tolist(), name
     for name, off in REALS.items():
-        np.testing.assert_allclose(found[name][done], expected[name], rtol=off, err_msg=name)
+        np.testing.assert_allclose(
+            found[name][done], expected[name], rtol=off, err_msg=name
+        )
 
 
 def test_a_sweep_simulates_what_the_strides_leave_in_doubt() -> None:
     """The attention of each of two queries is half of what it can be at the start, to rounding."""
-    given: dict[str, Any] = {"L": 2.0, "delta": 4.0, "eta": 1.0, "task": "cosine", "above": 5e-3}
+    given: dict[str, Any] = {
+        "L": 2.0,
+        "delta": 4.0,
+        "eta": 1.0,
+        "task": "cosine",
+        "above": 5e-3,
+    }
     found = icl.sweep(K=[2, 6], N=[9, 80], **given, progress=False)
     for K in (2, 6):
         for N in (9, 80):
@@ -98,7 +167,13 @@ def test_a_sweep_simulates_what_the_strides_leave_in_doubt() -> None:
 
 
 def test_the_same_points_have_the_same_bits_on_workers() -> None:
-    given: dict[str, Any] = {"L": np.geomspace(1, 3, 8), "delta": 4.0, "eta": [0.5, 1.0], "K": 4, "N": [30, 50]}
+    given: dict[str, Any] = {
+        "L": np.geomspace(1, 3, 8),
+        "delta": 4.0,
+        "eta": [0.5, 1.0],
+        "K": 4,
+        "N": [30, 50],
+    }
     given |= {"task": "cosine", "epsilon": 2e-2, "progress": False}
     one, two = icl.sweep(**given), icl.sweep(**given, workers=2)
     for name in one.data_vars:
@@ -107,11 +182,22 @@ def test_the_same_points_have_the_same_bits_on_workers() -> None:
 
 def test_a_tail_that_begins_within_the_last_stride_is_no_tail() -> None:
     """The ratio to its limit passes 2 upwards a few steps before the end."""
-    given: dict[str, Any] = {"L": 1.0, "delta": 1.0, "eta": 0.0476220315, "K": 2, "N": 5, "probs": [0.52, 0.48]}
+    given: dict[str, Any] = {
+        "L": 1.0,
+        "delta": 1.0,
+        "eta": 0.0476220315,
+        "K": 2,
+        "N": 5,
+        "probs": [0.52, 0.48],
+    }
     found = icl.sweep(above=[0.0438142], task="linear", progress=False, **given)
     run = icl.simulate(above=0.0438142, task="linear", **given)
     assert run.phases.III is None
-    assert (int(found.steps[0]), int(found.T_III[0]), str(found.regime.values[0])) == (run.steps, 0, run.regime)
+    assert (int(found.steps[0]), int(found.T_III[0]), str(found.regime.values[0])) == (
+        run.steps,
+        0,
+        run.regime,
+    )
 
 
 def test_a_crossing_on_a_sharp_bend_is_found() -> None:
@@ -127,10 +213,19 @@ def test_a_crossing_on_a_sharp_bend_is_found() -> None:
 
 @pytest.mark.slow
 def test_every_step_is_taken_where_that_is_asked_for() -> None:
-    given: dict[str, Any] = {"L": [1.0, 2.0], "eta": 0.2, "K": 4, "N": 40, "epsilon": [2e-2, 1e-3], **COSINES}
+    given: dict[str, Any] = {
+        "L": [1.0, 2.0],
+        "eta": 0.2,
+        "K": 4,
+        "N": 40,
+        "epsilon": [2e-2, 1e-3],
+        **COSINES,
+    }
     for method, batched in (("exact", False), ("auto", True)):
         made = plan(find("regression"), given | {"method": method})
-        found = made.model.batched(made.grid.points(np.arange(made.grid.size)), max_steps=0)
+        found = made.model.batched(
+            made.grid.points(np.arange(made.grid.size)), max_steps=0
+        )
         assert np.isfinite(found["loss"]).tolist() == [batched] * 4
     swept = icl.sweep(**given, method="exact", max_steps=4200, progress=False)
     assert (swept["last"] > 4096).any()

@@ -28,18 +28,30 @@ def largest_curvature(risk: icl.PopulationRisk, scores: np.ndarray) -> float:
     for index in np.ndindex(K, K):
         step = np.zeros((K, K))
         step[index] = h
-        columns.append((risk.gradient(scores + step) - risk.gradient(scores - step)).ravel() / (2 * h))
-    return float(np.linalg.eigvalsh(0.5 * (np.array(columns) + np.array(columns).T)).max())
+        columns.append(
+            (risk.gradient(scores + step) - risk.gradient(scores - step)).ravel()
+            / (2 * h)
+        )
+    return float(
+        np.linalg.eigvalsh(0.5 * (np.array(columns) + np.array(columns).T)).max()
+    )
 
 
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize(("N", "noise"), [(math.inf, 0.0), (3, 0.0), (12, 1.0)])
-def test_curvature_is_bounded_at_random_scores(name: str, N: float, noise: float) -> None:
+def test_curvature_is_bounded_at_random_scores(
+    name: str, N: float, noise: float
+) -> None:
     features = icl.Features.simplex(4, delta=1.0)
     risk = icl.PopulationRisk(features, TASKS[name], N, noise)
-    bound = float(curvature_bound(TASKS[name].variogram(features).max(), 4, noise=noise, N=N))
+    bound = float(
+        curvature_bound(TASKS[name].variogram(features).max(), 4, noise=noise, N=N)
+    )
     rng = np.random.default_rng(3)
-    found = [largest_curvature(risk, scale * rng.normal(size=(4, 4))) for scale in (0.0, 0.5, 1.0, 2.0, 4.0)]
+    found = [
+        largest_curvature(risk, scale * rng.normal(size=(4, 4)))
+        for scale in (0.0, 0.5, 1.0, 2.0, 4.0)
+    ]
     assert max(found) <= bound
 
 
@@ -58,7 +70,9 @@ def test_loss_falls_at_every_step_at_the_stable_rate(name: str) -> None:
 
 
 def test_embedding_coordinates_divide_the_rate_by_their_speed() -> None:
-    assert stable_rate(2.0, 20, speed=2.0**4 / 4) == pytest.approx(stable_rate(2.0, 20) / 4)
+    assert stable_rate(2.0, 20, speed=2.0**4 / 4) == pytest.approx(
+        stable_rate(2.0, 20) / 4
+    )
 
 
 def test_two_features_attain_the_bound() -> None:
@@ -76,10 +90,14 @@ def second_derivative(attention: np.ndarray, points: np.ndarray) -> np.ndarray:
     first = np.diag(attention) - np.outer(attention, attention)  # da_m/dS_i
     second = np.empty((K, K, K))  # d²a_m/dS_i dS_j
     for m, i, j in np.ndindex(K, K, K):
-        second[m, i, j] = attention[m] * ((unit[m, i] - attention[i]) * (unit[m, j] - attention[j]) - first[i, j])
+        second[m, i, j] = attention[m] * (
+            (unit[m, i] - attention[i]) * (unit[m, j] - attention[j]) - first[i, j]
+        )
     mean = attention @ points
     velocity = first @ points
-    return np.asarray(velocity @ velocity.T + np.einsum("mij,mr,r->ij", second, points, mean))
+    return np.asarray(
+        velocity @ velocity.T + np.einsum("mij,mr,r->ij", second, points, mean)
+    )
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -100,8 +118,13 @@ def test_no_law_and_no_scores_found_by_search_exceed_the_bound(K: int, r: int) -
 
     rng = np.random.default_rng(K + 10 * r)
     options = {"maxfev": 1000, "adaptive": True}
-    starts = [np.concatenate([rng.normal(size=K), rng.normal(size=K * r)]) for _ in range(4)]
-    found = [-minimize(ratio, start, method="Nelder-Mead", options=options).fun for start in starts]
+    starts = [
+        np.concatenate([rng.normal(size=K), rng.normal(size=K * r)]) for _ in range(4)
+    ]
+    found = [
+        -minimize(ratio, start, method="Nelder-Mead", options=options).fun
+        for start in starts
+    ]
     assert max(found) <= 1.0 + 1e-12
     assert max(found) > 0.8
 
@@ -158,18 +181,31 @@ def test_noise_and_short_prompts_found_by_search_stay_below_the_bound() -> None:
     for N, noise in ((1, 1.0), (2, 3.0), (4, 10.0)):
         risk = icl.PopulationRisk(features, icl.tasks.Exchangeable(1.0), N, noise)
         bound = float(curvature_bound(0.5, 2, noise=noise, N=N))
-        curvatures = [risk.sharpness(gap * np.eye(2)) for gap in np.linspace(-8.0, 8.0, 81)]
+        curvatures = [
+            risk.sharpness(gap * np.eye(2)) for gap in np.linspace(-8.0, 8.0, 81)
+        ]
         assert max(curvatures) <= bound
 
 
 @pytest.mark.parametrize("coordinates", ["class", "embedding"])
-def test_auto_is_below_the_inverse_curvature_for_frequent_features_too(coordinates: str) -> None:
+def test_auto_is_below_the_inverse_curvature_for_frequent_features_too(
+    coordinates: str,
+) -> None:
     """The rate was that of equally likely features: up to K times the largest probability too large."""
     problem = icl.Regression(
-        L=2.0, delta=1.0, eta="auto", K=3, probs=[0.98, 0.01, 0.01], task="linear", coordinates=coordinates
+        L=2.0,
+        delta=1.0,
+        eta="auto",
+        K=3,
+        probs=[0.98, 0.01, 0.01],
+        task="linear",
+        coordinates=coordinates,
     )
     risk, rng = problem.risk(), np.random.default_rng(3)
-    most = max(risk.sharpness(scale * rng.normal(size=risk.initial.shape)) for scale in np.geomspace(0.5, 8.0, 200))
+    most = max(
+        risk.sharpness(scale * rng.normal(size=risk.initial.shape))
+        for scale in np.geomspace(0.5, 8.0, 200)
+    )
     assert 0.5 / problem.rate() < most <= 1.0 / problem.rate()
 
 
@@ -187,7 +223,9 @@ def random_embedded_problem(index: int) -> icl.Regression:
         delta=features.gap,
         eta="auto",
         features=features,
-        task=("linear", "cosine", "fourier", "quadratic", "halfspace", "exchangeable")[index % 6],
+        task=("linear", "cosine", "fourier", "quadratic", "halfspace", "exchangeable")[
+            index % 6
+        ],
         N=(math.inf, 3, 20)[index % 5 % 3],
         noise=float(index % 4 == 0),
         coordinates="embedding",
@@ -207,7 +245,9 @@ def steps_that_raise_the_loss(problems: range) -> list[int]:
     return raised
 
 
-def test_no_first_step_over_embeddings_of_any_features_raises_the_loss_at_the_automatic_rate() -> None:
+def test_no_first_step_over_embeddings_of_any_features_raises_the_loss_at_the_automatic_rate() -> (
+    None
+):
     assert steps_that_raise_the_loss(range(40)) == []
 
 
@@ -233,10 +273,18 @@ def test_ten_points_on_a_line_have_the_bound_of_their_sums_of_squares() -> None:
     """The gap alone gave 1/4, and a rate 3000 times as large as the largest stable one."""
     features = icl.Features(np.arange(10.0)[:, None])
     problem = icl.Regression(
-        L=1.0, delta=1.0, eta="auto", features=features, task="linear", coordinates="embedding", epsilon=1e-2
+        L=1.0,
+        delta=1.0,
+        eta="auto",
+        features=features,
+        task="linear",
+        coordinates="embedding",
+        epsilon=1e-2,
     )
     in_class_coordinates = problem.changed(coordinates="class").rate()
-    assert problem.rate() == pytest.approx(in_class_coordinates / (82.5 * 285.0), rel=1e-12)
+    assert problem.rate() == pytest.approx(
+        in_class_coordinates / (82.5 * 285.0), rel=1e-12
+    )
     run = icl.descend(problem.risk(), problem.rate(), steps=50)
     assert (np.diff(run.loss) < 0.0).all()
 
@@ -245,7 +293,12 @@ def test_ten_points_on_a_line_have_the_bound_of_their_sums_of_squares() -> None:
 def test_simplex_and_orthogonal_features_keep_the_rate_of_their_gap(K: int) -> None:
     for features in (icl.Features.simplex(K, 0.7), icl.Features.orthonormal(K, 3.0)):
         problem = icl.Regression(
-            L=2.0, delta=features.gap, eta="auto", features=features, task="linear", coordinates="embedding"
+            L=2.0,
+            delta=features.gap,
+            eta="auto",
+            features=features,
+            task="linear",
+            coordinates="embedding",
         )
         expected = problem.changed(coordinates="class").rate() / (features.gap**4 / 4.0)
         assert problem.rate() == pytest.approx(expected, rel=1e-13)
@@ -260,4 +313,6 @@ def test_features_on_a_line_in_many_dimensions_have_a_rate() -> None:
 
 def test_no_automatic_rate_in_factored_coordinates() -> None:
     with pytest.raises(ValueError, match="eta = 'auto': must be a number"):
-        icl.Regression(L=2.0, delta=1.0, eta="auto", K=3, task="linear", coordinates="factored").rate()
+        icl.Regression(
+            L=2.0, delta=1.0, eta="auto", K=3, task="linear", coordinates="factored"
+        ).rate()

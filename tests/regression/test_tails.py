@@ -12,14 +12,22 @@ from scipy.integrate import solve_ivp
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import SymmetricRisk, step_rate, tail_constant, tail_steps
+from icl_theory.families.regression import (
+    SymmetricRisk,
+    step_rate,
+    tail_constant,
+    tail_steps,
+)
 from icl_theory.families.regression.theorems import tails
 from icl_theory.families.regression.theorems.checks import ONE_STEP, TAIL_STEPS
 from icl_theory.families.regression.theorems.tails import query_constants
 from tests.references import compositions, enumerate_finite
 
 Array = NDArray[np.float64]
-SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] if seed > 1 else []) for seed in range(6)]
+SEEDS = [
+    pytest.param(seed, marks=[pytest.mark.slow] if seed > 1 else [])
+    for seed in range(6)
+]
 
 
 class Column:
@@ -27,10 +35,15 @@ class Column:
 
     def __init__(self, p: Array, values: Array, k: int, N: int, noise: float) -> None:
         self.counts = np.array(list(compositions(N, len(p))), dtype=float)
-        logs = [math.lgamma(N + 1) - sum(math.lgamma(c + 1) for c in row) for row in self.counts]
+        logs = [
+            math.lgamma(N + 1) - sum(math.lgamma(c + 1) for c in row)
+            for row in self.counts
+        ]
         self.probability = np.exp(logs + self.counts @ np.log(p))
         self.off, self.p = values - values[k], float(p[k])
-        self.token = np.where(self.counts > 0, noise**2 / np.maximum(self.counts, 1.0), 0.0)
+        self.token = np.where(
+            self.counts > 0, noise**2 / np.maximum(self.counts, 1.0), 0.0
+        )
 
     def parts(self, scores: Array) -> tuple[float, Array]:
         with np.errstate(divide="ignore"):
@@ -39,8 +52,14 @@ class Column:
         a /= a.sum(axis=1, keepdims=True)
         error = a @ self.off
         pull = error @ self.off.T + a * self.token
-        loss = 0.5 * self.probability @ ((error**2).sum(axis=1) + (a * a * self.token).sum(axis=1))
-        return float(loss), self.probability @ (a * (pull - (a * pull).sum(axis=1, keepdims=True)))
+        loss = (
+            0.5
+            * self.probability
+            @ ((error**2).sum(axis=1) + (a * a * self.token).sum(axis=1))
+        )
+        return float(loss), self.probability @ (
+            a * (pull - (a * pull).sum(axis=1, keepdims=True))
+        )
 
     def flow(self, times: tuple[float, float]) -> Array:
         """Scores at two times, along gradient flow from zero, in ln t."""
@@ -50,10 +69,21 @@ class Column:
 
         def bend(x: float, scores: Array) -> Array:
             shifts = 1e-4 * np.eye(len(scores))
-            return np.array([(rate(x, scores + s) - rate(x, scores - s)) / 2e-4 for s in shifts]).T
+            return np.array(
+                [(rate(x, scores + s) - rate(x, scores - s)) / 2e-4 for s in shifts]
+            ).T
 
         at = np.log(times)
-        found = solve_ivp(rate, (0.0, at[1]), np.zeros(len(self.off)), "Radau", at, jac=bend, rtol=1e-6, atol=1e-7)
+        found = solve_ivp(
+            rate,
+            (0.0, at[1]),
+            np.zeros(len(self.off)),
+            "Radau",
+            at,
+            jac=bend,
+            rtol=1e-6,
+            atol=1e-7,
+        )
         assert found.success
         return np.asarray(found.y.T)
 
@@ -72,21 +102,35 @@ def finite_problem(kind: str, seed: int) -> tuple[icl.PopulationRisk, Array, Arr
     rng = np.random.default_rng(seed)
     K, N = int(rng.integers(3, 6)), int(rng.integers(2, 6))
     p = rng.dirichlet(np.full(K, 6.0))
-    x = np.cumsum(rng.uniform(0.5, 1.5, K))[:, None] if kind == "line" else rng.normal(size=(K, 2))
+    x = (
+        np.cumsum(rng.uniform(0.5, 1.5, K))[:, None]
+        if kind == "line"
+        else rng.normal(size=(K, 2))
+    )
     noise = rng.uniform(0.2, 1.2) if kind == "noise" else 0.0
     law = tasks.Linear(math.sqrt(x.shape[1]))  # E f_m f_j = x_m · x_j
-    return icl.PopulationRisk(icl.Features(x, p), law, max(N, 3) if noise else N, noise), p, x
+    return (
+        icl.PopulationRisk(icl.Features(x, p), law, max(N, 3) if noise else N, noise),
+        p,
+        x,
+    )
 
 
 @pytest.mark.parametrize("kind", ["line", "plane", "noise"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_constants_of_finite_prompts_are_those_of_the_flow(kind: str, seed: int) -> None:
+def test_constants_of_finite_prompts_are_those_of_the_flow(
+    kind: str, seed: int
+) -> None:
     risk, p, x = finite_problem(kind, seed)
     expected = query_constants(risk)
     assert expected is not None
     assert tail_constant(risk) == pytest.approx(float(expected.sum()), rel=1e-12)
-    time = 1e11 if kind == "plane" and seed in (3, 4) else 1e9  # two whose last level parts late
-    found = np.array([Column(p, x, k, int(risk.N), risk.noise).tail(time) for k in range(len(p))])
+    time = (
+        1e11 if kind == "plane" and seed in (3, 4) else 1e9
+    )  # two whose last level parts late
+    found = np.array(
+        [Column(p, x, k, int(risk.N), risk.noise).tail(time) for k in range(len(p))]
+    )
     np.testing.assert_allclose(found.sum(), expected.sum(), rtol=0.01, atol=1e-3)
     np.testing.assert_allclose(found, expected, rtol=0.015, atol=1e-3)
 
@@ -95,7 +139,9 @@ def test_features_on_a_line_are_left_one_after_the_other() -> None:
     """Heights 0, -1/2, -3/2, -5/2 at the ends; between them the other features stay together."""
     line = icl.Features([[0.0], [1.0], [2.2], [3.5]])
     found = query_constants(icl.PopulationRisk(line, tasks.Linear(1.0), N=3))
-    np.testing.assert_allclose(found, np.array([59 / 3, 1.0, 1.0, 59 / 3]) * 3 / 16, rtol=1e-12)
+    np.testing.assert_allclose(
+        found, np.array([59 / 3, 1.0, 1.0, 59 / 3]) * 3 / 16, rtol=1e-12
+    )
 
 
 @pytest.mark.slow
@@ -122,15 +168,22 @@ def test_a_level_of_second_order_is_half_as_far_below() -> None:
 
 
 @pytest.mark.parametrize(("N", "noise"), [(3, 0.0), (5, 0.7)])
-def test_floors_are_the_losses_of_features_set_apart_and_no_scores_are_below(N: int, noise: float) -> None:
+def test_floors_are_the_losses_of_features_set_apart_and_no_scores_are_below(
+    N: int, noise: float
+) -> None:
     points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
     risk = icl.PopulationRisk(
-        icl.Features(points, [0.3, 0.3, 0.4]), tasks.KernelTask(points @ points.T), N=N, noise=noise
+        icl.Features(points, [0.3, 0.3, 0.4]),
+        tasks.KernelTask(points @ points.T),
+        N=N,
+        noise=noise,
     )
     assert risk.levels is not None
     scores, rng = np.zeros((3, 3)), np.random.default_rng(0)
     for k, levels in enumerate(risk.levels):
-        for depth, (classes, weights) in enumerate(zip(levels.classes, levels.weights, strict=True)):
+        for depth, (classes, weights) in enumerate(
+            zip(levels.classes, levels.weights, strict=True)
+        ):
             scores[classes, k] = np.log(weights) - 60.0 * depth
     floors = risk.floor_per_query()
     at = enumerate_finite(risk.features.probs, points @ points.T, scores, N, noise)[0]
@@ -138,7 +191,9 @@ def test_floors_are_the_losses_of_features_set_apart_and_no_scores_are_below(N: 
     for centre in (scores, 0.0 * scores):
         for size in (0.1, 1.0, 5.0):
             other = centre + size * rng.normal(size=(3, 3))
-            losses = enumerate_finite(risk.features.probs, points @ points.T, other, N, noise)[0]
+            losses = enumerate_finite(
+                risk.features.probs, points @ points.T, other, N, noise
+            )[0]
             assert (losses >= floors * (1.0 - 1e-12)).all()
 
 
@@ -160,21 +215,30 @@ def embedded_flow(x: Array, p: Array, values: Array, times: list[float]) -> Arra
         return total, (x.T @ slope @ x).ravel()
 
     found = solve_ivp(
-        lambda t, q: -math.exp(t) * loss(q)[1], (0.0, math.log(times[-1])), np.zeros(d * d), "Radau",
-        np.log(times), rtol=1e-7, atol=1e-8,
-    )  # fmt: skip
+        lambda t, q: -math.exp(t) * loss(q)[1],
+        (0.0, math.log(times[-1])),
+        np.zeros(d * d),
+        "Radau",
+        np.log(times),
+        rtol=1e-7,
+        atol=1e-8,
+    )
     assert found.success
     return np.array([t * loss(q)[0] for t, q in zip(times, found.y.T, strict=True)])
 
 
-@pytest.mark.parametrize("seed", [*SEEDS[:2], *SEEDS[3:], pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seed", [*SEEDS[:2], *SEEDS[3:], pytest.param(10, marks=pytest.mark.slow)]
+)
 def test_constants_of_embeddings_are_those_of_the_flow(seed: int) -> None:
     rng = np.random.default_rng(seed)
     K, d = int(rng.integers(3, 6)), int(rng.integers(3, 6))
     x, p = rng.normal(size=(K, d)), rng.dirichlet(np.full(K, 4.0))
     risk = icl.PopulationRisk(icl.Features(x, p), tasks.KernelTask(np.eye(K)))
     found = embedded_flow(x, p, np.eye(K), [1e12])
-    assert found[0] == pytest.approx(tail_constant(icl.in_coordinates(risk, "embedding", x)), rel=0.01)
+    assert found[0] == pytest.approx(
+        tail_constant(icl.in_coordinates(risk, "embedding", x)), rel=0.01
+    )
 
 
 def test_margins_that_contradict_each_other_have_no_constant() -> None:
@@ -184,17 +248,34 @@ def test_margins_that_contradict_each_other_have_no_constant() -> None:
     assert tail_constant(icl.in_coordinates(risk, "embedding", x)) is None
 
 
-def test_errors_of_negative_correlation_can_hold_a_feature_back_from_its_margin() -> None:
+def test_errors_of_negative_correlation_can_hold_a_feature_back_from_its_margin() -> (
+    None
+):
     """The attention on feature 1 of query 0 stays in proportion to that on feature 2: a larger constant."""
-    x = np.array([[-1.00699571, 1.6023286], [1.92172117, -0.01622114], [-0.93665946, -0.59087902]])
-    values = np.array([[0.00617841, 0.3115922], [-0.86930945, -0.64843364], [2.18176492, 1.89007088]])
+    x = np.array(
+        [
+            [-1.00699571, 1.6023286],
+            [1.92172117, -0.01622114],
+            [-0.93665946, -0.59087902],
+        ]
+    )
+    values = np.array(
+        [[0.00617841, 0.3115922], [-0.86930945, -0.64843364], [2.18176492, 1.89007088]]
+    )
     risk = icl.in_coordinates(
-        icl.PopulationRisk(icl.Features(x), tasks.KernelTask(values @ values.T)), "embedding", x
+        icl.PopulationRisk(icl.Features(x), tasks.KernelTask(values @ values.T)),
+        "embedding",
+        x,
     )
     assert tail_constant(risk) is None
     margins = tail_constant(risk, proved=False)
     assert margins == pytest.approx(0.0807328, rel=1e-5)
-    rows = {(k, m): np.outer(x[k] - x[m], x[k]).ravel() for k in range(3) for m in range(3) if m != k}
+    rows = {
+        (k, m): np.outer(x[k] - x[m], x[k]).ravel()
+        for k in range(3)
+        for m in range(3)
+        if m != k
+    }
     # the margins that are met with equality, the first of them against the programme's
     tight = np.array([rows[pair] for pair in ((0, 1), (0, 2), (1, 0), (2, 0))])
     held = np.linalg.lstsq(tight, np.full(4, 0.5))[0]
@@ -217,7 +298,9 @@ def test_errors_of_negative_correlation_can_hold_a_feature_back_from_its_margin(
     ids=["N = inf", "finite", "noise", "one token", "groups", "degenerate"],
 )
 def test_constants_that_are_known(risk: icl.Risk, expected: float | None) -> None:
-    assert tail_constant(risk) == (None if expected is None else pytest.approx(expected, rel=1e-12))
+    assert tail_constant(risk) == (
+        None if expected is None else pytest.approx(expected, rel=1e-12)
+    )
 
 
 def test_factored_coordinates_have_no_constant() -> None:
@@ -227,11 +310,18 @@ def test_factored_coordinates_have_no_constant() -> None:
 
 
 @pytest.mark.parametrize(("N", "noise"), [(4, 0.0), (6, 0.6)])
-def test_groups_have_the_constant_of_their_single_features(N: int, noise: float) -> None:
+def test_groups_have_the_constant_of_their_single_features(
+    N: int, noise: float
+) -> None:
     labels = np.array([0, 1, 1, 2])
     root = np.random.default_rng(3).normal(size=(3, 2))
-    kernel = (root @ root.T)[np.ix_(labels, labels)] + np.diag(np.array([0.1, 0.5, 0.2])[labels])
-    features, law = icl.Features.simplex(4, 1.0, [0.4, 0.15, 0.15, 0.3]), tasks.KernelTask(kernel)
+    kernel = (root @ root.T)[np.ix_(labels, labels)] + np.diag(
+        np.array([0.1, 0.5, 0.2])[labels]
+    )
+    features, law = (
+        icl.Features.simplex(4, 1.0, [0.4, 0.15, 0.15, 0.3]),
+        tasks.KernelTask(kernel),
+    )
     single = icl.PopulationRisk(features, law, N, noise)
     grouped = SymmetricRisk.of(features, law, labels, N, noise)
     assert tail_constant(grouped) == pytest.approx(tail_constant(single), rel=1e-9)
@@ -242,7 +332,14 @@ def test_a_run_of_finite_unequal_prompts_has_its_tail() -> None:
     points = np.array([[0.0], [1.0], [2.2]])
     features = icl.Features(points, [0.3, 0.3, 0.4])
     run = icl.Regression(
-        L=1.0, delta=1.0, features=features, task=tasks.Linear, N=3, eta=4.0, above=3e-4, max_steps=10**4
+        L=1.0,
+        delta=1.0,
+        features=features,
+        task=tasks.Linear,
+        N=3,
+        eta=4.0,
+        above=3e-4,
+        max_steps=10**4,
     ).simulate()
     assert run.phases is not None
     assert run.phases.III is not None
@@ -256,9 +353,15 @@ def test_a_run_over_embeddings_of_any_features_has_its_tail() -> None:
     x = np.random.default_rng(0).normal(size=(3, 3))
     features = icl.Features(x)
     run = icl.simulate(
-        1.0, features.gap, 1.0, features=features, task=tasks.KernelTask(np.eye(3)), coordinates="embedding",
-        epsilon=1e-4, max_steps=10**7,
-    )  # fmt: skip
+        1.0,
+        features.gap,
+        1.0,
+        features=features,
+        task=tasks.KernelTask(np.eye(3)),
+        coordinates="embedding",
+        epsilon=1e-4,
+        max_steps=10**7,
+    )
     constant = tail_constant(run.risk)  # type: ignore[arg-type]
     assert constant is not None
     assert run.phases is not None
@@ -272,7 +375,9 @@ def unequal(seed: int, eta: float, steps: int, K: int = 4) -> icl.Trajectory:
     rng = np.random.default_rng(seed)
     root = rng.normal(size=(K, K))
     features = icl.Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 4.0)))
-    return icl.descend(icl.PopulationRisk(features, tasks.KernelTask(root @ root.T)), eta, steps=steps)
+    return icl.descend(
+        icl.PopulationRisk(features, tasks.KernelTask(root @ root.T)), eta, steps=steps
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -309,12 +414,17 @@ def test_certified_steps_bound_the_recursion_they_are_made_for(rate: float) -> N
     assert steps <= bound <= steps + 2.0 * math.log(2.0) + 1e-6 * steps
 
 
-def test_steps_between_two_steps_of_a_run_are_bounded_and_one_more_to_any_target() -> None:
+def test_steps_between_two_steps_of_a_run_are_bounded_and_one_more_to_any_target() -> (
+    None
+):
     """Single steps of two exchangeable features at a large rate, and targets between the losses of its steps."""
     L, eta = 2.0, 2.92
     features = icl.Features.simplex(2, 1.0)
     risk = icl.PopulationRisk(features, tasks.Exchangeable(L))
-    scale, rate = float(risk.task.nondegeneracy(features)[0]), float(step_rate(risk, eta)[0])
+    scale, rate = (
+        float(risk.task.nondegeneracy(features)[0]),
+        float(step_rate(risk, eta)[0]),
+    )
     scores, losses = risk.initial, []
     for _ in range(60):
         losses.append(float(risk.loss_per_query(scores)[0]))
@@ -327,21 +437,27 @@ def test_steps_between_two_steps_of_a_run_are_bounded_and_one_more_to_any_target
             assert last - first <= bound * (1.0 + 1e-9) + 1e-9
             for share in (1e-6, 0.5, 1.0 - 1e-6):
                 if last > first:  # reached at step `last`, and not before
-                    target = within[last - 1] + share * (within[last] - within[last - 1])
+                    target = within[last - 1] + share * (
+                        within[last] - within[last - 1]
+                    )
                     bound = tail_steps(start, target, scale, rate)
                     needs_one_more.append(last - first > bound)
                     assert last - first <= bound * (1.0 + 1e-9) + 1.0
     assert any(needs_one_more)
 
 
-@pytest.mark.parametrize("arguments", [(1.0, 2.0, 4.0, 0.1), (1.0, 0.5, 2.0, 0.1), (1.0, 0.5, 4.0, 0.0)])
+@pytest.mark.parametrize(
+    "arguments", [(1.0, 2.0, 4.0, 0.1), (1.0, 0.5, 2.0, 0.1), (1.0, 0.5, 4.0, 0.0)]
+)
 def test_certified_steps_refuse_losses_out_of_reach(arguments: Any) -> None:
     with pytest.raises(ValueError, match="must be"):
         tail_steps(*arguments)
 
 
 @pytest.mark.parametrize("over", [1e-4, 0.05, 3.0])
-def test_wrong_features_beyond_their_margin_must_not_err_against_others(over: float) -> None:
+def test_wrong_features_beyond_their_margin_must_not_err_against_others(
+    over: float,
+) -> None:
     """Of query 0 feature 1 errs against 2: one of both beyond its margin is enough, and of other queries none."""
     values = tasks.FiniteTask([[0.0, 2.0, -1.0], [1.0, 2.5, 1.2]])
     form = values.kernel(icl.Features.simplex(3, 1.0))
@@ -350,21 +466,33 @@ def test_wrong_features_beyond_their_margin_must_not_err_against_others(over: fl
     assert tails._monotone(risk, others, np.full(6, 0.5))
     for i, (k, m) in enumerate(others):
         rest = 3 - k - m
-        sign = form[m, rest] - form[m, k] - form[k, rest] + form[k, k]  # E (f_m - f_k)(f_rest - f_k)
-        assert tails._monotone(risk, others, 0.5 + over * (np.arange(6) == i)) == (sign >= 0.0)
+        sign = (
+            form[m, rest] - form[m, k] - form[k, rest] + form[k, k]
+        )  # E (f_m - f_k)(f_rest - f_k)
+        assert tails._monotone(risk, others, 0.5 + over * (np.arange(6) == i)) == (
+            sign >= 0.0
+        )
         assert (k == 0) == (sign < 0.0)
 
 
-@pytest.mark.parametrize(("K", "slowly"), [(3, True), (30, True), (200, True), (201, False)])
-def test_tasks_are_known_to_be_nondegenerate_quickly_or_for_up_to_200_features(K: int, slowly: bool) -> None:
+@pytest.mark.parametrize(
+    ("K", "slowly"), [(3, True), (30, True), (200, True), (201, False)]
+)
+def test_tasks_are_known_to_be_nondegenerate_quickly_or_for_up_to_200_features(
+    K: int, slowly: bool
+) -> None:
     """Exchangeable values are independent; linear functions on a circle have rank two, and no point in a hull."""
-    independent = icl.PopulationRisk(icl.Features.simplex(K, 1.0), tasks.Exchangeable(1.0))
+    independent = icl.PopulationRisk(
+        icl.Features.simplex(K, 1.0), tasks.Exchangeable(1.0)
+    )
     assert independent.nondegenerate
     assert tail_constant(independent) == pytest.approx((K - 1) / 4, rel=1e-12)
     angle = 2 * np.pi * np.arange(K) / K
     circle = icl.Features(np.stack([np.cos(angle), np.sin(angle)], axis=1))
     risk = icl.PopulationRisk(circle, tasks.Linear(1.0))
     assert risk.nondegenerate is slowly
-    assert tail_constant(risk) == (pytest.approx((K - 1) / 4, rel=1e-12) if slowly else None)
+    assert tail_constant(risk) == (
+        pytest.approx((K - 1) / 4, rel=1e-12) if slowly else None
+    )
     inside = icl.Features([*circle.vectors[: K - 1], [0.01, 0.0]])
     assert icl.PopulationRisk(inside, tasks.Linear(1.0)).nondegenerate is (K == 3)

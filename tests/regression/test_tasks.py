@@ -18,7 +18,9 @@ ROOT = RNG.normal(size=(5, 5))
 FAMILIES: dict[str, tasks.Task] = {
     "exchangeable": tasks.Exchangeable(2.0),
     "cosine, amplitude": tasks.RandomCosine(2.0),
-    "cosine, frequency": tasks.RandomCosine(2.0, scale="frequency", direction=[1.0, -2.0, 0.5]),
+    "cosine, frequency": tasks.RandomCosine(
+        2.0, scale="frequency", direction=[1.0, -2.0, 0.5]
+    ),
     "fourier": tasks.RandomFourier(1.5, length_scale=2.0),
     "linear": tasks.Linear(1.5),
     "quadratic": tasks.Quadratic(1.5),
@@ -34,10 +36,14 @@ every_family = pytest.mark.parametrize("task", FAMILIES.values(), ids=FAMILIES.k
 def test_variogram_and_factor_are_those_of_the_kernel(task: tasks.Task) -> None:
     kernel = task.kernel(FEATURES)
     by_kernel = 0.5 * (np.diagonal(kernel)[:, None] + np.diagonal(kernel)) - kernel
-    np.testing.assert_allclose(task.variogram(FEATURES), by_kernel, atol=1e-13 * np.abs(kernel).max())
+    np.testing.assert_allclose(
+        task.variogram(FEATURES), by_kernel, atol=1e-13 * np.abs(kernel).max()
+    )
     factor = task.factor(FEATURES)
     squares = np.sum((factor[:, None, :] - factor[None, :, :]) ** 2, axis=2)
-    np.testing.assert_allclose(0.5 * squares, by_kernel, atol=1e-13 * np.abs(kernel).max())
+    np.testing.assert_allclose(
+        0.5 * squares, by_kernel, atol=1e-13 * np.abs(kernel).max()
+    )
     assert factor.shape[1] <= FEATURES.K
 
 
@@ -53,14 +59,19 @@ def test_kernels_are_those_of_their_laws_at_small_and_large_l(L: float) -> None:
         (tasks.Exchangeable(L), L**2 * gap**2 / 2 * np.eye(5)),
         (tasks.RandomCosine(L, direction=direction), L**2 / 2 * np.cos(along)),
         (tasks.RandomCosine(L, "frequency", direction), 0.5 * np.cos(L * along)),
-        (tasks.RandomFourier(L, scale), L**2 * scale**2 * np.exp(-squares / (2 * scale**2))),
+        (
+            tasks.RandomFourier(L, scale),
+            L**2 * scale**2 * np.exp(-squares / (2 * scale**2)),
+        ),
         (tasks.Linear(L), L**2 / 3 * products),
         (tasks.Quadratic(L), L**2 / 9 * second + L**2 / 3 * products),
         (tasks.Halfspace(L), L**2 * np.outer(halves, halves)),
     ):
         np.testing.assert_allclose(law.kernel(FEATURES), kernel, rtol=1e-12, atol=1e-13)
         variogram = 0.5 * (np.diagonal(kernel)[:, None] + np.diagonal(kernel)) - kernel
-        np.testing.assert_allclose(law.variogram(FEATURES), variogram, rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(
+            law.variogram(FEATURES), variogram, rtol=1e-11, atol=1e-13
+        )
 
 
 @every_family
@@ -77,16 +88,24 @@ def test_samples_have_the_kernel_as_second_moments(task: tasks.Task) -> None:
 def test_functions_take_the_sampled_values_at_the_features(task: tasks.Task) -> None:
     points = np.broadcast_to(FEATURES.vectors, (7, *FEATURES.vectors.shape))
     at_features = task.functions(FEATURES, np.random.default_rng(5), 7)(points)
-    np.testing.assert_allclose(at_features, task.sample(FEATURES, np.random.default_rng(5), 7), rtol=1e-12)
+    np.testing.assert_allclose(
+        at_features, task.sample(FEATURES, np.random.default_rng(5), 7), rtol=1e-12
+    )
 
 
-def test_functions_at_the_features_alone_have_the_value_of_the_nearest_one_everywhere() -> None:
+def test_functions_at_the_features_alone_have_the_value_of_the_nearest_one_everywhere() -> (
+    None
+):
     points = np.random.default_rng(1).normal(size=(6, 400, 3))
-    nearest = np.argmin(((points[:, :, None] - FEATURES.vectors) ** 2).sum(axis=-1), axis=-1)
+    nearest = np.argmin(
+        ((points[:, :, None] - FEATURES.vectors) ** 2).sum(axis=-1), axis=-1
+    )
     for law in (tasks.Exchangeable(2.0), FAMILIES["kernel"], FAMILIES["finite"]):
         values = law.sample(FEATURES, np.random.default_rng(5), 6)
         found = law.functions(FEATURES, np.random.default_rng(5), 6)(points)
-        np.testing.assert_array_equal(found, np.take_along_axis(values, nearest, axis=1))
+        np.testing.assert_array_equal(
+            found, np.take_along_axis(values, nearest, axis=1)
+        )
 
 
 @every_family
@@ -98,31 +117,51 @@ def test_nondegeneracy_is_the_minimum_over_the_simplex(task: tasks.Task) -> None
         form = np.delete(np.delete(form, k, axis=0), k, axis=1)
         start = np.full(len(form), 1 / len(form))
         best = minimize(
-            lambda x, form=form: x @ form @ x, start, jac=lambda x, form=form: 2 * form @ x,
-            bounds=[(0, 1)] * len(form), constraints={"type": "eq", "fun": lambda x: x.sum() - 1},
-            method="SLSQP", options={"ftol": 1e-14, "maxiter": 500},
-        )  # fmt: skip
-        assert found[k] == pytest.approx(max(best.fun, 0.0), abs=1e-6 * np.abs(kernel).max())
+            lambda x, form=form: x @ form @ x,
+            start,
+            jac=lambda x, form=form: 2 * form @ x,
+            bounds=[(0, 1)] * len(form),
+            constraints={"type": "eq", "fun": lambda x: x.sum() - 1},
+            method="SLSQP",
+            options={"ftol": 1e-14, "maxiter": 500},
+        )
+        assert found[k] == pytest.approx(
+            max(best.fun, 0.0), abs=1e-6 * np.abs(kernel).max()
+        )
 
 
 @pytest.mark.parametrize("L", [1e-6, 1.0, 1e6])
 def test_exchangeable_class_has_variogram_half_L_squared_gap_squared(L: float) -> None:
     variogram = tasks.Exchangeable(L).variogram(icl.Features.simplex(4, delta=0.5))
-    np.testing.assert_allclose(variogram[~np.eye(4, dtype=bool)], L**2 * 0.125, rtol=1e-12)
+    np.testing.assert_allclose(
+        variogram[~np.eye(4, dtype=bool)], L**2 * 0.125, rtol=1e-12
+    )
 
 
 def test_surely_lipschitz_values_reach_half_of_the_exchangeable_variogram() -> None:
     """Values in [0, LΔ] have a mean squared difference, over all pairs, of at most K/(2(K-1)) (LΔ)², K even."""
     for K in (2, 4, 6):
-        splits = np.array([s for s in itertools.product([0.0, 1.0], repeat=K) if sum(s) == K // 2])
+        splits = np.array(
+            [s for s in itertools.product([0.0, 1.0], repeat=K) if sum(s) == K // 2]
+        )
         variogram = tasks.FiniteTask(splits).variogram(icl.Features.simplex(K, 1.0))
-        np.testing.assert_allclose(variogram[~np.eye(K, dtype=bool)], 0.5 * K / (2 * (K - 1)), rtol=1e-12)
-        pairs = [(x[:, None] - x) ** 2 for x in np.array(list(itertools.product([0.0, 1.0], repeat=K)))]
-        assert max(p.sum() for p in pairs) / (K * (K - 1)) == pytest.approx(K / (2 * (K - 1)))
+        np.testing.assert_allclose(
+            variogram[~np.eye(K, dtype=bool)], 0.5 * K / (2 * (K - 1)), rtol=1e-12
+        )
+        pairs = [
+            (x[:, None] - x) ** 2
+            for x in np.array(list(itertools.product([0.0, 1.0], repeat=K)))
+        ]
+        assert max(p.sum() for p in pairs) / (K * (K - 1)) == pytest.approx(
+            K / (2 * (K - 1))
+        )
 
 
 def test_frequency_reading_of_the_cosine_saturates() -> None:
-    variograms = [tasks.RandomCosine(L, scale="frequency").variogram(FEATURES).max() for L in (0.01, 1e2, 1e4)]
+    variograms = [
+        tasks.RandomCosine(L, scale="frequency").variogram(FEATURES).max()
+        for L in (0.01, 1e2, 1e4)
+    ]
     assert variograms[0] < 0.1
     assert max(variograms) <= 1.0
 
@@ -140,7 +179,9 @@ def test_fourier_variogram_tends_to_the_exchangeable_one_for_close_features() ->
 def test_halves_cannot_be_told_apart() -> None:
     features = icl.Features.simplex(6, 1.0)
     assert (tasks.Halfspace(1.0).nondegeneracy(features) == 0).all()
-    assert tasks.Halfspace(1.0).nondegeneracy(icl.Features.simplex(2, 1.0)) == pytest.approx(4.0)
+    assert tasks.Halfspace(1.0).nondegeneracy(
+        icl.Features.simplex(2, 1.0)
+    ) == pytest.approx(4.0)
 
 
 @given(st.integers(2, 8), st.integers(0, 2**32 - 1))

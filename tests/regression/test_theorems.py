@@ -29,7 +29,13 @@ FEW = st.integers(2, 6)
 PROMPTS = st.sampled_from([math.inf, 1, 2, 9, 60])
 FINITE = st.sampled_from([1, 2, 9, 60])
 FAMILIES = st.sampled_from(
-    [tasks.Exchangeable, tasks.Linear, tasks.RandomCosine, tasks.RandomFourier, tasks.Quadratic]
+    [
+        tasks.Exchangeable,
+        tasks.Linear,
+        tasks.RandomCosine,
+        tasks.RandomFourier,
+        tasks.Quadratic,
+    ]
 )
 
 
@@ -37,18 +43,28 @@ def powers(low: float, high: float) -> st.SearchStrategy[float]:
     return st.floats(low, high).map(lambda x: 10.0**x)
 
 
-def run_of(K: int, c: float, drop: float, delta: float = 1.0, **more: object) -> icl.Trajectory:
+def run_of(
+    K: int, c: float, drop: float, delta: float = 1.0, **more: object
+) -> icl.Trajectory:
     """A closed run with step constant c, from its initial loss down by the factor ``drop``."""
     gamma = 2.0
     eta = c * (K - 1) ** 2 / (gamma * K)
-    return icl.simulate(2.0 / delta, delta, eta, K=K, epsilon=drop * gamma * (K - 1) / (2 * K), **more)  # type: ignore[arg-type]
+    return icl.simulate(
+        2.0 / delta, delta, eta, K=K, epsilon=drop * gamma * (K - 1) / (2 * K), **more
+    )  # type: ignore[arg-type]
 
 
 def problem(
-    seed: int, K: int, N: float, noise: float = 0.0, family: type[tasks.Task] | None = None
+    seed: int,
+    K: int,
+    N: float,
+    noise: float = 0.0,
+    family: type[tasks.Task] | None = None,
 ) -> icl.PopulationRisk:
     rng = np.random.default_rng(seed)
-    features = icl.Features(rng.normal(size=(K, K + 1)), probs=rng.dirichlet(np.full(K, 3.0)))
+    features = icl.Features(
+        rng.normal(size=(K, K + 1)), probs=rng.dirichlet(np.full(K, 3.0))
+    )
     root = rng.normal(size=(K, K))
     law = tasks.KernelTask(root @ root.T) if family is None else family(1.5)  # type: ignore[call-arg]
     return icl.PopulationRisk(features, law, N, noise)
@@ -80,7 +96,11 @@ def test_lemma_1_envelope_holds_with_certified_constants(
     loss, missed = risk.loss_per_query(scores), missed_squared(risk, scores)
     high = risk.task.variogram(risk.features).max(axis=0)
     assert (loss <= high * missed * (1 + 1e-9)).all()
-    assert (loss >= 0.5 * risk.task.nondegeneracy(risk.features) * missed * (1 - 1e-9) - 1e-15 * high).all()
+    assert (
+        loss
+        >= 0.5 * risk.task.nondegeneracy(risk.features) * missed * (1 - 1e-9)
+        - 1e-15 * high
+    ).all()
 
 
 @given(SEEDS, FEW, FINITE)
@@ -95,10 +115,14 @@ def test_second_moment_of_the_deficit_lies_between_its_mean_squared_and_its_mean
 
 
 @given(SEEDS, FEW, FINITE, st.floats(0.0, 3.0), st.floats(0.0, 3.0))
-def test_label_noise_never_lowers_the_loss(seed: int, K: int, N: float, small: float, more: float) -> None:
+def test_label_noise_never_lowers_the_loss(
+    seed: int, K: int, N: float, small: float, more: float
+) -> None:
     scores = scores_of(seed, K)
     quiet, loud = problem(seed, K, N, small), problem(seed, K, N, small + more)
-    assert (loud.loss_per_query(scores) >= quiet.loss_per_query(scores) * (1 - 1e-13)).all()
+    assert (
+        loud.loss_per_query(scores) >= quiet.loss_per_query(scores) * (1 - 1e-13)
+    ).all()
 
 
 @given(SEEDS, FEW, FINITE, st.floats(0.0, 2.0))
@@ -108,29 +132,43 @@ def test_label_noise_adds_its_variance_times_one_function_of_the_scores(
     scores = scores_of(seed, K)
     base = problem(seed, K, N).loss(scores)
     unit = problem(seed, K, N, 1.0).loss(scores) - base
-    assert math.isclose(problem(seed, K, N, noise).loss(scores), base + noise**2 * unit, rel_tol=1e-11)
+    assert math.isclose(
+        problem(seed, K, N, noise).loss(scores), base + noise**2 * unit, rel_tol=1e-11
+    )
     assert 0.5 / N * (1 - 1e-9) <= unit <= 0.5 * (1 + 1e-9)
 
 
 @given(SEEDS, FEW, st.floats(0.0, 2.0))
-def test_label_noise_averages_out_for_infinite_prompts(seed: int, K: int, noise: float) -> None:
+def test_label_noise_averages_out_for_infinite_prompts(
+    seed: int, K: int, noise: float
+) -> None:
     scores = scores_of(seed, K)
-    assert problem(seed, K, math.inf, noise).loss(scores) == problem(seed, K, math.inf).loss(scores)
+    assert problem(seed, K, math.inf, noise).loss(scores) == problem(
+        seed, K, math.inf
+    ).loss(scores)
 
 
 @given(SEEDS, FEW, PROMPTS, powers(-3, 3))
-def test_loss_scales_with_the_square_of_the_values(seed: int, K: int, N: float, factor: float) -> None:
+def test_loss_scales_with_the_square_of_the_values(
+    seed: int, K: int, N: float, factor: float
+) -> None:
     risk, scores = problem(seed, K, N), scores_of(seed, K)
     kernel = risk.task.kernel(risk.features)
     larger = icl.PopulationRisk(risk.features, tasks.KernelTask(factor**2 * kernel), N)
-    assert math.isclose(larger.loss(scores), factor**2 * risk.loss(scores), rel_tol=1e-10)
+    assert math.isclose(
+        larger.loss(scores), factor**2 * risk.loss(scores), rel_tol=1e-10
+    )
 
 
 @given(SEEDS, FEW, PROMPTS, st.floats(-20.0, 20.0))
-def test_adding_a_constant_to_a_column_of_scores_changes_nothing(seed: int, K: int, N: float, shift: float) -> None:
+def test_adding_a_constant_to_a_column_of_scores_changes_nothing(
+    seed: int, K: int, N: float, shift: float
+) -> None:
     risk, scores = problem(seed, K, N), scores_of(seed, K)
     moved = scores + shift * np.random.default_rng(seed).normal(size=K)
-    np.testing.assert_allclose(risk.loss_per_query(moved), risk.loss_per_query(scores), rtol=1e-11)
+    np.testing.assert_allclose(
+        risk.loss_per_query(moved), risk.loss_per_query(scores), rtol=1e-11
+    )
 
 
 # Lemma 2
@@ -146,7 +184,9 @@ def test_lemma_2_target_growth_is_not_negative(
 
 
 @given(SEEDS, FEW, PROMPTS, st.sampled_from([0.0, 1.0]))
-def test_lemma_2_columns_of_the_growth_sum_to_zero(seed: int, K: int, N: float, noise: float) -> None:
+def test_lemma_2_columns_of_the_growth_sum_to_zero(
+    seed: int, K: int, N: float, noise: float
+) -> None:
     risk = problem(seed, K, N, noise)
     growth = risk.growth(scores_of(seed, K))
     scale = risk.loss(np.zeros((K, K)))
@@ -158,13 +198,17 @@ def test_lemma_2_cross_terms_are_k_minus_one_times_smaller_in_the_exchangeable_c
     K: int, gamma: float, u: float
 ) -> None:
     reduced = icl.ExchangeableRisk(K, gamma)
-    risk = icl.PopulationRisk(icl.Features.simplex(K, 1.0), tasks.KernelTask(gamma * np.eye(K)))
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(K, 1.0), tasks.KernelTask(gamma * np.eye(K))
+    )
     growth = risk.growth(reduced.scores(u))
     np.testing.assert_allclose(growth[1:, 0], -growth[0, 0] / (K - 1), rtol=1e-9)
 
 
 @given(FEATURES, powers(-6, 3), st.floats(0.0, 300.0))
-def test_lemma_2_growth_is_one_law_in_attention_and_deficit(K: int, gamma: float, u: float) -> None:
+def test_lemma_2_growth_is_one_law_in_attention_and_deficit(
+    K: int, gamma: float, u: float
+) -> None:
     risk = icl.ExchangeableRisk(K, gamma)
     alpha = -float(risk.gradient(np.asarray(u))) / K
     w = (K - 1) * math.exp(-u)
@@ -182,26 +226,36 @@ def test_proposition_1_a_small_loss_forces_the_attention(
     scores = scores_of(seed, K, size)
     missed = 1 - np.diagonal(risk.attention(scores))
     constants = risk.task.nondegeneracy(risk.features)
-    assert (constants * missed**2 <= 2 * risk.loss_per_query(scores) * (1 + 1e-9) + 1e-14).all()
+    assert (
+        constants * missed**2 <= 2 * risk.loss_per_query(scores) * (1 + 1e-9) + 1e-14
+    ).all()
 
 
 @given(SEEDS, st.integers(2, 7), powers(-3, 3))
-def test_proposition_1_worst_lipschitz_function_errs_by_the_weighted_distances(seed: int, K: int, L: float) -> None:
+def test_proposition_1_worst_lipschitz_function_errs_by_the_weighted_distances(
+    seed: int, K: int, L: float
+) -> None:
     rng = np.random.default_rng(seed)
     features = icl.Features(rng.normal(size=(K, 2)))
     attention = rng.dirichlet(np.ones(K))
     error, values = worst_prediction(attention, features.distances, L)
-    assert math.isclose(error, L * float(attention @ features.distances[0]), rel_tol=1e-6)
+    assert math.isclose(
+        error, L * float(attention @ features.distances[0]), rel_tol=1e-6
+    )
     differences = np.abs(values[:, None] - values)
     assert (differences <= L * features.distances * (1 + 1e-6) + 1e-9 * L).all()
 
 
 @given(SEEDS, st.integers(2, 7))
-def test_proposition_1_every_sampled_lipschitz_function_errs_less(seed: int, K: int) -> None:
+def test_proposition_1_every_sampled_lipschitz_function_errs_less(
+    seed: int, K: int
+) -> None:
     rng = np.random.default_rng(seed)
     features = icl.Features(rng.normal(size=(K, 3)))
     attention = rng.dirichlet(np.ones(K))
-    values = tasks.RandomCosine(2.0, direction=rng.normal(size=3)).sample(features, rng, 50)
+    values = tasks.RandomCosine(2.0, direction=rng.normal(size=3)).sample(
+        features, rng, 50
+    )
     errors = np.abs(values @ attention - values[:, 0])
     assert errors.max() <= 2.0 * float(attention @ features.distances[0]) * (1 + 1e-9)
 
@@ -210,7 +264,9 @@ def test_proposition_1_every_sampled_lipschitz_function_errs_less(seed: int, K: 
 
 
 @given(FEATURES, powers(-4, 4), powers(-9, -0.01))
-def test_flow_time_bounds_the_steps_from_both_sides(K: int, c: float, drop: float) -> None:
+def test_flow_time_bounds_the_steps_from_both_sides(
+    K: int, c: float, drop: float
+) -> None:
     run = run_of(K, c, drop)
     for n, u in zip(run.t.tolist()[1:], run.states[1:], strict=True):
         if u < 200.0:
@@ -219,7 +275,9 @@ def test_flow_time_bounds_the_steps_from_both_sides(K: int, c: float, drop: floa
 
 
 @given(st.integers(4, 2000), powers(-5, -2), powers(-6, -0.3))
-def test_certified_bounds_are_a_few_steps_wide_for_small_steps(K: int, c: float, drop: float) -> None:
+def test_certified_bounds_are_a_few_steps_wide_for_small_steps(
+    K: int, c: float, drop: float
+) -> None:
     run = run_of(K, c, drop)
     low, high = step_bounds(K, c, float(run.params))
     assert high - low <= 2 + 2 * math.log(K) + 2 * math.log(1 / drop)
@@ -235,7 +293,9 @@ def test_hitting_step_is_the_first(K: int, c: float, drop: float) -> None:
 
 
 @given(FEATURES, powers(-4, 0), powers(-6, -0.05), st.floats(1.1, 10.0))
-def test_a_larger_learning_rate_never_needs_more_steps(K: int, c: float, drop: float, factor: float) -> None:
+def test_a_larger_learning_rate_never_needs_more_steps(
+    K: int, c: float, drop: float, factor: float
+) -> None:
     slow, fast = run_of(K, c, drop), run_of(K, c * factor, drop)
     assert fast.steps is not None
     assert slow.steps is not None
@@ -243,15 +303,21 @@ def test_a_larger_learning_rate_never_needs_more_steps(K: int, c: float, drop: f
 
 
 @given(FEATURES, powers(-4, -1), st.floats(1.1, 10.0))
-def test_a_larger_lipschitz_constant_shortens_phase_one_by_its_square(K: int, c: float, factor: float) -> None:
+def test_a_larger_lipschitz_constant_shortens_phase_one_by_its_square(
+    K: int, c: float, factor: float
+) -> None:
     one, other = run_of(K, c, 1e-3), run_of(K, c * factor, 1e-3)
     assert one.phases is not None
     assert other.phases is not None
-    assert abs(one.phases.I[1] - factor * other.phases.I[1]) <= (1 + factor) * (2 + math.log(K))
+    assert abs(one.phases.I[1] - factor * other.phases.I[1]) <= (1 + factor) * (
+        2 + math.log(K)
+    )
 
 
 @given(FEATURES, powers(-3, 3), powers(-8, -0.05), powers(-2, 2))
-def test_delta_and_l_enter_through_their_product(K: int, c: float, drop: float, delta: float) -> None:
+def test_delta_and_l_enter_through_their_product(
+    K: int, c: float, drop: float, delta: float
+) -> None:
     one, other = run_of(K, c, drop), run_of(K, c, drop, delta=delta)
     assert one.steps is not None
     assert other.steps is not None
@@ -259,7 +325,9 @@ def test_delta_and_l_enter_through_their_product(K: int, c: float, drop: float, 
 
 
 @given(FEATURES, powers(-6, 6), powers(-9, 9), PROMPTS)
-def test_no_learning_rate_is_too_large_for_exchangeable_tasks(K: int, gamma: float, eta: float, N: float) -> None:
+def test_no_learning_rate_is_too_large_for_exchangeable_tasks(
+    K: int, gamma: float, eta: float, N: float
+) -> None:
     run = icl.descend(icl.ExchangeableRisk(K, gamma, N), eta, steps=30)
     assert (np.diff(run.loss) <= 1e-13 * run.loss[0]).all()
 
@@ -268,7 +336,9 @@ def test_no_learning_rate_is_too_large_for_exchangeable_tasks(K: int, gamma: flo
 
 
 @given(FEATURES, st.floats(0.01, 0.98), st.floats(0.01, 0.98))
-def test_flow_time_increases_with_the_attention(K: int, low: float, high: float) -> None:
+def test_flow_time_increases_with_the_attention(
+    K: int, low: float, high: float
+) -> None:
     first, second = (1 / K + x * (1 - 1 / K) for x in sorted((low, high)))
     if second > first * (1.0 + 1e-12):  # neighbours among floats have the same time
         assert flow_time(first, K) < flow_time(second, K)
@@ -294,19 +364,32 @@ def test_phases_are_ordered_and_cover_the_run(K: int, c: float, drop: float) -> 
     assert all(left[1] == right[0] for left, right in itertools.pairwise(spans))
 
 
-@given(FEATURES, powers(-9, -1), powers(-2, 2), st.sampled_from([0.2, 0.5, 0.9, 1.1, 2.0, 5.0]))
-def test_regime_agrees_with_the_crossover(K: int, epsilon: float, delta: float, ratio: float) -> None:
+@given(
+    FEATURES,
+    powers(-9, -1),
+    powers(-2, 2),
+    st.sampled_from([0.2, 0.5, 0.9, 1.1, 2.0, 5.0]),
+)
+def test_regime_agrees_with_the_crossover(
+    K: int, epsilon: float, delta: float, ratio: float
+) -> None:
     lipschitz = ratio * crossover(epsilon, delta, K)
-    run = icl.simulate(lipschitz, delta, 1e-2 * K / (lipschitz * delta) ** 2, K=K, epsilon=epsilon)
+    run = icl.simulate(
+        lipschitz, delta, 1e-2 * K / (lipschitz * delta) ** 2, K=K, epsilon=epsilon
+    )
     assert run.regime == ("sharp" if ratio > 1 else "flat")
 
 
 @given(FEATURES, powers(-9, 0), powers(-3, 3))
-def test_crossover_scales_with_root_epsilon_over_delta(K: int, epsilon: float, delta: float) -> None:
+def test_crossover_scales_with_root_epsilon_over_delta(
+    K: int, epsilon: float, delta: float
+) -> None:
     for leading in (False, True):
         unit = crossover(1.0, 1.0, K, leading_order=leading)
         assert math.isclose(
-            crossover(epsilon, delta, K, leading_order=leading), unit * math.sqrt(epsilon) / delta, rel_tol=1e-12
+            crossover(epsilon, delta, K, leading_order=leading),
+            unit * math.sqrt(epsilon) / delta,
+            rel_tol=1e-12,
         )
 
 
@@ -325,13 +408,17 @@ def test_tail_law_holds_within_its_stated_error(K: int, c: float, drop: float) -
     s = math.sqrt(drop) * (1 - 1 / K)
     ratio = run.t[-1] * run.loss[-1] * 4 * run.eta / (K - 1)
     # t c = F(a) - F(1/K) + O(ln), and 2 s² F = 1 + 4 s + 6 s² ln(1/s) + ...
-    error = 4 * s + s**2 * (6 * math.log(1 / s) + 2 * K + 8 + 2 * c * math.log(1 / s) + 4 * c)
+    error = 4 * s + s**2 * (
+        6 * math.log(1 / s) + 2 * K + 8 + 2 * c * math.log(1 / s) + 4 * c
+    )
     assert a > 0.9
     assert abs(ratio - 1) <= 1.01 * error
 
 
 @given(st.integers(3, 30), powers(0, 3), st.sampled_from([3, 10, 50]))
-def test_tail_law_holds_for_exchangeable_finite_prompts(K: int, eta: float, N: int) -> None:
+def test_tail_law_holds_for_exchangeable_finite_prompts(
+    K: int, eta: float, N: int
+) -> None:
     risk = icl.ExchangeableRisk(K, 1.0, N)
     run = icl.descend(risk, eta, steps=10**9, method="flow")
     assert (
@@ -367,20 +454,30 @@ def test_theorem_1_fails_for_small_targets_at_fixed_imbalance() -> None:
 
 
 @given(st.integers(1, 400), st.integers(2, 12), st.floats(0.01, 0.6))
-def test_concentration_is_at_least_the_union_bound(N: int, K: int, imbalance: float) -> None:
+def test_concentration_is_at_least_the_union_bound(
+    N: int, K: int, imbalance: float
+) -> None:
     found = concentration_probability(N, K, imbalance)
     assert 0 <= found.value <= 1
     assert found.value + found.error >= 1 - 2 * K * math.exp(-2 * N * imbalance**2)
 
 
-@given(st.integers(1, 300), st.integers(2, 8), st.floats(0.02, 0.5), st.floats(0.01, 0.4))
-def test_concentration_grows_with_the_imbalance_allowed(N: int, K: int, imbalance: float, more: float) -> None:
-    narrow, wide = (concentration_probability(N, K, x).value for x in (imbalance, imbalance + more))
+@given(
+    st.integers(1, 300), st.integers(2, 8), st.floats(0.02, 0.5), st.floats(0.01, 0.4)
+)
+def test_concentration_grows_with_the_imbalance_allowed(
+    N: int, K: int, imbalance: float, more: float
+) -> None:
+    narrow, wide = (
+        concentration_probability(N, K, x).value for x in (imbalance, imbalance + more)
+    )
     assert narrow <= wide + 1e-12
 
 
 @given(st.integers(1, 200), st.integers(2, 6), st.floats(0.05, 0.95))
-def test_smallest_imbalance_is_enough_and_smallest(N: int, K: int, confidence: float) -> None:
+def test_smallest_imbalance_is_enough_and_smallest(
+    N: int, K: int, confidence: float
+) -> None:
     found = smallest_imbalance(N, K, confidence)
     if 0 < found < 1:
         assert concentration_probability(N, K, found).value >= confidence
@@ -390,7 +487,11 @@ def test_smallest_imbalance_is_enough_and_smallest(N: int, K: int, confidence: f
 
 
 @given(FEATURES, powers(-4, 3), st.integers(1, 10**12))
-def test_the_state_at_any_step_has_a_smaller_loss_than_before(K: int, c: float, n: int) -> None:
+def test_the_state_at_any_step_has_a_smaller_loss_than_before(
+    K: int, c: float, n: int
+) -> None:
     counter = StepCounter(K, c)
-    before, after = (float(counter.position(np.asarray(m))) for m in (n, n + max(1, n // 100)))
+    before, after = (
+        float(counter.position(np.asarray(m))) for m in (n, n + max(1, n // 100))
+    )
     assert before <= after

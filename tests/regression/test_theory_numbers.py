@@ -22,29 +22,43 @@ def says(page: str, *parts: str) -> None:
 
 def test_constants_of_the_explicit_bounds() -> None:
     longest = minimize_scalar(
-        lambda y: -((1 - y) ** 2) * (4 / 3 + 4.76 * y), bounds=(0, 0.5), options={"xatol": 1e-9}
+        lambda y: -((1 - y) ** 2) * (4 / 3 + 4.76 * y),
+        bounds=(0, 0.5),
+        options={"xatol": 1e-9},
     )
     says("bounds.md", f"at $y = {longest.x:.3f}$, is ${-longest.fun:.4f} < \\tfrac32$")
 
     K = np.arange(2.0, 1000.0)
     x = 1.0 / (K - 1.0)
-    times = (1.0 - 1.0 / K) ** 2 * (K + 1.5 - 3.0 * np.log(x) - 3.0 * x - 0.5 * x**2) / K
+    times = (
+        (1.0 - 1.0 / K) ** 2 * (K + 1.5 - 3.0 * np.log(x) - 3.0 * x - 0.5 * x**2) / K
+    )
     says("bounds.md", f"value is ${times.max():.3f}$, at $K = {K[times.argmax()]:.0f}$")
 
     def h(s: float) -> float:
-        return 0.5 + 2 * s + 3 * s**2 * float(np.log((1 - s) / s)) - s**2 / (1 - s) - 4 * s**2
+        return (
+            0.5
+            + 2 * s
+            + 3 * s**2 * float(np.log((1 - s) / s))
+            - s**2 / (1 - s)
+            - 4 * s**2
+        )
 
     best = minimize_scalar(lambda s: -h(s), bounds=(0.01, 0.5), options={"xatol": 1e-9})
     says("bounds.md", f"attained at $s = {best.x:.4f}$")
     assert 0.002 < 0.875 / -best.fun - 1.0 < 0.003
 
-    above = minimize_scalar(lambda s: -(0.5 + 3 * s - 5.593 * s**2 - 16 / 9 * s**3), bounds=(0, 0.5))
+    above = minimize_scalar(
+        lambda s: -(0.5 + 3 * s - 5.593 * s**2 - 16 / 9 * s**3), bounds=(0, 0.5)
+    )
     says("bounds.md", f"at $s = {above.x:.4f}$, is ${-above.fun:.4f} <")
 
 
 def test_a_rare_query_turns_to_the_other_rare_features_first() -> None:
     K = 50
-    features = icl.Features(icl.Features.simplex(K, 1.0).vectors, [0.5] + [0.5 / (K - 1)] * (K - 1))
+    features = icl.Features(
+        icl.Features.simplex(K, 1.0).vectors, [0.5] + [0.5 / (K - 1)] * (K - 1)
+    )
     risk = icl.PopulationRisk(features, icl.tasks.Exchangeable(2.0))
     scores, rare, own = np.zeros((K, K)), [], []
     for step in range(600):

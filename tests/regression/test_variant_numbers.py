@@ -16,8 +16,15 @@ from icl_theory.engine.statement import UnstatedError
 from icl_theory.families.regression.phases import phases_of
 from icl_theory.families.regression.theorems import orderwise
 from icl_theory.families.regression.theorems.checks import tail_ratio
-from icl_theory.families.regression.theorems.enumeration import functions_of, lipschitz_values
-from icl_theory.families.regression.theorems.tails import infima_of, resting_loss, tail_limits
+from icl_theory.families.regression.theorems.enumeration import (
+    functions_of,
+    lipschitz_values,
+)
+from icl_theory.families.regression.theorems.tails import (
+    infima_of,
+    resting_loss,
+    tail_limits,
+)
 from tests.references import slopes
 
 
@@ -31,14 +38,21 @@ def descent(risk: Any, eta: float, steps: int) -> list[Any]:
 @pytest.mark.parametrize("N", [math.inf, 4.0])
 def test_phases_and_columns_of_groups_are_those_of_plain_descent(N: float) -> None:
     sizes, shares = (1, 3), (0.4, 0.6)
-    problem = regression.GroupedRegression(L=2.0, delta=1.0, sizes=sizes, shares=shares, N=N, eta=3.0, above=4e-3)
+    problem = regression.GroupedRegression(
+        L=2.0, delta=1.0, sizes=sizes, shares=shares, N=N, eta=3.0, above=4e-3
+    )
     run, probs = problem.simulate(), np.repeat(np.array(shares) / sizes, sizes)
     assert run.steps is not None
-    single = icl.PopulationRisk(icl.Features.simplex(4, 1.0, probs), tasks.Exchangeable(2.0), N)
+    single = icl.PopulationRisk(
+        icl.Features.simplex(4, 1.0, probs), tasks.Exchangeable(2.0), N
+    )
     seen = [single.observe(state) for state in descent(single, 3.0, run.steps)]
     present = 1.0 if math.isinf(N) else 1 - (1 - probs) ** N
     attention = np.array([each["attention"] for each in seen]) / present
-    excess = np.array([float(probs @ each["loss_per_query"]) for each in seen]) - single.floor()
+    excess = (
+        np.array([float(probs @ each["loss_per_query"]) for each in seen])
+        - single.floor()
+    )
     ends = [int(np.argmax(attention[:, k] >= 0.5)) for k in (0, 1)]
     columns = problem.measured(run)
     assert (columns["attends_first"], columns["attends_last"]) == (min(ends), max(ends))
@@ -51,7 +65,9 @@ def test_phases_and_columns_of_groups_are_those_of_plain_descent(N: float) -> No
         assert (max(tail, max(ends)), run.steps) == run.phases.III
     else:
         assert run.phases.III is None
-    assert [phases.I for phases in regression.query_phases(run)] == [(0, end) for end in ends]
+    assert [phases.I for phases in regression.query_phases(run)] == [
+        (0, end) for end in ends
+    ]
     if math.isfinite(N):
         noisy = icl.PopulationRisk(single.features, single.task, N, noise=1.5)
         for each, wanted in ((problem, single), (problem.changed(noise=1.5), noisy)):
@@ -59,11 +75,15 @@ def test_phases_and_columns_of_groups_are_those_of_plain_descent(N: float) -> No
             np.testing.assert_allclose(trainer.features.probs, probs)
             scores = np.random.default_rng(0).normal(size=(4, 4))
             losses = [trainer.evaluate(scores, step)[0] for step in range(6)]
-            assert np.mean(losses) == pytest.approx(wanted.loss(scores), abs=5 * stats.sem(losses))
+            assert np.mean(losses) == pytest.approx(
+                wanted.loss(scores), abs=5 * stats.sem(losses)
+            )
 
 
 def test_groups_that_do_not_attend_have_no_end() -> None:
-    problem = regression.GroupedRegression(L=2.0, delta=1.0, sizes=(1, 30), shares=(0.5, 0.5), eta=1.0)
+    problem = regression.GroupedRegression(
+        L=2.0, delta=1.0, sizes=(1, 30), shares=(0.5, 0.5), eta=1.0
+    )
     columns = [problem.changed(max_steps=steps) for steps in (1, 20)]
     found = [each.measured(each.simulate()) for each in columns]
     assert (found[0]["attends_last"], found[1]["attends_last"]) == (-1, -1)
@@ -71,25 +91,44 @@ def test_groups_that_do_not_attend_have_no_end() -> None:
 
 
 @pytest.mark.parametrize("curved", [0.0, 0.3, 0.9])
-def test_the_family_of_gaussian_inputs_has_the_rate_and_the_columns_of_its_loss(curved: float) -> None:
+def test_the_family_of_gaussian_inputs_has_the_rate_and_the_columns_of_its_loss(
+    curved: float,
+) -> None:
     problem = regression.GaussianRegression(L=1.7, d=2, curved=curved, above=1e-7)
     run, risk = problem.simulate(), problem.risk()
     columns = problem.measured(run)
-    assert columns["alignment"] == pytest.approx(float(np.trace(run.params)) / 2, rel=1e-12)
-    assert columns["excess"] == pytest.approx(float(run.loss[-1]) - run.floor, abs=1e-12)
+    assert columns["alignment"] == pytest.approx(
+        float(np.trace(run.params)) / 2, rel=1e-12
+    )
+    assert columns["excess"] == pytest.approx(
+        float(run.loss[-1]) - run.floor, abs=1e-12
+    )
     assert run.loss[0] == pytest.approx(risk.loss(np.zeros((2, 2))))
     end = icl.descend(risk, problem.stable_rate(), steps=3000).params
     units = np.eye(4).reshape(4, 2, 2)
-    hessian = np.array([slopes(lambda x, u=u: float(np.sum(risk.gradient(x) * u)), end).ravel() for u in units])
-    assert problem.stable_rate() == pytest.approx(1 / np.linalg.eigvalsh(hessian)[-1], rel=1e-4)
-    # the mean square of the gradient 2Ax + b at normal x is L², and its share of A is as stated
+    hessian = np.array(
+        [
+            slopes(lambda x, u=u: float(np.sum(risk.gradient(x) * u)), end).ravel()
+            for u in units
+        ]
+    )
+    assert problem.stable_rate() == pytest.approx(
+        1 / np.linalg.eigvalsh(hessian)[-1], rel=1e-4
+    )
+    # the mean square of the gradient 2Ax + b at normal x is L², and its share of A is
+    # as stated
     rng, law, size = np.random.default_rng(0), risk.law, 100_000
-    A, b = rng.normal(0, law.sigma_a, (size, 2, 2)), rng.normal(0, law.sigma_b, (size, 2))
+    A, b = (
+        rng.normal(0, law.sigma_a, (size, 2, 2)),
+        rng.normal(0, law.sigma_b, (size, 2)),
+    )
     x = rng.normal(size=(size, 2))
     by_A = np.einsum("sij,sj->si", A + A.swapaxes(1, 2), x)
     total = np.sum((by_A + b) ** 2, axis=1)
     assert total.mean() == pytest.approx(1.7**2, abs=5 * stats.sem(total))
-    assert np.sum(by_A**2, axis=1).mean() == pytest.approx(curved * 1.7**2, abs=5 * stats.sem(total))
+    assert np.sum(by_A**2, axis=1).mean() == pytest.approx(
+        curved * 1.7**2, abs=5 * stats.sem(total)
+    )
 
 
 def test_expected_steps_on_gaussian_inputs_are_those_of_a_single_rate() -> None:
@@ -99,7 +138,9 @@ def test_expected_steps_on_gaussian_inputs_are_those_of_a_single_rate() -> None:
     for above in (1e-2, 1e-9):
         told = problem.changed(above=above).expected_steps()
         assert told is not None
-        assert start * math.exp(-2 * 0.01 * rate * told) == pytest.approx(above, rel=1e-9)
+        assert start * math.exp(-2 * 0.01 * rate * told) == pytest.approx(
+            above, rel=1e-9
+        )
         same = problem.changed(epsilon=risk.floor() + above).expected_steps()
         assert same == pytest.approx(told, rel=1e-5)
     assert problem.changed(epsilon=0.5 * risk.floor()).expected_steps() is None
@@ -113,7 +154,9 @@ def test_the_regime_is_sharp_above_the_crossover_at_any_gap(coordinates: str) ->
     for delta in (0.5, 3.0):
         star = regression.crossover(1e-3, delta, 9)
         for part, regime in ((0.98, "flat"), (1.02, "sharp")):
-            run = icl.simulate(part * star, delta, 0.1, K=9, epsilon=1e-3, coordinates=coordinates)
+            run = icl.simulate(
+                part * star, delta, 0.1, K=9, epsilon=1e-3, coordinates=coordinates
+            )
             assert run.regime == regime
 
 
@@ -123,8 +166,12 @@ def test_expected_steps_are_the_leading_order_in_any_coordinates() -> None:
         gamma, eta = (3.0 * 1.6) ** 2 / 2, 0.01 * speed
         for goal in ({"epsilon": 1e-5}, {"above": 1e-5}):
             told = problem.changed(**goal).expected_steps()
-            assert told == pytest.approx(50**2 / (eta * gamma) + 49 / (4 * eta * 1e-5), rel=1e-12)
-        assert problem.expected_steps() == pytest.approx(50**2 / (eta * gamma) + 49 / (4 * eta * 1e-3), rel=1e-12)
+            assert told == pytest.approx(
+                50**2 / (eta * gamma) + 49 / (4 * eta * 1e-5), rel=1e-12
+            )
+        assert problem.expected_steps() == pytest.approx(
+            50**2 / (eta * gamma) + 49 / (4 * eta * 1e-3), rel=1e-12
+        )
         assert problem.changed(epsilon=1e-5).simulate().steps == pytest.approx(
             50**2 / (eta * gamma) + 49 / (4 * eta * 1e-5), rel=0.05
         )
@@ -136,19 +183,28 @@ def test_the_automatic_rate_is_known_for_more_features_than_fit_into_memory() ->
     for K in (20, 10**6):
         problem = icl.Regression(L=2.0, delta=0.5, eta="auto", K=K)
         assert problem.rate() == pytest.approx(K / (kappa * 0.5), rel=1e-6)
-        alone = icl.sweep(L=[2.0], delta=0.5, eta="auto", K=K, epsilon=1e-3, progress=False)
+        alone = icl.sweep(
+            L=[2.0], delta=0.5, eta="auto", K=K, epsilon=1e-3, progress=False
+        )
         assert float(alone.eta_used[0]) == problem.rate()
         assert int(alone.steps[0]) == problem.simulate().steps
     probs = (0.5, 0.3, 0.2)
-    for given in ({"probs": probs, "K": 3}, {"features": icl.Features.simplex(3, 0.5, probs)}):
-        assert icl.Regression(L=2.0, delta=0.5, eta="auto", **given).rate() == pytest.approx(2 / (kappa * 0.5))  # type: ignore[arg-type]
+    for given in (
+        {"probs": probs, "K": 3},
+        {"features": icl.Features.simplex(3, 0.5, probs)},
+    ):
+        assert icl.Regression(
+            L=2.0, delta=0.5, eta="auto", **given
+        ).rate() == pytest.approx(2 / (kappa * 0.5))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("coordinates", ["class", "embedding"])
 @pytest.mark.parametrize("eta", [0.01, "auto"])
 def test_exponents_far_out_are_their_limits(eta: Any, coordinates: str) -> None:
     """By what the leading order expects, which is that of runs, see above."""
-    base = icl.Regression(L=1.0, delta=1.0, eta=eta, coordinates=coordinates, K=10**4, epsilon=1e-4)
+    base = icl.Regression(
+        L=1.0, delta=1.0, eta=eta, coordinates=coordinates, K=10**4, epsilon=1e-4
+    )
     limits = icl.Regression.limits({"eta": eta, "coordinates": coordinates})
     far = {"L": (1e-5, 1e5), "delta": (1e-5, 1e5), "epsilon": (1e-12, 1e6)}
     for name, ends in far.items():
@@ -161,8 +217,13 @@ def test_exponents_far_out_are_their_limits(eta: Any, coordinates: str) -> None:
             found.append(math.log(second / first) / math.log(1.001))
         assert found == pytest.approx(limits[name], abs=0.01), name
     exponents = []
-    for L in (1e5, 1e-5):  # K: where the tail decides, and where learning to attend does
-        first, second = (base.changed(L=L, K=K).expected_steps() for K in (10**6, 2 * 10**6))
+    for L in (
+        1e5,
+        1e-5,
+    ):  # K: where the tail decides, and where learning to attend does
+        first, second = (
+            base.changed(L=L, K=K).expected_steps() for K in (10**6, 2 * 10**6)
+        )
         assert first
         assert second
         exponents.append(math.log2(second / first))
@@ -174,9 +235,13 @@ def test_phases_of_each_query_are_those_of_plain_descent(N: float) -> None:
     p, eta = np.array([0.5, 0.3, 0.2]), 2.0
     run = icl.simulate(2.0, 1.0, eta, K=3, N=N, probs=p, above=2e-3)
     assert run.steps is not None
-    risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0, p), tasks.Exchangeable(2.0), N)
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(3, 1.0, p), tasks.Exchangeable(2.0), N
+    )
     seen = [risk.observe(state) for state in descent(risk, eta, run.steps)]
-    share = np.array([each["attention"] for each in seen]) / (1.0 if math.isinf(N) else 1 - (1 - p) ** N)
+    share = np.array([each["attention"] for each in seen]) / (
+        1.0 if math.isinf(N) else 1 - (1 - p) ** N
+    )
     losses = np.array([each["loss_per_query"] for each in seen])
     limits = tail_limits(risk, eta)
     assert limits is not None
@@ -192,7 +257,10 @@ def test_phases_of_each_query_are_those_of_plain_descent(N: float) -> None:
         expected |= {"III": (begins, last)} if begins < last else {}
         assert phases.present() == expected
     assert run.phases is not None
-    assert (0, max(int(np.argmax(share[:, k] >= 0.5)) for k in range(3))) == run.phases.I
+    assert (
+        0,
+        max(int(np.argmax(share[:, k] >= 0.5)) for k in range(3)),
+    ) == run.phases.I
     assert resting_loss(risk, risk.floor()) == pytest.approx(float(p @ rest), abs=1e-12)
 
 
@@ -207,7 +275,11 @@ def test_phases_end_where_the_attention_of_plain_iteration_passes(method: str) -
             u, t = u + c * (1 - s) * s * s, t + 1
         ends.append(t)
     assert run.phases is not None
-    assert list(run.phases.values()) == [(0, ends[0]), tuple(ends), (ends[1], run.steps)]
+    assert list(run.phases.values()) == [
+        (0, ends[0]),
+        tuple(ends),
+        (ends[1], run.steps),
+    ]
 
 
 def test_phases_cover_the_run_without_gaps_and_are_there_if_they_begin() -> None:
@@ -219,9 +291,13 @@ def test_phases_cover_the_run_without_gaps_and_are_there_if_they_begin() -> None
             spans = list(found.present().values())
             assert spans[0][0] == 0
             assert spans[-1][1] == last
-            assert all(before[1] == after[0] for before, after in itertools.pairwise(spans))
+            assert all(
+                before[1] == after[0] for before, after in itertools.pairwise(spans)
+            )
             assert (found.II is not None) == (first is not None and first < last)
-            assert (found.III is not None) == (found.II is not None and second is not None and second < last)
+            assert (found.III is not None) == (
+                found.II is not None and second is not None and second < last
+            )
             if found.II is not None:
                 assert (0, first) == found.I
             if found.III is not None:
@@ -244,8 +320,12 @@ def test_the_tail_law_is_judged_after_two_decades_of_its_own_time() -> None:
             judged.append((end / max(begin, own, 1.0), False))
             continue
         judged.append((end / max(begin, own, 1.0), True))
-        assert ratio == pytest.approx(float(run.t[-1]) * float(run.loss[-1]) * 4 * 0.5 / 4, rel=1e-9)
-        assert within == pytest.approx(0.05 + 8 * (1 - float(run.attention[-1])), rel=1e-9)
+        assert ratio == pytest.approx(
+            float(run.t[-1]) * float(run.loss[-1]) * 4 * 0.5 / 4, rel=1e-9
+        )
+        assert within == pytest.approx(
+            0.05 + 8 * (1 - float(run.attention[-1])), rel=1e-9
+        )
     assert {said for part, said in judged if part < 99.9} == {False}
     assert {said for part, said in judged if part > 100.1} == {True}
 
@@ -260,7 +340,11 @@ def test_runs_of_a_law_are_uniform_in_the_logarithms_of_its_ranges() -> None:
         gamma = runs.size**2 / 2
         step = runs.eta * gamma * runs.K / (runs.K - 1) ** 2
         np.testing.assert_allclose(runs.counter.c, step, rtol=1e-12)
-        ranges = ((runs.imbalance, law.imbalance), (runs.epsilon / loss, law.target), (step, law.step))
+        ranges = (
+            (runs.imbalance, law.imbalance),
+            (runs.epsilon / loss, law.target),
+            (step, law.step),
+        )
         for values, (low, high) in ranges:
             part = np.log(values / low) / math.log(high / low)
             assert stats.kstest(part, "uniform").pvalue > 1e-4
@@ -271,7 +355,9 @@ def test_runs_of_a_law_are_uniform_in_the_logarithms_of_its_ranges() -> None:
 
 
 @pytest.mark.parametrize("name", ["Phase I growth", "Theorem 2"])
-def test_a_survey_has_the_extremes_the_mean_and_the_trends_of_its_ratios(name: str) -> None:
+def test_a_survey_has_the_extremes_the_mean_and_the_trends_of_its_ratios(
+    name: str,
+) -> None:
     statement = next(each for each in orderwise.STATEMENTS if each.name == name)
     found, runs = orderwise.survey(statement), orderwise.law_runs()
     ratios = orderwise.measured_ratios(statement, runs)
@@ -280,9 +366,19 @@ def test_a_survey_has_the_extremes_the_mean_and_the_trends_of_its_ratios(name: s
     assert found.runs == kept.sum()
     assert (found.low, found.high) == (low[low > 0].min(), high.max())
     some = (low > 0) & (high > 0)
-    assert found.typical == pytest.approx(stats.gmean(np.sqrt(low[some] * high[some])), rel=1e-9)
+    assert found.typical == pytest.approx(
+        stats.gmean(np.sqrt(low[some] * high[some])), rel=1e-9
+    )
     loss = runs.size**2 / 4 * (runs.K - 1) / runs.K
-    values = np.array([runs.K, runs.imbalance, runs.epsilon / loss, runs.counter.c, runs.size * runs.imbalance])
+    values = np.array(
+        [
+            runs.K,
+            runs.imbalance,
+            runs.epsilon / loss,
+            runs.counter.c,
+            runs.size * runs.imbalance,
+        ]
+    )
     X = np.log10(values[:, kept]).T
     for ratio, told in ((high, found.rise), (low, found.fall)):
         there = ratio > 0
@@ -316,22 +412,40 @@ def test_drawn_lipschitz_functions_are_the_largest_below_their_values() -> None:
     """Every one is L-Lipschitz, reaches L between some features, and stays within L times the largest distance."""
     features, L = icl.Features.random(6, 2, 0.5, seed=0), 2.0
     values = lipschitz_values(features.distances, L, np.random.default_rng(0), 200)
-    slope = np.abs(values[:, :, None] - values[:, None]) / np.where(np.eye(6), 1.0, features.distances)
-    assert slope.max(axis=(1, 2)) == pytest.approx(L, rel=1e-9) or np.mean(slope.max(axis=(1, 2)) > 0.999 * L) > 0.5
+    slope = np.abs(values[:, :, None] - values[:, None]) / np.where(
+        np.eye(6), 1.0, features.distances
+    )
+    assert (
+        slope.max(axis=(1, 2)) == pytest.approx(L, rel=1e-9)
+        or np.mean(slope.max(axis=(1, 2)) > 0.999 * L) > 0.5
+    )
     assert slope.max() <= L * (1 + 1e-9)
     assert np.abs(values).max() <= L * features.distances.max() * (1 + 1e-12)
-    heights = L * features.distances.max() * np.random.default_rng(0).uniform(-1.0, 1.0, (200, 6))
-    assert np.all(values <= heights + 1e-12)  # the largest L-Lipschitz functions below these
+    heights = (
+        L
+        * features.distances.max()
+        * np.random.default_rng(0).uniform(-1.0, 1.0, (200, 6))
+    )
+    assert np.all(
+        values <= heights + 1e-12
+    )  # the largest L-Lipschitz functions below these
     assert np.all(np.isclose(values, heights).any(axis=1))
 
 
 def test_the_worst_prediction_grows_with_l_and_with_the_distances() -> None:
-    features, attention = icl.Features.random(5, 2, 0.5, seed=1), np.array([0.4, 0.3, 0.1, 0.15, 0.05])
+    features, attention = (
+        icl.Features.random(5, 2, 0.5, seed=1),
+        np.array([0.4, 0.3, 0.1, 0.15, 0.05]),
+    )
     one, values = regression.worst_prediction(attention, features.distances, 1.0)
-    assert one == pytest.approx(float(attention @ features.distances[0]), rel=1e-9)  # attained by the distance
+    assert one == pytest.approx(
+        float(attention @ features.distances[0]), rel=1e-9
+    )  # attained by the distance
     np.testing.assert_allclose(np.abs(values), features.distances[0], rtol=1e-9)
     for L, scale in ((3.0, 1.0), (1.0, 0.2), (1e-6, 1e6)):
-        found, there = regression.worst_prediction(attention, scale * features.distances, L)
+        found, there = regression.worst_prediction(
+            attention, scale * features.distances, L
+        )
         assert found == pytest.approx(L * scale * one, rel=1e-9)
         np.testing.assert_allclose(np.abs(there), L * scale * np.abs(values), rtol=1e-9)
 
@@ -345,9 +459,12 @@ def test_the_worst_prediction_grows_with_l_and_with_the_distances() -> None:
     ],
     ids=lambda problem: problem.name,
 )
-def test_sampled_prompts_have_the_noise_length_batch_and_seed_that_are_asked_for(problem: Any) -> None:
+def test_sampled_prompts_have_the_noise_length_batch_and_seed_that_are_asked_for(
+    problem: Any,
+) -> None:
     trainer = problem.sampled(5, 9)
     assert (trainer.N, trainer.noise, trainer.batch, trainer.seed) == (7, 0.3, 5, 9)
     assert not np.array_equal(
-        trainer.evaluate(trainer.initial)[0], problem.sampled(5, 8).evaluate(trainer.initial)[0]
+        trainer.evaluate(trainer.initial)[0],
+        problem.sampled(5, 8).evaluate(trainer.initial)[0],
     )

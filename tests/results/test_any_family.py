@@ -25,7 +25,12 @@ MIXERS = ["linear", "softmax", "<b>$\\frac$"]
 CRITICAL = np.array([2.0, 0.5, 1.0])
 
 
-def quantity(role: str, values: Any, dims: tuple[str, ...] = ("mixer", "width"), **attributes: Any) -> Any:
+def quantity(
+    role: str,
+    values: Any,
+    dims: tuple[str, ...] = ("mixer", "width"),
+    **attributes: Any,
+) -> Any:
     return (dims, values, {"role": role, "description": f"a {role}", **attributes})
 
 
@@ -45,56 +50,115 @@ def found() -> xarray.Dataset:
         "settle": quantity("phase", settle, phase="settle"),
         "mood": quantity("word", np.where(settle > search, "slow", "quick"), table=1),
         "how": quantity("word", np.full(steps.shape, "by hand")),
-        "lemma": quantity("verdict", np.where(settle > search, 1, -1), symbol="Lemma 7"),
+        "lemma": quantity(
+            "verdict", np.where(settle > search, 1, -1), symbol="Lemma 7"
+        ),
         "guess": quantity("predicted", 1.0 * steps, symbol="guessed τ"),
-        "w_half": quantity("boundary", boundary, of="width", half_way=["width"], definition="half-way"),
-        "w_tail": quantity("boundary", 3.0 * boundary, of="width", definition="onset of settling"),
+        "w_half": quantity(
+            "boundary", boundary, of="width", half_way=["width"], definition="half-way"
+        ),
+        "w_tail": quantity(
+            "boundary", 3.0 * boundary, of="width", definition="onset of settling"
+        ),
         "exponent_width": quantity("exponent", slopes, of="width"),
         "residue": quantity("detail", 0.1 / steps),
         "status": quantity("status", status),
         "message": quantity("detail", np.full(steps.shape, "", dtype=object)),
     }
     coords = {
-        "mixer": ("mixer", MIXERS, {"symbol": "mixer", "description": "how tokens are mixed"}),
-        "width": ("width", WIDTH, {"symbol": "ω", "tex": r"\omega", "units": "nm", "limits": [0.0, 1.0]}),
+        "mixer": (
+            "mixer",
+            MIXERS,
+            {"symbol": "mixer", "description": "how tokens are mixed"},
+        ),
+        "width": (
+            "width",
+            WIDTH,
+            {"symbol": "ω", "tex": r"\omega", "units": "nm", "limits": [0.0, 1.0]},
+        ),
         "depth": ((), 3, {"symbol": "d", "tex": "d"}),
     }
-    attributes = {"family": "toy", "title": "a toy", "arguments": "{}", "version": "1", "seed": 0, "interrupted": 0}
+    attributes = {
+        "family": "toy",
+        "title": "a toy",
+        "arguments": "{}",
+        "version": "1",
+        "seed": 0,
+        "interrupted": 0,
+    }
     return xarray.Dataset(variables, coords=coords, attrs=attributes)
 
 
 def test_its_table_has_its_own_words_and_symbols(found: xarray.Dataset) -> None:
     table = icl.phase_table(found, "width")
     assert list(table.columns) == [
-        "mixer", "width", "mood", "search", "settle", "τ", "exponent_width", "guessed τ", "w_half", "w_tail",
-        "Lemma 7", "status",
-    ]  # fmt: skip
+        "mixer",
+        "width",
+        "mood",
+        "search",
+        "settle",
+        "τ",
+        "exponent_width",
+        "guessed τ",
+        "w_half",
+        "w_tail",
+        "Lemma 7",
+        "status",
+    ]
     assert set(table["Lemma 7"]) == {"✓", ""}
     assert table["τ"].isna().sum() == 1
     assert "residue" in icl.phase_table(found, every=True)
-    assert set(icl.phase_table(found.isel(mixer=[1]), "width").columns) == set(table.columns) - {"status"}
+    assert set(icl.phase_table(found.isel(mixer=[1]), "width").columns) == set(
+        table.columns
+    ) - {"status"}
     assert table.attrs["tex"] == {"τ": r"$\tau$", "width": r"$\omega$"}
-    found["mood"].attrs["symbol"] = "width"  # as a parameter is called: then it has its own name
+    found["mood"].attrs["symbol"] = (
+        "width"  # as a parameter is called: then it has its own name
+    )
     found["residue"].attrs["table"] = 1
     found["residue"].values[0, 0] = np.nan
     found["status"].values[found["status"].values != "reached"] = "pending"
     table = icl.phase_table(found, "width", every=True)
     assert list(table.columns) == [
-        "mixer", "width", "mood", "search", "settle", "τ", "exponent_width", "guessed τ", "w_half", "w_tail",
-        "residue", "Lemma 7", "how",
-    ]  # fmt: skip
+        "mixer",
+        "width",
+        "mood",
+        "search",
+        "settle",
+        "τ",
+        "exponent_width",
+        "guessed τ",
+        "w_half",
+        "w_tail",
+        "residue",
+        "Lemma 7",
+        "how",
+    ]
     assert len(table) == found["status"].size - 1
     assert "exponent_width" not in icl.phase_table(found, "mixer")
 
 
-def test_its_transitions_are_measured_and_compared_with_its_own_half_way_point(found: xarray.Dataset) -> None:
+def test_its_transitions_are_measured_and_compared_with_its_own_half_way_point(
+    found: xarray.Dataset,
+) -> None:
     table = icl.transition_table(found, "width")
-    assert list(table.columns) == ["mixer", "measured", "error", "predicted", "onset of settling"]
+    assert list(table.columns) == [
+        "mixer",
+        "measured",
+        "error",
+        "predicted",
+        "onset of settling",
+    ]
     assert (abs(table["measured"] - CRITICAL) < table["error"]).all()
     np.testing.assert_allclose(table["predicted"], CRITICAL, rtol=1e-12)
-    assert transition_notes(found, "width")[1].startswith("mixer = softmax: measured half-way point ω = 0.5")
+    assert transition_notes(found, "width")[1].startswith(
+        "mixer = softmax: measured half-way point ω = 0.5"
+    )
     assert transition_notes(found, "mixer") == ()
-    with pytest.raises(ValueError, match=r"over = 'mixer': must be a swept parameter .* two limits \(width\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"over = 'mixer': must be a swept parameter .* two limits \(width\)",
+    ):
         icl.transition_table(found)
 
 
@@ -111,23 +175,43 @@ def test_it_is_written_in_every_format(found: xarray.Dataset, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("over", ["width", "mixer", None])
-def test_it_is_drawn_with_words_as_curves_and_as_marks(found: xarray.Dataset, over: str | None) -> None:
+def test_it_is_drawn_with_words_as_curves_and_as_marks(
+    found: xarray.Dataset, over: str | None
+) -> None:
     few = found.isel(width=[3, 16, 30])
-    for dataset in (found, few, found.isel(mixer=0), found.isel(width=0), found.isel(mixer=[0])):
+    for dataset in (
+        found,
+        few,
+        found.isel(mixer=0),
+        found.isel(width=0),
+        found.isel(mixer=[0]),
+    ):
         if over is None or over in dataset.dims:
             icl.plot_sweep(dataset, over).figure.draw_without_rendering()
     ax = icl.plot_sweep(found)
-    assert sorted(text.get_text() for text in ax.texts) == sorted(word.replace("$", r"\$") for word in MIXERS)
+    assert sorted(text.get_text() for text in ax.texts) == sorted(
+        word.replace("$", r"\$") for word in MIXERS
+    )
     assert ax.figure.axes[1].get_xlabel() == r"$\omega$"
     marks = icl.plot_sweep(few, "mixer")
-    assert [label.get_text() for label in marks.get_xticklabels()][:2] == ["linear", "softmax"]
-    assert {line.get_linestyle() for line in marks.lines if line.get_label() != "not reached"} == {"None"}
+    assert [label.get_text() for label in marks.get_xticklabels()][:2] == [
+        "linear",
+        "softmax",
+    ]
+    assert {
+        line.get_linestyle()
+        for line in marks.lines
+        if line.get_label() != "not reached"
+    } == {"None"}
 
 
 def test_it_is_reported(found: xarray.Dataset) -> None:
     page = Page(icl.html_report(found, over="width"))
     assert page.text.count("Sweep of a toy over mixer, ω") == 2
-    assert "99 points are computed: 98 reached the target, 1 did not reach it." in page.text
+    assert (
+        "99 points are computed: 98 reached the target, 1 did not reach it."
+        in page.text
+    )
     assert page.images == ["Steps over ω and mixer."]
     assert page.column(page.about("Lemma 7"), "τ")[0] == "1,005,000"
     assert "mixer = linear: measured half-way point ω = 2" in page.text
@@ -141,30 +225,59 @@ def test_results_have_no_names_of_models() -> None:
     allowed = {"icl_theory.families.regression.theorems.checks"}
     for path in RESULTS.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        imported = {node.module or "" for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
-        others = {name for name in imported if not name.startswith("icl_theory.results")}
-        models = {name for name in others if re.search(r"\.(regression|recall|sweep|recall_sweep|cli)\b", name)}
+        imported = {
+            node.module or ""
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.ImportFrom)
+        }
+        others = {
+            name for name in imported if not name.startswith("icl_theory.results")
+        }
+        models = {
+            name
+            for name in others
+            if re.search(r"\.(regression|recall|sweep|recall_sweep|cli)\b", name)
+        }
         assert models <= allowed, path
         code = re.sub(r'""".*?"""|#.*', "", text, flags=re.DOTALL)
-        assert not re.search(r"Delta|T_I|L_star|epsilon\"|\"delta|\"K\"|\"Q\"|theorem", code), path
+        assert not re.search(
+            r"Delta|T_I|L_star|epsilon\"|\"delta|\"K\"|\"Q\"|theorem", code
+        ), path
 
 
 def test_functions_import_nothing_of_the_package() -> None:
     for path in RESULTS.rglob("*.py"):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(function, ast.FunctionDef):
-                inner = [node.module for node in ast.walk(function) if isinstance(node, ast.ImportFrom)]
-                assert not [name for name in inner if name and name.startswith("icl_theory.")], path
+                inner = [
+                    node.module
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.ImportFrom)
+                ]
+                assert not [
+                    name for name in inner if name and name.startswith("icl_theory.")
+                ], path
 
 
 def test_values_that_print_alike_are_told_apart(found: xarray.Dataset) -> None:
-    close = found.assign_coords(width=("width", 1.0 + 1e-6 * np.arange(len(WIDTH)), found["width"].attrs))
-    two = xarray.concat([close.isel(mixer=0)] * 2, dim="copy").assign_coords(copy=[0.1, 0.1000001])
+    close = found.assign_coords(
+        width=("width", 1.0 + 1e-6 * np.arange(len(WIDTH)), found["width"].attrs)
+    )
+    two = xarray.concat([close.isel(mixer=0)] * 2, dim="copy").assign_coords(
+        copy=[0.1, 0.1000001]
+    )
     page = Page(icl.html_report(two, over="width"))
     assert "0.1, 0.1000001" in page.column(page.about("parameter"), "values")
-    assert {text.get_text() for text in icl.plot_sweep(two, "width").texts} == {"copy = 0.1", "copy = 0.1000001"}
+    assert {text.get_text() for text in icl.plot_sweep(two, "width").texts} == {
+        "copy = 0.1",
+        "copy = 0.1000001",
+    }
 
 
 def test_numbers_in_html_are_written_in_the_one_way() -> None:
-    shown = Page(notebook.facts({"a": 1187646524, "b": 1 / 3, "c": None, "d": True})).tables[0]
-    assert [row[1] for row in shown] == [number(value) for value in (1187646524, 1 / 3, None, True)]
+    shown = Page(
+        notebook.facts({"a": 1187646524, "b": 1 / 3, "c": None, "d": True})
+    ).tables[0]
+    assert [row[1] for row in shown] == [
+        number(value) for value in (1187646524, 1 / 3, None, True)
+    ]

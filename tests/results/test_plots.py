@@ -13,31 +13,60 @@ from matplotlib.figure import Figure
 import icl_theory as icl
 from icl_theory.engine.trajectory import Label, Phases
 from icl_theory.papers.claim import Answer, Series
-from icl_theory.results.plots import Curve, Panel, compare_runs, draw_panels, plot_answer, save, whole_figure
+from icl_theory.results.plots import (
+    Curve,
+    Panel,
+    compare_runs,
+    draw_panels,
+    plot_answer,
+    save,
+    whole_figure,
+)
 from icl_theory.results.plots.style import new_figure, shade, styled
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])
-def test_figure_is_written_in_the_format_of_its_name(ending: str, tmp_path: Path) -> None:
+def test_figure_is_written_in_the_format_of_its_name(
+    ending: str, tmp_path: Path
+) -> None:
     path = tmp_path / f"run.{ending}"
     save(icl.simulate(2.0, 1.0, 4.0).plot(), str(path))
     start = path.read_bytes()[:5]
-    assert start.startswith({"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}[ending])
+    assert start.startswith(
+        {"png": b"\x89PNG", "pdf": b"%PDF-", "svg": b"<?xml"}[ending]
+    )
 
 
 @pytest.mark.parametrize("name", [" ", "run", "run.", "run.xyz", ".png"])
-def test_a_name_of_no_format_is_refused_with_the_known_ones(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"path = .*: must be a file name ending in .*\.pdf"):
+def test_a_name_of_no_format_is_refused_with_the_known_ones(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"path = .*: must be a file name ending in .*\.pdf"
+    ):
         save(Figure(), tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("apart", [0.0, 1e-15, -1e-15])
-def test_labels_of_curves_that_meet_are_in_the_order_of_the_curves(apart: float) -> None:
+def test_labels_of_curves_that_meet_are_in_the_order_of_the_curves(
+    apart: float,
+) -> None:
     figure = draw_panels(
-        [Panel([Curve("one", [0, 1], [0, 0.5]), Curve("two", [0, 1], [1, 0.5 + apart])], "x", "y")]
+        [
+            Panel(
+                [
+                    Curve("one", [0, 1], [0, 0.5]),
+                    Curve("two", [0, 1], [1, 0.5 + apart]),
+                ],
+                "x",
+                "y",
+            )
+        ]
     )
-    heights = {text.get_text(): text.xy[1] for text in figure.axes[0].texts if text.get_text()}
+    heights = {
+        text.get_text(): text.xy[1] for text in figure.axes[0].texts if text.get_text()
+    }
     assert heights["one"] < heights["two"]
 
 
@@ -65,7 +94,9 @@ def test_panels_show_the_numbers_of_their_curves_and_bands() -> None:
     curves = [Curve("a", x, y, low=0.5 * y, high=1.5 * y), Curve("b", x, 2.0 * y)]
     (ax,) = draw_panels([Panel(curves, "x", "y")]).axes
     for line, curve in zip(ax.lines, curves, strict=False):
-        np.testing.assert_array_equal(line.get_xydata(), np.column_stack([curve.x, curve.y]))
+        np.testing.assert_array_equal(
+            line.get_xydata(), np.column_stack([curve.x, curve.y])
+        )
     (band,) = (each for each in ax.collections if isinstance(each, PolyCollection))
     ends = {tuple(end) for end in band.get_paths()[0].vertices}
     assert ends == {*zip(x, 0.5 * y, strict=True), *zip(x, 1.5 * y, strict=True)}
@@ -78,8 +109,13 @@ def test_phases_are_shaded_where_they_are() -> None:
     assert run.phases is not None
     labels = [text.get_text() for text in ax.texts]
     assert [name for name in ("I", "II", "III") if name in labels] == ["I", "II", "III"]
-    edges = [patch.get_extents().transformed(ax.transData.inverted()).x0 for patch in ax.patches]
-    assert edges == pytest.approx([0.5, run.phases.I[1], run.phases.III[0]] if run.phases.III else [])
+    edges = [
+        patch.get_extents().transformed(ax.transData.inverted()).x0
+        for patch in ax.patches
+    ]
+    assert edges == pytest.approx(
+        [0.5, run.phases.I[1], run.phases.III[0]] if run.phases.III else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,14 +142,28 @@ class FarAway(icl.PopulationRisk):
 
 def test_runs_out_of_range_are_drawn_without_a_warning(tmp_path: Path) -> None:
     """Losses near the end of float64, whose axis would need margins beyond it, and attention that is exactly 0."""
-    problem = {"V": 20, "triggers": 2, "outputs": 2, "gamma": "trained", "alpha": 0.3, "rule": "gd"}
+    problem = {
+        "V": 20,
+        "triggers": 2,
+        "outputs": 2,
+        "gamma": "trained",
+        "alpha": 0.3,
+        "rule": "gd",
+    }
     huge = icl.recall.simulate(**problem, eta=1e305, max_steps=50)
     assert huge.loss.max() > 1e300
-    none = icl.descend(FarAway(icl.Features.random(4, 2, 1.0, 0), icl.tasks.Exchangeable(2.0)), 1.0, steps=3)
+    none = icl.descend(
+        FarAway(icl.Features.random(4, 2, 1.0, 0), icl.tasks.Exchangeable(2.0)),
+        1.0,
+        steps=3,
+    )
     assert none.attention.max() == 0.0
     for run in (huge, none):
         assert run._repr_html_()
-        curves = [Curve("loss", run.t, run.loss), Curve("twice", run.t, np.minimum(run.loss, 1e307) * 2.0)]
+        curves = [
+            Curve("loss", run.t, run.loss),
+            Curve("twice", run.t, np.minimum(run.loss, 1e307) * 2.0),
+        ]
         save(draw_panels([Panel(curves, "step", "loss")]), tmp_path / "a.png")
 
 
@@ -133,7 +183,9 @@ def test_words_of_a_file_in_the_title_are_no_formulas(tmp_path: Path) -> None:
     assert "$L$ = 2" in drawn
 
 
-def test_the_title_has_the_labels_of_the_run_also_when_it_was_loaded(tmp_path: Path) -> None:
+def test_the_title_has_the_labels_of_the_run_also_when_it_was_loaded(
+    tmp_path: Path,
+) -> None:
     run = icl.simulate(2.0, 1.0, 4.0, N=50, epsilon=1e-2)
     run.save(tmp_path / "a.npz")
     titles = [each.plot().get_title() for each in (run, icl.load(tmp_path / "a.npz"))]
@@ -163,7 +215,9 @@ def test_phases_whose_steps_multiply_beyond_64_bits_are_named() -> None:
 
 def test_phases_of_any_names_are_shaded_and_named() -> None:
     run = icl.simulate(2.0, 1.0, 4.0)
-    run.phases = SimpleNamespace(present=lambda: {"search": (0, 69), "settle": (69, 1413)})  # type: ignore[assignment]
+    run.phases = SimpleNamespace(
+        present=lambda: {"search": (0, 69), "settle": (69, 1413)}
+    )  # type: ignore[assignment]
     ax = run.plot()
     labels = [text.get_text() for text in ax.texts]
     assert {"search", "settle"} <= set(labels)
@@ -174,7 +228,9 @@ def test_a_risk_without_attention_has_a_loss_panel_only() -> None:
     class Bowl(icl.Risk):
         initial = np.ones(1)
 
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             return 0.5 * float(params @ params), params
 
     ax = icl.descend(Bowl(), 0.1, steps=10).plot()
@@ -196,7 +252,9 @@ def test_axes_of_a_part_of_a_figure_belong_to_the_whole_one() -> None:
 def test_bands_are_two_standard_errors_wide_on_either_side(count: int) -> None:
     runs = np.random.default_rng(count).normal(size=(count, 5))
     curve = Curve.mean("runs", np.arange(5.0), [*runs[:-1], np.append(runs[-1], 0.0)])
-    half = 2.0 * np.array([stdev(column) for column in runs.T.tolist()]) / math.sqrt(count)
+    half = (
+        2.0 * np.array([stdev(column) for column in runs.T.tolist()]) / math.sqrt(count)
+    )
     np.testing.assert_allclose(curve.y, runs.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(curve.low, curve.y - half, rtol=1e-12)
     np.testing.assert_allclose(curve.high, curve.y + half, rtol=1e-12)
@@ -207,22 +265,30 @@ def test_the_target_is_drawn_where_the_curve_of_the_loss_meets_it(family: str) -
     run = {
         "regression": lambda: icl.simulate(2.0, 1.0, 4.0, K=5, N=8, above=1e-2),
         "recall": lambda: icl.recall.simulate(alpha=0.2, above=1e-2),
-        "linear-attention": lambda: icl.linear_attention.LinearAttention(noise=0.3, above=1e-2).simulate(),
+        "linear-attention": lambda: icl.linear_attention.LinearAttention(
+            noise=0.3, above=1e-2
+        ).simulate(),
     }[family]()
     assert run.steps is not None
     assert run.floor > 0.1 * run.epsilon
     ax = run.plot().get_figure().axes[0]  # type: ignore[union-attr]
-    (curve, target) = (np.asarray(line.get_ydata(), dtype=float) for line in ax.lines[:2])
+    (curve, target) = (
+        np.asarray(line.get_ydata(), dtype=float) for line in ax.lines[:2]
+    )
     assert curve[-1] <= target[0] < curve[-2]
     least = run.floor if "floor" in ax.get_ylabel() else 0.0
     assert target[0] == pytest.approx(run.epsilon - least, rel=1e-9)
 
 
-@pytest.mark.parametrize("label", ["a short one", "3 states, 2 lags, square loss, all of the matrices"])
+@pytest.mark.parametrize(
+    "label", ["a short one", "3 states, 2 lags, square loss, all of the matrices"]
+)
 def test_a_legend_of_many_lines_is_in_the_figure_and_below_the_axes(label: str) -> None:
     """A legend beside the axes was cut off on both sides, and moved when the figure was drawn again."""
     x = np.arange(1.0, 9.0)
-    answer = Answer("a", "Why?", "So.", tuple(Series(label, x, x**k) for k in range(6)), "x", "y")
+    answer = Answer(
+        "a", "Why?", "So.", tuple(Series(label, x, x**k) for k in range(6)), "x", "y"
+    )
     drawn = plot_answer(answer)
     figure = whole_figure(drawn)
     places = []
@@ -237,8 +303,12 @@ def test_a_legend_of_many_lines_is_in_the_figure_and_below_the_axes(label: str) 
 
 
 @pytest.mark.parametrize("lengths", [(3, 5), (5, 3, 4), (5, 5)])
-def test_a_mean_of_runs_is_as_long_as_the_shortest_and_begins_where_they_begin(lengths: tuple[int, ...]) -> None:
+def test_a_mean_of_runs_is_as_long_as_the_shortest_and_begins_where_they_begin(
+    lengths: tuple[int, ...],
+) -> None:
     x, size = np.arange(1.0, 6.0), min(lengths)
-    curve = Curve.mean("a", x, [10.0 * i + x[:length] ** 2 for i, length in enumerate(lengths)])
+    curve = Curve.mean(
+        "a", x, [10.0 * i + x[:length] ** 2 for i, length in enumerate(lengths)]
+    )
     np.testing.assert_array_equal(curve.x, x[:size])
     np.testing.assert_allclose(curve.y, x[:size] ** 2 + 5.0 * (len(lengths) - 1))

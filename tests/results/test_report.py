@@ -23,23 +23,41 @@ from tests.results.test_notebook import HOSTILE
 
 
 def swept(**axes: object) -> xarray.Dataset:
-    return icl.sweep(**{"L": 1.0, "delta": 1.0, "eta": 0.1, "epsilon": 1e-4, "progress": False, **axes})  # type: ignore[arg-type]
+    return icl.sweep(
+        **{
+            "L": 1.0,
+            "delta": 1.0,
+            "eta": 0.1,
+            "epsilon": 1e-4,
+            "progress": False,
+            **axes,
+        }
+    )  # type: ignore[arg-type]
 
 
 def incomplete(dataset: xarray.Dataset, done: int) -> xarray.Dataset:
     """As an interrupted sweep leaves it: the points after the first ones are not computed."""
     dataset = dataset.copy(deep=True)
     for name, variable in dataset.data_vars.items():
-        blank = {"f": np.nan, "i": -1, "U": "pending" if name == "status" else "", "O": ""}[variable.dtype.kind]
+        blank = {
+            "f": np.nan,
+            "i": -1,
+            "U": "pending" if name == "status" else "",
+            "O": "",
+        }[variable.dtype.kind]
         variable.values.reshape(-1)[done:] = blank
     return dataset
 
 
 FOUND: dict[str, Callable[[], object]] = {
     "run": lambda: icl.simulate(2.0, 1.0, 4.0, imbalance=0.1),
-    "run with queries": lambda: icl.simulate(2.0, 1.0, 4.0, K=4, probs=[0.4, 0.3, 0.2, 0.1], epsilon=1e-2),
+    "run with queries": lambda: icl.simulate(
+        2.0, 1.0, 4.0, K=4, probs=[0.4, 0.3, 0.2, 0.1], epsilon=1e-2
+    ),
     "run of no step": lambda: icl.simulate(2.0, 1.0, 4.0, epsilon=10.0),
-    "run of recall": lambda: icl.recall.simulate(V=20, alpha=0.1, attention="softmax", H=9, max_steps=5),
+    "run of recall": lambda: icl.recall.simulate(
+        V=20, alpha=0.1, attention="softmax", H=9, max_steps=5
+    ),
     "one parameter": lambda: swept(L=np.geomspace(0.03, 30.0, 9), imbalance=0.1),
     "two parameters": lambda: swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]),
     "infinite values": lambda: swept(L=[1.0, 2.0], N=[40, math.inf], K=4, epsilon=0.1),
@@ -48,12 +66,18 @@ FOUND: dict[str, Callable[[], object]] = {
     "all failed": lambda: swept(L=[1e199, 1e300]),
     "far out": lambda: swept(L=np.geomspace(1e-150, 1e300, 7), K=[5, 6]),
     "nothing to learn": lambda: swept(L=[1e-4, 1e-3]),
-    "recall": lambda: icl.sweep(icl.Recall, triggers=[4, 16], V=[50, 60], counts=1, progress=False),
+    "recall": lambda: icl.sweep(
+        icl.Recall, triggers=[4, 16], V=[50, 60], counts=1, progress=False
+    ),
     "recall, infinite": lambda: icl.sweep(icl.Recall, M=[4, math.inf], progress=False),
-    "incomplete": lambda: incomplete(swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]), 7),
+    "incomplete": lambda: incomplete(
+        swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]), 7
+    ),
     "empty": lambda: incomplete(swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]), 0),
     "empty point": lambda: incomplete(swept(), 0),
-    "empty recall": lambda: incomplete(icl.sweep(icl.Recall, triggers=[4, 16], progress=False), 0),
+    "empty recall": lambda: incomplete(
+        icl.sweep(icl.Recall, triggers=[4, 16], progress=False), 0
+    ),
 }
 
 
@@ -67,11 +91,15 @@ def first_report(name: str) -> tuple[object, str]:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_a_report_is_a_whole_page_that_fetches_nothing_and_names_its_command(name: str) -> None:
+def test_a_report_is_a_whole_page_that_fetches_nothing_and_names_its_command(
+    name: str,
+) -> None:
     found, source = first_report(name)
     page = Page(source)
     assert source.startswith("<!DOCTYPE html>\n<html lang")
-    command = found.command if isinstance(found, icl.Trajectory) else found.attrs["command"]  # type: ignore[attr-defined]
+    command = (
+        found.command if isinstance(found, icl.Trajectory) else found.attrs["command"]
+    )  # type: ignore[attr-defined]
     assert command in page.text
     assert f"report made on 2026-11-21 with icl-theory {icl.__version__}" in page.text
 
@@ -95,14 +123,19 @@ def test_a_run_shows_its_summary_phases_steps_and_theorems() -> None:
     assert "report made with" in page.text
 
 
-def test_a_check_that_raises_leaves_a_line_and_the_rest_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_raises_leaves_a_line_and_the_rest_of_the_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(run: icl.Trajectory) -> None:
         raise RuntimeError("no such table")
 
     run = icl.simulate(2.0, 1.0, 4.0)
     monkeypatch.setattr(icl.Regression, "claims", Claims(check=broken))
     page = Page(html_report(run))
-    assert "the check of the statements is left out: RuntimeError: no such table" in page.text
+    assert (
+        "the check of the statements is left out: RuntimeError: no such table"
+        in page.text
+    )
     assert page.column(page.about("loss"), "step")[-1] == "1413"
 
 
@@ -119,7 +152,11 @@ def test_a_loaded_run_keeps_theorems_command_and_version(tmp_path: Path) -> None
     run.save(tmp_path / "a.npz")
     page = Page(html_report(icl.load(tmp_path / "a.npz"), source="a.npz"))
     assert run.command in page.text
-    assert page.text.count("Theorem 2") == Page(html_report(run)).text.count("Theorem 2") > 0
+    assert (
+        page.text.count("Theorem 2")
+        == Page(html_report(run)).text.count("Theorem 2")
+        > 0
+    )
     assert "Computed with icl-theory 0.0.1; read from a.npz" in page.text
 
 
@@ -135,7 +172,9 @@ def test_observations_of_several_numbers_a_step_are_named_and_left_out() -> None
     class Two(icl.Risk):
         initial = np.ones(2)
 
-        def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
+        def evaluate(
+            self, params: np.ndarray, step: int = 0
+        ) -> tuple[float, np.ndarray]:
             return 0.5 * float(params @ params), params
 
         def observe(self, params: np.ndarray, step: int = 0) -> dict[str, np.ndarray]:
@@ -154,9 +193,13 @@ def test_a_sweep_shows_the_phase_table_and_the_transition() -> None:
         int(cell.replace(",", "")) for cell in page.column(page.about("regime"), "T_ε")
     ] == found.steps.values.tolist()
     assert (
-        "Measured half-way point L = 0.1425 ± 0.001, predicted 0.143; other boundaries: 0.1991 (exact" in page.text
+        "Measured half-way point L = 0.1425 ± 0.001, predicted 0.143; other boundaries: 0.1991 (exact"
+        in page.text
     )
-    assert page.column(page.about("meaning"), "values")[:2] == ["25 from 0.03 to 30", "1"]
+    assert page.column(page.about("meaning"), "values")[:2] == [
+        "25 from 0.03 to 30",
+        "1",
+    ]
     assert len(page.images) == 1
 
 
@@ -170,12 +213,20 @@ def test_rows_follow_the_chosen_parameter() -> None:
 @pytest.mark.parametrize(
     ("done", "words"),
     [
-        (7, "7 of 18 points are computed: 7 reached the target. 11 are missing: the sweep is not complete."),
-        (17, "17 of 18 points are computed: 17 reached the target. 1 is missing: the sweep is not complete."),
+        (
+            7,
+            "7 of 18 points are computed: 7 reached the target. 11 are missing: the sweep is not complete.",
+        ),
+        (
+            17,
+            "17 of 18 points are computed: 17 reached the target. 1 is missing: the sweep is not complete.",
+        ),
         (0, "0 of 18 points are computed. 18 are missing: the sweep is not complete."),
     ],
 )
-def test_an_incomplete_sweep_says_how_much_is_missing_and_shows_what_is_there(done: int, words: str) -> None:
+def test_an_incomplete_sweep_says_how_much_is_missing_and_shows_what_is_there(
+    done: int, words: str
+) -> None:
     found = incomplete(swept(L=np.geomspace(0.03, 30.0, 9), K=[5, 20]), done)
     page = Page(html_report(found))
     assert words in page.text
@@ -188,7 +239,9 @@ def test_an_incomplete_sweep_says_how_much_is_missing_and_shows_what_is_there(do
         assert len(page.column(page.about("regime"), "T_ε")) == done
 
 
-def test_points_that_failed_are_listed_first_and_boundedly_with_their_messages() -> None:
+def test_points_that_failed_are_listed_first_and_boundedly_with_their_messages() -> (
+    None
+):
     found = swept(L=np.geomspace(1e200, 1e220, 30), epsilon=[1e-4, 1e-12], max_steps=10)
     found["status"].values[0, :] = "not reached"
     found["message"].values[1, 0] = HOSTILE
@@ -214,30 +267,55 @@ def test_hostile_arguments_are_escaped() -> None:
     page = Page(html_report(run, source=HOSTILE))
     assert page.text.count("<script>alert(1)</script>") >= 6
     found = swept(L=[1.0, 2.0])
-    arguments = json.loads(found.attrs["arguments"]) | {"model": HOSTILE, "task": HOSTILE, HOSTILE: HOSTILE}
-    found.attrs |= {"command": HOSTILE, "version": HOSTILE, "arguments": json.dumps(arguments)}
+    arguments = json.loads(found.attrs["arguments"]) | {
+        "model": HOSTILE,
+        "task": HOSTILE,
+        HOSTILE: HOSTILE,
+    }
+    found.attrs |= {
+        "command": HOSTILE,
+        "version": HOSTILE,
+        "arguments": json.dumps(arguments),
+    }
     found["L"].attrs["description"] = HOSTILE
     page = Page(html_report(found, source=HOSTILE))
     assert page.text.count("<script>alert(1)</script>") >= 4
 
 
-def test_a_large_table_has_some_of_its_rows_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_table_has_some_of_its_rows_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = swept(L=np.geomspace(0.01, 10.0, 60), K=[5, 7, 20, 100, 1000])
     page = Page(html_report(found, source="my runs"))
     assert len(page.column(page.about("regime"), "T_ε")) == 200
     assert "The first 200 of 300 rows; 100 are left out." in page.text
     assert "icl-theory table 'my runs' --over L --csv all.csv has them all" in page.text
-    assert "icl_theory.phase_table(dataset, 'K') has them all" in Page(html_report(found, over="K")).text
+    assert (
+        "icl_theory.phase_table(dataset, 'K') has them all"
+        in Page(html_report(found, over="K")).text
+    )
     assert len(page.column(page.about("leading order in K"), "K")) == 5
     monkeypatch.setattr("icl_theory.results.report._figures", lambda *given: [])
-    monkeypatch.setattr("icl_theory.results.reading.SLAB", 240)  # so that not all rows are read
-    assert "The first 200 of 300 rows; 100 are left out." in Page(html_report(found, over="L")).text
+    monkeypatch.setattr(
+        "icl_theory.results.reading.SLAB", 240
+    )  # so that not all rows are read
+    assert (
+        "The first 200 of 300 rows; 100 are left out."
+        in Page(html_report(found, over="L")).text
+    )
     four = Page(html_report(found.isel(K=slice(1, None)))).text
-    assert four.count("easured half-way point") + four.count("o transition in this range") == 4
+    assert (
+        four.count("easured half-way point") + four.count("o transition in this range")
+        == 4
+    )
 
 
-@pytest.mark.parametrize(("noise", "figures"), [([0.0, 0.1], 4), ([0.0, 0.1, 0.2, 0.3], 6)])
-def test_more_parameters_than_two_have_a_figure_for_each_slice_up_to_some(noise: list[float], figures: int) -> None:
+@pytest.mark.parametrize(
+    ("noise", "figures"), [([0.0, 0.1], 4), ([0.0, 0.1, 0.2, 0.3], 6)]
+)
+def test_more_parameters_than_two_have_a_figure_for_each_slice_up_to_some(
+    noise: list[float], figures: int
+) -> None:
     found = swept(L=[0.5, 1.0, 2.0], K=[5, 6], epsilon=[1e-4, 1e-2], noise=noise)
     page = Page(html_report(found))
     assert len(page.images) == figures
@@ -249,7 +327,9 @@ def test_more_parameters_than_two_have_a_figure_for_each_slice_up_to_some(noise:
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take most of the time of a report."""
     monkeypatch.setattr("icl_theory.results.report.plot_sweep", lambda part, over: None)
-    monkeypatch.setattr("icl_theory.results.report.picture", lambda axes: "data:image/svg+xml;base64,")
+    monkeypatch.setattr(
+        "icl_theory.results.report.picture", lambda axes: "data:image/svg+xml;base64,"
+    )
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -260,7 +340,13 @@ def test_many_lines_without_a_transition_are_one_sentence() -> None:
 
 @pytest.mark.usefixtures("no_figures")
 def test_many_lines_of_which_some_have_a_transition_are_a_table() -> None:
-    found = swept(L=np.geomspace(0.03, 30.0, 9), delta=[1e-3, 0.5, 1.0, 1.5, 2.0], K=20, eta=0.01, epsilon=1e-4)
+    found = swept(
+        L=np.geomspace(0.03, 30.0, 9),
+        delta=[1e-3, 0.5, 1.0, 1.5, 2.0],
+        K=20,
+        eta=0.01,
+        epsilon=1e-4,
+    )
     measured = icl.transition_table(found)["measured"]
     assert measured.isna().tolist() == [True] + [False] * 4
     page = Page(html_report(found))
@@ -270,7 +356,9 @@ def test_many_lines_of_which_some_have_a_transition_are_a_table() -> None:
 
 def test_what_is_no_run_and_no_sweep_is_refused() -> None:
     for other in (None, "run.npz", xarray.Dataset()):
-        with pytest.raises(ValueError, match="must be a run, or the dataset of a sweep"):
+        with pytest.raises(
+            ValueError, match="must be a run, or the dataset of a sweep"
+        ):
             html_report(other)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="over = 'K': a run has no swept parameter"):
         html_report(icl.simulate(2.0, 1.0, 4.0), over="K")
@@ -285,14 +373,19 @@ def test_every_cell_of_the_tables_of_a_run_is_the_run(name: str) -> None:
     page = Page(html_report(run))
     if run.phases is not None:
         spans = run.phases.present()
-        table = [[phase, *(number(each) for each in (a, b, b - a))] for phase, (a, b) in spans.items()]
+        table = [
+            [phase, *(number(each) for each in (a, b, b - a))]
+            for phase, (a, b) in spans.items()
+        ]
         assert page.tables[page.about("first step")][1:] == table
     rows = page.tables[page.about("loss")]
     shown = [run.t.tolist().index(int(row[0].replace(",", ""))) for row in rows[1:]]
     assert (shown[0], shown[-1]) == (0, len(run.t) - 1)
     assert len(shown) == min(40, len(run.t))
     assert np.diff(shown).max() <= -(-len(run.t) // 39)  # evenly spread
-    columns = {"step": run.t, "loss": run.loss} | {k: v for k, v in run.observed.items() if v.ndim == 1}
+    columns = {"step": run.t, "loss": run.loss} | {
+        k: v for k, v in run.observed.items() if v.ndim == 1
+    }
     if run.observed.get("attention", run.loss).ndim > 1:
         columns["attention (mean)"] = run.attention.mean(axis=1)
     assert rows[0] == list(columns)
@@ -301,48 +394,76 @@ def test_every_cell_of_the_tables_of_a_run_is_the_run(name: str) -> None:
 
 
 def test_every_cell_of_the_tables_of_a_sweep_is_the_sweep() -> None:
-    found = swept(L=np.geomspace(0.05, 20, 12), epsilon=[1e-12, 1e-3], eta=[0.1], K=[5], max_steps=10**6)
+    found = swept(
+        L=np.geomspace(0.05, 20, 12),
+        epsilon=[1e-12, 1e-3],
+        eta=[0.1],
+        K=[5],
+        max_steps=10**6,
+    )
     page = Page(html_report(found))
     reached = int((found.status == "reached").sum())
     assert (
-        f"24 of 24 points are computed: {reached} reached the target, {24 - reached} did not reach it." in page.text
+        f"24 of 24 points are computed: {reached} reached the target, {24 - reached} did not reach it."
+        in page.text
     )
     table = icl.phase_table(found, "L", every=True)
     if len(table.columns) > 14:
         table = icl.phase_table(found, "L")
     rows = page.tables[page.about("regime")]
     for heading in rows[0]:
-        assert [row[rows[0].index(heading)] for row in rows[1:]] == [number(each) for each in table[heading]], (
-            heading
-        )
+        assert [row[rows[0].index(heading)] for row in rows[1:]] == [
+            number(each) for each in table[heading]
+        ], heading
     left_out = [name for name in table.columns if name not in rows[0]]
     assert all(not any(map(number, table[name])) for name in left_out)
     # those that did not arrive, with the reason, and what was swept and measured
     places = np.argwhere(found.status.values == "not reached")
     listed = page.tables[page.about("message")]
     for row, place in zip(listed[1:], places, strict=False):
-        values = [found[name].values[i] for name, i in zip(found.status.dims, place, strict=True)]
-        assert row == [*map(number, values), "not reached", str(found.message.values[tuple(place)])]
+        values = [
+            found[name].values[i]
+            for name, i in zip(found.status.dims, place, strict=True)
+        ]
+        assert row == [
+            *map(number, values),
+            "not reached",
+            str(found.message.values[tuple(place)]),
+        ]
     assert ("more are left out" in page.text) == (len(places) > 20)
     head, *parameters = page.tables[page.about("values")]
-    said = {row[head.index("parameter")]: dict(zip(head, row, strict=True)) for row in parameters}
+    said = {
+        row[head.index("parameter")]: dict(zip(head, row, strict=True))
+        for row in parameters
+    }
     assert said.keys() == {*map(str, found.coords)}
     for name, entry in said.items():
         attributes = found[name].attrs
-        assert (entry["unit"], entry["meaning"]) == (attributes.get("units", ""), attributes.get("description", ""))
+        assert (entry["unit"], entry["meaning"]) == (
+            attributes.get("units", ""),
+            attributes.get("description", ""),
+        )
         assert entry["symbol"] == attributes.get("symbol", "")
     assert said["L"]["values"] == "12 from 0.05 to 20"
     assert said["epsilon"]["values"] == "1e-12, 0.001"
     head, *quantities = page.tables[page.about("name")]
-    there = [str(name) for name, x in found.data_vars.items() if name != "message" and _given(x.values)]
+    there = [
+        str(name)
+        for name, x in found.data_vars.items()
+        if name != "message" and _given(x.values)
+    ]
     assert [row[head.index("name")] for row in quantities] == there
 
 
 def _given(values: np.ndarray) -> bool:
-    return any(each == each and each not in (-1, "") for each in values.ravel().tolist())
+    return any(
+        each == each and each not in (-1, "") for each in values.ravel().tolist()
+    )
 
 
-def test_a_loaded_run_has_the_same_theorems_as_the_run_that_was_saved(tmp_path: Path) -> None:
+def test_a_loaded_run_has_the_same_theorems_as_the_run_that_was_saved(
+    tmp_path: Path,
+) -> None:
     run = icl.simulate(L=2.0, delta=1.0, eta=0.5, K=5, epsilon=1e-3)
     run.save(tmp_path / "run.npz")
     loaded = icl.load(tmp_path / "run.npz")
@@ -356,6 +477,9 @@ def test_the_statement_is_the_first_column_of_the_theorems_and_wraps() -> None:
     checks = icl.check_bounds(icl.simulate(L=2.0, delta=1.0, eta=4.0, epsilon=1e-4))
     page = checks._repr_html_()
     head, _, body = page.partition("</thead>")
-    assert re.findall(r"<th class=\"(\w+)\"[^>]*>(\w+)</th>", head)[0] == ("long", "statement")
+    assert re.findall(r"<th class=\"(\w+)\"[^>]*>(\w+)</th>", head)[0] == (
+        "long",
+        "statement",
+    )
     first = re.findall(r"<tr><td[^>]*>(.*?)</td>", body)
     assert [unescape(text) for text in first] == [check.statement for check in checks]

@@ -18,7 +18,16 @@ from icl_theory.results.tables import check_format, to_latex, to_markdown, write
 
 
 def swept(**axes: Any) -> xarray.Dataset:
-    return icl.sweep(**{"L": 1.0, "delta": 1.0, "eta": 0.01, "epsilon": 1e-4, "progress": False, **axes})
+    return icl.sweep(
+        **{
+            "L": 1.0,
+            "delta": 1.0,
+            "eta": 0.01,
+            "epsilon": 1e-4,
+            "progress": False,
+            **axes,
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +38,22 @@ def over_L() -> xarray.Dataset:
 def test_table_says_what_the_sweep_found(over_L: xarray.Dataset) -> None:
     table = icl.phase_table(over_L)
     assert list(table.columns) == [
-        "K", "L", "regime", "T_I", "T_II", "T_III", "T_ε", "exponent", "predicted T_ε", "L½", "L*",
-        "leading-order L*", "certified", "Thm 1", "Thm 2",
-    ]  # fmt: skip
+        "K",
+        "L",
+        "regime",
+        "T_I",
+        "T_II",
+        "T_III",
+        "T_ε",
+        "exponent",
+        "predicted T_ε",
+        "L½",
+        "L*",
+        "leading-order L*",
+        "certified",
+        "Thm 1",
+        "Thm 2",
+    ]
     assert len(table) == 183
     row = table[(table["K"] == 20)].iloc[40]
     point = over_L.sel(K=20, L=row["L"])
@@ -56,13 +78,16 @@ def test_rows_follow_the_chosen_parameter(over_L: xarray.Dataset) -> None:
 def test_points_that_failed_or_did_not_reach_their_target_are_told_apart() -> None:
     table = icl.phase_table(swept(L=[1e-4, 1.0, 1e200], epsilon=1e-12, max_steps=10**9))
     assert (
-        table["status"].tolist() == ["not reached", "not reached", "failed"] or table["status"].iloc[2] == "failed"
+        table["status"].tolist() == ["not reached", "not reached", "failed"]
+        or table["status"].iloc[2] == "failed"
     )
     assert table["T_ε"].isna().tolist()[2]
     assert not np.isfinite(table["exponent"]).any()
 
 
-def test_markdown_and_latex_hold_the_table_and_the_transitions(over_L: xarray.Dataset, tmp_path: Path) -> None:
+def test_markdown_and_latex_hold_the_table_and_the_transitions(
+    over_L: xarray.Dataset, tmp_path: Path
+) -> None:
     table = icl.phase_table(over_L, "K")
     for ending in (".md", ".tex"):
         write_table(over_L, tmp_path / f"a{ending}", "K")
@@ -71,8 +96,12 @@ def test_markdown_and_latex_hold_the_table_and_the_transitions(over_L: xarray.Da
     assert len(rows) == 183
     assert {line.count("|") for line in lines[:-2]} == {16}
     assert "T_ε: first step at the target. " in lines[-1]
-    assert lines[-1].endswith("✓: the statement holds; ✗: it fails; blank: it does not apply.")
-    cells = pd.read_csv(io.StringIO("\n".join(rows)), sep="|", header=None, thousands=",")
+    assert lines[-1].endswith(
+        "✓: the statement holds; ✗: it fails; blank: it does not apply."
+    )
+    cells = pd.read_csv(
+        io.StringIO("\n".join(rows)), sep="|", header=None, thousands=","
+    )
     assert cells[7].tolist() == table["T_ε"].tolist()
     write_table(over_L, tmp_path / "a.md")
     lines = (tmp_path / "a.md").read_text(encoding="utf-8").splitlines()
@@ -87,16 +116,23 @@ def test_files_for_machines_have_plain_names_every_parameter_and_numbers_alone(
         write_table(over_L, tmp_path / f"a{ending}")
     text = (tmp_path / "a.csv").read_text(encoding="utf-8")
     assert text.isascii()
-    read, parquet = pd.read_csv(tmp_path / "a.csv"), pd.read_parquet(tmp_path / "a.parquet")
+    read, parquet = (
+        pd.read_csv(tmp_path / "a.csv"),
+        pd.read_parquet(tmp_path / "a.parquet"),
+    )
     assert list(read.columns) == list(parquet.columns)
     assert set(read.columns) == {*over_L.coords, *over_L.data_vars}
     assert read["delta"].eq(1.0).all()
     assert read["imbalance"].eq(0.1).all()
     assert np.isinf(read["N"]).all()
     flat = over_L.transpose("K", "L")
-    digits = pd.read_csv(tmp_path / "a.csv", dtype=str)  # pandas rounds the last one when it reads numbers
+    digits = pd.read_csv(
+        tmp_path / "a.csv", dtype=str
+    )  # pandas rounds the last one when it reads numbers
     for name in ("steps", "T_III", "exponent_L", "L_half"):
-        np.testing.assert_array_equal(digits[name].astype(float), flat[name].values.ravel())
+        np.testing.assert_array_equal(
+            digits[name].astype(float), flat[name].values.ravel()
+        )
     for name in ("certified", "theorem_1", "theorem_2"):
         values = flat[name].values.ravel()
         np.testing.assert_array_equal(read[name], np.where(values < 0, np.nan, values))
@@ -106,7 +142,11 @@ def test_files_for_machines_have_plain_names_every_parameter_and_numbers_alone(
 
 def test_latex_is_balanced_and_escaped() -> None:
     table = pd.DataFrame(
-        {"L": [1.0, math.nan], "T_ε": pd.array([5, None], dtype="Int64"), "status": ["ok_1 & 2 %", "✓"]}
+        {
+            "L": [1.0, math.nan],
+            "T_ε": pd.array([5, None], dtype="Int64"),
+            "status": ["ok_1 & 2 %", "✓"],
+        }
     )
     table.attrs["tex"] = {"T_ε": r"$T_\varepsilon$"}
     text = to_latex(table, ("L = 1 ± 0.1",))
@@ -114,15 +154,25 @@ def test_latex_is_balanced_and_escaped() -> None:
     assert r"1 & 5 & ok\_1 \& 2 \% \\" in text
     assert r" &  & $\checkmark$ \\" in text
     assert r"$\pm$" in text
-    assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
+    assert (
+        text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
+    )
     assert text.isascii()
     alike = pd.DataFrame([[1, "x", 2]], columns=["a", "a", 1]).assign(**{"1": 3})
-    assert "\\begin{tabular}{rlrr}\n\\toprule\na & a & 1 & 1 \\\\\n\\midrule\n1 & x & 2 & 3" in to_latex(alike)
-    assert to_markdown(alike).splitlines()[1:] == ["|--:|---|--:|--:|", "| 1 | x | 2 | 3 |"]
+    assert (
+        "\\begin{tabular}{rlrr}\n\\toprule\na & a & 1 & 1 \\\\\n\\midrule\n1 & x & 2 & 3"
+        in to_latex(alike)
+    )
+    assert to_markdown(alike).splitlines()[1:] == [
+        "|--:|---|--:|--:|",
+        "| 1 | x | 2 | 3 |",
+    ]
     assert r"a\|b" in to_markdown(pd.DataFrame({"x": ["a|b"]}))
 
 
-def test_files_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_other_kinds_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = swept(L=[1.0, 2.0])
     with pytest.raises(ValueError, match=r"ending in \.md, \.csv, \.tex, \.parquet"):
         write_table(found, tmp_path / "a.xlsx")
@@ -130,9 +180,16 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match=r"pip install 'filelock>=3.32' 'pyarrow>=17'"):
         write_table(found, tmp_path / "a.parquet")
     monkeypatch.undo()
-    for name, rows in (("a.tex", 100_000), ("a.md", 100_000), ("a.csv", 10**9), ("a.parquet", 10**9)):
+    for name, rows in (
+        ("a.tex", 100_000),
+        ("a.md", 100_000),
+        ("a.csv", 10**9),
+        ("a.parquet", 10**9),
+    ):
         check_format(tmp_path / name, rows)
-    with pytest.raises(ValueError, match=r"100,001 rows are too many for LaTeX; write CSV or Parquet"):
+    with pytest.raises(
+        ValueError, match=r"100,001 rows are too many for LaTeX; write CSV or Parquet"
+    ):
         check_format(tmp_path / "a.tex", 100_001)
     long = found.isel(L=np.zeros(100_001, dtype=int))
     with pytest.raises(ValueError, match="100,001 rows are too many for Markdown"):
@@ -153,17 +210,29 @@ def test_details_are_in_a_table_where_they_are_meant_to_be_and_any_point_has_one
     found["extra"] = (
         "L",
         values,
-        {"role": role, "symbol": "X", "description": "extra", **({"table": 1} if listed else {})},
+        {
+            "role": role,
+            "symbol": "X",
+            "description": "extra",
+            **({"table": 1} if listed else {}),
+        },
     )
-    assert ("X" in icl.phase_table(found)) == (listed and (role == "word" or bool(given)))
+    assert ("X" in icl.phase_table(found)) == (
+        listed and (role == "word" or bool(given))
+    )
     assert list(icl.phase_table(found, every=True)).count("X") == 1
 
 
-def test_headings_in_latex_are_the_tex_of_their_quantities(over_L: xarray.Dataset) -> None:
+def test_headings_in_latex_are_the_tex_of_their_quantities(
+    over_L: xarray.Dataset,
+) -> None:
     table = icl.phase_table(over_L)
     head = to_latex(table).splitlines()[3].removesuffix(r" \\").split(" & ")
     assert len(table.attrs["tex"]) > 3
-    expected = [table.attrs["tex"].get(name, heading) for name, heading in zip(table.columns, head, strict=True)]
+    expected = [
+        table.attrs["tex"].get(name, heading)
+        for name, heading in zip(table.columns, head, strict=True)
+    ]
     assert head == expected
 
 
@@ -175,5 +244,9 @@ def test_endings_may_be_capitals(ending: str, tmp_path: Path) -> None:
         write_table(found, tmp_path / name)
     small, large = (path.read_bytes() for path in sorted(tmp_path.iterdir()))
     assert small == large
-    with pytest.raises(ValueError, match="too many") if ending in (".md", ".tex") else contextlib.nullcontext():
+    with (
+        pytest.raises(ValueError, match="too many")
+        if ending in (".md", ".tex")
+        else contextlib.nullcontext()
+    ):
         check_format(Path(f"a{ending.upper()}"), 100_001)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from icl_theory._validate import refuse
 from icl_theory.engine.rules.adam import Adam, AdamW, refuse_reduced
-from icl_theory.engine.rules.descent import GradientDescent, Normalised, NormalisedBlocks, check_blocks
+from icl_theory.engine.rules.descent import (
+    GradientDescent,
+    Normalised,
+    NormalisedBlocks,
+    check_blocks,
+)
 from icl_theory.engine.rules.momentum import HeavyBall, Nesterov
 from icl_theory.engine.rules.rule import NO_MEMORY, Rule, is_rule
 from icl_theory.engine.rules.schedules import Schedule, Scheduled
@@ -60,7 +65,11 @@ def rule_of(rule: str | Rule) -> Rule:
         return RULES[rule]
     if is_rule(rule):
         return rule
-    raise refuse("rule", rule, f"one of {', '.join(RULES)}, or an icl_theory.engine.Rule with name, init and step")
+    raise refuse(
+        "rule",
+        rule,
+        f"one of {', '.join(RULES)}, or an icl_theory.engine.Rule with name, init and step",
+    )
 
 
 def is_plain_descent(rule: str | Rule) -> bool:

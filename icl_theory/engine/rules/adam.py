@@ -25,8 +25,8 @@ class Adam(Rule):
     .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2,
 
     and the step is :math:`\Delta = -\eta\,\hat m/(\sqrt{\hat v} + \varepsilon)` with
-    :math:`\hat m = m/(1 - \beta_1^{t+1})` and :math:`\hat v = v/(1 - \beta_2^{t+1})`. It is ``torch.optim.Adam``,
-    with its defaults.
+    :math:`\hat m = m/(1 - \beta_1^{t+1})` and :math:`\hat v = v/(1 - \beta_2^{t+1})`.
+    It is ``torch.optim.Adam``, with its defaults.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ class Adam(Rule):
 
     References
     ----------
-    D. P. Kingma and J. Ba, "Adam: a method for stochastic optimization", arXiv:1412.6980, Algorithm 1.
-    docs/theory/rules.md.
+    D. P. Kingma and J. Ba, "Adam: a method for stochastic optimization",
+    arXiv:1412.6980, Algorithm 1. docs/theory/rules.md.
 
     Examples
     --------
@@ -75,14 +75,22 @@ class Adam(Rule):
         return np.zeros((2, *np.shape(params)))
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and both running means."""
         if self.weight_decay:
             gradient = gradient + self.weight_decay * params
         return self.scaled_step(risk, gradient, eta, memory, t)
 
-    def scaled_step(self, risk: Risk, gradient: Array, eta: float, memory: Array, t: int) -> tuple[Array, Array]:
+    def scaled_step(
+        self, risk: Risk, gradient: Array, eta: float, memory: Array, t: int
+    ) -> tuple[Array, Array]:
         """Return the change of the parameters without decay, and both running means."""
         mean = self.beta1 * memory[0] + (1.0 - self.beta1) * gradient
         mean_square = self.beta2 * memory[1] + (1.0 - self.beta2) * np.square(gradient)
@@ -108,8 +116,8 @@ class AdamW(Adam):
 
     References
     ----------
-    I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", arXiv:1711.05101, Algorithm 2.
-    docs/theory/rules.md.
+    I. Loshchilov and F. Hutter, "Decoupled weight decay regularization",
+    arXiv:1711.05101, Algorithm 2. docs/theory/rules.md.
     """
 
     weight_decay: float = ADAMW_DECAY
@@ -117,7 +125,13 @@ class AdamW(Adam):
     name = "adamw"
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and both running means."""
         change, memory = self.scaled_step(risk, gradient, eta, memory, t)

@@ -21,7 +21,13 @@ class GradientDescent(Rule):
     may_stagnate = True
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and no memory."""
         return -eta * gradient / risk.metric, NO_MEMORY
@@ -40,7 +46,13 @@ class Normalised(Rule):
     may_stagnate = True
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and no memory."""
         return _step_of_length(eta, gradient, risk.metric), NO_MEMORY
@@ -55,14 +67,23 @@ class NormalisedBlocks(Rule):
     may_stagnate = True
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and no memory."""
-        gradient = np.asarray(gradient)  # a risk of one number may return a float, which has no blocks
+        # a risk of one number may return a float, which has no blocks
+        gradient = np.asarray(gradient)
         check_blocks(risk, gradient.shape)
         change = np.empty_like(gradient)
         metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), gradient.shape)
-        blocks = zip(risk.blocks(change), risk.blocks(gradient), risk.blocks(metric), strict=True)
+        blocks = zip(
+            risk.blocks(change), risk.blocks(gradient), risk.blocks(metric), strict=True
+        )
         for change_block, gradient_block, metric_block in blocks:
             change_block[...] = _step_of_length(eta, gradient_block, metric_block)
         return change, NO_MEMORY
@@ -82,7 +103,11 @@ def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
         block += 1  # in place if it is a view
     if (times_covered != 1).any():
         shapes = [np.shape(block) for block in blocks]
-        raise refuse("blocks", shapes, f"views that together hold each entry of an array of shape {shape} once")
+        raise refuse(
+            "blocks",
+            shapes,
+            f"views that together hold each entry of an array of shape {shape} once",
+        )
 
 
 def norm_in(metric: float | Array, gradient: Array) -> float:

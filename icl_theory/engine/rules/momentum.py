@@ -22,7 +22,8 @@ class Velocity(Rule):
     momentum : float
         β, from 0 to below 1.
     weight_decay : float
-        λ of the penalty :math:`\tfrac\lambda2|\theta|^2`, whose gradient joins that of the loss.
+        λ of the penalty :math:`\tfrac\lambda2|\theta|^2`, whose gradient joins that of
+        the loss.
     """
 
     momentum: float = MOMENTUM
@@ -50,8 +51,8 @@ class Velocity(Rule):
 class HeavyBall(Velocity):
     r"""Heavy ball: :math:`v \leftarrow \beta v + M^{-1}g + \lambda\theta,\ \Delta = -\eta v`.
 
-    It is ``torch.optim.SGD(momentum=β, weight_decay=λ)``, except that β is 0.9 unless given: PyTorch's default of 0
-    is gradient descent.
+    It is ``torch.optim.SGD(momentum=β, weight_decay=λ)``, except that β is 0.9 unless
+    given: PyTorch's default of 0 is gradient descent.
 
     Parameters
     ----------
@@ -62,7 +63,8 @@ class HeavyBall(Velocity):
 
     References
     ----------
-    B. T. Polyak, "Some methods of speeding up the convergence of iteration methods", 1964. docs/theory/rules.md.
+    B. T. Polyak, "Some methods of speeding up the convergence of iteration methods",
+    1964. docs/theory/rules.md.
 
     Examples
     --------
@@ -78,7 +80,13 @@ class HeavyBall(Velocity):
     skippable = True
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the velocity."""
         velocity = self.momentum * memory + self.downhill(risk, params, gradient)
@@ -92,7 +100,10 @@ class HeavyBall(Velocity):
         """Return the derivative of the change of parameter and velocity, (..., 2, 2)."""
         slope = np.asarray(rates) + eta * self.weight_decay
         one = np.ones_like(slope)
-        rows = [[-slope, -eta * self.momentum * one], [slope / eta, (self.momentum - 1.0) * one]]
+        rows = [
+            [-slope, -eta * self.momentum * one],
+            [slope / eta, (self.momentum - 1.0) * one],
+        ]
         return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
@@ -100,9 +111,10 @@ class HeavyBall(Velocity):
 class Nesterov(Velocity):
     r"""Nesterov's momentum: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta(d + \beta v)`.
 
-    With :math:`d = M^{-1}g + \lambda\theta` it is ``torch.optim.SGD(nesterov=True, momentum=β,
-    weight_decay=λ)``. The parameters are those at which the gradient is taken, one step of the velocity ahead
-    of the iterates in the usual way to write the method.
+    With :math:`d = M^{-1}g + \lambda\theta` it is ``torch.optim.SGD(nesterov=True,
+    momentum=β, weight_decay=λ)``. The parameters are those at which the gradient is
+    taken, one step of the velocity ahead of the iterates in the usual way to write the
+    method.
 
     Parameters
     ----------
@@ -113,14 +125,20 @@ class Nesterov(Velocity):
 
     References
     ----------
-    Y. Nesterov, "A method of solving a convex programming problem with convergence rate O(1/k²)", 1983.
-    docs/theory/rules.md.
+    Y. Nesterov, "A method of solving a convex programming problem with convergence rate
+    O(1/k²)", 1983. docs/theory/rules.md.
     """
 
     name = "nesterov"
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the velocity."""
         downhill = self.downhill(risk, params, gradient)

@@ -17,30 +17,33 @@ NO_MEMORY.flags.writeable = False
 class Rule(Protocol):
     r"""An update rule: inherit from it and define ``name`` and ``step``, and ``init`` if the rule has a memory.
 
-    The state of a run is its parameters :math:`\theta_t`, the memory :math:`m_t` of the rule and the step t. One
-    step is :math:`(\Delta, m_{t+1}) = \mathrm{step}(\theta_t, g_t, m_t, t)` and
-    :math:`\theta_{t+1} = \theta_t + \Delta`. The engine calls ``step`` once for each step. It saves the memory with
-    the parameters, so that a run goes on from any saved step as if it had never stopped. So a rule keeps nothing
-    in itself, and changes none of its arguments.
+    The state of a run is its parameters :math:`\theta_t`, the memory :math:`m_t` of the
+    rule and the step t. One step is :math:`(\Delta, m_{t+1}) = \mathrm{step}(\theta_t,
+    g_t, m_t, t)` and :math:`\theta_{t+1} = \theta_t + \Delta`. The engine calls
+    ``step`` once for each step. It saves the memory with the parameters, so that a run
+    goes on from any saved step as if it had never stopped. So a rule keeps nothing in
+    itself, and changes none of its arguments.
 
     Attributes
     ----------
     name : str
         The name that runs and the command line show.
     skippable : bool
-        Whether runs may skip steps. It needs a step that does not depend on t. A memory must forget, have the shape
-        of the parameters, and come with a `jacobian`. False unless a rule says otherwise: then "auto" takes every
-        step.
+        Whether runs may skip steps. It needs a step that does not depend on t. A memory
+        must forget, have the shape of the parameters, and come with a `jacobian`. False
+        unless a rule says otherwise: then "auto" takes every step.
     may_stagnate : bool
-        Whether a run that gets no further may be stopped as stagnated. It may not if later steps can be larger
-        than the present ones, as in training by stages or during a warm-up. False unless a rule says otherwise.
+        Whether a run that gets no further may be stopped as stagnated. It may not if
+        later steps can be larger than the present ones, as in training by stages or
+        during a warm-up. False unless a rule says otherwise.
     reducible : bool
-        Whether the rule commutes with reductions of the parameters (`Risk.metric`): training the few numbers of a
-        reduced risk is then training the matrices that it stands for. Rules that treat each entry by its own size,
-        such as Adam, do not commute. True unless a rule says otherwise.
+        Whether the rule commutes with reductions of the parameters (`Risk.metric`):
+        training the few numbers of a reduced risk is then training the matrices that it
+        stands for. Rules that treat each entry by its own size, such as Adam, do not
+        commute. True unless a rule says otherwise.
     horizon : int or None
-        The step at which runs by this rule end at the latest, because the learning rate is zero from there on; None
-        unless a rule says otherwise.
+        The step at which runs by this rule end at the latest, because the learning rate
+        is zero from there on; None unless a rule says otherwise.
 
     Examples
     --------
@@ -108,9 +111,10 @@ class Rule(Protocol):
     def jacobian(self, rates: Array, eta: float) -> Array | None:
         r"""Return the derivative of a step along an eigenvector of the Hessian, (..., k, k), or None.
 
-        ``rates`` are η times the eigenvalues of :math:`M^{-1/2}HM^{-1/2}`. The derivative is that of the change of
-        parameter and memory, k = 2, or of the parameter alone, k = 1, for a rule without a memory. With it skipping
-        passes over modes that are at rest; a rule with a memory cannot be skipped without it.
+        ``rates`` are η times the eigenvalues of :math:`M^{-1/2}HM^{-1/2}`. The
+        derivative is that of the change of parameter and memory, k = 2, or of the
+        parameter alone, k = 1, for a rule without a memory. With it skipping passes
+        over modes that are at rest; a rule with a memory cannot be skipped without it.
         """
         return None
 
@@ -119,4 +123,5 @@ def is_rule(value: object) -> TypeGuard[Rule]:
     """Whether an object is a rule, and not the class of one."""
     if isinstance(value, str | type):
         return False
-    return Rule in type(value).__mro__ or isinstance(value, Rule)  # the second alone takes long
+    # the second alone takes long
+    return Rule in type(value).__mro__ or isinstance(value, Rule)

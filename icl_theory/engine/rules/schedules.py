@@ -11,7 +11,15 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from icl_theory._validate import Array, dimensions, instance, integer, number, refuse, store
+from icl_theory._validate import (
+    Array,
+    dimensions,
+    instance,
+    integer,
+    number,
+    refuse,
+    store,
+)
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.wrappers import Wrapper
 
@@ -55,15 +63,16 @@ class Constant(Schedule):
 class Cosine(Schedule):
     r"""Half a cosine from 1 to ``final`` at step T, where it stays: :math:`f + \tfrac12(1 - f)(1 + \cos(\pi t/T))`.
 
-    It is ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)`` up to step T; beyond it PyTorch's
-    rises again.
+    It is ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)`` up to
+    step T; beyond it PyTorch's rises again.
 
     Parameters
     ----------
     steps : int
         T.
     final : float
-        f, from 0 to below 1. With 0 a run ends at step T, because the rate is zero from there on.
+        f, from 0 to below 1. With 0 a run ends at step T, because the rate is zero from
+        there on.
     """
 
     steps: int
@@ -92,7 +101,9 @@ def _power(t: int, base: float, exponent: int) -> float:
     try:
         return float(base**exponent)
     except OverflowError:
-        raise refuse("t", t, f"a step with {base!r} ** {exponent} within the range of float64") from None
+        raise refuse(
+            "t", t, f"a step with {base!r} ** {exponent} within the range of float64"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -140,7 +151,10 @@ class Piecewise(Schedule):
     name = "piecewise"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.milestones, Iterable) or dimensions(self.milestones) != 1:
+        if (
+            not isinstance(self.milestones, Iterable)
+            or dimensions(self.milestones) != 1
+        ):
             raise refuse("milestones", self.milestones, "one or more increasing steps")
         steps = [integer("milestones", step, minimum=1) for step in self.milestones]
         if not steps or any(later <= earlier for earlier, later in pairwise(steps)):
@@ -180,8 +194,9 @@ class InverseSqrt(Schedule):
 class WarmUp(Schedule):
     r"""The factor :math:`(t + 1)/w` in the first w steps, and then another schedule from its start.
 
-    It is ``torch.optim.lr_scheduler.SequentialLR`` of ``LinearLR(start_factor=1/w, total_iters=w-1)`` and the
-    other schedule; PyTorch's LinearLR starts at one third unless told otherwise.
+    It is ``torch.optim.lr_scheduler.SequentialLR`` of ``LinearLR(start_factor=1/w,
+    total_iters=w-1)`` and the other schedule; PyTorch's LinearLR starts at one third
+    unless told otherwise.
 
     Parameters
     ----------
@@ -243,7 +258,8 @@ class Function(Schedule):
 class Scheduled(Wrapper):
     r"""A rule whose learning rate is :math:`\eta` times the factor of a schedule.
 
-    Every step is taken, because steps differ, and stagnation is not judged, because the rate may rise again.
+    Every step is taken, because steps differ, and stagnation is not judged, because the
+    rate may rise again.
 
     Parameters
     ----------
@@ -273,7 +289,11 @@ class Scheduled(Wrapper):
         super().__post_init__()
         if not isinstance(self.schedule, Schedule):
             if not callable(self.schedule):
-                raise refuse("schedule", self.schedule, "a Schedule, or a function of the step number")
+                raise refuse(
+                    "schedule",
+                    self.schedule,
+                    "a Schedule, or a function of the step number",
+                )
             object.__setattr__(self, "schedule", Function(self.schedule))
 
     @property
@@ -297,7 +317,13 @@ class Scheduled(Wrapper):
         return self.schedule
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the memory of the wrapped rule."""
         return self.rule.step(risk, params, gradient, eta * self.factor(t), memory, t)

@@ -75,7 +75,13 @@ class Decayed(Wrapper):
         return f"{self.rule.name}, decoupled decay {self.weight_decay:g}"
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the memory of the wrapped rule."""
         change, memory = self.rule.step(risk, params, gradient, eta, memory, t)
@@ -104,8 +110,9 @@ class Decayed(Wrapper):
 class Clipped(Wrapper):
     r"""Gradients shortened to a largest norm c before a rule sees them: :math:`g\,\min(1, c/(|g| + 10^{-6}))`.
 
-    It is ``torch.nn.utils.clip_grad_norm_``, whose 10⁻⁶ it keeps. The norm of a gradient is
-    :math:`\sqrt{g^\top M^{-1}g}`, that of the full gradient where parameters are reduced.
+    It is ``torch.nn.utils.clip_grad_norm_``, whose 10⁻⁶ it keeps. The norm of a
+    gradient is :math:`\sqrt{g^\top M^{-1}g}`, that of the full gradient where
+    parameters are reduced.
 
     Parameters
     ----------
@@ -114,7 +121,8 @@ class Clipped(Wrapper):
     norm : float
         c.
     blocks : bool
-        Whether each block of the parameters, see `Risk.blocks`, is shortened by its own norm.
+        Whether each block of the parameters, see `Risk.blocks`, is shortened by its own
+        norm.
 
     Examples
     --------
@@ -138,10 +146,18 @@ class Clipped(Wrapper):
         return f"{self.rule.name}, clipped at {self.norm:g}{which}"
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the memory of the wrapped rule."""
-        return self.rule.step(risk, params, self.clipped(risk, gradient), eta, memory, t)
+        return self.rule.step(
+            risk, params, self.clipped(risk, gradient), eta, memory, t
+        )
 
     def clipped(self, risk: Risk, gradient: Array) -> Array:
         """Return the gradient, or its blocks, no longer than the largest norm; unchecked, like a step."""
@@ -151,7 +167,9 @@ class Clipped(Wrapper):
         check_blocks(risk, gradient.shape)
         shortened = np.array(gradient)
         metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), gradient.shape)
-        for block, block_metric in zip(risk.blocks(shortened), risk.blocks(metric), strict=True):
+        for block, block_metric in zip(
+            risk.blocks(shortened), risk.blocks(metric), strict=True
+        ):
             block *= self._factor(norm_in(block_metric, block))
         return shortened
 
@@ -163,9 +181,10 @@ class Clipped(Wrapper):
 class Projected(Wrapper):
     r"""The step of a rule, and then the nearest point of a ball or sphere.
 
-    That point is :math:`\theta\,r/|\theta|`. The norm of parameters is :math:`\sqrt{\theta^\top M\theta}`, that
-    of the full parameters where they are reduced. On a ball, parameters within it stay where they are; from
-    zero there is no nearest point of a sphere, and zero stays zero.
+    That point is :math:`\theta\,r/|\theta|`. The norm of parameters is
+    :math:`\sqrt{\theta^\top M\theta}`, that of the full parameters where they are
+    reduced. On a ball, parameters within it stay where they are; from zero there is no
+    nearest point of a sphere, and zero stays zero.
 
     Parameters
     ----------
@@ -194,10 +213,18 @@ class Projected(Wrapper):
     @property
     def name(self) -> str:  # type: ignore[override]
         """The wrapped rule's, and the radius."""
-        return f"{self.rule.name}, projected onto a {self.onto} of radius {self.radius:g}"
+        return (
+            f"{self.rule.name}, projected onto a {self.onto} of radius {self.radius:g}"
+        )
 
     def step(
-        self, risk: Risk, params: Array, gradient: Array, eta: float, memory: Array, t: int
+        self,
+        risk: Risk,
+        params: Array,
+        gradient: Array,
+        eta: float,
+        memory: Array,
+        t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the memory of the wrapped rule."""
         change, memory = self.rule.step(risk, params, gradient, eta, memory, t)

@@ -1,15 +1,17 @@
 r"""Softmax attention over Markov chains: the exact square loss and its gradient, an integral over a recursion.
 
-Each of the T positions of a sequence has a window, its own symbol :math:`x_t` and the m - 1 before it. With q the
-last symbol and weights :math:`w_t = e^{S(X_t, q)}`, attention predicts the law :math:`P_q` of the next one.
+Each of the T positions of a sequence has a window, its own symbol :math:`x_t` and the m
+- 1 before it. With q the last symbol and weights :math:`w_t = e^{S(X_t, q)}`, attention
+predicts the law :math:`P_q` of the next one.
 
 .. math:: \mathcal L = \tfrac12 E\Bigl|\frac{\sum w_t e_{x_t}}{\sum w_t} - P_q\Bigr|^2
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-For each window the means F, A and B of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2`, with sums up to t,
-are carried along. A position with y and :math:`u = y(e_x - P_q)` adds
-:math:`(F, A, B) \to (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y}`. See docs/theory.md, "The recursion".
+For each window the means F, A and B of :math:`e^{-\sum y}` times 1, n and
+:math:`\tfrac12|n|^2`, with sums up to t, are carried along. A position with y and
+:math:`u = y(e_x - P_q)` adds :math:`(F, A, B) \to (F,\ A + uF,\ B + u^\top A +
+\tfrac12|u|^2F)\,e^{-y}`. See docs/theory.md, "The recursion".
 """
 
 from __future__ import annotations
@@ -33,7 +35,13 @@ from icl_theory._validate import (
     refuse,
 )
 from icl_theory.engine.risk import ColumnGradients, Risk, Started
-from icl_theory.engine.tokens.sampled import Pass, Sampled, chosen, prompts_to_draw, softmax
+from icl_theory.engine.tokens.sampled import (
+    Pass,
+    Sampled,
+    chosen,
+    prompts_to_draw,
+    softmax,
+)
 from icl_theory.engine.tokens.square import UNSEEN, capped, rule_error
 from icl_theory.memory import check_fits
 
@@ -46,15 +54,16 @@ class Chains:
     Parameters
     ----------
     transitions : array_like, (k, k) or (C, k, k)
-        Row q is the law of the symbol after q. Rows sum to 1 (to 1e-6, then normalised).
+        Row q is the law of the symbol after q. Rows sum to 1 (to 1e-6, then
+        normalised).
     window : int
-        The number m of symbols in a window. The window (a, ..., z), z the newest, has the number with these digits
-        in base k.
+        The number m of symbols in a window. The window (a, ..., z), z the newest, has
+        the number with these digits in base k.
     probs : array_like, (C,), optional
         Probabilities of the chains; equal ones by default.
     start : array_like, (k**m,) or (C, k**m), or (k,) or (C, k), optional
-        Law of the first window, or of its oldest symbol. The stationary one is the default; the chains must then be
-        irreducible.
+        Law of the first window, or of its oldest symbol. The stationary one is the
+        default; the chains must then be irreducible.
 
     Attributes
     ----------
@@ -83,18 +92,34 @@ class Chains:
     ) -> None:
         P = distributions("transitions", transitions)
         if P.ndim not in (2, 3) or P.shape[-2] != P.shape[-1] or P.shape[-1] < 2:
-            raise refuse("transitions", P.shape, "of shape (k, k) or (C, k, k) with k >= 2")
+            raise refuse(
+                "transitions", P.shape, "of shape (k, k) or (C, k, k) with k >= 2"
+            )
         self.transitions = P = P.reshape(-1, *P.shape[-2:])
         C, self.symbols = P.shape[:2]
         self.window = integer("window", window, minimum=1)
-        self.probs = np.full(C, 1.0 / C) if probs is None else probabilities("probs", probs, C)
+        self.probs = (
+            np.full(C, 1.0 / C) if probs is None else probabilities("probs", probs, C)
+        )
         k = self.symbols
-        check_fits("window", self.window, 32.0 * C * k * math.exp(min(self.window * math.log(k), 600.0)))
+        check_fits(
+            "window",
+            self.window,
+            32.0 * C * k * math.exp(min(self.window * math.log(k), 600.0)),
+        )
         W = k**self.window
         self.newest = np.arange(W) % k
-        law = np.stack([_stationary(each) for each in P]) if start is None else distributions("start", start)
+        law = (
+            np.stack([_stationary(each) for each in P])
+            if start is None
+            else distributions("start", start)
+        )
         if law.shape not in ((W,), (C, W), (k,), (C, k)):
-            raise refuse("start", law.shape, f"of shape {(W,)} or {(C, W)}, or {k} in place of {W}")
+            raise refuse(
+                "start",
+                law.shape,
+                f"of shape {(W,)} or {(C, W)}, or {k} in place of {W}",
+            )
         law = np.broadcast_to(law, (C, law.shape[-1]))
         while law.shape[1] < W:
             law = (law.reshape(C, -1, k, 1) * P[:, None]).reshape(C, -1)
@@ -112,7 +137,9 @@ class Chains:
         spread = (self.transitions * (1.0 - self.transitions)).sum(axis=2)
         return 0.5 * float((self.last(length) * spread).sum())
 
-    def draw(self, rng: np.random.Generator, length: int, size: int) -> tuple[Symbols, Symbols]:
+    def draw(
+        self, rng: np.random.Generator, length: int, size: int
+    ) -> tuple[Symbols, Symbols]:
         """Draw sequences: the chain of each, (size,), and the windows of its positions, (size, length)."""
         length = integer("length", length, minimum=1)
         size = prompts_to_draw(rng, size, 1.0 * length)
@@ -139,7 +166,9 @@ def _stationary(P: Array) -> Array:
         other = np.argmax(group != group[0])
         allowed = f"irreducible unless start is given (there is no way from 0 to {other}, or none back)"
         raise refuse("transitions", P.tolist(), allowed)
-    given, P, law = P, P.copy(), np.ones(k)
+    given = P
+    P = P.copy()
+    law = np.ones(k)
     with np.errstate(all="ignore"):
         for n in range(k - 1, 0, -1):
             P[:n, n] /= P[n, :n].sum()
@@ -162,7 +191,9 @@ class _Columns(NamedTuple):
     error: Array  # of the loss, from above, (Q,)
 
 
-def _parts(chains: int, nodes: int, carried: int, most: int = 2**21) -> Iterator[tuple[slice, slice]]:
+def _parts(
+    chains: int, nodes: int, carried: int, most: int = 2**21
+) -> Iterator[tuple[slice, slice]]:
     """Split chains and nodes into blocks; what is carried along in each has up to ``most`` numbers (16 MiB)."""
     width = min(nodes, max(1, most // carried))
     together = max(1, most // (carried * width))
@@ -172,15 +203,29 @@ def _parts(chains: int, nodes: int, carried: int, most: int = 2**21) -> Iterator
 
 
 def _block(
-    chains: Chains, which: slice, log_w: Array, last: Symbols, length: int, sink: Array | None, *rule: Array
+    chains: Chains,
+    which: slice,
+    log_w: Array,
+    last: Symbols,
+    length: int,
+    sink: Array | None,
+    *rule: Array,
 ) -> tuple[Array, ...]:
     """Integrate over some chains and nodes ``rule``: loss, both parts of the gradient, attention, what was handled.
 
-    Sums up to a position have the axes (position; F, A and B; chain; window; column and node), and so have the
-    derivatives of the loss by them, which are carried back.
+    Sums up to a position have the axes (position; F, A and B; chain; window; column and
+    node), and so have the derivatives of the loss by them, which are carried back.
     """
-    P, k, newest, (log_s, weights) = chains.transitions[which], chains.symbols, chains.newest, rule
-    C, W, Q, J = len(P), len(newest), len(last), len(weights)
+    P, k, newest, (log_s, weights) = (
+        chains.transitions[which],
+        chains.symbols,
+        chains.newest,
+        rule,
+    )
+    C = len(P)
+    W = len(newest)
+    Q = len(last)
+    J = len(weights)
     y = np.exp(np.minimum(log_w[..., None] + log_s, math.log(1000.0)))  # e^(-1000) is 0
     edges = _edges(P, last)
     u = edges[:, :, newest, :, None] * y[:, None, None]
@@ -189,7 +234,8 @@ def _block(
     u = u.reshape(len(y), k - 1, C, W, Q * J)
     y = y.reshape(len(y), W, Q * J)
     decay = np.exp(-y)
-    # a window (a, r) of its oldest symbol and the others leads to (r, b): for each r a k x k matrix
+    # a window (a, r) of its oldest symbol and the others leads to (r, b): for each r a
+    # k x k matrix
     law = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)
     sums, back = np.empty((2, length, k + 1, C, W, Q * J))
     sums[0, 1:], back[-1, :-1] = 0.0, 0.0
@@ -207,7 +253,12 @@ def _block(
     ahead = [slice(n, n + 1) for n in places[:-1]] + [slice(len(y) - 1, None)]
     found = (
         np.einsum("cwx,cwx->x", b[-1], B[-1]),
-        np.stack([np.einsum("tdcwx,dcwx->wx", pull[t], one) for t, one in zip(ahead, u, strict=True)]),
+        np.stack(
+            [
+                np.einsum("tdcwx,dcwx->wx", pull[t], one)
+                for t, one in zip(ahead, u, strict=True)
+            ]
+        ),
         np.add.reduceat(np.einsum("tdcwx,tdcwx->twx", back, sums), places) * y,
         np.add.reduceat(np.einsum("tcwx,tcwx->twx", b, F), places) * y,
         np.einsum("tcwx,tcwx->x", f, F) + np.einsum("tcwx,tcwx->x", b, B),
@@ -215,11 +266,13 @@ def _block(
     return tuple(part.reshape(*part.shape[:-1], Q, J).sum(axis=-1) for part in found)
 
 
-def _carry(sums: Array, u: Array, decay: Array, law: Array, still: int, back: bool = False) -> None:
+def _carry(
+    sums: Array, u: Array, decay: Array, law: Array, still: int, back: bool = False
+) -> None:
     """Fill in (F, A, B) after each position, given those before the first one in ``sums[0]``.
 
-    Or ``back`` to the first one the derivatives by them, given those after the last: with F and B exchanged, what a
-    position adds is its own transpose.
+    Or ``back`` to the first one the derivatives by them, given those after the last:
+    with F and B exchanged, what a position adds is its own transpose.
     """
     (C, others, k, _), at = law.shape, np.minimum(np.arange(len(sums)), len(u) - 1)
     views = [
@@ -231,7 +284,9 @@ def _carry(sums: Array, u: Array, decay: Array, law: Array, still: int, back: bo
         views.reverse()
     for n, t in enumerate(at, 1):
         moved = np.multiply(sums[n - 1], decay[t], out=None if back else sums[n - 1])
-        F, A, B = moved[0], moved[1:-1], moved[-1]
+        F = moved[0]
+        A = moved[1:-1]
+        B = moved[-1]
         half = 0.5 * u[t] * F
         A += half
         B += np.add.reduce(u[t] * A, axis=0)
@@ -253,12 +308,15 @@ def _edges(P: Array, last: Symbols) -> Array:
     return np.einsum("cqxj,ij->icxq", edges, basis)
 
 
-def _nodes(log_w: Array, length: int, step: float, first: float = -3.5, last: float = 4.0) -> tuple[Array, Array]:
+def _nodes(
+    log_w: Array, length: int, step: float, first: float = -3.5, last: float = 4.0
+) -> tuple[Array, Array]:
     """Nodes ln s, (Q, J), and weights, (J,), of the trapezoid rule in x, ln(s Z_max) = x - e^(-x).
 
-    At the first node s Z_max = e^(-37), where the integrand of the attention falls below rounding; at the last one
-    s Z_min > e^4, where e^(-s Z) does. Where weights are further apart than that, nodes between them are left out:
-    a sequence whose largest weight is v needs those with ln(s v T) > -37 and ln(s v) < 4.
+    At the first node s Z_max = e^(-37), where the integrand of the attention falls
+    below rounding; at the last one s Z_min > e^4, where e^(-s Z) does. Where weights
+    are further apart than that, nodes between them are left out: a sequence whose
+    largest weight is v needs those with ln(s v T) > -37 and ln(s v) < 4.
     """
     often = np.zeros((len(log_w), 1))
     often[-1] = math.log(length - len(log_w) + 1)
@@ -276,8 +334,8 @@ def _nodes(log_w: Array, length: int, step: float, first: float = -3.5, last: fl
 class ChainRisk(Started, Risk):
     r"""The exact loss :math:`\tfrac12 E|o - P_q|^2` of softmax attention over Markov chains, trained in its scores.
 
-    The loss is that of predicting :math:`P_q`; `Chains.irreducible` is not in it. `icl_theory.engine.Pullback`
-    makes the scores functions of anything else.
+    The loss is that of predicting :math:`P_q`; `Chains.irreducible` is not in it.
+    `icl_theory.engine.Pullback` makes the scores functions of anything else.
 
     Parameters
     ----------
@@ -286,13 +344,16 @@ class ChainRisk(Started, Risk):
     length : int
         The number T of positions, at least m.
     scores : array_like, (k**m, k) or (n, k**m, k), optional
-        Initial scores of a position by its window and the last symbol q of the sequence; with three axes also by
-        the place of the position in the sequence, the last of n places standing for all that follow. A score of
-        -1000 hides a position. Zeros, (k**m, k), by default, or (2, k**m, k) with a sink.
+        Initial scores of a position by its window and the last symbol q of the
+        sequence; with three axes also by the place of the position in the sequence, the
+        last of n places standing for all that follow. A score of -1000 hides a
+        position. Zeros, (k**m, k), by default, or (2, k**m, k) with a sink.
     sink : array_like, (k,), optional
-        Value of a further token in front of the sequence, k probabilities. The first of the places is its own.
+        Value of a further token in front of the sequence, k probabilities. The first of
+        the places is its own.
     step : float
-        Distance of the nodes of the integral, up to 0.6. Steps below the default change no digit.
+        Distance of the nodes of the integral, up to 0.6. Steps below the default change
+        no digit.
 
     Raises
     ------
@@ -305,7 +366,8 @@ class ChainRisk(Started, Risk):
 
     Examples
     --------
-    Attention to positions whose predecessor is the last symbol, and a run that finds it:
+    Attention to positions whose predecessor is the last symbol, and a run that finds
+    it:
 
     >>> import icl_theory as icl, numpy as np
     >>> from icl_theory.engine.tokens.chain import ChainRisk, Chains
@@ -341,9 +403,15 @@ class ChainRisk(Started, Risk):
         found = np.zeros((2, *shape) if front else shape) if scores is None else scores
         self.start = real_array("scores", found, 2 if dimensions(found) == 2 else 3)
         *places, W, k = self.start.shape
-        if (W, k) != shape or not (1 + front <= places[0] <= self.length + front if places else not front):
+        if (W, k) != shape or not (
+            1 + front <= places[0] <= self.length + front if places else not front
+        ):
             allowed = f"({1 + front} to {self.length + front}, {shape[0]}, {shape[1]})"
-            raise refuse("scores", (*places, W, k), "of shape " + (allowed if front else f"{shape} or {allowed}"))
+            raise refuse(
+                "scores",
+                (*places, W, k),
+                "of shape " + (allowed if front else f"{shape} or {allowed}"),
+            )
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient."""
@@ -352,27 +420,49 @@ class ChainRisk(Started, Risk):
 
     def _moments(self, scores: Array, last: Symbols | None = None) -> _Columns:
         """Integrate columns of scores, (..., k**m, Q); column j counts the sequences that end in ``last[j]``."""
-        chains, sink, step = self.chains, self.sink, self.step
+        chains = self.chains
+        sink = self.sink
+        step = self.step
         last = np.arange(chains.symbols) if last is None else last
         log_w = capped(scores.reshape(-1, len(last))).reshape(-1, *scores.shape[-2:])
         length = self.length + (sink is not None)
         log_s, weights = _nodes(log_w, length, step)
         carried = length * len(chains.newest) * (chains.symbols + 1) * len(last)
         parts = [
-            _block(chains, which, log_w, last, length, sink, log_s[:, nodes], weights[nodes])
+            _block(
+                chains,
+                which,
+                log_w,
+                last,
+                length,
+                sink,
+                log_s[:, nodes],
+                weights[nodes],
+            )
             for which, nodes in _parts(len(chains.transitions), len(weights), carried)
         ]
-        loss, pull, push, attention, handled = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
-        gradient, terms = pull - push, abs(pull) + push + 1e-300
-        # a shift of a column changes no loss: what rounding leaves of its sum belongs to the entries that cancel
+        loss, pull, push, attention, handled = (
+            np.sum(part, axis=0) for part in zip(*parts, strict=True)
+        )
+        gradient = pull - push
+        terms = abs(pull) + push + 1e-300
+        # a shift of a column changes no loss: what rounding leaves of its sum belongs
+        # to the entries that cancel
         gradient -= terms * (gradient.sum(axis=(0, 1)) / terms.sum(axis=(0, 1)))
         if scores.ndim == 2:
-            gradient, attention = gradient.sum(axis=0), attention.sum(axis=0)
-        # of each position's step, and of ln y, a sum of numbers as large as the range of the scores
-        rounding = handled + (10.0 + np.ptp(log_w, axis=(0, 1))) * terms.sum(axis=(0, 1))
+            gradient = gradient.sum(axis=0)
+            attention = attention.sum(axis=0)
+        # of each position's step, and of ln y, a sum of numbers as large as the range
+        # of the scores
+        rounding = handled + (10.0 + np.ptp(log_w, axis=(0, 1))) * terms.sum(
+            axis=(0, 1)
+        )
         rounding *= np.finfo(float).eps
-        unseen = 2.0 * UNSEEN * float(length) ** 2  # errors of probabilities: |e|² is 2 at most
-        return _Columns(loss, gradient, attention, rule_error(step) * loss + rounding + unseen)
+        # errors of probabilities: |e|² is 2 at most
+        unseen = 2.0 * UNSEEN * float(length) ** 2
+        return _Columns(
+            loss, gradient, attention, rule_error(step) * loss + rounding + unseen
+        )
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
@@ -390,8 +480,14 @@ class ChainRisk(Started, Risk):
 
     def attention(self, params: ArrayLike) -> Array:
         """Expected attention given the last symbol, of the shape of the scores; 0 for one that ends no sequence."""
-        found, often = self._moments(self._checked(params)), self.chains.last(self.length).sum(axis=0)
-        return np.divide(found.attention, often, out=np.zeros_like(found.attention), where=often > 0.0)
+        found = self._moments(self._checked(params))
+        often = self.chains.last(self.length).sum(axis=0)
+        return np.divide(
+            found.attention,
+            often,
+            out=np.zeros_like(found.attention),
+            where=often > 0.0,
+        )
 
     def error(self, params: ArrayLike) -> float:
         """Estimate of the error of the loss, from above: of the quadrature, and of rounding to first order."""
@@ -413,28 +509,39 @@ class ChainRisk(Started, Risk):
     def _drawn(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
         """Losses of sequences, by the softmax of scores as they come: no formula is shared with the integral."""
         chain, tokens, at, attention = self._attend(params, rng, B)
-        values = np.vstack([np.eye(self.chains.symbols), *([] if self.sink is None else [self.sink])])
+        values = np.vstack(
+            [np.eye(self.chains.symbols), *([] if self.sink is None else [self.sink])]
+        )
         rows = np.arange(B)[:, None]
-        share = np.bincount((rows * len(values) + tokens).ravel(), attention.ravel(), B * len(values))
+        share = np.bincount(
+            (rows * len(values) + tokens).ravel(), attention.ravel(), B * len(values)
+        )
         output = share.reshape(B, -1) @ values
         error = output - self.chains.transitions[chain, tokens[:, -1]]
         # d(½|o - P|²)/d(score of t) = a_t (o - P)·(v_t - o)
         along = (error @ values.T)[rows, tokens] - (error * output).sum(axis=1)[:, None]
         return 0.5 * (error**2).sum(axis=1), at, attention * along
 
-    def _seen(self, params: Array, rng: np.random.Generator, B: int) -> dict[str, Array]:
+    def _seen(
+        self, params: Array, rng: np.random.Generator, B: int
+    ) -> dict[str, Array]:
         """Mean attention of sequences on the windows given the last symbol."""
         _, tokens, at, attention = self._attend(params, rng, B)
         often = np.bincount(tokens[:, -1], minlength=self.chains.symbols)
-        summed = np.bincount(at.ravel(), attention.ravel(), params.size).reshape(params.shape)
+        summed = np.bincount(at.ravel(), attention.ravel(), params.size).reshape(
+            params.shape
+        )
         return {"attention": summed / np.maximum(often, 1)}
 
-    def _attend(self, params: Array, rng: np.random.Generator, B: int) -> tuple[Symbols, Symbols, Symbols, Array]:
+    def _attend(
+        self, params: Array, rng: np.random.Generator, B: int
+    ) -> tuple[Symbols, Symbols, Symbols, Array]:
         """Chains, (B,), and of each token its symbol, k for the sink, the number of its score and the attention."""
         k, (chain, windows) = self.chains.symbols, self.chains.draw(rng, self.length, B)
         tokens = windows % k
         if self.sink is not None:
-            windows, tokens = np.column_stack([windows[:, 0], windows]), np.insert(tokens, 0, k, axis=1)
+            windows = np.column_stack([windows[:, 0], windows])
+            tokens = np.insert(tokens, 0, k, axis=1)
         at = windows * k + tokens[:, -1:]
         if params.ndim == 3:
             at += np.minimum(np.arange(at.shape[1]), len(params) - 1) * params[0].size

@@ -1,11 +1,12 @@
 r"""Softmax attention over few kinds of tokens whose counts have a known law: any loss, exactly, as a finite sum.
 
-Let a prompt have n_κ tokens of kind κ. A token of kind κ has the score s_κ and stands for the label v with
-probability v_κv. Attention then predicts a function of the counts,
+Let a prompt have n_κ tokens of kind κ. A token of kind κ has the score s_κ and stands
+for the label v with probability v_κv. Attention then predicts a function of the counts,
 
     o = Σ_κ n_κ e^(s_κ) v_κ / Σ_κ n_κ e^(s_κ),
 
-so that the mean of any loss is a sum over a table of the counts. See docs/theory.md, "Few kinds of tokens".
+so that the mean of any loss is a sum over a table of the counts. See docs/theory.md,
+"Few kinds of tokens".
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     Returns
     -------
     Expected
-        Mean and excess. The log loss is infinite where a label has the probability 0 that may occur.
+        Mean and excess. The log loss is infinite where a label has the probability 0
+        that may occur.
 
     Raises
     ------
@@ -90,18 +92,20 @@ class CountRisk(Risk):
     law : CountLaw
         Law of the counts n, queries q and labels y.
     objective : {"log", "square", "logistic"}
-        :math:`-\ln o_y`, :math:`\tfrac12 |o - e_y|^2`, or :math:`-\ln` of the softmax of ``scale`` times o at y.
+        :math:`-\ln o_y`, :math:`\tfrac12 |o - e_y|^2`, or :math:`-\ln` of the softmax
+        of ``scale`` times o at y.
     sink : array_like, (V,), optional
-        Probabilities v₀ of the labels for a further token that is always there, whose scores are the last row. It
-        plays the part of a prior: with v₀ the mean of a Beta prior attention can be Bayes-optimal.
+        Probabilities v₀ of the labels for a further token that is always there, whose
+        scores are the last row. It plays the part of a prior: with v₀ the mean of a
+        Beta prior attention can be Bayes-optimal.
     scale : float
         The factor of the logistic loss.
 
     Raises
     ------
     ValueError
-        An argument is out of range. The log loss without a sink is, if a label may occur that no token stands for:
-        it is infinite whatever the scores.
+        An argument is out of range. The log loss without a sink is, if a label may
+        occur that no token stands for: it is infinite whatever the scores.
 
     References
     ----------
@@ -109,8 +113,8 @@ class CountRisk(Risk):
 
     Examples
     --------
-    An induction head on two states: attention on the windows that begin with the last symbol comes near the Bayes
-    loss, and reaches it with a sink of weight 2:
+    An induction head on two states: attention on the windows that begin with the last
+    symbol comes near the Bayes loss, and reaches it with a sink of weight 2:
 
     >>> import numpy as np
     >>> from icl_theory.engine.tokens.counted import CountRisk
@@ -128,23 +132,42 @@ class CountRisk(Risk):
     objective: str = "log"
     sink: ArrayLike | None = None
     scale: float = 1.0
-    table: Table = field(init=False, repr=False)  # that of the law, with the sink as one more kind of one token
-    values: Array = field(init=False, repr=False)  # what tokens stand for, (k, V), or (k + 1, V) with the sink
+    # that of the law, with the sink as one more kind of one token
+    table: Table = field(init=False, repr=False)
+    # what tokens stand for, (k, V), or (k + 1, V) with the sink
+    values: Array = field(init=False, repr=False)
     least: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        instance("law", self.law, CountLaw, "a law of counts, as IndependentCounts or TwoStateCounts")
+        instance(
+            "law",
+            self.law,
+            CountLaw,
+            "a law of counts, as IndependentCounts or TwoStateCounts",
+        )
         choice("objective", self.objective, LOSSES)
         store(self, scale=number("scale", self.scale))
         table, values = self.law.table, self.law.values
         if self.sink is not None:
             sink = distributions("sink", self.sink)
             if sink.shape != table.truth.shape[1:]:
-                raise refuse("sink", self.sink, f"{table.truth.shape[1]} probabilities, one for each label")
+                raise refuse(
+                    "sink",
+                    self.sink,
+                    f"{table.truth.shape[1]} probabilities, one for each label",
+                )
             counts = np.column_stack([table.counts, np.ones(len(table.counts))])
-            table, values = table._replace(counts=counts), np.vstack([values, sink])
-        if self.objective == "log" and ((table.counts @ values == 0.0) & (table.truth > 0.0)).any():
-            raise refuse("sink", self.sink, "positive for each label: without tokens it has infinite log loss")
+            table = table._replace(counts=counts)
+            values = np.vstack([values, sink])
+        if (
+            self.objective == "log"
+            and ((table.counts @ values == 0.0) & (table.truth > 0.0)).any()
+        ):
+            raise refuse(
+                "sink",
+                self.sink,
+                "positive for each label: without tokens it has infinite log loss",
+            )
         store(self, table=table, values=values, least=_floor(self.objective, table))
 
     @property
@@ -155,7 +178,10 @@ class CountRisk(Risk):
     @cached_property
     def _parts(self) -> list[tuple[int, Array, Array, Array]]:
         """Rows of the table by query, in parts that stay in the cache: (n,), log-counts (k, n), truth (V, n)."""
-        table, found, most = self.table, [], 2**13  # rows at a time
+        # rows at a time
+        table = self.table
+        found = []
+        most = 2**13
         with np.errstate(divide="ignore"):
             log_counts = np.log(table.counts)
         for query in range(self.law.queries):
@@ -187,11 +213,19 @@ class CountRisk(Risk):
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the same model on prompts drawn token by token, ``batch`` at a step, which shares no formula."""
         tokens = float(self.table.counts[0].sum())
-        return Sampled(self.initial, self._drawn, batch, seed, tokens * (6.0 + self.values.shape[1]))
+        return Sampled(
+            self.initial,
+            self._drawn,
+            batch,
+            seed,
+            tokens * (6.0 + self.values.shape[1]),
+        )
 
     def _moments(self, scores: Array) -> tuple[float, Array, Array]:
         """Excess, its gradient and the mean attention, (k, Q) both."""
-        excess, gradient, attention = 0.0, np.zeros(scores.shape), np.zeros(scores.shape)
+        excess = 0.0
+        gradient = np.zeros(scores.shape)
+        attention = np.zeros(scores.shape)
         asked = np.zeros(scores.shape[1])
         with np.errstate(divide="ignore"):
             log_values = np.log(self.values).T[:, :, None]
@@ -209,7 +243,9 @@ class CountRisk(Risk):
             lost, slope = self._loss(log_o, o, truth)
             excess += float(p @ lost)
             # d ln o_v / d score = weight_v - Σ_u o_u weight_u
-            gradient[:, query] += np.einsum("vn,vkn->k", p * (slope - o * slope.sum(axis=0)), weight)
+            gradient[:, query] += np.einsum(
+                "vn,vkn->k", p * (slope - o * slope.sum(axis=0)), weight
+            )
             attention[:, query] += np.einsum("vn,vkn->k", p * o, weight)
             asked[query] += p.sum()
         return excess, gradient, attention / np.where(asked > 0.0, asked, 1.0)
@@ -226,32 +262,39 @@ class CountRisk(Risk):
         return excess_loss("log", log_q, q, truth), self.scale * o * (q - truth)
 
     def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
-        prompts, values = self.law.draw(rng, batch), self.values
+        prompts = self.law.draw(rng, batch)
+        values = self.values
         kind = prompts.kind
         if self.sink is not None:
             kind = np.column_stack([kind, np.full(len(kind), len(values) - 1)])
-        place, rows = kind * params.shape[1] + prompts.query[:, None], np.arange(len(kind))
+        place = kind * params.shape[1] + prompts.query[:, None]
+        rows = np.arange(len(kind))
         scores = params.ravel()[place]
         weight, log_total = softmax(scores)
         if self.objective == "log":
             with np.errstate(divide="ignore"):
-                right, log_right = softmax(scores + np.log(values[kind, prompts.target[:, None]]))
+                right, log_right = softmax(
+                    scores + np.log(values[kind, prompts.target[:, None]])
+                )
             return log_total - log_right, place, weight - right
         v = values[kind]
         o = np.einsum("bn,bnv->bv", weight, v)
         answer = np.eye(v.shape[2])[prompts.target]
         if self.objective == "square":
-            losses, slope = 0.5 * np.sum((o - answer) ** 2, axis=1), o - answer
+            losses = 0.5 * np.sum((o - answer) ** 2, axis=1)
+            slope = o - answer
         else:
             q, log_sum = softmax(self.scale * o)
-            losses, slope = log_sum - self.scale * o[rows, prompts.target], self.scale * (q - answer)
+            losses = log_sum - self.scale * o[rows, prompts.target]
+            slope = self.scale * (q - answer)
         return losses, place, weight * np.einsum("bnv,bv->bn", v - o[:, None], slope)
 
 
 def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
     """Mean loss of the prediction q given the truth, above that of the truth itself; labels are the first axis.
 
-    With q = t e^d the log loss has t (e^d - 1 - d) on top for each label: nothing cancels where d is small.
+    With q = t e^d the log loss has t (e^d - 1 - d) on top for each label: nothing
+    cancels where d is small.
     """
     if loss == "square":
         return 0.5 * np.sum((q - truth) ** 2, axis=0)
@@ -259,7 +302,11 @@ def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
         d = np.where(truth > 0.0, log_q - np.log(truth), 0.0)
     near = np.abs(d) < 0.1
     small = np.where(near, d, 0.0)
-    series = truth * small**2 * np.polyval([1.0 / math.factorial(k) for k in range(11, 1, -1)], small)
+    series = (
+        truth
+        * small**2
+        * np.polyval([1.0 / math.factorial(k) for k in range(11, 1, -1)], small)
+    )
     return np.sum(np.where(near & (truth > 0.0), series, q - truth - truth * d), axis=0)
 
 
@@ -267,4 +314,6 @@ def _floor(loss: str, table: Table) -> float:
     from scipy.special import entr
 
     t = table.truth
-    return float(table.mean((0.5 * t * (1.0 - t) if loss == "square" else entr(t)).sum(axis=1)))
+    return float(
+        table.mean((0.5 * t * (1.0 - t) if loss == "square" else entr(t)).sum(axis=1))
+    )

@@ -1,7 +1,8 @@
 """Laws of the numbers of tokens of few kinds, as tables of all counts: what `CountRisk` takes the mean over.
 
-`IndependentCounts` has those of independent tokens, `TwoStateCounts` those of the windows of two symbols in a
-Markov chain. See docs/theory.md, "Few kinds of tokens" and "Two states".
+`IndependentCounts` has those of independent tokens, `TwoStateCounts` those of the
+windows of two symbols in a Markov chain. See docs/theory.md, "Few kinds of tokens" and
+"Two states".
 """
 
 from __future__ import annotations
@@ -44,13 +45,19 @@ class Table(NamedTuple):
     counts: Array  # tokens of each kind, (A, k)
     query: Indices  # which query asks, (A,)
     probability: Array  # of counts and query together, (A,); they sum to 1
-    truth: Array  # probabilities of the labels given counts and query: the Bayes-optimal prediction, (A, V)
+    # probabilities of the labels given counts and query: the Bayes-optimal prediction,
+    # (A, V)
+    truth: Array
 
     def mean(self, values: ArrayLike) -> Array:
         """Return the mean of numbers that each row has, (A, ...): the exact expectation of any loss."""
         rows = plain_numbers("values", values, -math.inf)
         if rows.shape[:1] != self.probability.shape:
-            raise refuse("values", rows.shape, f"with {len(self.probability)} rows, one for each row of the table")
+            raise refuse(
+                "values",
+                rows.shape,
+                f"with {len(self.probability)} rows, one for each row of the table",
+            )
         return np.tensordot(self.probability, rows, 1)
 
 
@@ -65,7 +72,8 @@ class Drawn(NamedTuple):
 class CountLaw(ABC):
     """A law of prompts whose tokens are of few kinds, with as many scores for each query."""
 
-    values: Array  # probabilities of the labels that a token of each kind stands for, (k, V)
+    # probabilities of the labels that a token of each kind stands for, (k, V)
+    values: Array
     queries: int = 1
 
     @property
@@ -102,7 +110,8 @@ class IndependentCounts(CountLaw):
     Raises
     ------
     ValueError
-        An argument is out of range, or there are more counts than fit in memory; the message names it.
+        An argument is out of range, or there are more counts than fit in memory; the
+        message names it.
 
     Examples
     --------
@@ -125,11 +134,23 @@ class IndependentCounts(CountLaw):
         values = distributions("values", self.values)
         Z, k = probs.shape
         if values.ndim != 2 or len(values) != k:
-            raise refuse("values", values.shape, f"of shape (k, V) with k = {k}, one row for each kind")
+            raise refuse(
+                "values",
+                values.shape,
+                f"of shape (k, V) with k = {k}, one row for each kind",
+            )
         if len(targets) not in (1, Z) or targets.shape[1] != values.shape[1]:
-            raise refuse("targets", targets.shape, f"of shape (V,) or ({Z}, V) with V = {values.shape[1]}")
+            raise refuse(
+                "targets",
+                targets.shape,
+                f"of shape (V,) or ({Z}, V) with V = {values.shape[1]}",
+            )
         weights = _shares("weights", self.weights, Z)
-        store(self, N=integer("N", self.N, minimum=1, maximum=EXACT), rare=fraction("rare", self.rare))
+        store(
+            self,
+            N=integer("N", self.N, minimum=1, maximum=EXACT),
+            rare=fraction("rare", self.rare),
+        )
         store(self, probs=probs, values=values, weights=weights)
         store(self, targets=np.broadcast_to(targets, (Z, values.shape[1])))
 
@@ -140,47 +161,67 @@ class IndependentCounts(CountLaw):
         probs, weights = self.probs, self.weights
         middle = weights @ probs
         counts = self._compositions()
-        log = log_poisson(counts, self.N * middle).sum(axis=1) - log_poisson(self.N, self.N)
+        log = log_poisson(counts, self.N * middle).sum(axis=1) - log_poisson(
+            self.N, self.N
+        )
         task, mixed = softmax(counts @ _log_ratio(probs, middle).T + _log(weights))
         log += mixed
         often = log >= math.log(self.rare)
         query = np.zeros(often.sum(), dtype=np.intp)
-        return Table(counts[often], query, np.exp(log[often]), task[often] @ self.targets)
+        return Table(
+            counts[often], query, np.exp(log[often]), task[often] @ self.targets
+        )
 
     def _compositions(self) -> Array:
         """All ways to share N tokens among the kinds, with numbers that are probable for each kind by itself."""
         check_fits("N", self.N, 100.0 * self.N)
         n = np.arange(self.N + 1.0)
-        counts, left = np.zeros((1, 0)), np.full(1, self.N)
+        counts = np.zeros((1, 0))
+        left = np.full(1, self.N)
         whole = log_poisson(self.N, self.N)
         for p in self.probs.T[:-1]:
             ends = np.array([[p.min()], [p.max()]])
-            log = log_poisson(n, self.N * ends) + log_poisson(self.N - n, self.N * (1.0 - ends)) - whole
+            log = (
+                log_poisson(n, self.N * ends)
+                + log_poisson(self.N - n, self.N * (1.0 - ends))
+                - whole
+            )
             likely = np.flatnonzero((log >= math.log(self.rare)).any(axis=0))
-            first, last = int(likely[0]), np.minimum(int(likely[-1]), left)
+            first = int(likely[0])
+            last = np.minimum(int(likely[-1]), left)
             sizes = np.maximum(last - first + 1, 0)
             rows = float(sizes.sum(dtype=float))
-            check_fits("N", self.N, 8.0 * rows * (4 * len(self.probs.T) + 3 * len(self.probs)))
+            check_fits(
+                "N", self.N, 8.0 * rows * (4 * len(self.probs.T) + 3 * len(self.probs))
+            )
             row = np.repeat(np.arange(len(sizes)), sizes)
-            taken = first + np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            counts, left = np.column_stack([counts[row], taken]), left[row] - taken
+            taken = (
+                first + np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            )
+            counts = np.column_stack([counts[row], taken])
+            left = left[row] - taken
         return np.column_stack([counts, left])
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw the task of each prompt, its tokens, and its label."""
         size = prompts_to_draw(rng, size, 2.0 * self.N * len(self.values))
         task = rng.choice(len(self.probs), size, p=self.weights)
-        kinds, labels = (np.cumsum(each, axis=1)[task] for each in (self.probs, self.targets))
+        kinds, labels = (
+            np.cumsum(each, axis=1)[task] for each in (self.probs, self.targets)
+        )
         kind = chosen(rng.random((size, self.N)), kinds[:, None])
-        return Drawn(kind, np.zeros(size, dtype=np.intp), chosen(rng.random(size), labels))
+        return Drawn(
+            kind, np.zeros(size, dtype=np.intp), chosen(rng.random(size), labels)
+        )
 
 
 def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts:
     r"""Return the law of in-context classification: K features with fair labels, and N tokens of random features.
 
-    Kinds are tokens with the query's feature, which have its label; others with the same label; and others with the
-    other label. Label 0 is the right one. With j of the K - 1 other features sharing the label, tokens have the
-    probabilities 1/K, j/K and (K - 1 - j)/K, and j is binomial. No term is negative, so that there is no
+    Kinds are tokens with the query's feature, which have its label; others with the
+    same label; and others with the other label. Label 0 is the right one. With j of the
+    K - 1 other features sharing the label, tokens have the probabilities 1/K, j/K and
+    (K - 1 - j)/K, and j is binomial. No term is negative, so that there is no
     cancellation: the sum of the labels of m other tokens, each ±1, is
 
     .. math:: P(D = 2a - m) = \sum_j 2^{1-K}\binom{K-1}{j}
@@ -207,52 +248,65 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     0.2729
     0.0383
     """
-    K, rare = integer("features", features, minimum=2, maximum=EXACT), fraction("rare", rare)
+    K = integer("features", features, minimum=2, maximum=EXACT)
+    rare = fraction("rare", rare)
     reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0  # Hoeffding's bound
     check_fits("features", features, 400.0 * reach)
-    j = np.arange(max(0, math.ceil(0.5 * (K - 1) - reach)), min(K - 1, math.floor(0.5 * (K - 1) + reach)) + 1.0)
+    j = np.arange(
+        max(0, math.ceil(0.5 * (K - 1) - reach)),
+        min(K - 1, math.floor(0.5 * (K - 1) + reach)) + 1.0,
+    )
     half = 0.5 * (K - 1)
-    weights = np.exp(log_poisson(j, half) + log_poisson(K - 1 - j, half) - log_poisson(K - 1, K - 1))
+    weights = np.exp(
+        log_poisson(j, half) + log_poisson(K - 1 - j, half) - log_poisson(K - 1, K - 1)
+    )
     probs = np.column_stack([np.ones(len(j)), j, K - 1 - j]) / K
     values = [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
-    return IndependentCounts(N, probs, np.array(values), np.array([1.0, 0.0]), weights / weights.sum(), rare)
+    return IndependentCounts(
+        N, probs, np.array(values), np.array([1.0, 0.0]), weights / weights.sum(), rare
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class TwoStateCounts(CountLaw):
     r"""Counts of the windows of two symbols in T symbols of a two-state Markov chain.
 
-    There are T - 1 windows (x_{i-1}, x_i), i = 2, ..., T, of the kinds 00, 01, 10, 11. The query is the last symbol
-    x_T, a token stands for the second symbol of its window, and the label is x_{T+1}. With ``first`` the symbol x_1
-    is a token, too, of one of two more kinds, 0 and 1. With n_s the windows that
-    begin with s and c_s those of them that change, the counts have the probability
+    There are T - 1 windows (x_{i-1}, x_i), i = 2, ..., T, of the kinds 00, 01, 10, 11.
+    The query is the last symbol x_T, a token stands for the second symbol of its
+    window, and the label is x_{T+1}. With ``first`` the symbol x_1 is a token, too, of
+    one of two more kinds, 0 and 1. With n_s the windows that begin with s and c_s those
+    of them that change, the counts have the probability
 
     .. math:: P(x_1) \prod_{s = 0, 1} P(c_s \mid n_s) \times \begin{cases} 1 & x_T = s \text{ or } n_s = 0 \\
         c_s/n_s & \text{else,}\end{cases}
 
-    where P(c | n) is beta-binomial if row s has a Beta prior, and binomial for a known chain. The first symbol is
-    x_1 = x_T - n_01 + n_10.
+    where P(c | n) is beta-binomial if row s has a Beta prior, and binomial for a known
+    chain. The first symbol is x_1 = x_T - n_01 + n_10.
 
     Parameters
     ----------
     T : int
         Number of symbols, at least 2. The table has about T² rows.
     concentration : array_like, () or (2, 2), optional
-        Row s is the Beta (Dirichlet) prior of row s of the chain, positive and finite. The default is 1, the
-        uniform prior. Large ones cost digits: probabilities are off by about 1e-16 times T ln(concentration).
+        Row s is the Beta (Dirichlet) prior of row s of the chain, positive and finite.
+        The default is 1, the uniform prior. Large ones cost digits: probabilities are
+        off by about 1e-16 times T ln(concentration).
     transitions : array_like, (2, 2) or (Z, 2, 2), optional
-        Instead of a prior: the chain, or a finite set of chains of which each sequence follows one. Rows sum to 1.
+        Instead of a prior: the chain, or a finite set of chains of which each sequence
+        follows one. Rows sum to 1.
     probs : array_like, (Z,), optional
         Probabilities of the chains; equal ones by default.
     start : float or "stationary"
-        Probability that the first symbol is 1, or the stationary one of each chain (with ``transitions`` only).
+        Probability that the first symbol is 1, or the stationary one of each chain
+        (with ``transitions`` only).
     first : bool
         Whether x_1 is a token.
 
     Raises
     ------
     ValueError
-        An argument is out of range, or there are more counts than fit in memory; the message names it.
+        An argument is out of range, or there are more counts than fit in memory; the
+        message names it.
 
     Examples
     --------
@@ -280,43 +334,85 @@ class TwoStateCounts(CountLaw):
         store(self, T=integer("T", self.T, minimum=2, maximum=EXACT))
         # what a token stands for: the second symbol of its window, or x_1
         store(self, values=np.tile(np.eye(2), (2 + flag("first", self.first), 1)))
-        known, wanted = self.transitions is not None, self.transitions
+        known = self.transitions is not None
+        wanted = self.transitions
         without = "concentration" if known else "probs"
         if getattr(self, without) is not None:
-            raise refuse(without, getattr(self, without), f"left out {'with' if known else 'without'} transitions")
+            raise refuse(
+                without,
+                getattr(self, without),
+                f"left out {'with' if known else 'without'} transitions",
+            )
         if known:
             chains = distributions("transitions", wanted)  # type: ignore[arg-type]
             if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
-                raise refuse("transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)")
+                raise refuse(
+                    "transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)"
+                )
             chains = chains.reshape(-1, 2, 2)
-            store(self, transitions=chains, probs=_shares("probs", self.probs, len(chains)))
+            store(
+                self,
+                transitions=chains,
+                probs=_shares("probs", self.probs, len(chains)),
+            )
         else:
             given = 1.0 if self.concentration is None else self.concentration
             found = real_array("concentration", given, dimensions(given), LARGEST)
             if found.shape not in ((), (2, 2)) or (found <= 0).any():
-                raise refuse("concentration", given, "a positive number, or four of shape (2, 2)")
+                raise refuse(
+                    "concentration", given, "a positive number, or four of shape (2, 2)"
+                )
             store(self, concentration=np.broadcast_to(found, (2, 2)))
         if not isinstance(self.start, str):
             store(self, start=number("start", self.start, zero=True, maximum=1.0))
         elif not known:
-            raise refuse("start", self.start, "the probability of the symbol 1; stationary needs transitions")
-        elif choice("start", self.start, ("stationary",)) and (chains[:, 0, 1] + chains[:, 1, 0] == 0).any():
-            raise refuse("transitions", wanted, "without a chain that never changes, if the start is stationary")
-        check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * (len(chains) if known else 1)))
+            raise refuse(
+                "start",
+                self.start,
+                "the probability of the symbol 1; stationary needs transitions",
+            )
+        elif (
+            choice("start", self.start, ("stationary",))
+            and (chains[:, 0, 1] + chains[:, 1, 0] == 0).any()
+        ):
+            raise refuse(
+                "transitions",
+                wanted,
+                "without a chain that never changes, if the start is stationary",
+            )
+        check_fits(
+            "T",
+            self.T,
+            8.0 * float(self.T) ** 2 * (30 + 3 * (len(chains) if known else 1)),
+        )
 
     @cached_property
     def table(self) -> Table:
         """All counts of positive probability."""
         first, last, counts = _windows(self.T)
-        own, total = counts[:, [0, 3]], np.column_stack([counts[:, 0] + counts[:, 1], counts[:, 2] + counts[:, 3]])
-        changes, shares = total - own, np.zeros(total.shape)
-        # of the orders in which a state is left and kept, those that end with leaving it
-        np.log(changes / np.maximum(total, 1.0), out=shares, where=(last[:, None] != [0, 1]) & (total > 0))
+        own = counts[:, [0, 3]]
+        total = np.column_stack(
+            [counts[:, 0] + counts[:, 1], counts[:, 2] + counts[:, 3]]
+        )
+        changes = total - own
+        shares = np.zeros(total.shape)
+        # of the orders in which a state is left and kept, those that end with leaving
+        # it
+        np.log(
+            changes / np.maximum(total, 1.0),
+            out=shares,
+            where=(last[:, None] != [0, 1]) & (total > 0),
+        )
         log = shares.sum(axis=1)
         starts = _log(self._starts())
         if self.transitions is None:
             a = np.asarray(self.concentration)
-            log = log + starts[0, first] + _beta_binomial(counts[:, :2], a[0]) + _beta_binomial(counts[:, 2:], a[1])
+            log = (
+                log
+                + starts[0, first]
+                + _beta_binomial(counts[:, :2], a[0])
+                + _beta_binomial(counts[:, 2:], a[1])
+            )
             ones = (counts[:, 1::2] + a[:, 1]) / (total + a.sum(axis=1))
             truth = ones[np.arange(len(last)), last]
         else:
@@ -324,7 +420,10 @@ class TwoStateCounts(CountLaw):
             chains, probs = self.transitions, self.probs
             middle = np.tensordot(probs, chains, 1)
             mean = np.repeat(total, 2, axis=1) * middle.ravel()
-            log = log + (log_poisson(counts, mean).sum(axis=1) - log_poisson(total, total).sum(axis=1))
+            log = log + (
+                log_poisson(counts, mean).sum(axis=1)
+                - log_poisson(total, total).sum(axis=1)
+            )
             ratio = _log_ratio(chains, middle).reshape(-1, 4)
             chain, mixed = softmax(counts @ ratio.T + starts[:, first].T + _log(probs))
             log += mixed
@@ -350,7 +449,8 @@ class TwoStateCounts(CountLaw):
         size = prompts_to_draw(rng, size, 4.0 * self.T)
         if self.transitions is None:
             a = np.asarray(self.concentration)
-            ones, chain = rng.beta(a[:, 1], a[:, 0], (size, 2)), np.zeros(size, dtype=np.intp)
+            ones = rng.beta(a[:, 1], a[:, 0], (size, 2))
+            chain = np.zeros(size, dtype=np.intp)
         else:
             chain = rng.choice(len(self.transitions), size, p=self.probs)
             ones = self.transitions[chain, :, 1]
@@ -366,28 +466,43 @@ class TwoStateCounts(CountLaw):
 
 def _windows(T: int) -> tuple[Indices, Indices, Array]:
     """First and last symbol, (A,), and counts of 00, 01, 10, 11, (A, 4), of all sequences of T symbols."""
-    every = np.indices((2, 2, T, T)).reshape(4, -1)  # first, last, changes of the symbol, and 00
-    every = every[:, (every[2] % 2 == (every[0] != every[1])) & (every[2] + every[3] < T)]
+    # first, last, changes of the symbol, and 00
+    every = np.indices((2, 2, T, T)).reshape(4, -1)
+    every = every[
+        :, (every[2] % 2 == (every[0] != every[1])) & (every[2] + every[3] < T)
+    ]
     first, last, changes, n00 = every
     n01 = (changes + last - first) // 2
-    n10, n11 = changes - n01, T - 1 - changes - n00
+    n10 = changes - n01
+    n11 = T - 1 - changes - n00
     # a state that is never met keeps no symbol
-    real = ((n00 == 0) | (n01 + (last == 0) > 0)) & ((n11 == 0) | (n10 + (last == 1) > 0))
-    return first[real], last[real], np.column_stack([n00, n01, n10, n11])[real].astype(np.float64)
+    real = ((n00 == 0) | (n01 + (last == 0) > 0)) & (
+        (n11 == 0) | (n10 + (last == 1) > 0)
+    )
+    return (
+        first[real],
+        last[real],
+        np.column_stack([n00, n01, n10, n11])[real].astype(np.float64),
+    )
 
 
 def _beta_binomial(pairs: Array, a: Array) -> Array:
     r"""Log of :math:`\binom{n}{n_0} B(a_0 + n_0, a_1 + n_1)/B(a_0, a_1)` for pairs (n_0, n_1), (A, 2).
 
-    It is a ratio of numbers Γ(n + a)/(Γ(a) n!), products of few factors, so that nothing large cancels.
+    It is a ratio of numbers Γ(n + a)/(Γ(a) n!), products of few factors, so that
+    nothing large cancels.
     """
     i = np.arange(2.0, float(pairs.sum(axis=1).max(initial=0.0)) + 1.0)
 
     def rising(a: float) -> Array:
-        return np.concatenate([[0.0], np.cumsum(np.concatenate([[math.log(a)], np.log1p((a - 1.0) / i)]))])
+        return np.concatenate(
+            [[0.0], np.cumsum(np.concatenate([[math.log(a)], np.log1p((a - 1.0) / i)]))]
+        )
 
     n = pairs.astype(np.intp)
-    return np.asarray(rising(a[0])[n[:, 0]] + rising(a[1])[n[:, 1]] - rising(a.sum())[n.sum(axis=1)])
+    return np.asarray(
+        rising(a[0])[n[:, 0]] + rising(a[1])[n[:, 1]] - rising(a.sum())[n.sum(axis=1)]
+    )
 
 
 def _shares(name: str, value: ArrayLike | None, size: int) -> Array:
@@ -407,4 +522,6 @@ def _log_ratio(p: Array, middle: Array) -> Array:
     gap = np.divide(p - middle, middle, out=np.zeros(p.shape), where=middle > 0.0)
     near = gap > -0.999  # beyond, p itself is what is left of 1 + gap
     found = np.log1p(gap, out=np.full(p.shape, NEVER), where=near & (p > 0.0))
-    return np.where(near | (p == 0.0), found, _log(p) - _log(np.broadcast_to(middle, p.shape)))
+    return np.where(
+        near | (p == 0.0), found, _log(p) - _log(np.broadcast_to(middle, p.shape))
+    )

@@ -20,18 +20,21 @@ def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
 
 def usual_step(d: int) -> float:
     """Return a distance of the lengths of queries in x at which their average has some ten digits."""
-    return 0.12 / math.sqrt(1.0 + d / 8.0)  # ln r has a standard deviation of about 1/√(2d)
+    # ln r has a standard deviation of about 1/√(2d)
+    return 0.12 / math.sqrt(1.0 + d / 8.0)
 
 
 def query_lengths(d: int, step: float) -> tuple[Array, Array]:
     r"""Return lengths r of queries x ~ N(0, I) in d dimensions, and their probabilities, (R,) both.
 
-    The trapezoid rule in x with :math:`r = \exp(x - e^{-x})`, at multiples of the ``step``: half the step adds a
-    length between any two. It converges exponentially. (Gauss–Laguerre nodes in r²/2 do not: a sum of two weights
-    e^(c r X) has zeros at imaginary r, as near to r = 0 as X is large.)
+    The trapezoid rule in x with :math:`r = \exp(x - e^{-x})`, at multiples of the
+    ``step``: half the step adds a length between any two. It converges exponentially.
+    (Gauss–Laguerre nodes in r²/2 do not: a sum of two weights e^(c r X) has zeros at
+    imaginary r, as near to r = 0 as X is large.)
     """
     longest = math.sqrt(d) + 12.0
-    first, last = math.floor(-5.0 / step), math.ceil((math.log(longest) + 0.2) / step)
+    first = math.floor(-5.0 / step)
+    last = math.ceil((math.log(longest) + 0.2) / step)
     x = step * np.arange(first, last + 1.0)
     log_r = x - np.exp(-x)
     # the density r^(d-1) exp(-r²/2) times dr/dx = r (1 + exp(-x))
@@ -45,13 +48,14 @@ def gaussian_queries(
 ) -> list[tuple[float, float, Array, Array]]:
     r"""Return nodes for N tokens in d dimensions, fine enough for scores :math:`c r X`, \|c\| up to ``largest``.
 
-    For queries of each length r: its probability, r, the components X of tokens along them, and the probabilities
-    of these, (U,) both.
+    For queries of each length r: its probability, r, the components X of tokens along
+    them, and the probabilities of these, (U,) both.
 
-    The error is about e^-digits of the whole, and that of `query_lengths`, which are a ``step`` in x from each
-    other, `usual_step` unless given; a rare length needs fewer digits by its weight, and is left out if none. The
-    trapezoid rule in X has the error e^(-2π²/h²) for the normal law, and e^(-π²/(c r h)) for the decay e^(-s w) of
-    a weight e^(c r X). It ends where hardly one of N tokens is found.
+    The error is about e^-digits of the whole, and that of `query_lengths`, which are a
+    ``step`` in x from each other, `usual_step` unless given; a rare length needs fewer
+    digits by its weight, and is left out if none. The trapezoid rule in X has the error
+    e^(-2π²/h²) for the normal law, and e^(-π²/(c r h)) for the decay e^(-s w) of a
+    weight e^(c r X). It ends where hardly one of N tokens is found.
 
     See docs/theory.md, "Gaussian inputs".
     """
@@ -65,7 +69,11 @@ def gaussian_queries(
         reach = math.sqrt(2.0 * (math.log(N) + needed + 6.0))
         # a node takes some arrays over values of s, which span all weights
         nodes = 2.0 * math.ceil(reach / h) + 1.0
-        check_fits("scores", f"of size {largest:g}", 64.0 * nodes * (50.0 + 10.0 * largest * r * reach))
+        check_fits(
+            "scores",
+            f"of size {largest:g}",
+            64.0 * nodes * (50.0 + 10.0 * largest * r * reach),
+        )
         queries.append((weight, r, *normal(h, reach)))
     return queries
 

@@ -26,9 +26,10 @@ class HeadsRisk(Risk):
 
     .. math:: \mathcal L = \tfrac12 E\Bigl|\sum_h \mu_h o_h - y\Bigr|^2
 
-    with the averages :math:`o_h` of `TokenRisk`. A parameter array, (H, 1 + UQ), holds in each row the output
-    weight of a head and its scores, those of the U nodes for the Q queries. For given scores the loss is a
-    quadratic form in the weights of :math:`\sum_h \mu_h (o_h - y) + (\sum_h \mu_h - 1)\,y`, of the products
+    with the averages :math:`o_h` of `TokenRisk`. A parameter array, (H, 1 + UQ), holds
+    in each row the output weight of a head and its scores, those of the U nodes for the
+    Q queries. For given scores the loss is a quadratic form in the weights of
+    :math:`\sum_h \mu_h (o_h - y) + (\sum_h \mu_h - 1)\,y`, of the products
     :math:`E[(o_h - y) \cdot (o_{h'} - y)]` and the means :math:`E[(o_h - y) \cdot y]`.
 
     Parameters
@@ -71,7 +72,10 @@ class HeadsRisk(Risk):
         store(self, heads=integer("heads", self.heads, minimum=1, maximum=64))
         Q, _, D = self.tokens.errors.shape
         store(self, _target=np.broadcast_to(self.tokens.target.T, (Q, D)))
-        store(self, _without=replace(self.tokens, target=np.zeros_like(self.tokens.target)))
+        store(
+            self,
+            _without=replace(self.tokens, target=np.zeros_like(self.tokens.target)),
+        )
 
     @property
     def initial(self) -> Array:
@@ -84,7 +88,8 @@ class HeadsRisk(Risk):
         """Loss and its gradient, (H, 1 + UQ)."""
         mu = params[:, 0]
         weights = np.append(mu, mu.sum() - 1.0)
-        loss, gradient = 0.0, np.zeros_like(params)
+        loss = 0.0
+        gradient = np.zeros_like(params)
         slopes = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
         for q, (p, gram, along) in enumerate(self._products(params[:, 1:])):
             pull = gram @ weights
@@ -98,7 +103,9 @@ class HeadsRisk(Risk):
         given = real_array("scores", scores, 2)
         columns = self.tokens.own.size
         if not len(given) or given.shape[1] != columns:
-            raise refuse("scores", given.shape, f"of shape (H, {columns}), a row for each head")
+            raise refuse(
+                "scores", given.shape, f"of shape (H, {columns}), a row for each head"
+            )
         gram = np.sum([p * each for p, each, _ in self._products(given)], axis=0)
         return moments_of_averages(gram)
 
@@ -108,30 +115,46 @@ class HeadsRisk(Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Output weights, (H,), and the loss of each head alone with the output weight 1, (H,)."""
-        alone = [self.tokens.evaluate(row.reshape(self.tokens.initial.shape))[0] for row in params[:, 1:]]
+        alone = [
+            self.tokens.evaluate(row.reshape(self.tokens.initial.shape))[0]
+            for row in params[:, 1:]
+        ]
         return {"output": params[:, 0].copy(), "loss_per_head": np.array(alone)}
 
     def _products(self, scores: Array) -> Iterator[tuple[float, Array, Array]]:
         """The probability of each query, and mean products of the errors of the heads and, last, the target.
 
-        With these, (H + 1, H + 1), come their derivatives by the scores of the first head, (H, H + 1, U), or half
-        of them where both are the same. Scores are (H, UQ).
+        With these, (H + 1, H + 1), come their derivatives by the scores of the first
+        head, (H, H + 1, U), or half of them where both are the same. Scores are (H,
+        UQ).
         """
-        tokens, H = self.tokens, len(scores)
+        tokens = self.tokens
+        H = len(scores)
         given = scores.reshape(H, *tokens.own.shape)
-        alone, whole = ([risk.moments(each) for each in given] for risk in (tokens, self._without))
+        alone, whole = (
+            [risk.moments(each) for each in given] for risk in (tokens, self._without)
+        )
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
-            gram, slopes = np.empty((H + 1, H + 1)), np.empty((H, H + 1, given.shape[1]))
+            gram = np.empty((H + 1, H + 1))
+            slopes = np.empty((H, H + 1, given.shape[1]))
             gram[H, H] = y @ y
             for h in range(H):
-                gram[h, h], slopes[h, h] = 2.0 * alone[h].loss[q], alone[h].gradient[:, q]
-                # (errors + y)·y and not errors·y: what attention lacks to 1 by rounding is not multiplied by |y|²
-                gram[h, H] = gram[H, h] = alone[h].attention[:, q] @ ((errors + y) @ y) - gram[H, H]
+                gram[h, h], slopes[h, h] = (
+                    2.0 * alone[h].loss[q],
+                    alone[h].gradient[:, q],
+                )
+                # (errors + y)·y and not errors·y: what attention lacks to 1 by rounding
+                # is not multiplied by |y|²
+                gram[h, H] = gram[H, h] = (
+                    alone[h].attention[:, q] @ ((errors + y) @ y) - gram[H, H]
+                )
                 # (o - y)·y is half of |o|² - |o - y|² - |y|²
                 slopes[h, H] = whole[h].gradient[:, q] - alone[h].gradient[:, q]
                 for k in range(h):
                     pair = given[h, :, q], given[k, :, q]
-                    both = product(*pair, tokens.probs, errors, tokens.own[:, q], tokens.counts)
+                    both = product(
+                        *pair, tokens.probs, errors, tokens.own[:, q], tokens.counts
+                    )
                     gram[h, k], slopes[h, k], slopes[k, h] = both
                     gram[k, h] = gram[h, k]
             yield tokens.asked[q], gram, slopes
@@ -152,8 +175,8 @@ def least_output(gram: Array, means: Array) -> Array:
 class GaussianHeadsRisk(Started, Risk):
     r"""Heads over Gaussian inputs: the loss of output weights μ and inverse temperatures ω, (2H,).
 
-    It is an average over the length r of the query. Scores are :math:`\omega_h r X` with the component X of a token
-    along the query.
+    It is an average over the length r of the query. Scores are :math:`\omega_h r X`
+    with the component X of a token along the query.
 
     References
     ----------
@@ -168,9 +191,12 @@ class GaussianHeadsRisk(Started, Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (2H,)."""
         output, omega = np.split(params, 2)
-        loss, gradient = 0.0, np.zeros((2, len(output)))
+        loss = 0.0
+        gradient = np.zeros((2, len(output)))
         for weight, scores, heads in self._queries(omega):
-            found, slopes = heads.evaluate(np.column_stack([output, np.outer(omega, scores)]))
+            found, slopes = heads.evaluate(
+                np.column_stack([output, np.outer(omega, scores)])
+            )
             loss += weight * found
             gradient += weight * np.stack([slopes[:, 0], slopes[:, 1:] @ scores])
         return loss, gradient.ravel()
@@ -183,10 +209,12 @@ class GaussianHeadsRisk(Started, Risk):
     def _eliminated(self, omega: Array) -> tuple[Array, float, Array]:
         """Return the best output weights, (H,), the loss with them, and its slopes in ω, (H,).
 
-        The slopes are those at fixed output weights, because the loss is stationary in these.
+        The slopes are those at fixed output weights, because the loss is stationary in
+        these.
         """
         H = len(omega)
-        gram, along = np.zeros((H + 1, H + 1)), np.zeros((H, H + 1))
+        gram = np.zeros((H + 1, H + 1))
+        along = np.zeros((H, H + 1))
         for weight, scores, heads in self._queries(omega):
             for p, products, slopes in heads._products(np.outer(omega, scores)):
                 gram += weight * p * products
@@ -197,10 +225,12 @@ class GaussianHeadsRisk(Started, Risk):
 
     def quadratic(self, omega: Array) -> tuple[Array, Array]:
         """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), of heads with given ω, (H,)."""
-        gram, means = np.zeros((len(omega), len(omega))), np.zeros(len(omega))
+        gram = np.zeros((len(omega), len(omega)))
+        means = np.zeros(len(omega))
         for weight, scores, heads in self._queries(omega):
             products, along = heads.quadratic(np.outer(omega, scores))
-            gram, means = gram + weight * products, means + weight * along
+            gram = gram + weight * products
+            means = means + weight * along
         return gram, means
 
     @cached_property
@@ -224,7 +254,8 @@ class GaussianHeadsRisk(Started, Risk):
     @lru_cache(maxsize=4)  # noqa: B019
     def _nodes(self, largest: float) -> tuple[tuple[float, Array, HeadsRisk], ...]:
         """Weights of the lengths, scores of a head with ω = 1, and risks."""
-        found, spread = [], np.array(self.d - 1.0 + self.noise**2)
+        found = []
+        spread = np.array(self.d - 1.0 + self.noise**2)
         for weight, r, X, probs in gaussian_queries(self.d, self.N, largest):
             tokens = TokenRisk([Kind(self.N, probs, X, spread)], np.array(r))
             found.append((weight, r * X, HeadsRisk(tokens, len(self.start) // 2)))
@@ -232,11 +263,18 @@ class GaussianHeadsRisk(Started, Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts."""
-        return Sampled(self.start, self._drawn, batch, seed, self.N * (self.d + 4.0 * len(self.start)))
+        return Sampled(
+            self.start,
+            self._drawn,
+            batch,
+            seed,
+            self.N * (self.d + 4.0 * len(self.start)),
+        )
 
     def _drawn(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
         (output, omega), d, N = np.split(params, 2), self.d, self.N
-        x, beta = rng.normal(size=(B, N + 1, d)), rng.normal(size=(B, d))
+        x = rng.normal(size=(B, N + 1, d))
+        beta = rng.normal(size=(B, d))
         y = np.einsum("bnd,bd->bn", x, beta)
         labels = y[:, :-1] + self.noise * rng.normal(size=(B, N))
         scores = np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1])
@@ -253,8 +291,8 @@ class GaussianHeadsRisk(Started, Risk):
 def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, float]:
     """Return the ω up to 2 with the least loss of one head, or of two with ω and -ω, and that loss.
 
-    Runs of the same law from all starts and at all rates share it. Nodes are finer for larger ω, so that the
-    change of sign of the slope is looked for from small ω on.
+    Runs of the same law from all starts and at all rates share it. Nodes are finer for
+    larger ω, so that the change of sign of the slope is looked for from small ω on.
     """
     from scipy.optimize import brentq  # slow to load
 
@@ -266,9 +304,11 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
         _, _, slopes = risk._eliminated(math.exp(log_omega) * signs)
         return float(slopes @ signs)
 
-    low, high = LOWEST_LOG_OMEGA, math.log(0.125)
+    low = LOWEST_LOG_OMEGA
+    high = math.log(0.125)
     while slope(high) < 0.0 and high < math.log(2.0):
-        low, high = high, min(high + math.log(2.0), math.log(2.0))
+        low = high
+        high = min(high + math.log(2.0), math.log(2.0))
     best = high
     if slope(high) > 0.0 > slope(low):
         best = brentq(slope, low, high, xtol=1e-5)

@@ -12,25 +12,36 @@ from icl_theory.engine.risk import Risk, Started
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
-Pass = tuple[Array, Indices, Array]  # losses, places of parameters, and derivatives by them
+# losses, places of parameters, and derivatives by them
+Pass = tuple[Array, Indices, Array]
 
 
 class Sampled(Started, Risk):
     """Mean loss over ``batch`` prompts, drawn anew at each step: a function of the seed and the step.
 
-    A function ``draw`` of parameters, random numbers and the number B of prompts returns their losses, (B,), places
-    of parameters and derivatives by them, alike in shape or broadcast: (B, N), say. ``seen`` is a function of the
-    same that returns what is observed, and ``size`` how many numbers a prompt takes.
+    A function ``draw`` of parameters, random numbers and the number B of prompts
+    returns their losses, (B,), places of parameters and derivatives by them, alike in
+    shape or broadcast: (B, N), say. ``seen`` is a function of the same that returns
+    what is observed, and ``size`` how many numbers a prompt takes.
     """
 
     stochastic = True  # the steps draw different prompts
 
     def __init__(
-        self, start: Array, draw: Callable[[Array, np.random.Generator, int], Pass], batch: int, seed: int,
-        size: float, seen: Callable[[Array, np.random.Generator, int], dict[str, Array]] | None = None,
-    ) -> None:  # fmt: skip
-        self.start, self.draw, self.seen = start, draw, seen
-        self.batch, self.seed = integer("batch", batch, minimum=1), integer("seed", seed, minimum=0)
+        self,
+        start: Array,
+        draw: Callable[[Array, np.random.Generator, int], Pass],
+        batch: int,
+        seed: int,
+        size: float,
+        seen: Callable[[Array, np.random.Generator, int], dict[str, Array]]
+        | None = None,
+    ) -> None:
+        self.start = start
+        self.draw = draw
+        self.seen = seen
+        self.batch = integer("batch", batch, minimum=1)
+        self.seed = integer("seed", seed, minimum=0)
         check_fits("batch", batch, 8.0 * batch * size)
 
     def generator(self, step: int) -> np.random.Generator:
@@ -50,7 +61,11 @@ class Sampled(Started, Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """What is observed of the step's prompts."""
-        return {} if self.seen is None else self.seen(params, self.generator(step), self.batch)
+        return (
+            {}
+            if self.seen is None
+            else self.seen(params, self.generator(step), self.batch)
+        )
 
 
 def prompts_to_draw(rng: np.random.Generator, size: int, numbers: float) -> int:
@@ -71,4 +86,6 @@ def softmax(scores: Array) -> tuple[Array, Array]:
 
 def chosen(draws: Array, cumulated: Array) -> Indices:
     """Indices of the intervals in which uniform numbers fall, of the shape of ``draws``."""
-    return np.asarray((draws[..., None] >= cumulated[..., :-1]).sum(axis=-1), dtype=np.intp)
+    return np.asarray(
+        (draws[..., None] >= cumulated[..., :-1]).sum(axis=-1), dtype=np.intp
+    )

@@ -1,8 +1,9 @@
 r"""Several layers: each is a step of gradient descent on the prompt's least squares; GD++ changes the tokens, too.
 
-The population loss is a polynomial in the trained lengths, whose coefficients are moments of a real Wishart matrix.
-These are integers over powers of N, and give a quadrature with positive weights that integrates such polynomials:
-the loss is then a sum of squares without cancellation.
+The population loss is a polynomial in the trained lengths, whose coefficients are
+moments of a real Wishart matrix. These are integers over powers of N, and give a
+quadrature with positive weights that integrates such polynomials: the loss is then a
+sum of squares without cancellation.
 """
 
 from __future__ import annotations
@@ -17,11 +18,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import EXACT, LARGEST, Array, integer, number, prompt_length, real_array, store
+from icl_theory._validate import (
+    EXACT,
+    LARGEST,
+    Array,
+    integer,
+    number,
+    prompt_length,
+    real_array,
+    store,
+)
 from icl_theory.families.linear_attention.law import shaped
 from icl_theory.families.linear_attention.risks import BestKnown
 
-DEEPEST = 16  # layers: the number of products of traces, and the work, grow like exp(π √(4 depth/3))
+# layers: the number of products of traces, and the work, grow like exp(π √(4 depth/3))
+DEEPEST = 16
 
 
 def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
@@ -47,7 +58,9 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     (Fraction(2, 1), Fraction(2, 1), Fraction(7, 2))
     """
     most = integer("most", most, minimum=0, maximum=2 * DEEPEST)
-    return _moments(integer("d", d, minimum=1), integer("N", N, minimum=1, maximum=EXACT), most)
+    return _moments(
+        integer("d", d, minimum=1), integer("N", N, minimum=1, maximum=EXACT), most
+    )
 
 
 @cache
@@ -60,11 +73,17 @@ def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
         *others, k = powers
 
         def expected(*new: int, without: int = -1) -> int:
-            every = [each for i, each in enumerate(others) if i != without] + [each for each in new if each]
+            every = [each for i, each in enumerate(others) if i != without] + [
+                each for each in new if each
+            ]
             return d ** new.count(0) * product(tuple(sorted(every)))
 
-        found = (N + k - 1) * expected(k - 1) + sum(expected(j + 1, k - 2 - j) for j in range(k - 1))
-        return found + sum(2 * m * expected(k + m - 1, without=i) for i, m in enumerate(others))
+        found = (N + k - 1) * expected(k - 1) + sum(
+            expected(j + 1, k - 2 - j) for j in range(k - 1)
+        )
+        return found + sum(
+            2 * m * expected(k + m - 1, without=i) for i, m in enumerate(others)
+        )
 
     return (Fraction(d), *(Fraction(product((k,)), N**k) for k in range(1, most + 1)))
 
@@ -79,8 +98,8 @@ class Quadrature(NamedTuple):
 def quadrature(d: int, N: float, depth: int) -> Quadrature:
     r"""Quadrature with :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for polynomials of degree 2·depth.
 
-    The Gauss–Radau rule with a node at 0, by Chebyshev's algorithm in fractions from the exact moments.
-    See docs/linear-attention-theory.md, "Loops".
+    The Gauss–Radau rule with a node at 0, by Chebyshev's algorithm in fractions from
+    the exact moments. See docs/linear-attention-theory.md, "Loops".
 
     Parameters
     ----------
@@ -109,13 +128,23 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
 def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     if math.isinf(N):
         return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
-    row = list(_moments(d, int(N), 2 * depth))  # Chebyshev's algorithm loses digits at every step: these have all
+    # Chebyshev's algorithm loses digits at every step: these have all
+    row = list(_moments(d, int(N), 2 * depth))
     older = [Fraction(0)] * len(row)
-    alpha, beta, norms = [row[1] / row[0]], [Fraction(0)], [row[0]]
-    values = [Fraction(0), Fraction(1)]  # of the monic orthogonal polynomials of degrees -1, 0, ... at 0
+    alpha = [row[1] / row[0]]
+    beta = [Fraction(0)]
+    norms = [row[0]]
+    # of the monic orthogonal polynomials of degrees -1, 0, ... at 0
+    values = [
+        Fraction(0),
+        Fraction(1),
+    ]
     for k in range(1, depth + 1):
         values.append(-alpha[-1] * values[-1] - beta[-1] * values[-2])
-        new = [row[i + 1] - alpha[-1] * row[i] - beta[-1] * older[i + 1] for i in range(1, len(row) - 1)]
+        new = [
+            row[i + 1] - alpha[-1] * row[i] - beta[-1] * older[i + 1]
+            for i in range(1, len(row) - 1)
+        ]
         beta.append(new[0] / row[0])
         norms.append(new[0])
         if k < depth:
@@ -124,7 +153,9 @@ def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     alpha.append(-beta[-1] * values[-2] / values[-1])  # puts a node at 0
     at_zero = float(1 / sum(p * p / h for p, h in zip(values[1:], norms, strict=True)))
     off = np.sqrt([float(each) for each in beta[1:]])
-    matrix = np.diag([float(each) for each in alpha]) + np.diag(off, 1) + np.diag(off, -1)
+    matrix = (
+        np.diag([float(each) for each in alpha]) + np.diag(off, 1) + np.diag(off, -1)
+    )
     nodes, vectors = np.linalg.eigh(matrix)
     nodes[0], weights = 0.0, d * vectors[0] ** 2
     weights[0] = at_zero
@@ -135,9 +166,11 @@ def _quadrature(d: int, N: float, depth: int) -> Quadrature:
 class LoopedRisk(BestKnown):
     r"""The risk of D layers of linear attention in a loop, for isotropic tokens and tasks, over one number γ.
 
-    Each layer is a step of length γ/D on the prompt's least squares, so that without noise
-    :math:`\mathcal L = \tfrac12 E\,\mathrm{tr}(I - \tfrac\gamma D\hat\Sigma)^{2D}`; with noise
-    :math:`\tfrac{\sigma^2}{2N}E\,\mathrm{tr}\,\hat\Sigma^{-1}[I - (I - \tfrac\gamma D\hat\Sigma)^D]^2` is added.
+    Each layer is a step of length γ/D on the prompt's least squares, so that without
+    noise :math:`\mathcal L = \tfrac12 E\,\mathrm{tr}(I - \tfrac\gamma
+    D\hat\Sigma)^{2D}`; with noise
+    :math:`\tfrac{\sigma^2}{2N}E\,\mathrm{tr}\,\hat\Sigma^{-1}[I - (I - \tfrac\gamma
+    D\hat\Sigma)^D]^2` is added.
 
     See docs/linear-attention-theory.md, "Loops".
 
@@ -171,13 +204,23 @@ class LoopedRisk(BestKnown):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its derivative."""
-        (x, w), D, power = quadrature(self.d, self.N, self.depth), self.depth, self.noise**2 / self.N
+        (x, w), D, power = (
+            quadrature(self.d, self.N, self.depth),
+            self.depth,
+            self.noise**2 / self.N,
+        )
         left = 1.0 - params[0] / D * x
         done = 1.0 - left**D
         loss = 0.5 * np.sum(w * left ** (2 * D))
         slope = -np.sum(w * x * left ** (2 * D - 1))
         if power:
-            loss += 0.5 * power * np.sum(np.divide(w * done**2, x, out=np.zeros_like(done), where=x > 0.0))
+            loss += (
+                0.5
+                * power
+                * np.sum(
+                    np.divide(w * done**2, x, out=np.zeros_like(done), where=x > 0.0)
+                )
+            )
             slope += power * np.sum(w * (x > 0.0) * done * left ** (D - 1))
         return float(loss.real), np.array([slope])
 
@@ -189,15 +232,23 @@ class LoopedRisk(BestKnown):
     @cached_property
     def best(self) -> Array:
         """The best γ, (1,): the least of the minima from 0 up to a γ with a larger loss than 0."""
-        high, start = 1.0, self.evaluate(np.zeros(1))[0]
+        high = 1.0
+        start = self.evaluate(np.zeros(1))[0]
         while self.evaluate(np.array([high]))[0] <= start:
             high *= 2.0
         grid = np.linspace(0.0, high, 2000)  # there may be several minima
-        i = max(int(np.argmin([self.evaluate(np.array([each]))[0] for each in grid])), 1)
-        low, high = float(grid[i - 1]), float(grid[i + 1])
+        i = max(
+            int(np.argmin([self.evaluate(np.array([each]))[0] for each in grid])), 1
+        )
+        low = float(grid[i - 1])
+        high = float(grid[i + 1])
         for _ in range(100):  # the derivative goes from negative to positive
             middle = 0.5 * (low + high)
-            low, high = (middle, high) if self.evaluate(np.array([middle]))[1][0] < 0.0 else (low, middle)
+            low, high = (
+                (middle, high)
+                if self.evaluate(np.array([middle]))[1][0] < 0.0
+                else (low, middle)
+            )
         return np.array([0.5 * (low + high)])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -207,7 +258,10 @@ class LoopedRisk(BestKnown):
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best γ."""
         between = np.linspace(self.start, float(self.best[0]), 101)
-        return 1.0 / max(float(self.hessian_product(np.array([each]), np.ones(1))[0]) for each in between)
+        return 1.0 / max(
+            float(self.hessian_product(np.array([each]), np.ones(1))[0])
+            for each in between
+        )
 
 
 class Layers(NamedTuple):
@@ -220,9 +274,10 @@ class Layers(NamedTuple):
 def best_layers(d: int, N: float, depth: int) -> Layers:
     r"""Return the best layers if each has a length of its own, without label noise.
 
-    The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) = \prod_l(1 - s_lx)`. Its least
-    value among all polynomials of degree D with p(0) = 1 is half the Christoffel number of the mean spectrum at 0,
-    the weight of the Gauss–Radau rule there. Then p vanishes at the D other nodes: :math:`s_l = 1/x_l`.
+    The loss is :math:`\tfrac12 E\,\mathrm{tr}\,p(\hat\Sigma)^2` with :math:`p(x) =
+    \prod_l(1 - s_lx)`. Its least value among all polynomials of degree D with p(0) = 1
+    is half the Christoffel number of the mean spectrum at 0, the weight of the
+    Gauss–Radau rule there. Then p vanishes at the D other nodes: :math:`s_l = 1/x_l`.
     See docs/linear-attention-theory.md, "Layers of their own".
 
     Parameters
@@ -241,21 +296,27 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
     >>> found.lengths.round(3).tolist(), round(found.loss, 4)
     ([1.218, 0.453], 0.5152)
     """
-    rule, depth = quadrature(d, N, depth), int(depth)
-    return Layers(np.pad(1.0 / rule.nodes[1:], (0, depth + 1 - len(rule.nodes))), 0.5 * float(rule.weights[0]))
+    rule = quadrature(d, N, depth)
+    depth = int(depth)
+    return Layers(
+        np.pad(1.0 / rule.nodes[1:], (0, depth + 1 - len(rule.nodes))),
+        0.5 * float(rule.weights[0]),
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class PlusPlusRisk(BestKnown):
     r"""The risk of two layers of which the first changes the tokens, too, over :math:`(a_1, a_2, b)`.
 
-    Both layers descend on the prompt's least squares, by :math:`a_1` and :math:`a_2`; between them each token x
-    becomes :math:`x - b\hat\Sigma x`. For isotropic tokens and tasks without noise
+    Both layers descend on the prompt's least squares, by :math:`a_1` and :math:`a_2`;
+    between them each token x becomes :math:`x - b\hat\Sigma x`. For isotropic tokens
+    and tasks without noise
 
     .. math:: \mathcal L = \tfrac12E\,\mathrm{tr}\bigl[(I - a_1\hat\Sigma)(I - a_2\hat\Sigma')\bigr]^2, \qquad
         \hat\Sigma' = (I - b\hat\Sigma)^2\hat\Sigma,
 
-    the mean of a polynomial of degree 8, by `quadrature`. See docs/linear-attention-theory.md, "GD++".
+    the mean of a polynomial of degree 8, by `quadrature`. See
+    docs/linear-attention-theory.md, "GD++".
 
     Parameters
     ----------
@@ -290,9 +351,14 @@ class PlusPlusRisk(BestKnown):
         """Loss and its gradient."""
         (x, w), (a, c, b) = quadrature(self.d, self.N, 4), params
         kept = 1.0 - b * x
-        first, second = 1.0 - a * x, 1.0 - c * x * kept**2
-        slopes = np.stack([-x * second, -x * kept**2 * first, 2.0 * c * x**2 * kept * first])
-        return 0.5 * float(w @ (first * second) ** 2), np.asarray(slopes @ (w * first * second))
+        first = 1.0 - a * x
+        second = 1.0 - c * x * kept**2
+        slopes = np.stack(
+            [-x * second, -x * kept**2 * first, 2.0 * c * x**2 * kept * first]
+        )
+        return 0.5 * float(w @ (first * second) ** 2), np.asarray(
+            slopes @ (w * first * second)
+        )
 
     @cached_property
     def best(self) -> Array:
@@ -300,11 +366,29 @@ class PlusPlusRisk(BestKnown):
         from scipy.optimize import minimize
 
         (x, w), found = quadrature(self.d, self.N, 4), []
-        scale = 1.0 / float(w[0]) if w[0] > 0.0 else 1.0  # of the best polynomial of degree 4
+        # of the best polynomial of degree 4
+        scale = 1.0 / float(w[0]) if w[0] > 0.0 else 1.0
         for a, b in itertools.product(1.0 / x[1:], repeat=2):
-            left, change = w * (1.0 - a * x) ** 2, x * (1.0 - 0.9 * b * x) ** 2  # at b itself a node is not seen
-            start = [a, float(left @ change) / max(float(left @ change**2), 1e-300), 0.9 * b]
-            with np.errstate(over="ignore", invalid="ignore"):  # in steps that are not taken
-                found.append(minimize(lambda each: tuple(scale * part for part in self.evaluate(each)), start,
-                                      jac=True, method="BFGS", options={"gtol": 1e-9}))  # fmt: skip
+            # at b itself a node is not seen
+            left = w * (1.0 - a * x) ** 2
+            change = x * (1.0 - 0.9 * b * x) ** 2
+            start = [
+                a,
+                float(left @ change) / max(float(left @ change**2), 1e-300),
+                0.9 * b,
+            ]
+            with np.errstate(
+                over="ignore", invalid="ignore"
+            ):  # in steps that are not taken
+                found.append(
+                    minimize(
+                        lambda each: tuple(
+                            scale * part for part in self.evaluate(each)
+                        ),
+                        start,
+                        jac=True,
+                        method="BFGS",
+                        options={"gtol": 1e-9},
+                    )
+                )
         return np.asarray(min(found, key=lambda each: float(each.fun)).x)

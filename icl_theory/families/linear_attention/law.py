@@ -38,14 +38,16 @@ class Modes(NamedTuple):
 class PromptLaw:
     r"""Prompts :math:`(x_i, y_i)`, :math:`y_i = w^\top x_i + \sigma\varepsilon_i`, and a query of one task each.
 
-    If a matrix is not diagonal, its eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}` of the largest one count as
-    zeros. With infinite prompts the floor jumps when an eigenvalue vanishes: a direction that is never seen cannot
-    be learnt. See docs/linear-attention-theory.md, "The population loss".
+    If a matrix is not diagonal, its eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}`
+    of the largest one count as zeros. With infinite prompts the floor jumps when an
+    eigenvalue vanishes: a direction that is never seen cannot be learnt. See
+    docs/linear-attention-theory.md, "The population loss".
 
     Parameters
     ----------
     covariance : array_like, (d, d) or (d,)
-        Covariance Λ of the tokens :math:`x_i \sim \mathcal N(0, \Lambda)`; (d,) is a diagonal.
+        Covariance Λ of the tokens :math:`x_i \sim \mathcal N(0, \Lambda)`; (d,) is a
+        diagonal.
     prior : array_like, (d, d) or (d,), optional
         Second moment :math:`W = E\,ww^\top` of the tasks; by default I.
     query : array_like, (d, d) or (d,), optional
@@ -76,8 +78,16 @@ class PromptLaw:
         query = covariance if self.query is None else moment("query", self.query, d)
         found = [covariance, prior, query]
         if any(matrix.ndim == 2 for matrix in found):
-            found = [np.diag(matrix) if matrix.ndim == 1 else matrix for matrix in found]
-        store(self, covariance=found[0], prior=found[1], query=found[2], N=prompt_length(self.N))
+            found = [
+                np.diag(matrix) if matrix.ndim == 1 else matrix for matrix in found
+            ]
+        store(
+            self,
+            covariance=found[0],
+            prior=found[1],
+            query=found[2],
+            N=prompt_length(self.N),
+        )
         store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
 
     @property
@@ -109,16 +119,22 @@ class PromptLaw:
     def scatter(self) -> Array:
         r"""Covariance of :math:`h = \frac1N\sum y_i x_i` for a given task, averaged over the tasks.
 
-        :math:`\Lambda W\Lambda/N + (\mathrm{tr}\,\Lambda W + \sigma^2)\Lambda/N`, (d, d) or (d,).
+        :math:`\Lambda W\Lambda/N + (\mathrm{tr}\,\Lambda W + \sigma^2)\Lambda/N`, (d,
+        d) or (d,).
         """
         covariance, prior, _ = self.moments
-        power = float(covariance @ prior if self.diagonal else np.sum(covariance * prior)) + self.noise**2
+        power = (
+            float(covariance @ prior if self.diagonal else np.sum(covariance * prior))
+            + self.noise**2
+        )
         return np.asarray((self._signal + power * covariance) / self.N)
 
     @property
     def _signal(self) -> Array:
         covariance, prior, _ = self.moments
-        return np.asarray(covariance**2 * prior if self.diagonal else covariance @ prior @ covariance)
+        return np.asarray(
+            covariance**2 * prior if self.diagonal else covariance @ prior @ covariance
+        )
 
     @cached_property
     def second(self) -> Array:
@@ -129,17 +145,21 @@ class PromptLaw:
     def _seen(self) -> tuple[Array, Array, Array, Array]:
         r"""Return τ, :math:`(1 + 1/N)\tau^2 + c`, L Z and F Y.
 
-        Here Λ = LLᵀ, W = FFᵀ, c = (tr ΛW + σ²)/N and LᵀF = ZτYᵀ. Λ has the condition number of τ² and M that of τ⁴,
-        so that formulas in τ keep digits that an inverse of M loses.
+        Here Λ = LLᵀ, W = FFᵀ, c = (tr ΛW + σ²)/N and LᵀF = ZτYᵀ. Λ has the condition
+        number of τ² and M that of τ⁴, so that formulas in τ keep digits that an inverse
+        of M loses.
         """
         (covariance, prior, _), c = self.moments, self._noise
         if self.diagonal:
-            left, right = np.sqrt(covariance), np.sqrt(prior)
+            left = np.sqrt(covariance)
+            right = np.sqrt(prior)
             tau = left * right
         else:
             L, F = root(covariance).T, root(prior).T
             Z, tau, Y = np.linalg.svd(L.T @ F)
-            tau, left, right = _kept(tau, tau[0]), L @ Z, F @ Y.T
+            tau = _kept(tau, tau[0])
+            left = L @ Z
+            right = F @ Y.T
         return tau, (1.0 + 1.0 / self.N) * tau**2 + c, left, right
 
     @property
@@ -158,7 +178,11 @@ class PromptLaw:
         tau, power, left, right = self._seen
         # M = XXᵀ with X = LZ power^½, and Γ*X = FY τ power^-½ needs no inverse of M
         V, s, R = np.linalg.svd(left * np.sqrt(power))
-        reach = right * np.divide(tau, np.sqrt(power), out=np.zeros_like(tau), where=power > 0.0) @ R.T
+        reach = (
+            right
+            * np.divide(tau, np.sqrt(power), out=np.zeros_like(tau), where=power > 0.0)
+            @ R.T
+        )
         q, U = np.linalg.eigh(query)
         return Modes(_kept(q, q[-1]), _kept(s, s[0]), U.T @ reach, (U, V))
 
@@ -175,28 +199,49 @@ class PromptLaw:
         covariance, prior, _ = self.moments
         if self.diagonal:
             second = self.second
-            return np.divide(prior * covariance, second, out=np.zeros_like(second), where=second > 0.0)
+            return np.divide(
+                prior * covariance,
+                second,
+                out=np.zeros_like(second),
+                where=second > 0.0,
+            )
         _, s, reach, bases = self.modes
         assert bases is not None
         U, V = bases
-        return np.asarray(U @ np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0) @ V.T)
+        return np.asarray(
+            U @ np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0) @ V.T
+        )
 
     @cached_property
     def floor(self) -> float:
         r"""Loss of the best matrix, squared label units.
 
-        :math:`\tfrac12\sum_j\frac{\tau_j^2/N + c}{(1 + 1/N)\tau_j^2 + c}\,f_j^\top\Lambda_q f_j`, a sum of squares.
+        :math:`\tfrac12\sum_j\frac{\tau_j^2/N + c}{(1 + 1/N)\tau_j^2 +
+        c}\,f_j^\top\Lambda_q f_j`, a sum of squares.
         """
         tau, power, _, right = self._seen
-        left = np.divide(tau**2 / self.N + self._noise, power, out=np.ones_like(tau), where=power > 0.0)
+        left = np.divide(
+            tau**2 / self.N + self._noise,
+            power,
+            out=np.ones_like(tau),
+            where=power > 0.0,
+        )
         query = self.moments[2]
-        return 0.5 * float(left @ (query * right**2 if self.diagonal else np.sum(right * (query @ right), axis=0)))
+        return 0.5 * float(
+            left
+            @ (
+                query * right**2
+                if self.diagonal
+                else np.sum(right * (query @ right), axis=0)
+            )
+        )
 
     def rank_excess(self, rank: int) -> float:
         r"""Least loss of all matrices up to a rank, above the floor.
 
-        It is :math:`\tfrac12\sum_{j > r}\sigma_j^2`, :math:`\sigma_1 \ge \sigma_2 \ge \dots` the singular values of
-        :math:`\Lambda_q^{1/2}\Gamma^*M^{1/2}`. See docs/linear-attention-theory.md, "Heads".
+        It is :math:`\tfrac12\sum_{j > r}\sigma_j^2`, :math:`\sigma_1 \ge \sigma_2 \ge
+        \dots` the singular values of :math:`\Lambda_q^{1/2}\Gamma^*M^{1/2}`. See
+        docs/linear-attention-theory.md, "Heads".
 
         Parameters
         ----------
@@ -219,7 +264,9 @@ class PromptLaw:
         if bases is None:
             sizes: Array = np.sort(np.sqrt(q) * np.abs(reach))[::-1]
         else:
-            sizes = np.asarray(np.linalg.svd(np.sqrt(q)[:, None] * reach, compute_uv=False))
+            sizes = np.asarray(
+                np.linalg.svd(np.sqrt(q)[:, None] * reach, compute_uv=False)
+            )
         return 0.5 * float(np.sum(sizes[rank:] ** 2))
 
     def loss(self, gamma: ArrayLike) -> float:
@@ -253,22 +300,34 @@ class PromptLaw:
             return self.dense.loss(gamma)
         matrix = np.diag(gamma) if gamma.ndim == 1 else gamma
         missing = matrix @ covariance - np.eye(self.d)
-        return 0.5 * float(np.sum(query * (missing @ prior @ missing.T + matrix @ self.scatter @ matrix.T)))
+        return 0.5 * float(
+            np.sum(
+                query * (missing @ prior @ missing.T + matrix @ self.scatter @ matrix.T)
+            )
+        )
 
     def excess(self, gamma: ArrayLike) -> float:
         r"""Return the loss above the floor, :math:`\tfrac12\|\Lambda_q^{1/2}(\Gamma - \Gamma^*)M^{1/2}\|_F^2`."""
         gamma = shaped("gamma", gamma, (self.d,), (self.d, self.d))
-        return self._excess_of(self._off(np.diag(gamma) if gamma.ndim == 1 and not self.diagonal else gamma))
+        return self._excess_of(
+            self._off(
+                np.diag(gamma) if gamma.ndim == 1 and not self.diagonal else gamma
+            )
+        )
 
     def off(self, gamma: ArrayLike) -> Array:
         r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b` of a matrix, (d, d), or of a diagonal, (d,)."""
         checked = shaped("gamma", gamma, (self.d,), (self.d, self.d))
-        return self._off(np.diag(checked) if checked.ndim == 1 and not self.diagonal else checked)
+        return self._off(
+            np.diag(checked) if checked.ndim == 1 and not self.diagonal else checked
+        )
 
     def _off(self, gamma: Array) -> Array:
         _, s, reach, bases = self.modes
         if bases is None:
-            return np.asarray((gamma - (np.diag(self.best) if gamma.ndim == 2 else self.best)) * s)
+            return np.asarray(
+                (gamma - (np.diag(self.best) if gamma.ndim == 2 else self.best)) * s
+            )
         return np.asarray((bases[0].T @ gamma @ bases[1]) * s - reach)
 
     def excess_of(self, off: ArrayLike) -> float:
@@ -313,19 +372,28 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
     size = "d" if d is None else str(d)
     allowed = f"a symmetric, positive semidefinite matrix ({size} x {size}), or {size} numbers >= 0 on its diagonal"
     found = None if is_masked(value) else floats(value)
-    fits = found is not None and found.ndim in (1, 2) and found.size > 0 and {*found.shape} == {d or len(found)}
+    fits = (
+        found is not None
+        and found.ndim in (1, 2)
+        and found.size > 0
+        and {*found.shape} == {d or len(found)}
+    )
     if found is None or not fits or not np.isfinite(found).all():
         raise refuse(name, value, allowed)
     largest = float(np.abs(found).max())
     if not 1e-40 <= largest <= LARGEST:
-        raise refuse(name, value, f"{allowed}; its largest entry between 1e-40 and {LARGEST:g}")
+        raise refuse(
+            name, value, f"{allowed}; its largest entry between 1e-40 and {LARGEST:g}"
+        )
     if found.ndim == 1:
         if (found < 0.0).any():
             raise refuse(name, value, f"{allowed} (the least is {found.min():.3g})")
         return found.copy()
     apart = float(np.abs(found - found.T).max())
     if apart > 1e-12 * largest:
-        raise refuse(name, value, f"{allowed} (it differs from its transpose by {apart:.3g})")
+        raise refuse(
+            name, value, f"{allowed} (it differs from its transpose by {apart:.3g})"
+        )
     found = 0.5 * (found + found.T)
     least = float(np.linalg.eigvalsh(found)[0])
     if least < -1e-12 * len(found) * largest:

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import LARGEST, Array, integer, number, plain_numbers, real_array, refuse, sequence, store
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    integer,
+    number,
+    plain_numbers,
+    real_array,
+    refuse,
+    sequence,
+    store,
+)
 from icl_theory.engine.counting import ROUNDING, Counted, Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.pullback import Map
@@ -46,9 +56,9 @@ class BestKnown(Risk):
 class MergedRisk(BestKnown):
     r"""The risk over the matrix Γ, a quadratic form in :math:`\Gamma - \Gamma^*`.
 
-    With :math:`\Lambda_q = \sum q_a u_a u_a^\top`, :math:`M = \sum m_b v_b v_b^\top` and
-    :math:`C_{ab} = u_a^\top(\Gamma - \Gamma^*)v_b` the loss is
-    :math:`\mathcal L_\infty + \tfrac12\sum q_a m_b C_{ab}^2`, and descent multiplies :math:`C_{ab}` by
+    With :math:`\Lambda_q = \sum q_a u_a u_a^\top`, :math:`M = \sum m_b v_b v_b^\top`
+    and :math:`C_{ab} = u_a^\top(\Gamma - \Gamma^*)v_b` the loss is :math:`\mathcal
+    L_\infty + \tfrac12\sum q_a m_b C_{ab}^2`, and descent multiplies :math:`C_{ab}` by
     :math:`1 - \eta q_a m_b` in each step.
 
     See docs/linear-attention-theory.md, "Merged parameters".
@@ -57,7 +67,8 @@ class MergedRisk(BestKnown):
     ----------
     law : PromptLaw
     start : array_like, (d, d) or (d,)
-        Γ at step 0, up to 1e40; (d,), the diagonal of a matrix that stays diagonal, if all moments are.
+        Γ at step 0, up to 1e40; (d,), the diagonal of a matrix that stays diagonal, if
+        all moments are.
     rank : int, optional
         Largest rank of Γ if it is a product of factors; the floor is that of this rank.
 
@@ -84,7 +95,9 @@ class MergedRisk(BestKnown):
     def curvature(self) -> Array:
         """Eigenvalues of the Hessian in the modes, of the shape of the parameters."""
         q, s, _, _ = self.law.modes
-        return np.asarray(q * s**2 if self.start.ndim == 1 else np.multiply.outer(q, s**2))
+        return np.asarray(
+            q * s**2 if self.start.ndim == 1 else np.multiply.outer(q, s**2)
+        )
 
     @cached_property
     def best(self) -> Array:
@@ -105,7 +118,11 @@ class MergedRisk(BestKnown):
         matrices = plain_numbers(name, value, -LARGEST, LARGEST)
         shape = np.shape(self.initial)
         if matrices.shape[-len(shape) :] != shape:
-            raise refuse(name, matrices.shape, f"of shape {shape}, or (..., {', '.join(map(str, shape))})")
+            raise refuse(
+                name,
+                matrices.shape,
+                f"of shape {shape}, or (..., {', '.join(map(str, shape))})",
+            )
         return matrices
 
     def _modes(self, gamma: Array) -> Array:
@@ -142,7 +159,10 @@ class MergedRisk(BestKnown):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Loss above the floor, and `components` of Γ."""
-        return {"excess": np.asarray(self._excess(params)), "gamma": self._components(params)}
+        return {
+            "excess": np.asarray(self._excess(params)),
+            "gamma": self._components(params),
+        }
 
     def components(self, params: Array) -> Array:
         """Entries of Γ along the eigenvectors of Λ, largest eigenvalue first, (d,)."""
@@ -167,7 +187,11 @@ class MergedRisk(BestKnown):
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
         """Return the modes in closed form for plain gradient descent that does not diverge, else None."""
-        return ModeSteps(self, eta) if is_plain_descent(rule) and eta * self.curvature.max() <= 2.0 else None
+        return (
+            ModeSteps(self, eta)
+            if is_plain_descent(rule) and eta * self.curvature.max() <= 2.0
+            else None
+        )
 
 
 def after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
@@ -178,7 +202,11 @@ def after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
     left = np.where((shrink > 1.0) & (steps % 2 == 1), -left, left)
     # for slow modes: start plus progress keeps the digits that best minus rest loses
     gone = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
-    return np.where(shrink * steps < 0.5, start + (best - start) * gone, best + (start - best) * left)
+    return np.where(
+        shrink * steps < 0.5,
+        start + (best - start) * gone,
+        best + (start - best) * left,
+    )
 
 
 class ModeSteps(Counted):
@@ -189,15 +217,21 @@ class ModeSteps(Counted):
     def __init__(self, risk: MergedRisk, eta: float) -> None:
         super().__init__(risk)
         _, s, reach, bases = risk.law.modes
-        self.eta, self.shrink = eta, eta * risk.curvature
-        self.best = risk.best if bases is None else np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0)
+        self.eta = eta
+        self.shrink = eta * risk.curvature
+        self.best = (
+            risk.best
+            if bases is None
+            else np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0)
+        )
         self.start = risk._modes(risk.start)
 
     @cached_property
     def _doubt(self) -> Array:
         """By how many units of rounding each curvature may be off, (d, d), to first order.
 
-        Rounding moves all eigenvalues of Λ and Λ_q like the largest one: small ones by more than their digits.
+        Rounding moves all eigenvalues of Λ and Λ_q like the largest one: small ones by
+        more than their digits.
         """
         law = self.risk.law
         (covariance, prior, _), share = law.moments, 1.0 / law.N
@@ -206,23 +240,32 @@ class ModeSteps(Counted):
         seen = covariance @ bases[1]
         power = float(np.sum(covariance * prior)) + law.noise**2
         moved = 2.0 * (1.0 + share) * np.linalg.norm(prior @ seen, axis=0)
-        moved += share * (float(np.trace(prior)) * np.sum(bases[1] * seen, axis=0) + power)
+        moved += share * (
+            float(np.trace(prior)) * np.sum(bases[1] * seen, axis=0) + power
+        )
         largest = float(np.linalg.eigvalsh(covariance)[-1])
         return np.asarray(q.max() * s**2 + np.multiply.outer(q, largest * moved))
 
     def states(self, steps: Steps) -> Array:
         """Return Γ at these steps, (T, d, d) or (T, d)."""
         places = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
-        return np.asarray(self.risk._back(after(self.start, self.best, self.shrink, places)))
+        return np.asarray(
+            self.risk._back(after(self.start, self.best, self.shrink, places))
+        )
 
     def blur(self, steps: Steps) -> Array:
         """Errors of the loss by rounding of Γ, of products with the bases, and of the rates, which they change."""
-        law, states = self.risk.law, self.states(steps)
+        law = self.risk.law
+        states = self.states(steps)
         off = np.array([law._off(state) for state in states])
         q, scale, _, bases = law.modes
         q = q if off.ndim == 2 else q[:, None]
         gradient = np.abs(q * off * scale).reshape(len(steps), -1)
-        size = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(len(steps), -1).max(axis=1)
+        size = (
+            np.maximum(np.abs(states), np.abs(self.risk.best))
+            .reshape(len(steps), -1)
+            .max(axis=1)
+        )
         found = size * gradient.sum(axis=1)
         if bases is not None:
             squares = q * off**2
@@ -232,12 +275,18 @@ class ModeSteps(Counted):
         return np.asarray(ROUNDING * found)
 
 
-def closed_runs(risks: Sequence[MergedRisk], eta: Array, above: Array, last: int) -> Mapping[str, Any]:
+def closed_runs(
+    risks: Sequence[MergedRisk], eta: Array, above: Array, last: int
+) -> Mapping[str, Any]:
     """Columns of diagonal risks of one dimension, without a loss where ``above`` is too small; ``eta`` is (P,)."""
     curvature, best, start = (
-        np.stack([getattr(risk, name) for risk in risks]) for name in ("curvature", "best", "start")
+        np.stack([getattr(risk, name) for risk in risks])
+        for name in ("curvature", "best", "start")
     )
-    q, s = (np.stack([getattr(risk.law.modes, name) for risk in risks]) for name in ("q", "s"))
+    q, s = (
+        np.stack([getattr(risk.law.modes, name) for risk in risks])
+        for name in ("q", "s")
+    )
     floor = np.array([risk.floor() for risk in risks])
     shrink = eta[:, None] * curvature
 
@@ -250,27 +299,40 @@ def closed_runs(risks: Sequence[MergedRisk], eta: Array, above: Array, last: int
     def blur(steps: Steps) -> Array:
         here = states(steps)
         size = np.maximum(np.abs(here), np.abs(best)).max(axis=1)
-        return np.asarray(ROUNDING * size * np.sum(np.abs(curvature * (here - best)), axis=1))
+        return np.asarray(
+            ROUNDING * size * np.sum(np.abs(curvature * (here - best)), axis=1)
+        )
 
-    hit, error = first_steps(lambda steps: floor + excess(steps), floor + above, last, blur)
+    hit, error = first_steps(
+        lambda steps: floor + excess(steps), floor + above, last, blur
+    )
     reached = hit <= last
     end = np.where(reached, hit, last)
-    over = np.minimum(first_steps(excess, PLATEAU * excess(np.zeros_like(end)), last)[0], end)
+    over = np.minimum(
+        first_steps(excess, PLATEAU * excess(np.zeros_like(end)), last)[0], end
+    )
     left = excess(end)
     return {
-        "eta_used": eta, "steps": np.where(reached, hit, -1), "T_plateau": over, "T_learning": end - over,
-        "last": end, "method": "closed", "error": np.where(reached, error, 0.0),
-        "loss": np.where(above < VISIBLE * floor, np.nan, floor + left), "floor": floor, "excess": left,
+        "eta_used": eta,
+        "steps": np.where(reached, hit, -1),
+        "T_plateau": over,
+        "T_learning": end - over,
+        "last": end,
+        "method": "closed",
+        "error": np.where(reached, error, 0.0),
+        "loss": np.where(above < VISIBLE * floor, np.nan, floor + left),
+        "floor": floor,
+        "excess": left,
         "learnt": np.sum((states(end) >= 0.5 * best) & (best > 0.0), axis=1),
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True, eq=False)
 class Pair(Started, Map):
     r"""The matrix :math:`\Gamma = vA`: a value, and keys and queries merged.
 
-    The gradient is :math:`(\langle G, A\rangle, vG)` with :math:`G = \nabla_\Gamma\mathcal L`; the flow conserves
-    :math:`v^2 - \|A\|_F^2`.
+    The gradient is :math:`(\langle G, A\rangle, vG)` with :math:`G =
+    \nabla_\Gamma\mathcal L`; the flow conserves :math:`v^2 - \|A\|_F^2`.
 
     See docs/linear-attention-theory.md, "A value and a matrix".
 
@@ -300,7 +362,9 @@ class Pair(Started, Map):
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return δv A + v δA."""
-        return np.asarray((direction[0] * params[1:] + params[0] * direction[1:]).reshape(self.shape))
+        return np.asarray(
+            (direction[0] * params[1:] + params[0] * direction[1:]).reshape(self.shape)
+        )
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return ⟨G, δA⟩ and δv G."""
@@ -339,7 +403,11 @@ class Heads(Started, Map):
         start = real_array("start", self.start, 2, LARGEST)
         rows, left = divmod(start.shape[1] - 1, 2 * self.d)
         if not len(start) or rows < 1 or left:
-            raise refuse("start", start.shape, f"of shape (H, 1 + 2R·{self.d}), with one head and one row or more")
+            raise refuse(
+                "start",
+                start.shape,
+                f"of shape (H, 1 + 2R·{self.d}), with one head and one row or more",
+            )
         store(self, start=start)
 
     def _split(self, params: Array) -> tuple[Array, Array, Array]:
@@ -355,8 +423,13 @@ class Heads(Started, Map):
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradients ⟨Q_hᵀK_h, G⟩, v_h Q_h G and v_h K_h Gᵀ."""
         v, keys, queries = self._split(params)
-        forward, heads = queries @ gradient, len(params)
-        parts = np.sum(forward * keys, axis=(1, 2)), v * forward, v * (keys @ gradient.T)
+        forward = queries @ gradient
+        heads = len(params)
+        parts = (
+            np.sum(forward * keys, axis=(1, 2)),
+            v * forward,
+            v * (keys @ gradient.T),
+        )
         return np.concatenate([part.reshape(heads, -1) for part in parts], axis=1)
 
     def push(self, params: Array, direction: Array) -> Array:
@@ -369,12 +442,16 @@ class Heads(Started, Map):
 
     def stretch(self, params: Array) -> float:
         """Norm of the change of Γ for a unit change of the heads, from above."""
-        v, keys, queries = (np.sum(each**2, axis=(1, 2)) for each in self._split(params))
+        v, keys, queries = (
+            np.sum(each**2, axis=(1, 2)) for each in self._split(params)
+        )
         return float(np.sqrt(np.sum(keys * queries + v * (keys + queries))))
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """Value, keys and queries of each head."""
-        return [block for parts in zip(*self._split(array), strict=True) for block in parts]
+        return [
+            block for parts in zip(*self._split(array), strict=True) for block in parts
+        ]
 
 
 def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
@@ -416,6 +493,7 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
         raise refuse("law", law, "isotropic: Λ = Λ_q = λI and W = I")
     root = np.sqrt(law.d)
     first = number("start", start, minimum=1.0 / LARGEST, maximum=LARGEST) ** 2 / root
-    times, best = plain_numbers("time", time, 0.0, LARGEST), float(law.best[0])
+    times = plain_numbers("time", time, 0.0, LARGEST)
+    best = float(law.best[0])
     past = -2.0 * root * q[0] ** 2 * times
     return np.asarray(best / (best / first * np.exp(past) - np.expm1(past)))

@@ -42,22 +42,30 @@ class ShiftTable:
         """Return the table as columns of text: the excess, and the floor in the last row."""
         rows = np.vstack([self.excess, self.floor])
         found = {"trained on": [*self.names, "floor"]}
-        return found | {name: list(map(number, map(float, rows[:, i]))) for i, name in enumerate(self.names)}
+        return found | {
+            name: list(map(number, map(float, rows[:, i])))
+            for i, name in enumerate(self.names)
+        }
 
     def to_markdown(self) -> str:
         """Return the table as Markdown."""
         return markdown(self.columns())
 
     def _repr_html_(self) -> str:
-        return notebook.table(self.columns(), "Excess of the loss: trained on (rows), tested on (columns)")
+        return notebook.table(
+            self.columns(), "Excess of the loss: trained on (rows), tested on (columns)"
+        )
 
 
-def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimiser") -> ShiftTable:
+def shift_table(
+    problems: Mapping[str, LinearAttention], trained: str = "minimiser"
+) -> ShiftTable:
     r"""Train on the prompts of each problem, and test on those of all problems.
 
     With :math:`\Gamma_i` trained on law i, the excess on law j is
-    :math:`\tfrac12\|\Lambda_{q,j}^{1/2}(\Gamma_i - \Gamma_j^*)M_j^{1/2}\|_F^2`. Laws that differ in the query alone
-    share their minimiser. See docs/linear-attention-theory.md, "Shifts".
+    :math:`\tfrac12\|\Lambda_{q,j}^{1/2}(\Gamma_i - \Gamma_j^*)M_j^{1/2}\|_F^2`. Laws
+    that differ in the query alone share their minimiser. See
+    docs/linear-attention-theory.md, "Shifts".
 
     Parameters
     ----------
@@ -90,11 +98,15 @@ def shift_table(problems: Mapping[str, LinearAttention], trained: str = "minimis
         raise refuse("problems", problems, "a mapping of names to LinearAttention")
     sizes = {problem.d for problem in problems.values()}
     if len(sizes) != 1 or any(problem.depth > 1 for problem in problems.values()):
-        raise refuse("problems", dict(problems), "one or more of one dimension and one layer")
+        raise refuse(
+            "problems", dict(problems), "one or more of one dimension and one layer"
+        )
     laws = [problem.law() for problem in problems.values()]
     if trained == "minimiser":
         found = [law.best for law in laws]
     else:
-        found = [problem.gamma(problem.simulate().params) for problem in problems.values()]
+        found = [
+            problem.gamma(problem.simulate().params) for problem in problems.values()
+        ]
     excess = np.array([[law.excess(gamma) for law in laws] for gamma in found])
     return ShiftTable(tuple(problems), np.array([law.floor for law in laws]), excess)

@@ -8,9 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import Array, floats, fraction, instance, integer, number, refuse, store
+from icl_theory._validate import (
+    Array,
+    floats,
+    fraction,
+    instance,
+    integer,
+    number,
+    refuse,
+    store,
+)
 
-LONGEST = 4001  # counts, and words of a random sentence: a joint table has (H/2)² probabilities
+# counts, and words of a random sentence: a joint table has (H/2)² probabilities
+LONGEST = 4001
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +30,8 @@ class Counts:
     Parameters
     ----------
     pmf : array_like, (C+1,) or (C+1, T+1)
-        ``pmf[c, c_tau]``, or ``pmf[c]`` without noise bigrams. ``pmf[0]`` must be 0: the output follows its
-        trigger at least once.
+        ``pmf[c, c_tau]``, or ``pmf[c]`` without noise bigrams. ``pmf[0]`` must be 0:
+        the output follows its trigger at least once.
 
     Raises
     ------
@@ -42,13 +52,32 @@ class Counts:
     def __post_init__(self) -> None:
         pmf = floats(self.pmf)
         pmf = pmf[:, None] if pmf is not None and pmf.ndim == 1 else pmf
-        if pmf is None or pmf.ndim != 2 or not pmf.size or not np.isfinite(pmf).all() or (pmf < 0).any():
-            raise refuse("pmf", self.pmf, "probabilities of c = 0, 1, ..., one a row (columns: c_tau = 0, 1, ...)")
+        if (
+            pmf is None
+            or pmf.ndim != 2
+            or not pmf.size
+            or not np.isfinite(pmf).all()
+            or (pmf < 0).any()
+        ):
+            raise refuse(
+                "pmf",
+                self.pmf,
+                "probabilities of c = 0, 1, ..., one a row (columns: c_tau = 0, 1, ...)",
+            )
         if abs(pmf.sum() - 1.0) > 1e-6:
-            raise refuse("pmf", self.pmf, f"probabilities that sum to 1 (these sum to {pmf.sum():.9g})")
+            raise refuse(
+                "pmf",
+                self.pmf,
+                f"probabilities that sum to 1 (these sum to {pmf.sum():.9g})",
+            )
         if pmf[0].any():
-            raise refuse("pmf", self.pmf, f"without mass at c = 0 (this has {pmf[0].sum():.3g}): c is at least 1")
-        rows, columns = np.flatnonzero(pmf.any(axis=1)), np.flatnonzero(pmf.any(axis=0))
+            raise refuse(
+                "pmf",
+                self.pmf,
+                f"without mass at c = 0 (this has {pmf[0].sum():.3g}): c is at least 1",
+            )
+        rows = np.flatnonzero(pmf.any(axis=1))
+        columns = np.flatnonzero(pmf.any(axis=0))
         pmf = pmf[: rows[-1] + 1, : columns[-1] + 1] / pmf.sum()
         store(self, pmf=pmf)
 
@@ -79,14 +108,17 @@ class Counts:
     def sentence(cls, H: int, density: float = 0.25, noise: float = 0.0) -> Counts:
         r"""Law of the counts in a random sentence of H words.
 
-        Words are drawn from left to right: the trigger with probability d, after a trigger noise with probability ν
-        or else the output, and otherwise another word. The law is conditioned on the trigger being the last word
-        and on the output following it at least once. With k = c + c_τ blocks of two words among the first H − 1,
+        Words are drawn from left to right: the trigger with probability d, after a
+        trigger noise with probability ν or else the output, and otherwise another word.
+        The law is conditioned on the trigger being the last word and on the output
+        following it at least once. With k = c + c_τ blocks of two words among the first
+        H − 1,
 
         .. math:: P(c, c_\tau) \propto \binom{H-1-k}{k} \binom{k}{c} d^k (1-d)^{H-1-2k} (1-\nu)^c \nu^{c_\tau}.
 
-        In long sentences the probability of few bigrams is below the range of float64. It is kept at 1e-300 of the
-        largest, because the least possible count determines the rate at which the loss falls in the end.
+        In long sentences the probability of few bigrams is below the range of float64.
+        It is kept at 1e-300 of the largest, because the least possible count determines
+        the rate at which the loss falls in the end.
 
         Parameters
         ----------
@@ -98,17 +130,33 @@ class Counts:
         from scipy.special import gammaln, xlogy
 
         if integer("H", H, minimum=0) < 3:
-            raise refuse("H", H, "at least 3: a trigger, its output, and the trigger again")
+            raise refuse(
+                "H", H, "at least 3: a trigger, its output, and the trigger again"
+            )
         if H > LONGEST:
-            raise refuse("H", H, f"at most {LONGEST} if the counts are those of random sentences")
-        d, noise = fraction("density", density), noise_level("noise", noise)
+            raise refuse(
+                "H", H, f"at most {LONGEST} if the counts are those of random sentences"
+            )
+        d = fraction("density", density)
+        noise = noise_level("noise", noise)
         c = np.arange((int(H) - 1) // 2 + 1)[:, None]
         c_tau = np.arange(len(c) - 1 if noise else 1)
         k = c + c_tau
         possible = (c > 0) & (k < len(c))
         free = np.where(possible, H - 1 - 2 * k, 0)
-        log = gammaln(free + k + 1) - gammaln(free + 1) - gammaln(c + 1) - gammaln(c_tau + 1)
-        log = log + k * np.log(d) + free * np.log1p(-d) + c * np.log1p(-noise) + xlogy(c_tau, noise)
+        log = (
+            gammaln(free + k + 1)
+            - gammaln(free + 1)
+            - gammaln(c + 1)
+            - gammaln(c_tau + 1)
+        )
+        log = (
+            log
+            + k * np.log(d)
+            + free * np.log1p(-d)
+            + c * np.log1p(-noise)
+            + xlogy(c_tau, noise)
+        )
         weight = np.exp(np.where(possible, log - log[possible].max(), -np.inf))
         pmf = np.where(possible, np.maximum(weight, 1e-300), 0.0)
         return cls(pmf / pmf.sum())
@@ -141,7 +189,9 @@ class Counts:
     def same(self, other: Counts) -> bool:
         """Whether the laws are equal."""
         instance("other", other, Counts, "Counts")
-        return self is other or (self.pmf.shape == other.pmf.shape and bool((self.pmf == other.pmf).all()))
+        return self is other or (
+            self.pmf.shape == other.pmf.shape and bool((self.pmf == other.pmf).all())
+        )
 
 
 def noise_level(name: str, value: Any) -> float:

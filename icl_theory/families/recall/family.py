@@ -18,14 +18,30 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Normalised, Rule, rule_of
 from icl_theory.engine.scope import Scope
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families import Column, Family, Later, Number, Object, Panel, Probabilities, Whole, Word, parameter
+from icl_theory.families import (
+    Column,
+    Family,
+    Later,
+    Number,
+    Object,
+    Panel,
+    Probabilities,
+    Whole,
+    Word,
+    parameter,
+)
 from icl_theory.families.parameters import learning_rate
 from icl_theory.families.recall.bounds import cycle_excess, decay_rate, stall
 from icl_theory.families.recall.coordinates import reparameterised
 from icl_theory.families.recall.counts import Counts
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.sampled import TransformerRisk
-from icl_theory.families.recall.task import LARGEST_VOCABULARY, LAWS, RecallTask, Sentences
+from icl_theory.families.recall.task import (
+    LARGEST_VOCABULARY,
+    LAWS,
+    RecallTask,
+    Sentences,
+)
 from icl_theory.families.recall.weights import WEIGHTS, estimated_gamma
 from icl_theory.families.rule_parameters import update_rule
 
@@ -56,7 +72,8 @@ class Recall(Family):
 
     Parameters
     ----------
-    V, triggers, outputs, alpha, H, law, attention, weights, kappa, probs, counts, gamma, v, M, seed, task
+    V, triggers, outputs, alpha, H, law, attention, weights, kappa, probs, counts,
+    gamma, v, M, seed, task
         As in `icl_theory.families.recall.simulate`, which makes a Recall and trains it.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`. Losses are in nats.
@@ -74,7 +91,9 @@ class Recall(Family):
     loss_unit: ClassVar[str] = "nats"
     explorer = Panel(Path(__file__).parent / "explorer", ("closed.js", "panel.js"))
     columns: ClassVar[tuple[Column, ...]] = (
-        Column("excess", "f8", "nats", "population loss above the Bayes risk at the end"),
+        Column(
+            "excess", "f8", "nats", "population loss above the Bayes risk at the end"
+        ),
         Column("bayes_risk", "f8", "nats", "entropy of the noise"),
     )
     claims = Later("icl_theory.papers.recall:CLAIMS")
@@ -82,54 +101,107 @@ class Recall(Family):
 
     eta: float | str = learning_rate(0.5)
     V: int = parameter(
-        50, kind=Whole(minimum=3, maximum=LARGEST_VOCABULARY), symbol="V", tex="V", meaning="number of words"
+        50,
+        kind=Whole(minimum=3, maximum=LARGEST_VOCABULARY),
+        symbol="V",
+        tex="V",
+        meaning="number of words",
     )
-    triggers: int = parameter(4, kind=Whole(), symbol="|Q|", tex="|Q|", meaning="number of triggers")
+    triggers: int = parameter(
+        4, kind=Whole(), symbol="|Q|", tex="|Q|", meaning="number of triggers"
+    )
     outputs: int = parameter(8, kind=Whole(), meaning="number of outputs")
     alpha: float = parameter(
-        0.0, kind=Number(zero=True, maximum=math.nextafter(1.0, 0.0)), symbol="α", tex=r"\alpha",
+        0.0,
+        kind=Number(zero=True, maximum=math.nextafter(1.0, 0.0)),
+        symbol="α",
+        tex=r"\alpha",
         meaning="probability that the next word is noise",
-    )  # fmt: skip
-    H: int = parameter(33, kind=Whole(minimum=3), symbol="H", tex="H", meaning="words of a sentence")
-    law: str = parameter("markov", kind=Word(words=LAWS), meaning="law of the sentences")
-    attention: str = parameter("linear", kind=Word(words=ATTENTION), meaning="attention weights")
-    weights: str = parameter("projection", kind=Word(words=WEIGHTS), meaning="what the matrices let through")
+    )
+    H: int = parameter(
+        33, kind=Whole(minimum=3), symbol="H", tex="H", meaning="words of a sentence"
+    )
+    law: str = parameter(
+        "markov", kind=Word(words=LAWS), meaning="law of the sentences"
+    )
+    attention: str = parameter(
+        "linear", kind=Word(words=ATTENTION), meaning="attention weights"
+    )
+    weights: str = parameter(
+        "projection", kind=Word(words=WEIGHTS), meaning="what the matrices let through"
+    )
     kappa: int = parameter(
-        1, kind=Whole(minimum=0, maximum=1), symbol="κ", tex=r"\kappa",
-        meaning="whether the feed-forward layer reads what is attended to", axis=False,
-    )  # fmt: skip
-    probs: Any = parameter(
-        None, kind=Probabilities(optional=True), meaning="probabilities of the triggers; uniform by default",
+        1,
+        kind=Whole(minimum=0, maximum=1),
+        symbol="κ",
+        tex=r"\kappa",
+        meaning="whether the feed-forward layer reads what is attended to",
         axis=False,
-    )  # fmt: skip
+    )
+    probs: Any = parameter(
+        None,
+        kind=Probabilities(optional=True),
+        meaning="probabilities of the triggers; uniform by default",
+        axis=False,
+    )
     counts: Any = parameter(
-        None, kind=CountLaw(optional=True), meaning="times that the output follows the trigger; by default random"
+        None,
+        kind=CountLaw(optional=True),
+        meaning="times that the output follows the trigger; by default random",
     )
     gamma: float | str = parameter(
-        "best", kind=Number(signed=True, words=("trained", "best")), symbol="γ", tex=r"\gamma",
+        "best",
+        kind=Number(signed=True, words=("trained", "best")),
+        symbol="γ",
+        tex=r"\gamma",
         meaning="log-odds of noise: trained, best, or held at a number",
-    )  # fmt: skip
-    v: float | str = parameter(
-        1.0, kind=Number(signed=True, words=("trained",)), symbol="v", tex="v",
-        meaning="value scale of softmax attention: trained, or held at a number",
-    )  # fmt: skip
-    M: float = parameter(
-        math.inf, kind=Whole(infinite=True), symbol="M", tex="M", meaning="number of sentences trained on, or inf"
     )
-    seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of these sentences", axis=False)
-    task: RecallTask | None = parameter(None, kind=Object(optional=True), meaning="the task, instead of its parts")
+    v: float | str = parameter(
+        1.0,
+        kind=Number(signed=True, words=("trained",)),
+        symbol="v",
+        tex="v",
+        meaning="value scale of softmax attention: trained, or held at a number",
+    )
+    M: float = parameter(
+        math.inf,
+        kind=Whole(infinite=True),
+        symbol="M",
+        tex="M",
+        meaning="number of sentences trained on, or inf",
+    )
+    seed: int = parameter(
+        0, kind=Whole(minimum=0), meaning="seed of these sentences", axis=False
+    )
+    task: RecallTask | None = parameter(
+        None, kind=Object(optional=True), meaning="the task, instead of its parts"
+    )
     rule: str | Rule = update_rule("ngd")
 
     def validate(self) -> None:
         """Take over the parts of a task, and make the risk, which checks the parameters against each other."""
         if self.task is not None:
-            declared, own = self.parameters(), instance("task", self.task, RecallTask, "a RecallTask").numbers
+            declared = self.parameters()
+            own = instance("task", self.task, RecallTask, "a RecallTask").numbers
             for name in PARTS:
-                value, default = getattr(self, name), declared[name].default
-                if value is not default and value not in (default, own.get(name, default)):
+                value = getattr(self, name)
+                default = declared[name].default
+                if value is not default and value not in (
+                    default,
+                    own.get(name, default),
+                ):
                     self.unfolded({name: value, "task": self.task})  # refuses it
-            if (parts := self.task.parts) is not None:  # else the task has words of its own, and is kept
-                store(self, **{name: declared[name].check(value) for name, value in parts.items()}, task=None)
+            if (
+                parts := self.task.parts
+            ) is not None:  # else the task has words of its own, and is kept
+                store(
+                    self,
+                    **{
+                        name: declared[name].check(value)
+                        for name, value in parts.items()
+                    },
+                    task=None,
+                )
         self.population()
 
     @classmethod
@@ -139,31 +211,49 @@ class Recall(Family):
         if not isinstance(task, RecallTask):
             return given
         for name in (part for part in PARTS if part in given):
-            raise ValueError(f"{name} = {given[name]!r}: a task carries its own {name}; give one of the two")
-        if task.parts is None or task.parts["counts"] is not None:  # words of its own, or laws, not numbers
+            raise ValueError(
+                f"{name} = {given[name]!r}: a task carries its own {name}; give one of the two"
+            )
+        if (
+            task.parts is None or task.parts["counts"] is not None
+        ):  # words of its own, or laws, not numbers
             return {**given, **task.numbers}
         rest = {name: value for name, value in given.items() if name != "task"}
-        return {**rest, **{name: value for name, value in task.parts.items() if value is not None}}
+        return {
+            **rest,
+            **{name: value for name, value in task.parts.items() if value is not None},
+        }
 
     def _named(self, run: Trajectory) -> Trajectory:
         """Return the run with the parameters of its task, also if the task was given as a whole."""
-        run, task = super()._named(run), self.task
+        run = super()._named(run)
+        task = self.task
         if task is not None:
             run.info |= task.numbers
             run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())
             run.info["counts"] = task.law_of_counts
-        if isinstance(run.info["counts"], list | tuple):  # laws, which files store as text
+        if isinstance(
+            run.info["counts"], list | tuple
+        ):  # laws, which files store as text
             run.info["counts"] = tuple(map(str, run.info["counts"]))
         return run
 
     @cached_property
     def whole_task(self) -> RecallTask:
         """The task."""
-        counts = Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
+        counts = (
+            Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
+        )
         return self.task or RecallTask(
-            self.V, self.triggers, self.outputs, alpha=self.alpha, probs=self.probs, counts=counts, H=self.H,
+            self.V,
+            self.triggers,
+            self.outputs,
+            alpha=self.alpha,
+            probs=self.probs,
+            counts=counts,
+            H=self.H,
             law=self.law,
-        )  # fmt: skip
+        )
 
     @cached_property
     def data(self) -> Sentences | None:
@@ -179,21 +269,42 @@ class Recall(Family):
         if gamma == "best":
             gamma = estimated_gamma(task, self.data) if task.alpha else "trained"
         free = self.v == 1.0 and not self.attention.startswith("softmax")
-        return None if isinstance(gamma, str) else gamma, None if free or isinstance(self.v, str) else self.v
+        return None if isinstance(gamma, str) else gamma, None if free or isinstance(
+            self.v, str
+        ) else self.v
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
-        tied = self.whole_task.alike and math.isinf(self.M) and rule_of(self.update()).reducible
+        tied = (
+            self.whole_task.alike
+            and math.isinf(self.M)
+            and rule_of(self.update()).reducible
+        )
         gamma, v = self.held
-        return RecallRisk(self.whole_task, self.attention, gamma, tied, None, v, self.weights, self.kappa)
+        return RecallRisk(
+            self.whole_task,
+            self.attention,
+            gamma,
+            tied,
+            None,
+            v,
+            self.weights,
+            self.kappa,
+        )
 
     def risk(self) -> Risk:
         """Return the risk over λ and, if they are trained, v and γ."""
         if self.data is None:
             return self.population()
         if self.attention == "softmax" or self.kappa == 0:
-            more: dict[str, Any] = {"data": self.data, "weights": self.weights, "kappa": self.kappa}
-            return reparameterised(TransformerRisk(self.whole_task, self.attention, **more), *self.held)
+            more: dict[str, Any] = {
+                "data": self.data,
+                "weights": self.weights,
+                "kappa": self.kappa,
+            }
+            return reparameterised(
+                TransformerRisk(self.whole_task, self.attention, **more), *self.held
+            )
         return dataclasses.replace(self.population(), data=self.data)
 
     def population_excess(self, run: Trajectory) -> float:
@@ -206,13 +317,18 @@ class Recall(Family):
         task, risk = self.whole_task, run.risk
         run.notes["bayes risk"] = f"{task.bayes_risk:.6g}"
         if math.isfinite(self.M):
-            run.notes["population"] = f"{self.population_excess(run):.6g} above the Bayes risk in the end"
+            run.notes["population"] = (
+                f"{self.population_excess(run):.6g} above the Bayes risk in the end"
+            )
         elif END_OF_NORMALISED_DESCENT.applies(run) and isinstance(risk, RecallRisk):
             run.notes |= _in_the_end(risk, run.eta)
 
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]
         """Return the family's columns of a run."""
-        return {"excess": self.population_excess(run), "bayes_risk": self.whole_task.bayes_risk}
+        return {
+            "excess": self.population_excess(run),
+            "bayes_risk": self.whole_task.bayes_risk,
+        }
 
 
 def _in_the_end(risk: RecallRisk, eta: float, largest: float = 2.0) -> dict[str, str]:
@@ -225,11 +341,19 @@ def _in_the_end(risk: RecallRisk, eta: float, largest: float = 2.0) -> dict[str,
         lasting = cycle_excess(task.alpha, eta)
         if abs(stall(task.alpha, eta) - lasting) > 0.1 * lasting:
             return {"cycle": "constant steps in γ: the excess does not tend to 0"}
-        return {"cycle": f"constant steps in γ: the excess stays near α(1-α)η²/8 = {stall(task.alpha, eta):.3g}"}
+        return {
+            "cycle": f"constant steps in γ: the excess stays near α(1-α)η²/8 = {stall(task.alpha, eta):.3g}"
+        }
     above = risk.floor() - task.bayes_risk
-    floor = "" if above <= VISIBLE else f" over a floor {above:.3g} above the Bayes risk"
+    floor = (
+        "" if above <= VISIBLE else f" over a floor {above:.3g} above the Bayes risk"
+    )
     if risk.noisy and (risk.kappa == 0 or (risk.scaled and risk.v is not None)):
-        return {"floor": f"the least loss{floor} lies at a finite λ" if floor else "the least loss is not known"}
+        return {
+            "floor": f"the least loss{floor} lies at a finite λ"
+            if floor
+            else "the least loss is not known"
+        }
     rate = decay_rate(task, eta, risk.attention, risk.weights, risk.v)
     if rate >= largest and not risk.tied:
         return {

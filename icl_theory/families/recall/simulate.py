@@ -54,36 +54,42 @@ def simulate(
     alpha, probs, H, law
         As for `RecallTask`.
     counts : int, Counts or array_like, optional
-        Number of times that the output follows the trigger, or its law; by default that of random sentences.
+        Number of times that the output follows the trigger, or its law; by default that
+        of random sentences.
     weights, kappa
         As for `RecallRisk`; the weights "identity" are the paper's.
     task : RecallTask, optional
         The task, instead of ``V, triggers, outputs, alpha, probs, counts, H, law``.
     gamma : float or {"trained", "best"}
-        Log-odds of noise: trained, held at a value, or (the default) held at ``"best"``,
-        :math:`\ln(\alpha/(1-\alpha))`; for M sentences α is their frequency of noise (half an answer is added to a
-        kind that does not occur).
+        Log-odds of noise: trained, held at a value, or (the default) held at
+        ``"best"``, :math:`\ln(\alpha/(1-\alpha))`; for M sentences α is their frequency
+        of noise (half an answer is added to a kind that does not occur).
     v : float or {"trained"}
         Value scale of softmax attention: trained, or held at a value, 1 by default.
     M, seed : int
-        Train on the empirical risk of M sentences, drawn with this seed, instead of the population risk (M = inf).
+        Train on the empirical risk of M sentences, drawn with this seed, instead of the
+        population risk (M = inf).
     rule : {"ngd", "gd"}
         Normalised or plain gradient descent.
     epsilon, above : float, optional
-        Target loss, nats, or its excess over the floor: the Bayes risk, unless ``gamma`` or ``M`` change it.
+        Target loss, nats, or its excess over the floor: the Bayes risk, unless
+        ``gamma`` or ``M`` change it.
     method : {"auto", "closed", "exact", "flow"}
-        "closed" needs normalised descent on λ alone with exchangeable triggers; then λ = ηt/√Q for any loss.
-        "exact" takes every step, "flow" integrates the limit of small ones, "auto" is "closed" if possible.
+        "closed" needs normalised descent on λ alone with exchangeable triggers; then λ
+        = ηt/√Q for any loss. "exact" takes every step, "flow" integrates the limit of
+        small ones, "auto" is "closed" if possible.
     max_steps : int
-        Largest number of steps. A run also ends when the loss no longer falls (see `icl_theory.descend`).
+        Largest number of steps. A run also ends when the loss no longer falls (see
+        `icl_theory.descend`).
     callback : callable, optional
         Called with (step, loss) from time to time during a run that takes its steps.
 
     Returns
     -------
     Trajectory
-        Parameters ``(lambda_1 .. lambda_Q, [v], [gamma])``, with one λ if all triggers are alike;
-        ``observed["excess"]`` is the excess over the Bayes risk (for given M that of the M sentences).
+        Parameters ``(lambda_1 .. lambda_Q, [v], [gamma])``, with one λ if all triggers
+        are alike; ``observed["excess"]`` is the excess over the Bayes risk (for given M
+        that of the M sentences).
 
     Raises
     ------
@@ -100,6 +106,18 @@ def simulate(
     44
     """
     arguments = {name: value for name, value in locals().items() if name != "callback"}
-    plain = ("eta", "attention", "seed", "rule", "method", "max_steps")  # for which None stands for nothing
-    given = {name: value for name, value in arguments.items() if value is not None or name in plain}
+    # for which None stands for nothing
+    plain = (
+        "eta",
+        "attention",
+        "seed",
+        "rule",
+        "method",
+        "max_steps",
+    )
+    given = {
+        name: value
+        for name, value in arguments.items()
+        if value is not None or name in plain
+    }
     return Recall(**Recall.unfolded(given)).simulate(callback=callback)

@@ -35,34 +35,45 @@ _declared = Recall.parameters()
 def _as_in_recall(name: str, default: Any) -> Any:
     """Declare a parameter as `Recall` does, with a default of its own."""
     known = _declared[name]
-    return parameter(default, kind=known.kind, meaning=known.meaning, symbol=known.symbol, tex=known.tex)
+    return parameter(
+        default,
+        kind=known.kind,
+        meaning=known.meaning,
+        symbol=known.symbol,
+        tex=known.tex,
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Training(Family):
     r"""Training of a one-layer transformer on sampled sentences of in-context recall, with the paper's parameters.
 
-    See docs/recall.md, "Training"; *How Transformers Learn In-Context Recall Tasks?*, experiments.
+    See docs/recall.md, "Training"; *How Transformers Learn In-Context Recall Tasks?*,
+    experiments.
 
     Parameters
     ----------
     model : {"full", "attention", "reparameterised"}
-        What is trained: W, 𝒱 and (with noise) F; W alone; or λ, and γ and v if these are "trained".
+        What is trained: W, 𝒱 and (with noise) F; W alone; or λ, and γ and v if these
+        are "trained".
     attention : {"linear", "relu", "softmax"}
-        Attention weights. With ReLU, as in the paper, 1e-8 is added to the scores: it starts right of its kink.
+        Attention weights. With ReLU, as in the paper, 1e-8 is added to the scores: it
+        starts right of its kink.
     triggers : int, optional
         By default 5, or 1 with noise.
     batch, M : int
-        Sentences in a step, fresh ones unless there are M fixed sentences, taken one batch after the other.
+        Sentences in a step, fresh ones unless there are M fixed sentences, taken one
+        batch after the other.
     scale : float, optional
-        Standard deviation of the initial entries times √(2V), or 0 to start from zero; by default 0 for W alone,
-        else ½.
+        Standard deviation of the initial entries times √(2V), or 0 to start from zero;
+        by default 0 for W alone, else ½.
     rule : {"ngd", "ngd-blocks", "gd"}
         Normalised jointly, each matrix by its own gradient, or plain.
     V, outputs, alpha, H, law, weights, kappa, gamma, v, seed
         As in `Recall`.
     eta, epsilon, above, method, max_steps
-        As for every `Family`; targets are for the loss of a batch, and by default there is none.
+        As for every `Family`; targets are for the loss of a batch, and by default there
+        is none.
 
     Examples
     --------
@@ -78,34 +89,57 @@ class Training(Family):
     goal: ClassVar[tuple[str, float] | None] = None
     loss_unit: ClassVar[str] = "nats"
     columns: ClassVar[tuple[Column, ...]] = tuple(
-        Column(name, "f8", "nats" * ("loss" in name), f"{name.replace('_', ' ')} on test sentences at the end")
+        Column(
+            name,
+            "f8",
+            "nats" * ("loss" in name),
+            f"{name.replace('_', ' ')} on test sentences at the end",
+        )
         for name in LAST
     )
 
     eta: float | str = _as_in_recall("eta", 0.05)
     model: str = parameter("full", kind=Word(words=MODELS), meaning="what is trained")
-    attention: str = parameter("linear", kind=Word(words=ATTENTION[:3]), meaning="attention weights")
+    attention: str = parameter(
+        "linear", kind=Word(words=ATTENTION[:3]), meaning="attention weights"
+    )
     V: int = _as_in_recall("V", 60)
     triggers: int | None = parameter(
-        None, kind=Whole(optional=True), symbol="|Q|", tex="|Q|", meaning="number of triggers: 5, or 1 with noise"
+        None,
+        kind=Whole(optional=True),
+        symbol="|Q|",
+        tex="|Q|",
+        meaning="number of triggers: 5, or 1 with noise",
     )
     outputs: int = _as_in_recall("outputs", 4)
     alpha: float = _as_in_recall("alpha", 0.0)
     H: int = _as_in_recall("H", 256)
-    law: str = parameter("planted", kind=Word(words=LAWS), meaning="law of the sentences")
-    weights: str = parameter("identity", kind=Word(words=WEIGHTS), meaning="what the matrices let through")
+    law: str = parameter(
+        "planted", kind=Word(words=LAWS), meaning="law of the sentences"
+    )
+    weights: str = parameter(
+        "identity", kind=Word(words=WEIGHTS), meaning="what the matrices let through"
+    )
     kappa: int = _as_in_recall("kappa", 1)
     gamma: float | str = _as_in_recall("gamma", "best")
     v: float | str = _as_in_recall("v", 1.0)
     batch: int = parameter(512, kind=Whole(), meaning="sentences a step")
     M: float = _as_in_recall("M", math.inf)
     scale: float | None = parameter(
-        None, kind=Number(zero=True, optional=True), meaning="size of the random start: 0, or 0.5 with V trained"
+        None,
+        kind=Number(zero=True, optional=True),
+        meaning="size of the random start: 0, or 0.5 with V trained",
     )
-    tests: int = parameter(128, kind=Whole(), meaning="sentences on which it is observed", axis=False)
-    seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of sentences and start", axis=False)
+    tests: int = parameter(
+        128, kind=Whole(), meaning="sentences on which it is observed", axis=False
+    )
+    seed: int = parameter(
+        0, kind=Whole(minimum=0), meaning="seed of sentences and start", axis=False
+    )
     rule: str | Rule = update_rule("ngd")
-    max_steps: int = parameter(2000, kind=Whole(), meaning="number of steps", axis=False)
+    max_steps: int = parameter(
+        2000, kind=Whole(), meaning="number of steps", axis=False
+    )
 
     def validate(self) -> None:
         """Refuse parameters that contradict each other, and a start at a critical point."""
@@ -115,59 +149,109 @@ class Training(Family):
             check_fits("M", self.M, BYTES * self.M * self.H)
             replace(self, M=math.inf)
         if self.model == "full" and self.scale == 0 and self.attention == "linear":
-            raise refuse("scale", 0, "positive for full matrices with linear attention: zero is a critical point")
+            raise refuse(
+                "scale",
+                0,
+                "positive for full matrices with linear attention: zero is a critical point",
+            )
         for name in ("gamma", "v"):
             if self.model != "reparameterised" and getattr(self, name) == "trained":
-                raise refuse(name, "trained", "a number unless model = 'reparameterised': full matrices contain it")
+                raise refuse(
+                    name,
+                    "trained",
+                    "a number unless model = 'reparameterised': full matrices contain it",
+                )
 
     @cached_property
     def task(self) -> RecallTask:
         """The task."""
         Q = self.triggers or (1 if self.alpha else 5)
-        return RecallTask(self.V, Q, self.outputs, alpha=self.alpha, H=self.H, law=self.law)
+        return RecallTask(
+            self.V, Q, self.outputs, alpha=self.alpha, H=self.H, law=self.law
+        )
 
     @cached_property
     def data(self) -> Sentences | None:
         """The M sentences."""
-        return None if math.isinf(self.M) else self.task.sentences(np.random.default_rng(self.seed), int(self.M))
+        return (
+            None
+            if math.isinf(self.M)
+            else self.task.sentences(np.random.default_rng(self.seed), int(self.M))
+        )
 
     @cached_property
     def transformer(self) -> TransformerRisk:
         """The transformer whose matrices are trained, or set by the reparameterisation."""
-        gamma = estimated_gamma(self.task, self.data) if isinstance(self.gamma, str) else self.gamma
-        scale = self.scale if self.scale is not None else 0.0 if self.model == "attention" else 0.5
+        gamma = (
+            estimated_gamma(self.task, self.data)
+            if isinstance(self.gamma, str)
+            else self.gamma
+        )
+        scale = (
+            self.scale
+            if self.scale is not None
+            else 0.0
+            if self.model == "attention"
+            else 0.5
+        )
         return TransformerRisk(
-            self.task, self.attention, min(self.batch, int(min(self.M, self.batch))), self.seed, self.data,
-            ("attention",) if self.model == "attention" else None, scale, self.weights, self.kappa,
-            1e-8 if self.attention == "relu" else 0.0, gamma, self.tests,
-        )  # fmt: skip
+            self.task,
+            self.attention,
+            min(self.batch, int(min(self.M, self.batch))),
+            self.seed,
+            self.data,
+            ("attention",) if self.model == "attention" else None,
+            scale,
+            self.weights,
+            self.kappa,
+            1e-8 if self.attention == "relu" else 0.0,
+            gamma,
+            self.tests,
+        )
 
     def risk(self) -> Risk:
         """Return the risk over the trained parameters."""
         if self.model != "reparameterised":
             return self.transformer
-        gamma = self.transformer.gamma if self.task.alpha and self.gamma != "trained" else None
-        v = float(self.v) if self.attention == "softmax" and self.v != "trained" else None
+        gamma = (
+            self.transformer.gamma
+            if self.task.alpha and self.gamma != "trained"
+            else None
+        )
+        v = (
+            float(self.v)
+            if self.attention == "softmax" and self.v != "trained"
+            else None
+        )
         return reparameterised(self.transformer, gamma, v)
 
     def describe(self, run: Trajectory) -> None:
         """Describe how the model does on test sentences at the end."""
         last = {name: float(values[-1]) for name, values in run.observed.items()}
         losses = ", ".join(
-            f"{last[f'{kind}_loss']:.3g} ({kind} outputs)" for kind in ("seen", "unseen") if f"{kind}_loss" in last
+            f"{last[f'{kind}_loss']:.3g} ({kind} outputs)"
+            for kind in ("seen", "unseen")
+            if f"{kind}_loss" in last
         )
         run.notes["test loss"] = f"{losses}; Bayes risk {self.task.bayes_risk:.3g}"
-        run.notes["predicts"] = f"the output with probability {last['output']:.3g}, noise with {last['noise']:.3g}"
+        run.notes["predicts"] = (
+            f"the output with probability {last['output']:.3g}, noise with {last['noise']:.3g}"
+        )
         run.notes["attention"] = (
             f"logit {last['attention_output']:.3g} of the output, {last['attention_other']:.3g} at most of others"
         )
         if self.alpha:
-            noise, other = last["feed_forward_noise"], last["feed_forward_other"]
-            run.notes["feed-forward"] = f"logit {noise:.3g} of noise, {other:.3g} at most of others"
+            noise = last["feed_forward_noise"]
+            other = last["feed_forward_other"]
+            run.notes["feed-forward"] = (
+                f"logit {noise:.3g} of noise, {other:.3g} at most of others"
+            )
 
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]
         """Return the family's columns of a run."""
-        return {name: float(run.observed[name][-1]) for name in LAST if name in run.observed}
+        return {
+            name: float(run.observed[name][-1]) for name in LAST if name in run.observed
+        }
 
 
 class Observed(NamedTuple):
@@ -180,7 +264,8 @@ class Observed(NamedTuple):
 def observe(problems: Sequence[Training], few: int = 2_000_000) -> list[Observed]:
     """Train models, in as many processes as there are processors where a run reads more than ``few`` words.
 
-    What is observed comes in the same order, and is the same for any number of processes.
+    What is observed comes in the same order, and is the same for any number of
+    processes.
     """
     words = sum(problem.max_steps * problem.batch * problem.H for problem in problems)
     if words <= few * len(problems):

@@ -18,22 +18,40 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
     integer("kappa", kappa, minimum=0, maximum=1)
     if weights == "projection" or not task.alpha:
         if kappa != 1:
-            raise refuse("kappa", kappa, "1 unless weights = 'identity' and there is noise")
+            raise refuse(
+                "kappa", kappa, "1 unless weights = 'identity' and there is noise"
+            )
     elif task.law != "planted":
-        raise refuse("weights", weights, "'projection' with noise and law = 'markov': -E(τ) in W repels all noise")
-    if weights == "identity" and not task.alpha and any(law.noise_mean for law in task.counts):
-        raise refuse("counts", "with noise", "without noise if alpha = 0 and weights = 'identity'")
+        raise refuse(
+            "weights",
+            weights,
+            "'projection' with noise and law = 'markov': -E(τ) in W repels all noise",
+        )
+    if (
+        weights == "identity"
+        and not task.alpha
+        and any(law.noise_mean for law in task.counts)
+    ):
+        raise refuse(
+            "counts",
+            "with noise",
+            "without noise if alpha = 0 and weights = 'identity'",
+        )
 
 
 def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     r"""Return the matrices 𝒱 (for v = 1) and F that let words through, (2V, 2V) each.
 
     "projection": :math:`\sum_x E(x)E(x)^\top` and
-    :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x that may be outputs.
-    "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde E(q))^\top`. Without noise F = 0.
+    :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x
+    that may be outputs. "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde
+    E(q))^\top`. Without noise F = 0.
     """
-    V, q, tau = task.V, task.triggers, task.noise_word
-    value, feed_forward = np.eye(2 * V), np.zeros((2 * V, 2 * V))
+    V = task.V
+    q = task.triggers
+    tau = task.noise_word
+    value = np.eye(2 * V)
+    feed_forward = np.zeros((2 * V, 2 * V))
     if weights == "projection":
         value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
     if task.alpha:
@@ -49,6 +67,7 @@ def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
     """
     if not task.alpha or data is None:
         return task.best_gamma if task.alpha else 0.0
-    noise, size = float(np.sum(data.answer == task.noise_word)), len(data.answer)
+    noise = float(np.sum(data.answer == task.noise_word))
+    size = len(data.answer)
     noise = min(max(noise, 0.5), size - 0.5)
     return math.log(noise) - math.log(size - noise)

@@ -34,7 +34,9 @@ from .theorems.certified import step_rate as step_rate
 from .theorems.certified import tail_steps as tail_steps
 from .theorems.certified import worst_prediction as worst_prediction
 from .theorems.checks import check_bounds as check_bounds
-from .theorems.concentration import concentration_probability as concentration_probability
+from .theorems.concentration import (
+    concentration_probability as concentration_probability,
+)
 from .theorems.concentration import smallest_imbalance as smallest_imbalance
 from .theorems.orderwise import fitted_constants as fitted_constants
 from .theorems.tails import tail_constant as tail_constant

@@ -7,7 +7,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import LARGEST, Array, integer, number, probabilities, real_array, refuse
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    integer,
+    number,
+    probabilities,
+    real_array,
+    refuse,
+)
 from icl_theory.memory import check_fits
 
 
@@ -26,7 +34,8 @@ class Features:
     Raises
     ------
     ValueError
-        There are fewer than two vectors, two of them coincide, or ``probs`` are no probabilities.
+        There are fewer than two vectors, two of them coincide, or ``probs`` are no
+        probabilities.
 
     Examples
     --------
@@ -38,15 +47,23 @@ class Features:
     def __init__(self, vectors: ArrayLike, probs: ArrayLike | None = None) -> None:
         points = real_array("vectors", vectors, 2)
         if len(points) < 2 or points.shape[1] < 1:
-            raise refuse("vectors", points.shape, "an array of shape (K, d) with K >= 2, d >= 1")
+            raise refuse(
+                "vectors", points.shape, "an array of shape (K, d) with K >= 2, d >= 1"
+            )
         self.vectors = points
         self.probs = (
-            np.full(len(points), 1.0 / len(points)) if probs is None else probabilities("probs", probs, len(points))
+            np.full(len(points), 1.0 / len(points))
+            if probs is None
+            else probabilities("probs", probs, len(points))
         )
         if np.abs(points).max() > LARGEST:
-            raise refuse("vectors", points.tolist(), f"of coordinates up to {LARGEST:g}")
+            raise refuse(
+                "vectors", points.tolist(), f"of coordinates up to {LARGEST:g}"
+            )
         if not self.gap > 0:
-            raise refuse("vectors", points.tolist(), "pairwise distinct (two of these coincide)")
+            raise refuse(
+                "vectors", points.tolist(), "pairwise distinct (two of these coincide)"
+            )
         self.vectors.flags.writeable = self.probs.flags.writeable = False
 
     @classmethod
@@ -59,20 +76,29 @@ class Features:
         >>> round(icl.Features.simplex(5, delta=2.0).gap, 12)
         2.0
         """
-        K, delta = _count(K), _length("delta", delta)
+        K = _count(K)
+        delta = _length("delta", delta)
         return cls(delta / np.sqrt(2.0) * (np.eye(K) - 1.0 / K), probs)
 
     @classmethod
-    def orthonormal(cls, K: int, scale: float = 1.0, probs: ArrayLike | None = None) -> Features:
+    def orthonormal(
+        cls, K: int, scale: float = 1.0, probs: ArrayLike | None = None
+    ) -> Features:
         """Scaled standard basis: K vectors in K dimensions, all pairs at distance ``scale * sqrt(2)``."""
         return cls(_length("scale", scale) * np.eye(_count(K)), probs)
 
     @classmethod
-    def random(cls, K: int, d: int, delta: float, seed: int, probs: ArrayLike | None = None) -> Features:
+    def random(
+        cls, K: int, d: int, delta: float, seed: int, probs: ArrayLike | None = None
+    ) -> Features:
         """Normal vectors, scaled so that the smallest distance between two of them is ``delta``."""
-        K, d, delta = _count(K), integer("d", d, minimum=1), _length("delta", delta)
+        K = _count(K)
+        d = integer("d", d, minimum=1)
+        delta = _length("delta", delta)
         check_fits("d", d, 24.0 * K * d)
-        points = np.random.default_rng(integer("seed", seed, minimum=0)).normal(size=(K, d))
+        points = np.random.default_rng(integer("seed", seed, minimum=0)).normal(
+            size=(K, d)
+        )
         return cls(points * (delta / cls(points).gap), probs)
 
     @property
@@ -116,8 +142,11 @@ class Features:
         from scipy.spatial.distance import pdist
 
         if self.d == self.K:
-            diagonal, others = np.diagonal(self.vectors), self.vectors[~np.eye(self.K, dtype=bool)]
-            if not (np.ptp(diagonal) or np.ptp(others)):  # a simplex or a scaled basis: all pairs are alike
+            diagonal = np.diagonal(self.vectors)
+            others = self.vectors[~np.eye(self.K, dtype=bool)]
+            if not (
+                np.ptp(diagonal) or np.ptp(others)
+            ):  # a simplex or a scaled basis: all pairs are alike
                 return np.full(self.K * (self.K - 1) // 2, pdist(self.vectors[:2])[0])
         return np.asarray(pdist(self.vectors))
 

@@ -55,7 +55,8 @@ def simulate(
     delta : float
         Feature gap Δ: the (smallest) distance between two features.
     eta : float or "auto"
-        Learning rate; "auto" takes the largest one that is known to be stable for gradient descent.
+        Learning rate; "auto" takes the largest one that is known to be stable for
+        gradient descent.
     K : int
         Number of features. If ``features`` are given, it must equal ``features.K``.
     N : int or math.inf
@@ -69,37 +70,44 @@ def simulate(
     probs : array_like, (K,), optional
         Probabilities of the features; uniform by default.
     task : str, Task or callable, optional
-        The law of the tasks: "linear", "cosine", "fourier", "quadratic" or "halfspace", a `Task`, or a function
-        that makes one from ``L`` (`icl_theory.tasks.Linear`, say). The default is "exchangeable", the exchangeable
-        L-Lipschitz class, :math:`\gamma = L^2\Delta^2/2`.
+        The law of the tasks: "linear", "cosine", "fourier", "quadratic" or "halfspace",
+        a `Task`, or a function that makes one from ``L`` (`icl_theory.tasks.Linear`,
+        say). The default is "exchangeable", the exchangeable L-Lipschitz class,
+        :math:`\gamma = L^2\Delta^2/2`.
     features : Features, optional
         The feature vectors, with gap ``delta``; a regular simplex by default.
     coordinates : {"class", "embedding", "factored"}
-        What is trained: the class scores S, the matrix Q, or its factors W_K, W_Q from a small random start.
+        What is trained: the class scores S, the matrix Q, or its factors W_K, W_Q from
+        a small random start.
     method : {"auto", "closed", "exact", "fast", "flow"}
-        "closed" counts the steps of gradient descent by its Abel function (exchangeable tasks, N = ∞, class or
-        embedding coordinates), "exact" takes every step, "fast" skips most steps (see `descend`), "flow" integrates
-        gradient flow. "auto" is "closed" if possible; otherwise it takes 4096 exact steps before it skips.
+        "closed" counts the steps of gradient descent by its Abel function (exchangeable
+        tasks, N = ∞, class or embedding coordinates), "exact" takes every step, "fast"
+        skips most steps (see `descend`), "flow" integrates gradient flow. "auto" is
+        "closed" if possible; otherwise it takes 4096 exact steps before it skips.
         ``run.method`` tells which method was used.
     max_steps : int
-        Largest number of steps. A run that takes every step also ends within 0.1 % of a floor above ``epsilon``,
-        and when the loss no longer falls (see `descend`).
+        Largest number of steps. A run that takes every step also ends within 0.1 % of a
+        floor above ``epsilon``, and when the loss no longer falls (see `descend`).
     imbalance : float, optional
-        δ in (0, 1) of the concentration event \|n_m - p_m N\| <= δN, kept with the run for the papers' bounds.
+        δ in (0, 1) of the concentration event \|n_m - p_m N\| <= δN, kept with the run
+        for the papers' bounds.
     rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"} or Rule
-        How gradients become steps; gradient descent unless given. Closed forms and most theory are for it alone.
+        How gradients become steps; gradient descent unless given. Closed forms and most
+        theory are for it alone.
     callback : callable, optional
         Called with (step, loss) from time to time during a run that takes its steps.
     **settings
-        Settings of the rule and of the schedule of the learning rate: ``momentum``, ``beta1``, ``beta2``,
-        ``weight_decay``, ``clip``, ``schedule``, ``warmup``, ``decay_steps``, ``decay_factor`` and ``milestones``;
-        see `icl_theory.families.RuleParameters`.
+        Settings of the rule and of the schedule of the learning rate: ``momentum``,
+        ``beta1``, ``beta2``, ``weight_decay``, ``clip``, ``schedule``, ``warmup``,
+        ``decay_steps``, ``decay_factor`` and ``milestones``; see
+        `icl_theory.families.RuleParameters`.
 
     Returns
     -------
     Trajectory
-        ``steps`` is the first step with loss <= epsilon. If all queries are alike, the parameters are the single
-        number u (see `ExchangeableRisk`) and ``attention`` is (T,), else (T, K).
+        ``steps`` is the first step with loss <= epsilon. If all queries are alike, the
+        parameters are the single number u (see `ExchangeableRisk`) and ``attention`` is
+        (T,), else (T, K).
 
     Raises
     ------
@@ -125,18 +133,37 @@ def simulate(
     """
     unknown = [name for name in settings if name not in RULE_PARAMETERS]
     if unknown:
-        suggestion = nearest(unknown[0], inspect.signature(simulate).parameters.keys() | set(RULE_PARAMETERS))
+        suggestion = nearest(
+            unknown[0],
+            inspect.signature(simulate).parameters.keys() | set(RULE_PARAMETERS),
+        )
         raise TypeError(f"simulate() has no argument {unknown[0]!r}{suggestion}")
     problem = Regression(
-        L=L, delta=delta, eta=eta, K=K, N=N, epsilon=epsilon,
-        above=above, noise=noise, probs=probs, task="exchangeable" if task is None else task, features=features,
-        coordinates=coordinates, method=method, max_steps=max_steps, imbalance=imbalance, rule=rule, **settings,
-    )  # fmt: skip
+        L=L,
+        delta=delta,
+        eta=eta,
+        K=K,
+        N=N,
+        epsilon=epsilon,
+        above=above,
+        noise=noise,
+        probs=probs,
+        task="exchangeable" if task is None else task,
+        features=features,
+        coordinates=coordinates,
+        method=method,
+        max_steps=max_steps,
+        imbalance=imbalance,
+        rule=rule,
+        **settings,
+    )
     return problem.simulate(callback=callback)
 
 
 @returns_runs
-def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) -> dict[str, Trajectory]:
+def compare_coordinates(
+    L: float, delta: float, eta: float, **arguments: Any
+) -> dict[str, Trajectory]:
     """Run `simulate` once in each of the three coordinates.
 
     See docs/theory.md, "Coordinates".
@@ -151,8 +178,8 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
     Returns
     -------
     dict of Trajectory
-        By the name of the coordinates; after Ctrl-C only those that were begun. Draw them with
-        `icl_theory.results.plots.compare_runs`.
+        By the name of the coordinates; after Ctrl-C only those that were begun. Draw
+        them with `icl_theory.results.plots.compare_runs`.
 
     Examples
     --------
@@ -162,7 +189,11 @@ def compare_coordinates(L: float, delta: float, eta: float, **arguments: Any) ->
     {'class': 27, 'embedding': 111, 'factored': 36}
     """
     if "coordinates" in arguments:
-        raise refuse("coordinates", arguments["coordinates"], "left out: there is one run for each")
+        raise refuse(
+            "coordinates",
+            arguments["coordinates"],
+            "left out: there is one run for each",
+        )
     found: dict[str, Trajectory] = {}
     for name in COORDINATES:
         found[name] = simulate(L, delta, eta, coordinates=name, **arguments)

@@ -56,7 +56,8 @@ class GroupedRegression(Family):
     shares : sequence of float
         Probability of each group as a whole, shared equally by its features.
     eta, epsilon, above, rule, method, max_steps
-        As for every `Family`; ``eta="auto"`` is a learning rate at which every step lowers the loss.
+        As for every `Family`; ``eta="auto"`` is a learning rate at which every step
+        lowers the loss.
 
     Examples
     --------
@@ -75,18 +76,34 @@ class GroupedRegression(Family):
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
     claims = Later("icl_theory.papers.convergence:CLAIMS")
     columns: ClassVar[tuple[Column, ...]] = (
-        Column("attends_first", "i8", "steps", "end of Phase I of the first group to attend; -1 if none does"),
-        Column("attends_last", "i8", "steps", "end of Phase I of the last group; -1 if the run ends before"),
+        Column(
+            "attends_first",
+            "i8",
+            "steps",
+            "end of Phase I of the first group to attend; -1 if none does",
+        ),
+        Column(
+            "attends_last",
+            "i8",
+            "steps",
+            "end of Phase I of the last group; -1 if the run ends before",
+        ),
     )
 
     eta: float | str = learning_rate("auto")
     L: float = lipschitz_constant()
     delta: float = feature_gap()
     sizes: tuple[int, ...] = parameter(
-        (1, 19), kind=Wholes(maximum=MOST_FEATURES), meaning="number of features in each group", axis=False
+        (1, 19),
+        kind=Wholes(maximum=MOST_FEATURES),
+        meaning="number of features in each group",
+        axis=False,
     )
     shares: tuple[float, ...] = parameter(
-        (0.5, 0.5), kind=Probabilities(), meaning="probability of each group as a whole", axis=False
+        (0.5, 0.5),
+        kind=Probabilities(),
+        meaning="probability of each group as a whole",
+        axis=False,
     )
     N: float = prompt_length()
     noise: float = label_noise()
@@ -94,42 +111,73 @@ class GroupedRegression(Family):
     def validate(self) -> None:
         """Refuse a number of shares other than that of the groups."""
         if len(self.shares) != len(self.sizes):
-            raise refuse("shares", self.shares, f"{len(self.sizes)} numbers, one for each entry of sizes")
+            raise refuse(
+                "shares",
+                self.shares,
+                f"{len(self.sizes)} numbers, one for each entry of sizes",
+            )
 
     def _probs(self) -> Any:
-        return probabilities("shares", self.shares, len(self.sizes)) / np.asarray(self.sizes, dtype=float)
+        return probabilities("shares", self.shares, len(self.sizes)) / np.asarray(
+            self.sizes, dtype=float
+        )
 
     def risk(self) -> SymmetricRisk:
         """Return the risk over G(G + 1) scores."""
         gamma = exchangeable_gamma(self.L, self.delta)
-        return SymmetricRisk(np.asarray(self.sizes, float), self._probs(), np.asarray(gamma), self.N, self.noise)
+        return SymmetricRisk(
+            np.asarray(self.sizes, float),
+            self._probs(),
+            np.asarray(gamma),
+            self.N,
+            self.noise,
+        )
 
     def sampled(self, batch: int, seed: int = 0) -> SampledRisk:
         """Return the trainer on sampled prompts, over the scores of all single features."""
         if math.isinf(self.N):
             raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
         if sum(self.sizes) > 1000:
-            raise refuse("sizes", self.sizes, "at most 1000 features in all if prompts are sampled")
+            raise refuse(
+                "sizes",
+                self.sizes,
+                "at most 1000 features in all if prompts are sampled",
+            )
         probs = np.repeat(self._probs(), self.sizes)
         features = Features.simplex(len(probs), self.delta, probs)
-        return SampledRisk(features, Exchangeable(self.L), int(self.N), batch, seed, noise=self.noise)
+        return SampledRisk(
+            features, Exchangeable(self.L), int(self.N), batch, seed, noise=self.noise
+        )
 
     def stable_rate(self) -> float:
         """Return the learning rate at which every step lowers the loss."""
         gamma = exchangeable_gamma(self.L, self.delta)
-        return float(stable_rate(gamma, 1.0 / float(self._probs().max()), noise=self.noise, N=self.N))
+        return float(
+            stable_rate(
+                gamma, 1.0 / float(self._probs().max()), noise=self.noise, N=self.N
+            )
+        )
 
     def describe(self, run: Trajectory) -> None:
         """Add the phases of the slowest group."""
         features = integer("sizes", sum(self.sizes), minimum=2)
         known = math.isinf(self.N) and self.theory.applies(self)
-        run.phases = run_phases(run, (features - 1.0) / (4.0 * run.eta) if known else None)
+        run.phases = run_phases(
+            run, (features - 1.0) / (4.0 * run.eta) if known else None
+        )
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return when the first and the last group attend."""
-        ends = [phases.present()["I"][1] for phases in query_phases(run) if phases.II is not None]
+        ends = [
+            phases.present()["I"][1]
+            for phases in query_phases(run)
+            if phases.II is not None
+        ]
         every = len(ends) == len(self.sizes)
-        return {"attends_first": min(ends, default=-1), "attends_last": max(ends) if every else -1}
+        return {
+            "attends_first": min(ends, default=-1),
+            "attends_last": max(ends) if every else -1,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,11 +195,13 @@ class GaussianRegression(Family):
     curved : float
         Share of L² that is due to the quadratic part, in [0, 1].
     N : int or math.inf
-        Prompt length. Finite prompts are followed along Q = c I, where descent from zero stays.
+        Prompt length. Finite prompts are followed along Q = c I, where descent from
+        zero stays.
     noise : float
         Standard deviation of the label noise, label units; it averages out for N = ∞.
     eta, epsilon, above, rule, method, max_steps
-        As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of the Hessian at the minimum.
+        As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of
+        the Hessian at the minimum.
 
     Examples
     --------
@@ -166,18 +216,30 @@ class GaussianRegression(Family):
     goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
     columns: ClassVar[tuple[Column, ...]] = (
         Column("alignment", "f8", "", "tr(Q)/d at the end"),
-        Column("excess", "f8", "squared label units", "loss above the floor at the end"),
+        Column(
+            "excess", "f8", "squared label units", "loss above the floor at the end"
+        ),
     )
 
     eta: float | str = learning_rate("auto")
     L: float = parameter(
-        kind=Number(), symbol="L", tex="L", unit="label units", meaning="root mean square gradient of the functions"
+        kind=Number(),
+        symbol="L",
+        tex="L",
+        unit="label units",
+        meaning="root mean square gradient of the functions",
     )
     d: int = parameter(
-        4, kind=Whole(maximum=MOST_DIMENSIONS), symbol="d", tex="d", meaning="dimension of the inputs"
+        4,
+        kind=Whole(maximum=MOST_DIMENSIONS),
+        symbol="d",
+        tex="d",
+        meaning="dimension of the inputs",
     )
     curved: float = parameter(
-        0.5, kind=Number(zero=True, maximum=1.0), meaning="share of L² that is due to the quadratic part"
+        0.5,
+        kind=Number(zero=True, maximum=1.0),
+        meaning="share of L² that is due to the quadratic part",
     )
     N: float = prompt_length()
     noise: float = label_noise()
@@ -185,24 +247,35 @@ class GaussianRegression(Family):
     def risk(self) -> GaussianRisk | FiniteGaussianRisk:
         """Return the risk over Q, or over c for finite prompts."""
         law = QuadraticLaw.lipschitz(self.d, self.L, self.curved)
-        return GaussianRisk(law) if math.isinf(self.N) else FiniteGaussianRisk(law, int(self.N), self.noise)
+        return (
+            GaussianRisk(law)
+            if math.isinf(self.N)
+            else FiniteGaussianRisk(law, int(self.N), self.noise)
+        )
 
     def sampled(self, batch: int, seed: int = 0) -> SampledGaussianRisk:
         """Return the trainer on sampled prompts, over Q."""
         if math.isinf(self.N):
             raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
-        return SampledGaussianRisk(self.risk().law, int(self.N), batch, seed, noise=self.noise)
+        return SampledGaussianRisk(
+            self.risk().law, int(self.N), batch, seed, noise=self.noise
+        )
 
     def stable_rate(self) -> float:
         """Return 1/λ, with which descent from zero comes closer to the minimum at every step."""
         if self.N == 1:
-            raise refuse("N", self.N, "at least 2 for eta='auto': a single token has all attention")
+            raise refuse(
+                "N",
+                self.N,
+                "at least 2 for eta='auto': a single token has all attention",
+            )
         return 1.0 / self.risk().rate
 
     def expected_steps(self) -> float | None:
         """Return the steps from the initial excess to the target at the asymptotic rate."""
         risk = self.risk()
-        start, goal = risk.excess(risk.initial), self.above if self.above is not None else self.epsilon
+        start = risk.excess(risk.initial)
+        goal = self.above if self.above is not None else self.epsilon
         if self.epsilon is not None:
             goal = self.epsilon - risk.floor()
         if goal is None or goal <= 0.0:

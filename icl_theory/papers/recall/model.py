@@ -15,16 +15,32 @@ from icl_theory._validate import Array
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import NO_MEMORY, RULES
 from icl_theory.engine.statement import OURS, Statement, Status
-from icl_theory.families.recall import Counts, Training, TransformerRisk, loss_bound, reparameterised
+from icl_theory.families.recall import (
+    Counts,
+    Training,
+    TransformerRisk,
+    loss_bound,
+    reparameterised,
+)
 from icl_theory.families.recall.population import ATTENTION, RecallRisk
 from icl_theory.families.recall.task import RecallTask, Sentences, Words
 from icl_theory.families.regression.theorems.enumeration import differences
 from icl_theory.papers.claim import Errors, Found, Row, identity, row
-from icl_theory.papers.numbers import apart, decade, deviations, listed, losses, named, off, power
+from icl_theory.papers.numbers import (
+    apart,
+    decade,
+    deviations,
+    listed,
+    losses,
+    named,
+    off,
+    power,
+)
 
 SETTINGS = (("planted", "identity"), ("markov", "projection"))  # the paper's and ours
 PAPER = "recall paper, {} (reconstructed)"
-NOISY = functools.partial(RecallTask, 60, 1, 4, H=256, law="planted")  # of the paper's setting, for an alpha
+# of the paper's setting, for an alpha
+NOISY = functools.partial(RecallTask, 60, 1, 4, H=256, law="planted")
 
 
 @row("recall: sentences", OURS, Status.EXACT)
@@ -32,9 +48,14 @@ def sentence_counts(quick: bool) -> Found:
     """counts of sampled sentences have the law C(H-1-k, k) C(k, c) d^k (1-d)^(H-1-2k) (1-ν)^c ν^cτ; planted,
     (q, y) and (q, τ) are anywhere, in either order
     """
-    size, grid = 10_000 if quick else 200_000, [*itertools.product((5, 9, 33), (0.0, 0.3))]
+    size = 10_000 if quick else 200_000
+    grid = [*itertools.product((5, 9, 33), (0.0, 0.3))]
     found = [_places(np.random.default_rng(len(grid)), size)]
-    found += [p for number, case in enumerate(grid) for p in _counted(np.random.default_rng(number), *case, size)]
+    found += [
+        p
+        for number, case in enumerate(grid)
+        for p in _counted(np.random.default_rng(number), *case, size)
+    ]
     return Found(
         min(found) > 1e-3 / len(found),
         f"H = 5, 9, 33, α = 0, 0.3; bigrams in {size:,} sentences, and in as many sequences drawn word by word;"
@@ -44,11 +65,19 @@ def sentence_counts(quick: bool) -> Found:
     )
 
 
-def _counted(rng: np.random.Generator, H: int, alpha: float, size: int) -> tuple[float, float]:
+def _counted(
+    rng: np.random.Generator, H: int, alpha: float, size: int
+) -> tuple[float, float]:
     law = Counts.sentence(H, noise=alpha)
     drawn = RecallTask(9, 2, 3, alpha=alpha, H=H, counts=law).sentences(rng, size)
-    after = np.where(drawn.tokens[:, :-1] == drawn.tokens[:, -1:], drawn.tokens[:, 1:], -1)
-    found = _fit(law.pmf, np.sum(after == drawn.output[:, None], axis=1), np.sum(after == 8, axis=1))
+    after = np.where(
+        drawn.tokens[:, :-1] == drawn.tokens[:, -1:], drawn.tokens[:, 1:], -1
+    )
+    found = _fit(
+        law.pmf,
+        np.sum(after == drawn.output[:, None], axis=1),
+        np.sum(after == 8, axis=1),
+    )
     return found, _fit(law.pmf, *_word_by_word(rng, H, alpha, size))
 
 
@@ -60,18 +89,28 @@ def _places(rng: np.random.Generator, size: int) -> float:
     tokens = task.sentences(rng, size).tokens[:, :-1]
     first, second = np.nonzero(tokens == task.triggers[0])[1].reshape(size, 2).T
     noise_first = tokens[np.arange(size), first + 1] == task.noise_word
-    seen = np.unique(np.stack([first, second, noise_first]), axis=1, return_counts=True)[1]
-    return float(chisquare(seen).pvalue) if len(seen) == 2 * math.comb(task.H - 3, 2) else 0.0
+    seen = np.unique(
+        np.stack([first, second, noise_first]), axis=1, return_counts=True
+    )[1]
+    return (
+        float(chisquare(seen).pvalue)
+        if len(seen) == 2 * math.comb(task.H - 3, 2)
+        else 0.0
+    )
 
 
-def _word_by_word(rng: np.random.Generator, H: int, noise: float, size: int) -> tuple[Words, Words]:
+def _word_by_word(
+    rng: np.random.Generator, H: int, noise: float, size: int
+) -> tuple[Words, Words]:
     """Counts in sequences drawn from left to right, of those that end with the trigger after some output."""
-    c, c_tau = np.zeros(size, dtype=np.intp), np.zeros(size, dtype=np.intp)
+    c = np.zeros(size, dtype=np.intp)
+    c_tau = np.zeros(size, dtype=np.intp)
     after_trigger = np.zeros(size, dtype=bool)
     for _ in range(H):
         uniform = rng.random(size)
         wrong = uniform < noise
-        c, c_tau = c + (after_trigger & ~wrong), c_tau + (after_trigger & wrong)
+        c = c + (after_trigger & ~wrong)
+        c_tau = c_tau + (after_trigger & wrong)
         after_trigger = ~after_trigger & (uniform < 0.25)
     found = after_trigger & (c > 0)
     return c[found], c_tau[found]
@@ -83,12 +122,19 @@ def _fit(pmf: Array, c: Words, c_tau: Words) -> float:
 
     if c.max() >= pmf.shape[0] or c_tau.max() >= pmf.shape[1]:
         return 0.0
-    expected, seen = len(c) * pmf, np.zeros_like(pmf)
+    expected = len(c) * pmf
+    seen = np.zeros_like(pmf)
     np.add.at(seen, (c, c_tau), 1.0)
     often = expected >= 10
-    observed, wanted = (np.append(each[often], each[~often].sum()) for each in (seen, expected))
+    observed, wanted = (
+        np.append(each[often], each[~often].sum()) for each in (seen, expected)
+    )
     possible = wanted > 1e-9
-    return 0.0 if observed[~possible].any() else float(chisquare(observed[possible], wanted[possible]).pvalue)
+    return (
+        0.0
+        if observed[~possible].any()
+        else float(chisquare(observed[possible], wanted[possible]).pvalue)
+    )
 
 
 @identity("recall: Lemma 3.1", PAPER.format("Lemma 3.1"), 1e-12)
@@ -108,10 +154,17 @@ def lemma_adding(quick: bool) -> Errors:
 
 
 def _settings(
-    attentions: tuple[str, ...], noise: float, size: int, numbers: tuple[int, int, int], **more: Any
+    attentions: tuple[str, ...],
+    noise: float,
+    size: int,
+    numbers: tuple[int, int, int],
+    **more: Any,
 ) -> Iterator[tuple[RecallTask, dict[str, Any], Sentences]]:
     """Tasks without and with noise in the paper's setting and in ours, what their models are, and sentences."""
-    (V, Q, outputs), every = numbers, itertools.product(attentions, (0.0, noise), SETTINGS)
+    (V, Q, outputs), every = (
+        numbers,
+        itertools.product(attentions, (0.0, noise), SETTINGS),
+    )
     for seed, (attention, alpha, (law, weights)) in enumerate(every):
         task = RecallTask(V, 1 if alpha else Q, outputs, alpha=alpha, law=law, **more)
         options = {"attention": attention, "weights": weights}
@@ -119,7 +172,9 @@ def _settings(
 
 
 def _excesses(quick: bool) -> Iterator[tuple[float, float]]:
-    for task, options, data in _settings(ATTENTION[:3], 0.2, 100 if quick else 500, (50, 4, 8)):
+    for task, options, data in _settings(
+        ATTENTION[:3], 0.2, 100 if quick else 500, (50, 4, 8)
+    ):
         gamma = task.best_gamma if task.alpha else None
         risk = RecallRisk(task, gamma=gamma, **options)
         full = reparameterised(TransformerRisk(task, data=data, **options), gamma)
@@ -128,16 +183,27 @@ def _excesses(quick: bool) -> Iterator[tuple[float, float]]:
 
 
 def _bayes_loss(task: RecallTask, data: Sentences) -> float:
-    return -float(np.mean(np.log(task.predict(data.tokens)[np.arange(len(data.answer)), data.answer])))
+    return -float(
+        np.mean(
+            np.log(task.predict(data.tokens)[np.arange(len(data.answer)), data.answer])
+        )
+    )
 
 
-@row("recall: Bayes-optimal", PAPER.format("Lemmas 3.1, 4.1 and section 5"), Status.EXACT, "-> 0")
+@row(
+    "recall: Bayes-optimal",
+    PAPER.format("Lemmas 3.1, 4.1 and section 5"),
+    Status.EXACT,
+    "-> 0",
+)
 def bayes(quick: bool) -> Found:
     """three attentions, with and without noise, reach the Bayes risk H(α): λ (and v = λ) -> ∞, γ = ln(α/(1-α))"""
     worst, on_sentences = map(max, zip(*_excesses(quick), strict=True))
     read, above, gap, along = _floors(NOISY(alpha=0.2))
     return Found(
-        max(worst, on_sentences, read) < 1e-12 and min(above, gap) > 0.01 and along < 1e-3,
+        max(worst, on_sentences, read) < 1e-12
+        and min(above, gap) > 0.01
+        and along < 1e-3,
         "λ = v = 900, α = 0, 0.2, the paper's setting and ours; in closed form, and transformers on sentences"
         " against the Bayes predictor; the least excess at V = 60, H = 256, α = 0.2 where 𝒱 = I is held, and"
         " where κ = 0",
@@ -150,10 +216,15 @@ def bayes(quick: bool) -> Found:
 
 def _floors(task: RecallTask) -> tuple[float, float, float, float]:
     """Least excess with κ = 1, with 𝒱 = I held, and with κ = 0; how far the last two are off the least along λ."""
-    made = functools.partial(RecallRisk, task, gamma=task.best_gamma, weights="identity")
+    made = functools.partial(
+        RecallRisk, task, gamma=task.best_gamma, weights="identity"
+    )
     risks = (made(), made("softmax", v=1.0), made(kappa=0))
     read, above, gap = (risk.floor() - task.bayes_risk for risk in risks)
-    least = [min(risk.excess([x]) for x in np.linspace(-5.0, 20.0, 501).tolist()) for risk in risks[1:]]
+    least = [
+        min(risk.excess([x]) for x in np.linspace(-5.0, 20.0, 501).tolist())
+        for risk in risks[1:]
+    ]
     return read, above, gap, off((above, gap), least)
 
 
@@ -161,7 +232,10 @@ def _floors(task: RecallTask) -> tuple[float, float, float, float]:
 def certified_bound(quick: bool) -> Found:
     """L <= (V-1) Σ p_q e^(-λ_q) for λ >= 0; with noise L - H(α) <= (V-2) Σ p_q e^(-λ_q) at γ = ln(α/(1-α))"""
     rng = np.random.default_rng(0)
-    ratios = [_over_bound(rng, ATTENTION[n % 2], 0.3 * (n % 4 > 1)) for n in range(12 if quick else 60)]
+    ratios = [
+        _over_bound(rng, ATTENTION[n % 2], 0.3 * (n % 4 > 1))
+        for n in range(12 if quick else 60)
+    ]
     return Found(
         np.max(ratios) <= 1.0,
         f"{len(ratios)} random tasks and strengths, linear and ReLU transformers on 200 sentences each",
@@ -176,11 +250,16 @@ def _over_bound(rng: np.random.Generator, attention: str, alpha: float) -> float
     data = first.sentences(rng, 200)
     seen = np.unique(data.trigger)
     share = np.bincount(data.trigger, minlength=Q)[seen] / len(data.trigger)
-    task = RecallTask(first.V, first.triggers[seen], first.outputs, alpha=alpha, H=9, probs=share)
-    params, held = rng.uniform(0.0, 12.0, Q), task.best_gamma if alpha else None
+    task = RecallTask(
+        first.V, first.triggers[seen], first.outputs, alpha=alpha, H=9, probs=share
+    )
+    params = rng.uniform(0.0, 12.0, Q)
+    held = task.best_gamma if alpha else None
     full = reparameterised(TransformerRisk(first, attention, data=data), held)
     least = _bayes_loss(task, data) if alpha else 0.0
-    return (full.loss(params) - least) / loss_bound(RecallRisk(task, attention, held), params[seen])
+    return (full.loss(params) - least) / loss_bound(
+        RecallRisk(task, attention, held), params[seen]
+    )
 
 
 @row("recall: Lemma 4.1", PAPER.format("Lemma 4.1"), Status.EXACT, "4; 1e-8; -> 0")
@@ -189,10 +268,20 @@ def lemma_averaging(quick: bool) -> Found:
     v ρ e^λ/(ρ e^λ + 1 - ρ) for the output
     """
     lengths, batches = ((33, 65, 129), 25) if quick else ((33, 65, 129, 257), 250)
-    z, slope = np.max([_against_sentences(*each, a, batches) for a in (0.0, 0.3) for each in SETTINGS], axis=0)
+    z, slope = np.max(
+        [
+            _against_sentences(*each, a, batches)
+            for a in (0.0, 0.3)
+            for each in SETTINGS
+        ],
+        axis=0,
+    )
     gaps = []
     for task in (RecallTask(9, 2, 3, H=H) for H in lengths):
-        short, long = (RecallRisk(task, kind, tied=True).loss([1.0, 3.0]) for kind in ("softmax", "softmax-limit"))
+        short, long = (
+            RecallRisk(task, kind, tied=True).loss([1.0, 3.0])
+            for kind in ("softmax", "softmax-limit")
+        )
         gaps.append(abs(short - long))
     return Found(
         z < 4.0 and power(lengths, gaps) < -0.5 and slope < 1e-8,
@@ -203,21 +292,37 @@ def lemma_averaging(quick: bool) -> Found:
     )
 
 
-def _against_sentences(law: str, weights: str, alpha: float, batches: int) -> tuple[float, float]:
+def _against_sentences(
+    law: str, weights: str, alpha: float, batches: int
+) -> tuple[float, float]:
     task = RecallTask(12, 1 if alpha else 2, 3, alpha=alpha, H=33, law=law)
     risk = RecallRisk(task, "softmax", weights=weights)
     params = np.array([*np.full(task.Q, 2.0), 5.0, *([-1.0] if alpha else [])])
     full = reparameterised(TransformerRisk(task, "softmax", batch=200, weights=weights))
     kinds = [risk, RecallRisk(task, "softmax-limit")] if law == "markov" else [risk]
-    slopes = [[differences(kind.loss, params, unit) for unit in np.eye(len(params))] for kind in kinds]
+    slopes = [
+        [differences(kind.loss, params, unit) for unit in np.eye(len(params))]
+        for kind in kinds
+    ]
     z = float(deviations(losses(full, params, batches), risk.loss(params)))
-    return z, max(apart(kind.gradient(params), slope) for kind, slope in zip(kinds, slopes, strict=True))
+    return z, max(
+        apart(kind.gradient(params), slope)
+        for kind, slope in zip(kinds, slopes, strict=True)
+    )
 
 
 def unseen_outputs(alpha: float, theorem: str) -> Row:
     """Make the row on outputs that training has not seen."""
-    words = "outputs never seen in training have the loss of seen ones" + (", with noise" if alpha else "")
-    claimed = Statement(f"recall: Theorem {theorem}", PAPER.format(f"Thm {theorem}"), words, "", Status.EXACT)
+    words = "outputs never seen in training have the loss of seen ones" + (
+        ", with noise" if alpha else ""
+    )
+    claimed = Statement(
+        f"recall: Theorem {theorem}",
+        PAPER.format(f"Thm {theorem}"),
+        words,
+        "",
+        Status.EXACT,
+    )
 
     @row(claimed, bound="equal")
     def unseen(quick: bool) -> Found:
@@ -225,7 +330,9 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
         (seen, other), alone, late, full = found.values()
         guess = math.log(base.V)
         return Found(
-            off(other, seen) < 1e-9 and late[0] < late[1] < alone[1] < 0.7 * guess and full[1] > guess > full[0],
+            off(other, seen) < 1e-9
+            and late[0] < late[1] < alone[1] < 0.7 * guess
+            and full[1] > guess > full[0],
             f"α = {alpha:g}, linear attention, planted bigrams, V = {base.V}, H = {base.H}, {steps} steps of"
             f" {base.batch} fresh sentences, for W alone {5 * steps} too",
             f"loss on seen and unseen outputs: {'; '.join(f'{k} {a:.3g}, {b:.3g}' for k, (a, b) in found.items())}",
@@ -236,28 +343,45 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
     return unseen
 
 
-def _unseen_losses(alpha: float, quick: bool) -> tuple[Training, int, dict[str, tuple[float, float]]]:
-    size: dict[str, Any] = {"V": 24, "H": 33, "batch": 128, "eta": 0.1} if quick else {"batch": 256, "eta": 0.05}
-    base, steps, found = Training(alpha=alpha, **size), 150 if quick else 400, {}
+def _unseen_losses(
+    alpha: float, quick: bool
+) -> tuple[Training, int, dict[str, tuple[float, float]]]:
+    size: dict[str, Any] = (
+        {"V": 24, "H": 33, "batch": 128, "eta": 0.1}
+        if quick
+        else {"batch": 256, "eta": 0.05}
+    )
+    base = Training(alpha=alpha, **size)
+    steps = 150 if quick else 400
+    found = {}
     for name, model, share in (
-        ("λ alone", "reparameterised", 1), ("W alone", "attention", 1),
-        (f"W alone after {5 * steps} steps", "attention", 5), ("all matrices", "full", 1),
-    ):  # fmt: skip
+        ("λ alone", "reparameterised", 1),
+        ("W alone", "attention", 1),
+        (f"W alone after {5 * steps} steps", "attention", 5),
+        ("all matrices", "full", 1),
+    ):
         seen = base.changed(model=model, max_steps=share * steps).simulate().observed
         found[name] = float(seen["seen_loss"][-1]), float(seen["unseen_loss"][-1])
     return base, steps, found
 
 
-UNSEEN, UNSEEN_NOISY = unseen_outputs(0.0, "3.3"), unseen_outputs(0.2, "5.5")
+UNSEEN = unseen_outputs(0.0, "3.3")
+UNSEEN_NOISY = unseen_outputs(0.2, "5.5")
 
 
-@row("recall: Theorem 3.3, lower bound", PAPER.format("Thm 3.3"), Status.CERTIFIED, "1, attained to 1e-9")
+@row(
+    "recall: Theorem 3.3, lower bound",
+    PAPER.format("Thm 3.3"),
+    Status.CERTIFIED,
+    "1, attained to 1e-9",
+)
 def unseen_lower_bound(quick: bool) -> Found:
     """at step t of normalised descent on λ, uniform triggers, an output never seen in training has at least the
     probability 1/(1 + (V-1) e^(-x)), x = ηt/√|Q|
     """
     sizes, steps = ((1, 4), (1, 8, 64)) if quick else ((1, 4, 9), (1, 4, 16, 64, 128))
-    planted, drawn = [], []
+    planted = []
+    drawn = []
     for Q, attention in itertools.product(sizes, ("linear", "relu")):
         task = RecallTask(40, Q, 4, H=24, law="planted")
         planted.append(_exponents_of_unseen(task, attention, 0.25, steps))
@@ -265,7 +389,10 @@ def unseen_lower_bound(quick: bool) -> Found:
         drawn.append(_exponents_of_unseen(task, attention, 0.25, steps))
     powers = {"ηt/√|Q|": -0.5, "ηt/|Q|": -1.0, "ηt": 0.0}
     size = np.repeat(np.array(sizes, dtype=float), 2)[:, None]
-    ratios = {name: np.array(planted + drawn) / np.tile(size, (2, 1)) ** b for name, b in powers.items()}
+    ratios = {
+        name: np.array(planted + drawn) / np.tile(size, (2, 1)) ** b
+        for name, b in powers.items()
+    }
     attained = apart(ratios["ηt/√|Q|"][: len(planted)], 1.0)
     least = {name: float(np.min(each)) for name, each in ratios.items()}
     weaker = "holds" if least["ηt/|Q|"] >= 1.0 - 1e-9 else "fails"
@@ -281,7 +408,9 @@ def unseen_lower_bound(quick: bool) -> Found:
     )
 
 
-def _exponents_of_unseen(task: RecallTask, attention: str, eta: float, steps: tuple[int, ...]) -> list[float]:
+def _exponents_of_unseen(
+    task: RecallTask, attention: str, eta: float, steps: tuple[int, ...]
+) -> list[float]:
     """Least ``ln((V-1) P/(1-P))`` over ηt of unseen outputs at some steps, by a full transformer."""
     full = TransformerRisk(task, attention, tests=16)
     inward = reparameterised(full).map.inward
@@ -291,9 +420,12 @@ def _exponents_of_unseen(task: RecallTask, attention: str, eta: float, steps: tu
     exponents = []
     for step in steps:
         params = inward(np.atleast_1d(run.at(step).params))
-        losses_of_outputs = [full.measure(params, each).loss for each in sentences]  # -ln P
+        # -ln P
+        losses_of_outputs = [full.measure(params, each).loss for each in sentences]
         largest = max(losses_of_outputs)
-        exponents.append((math.log(task.V - 1.0) - math.log(math.expm1(largest))) / (eta * step))
+        exponents.append(
+            (math.log(task.V - 1.0) - math.log(math.expm1(largest))) / (eta * step)
+        )
     return exponents
 
 
@@ -303,7 +435,11 @@ def unseen_rows(quick: bool) -> Found:
     so row x of 𝒱 never grows for a word x that is never an answer
     """
     steps = 100 if quick else 400
-    found = [_value_rows(attention, alpha, steps) for attention in ("relu", "softmax") for alpha in (0.0, 0.2)]
+    found = [
+        _value_rows(attention, alpha, steps)
+        for attention in ("relu", "softmax")
+        for alpha in (0.0, 0.2)
+    ]
     growth, seen, never = zip(*found, strict=True)
     return Found(
         np.max(growth) <= 1e-15 and min(seen) > 0.1,
@@ -316,9 +452,20 @@ def unseen_rows(quick: bool) -> Found:
 
 def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float, float]:
     """Largest growth of a row of 𝒱 for a word that is never an answer, and the mean ends of 𝒱_yy and 𝒱_xx."""
-    size: dict[str, Any] = {"V": 20, "H": 24, "batch": 64, "max_steps": 2, "gamma": 0.0, "eta": 0.1}
-    problem = Training(attention=attention, alpha=alpha, rule="ngd-blocks", scale=0.0, **size)
-    full, task, largest = problem.transformer, problem.task, -math.inf
+    size: dict[str, Any] = {
+        "V": 20,
+        "H": 24,
+        "batch": 64,
+        "max_steps": 2,
+        "gamma": 0.0,
+        "eta": 0.1,
+    }
+    problem = Training(
+        attention=attention, alpha=alpha, rule="ngd-blocks", scale=0.0, **size
+    )
+    full = problem.transformer
+    task = problem.task
+    largest = -math.inf
     if alpha:  # F is held, and reads no E(x): the rows of 𝒱 are read out by themselves
         full = dataclasses.replace(full, trained=("attention", "value"), gamma=0.0)
     params = full.initial.copy()
@@ -326,16 +473,29 @@ def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float,
         gradient = full.evaluate(params, step)[1]
         fall = -full.matrices(gradient)["value"][task.unseen]
         largest = max(largest, float(np.max(fall)) / float(np.max(np.abs(gradient))))
-        change, _ = RULES["ngd-blocks"].step(full, params, gradient, 0.1, NO_MEMORY, step)
+        change, _ = RULES["ngd-blocks"].step(
+            full, params, gradient, 0.1, NO_MEMORY, step
+        )
         params = params + change
     value = np.diagonal(full.matrices(params)["value"])
-    return largest, float(np.mean(value[task.outputs])), float(np.mean(value[task.unseen]))
+    return (
+        largest,
+        float(np.mean(value[task.outputs])),
+        float(np.mean(value[task.unseen])),
+    )
 
 
-@row("recall: Theorem 5.6", PAPER.format("Thm 5.6"), Status.EXACT, "0.8, 0.2; 1, 0; 1/(V-1+e^γ), e^γ/(V-1+e^γ)")
+@row(
+    "recall: Theorem 5.6",
+    PAPER.format("Thm 5.6"),
+    Status.EXACT,
+    "0.8, 0.2; 1, 0; 1/(V-1+e^γ), e^γ/(V-1+e^γ)",
+)
 def part_roles(quick: bool) -> Found:
     """after training attention predicts the output and the feed-forward layer the noise"""
-    (steps, end, strength), error, (whole, no_noise, no_attention) = _ablated(NOISY(alpha=0.2))
+    (steps, end, strength), error, (whole, no_noise, no_attention) = _ablated(
+        NOISY(alpha=0.2)
+    )
     return Found(
         error < 1e-9,
         "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, γ = ln(α/(1-α));"
@@ -347,17 +507,34 @@ def part_roles(quick: bool) -> Found:
     )
 
 
-def _ablated(task: RecallTask) -> tuple[tuple[float, float, float], float, list[tuple[float, float]]]:
+def _ablated(
+    task: RecallTask,
+) -> tuple[tuple[float, float, float], float, list[tuple[float, float]]]:
     """Length and end of a run, and λ half way; an error; probabilities of output and noise at the end by parts."""
     full = TransformerRisk(task, "relu", weights="identity")
-    small, test = reparameterised(full, task.best_gamma), task.sentences(np.random.default_rng(1), 100)
-    run = descend(RecallRisk(task, "relu", task.best_gamma, weights="identity"), 0.5, rule="ngd", steps=100)
-    half_way, parts = run.at(10).params, ((), ("feed_forward",), ("attention",))  # where half of a part would show
+    small = reparameterised(full, task.best_gamma)
+    test = task.sentences(np.random.default_rng(1), 100)
+    run = descend(
+        RecallRisk(task, "relu", task.best_gamma, weights="identity"),
+        0.5,
+        rule="ngd",
+        steps=100,
+    )
+    # where half of a part would show
+    half_way = run.at(10).params
+    parts = ((), ("feed_forward",), ("attention",))
     ends = [full.measure(small.map.inward(run.params), test, part) for part in parts]
-    found, strength = [(each.output, each.noise) for each in ends], float(half_way[0])
+    found = [(each.output, each.noise) for each in ends]
+    strength = float(half_way[0])
     output = full.measure(small.map.inward(half_way), test, ("feed_forward",)).output
-    alone = [1.0 / (1.0 + (task.V - 1.0) * each) for each in (np.exp(-strength), (1.0 - task.alpha) / task.alpha)]
-    error = apart([output, *found[0], *found[1], found[2][1]], [alone[0], 0.8, 0.2, 1.0, 0.0, alone[1]])
+    alone = [
+        1.0 / (1.0 + (task.V - 1.0) * each)
+        for each in (np.exp(-strength), (1.0 - task.alpha) / task.alpha)
+    ]
+    error = apart(
+        [output, *found[0], *found[1], found[2][1]],
+        [alone[0], 0.8, 0.2, 1.0, 0.0, alone[1]],
+    )
     return (float(run.t[-1]), float(run.params.min()), strength), error, found
 
 
@@ -369,10 +546,15 @@ def layer_logits(quick: bool) -> Errors:
     for alpha, strength in itertools.product((0.2, 0.5, 0.8), (0.5, 1.3, 1.5, 43.0)):
         full = TransformerRisk(NOISY(alpha=alpha), "relu", weights="identity", tests=64)
         gamma = math.log(alpha / (1.0 - alpha))
-        seen = full.observe(reparameterised(full, gamma).map.inward(np.array([strength])))
+        seen = full.observe(
+            reparameterised(full, gamma).map.inward(np.array([strength]))
+        )
         wanted = {"feed_forward_noise": gamma + strength, "attention_output": strength}
         wanted |= {"feed_forward_other": 0.0, "attention_other": 0.0}
         yield apart([seen[name] for name in wanted], [*wanted.values()])
-        yield bool((seen["feed_forward_noise"] > seen["feed_forward_other"]) != (strength > -gamma))
+        yield bool(
+            (seen["feed_forward_noise"] > seen["feed_forward_other"])
+            != (strength > -gamma)
+        )
     setting = "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, 0.5, 0.8, γ = ln(α/(1-α))"
     return f"{setting}, λ = 0.5, 1.3, 1.5, 43"

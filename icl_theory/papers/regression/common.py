@@ -15,7 +15,9 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.regression import Features, PopulationRisk, tasks
 from icl_theory.papers.claim import Found
 
-PAPER, WORDS = "paper, {} (reconstructed)", "paper, {}"  # WORDS where it states no formula
+# WORDS where it states no formula
+PAPER = "paper, {} (reconstructed)"
+WORDS = "paper, {}"
 EQUAL = 1e-9  # to which two ways to the same number agree
 
 
@@ -27,7 +29,12 @@ def by_proof(proof: Callable[[bool], Found]) -> Callable[[bool], Found]:
         try:
             check_installed()
         except ValueError as error:
-            return Found(True, "nothing is proved here", str(error), "holds only as far as others measure")
+            return Found(
+                True,
+                "nothing is proved here",
+                str(error),
+                "holds only as far as others measure",
+            )
         try:
             return proof(quick)
         except ArithmeticError as error:
@@ -36,10 +43,13 @@ def by_proof(proof: Callable[[bool], Found]) -> Callable[[bool], Found]:
     return found
 
 
-def random_risk(seed: int, K: int, N: float = math.inf, noise: float = 0.0) -> PopulationRisk:
+def random_risk(
+    seed: int, K: int, N: float = math.inf, noise: float = 0.0
+) -> PopulationRisk:
     """Return a risk with a random kernel and random feature probabilities."""
     rng = np.random.default_rng(seed)
-    root, features = rng.normal(size=(K, K)), Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 4.0)))
+    root = rng.normal(size=(K, K))
+    features = Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 4.0)))
     return PopulationRisk(features, tasks.KernelTask(root @ root.T), N, noise)
 
 
@@ -49,7 +59,10 @@ def random_scores(seed: int, K: int, size: float) -> Array:
 
 
 def random_cases(
-    count: int, sizes: Sequence[int], lengths: Sequence[float] = (math.inf,), noises: Sequence[float] = (0.0,)
+    count: int,
+    sizes: Sequence[int],
+    lengths: Sequence[float] = (math.inf,),
+    noises: Sequence[float] = (0.0,),
 ) -> Iterator[tuple[int, PopulationRisk]]:
     """Numbers and random risks, with numbers of features, lengths and label noise in turn."""
     for seed in range(count):
@@ -59,12 +72,15 @@ def random_cases(
 
 def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
     """Exchangeable tasks of five families, and their features."""
-    simplex, basis = Features.simplex(K, 0.5), Features.orthonormal(K, 0.5)
+    simplex = Features.simplex(K, 0.5)
+    basis = Features.orthonormal(K, 0.5)
     return {
-        "linear": (tasks.Linear(2.0), simplex), "Fourier": (tasks.RandomFourier(2.0), simplex),
-        "quadratic": (tasks.Quadratic(2.0), basis), "Gaussian": (tasks.KernelTask(np.eye(K) + 3.0), simplex),
+        "linear": (tasks.Linear(2.0), simplex),
+        "Fourier": (tasks.RandomFourier(2.0), simplex),
+        "quadratic": (tasks.Quadratic(2.0), basis),
+        "Gaussian": (tasks.KernelTask(np.eye(K) + 3.0), simplex),
         "finite": (tasks.FiniteTask(np.vstack([np.eye(K), -np.eye(K)])), simplex),
-    }  # fmt: skip
+    }
 
 
 def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
@@ -92,7 +108,8 @@ def rise(run: Trajectory) -> float:
 
 def iterates(K: float, c: float) -> Iterator[float]:
     """Yield the gaps u <- u + c a s² from 0, by plain iteration."""
-    start, u = math.log(K - 1.0), 0.0
+    start = math.log(K - 1.0)
+    u = 0.0
     while True:
         yield u
         s = 1.0 / (1.0 + math.exp(u - start))
@@ -101,8 +118,12 @@ def iterates(K: float, c: float) -> Iterator[float]:
 
 def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
     """Steps from 0 to the first with s <= each of these deficits."""
-    goals = [math.log(K - 1.0) + math.log1p(-each) - math.log(each) for each in deficits]
-    return [next(n for n, u in enumerate(iterates(K, c)) if u >= goal) for goal in goals]
+    goals = [
+        math.log(K - 1.0) + math.log1p(-each) - math.log(each) for each in deficits
+    ]
+    return [
+        next(n for n, u in enumerate(iterates(K, c)) if u >= goal) for goal in goals
+    ]
 
 
 def iterated_gaps(K: float, c: float, steps: int) -> Array:

@@ -13,17 +13,42 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, descend, in_coordinates
 from icl_theory.engine.statement import OURS, Status
-from icl_theory.families.regression import BlockRisk, Features, PopulationRisk, stable_rate, tail_start, tasks
+from icl_theory.families.regression import (
+    BlockRisk,
+    Features,
+    PopulationRisk,
+    stable_rate,
+    tail_start,
+    tasks,
+)
 from icl_theory.families.regression.risks.gaussian import GaussianRisk, QuadraticLaw
 from icl_theory.families.regression.sampled.counts import CountedRisk
-from icl_theory.families.regression.sampled.phases import SampledPhases, run_states, sampled_phases
+from icl_theory.families.regression.sampled.phases import (
+    SampledPhases,
+    run_states,
+    sampled_phases,
+)
 from icl_theory.families.regression.sampled.risk import SampledRisk
 from icl_theory.families.regression.simulate import simulate
 from icl_theory.families.regression.theorems.enumeration import direct
 from icl_theory.papers.claim import Found, row
-from icl_theory.papers.numbers import apart, decade, deviations, listed, losses, off, span
+from icl_theory.papers.numbers import (
+    apart,
+    decade,
+    deviations,
+    listed,
+    losses,
+    off,
+    span,
+)
 from icl_theory.papers.regression import common
-from icl_theory.papers.regression.common import EQUAL, PAPER, WORDS, cross_ratios, random_risk
+from icl_theory.papers.regression.common import (
+    EQUAL,
+    PAPER,
+    WORDS,
+    cross_ratios,
+    random_risk,
+)
 
 
 @row("phases of sampled runs", OURS)
@@ -32,10 +57,14 @@ def phases_of_samples(quick: bool) -> Found:
     prompts
     """
     problems = [(0.2, 80.0, 1e-3)] if quick else [(0.2, 40.0, 1e-3), (2.0, 2.0, 5e-3)]
-    runs = [simulate(L, 1.0, eta, K=10, epsilon=epsilon) for L, eta, epsilon in problems]
+    runs = [
+        simulate(L, 1.0, eta, K=10, epsilon=epsilon) for L, eta, epsilon in problems
+    ]
     found = [sampled_phases(run, N=100, runs=8 if quick else 16) for run in runs]
-    checks, exact = [check for each in found for check in each.checks], [each.exact for each in found]
-    wrong, worst = sum(map(_wrong_times, found)), max(checks, key=lambda check: abs(check.z))
+    checks = [check for each in found for check in each.checks]
+    exact = [each.exact for each in found]
+    wrong = sum(map(_wrong_times, found))
+    worst = max(checks, key=lambda check: abs(check.z))
     closest = min(check.standard_error / abs(check.population) for check in checks)
     return Found(
         all(each.passed for each in found) and not wrong,
@@ -50,17 +79,30 @@ def phases_of_samples(quick: bool) -> Found:
 def _wrong_times(found: SampledPhases) -> int:
     values = {check.name: math.ceil(check.population) for check in found.checks}
     assert found.exact.phases is not None
-    return (values["T_I"] != found.exact.phases.I[1]) + (values["T_ε"] != found.exact.steps)
+    return (values["T_I"] != found.exact.phases.I[1]) + (
+        values["T_ε"] != found.exact.steps
+    )
 
 
-@row("cross terms, unequal tasks", PAPER.format("Props 3, 4, Lemmas 7, 9"), Status.ORDER, "3; 1e-9")
+@row(
+    "cross terms, unequal tasks",
+    PAPER.format("Props 3, 4, Lemmas 7, 9"),
+    Status.ORDER,
+    "3; 1e-9",
+)
 def cross_terms_of_unequal_tasks(quick: bool) -> Found:
     """|β_mk| = O(α_k/K) in Phases II and III"""
     steps = 10**5 if quick else 10**9
-    ratios, errors = zip(*(_cross_terms(risk, steps) for risk in unequal_tasks().values()), strict=True)
-    most, ends = [max(each) for each in ratios], [each[-1] for each in ratios]
+    ratios, errors = zip(
+        *(_cross_terms(risk, steps) for risk in unequal_tasks().values()), strict=True
+    )
+    most = [max(each) for each in ratios]
+    ends = [each[-1] for each in ratios]
     alike = apart(ends, 1.0) < 0.5 * (max(most) - 1.0)
-    shown = [f"{x:.2f}, in the end {y:.2f} ({k})" for k, x, y in zip(unequal_tasks(), most, ends, strict=True)]
+    shown = [
+        f"{x:.2f}, in the end {y:.2f} ({k})"
+        for k, x, y in zip(unequal_tasks(), most, ends, strict=True)
+    ]
     return Found(
         max(most) < 3.0 and np.max(errors) < EQUAL,
         "three tasks with unequal features, K = 5, 6, N = inf, all saved states with Attn >= 1/2 up to step"
@@ -74,54 +116,87 @@ def unequal_tasks() -> dict[str, PopulationRisk]:
     """Tasks with unequal features."""
     return {
         "linear": PopulationRisk(Features.random(5, 4, 0.7, seed=2), tasks.Linear(2.0)),
-        "Fourier": PopulationRisk(Features.random(6, 3, 0.7, seed=2), tasks.RandomFourier(2.0)),
+        "Fourier": PopulationRisk(
+            Features.random(6, 3, 0.7, seed=2), tasks.RandomFourier(2.0)
+        ),
         "random kernel": random_risk(1, 5),
     }
 
 
 def _cross_terms(risk: PopulationRisk, steps: int) -> tuple[list[float], float]:
     run = descend(risk, 2.0, steps=steps, method="fast")
-    late, middle = run.states[run.attention.min(axis=1) >= 0.5], run.states[len(run.t) // 2]
-    ratios = [(risk.features.K - 1.0) * float(cross_ratios(risk, scores).max()) for scores in late]
-    return ratios, off(risk.growth(middle), -risk.features.probs * direct(risk, middle).slope)
+    late = run.states[run.attention.min(axis=1) >= 0.5]
+    middle = run.states[len(run.t) // 2]
+    ratios = [
+        (risk.features.K - 1.0) * float(cross_ratios(risk, scores).max())
+        for scores in late
+    ]
+    return ratios, off(
+        risk.growth(middle), -risk.features.probs * direct(risk, middle).slope
+    )
 
 
-@row("ends of phases", PAPER.format("Lemmas 3, 5, 6, 8, 10"), Status.ORDER, "0.25..4; 1e-9")
+@row(
+    "ends of phases",
+    PAPER.format("Lemmas 3, 5, 6, 8, 10"),
+    Status.ORDER,
+    "0.25..4; 1e-9",
+)
 def ends_of_phases(quick: bool) -> Found:
     """at T₁ the own score is Θ(ln K) and Attn >= 1/2; at T_ε the own score is Θ(ln(K LΔ ε^-½)) and
     1 - Attn = O(√ε/(LΔ)); the others are -own/(K-1), their attention (1 - Attn)/(K-1)
     """
     K = (3, 10, 30) if quick else (3, 10, 30, 100, 300)
-    found = [_ends(*case) for case in itertools.product(K, (0.03, 1.0), (0.2, 0.05, 0.01))]
+    found = [
+        _ends(*case) for case in itertools.product(K, (0.03, 1.0), (0.2, 0.05, 0.01))
+    ]
     inside, errors, *ratios = zip(*found, strict=True)
     names = ("own/ln K at T₁", "own/ln(K LΔ ε^-½)", "(1-Attn) LΔ ε^-½")
     return Found(
-        all(inside) and np.max(errors) < EQUAL and np.min(ratios) > 0.25 and np.max(ratios) < 4.0,
+        all(inside)
+        and np.max(errors) < EQUAL
+        and np.min(ratios) > 0.25
+        and np.max(ratios) < 4.0,
         f"{len(found)} exchangeable runs, K = 3..{K[-1]}, c = 0.03, 1, deficits 0.01..0.2; and by plain iteration",
-        "; ".join(f"{name} = {span(each, '.2f')}" for name, each in zip(names, ratios, strict=True))
+        "; ".join(
+            f"{name} = {span(each, '.2f')}"
+            for name, each in zip(names, ratios, strict=True)
+        )
         + f"; off plain iteration by {decade(np.max(errors))}",
     )
 
 
 def _ends(K: int, c: float, deficit: float) -> tuple[bool, float, float, float, float]:
     """Whether Phase I ends at the attention 1/2, errors of the scores at both ends, and what the lemmas bound."""
-    gamma, epsilon, start = 2.0, 0.5 * 2.0 * K / (K - 1.0) * deficit**2, math.log(K - 1.0)
+    gamma = 2.0
+    epsilon = 0.5 * 2.0 * K / (K - 1.0) * deficit**2
+    start = math.log(K - 1.0)
     run = simulate(2.0, 1.0, c * (K - 1.0) ** 2 / (K * gamma), K=K, epsilon=epsilon)
     assert run.phases is not None
     assert run.steps is not None
-    first, path = run.phases.I[1], common.iterated_gaps(K, c, run.steps)
-    gaps, scale = np.array([float(run.at(first).params), float(run.params)]), 2.0 / math.sqrt(epsilon)
+    first = run.phases.I[1]
+    path = common.iterated_gaps(K, c, run.steps)
+    gaps = np.array([float(run.at(first).params), float(run.params)])
+    scale = 2.0 / math.sqrt(epsilon)
     own, end = gaps * (K - 1.0) / K
     missed = scale / (1.0 + math.exp(path[run.steps] - start))
     inside = bool(path[first] >= start > path[first - 1])  # the attention is 1/2
-    return inside, apart(gaps, path[[first, run.steps]]), own / math.log(K), end / math.log(K * scale), missed
+    return (
+        inside,
+        apart(gaps, path[[first, run.steps]]),
+        own / math.log(K),
+        end / math.log(K * scale),
+        missed,
+    )
 
 
 def turns(path: Array, small: float = 1e-6) -> NDArray[np.intp]:
     """How often each of some sequences (T, ...) turns, relative changes that are rounding left out."""
     moves = np.diff(np.log(path.reshape(len(path), -1)), axis=0).T
     signs = [np.sign(each[np.abs(each) > small]) for each in moves]
-    return np.array([np.count_nonzero(np.diff(each)) for each in signs]).reshape(path.shape[1:])
+    return np.array([np.count_nonzero(np.diff(each)) for each in signs]).reshape(
+        path.shape[1:]
+    )
 
 
 class Setting(NamedTuple):
@@ -135,7 +210,9 @@ class Setting(NamedTuple):
 
 def wandering() -> Iterator[Setting]:
     """Settings in which the attention on other features is watched."""
-    features, law, gentle = Features.random(6, 3, 0.7, seed=1), tasks.RandomFourier(2.0), 2.0
+    features = Features.random(6, 3, 0.7, seed=1)
+    law = tasks.RandomFourier(2.0)
+    gentle = 2.0
     exchangeable = PopulationRisk(Features.simplex(6, 1.0), tasks.Exchangeable(2.0))
     linear = PopulationRisk(features, tasks.Linear(2.0))
     for eta in (gentle, 100.0):
@@ -144,17 +221,28 @@ def wandering() -> Iterator[Setting]:
         yield Setting(f"linear, η = {eta:g}", linear, None, eta)
     yield Setting("Fourier", PopulationRisk(features, law), None, gentle)
     yield Setting("Fourier, N = 8", PopulationRisk(features, law, 8), None, gentle)
-    yield Setting("Fourier, N = 8, σ = 1", PopulationRisk(features, law, 8, 1.0), None, gentle)
+    yield Setting(
+        "Fourier, N = 8, σ = 1", PopulationRisk(features, law, 8, 1.0), None, gentle
+    )
     for batch in (4096, 64):
         trainer = CountedRisk(features, law, 8, batch, 0, every_query=False)
-        yield Setting(f"SGD, N = 8, {batch} prompts a step", PopulationRisk(features, law, 8), trainer, gentle)
+        yield Setting(
+            f"SGD, N = 8, {batch} prompts a step",
+            PopulationRisk(features, law, 8),
+            trainer,
+            gentle,
+        )
 
 
 @row("oscillation", WORDS.format("abstract, Props 2 to 4"), bound="turns; 1e-9")
 def oscillation(quick: bool) -> Found:
     """attention on other features can oscillate"""
-    steps, most, errors, words = 100 if quick else 400, dict[str, int](), list[float](), list[str]()
-    medians, never = list[float](), 0
+    steps = 100 if quick else 400
+    most = dict[str, int]()
+    errors = list[float]()
+    words = list[str]()
+    medians = list[float]()
+    never = 0
     for setting in wandering():
         if quick and not math.isinf(setting.risk.N) and "64" not in setting.name:
             continue
@@ -182,18 +270,32 @@ def oscillation(quick: bool) -> Found:
 def _turns(setting: Setting, steps: int) -> tuple[NDArray[np.intp], float, str]:
     """How often each off-target entry turns, how far attention is off direct sums, and this in words."""
     seen = PopulationRisk(setting.risk.features, setting.risk.task)
-    states = run_states(setting.risk if setting.trainer is None else setting.trainer, setting.eta, steps)
+    states = run_states(
+        setting.risk if setting.trainer is None else setting.trainer, setting.eta, steps
+    )
     path = np.array([seen.attention(scores) for scores in states])
-    counts, error = turns(path)[~np.eye(6, dtype=bool)], off(path[-1], direct(seen, states[-1]).attention)
+    counts = turns(path)[~np.eye(6, dtype=bool)]
+    error = off(path[-1], direct(seen, states[-1]).attention)
     often = f"{(counts > 0).sum()} of {counts.size}, at most {counts.max()} times, median {np.median(counts):g}"
     return counts, error, f"{often} ({setting.name})"
 
 
-@row("flat permits larger steps", WORDS.format("Section 1, Thms 1, 2"), Status.ORDER, "rates as 1/L²; 0")
+@row(
+    "flat permits larger steps",
+    WORDS.format("Section 1, Thms 1, 2"),
+    Status.ORDER,
+    "rates as 1/L²; 0",
+)
 def larger_steps(quick: bool) -> Found:
     """the flat regime permits a larger learning rate"""
-    (rate, flat, wrong), (low, sharp, other) = (_rates(L, 9 if quick else 25, 0.02) for L in (0.5, 4.0))
-    alike = "both regimes take the same few steps" if min(flat) == min(sharp) <= 3 else "the regimes differ"
+    (rate, flat, wrong), (low, sharp, other) = (
+        _rates(L, 9 if quick else 25, 0.02) for L in (0.5, 4.0)
+    )
+    alike = (
+        "both regimes take the same few steps"
+        if min(flat) == min(sharp) <= 3
+        else "the regimes differ"
+    )
     return Found(
         rate > low and flat[0] <= sharp[0] and not (wrong or other),
         "random kernel with unequal p, K = 3, N = inf, L = 0.5 and 4, ε = 0.02; η from the guaranteed rate to 1e4"
@@ -207,14 +309,20 @@ def larger_steps(quick: bool) -> Found:
 def _rates(L: float, many: int, epsilon: float) -> tuple[float, list[float], bool]:
     """Guaranteed rate, steps from it to 1e4 times it, and whether plain iteration takes others at it."""
     root = np.random.default_rng(4).normal(size=(3, 3))
-    risk = PopulationRisk(Features.simplex(3, 1.0, [0.5, 0.3, 0.2]), tasks.KernelTask(L**2 * root @ root.T))
+    risk = PopulationRisk(
+        Features.simplex(3, 1.0, [0.5, 0.3, 0.2]),
+        tasks.KernelTask(L**2 * root @ root.T),
+    )
     rate = float(stable_rate(float(risk.task.variogram(risk.features).max()), 2.0))
     etas = (rate * np.geomspace(1.0, 1e4, many)).tolist()
     found = [descend(risk, eta, epsilon=epsilon, steps=5000).steps for eta in etas]
     counts = [math.inf if steps is None else steps for steps in found]
-    scores, p, step = np.zeros_like(risk.initial), risk.features.probs, 0
+    scores = np.zeros_like(risk.initial)
+    p = risk.features.probs
+    step = 0
     while float(p @ direct(risk, scores).loss) > epsilon and step <= 5000:
-        scores, step = scores - rate * p * direct(risk, scores).slope, step + 1
+        scores = scores - rate * p * direct(risk, scores).slope
+        step = step + 1
     return rate, counts, (step if step <= 5000 else math.inf) != counts[0]
 
 
@@ -223,7 +331,10 @@ def noisy_tokens(quick: bool) -> Found:
     """tokens are noisy versions of the features, and attention still finds those of the query's feature"""
     batch, steps = (64, 150) if quick else (256, 300)
     sizes = (0.0, 0.1, 0.3)
-    z, late, seen = zip(*(_noisy(size, batch, steps, 200 if quick else 1000) for size in sizes), strict=True)
+    z, late, seen = zip(
+        *(_noisy(size, batch, steps, 200 if quick else 1000) for size in sizes),
+        strict=True,
+    )
     shown = zip(seen, late, sizes, strict=True)
     return Found(
         np.max(z) <= 4.5 and min(seen) > 1.5 / 4 and np.max(late) < 0.6,
@@ -231,34 +342,60 @@ def noisy_tokens(quick: bool) -> Found:
         " loss at Q = 0 in closed form",
         f"attention {', '.join(f'{a:.2f}, loss {b:.0%} of the first (noise {size:g})' for a, b, size in shown)};"
         f" largest |z| of the loss at Q = 0 {np.max(z):.1f}",
-        "holds" + ("; the noisier the tokens, the less attention" if seen[0] > seen[1] > seen[2] else ""),
+        "holds"
+        + (
+            "; the noisier the tokens, the less attention"
+            if seen[0] > seen[1] > seen[2]
+            else ""
+        ),
     )
 
 
-def _noisy(size: float, batch: int, steps: int, many: int) -> tuple[float, float, float]:
+def _noisy(
+    size: float, batch: int, steps: int, many: int
+) -> tuple[float, float, float]:
     """|z| of the loss at Q = 0, and the loss over it and the attention in the end, with noise of a size."""
-    L, N, features = 2.0, 20, Features.simplex(4, 1.0)
+    L = 2.0
+    N = 20
+    features = Features.simplex(4, 1.0)
     d, vectors = features.d, features.vectors
-    trainer: Risk = SampledRisk(features, tasks.Linear(L), N, batch, 0, token_noise=size)
+    trainer: Risk = SampledRisk(
+        features, tasks.Linear(L), N, batch, 0, token_noise=size
+    )
     trainer = trainer if size else in_coordinates(trainer, "embedding", vectors)
-    # of linear functions at Q = 0: the distance of the query from the mean of the tokens
+    # of linear functions at Q = 0: the distance of the query from the mean of the
+    # tokens
     spread = float((vectors**2).sum(axis=1).mean() - (vectors.mean(axis=0) ** 2).sum())
     expected = 0.5 * L**2 / d * (1.0 + 1.0 / N) * (spread + d * size**2)
     z = float(deviations(losses(trainer, np.zeros((d, d)), many, 10**6), expected))
     params = descend(trainer, 2.0, steps=steps).params
-    seen = np.mean([float(trainer.observe(params, 3 * 10**6 + i)["attention"]) for i in range(20)])
-    return z, float(np.mean(losses(trainer, params, 50, 2 * 10**6))) / expected, float(seen)
+    seen = np.mean(
+        [float(trainer.observe(params, 3 * 10**6 + i)["attention"]) for i in range(20)]
+    )
+    return (
+        z,
+        float(np.mean(losses(trainer, params, 50, 2 * 10**6))) / expected,
+        float(seen),
+    )
 
 
 @row("phases by L", WORDS.format("Section 6"), bound="0")
 def phases_by_size(quick: bool) -> Found:
     """two phases for small L, three for large; a larger L is faster"""
-    sizes, targets = (0.4, 0.55, 0.7, 3.0, 4.0, 5.0), (1e-2, 1e-3, 1e-4) if quick else (1e-2, 1e-3, 1e-4, 1e-5)
-    steps, third, wrong = np.array([[_three(L, epsilon) for L in sizes] for epsilon in targets]).transpose(2, 0, 1)
-    first, faster = [int(each.argmax()) if each.any() else 6 for each in third], bool((np.diff(steps) < 0).all())
-    divided = bool((np.diff(third) >= 0).all())  # none with two phases above one with three
+    sizes = (0.4, 0.55, 0.7, 3.0, 4.0, 5.0)
+    targets = (1e-2, 1e-3, 1e-4) if quick else (1e-2, 1e-3, 1e-4, 1e-5)
+    steps, third, wrong = np.array(
+        [[_three(L, epsilon) for L in sizes] for epsilon in targets]
+    ).transpose(2, 0, 1)
+    first = [int(each.argmax()) if each.any() else 6 for each in third]
+    faster = bool((np.diff(steps) < 0).all())
+    # none with two phases above one with three
+    divided = bool((np.diff(third) >= 0).all())
     ends = [*(f"three phases from L = {L:g} on" for L in sizes), "two for all L"]
-    words = [f"ε = {epsilon:g}: {ends[at]}" for epsilon, at in zip(targets, first, strict=True)]
+    words = [
+        f"ε = {epsilon:g}: {ends[at]}"
+        for epsilon, at in zip(targets, first, strict=True)
+    ]
     return Found(
         divided and faster and len({*first}) > 1 and not wrong.any(),
         f"exchangeable, K = 10, L = {listed(sizes, 'g')}; counts also by plain iteration",
@@ -270,12 +407,22 @@ def phases_by_size(quick: bool) -> Found:
     )
 
 
-def _three(L: float, epsilon: float, K: int = 10, eta: float = 1.0) -> tuple[int, int, int]:
-    run, gamma = simulate(L, 1.0, eta, K=K, epsilon=epsilon), 0.5 * L**2
+def _three(
+    L: float, epsilon: float, K: int = 10, eta: float = 1.0
+) -> tuple[int, int, int]:
+    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon)
+    gamma = 0.5 * L**2
     deficits = (tail_start(K), common.deficit(K, gamma, epsilon))
-    tail, steps = (common.iterated_steps(K, eta * gamma * K / (K - 1.0) ** 2, [deficit])[0] for deficit in deficits)
+    tail, steps = (
+        common.iterated_steps(K, eta * gamma * K / (K - 1.0) ** 2, [deficit])[0]
+        for deficit in deficits
+    )
     assert run.phases is not None
-    return steps, tail < steps, (run.steps != steps) + (("III" in run.phases.present()) != (tail < steps))
+    return (
+        steps,
+        tail < steps,
+        (run.steps != steps) + (("III" in run.phases.present()) != (tail < steps)),
+    )
 
 
 @row("attention maps", WORDS.format("Appendix A"), bound="1e-9")
@@ -284,7 +431,8 @@ def attention_maps(quick: bool) -> Found:
     risk = PopulationRisk(Features.random(6, 3, 0.7, seed=1), tasks.RandomFourier(2.0))
     run = descend(risk, 1.0, steps=1000)
     maps = np.array([risk.attention(scores) for scores in run.states])
-    own, rest = np.diagonal(maps, axis1=1, axis2=2), maps[:, ~np.eye(6, dtype=bool)]
+    own = np.diagonal(maps, axis1=1, axis2=2)
+    rest = maps[:, ~np.eye(6, dtype=bool)]
     error = off(maps[-1], direct(risk, run.states[-1]).attention)
     rising = "rising" if (np.diff(own, axis=0) > 0.0).all() else "not rising"
     return Found(
@@ -306,7 +454,9 @@ def block(quick: bool) -> Found:
     adapted = np.array([_attention_by_adam(law, few, seed) for seed in seeds])
     beyond = int(np.sum(adapted > 0.5))
     return Found(
-        free > 0.5 > bound.max() and (loss < 0.8 * alone).all() and (adapted > bound).all(),
+        free > 0.5 > bound.max()
+        and (loss < 0.8 * alone).all()
+        and (adapted > bound).all(),
         "cosines, whose formula our text of the paper lacks; simplex, K = 6, Δ = 2, L = 3, N = 40, 64 prompts a"
         f" step; gradient descent, η = 0.1, {steps // 4} steps for random frequencies, {steps} for one; Adam, rate"
         f" 0.003, {few} steps, for one; seeds {listed(seeds)}",
@@ -321,25 +471,34 @@ def block(quick: bool) -> Found:
 
 
 def _block(law: tasks.Task, seed: int) -> BlockRisk:
-    return BlockRisk(SampledRisk(Features.simplex(6, 2.0), law, 40, 64, seed), seed=seed)
+    return BlockRisk(
+        SampledRisk(Features.simplex(6, 2.0), law, 40, 64, seed), seed=seed
+    )
 
 
 def _block_ends(law: tasks.Task, steps: int, seed: int) -> list[float]:
     """Attention, loss and loss with the block's attention alone after gradient descent on a block."""
     seen = descend(_block(law, seed), 0.1, steps=steps).observed
-    return [float(np.mean(seen[name][-1])) for name in ("attention", "test_loss", "attention_loss")]
+    return [
+        float(np.mean(seen[name][-1]))
+        for name in ("attention", "test_loss", "attention_loss")
+    ]
 
 
-def _attention_by_adam(law: tasks.Task, steps: int, seed: int, rate: float = 0.003) -> float:
+def _attention_by_adam(
+    law: tasks.Task, steps: int, seed: int, rate: float = 0.003
+) -> float:
     """Mean target attention of a block after Adam with its usual constants."""
     trained = _block(law, seed)
     params = trained.initial
-    first, second = np.zeros_like(params), np.zeros_like(params)
+    first = np.zeros_like(params)
+    second = np.zeros_like(params)
     for step in range(1, steps + 1):
         _, gradient = trained.evaluate(params, step - 1)
         first = 0.9 * first + 0.1 * gradient
         second = 0.999 * second + 0.001 * gradient**2
-        mean, square = first / (1.0 - 0.9**step), second / (1.0 - 0.999**step)
+        mean = first / (1.0 - 0.9**step)
+        square = second / (1.0 - 0.999**step)
         params = params - rate * mean / (np.sqrt(square) + 1e-8)
     return float(np.mean(trained.observe(params)["attention"]))
 
@@ -347,11 +506,16 @@ def _attention_by_adam(law: tasks.Task, steps: int, seed: int, rate: float = 0.0
 @row("unequal frequencies", WORDS.format("Appendix A"), bound="all; 1e-9")
 def unequal_frequencies(quick: bool) -> Found:
     """features that are not equally frequent: every query ends up attending to its own, faster for larger L"""
-    features, epsilon = Features.simplex(6, 1.0, np.arange(6.0, 0.0, -1.0) / 21.0), 1e-3 if quick else 1e-5
+    features = Features.simplex(6, 1.0, np.arange(6.0, 0.0, -1.0) / 21.0)
+    epsilon = 1e-3 if quick else 1e-5
     risks = [PopulationRisk(features, tasks.Exchangeable(L)) for L in (0.5, 2.0, 8.0)]
     runs = [descend(risk, 0.5, epsilon=epsilon, method="fast") for risk in risks]
-    steps, seen = [int(run.t[-1]) for run in runs], [float(run.attention[-1].min()) for run in runs]
-    plain = [np.diagonal(direct(risk, run.params).attention) for risk, run in zip(risks, runs, strict=True)]
+    steps = [int(run.t[-1]) for run in runs]
+    seen = [float(run.attention[-1].min()) for run in runs]
+    plain = [
+        np.diagonal(direct(risk, run.params).attention)
+        for risk, run in zip(risks, runs, strict=True)
+    ]
     error = off([run.attention[-1] for run in runs], plain)
     ordered = all((np.diff(run.attention, axis=1) < 0.0).all() for run in runs)
     return Found(
@@ -368,14 +532,28 @@ def drawn_functions(kind: str, points: Array, L: float, count: int = 400) -> Arr
 
     rng = np.random.default_rng(0)
     if kind == "networks":  # of four ReLU units
-        W, shift, out = (rng.normal(size=(count, 4, size)) for size in (points.shape[1], 1, 1))
-        out *= L / np.sum(np.abs(out) * np.linalg.norm(W, axis=2, keepdims=True), axis=1, keepdims=True)
+        W, shift, out = (
+            rng.normal(size=(count, 4, size)) for size in (points.shape[1], 1, 1)
+        )
+        out *= L / np.sum(
+            np.abs(out) * np.linalg.norm(W, axis=2, keepdims=True),
+            axis=1,
+            keepdims=True,
+        )
         return np.sum(out * np.maximum(W @ points.T + shift, 0.0), axis=1)
     found = []
     for direction in rng.normal(size=(count, points.shape[1])):
         along = points @ (direction / np.linalg.norm(direction))
-        knots = np.sort(np.append(rng.uniform(along.min(), along.max(), 4), [along.min(), along.max()]))
-        found.append(make_interp_spline(knots, rng.uniform(-L, L, 6), k=1).antiderivative()(along))
+        knots = np.sort(
+            np.append(
+                rng.uniform(along.min(), along.max(), 4), [along.min(), along.max()]
+            )
+        )
+        found.append(
+            make_interp_spline(knots, rng.uniform(-L, L, 6), k=1).antiderivative()(
+                along
+            )
+        )
     return np.array(found)
 
 
@@ -383,12 +561,21 @@ def drawn_functions(kind: str, points: Array, L: float, count: int = 400) -> Arr
 def other_functions(quick: bool) -> Found:
     """piecewise polynomials and small networks are learnt as well: two phases for small L, three for large"""
     sizes = (2.0, 8.0) if quick else (0.5, 2.0, 8.0, 32.0)
-    found = {kind: _learnt(kind, sizes) for kind in ("piecewise quadratics", "networks")}
-    told = (f"{kind}: {listed(times)} steps, {listed(count)} phases" for kind, (times, count, _) in found.items())
-    faster = all([*times] == sorted(times, reverse=True) for times, *_ in found.values())
+    found = {
+        kind: _learnt(kind, sizes) for kind in ("piecewise quadratics", "networks")
+    }
+    told = (
+        f"{kind}: {listed(times)} steps, {listed(count)} phases"
+        for kind, (times, count, _) in found.items()
+    )
+    faster = all(
+        [*times] == sorted(times, reverse=True) for times, *_ in found.values()
+    )
     error = max(error for *_, error in found.values())
     return Found(
-        faster and all([*n] == sorted(n) and n[-1] == 3 > n[0] for _, n, _ in found.values()) and error < EQUAL,
+        faster
+        and all([*n] == sorted(n) and n[-1] == 3 > n[0] for _, n, _ in found.values())
+        and error < EQUAL,
         f"400 functions of each kind, six random features in three dimensions, L = {listed(sizes, 'g')}, η = 0.2, ε"
         " = 0.001; the last loss also by a sum over all functions",
         f"{'; '.join(told)}; off by {decade(error)}",
@@ -399,10 +586,18 @@ def other_functions(quick: bool) -> Found:
 def _learnt(kind: str, sizes: tuple[float, ...]) -> tuple[list[int], list[int], float]:
     """Steps to ε and numbers of phases by L, and how far the last loss is off a sum over all functions."""
     features = Features.random(6, 3, 0.7, seed=1)
-    laws = {L: tasks.FiniteTask(drawn_functions(kind, features.vectors, L)) for L in sizes}
-    runs = [simulate(L, features.gap, 0.2, task=law, features=features, epsilon=1e-3) for L, law in laws.items()]
-    values, weights = laws[sizes[-1]].values, PopulationRisk(features, laws[sizes[-1]]).attention(runs[-1].params)
-    error = off(runs[-1].loss[-1], 0.5 * float(np.mean((values @ weights - values) ** 2)))
+    laws = {
+        L: tasks.FiniteTask(drawn_functions(kind, features.vectors, L)) for L in sizes
+    }
+    runs = [
+        simulate(L, features.gap, 0.2, task=law, features=features, epsilon=1e-3)
+        for L, law in laws.items()
+    ]
+    values = laws[sizes[-1]].values
+    weights = PopulationRisk(features, laws[sizes[-1]]).attention(runs[-1].params)
+    error = off(
+        runs[-1].loss[-1], 0.5 * float(np.mean((values @ weights - values) ** 2))
+    )
     phases = [len(run.phases.present()) for run in runs if run.phases is not None]
     return [int(run.t[-1]) for run in runs], phases, error
 
@@ -410,13 +605,20 @@ def _learnt(kind: str, sizes: tuple[float, ...]) -> tuple[list[int], list[int], 
 @row("Gaussian inputs", WORDS.format("Appendix A"), bound="1e-9; κ > 1")
 def gaussian_inputs(quick: bool) -> Found:
     """quadratic functions of Gaussian inputs: two phases for small L, three for large; a larger L is faster"""
-    sizes, eta, steps = (0.8, 1.6, 2.4, 8.0), 0.02, 50
+    sizes = (0.8, 1.6, 2.4, 8.0)
+    eta = 0.02
+    steps = 50
     error = max(_off_one_curve(L, eta, steps) for L in sizes)
     risks = [GaussianRisk(QuadraticLaw.lipschitz(2, L, 0.5)) for L in sizes]
-    left = [float(run.loss[-1] / run.loss[0]) for run in (descend(risk, eta, steps=steps) for risk in risks[:3])]
+    left = [
+        float(run.loss[-1] / run.loss[0])
+        for run in (descend(risk, eta, steps=steps) for risk in risks[:3])
+    ]
     plateau = {kappa: _speeds_up(kappa) for kappa in (0.25, 0.9, 1.1, 50.0)}
     return Found(
-        error < EQUAL and left[0] > left[1] > left[2] and all(up == (k > 1.0) for k, up in plateau.items()),
+        error < EQUAL
+        and left[0] > left[1] > left[2]
+        and all(up == (k > 1.0) for k, up in plateau.items()),
         f"two dimensions, N = inf, {steps} steps; L = {listed(sizes, 'g')} at the same ηL², and by plain iteration"
         f" of one number; L = {listed(sizes[:3], 'g')} at the same η; κ = 2α²(d + 1)/β² = {listed(plateau, 'g')}",
         f"loss/L² at the same ηL² is one curve for all L, to {decade(error)}; at the same η the loss falls to"
@@ -429,15 +631,23 @@ def gaussian_inputs(quick: bool) -> Found:
 
 def _speeds_up(kappa: float) -> bool:
     """Whether Q speeds up in the first steps from zero."""
-    run = descend(GaussianRisk(QuadraticLaw(2, math.sqrt(kappa / 6.0), 1.0)), 1e-3, steps=3)
+    run = descend(
+        GaussianRisk(QuadraticLaw(2, math.sqrt(kappa / 6.0), 1.0)), 1e-3, steps=3
+    )
     return bool(np.diff(run.states[:, 0, 0], 2)[-1] > 0.0)
 
 
 def _off_one_curve(L: float, eta: float, steps: int) -> float:
     """How far loss/L² at the rate η/L² is off plain iteration of c for L = 1: from zero Q stays c times I."""
-    run = descend(GaussianRisk(QuadraticLaw.lipschitz(2, L, 0.5)), eta / L**2, steps=steps)
-    law, c, losses = QuadraticLaw.lipschitz(2, 1.0, 0.5), 0.0, []
-    d, a, b = law.d, law.sigma_a**2, law.sigma_b**2
+    run = descend(
+        GaussianRisk(QuadraticLaw.lipschitz(2, L, 0.5)), eta / L**2, steps=steps
+    )
+    law = QuadraticLaw.lipschitz(2, 1.0, 0.5)
+    c = 0.0
+    losses = []
+    d = law.d
+    a = law.sigma_a**2
+    b = law.sigma_b**2
     for _ in range(steps + 1):
         quartic = (d + 2) * c**4 - 2 * (d + 1) * c**2 + d + 1
         losses.append(0.5 * d * (a * quartic + b * (1.0 - c) ** 2))

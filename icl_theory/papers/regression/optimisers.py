@@ -9,9 +9,22 @@ from typing import NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine import Adam, Decayed, GradientDescent, HeavyBall, Nesterov, Rule, descend
+from icl_theory.engine import (
+    Adam,
+    Decayed,
+    GradientDescent,
+    HeavyBall,
+    Nesterov,
+    Rule,
+    descend,
+)
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.regression import ExchangeableRisk, Features, PopulationRisk, tasks
+from icl_theory.families.regression import (
+    ExchangeableRisk,
+    Features,
+    PopulationRisk,
+    tasks,
+)
 from icl_theory.families.regression.phases import tail_start
 from icl_theory.papers.claim import Series, along, question
 from icl_theory.papers.numbers import listed, off, power, span
@@ -30,7 +43,14 @@ class Ends(NamedTuple):
     @property
     def lengths(self) -> Array:
         """T_I, T_II, T_III and T_ε, (4,)."""
-        return np.array([self.attends, self.tail - self.attends, self.target - self.tail, self.target])
+        return np.array(
+            [
+                self.attends,
+                self.tail - self.attends,
+                self.target - self.tail,
+                self.target,
+            ]
+        )
 
 
 @question("optimisers", "step", "loss")
@@ -60,14 +80,23 @@ def _momentum(quick: bool) -> tuple[str, list[Series]]:
             run = descend(risk, eta, epsilon=epsilon, rule=make(beta))
             measured = _measured_ends(run)
             scaled.append(measured.lengths / (1.0 - beta) / plain)
-            errors.append(np.subtract(measured, _predicted_ends(risk, eta, beta, epsilon, make is Nesterov)))
+            errors.append(
+                np.subtract(
+                    measured,
+                    _predicted_ends(risk, eta, beta, epsilon, make is Nesterov),
+                )
+            )
         # both rules have the same curve at this scale
         series.append(along(f"β = {beta:g}", run, run.loss))
     ratios = np.array(scaled)
     names = ("T_I", "T_II", "T_III", "T_ε")
-    ranges = ", ".join(f"{name} {span(ratios[:, i], '.3f')}" for i, name in enumerate(names))
+    ranges = ", ".join(
+        f"{name} {span(ratios[:, i], '.3f')}" for i, name in enumerate(names)
+    )
     is_rate = np.abs(ratios - 1.0).max() < 0.15
-    largest_errors = zip(("T_I", "T_I + T_II", "T_ε"), np.abs(errors).max(axis=0), strict=True)
+    largest_errors = zip(
+        ("T_I", "T_I + T_II", "T_ε"), np.abs(errors).max(axis=0), strict=True
+    )
     worst = ", ".join(f"{name} {error:.1f}" for name, error in largest_errors)
     return (
         f"Momentum {'acts as' if is_rate else 'is not just'} a larger learning rate: at η = {eta:g} the lengths of"
@@ -79,14 +108,18 @@ def _momentum(quick: bool) -> tuple[str, list[Series]]:
 def _measured_ends(run: Trajectory) -> Ends:
     """The first steps with attention ½, with the attention at which the tail begins, and at the target."""
     attends = run.first(lambda state: float(np.min(state.attention)) >= 0.5)
-    tail = run.first(lambda state: float(np.min(state.attention)) >= 1.0 - tail_start(K))
+    tail = run.first(
+        lambda state: float(np.min(state.attention)) >= 1.0 - tail_start(K)
+    )
     assert attends is not None
     assert tail is not None
     assert run.steps is not None
     return Ends(attends, tail, run.steps)
 
 
-def _predicted_ends(risk: ExchangeableRisk, eta: float, beta: float, epsilon: float, nesterov: bool) -> Ends:
+def _predicted_ends(
+    risk: ExchangeableRisk, eta: float, beta: float, epsilon: float, nesterov: bool
+) -> Ends:
     """The same steps by docs/theory/rules.md: T = T_flow + delay + κ ln(g_T/g_0)."""
     rate = eta / (1.0 - beta)
     kappa = 0.5 * (1.0 + beta) / (1.0 - beta) - (beta if nesterov else 0.0)
@@ -99,13 +132,17 @@ def _predicted_ends(risk: ExchangeableRisk, eta: float, beta: float, epsilon: fl
         return -float(risk.evaluate(np.asarray(u))[1])
 
     def steps(u: float) -> float:
-        flow = quad(lambda x: risk.metric / (rate * slope(x)), 0.0, u, limit=500, epsrel=1e-10)[0]
+        flow = quad(
+            lambda x: risk.metric / (rate * slope(x)), 0.0, u, limit=500, epsrel=1e-10
+        )[0]
         # the first step at or after the crossing: half a step later on average
         return float(flow) + delay + kappa * math.log(slope(u) / slope(0.0)) + 0.5
 
     # attention a on the own feature is e^u/(e^u + K - 1)
     gaps = [math.log((K - 1) * a / (1.0 - a)) for a in (0.5, 1.0 - tail_start(K))]
-    end = brentq(lambda u: math.log(float(risk.loss(np.asarray(u))) / epsilon), 0.0, 60.0)
+    end = brentq(
+        lambda u: math.log(float(risk.loss(np.asarray(u))) / epsilon), 0.0, 60.0
+    )
     return Ends(*map(steps, (*gaps, float(end))))
 
 
@@ -175,7 +212,14 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
             (HeavyBall(0.5, weight_decay=decay), 2.0),
         )
         runs = [
-            descend(risk, eta, steps=math.ceil(10.0 / decay), rule=rule, method="fast", give_up=False)
+            descend(
+                risk,
+                eta,
+                steps=math.ceil(10.0 / decay),
+                rule=rule,
+                method="fast",
+                give_up=False,
+            )
             for rule, eta in rules
         ]
         ends = [float(run.loss[-1]) for run in runs]
@@ -196,5 +240,7 @@ def _resting(decay: float) -> float:
     """½(K-1)λu* with (K-1)e^(-u*) = (K-1)√(λu*/(γK)), from docs/theory/rules.md."""
     from scipy.optimize import brentq  # rows and questions are listed without it
 
-    balance: Callable[[float], float] = lambda u: math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))  # noqa: E731
+    balance: Callable[[float], float] = lambda u: (  # noqa: E731
+        math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))
+    )
     return 0.5 * (K - 1) * decay * float(brentq(balance, 1e-3, 40.0))

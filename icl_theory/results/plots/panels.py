@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import instance, integer, number, real_array, refuse, sequence
-from icl_theory.results.plots.style import CYCLE, LARGEST, level, new_figure, shade, styled
+from icl_theory.results.plots.style import (
+    CYCLE,
+    LARGEST,
+    level,
+    new_figure,
+    shade,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,16 +57,25 @@ class Curve:
 
     @classmethod
     def mean(
-        cls, label: str, x: ArrayLike, runs: Sequence[Any], style: str = "-", colour: str | None = None
+        cls,
+        label: str,
+        x: ArrayLike,
+        runs: Sequence[Any],
+        style: str = "-",
+        colour: str | None = None,
     ) -> Curve:
         """Return the mean of two or more runs in a band of two standard errors, as long as the shortest run."""
         given: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
         curves = [real_array("runs", run, 1) for run in given]
         if len(curves) < 2:
-            raise refuse("runs", len(curves), "two or more: a single run has no standard error")
+            raise refuse(
+                "runs", len(curves), "two or more: a single run has no standard error"
+            )
         length = min(map(len, curves))
-        x, values = real_array("x", x, 1)[:length], np.array([curve[:length] for curve in curves])
-        middle, error = values.mean(axis=0), 2.0 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
+        x = real_array("x", x, 1)[:length]
+        values = np.array([curve[:length] for curve in curves])
+        middle = values.mean(axis=0)
+        error = 2.0 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
         return cls(label, x, middle, middle - error, middle + error, style, colour)
 
 
@@ -76,7 +92,8 @@ class Panel:
     title : str
         Above the panel.
     scales : tuple of str
-        "log" or "linear", of x and y. Steps on a logarithmic axis start at 1/2 instead of 0.
+        "log" or "linear", of x and y. Steps on a logarithmic axis start at 1/2 instead
+        of 0.
     limits : tuple of float, optional
         Of y.
     phases : Phases, optional
@@ -84,7 +101,8 @@ class Panel:
     levels : dict of float
         Horizontal lines, by their labels.
     legend : bool
-        Explain the curves beside the panel instead of at their ends, for many that end together.
+        Explain the curves beside the panel instead of at their ends, for many that end
+        together.
     note : str
         Written in the lower left corner: what line styles and bands mean.
     """
@@ -101,7 +119,9 @@ class Panel:
     note: str = ""
 
 
-def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, float] = (3.4, 2.4)) -> Figure:
+def draw_panels(
+    panels: Sequence[Panel], columns: int = 1, size: tuple[float, float] = (3.4, 2.4)
+) -> Figure:
     """Draw panels row by row.
 
     Parameters
@@ -109,7 +129,8 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     panels : sequence of Panel
         At least one.
     columns : int
-        Panels in a row. Panels of a column share their x axis if it has the same label, panels of a row the y axis.
+        Panels in a row. Panels of a column share their x axis if it has the same label,
+        panels of a row the y axis.
     size : tuple of float
         Width and height of a panel, inches.
 
@@ -122,8 +143,10 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     >>> figure.axes[0].get_yscale()
     'log'
     """
-    panels, columns = sequence("panels", panels, Panel, "one Panel or more"), integer("columns", columns, minimum=1)
-    inches, rows = real_array("size", size, 1), -(-len(panels) // columns)
+    panels = sequence("panels", panels, Panel, "one Panel or more")
+    columns = integer("columns", columns, minimum=1)
+    inches = real_array("size", size, 1)
+    rows = -(-len(panels) // columns)
     if inches.shape != (2,) or not ((inches > 0.0) & (inches <= INCHES)).all():
         raise refuse("size", size, f"a width and a height in inches, up to {INCHES}")
     width, height = inches.tolist()
@@ -140,7 +163,9 @@ def draw_panels(panels: Sequence[Panel], columns: int = 1, size: tuple[float, fl
     return figure
 
 
-def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], size: float = 1.3) -> Figure:
+def draw_maps(
+    rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], size: float = 1.3
+) -> Figure:
     """Draw attention maps: a row of maps for each name, a column for each title.
 
     Parameters
@@ -164,35 +189,53 @@ def draw_maps(rows: Mapping[str, Sequence[ArrayLike]], titles: Sequence[str], si
     instance("rows", rows, Mapping, "maps by the names of their rows")
     titles = sequence("titles", titles, str, "one text or more")
     if not rows or any(len(maps) != len(titles) for maps in rows.values()):
-        raise refuse("rows", rows, f"one or more, each with a map for each of the {len(titles)} titles")
+        raise refuse(
+            "rows",
+            rows,
+            f"one or more, each with a map for each of the {len(titles)} titles",
+        )
     size = number("size", size, maximum=INCHES)
     with styled():
-        figure = new_figure(0.5 + size * len(titles), 0.35 + size * len(rows), returned=True)
-        grid = figure.subplots(len(rows), len(titles), squeeze=False, sharex=True, sharey=True)
+        figure = new_figure(
+            0.5 + size * len(titles), 0.35 + size * len(rows), returned=True
+        )
+        grid = figure.subplots(
+            len(rows), len(titles), squeeze=False, sharex=True, sharey=True
+        )
         for (name, maps), line in zip(rows.items(), grid, strict=True):
             for attention, ax in zip(maps, line, strict=True):
-                # white to black: darker is more attention, in print as well; the root shows 1/K apart from 0
-                image = ax.imshow(np.asarray(attention), norm=PowerNorm(0.5, 0.0, 1.0), cmap="Greys")
+                # white to black: darker is more attention, in print as well; the root
+                # shows 1/K apart from 0
+                image = ax.imshow(
+                    np.asarray(attention), norm=PowerNorm(0.5, 0.0, 1.0), cmap="Greys"
+                )
                 ax.set(xticks=[], yticks=[])
                 ax.spines[:].set_visible(True)
             line[0].set_ylabel(f"{name}\nkey")
         for title, top, bottom in zip(titles, grid[0], grid[-1], strict=True):
             top.set_title(title, fontsize=9)
             bottom.set_xlabel("query")
-        figure.colorbar(image, ax=grid, label="attention", shrink=0.8, ticks=(0.0, 0.1, 0.5, 1.0))
+        figure.colorbar(
+            image, ax=grid, label="attention", shrink=0.8, ticks=(0.0, 0.1, 0.5, 1.0)
+        )
     return figure
 
 
 def _draw(panel: Panel, ax: Axes) -> None:
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
-        x, y = _drawable(curve.x, panel.scales[0], 0.5), _drawable(curve.y, panel.scales[1])
+        x = _drawable(curve.x, panel.scales[0], 0.5)
+        y = _drawable(curve.y, panel.scales[1])
         dots: Any = {"linestyle": "none", "marker": "o", "markersize": 3.0}
         look = dots if curve.style == "o" else {"linestyle": curve.style}
         ax.plot(x, y, color=colour, label=curve.label, **look)
         if curve.low is not None and curve.high is not None:
-            low, high = (_drawable(side, panel.scales[1]) for side in (curve.low, curve.high))
+            low, high = (
+                _drawable(side, panel.scales[1]) for side in (curve.low, curve.high)
+            )
             ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
-    ax.set(xscale=panel.scales[0], yscale=panel.scales[1], xlabel=panel.x, ylabel=panel.y)
+    ax.set(
+        xscale=panel.scales[0], yscale=panel.scales[1], xlabel=panel.x, ylabel=panel.y
+    )
     ax.margins(x=0.0)
     if panel.limits is not None:
         ax.set_ylim(panel.limits)
@@ -202,18 +245,39 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
     """Add what depends on the limits of the axes, which the panels of a row share."""
     from matplotlib.ticker import LogLocator
 
-    last = max((float(np.nanmax(np.asarray(curve.x))) for curve in panel.curves if np.size(curve.x)), default=1.0)
+    last = max(
+        (
+            float(np.nanmax(np.asarray(curve.x)))
+            for curve in panel.curves
+            if np.size(curve.x)
+        ),
+        default=1.0,
+    )
     shade(panel.phases, last, ax, labels=bool(panel.title))
     ax.set_title(panel.title, fontsize=9, pad=16 if panel.phases is not None else 6)
-    ax.text(0.03, 0.04, panel.note, transform=ax.transAxes, fontsize=7, color="0.3", va="bottom")
+    ax.text(
+        0.03,
+        0.04,
+        panel.note,
+        transform=ax.transAxes,
+        fontsize=7,
+        color="0.3",
+        va="bottom",
+    )
     for axis, scale in zip((ax.xaxis, ax.yaxis), panel.scales, strict=True):
         low, high = sorted(axis.get_view_interval())
-        if scale == "log" and sum(low <= tick <= high for tick in axis.get_majorticklocs()) < 2:
-            axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))  # labels at all nine would overlap
+        if (
+            scale == "log"
+            and sum(low <= tick <= high for tick in axis.get_majorticklocs()) < 2
+        ):
+            # labels at all nine would overlap
+            axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
     for label, value in panel.levels.items():
         level(ax, value, label, "0.4", ":")
     if panel.legend:
-        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, handlelength=1.6)
+        ax.legend(
+            loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8, handlelength=1.6
+        )
     else:
         _label_curves(panel, ax, height)
 
@@ -227,9 +291,20 @@ def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) ->
         drawn = np.flatnonzero(np.isfinite(y) & (y >= bottom) & (y <= top))
         if not curve.label or not len(drawn):
             continue
-        end = float(_drawable(curve.x, panel.scales[0], 0.5)[drawn[-1]]), float(y[drawn[-1]])
+        end = (
+            float(_drawable(curve.x, panel.scales[0], 0.5)[drawn[-1]]),
+            float(y[drawn[-1]]),
+        )
         if (ax.transData + ax.transAxes.inverted()).transform(end)[0] < early:
-            ax.annotate(curve.label, end, (3, 0), textcoords="offset points", color=colour, fontsize=8, va="center")
+            ax.annotate(
+                curve.label,
+                end,
+                (3, 0),
+                textcoords="offset points",
+                color=colour,
+                fontsize=8,
+                va="center",
+            )
         else:
             ends.append((end[1], curve.label, colour))
     label_ends(ax, ends, height)
@@ -248,24 +323,37 @@ def _drawable(values: ArrayLike, scale: str, least: float = 0.0) -> Any:
     return np.where(array > 0.0, np.minimum(array, LARGEST), least or np.nan)
 
 
-def label_ends(ax: Axes, ends: list[tuple[float, str, str]], height: float, spacing: float = 9.5) -> None:
+def label_ends(
+    ax: Axes, ends: list[tuple[float, str, str]], height: float, spacing: float = 9.5
+) -> None:
     """Write labels right of the axes at the ends of curves, ``spacing`` points apart, a line of text, or more."""
     if not ends:
         return
     to_axes = ax.transData + ax.transAxes.inverted()
     x = ax.get_xlim()[1]
     places = np.array([to_axes.transform((x, y))[1] for y, _, _ in ends])
-    order = np.argsort(np.round(places, 6), kind="stable")  # curves that meet keep their order
+    # curves that meet keep their order
+    order = np.argsort(np.round(places, 6), kind="stable")
     apart = spacing / (72.0 * 0.7 * height)
-    # the smallest shifts without overlap, counted from labels stacked from 0 on: upwards from below, then back down
+    # the smallest shifts without overlap, counted from labels stacked from 0 on:
+    # upwards from below, then back down
     stack = apart * np.arange(len(order))
     lifted = np.maximum.accumulate(np.clip(places[order], 0.0, 1.0) - stack)
-    for place, index in zip(np.minimum(lifted, 1.0 - stack[-1]) + stack, order, strict=True):
+    for place, index in zip(
+        np.minimum(lifted, 1.0 - stack[-1]) + stack, order, strict=True
+    ):
         _, label, colour = ends[index]
         ax.annotate(
-            label, (1.0, float(place)), xycoords="axes fraction", xytext=(3, 0), textcoords="offset points",
-            color=colour, fontsize=8, va="center", annotation_clip=False,
-        )  # fmt: skip
+            label,
+            (1.0, float(place)),
+            xycoords="axes fraction",
+            xytext=(3, 0),
+            textcoords="offset points",
+            color=colour,
+            fontsize=8,
+            va="center",
+            annotation_clip=False,
+        )
 
 
 def _share(panels: Sequence[Panel], grid: Any, columns: int) -> None:
@@ -277,7 +365,11 @@ def _share(panels: Sequence[Panel], grid: Any, columns: int) -> None:
             ax.sharex(grid[row + 1, column])
             ax.set_xlabel("")
             ax.tick_params(labelbottom=False)
-        if column and panels[index - 1].y == panel.y and panels[index - 1].scales[1] == panel.scales[1]:
+        if (
+            column
+            and panels[index - 1].y == panel.y
+            and panels[index - 1].scales[1] == panel.scales[1]
+        ):
             ax.sharey(grid[row, column - 1])
             ax.set_ylabel("")
             ax.autoscale(enable=panel.limits is None, axis="y")

@@ -16,7 +16,17 @@ from icl_theory.engine.rules import Normalised
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.results.numbers import number
 from icl_theory.results.plots import style
-from icl_theory.results.plots.style import BLACK, BLUE, CYCLE, RED, axes, level, new_figure, shade, styled
+from icl_theory.results.plots.style import (
+    BLACK,
+    BLUE,
+    CYCLE,
+    RED,
+    axes,
+    level,
+    new_figure,
+    shade,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,10 +42,15 @@ def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
     numbers = {
         name: value
         for name, value in run.info.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and value != 0 and math.isfinite(value)
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and value != 0
+        and math.isfinite(value)
     }
     with_symbol = [name for name in numbers if _label(run, name).tex]
-    return [(_label(run, name), number(numbers[name])) for name in with_symbol or numbers]
+    return [
+        (_label(run, name), number(numbers[name])) for name in with_symbol or numbers
+    ]
 
 
 def _label(run: Trajectory, name: str) -> Label:
@@ -45,8 +60,9 @@ def _label(run: Trajectory, name: str) -> Label:
 def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
     """Draw the loss of a run against the step, and the attention below it unless ``ax`` is given.
 
-    Both axes are logarithmic, but normalised descent that converged, which is exponential, has a linear axis of
-    steps. If the risk observes its ``excess`` over the floor, that is drawn instead of the loss.
+    Both axes are logarithmic, but normalised descent that converged, which is
+    exponential, has a linear axis of steps. If the risk observes its ``excess`` over
+    the floor, that is drawn instead of the loss.
 
     Returns the axes of the loss.
     """
@@ -69,7 +85,9 @@ def compare_runs(runs: Sequence[Trajectory]) -> Axes:
         return _side_by_side(runs, 3.2, (2.4, 4.2))
 
 
-def _side_by_side(runs: Sequence[Trajectory], width: float, heights: tuple[float, float]) -> Axes:
+def _side_by_side(
+    runs: Sequence[Trajectory], width: float, heights: tuple[float, float]
+) -> Axes:
     rows = 2 if all("attention" in run.observed for run in runs) else 1
     figure = new_figure(width * len(runs), heights[rows - 1])
     panels = figure.subplots(rows, len(runs), sharex="col", sharey="row", squeeze=False)
@@ -88,16 +106,26 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     """Draw the figure of an answer of `icl_theory.audit` or `icl_theory.answer`, and return its axes."""
     if not hasattr(answer, "series"):
         raise refuse("answer", answer, "an answer of the audit")
-    # a legend of many lines, or on a map, would lie on what is drawn: it goes below, in columns if there is room
+    # a legend of many lines, or on a map, would lie on what is drawn: it goes below, in
+    # columns if there is room
     columns = 2 if all(len(series.label) <= 24 for series in answer.series) else 1
     below = ax is None and (len(answer.series) > 3 or answer.y_scale == "linear")
     height = 3.2 + below * (0.2 + 0.17 * math.ceil(len(answer.series) / columns))
     with styled():
         ax = new_figure(4.6, height).subplots() if ax is None else axes("ax", ax)
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
-            look: Any = {"marker": "o", "markersize": 3.5, "linestyle": "none"} if series.points else {}
+            look: Any = (
+                {"marker": "o", "markersize": 3.5, "linestyle": "none"}
+                if series.points
+                else {}
+            )
             ax.plot(series.x, series.y, color=colour, label=series.label, **look)
-        ax.set(xscale=answer.x_scale, yscale=answer.y_scale, xlabel=answer.x, ylabel=answer.y)
+        ax.set(
+            xscale=answer.x_scale,
+            yscale=answer.y_scale,
+            xlabel=answer.x,
+            ylabel=answer.y,
+        )
         ax.set_title(textwrap.fill(answer.question, 60), fontsize=9)
         if below:
             ax.figure.legend(fontsize=8, loc="outside lower center", ncols=columns)
@@ -111,16 +139,38 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
     instance("found", found, CurveComparison, "what run.compare returns")
     with styled():
         ax = new_figure(4.6, 3.2).subplots() if ax is None else axes("ax", ax)
-        t, tiny = np.maximum(found.t, 0.5), float(np.finfo(float).tiny)
-        exact, curve = (np.clip(each, tiny, style.LARGEST) for each in (found.population, found.losses))
-        low, high = (np.clip(exact + side * found.errors, 0.1 * exact, style.LARGEST) for side in (-2.0, 2.0))
-        ax.fill_between(t, low, high, color=BLACK, alpha=0.15, linewidth=0, label="± 2 standard errors")
+        t = np.maximum(found.t, 0.5)
+        tiny = float(np.finfo(float).tiny)
+        exact, curve = (
+            np.clip(each, tiny, style.LARGEST)
+            for each in (found.population, found.losses)
+        )
+        low, high = (
+            np.clip(exact + side * found.errors, 0.1 * exact, style.LARGEST)
+            for side in (-2.0, 2.0)
+        )
+        ax.fill_between(
+            t,
+            low,
+            high,
+            color=BLACK,
+            alpha=0.15,
+            linewidth=0,
+            label="± 2 standard errors",
+        )
         ax.plot(t, curve, ".", color=BLUE, markersize=3, label="your curve")
         ax.plot(t, exact, color=BLACK, label="exact")
         if found.leaves is not None:
-            ax.axvline(max(found.leaves[0], 0.5), color=RED, linestyle="--", label=f"leaves at {found.leaves[0]:,}")
+            ax.axvline(
+                max(found.leaves[0], 0.5),
+                color=RED,
+                linestyle="--",
+                label=f"leaves at {found.leaves[0]:,}",
+            )
         ax.set(xscale="log", yscale="log", xlabel="step", ylabel="loss")
-        ax.legend(fontsize=8, loc="lower left", frameon=True, framealpha=1.0, edgecolor="none")
+        ax.legend(
+            fontsize=8, loc="lower left", frameon=True, framealpha=1.0, edgecolor="none"
+        )
         return ax
 
 
@@ -133,7 +183,8 @@ def _title(run: Trajectory, among: Sequence[Trajectory]) -> str:
     words = [
         f"{_label(run, name).text} = {value}"
         for name, value in run.info.items()
-        if isinstance(value, str) and any(other.info.get(name) != value for other in among)
+        if isinstance(value, str)
+        and any(other.info.get(name) != value for other in among)
     ]
     words += [f"{run.regime} regime"] if run.regime else []
     plain = style.escape(", ".join(words))  # words from a file may hold anything
@@ -146,7 +197,8 @@ def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
     room = 0
     for word, plain in words:
         if len(plain) + 5 > room:
-            lines, room = [*lines, word], width
+            lines = [*lines, word]
+            room = width
         else:
             lines[-1] += f", {word}"
         room -= len(plain) + 5
@@ -157,7 +209,11 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax)
     above = "excess" in run.observed and run.floor > 0
-    positive = np.clip(run.observed["excess"] if above else run.loss, np.finfo(float).tiny, style.LARGEST)
+    positive = np.clip(
+        run.observed["excess"] if above else run.loss,
+        np.finfo(float).tiny,
+        style.LARGEST,
+    )
     ax.plot(steps, positive, color=BLACK)
     ax.set(yscale="log", ylabel="loss above floor" if above else "loss")
     target = run.epsilon - run.floor if above else run.epsilon
@@ -178,19 +234,40 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
     series = run.attention.reshape(len(run.t), -1)
     target = series.mean(axis=1)
     if series.shape[1] > 1:
-        ax.fill_between(steps, series.min(axis=1), series.max(axis=1), color=BLUE, alpha=0.25, linewidth=0)
+        ax.fill_between(
+            steps,
+            series.min(axis=1),
+            series.max(axis=1),
+            color=BLUE,
+            alpha=0.25,
+            linewidth=0,
+        )
     ax.plot(steps, target, color=BLUE)
     ax.plot(steps, np.maximum(1.0 - target, np.finfo(float).tiny), color=RED)
     ax.set(yscale="log", ylabel="attention")
     low = float(np.clip(1.0 - target[-1], 1e-300, 0.1))
-    ax.set_ylim(bottom=0.5 * min(low, float(target.min(where=target > 0.0, initial=1.0))), top=2.5)
-    for name, first, colour in (("target", target[0], BLUE), ("1 − target", 1.0 - target[0], RED)):
-        ax.annotate(name, (steps[0], first), xytext=(3, 3), textcoords="offset points", color=colour)
+    ax.set_ylim(
+        bottom=0.5 * min(low, float(target.min(where=target > 0.0, initial=1.0))),
+        top=2.5,
+    )
+    for name, first, colour in (
+        ("target", target[0], BLUE),
+        ("1 − target", 1.0 - target[0], RED),
+    ):
+        ax.annotate(
+            name,
+            (steps[0], first),
+            xytext=(3, 3),
+            textcoords="offset points",
+            color=colour,
+        )
 
 
 def _steps_on(run: Trajectory, ax: Axes) -> Any:
     """Set up the axis of steps, and return their places: on a logarithmic axis step 0 is drawn at 1/2."""
     linear = isinstance(run.trained_by, Normalised) and run.converged
     first = 0.0 if linear else 0.5
-    ax.set(xscale="linear" if linear else "log", xlim=(first, max(2.0, float(run.t[-1]))))
+    ax.set(
+        xscale="linear" if linear else "log", xlim=(first, max(2.0, float(run.t[-1])))
+    )
     return np.maximum(run.t, first)

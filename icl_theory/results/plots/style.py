@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 
     from icl_theory.engine.trajectory import Phases
 
-LARGEST = 1e200  # on a logarithmic axis; margins and ticks beyond it must still fit into float64
-BLUE, ORANGE, GREEN, RED, BLACK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#000000"
+# on a logarithmic axis; margins and ticks beyond it must still fit into float64
+LARGEST = 1e200
+BLUE = "#0072B2"
+ORANGE = "#E69F00"
+GREEN = "#009E73"
+RED = "#D55E00"
+BLACK = "#000000"
 CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
 PHASE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#56B4E9", "#F0E442")
 # matplotlib loads these when something is first drawn, and for files with some endings
@@ -38,7 +43,9 @@ DRAWING = (
 WRITING = {
     ".svg": ("matplotlib.backends.backend_svg",),
     ".pdf": ("matplotlib.backends.backend_pdf", "fontTools.subset"),
-    ".png": tuple(f"PIL.{name}ImagePlugin" for name in ("Bmp", "Gif", "Jpeg", "Ppm", "Png")),
+    ".png": tuple(
+        f"PIL.{name}ImagePlugin" for name in ("Bmp", "Gif", "Jpeg", "Ppm", "Png")
+    ),
 }
 STYLE: Any = {
     "font.size": 9.0,
@@ -61,7 +68,8 @@ def styled(more: Any = None) -> AbstractContextManager[None]:
 
     pyplot = _pyplot()
     if pyplot is not None:
-        pyplot.draw_if_interactive()  # loads the backend now: the context would undo what it sets
+        # loads the backend now: the context would undo what it sets
+        pyplot.draw_if_interactive()
     return mpl.rc_context({**STYLE, **(more or {})})
 
 
@@ -80,10 +88,16 @@ def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     load_whole(*DRAWING, *WRITING.get(checked_path(path).suffix.lower(), ()))
     formats = figure.canvas.get_supported_filetypes()
     if checked_path(path).suffix[1:].lower() not in formats:
-        raise refuse("path", str(path), "a file name ending in " + ", ".join(f".{name}" for name in formats))
+        raise refuse(
+            "path",
+            str(path),
+            "a file name ending in " + ", ".join(f".{name}" for name in formats),
+        )
     with styled(), replacing(path) as temporary:
         # without a date, the same figure is the same file
-        metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(temporary.suffix)
+        metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(
+            temporary.suffix
+        )
         figure.savefig(temporary, metadata=metadata)
 
 
@@ -91,7 +105,8 @@ def whole_figure(drawn: Axes | Figure) -> Figure:
     """Return the figure that some axes are part of, or the figure itself."""
     if getattr(drawn, "figure", None) is None:
         raise refuse("drawn", drawn, "axes of a figure, or a figure")
-    return drawn.figure.figure  # that of a part of a figure is the whole one; get_figure(root=True) needs 3.10
+    # that of a part of a figure is the whole one; get_figure(root=True) needs 3.10
+    return drawn.figure.figure
 
 
 def escape(text: str) -> str:
@@ -115,12 +130,14 @@ def mathematics(tex: str, plain: str) -> str:
 def new_figure(width: float, height: float, *, returned: bool = False) -> Figure:
     """Return an empty figure, width and height in inches, that belongs to pyplot if pyplot is in use.
 
-    Notebooks then show it below the cell, and ``pyplot.show()`` in a window. A notebook shows a figure that a
-    function returns as the value of the cell: ``returned`` keeps it from pyplot, or it would appear twice.
+    Notebooks then show it below the cell, and ``pyplot.show()`` in a window. A notebook
+    shows a figure that a function returns as the value of the cell: ``returned`` keeps
+    it from pyplot, or it would appear twice.
     """
     flag("returned", returned)
     load_whole(*DRAWING)
-    width, height = number("width", width, maximum=1e4), number("height", height, maximum=1e4)
+    width = number("width", width, maximum=1e4)
+    height = number("height", height, maximum=1e4)
     pyplot = _pyplot()
     if pyplot is not None and not (returned and "inline" in pyplot.get_backend()):
         return pyplot.figure(figsize=(width, height), layout="constrained")  # type: ignore[no-any-return]
@@ -154,17 +171,30 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
     span = np.log(max(2.0, last) / 0.5)
     colours = dict(zip(phases.present(), itertools.cycle(PHASE_COLOURS), strict=False))
     for name, (begin, end) in phases.present().items():
-        # Steps are whole numbers without limit, of which NumPy takes no root beyond 2^63.
-        left, right = max(float(begin), 0.5), max(float(end), 0.5)
+        # Steps are whole numbers without limit, of which NumPy takes no root beyond
+        # 2^63.
+        left = max(float(begin), 0.5)
+        right = max(float(end), 0.5)
         ax.axvspan(left, right, color=colours[name], alpha=0.13, linewidth=0)
         if labels and np.log(right / left) > 0.05 * span:
             middle = np.sqrt(left * right)
-            ax.text(middle, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", va="bottom")
+            ax.text(
+                middle,
+                1.01,
+                name,
+                transform=ax.get_xaxis_transform(),
+                ha="center",
+                va="bottom",
+            )
 
 
 def level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:
     """Draw a horizontal line, at `LARGEST` at most, with its label at the left."""
     value = min(value, LARGEST)
     ax.axhline(value, color=colour, linestyle=style, linewidth=0.9)
-    left = {"xycoords": ("axes fraction", "data"), "xytext": (4, 2), "textcoords": "offset points"}
+    left = {
+        "xycoords": ("axes fraction", "data"),
+        "xytext": (4, 2),
+        "textcoords": "offset points",
+    }
     ax.annotate(label, (0.0, value), color=colour, **left)  # type: ignore[arg-type]

@@ -14,8 +14,22 @@ from icl_theory.results.columns import dimensions, lines, steps_of, symbol, with
 from icl_theory.results.numbers import told_apart
 from icl_theory.results.plots import style
 from icl_theory.results.plots.panels import label_ends
-from icl_theory.results.plots.style import BLACK, BLUE, CYCLE, PHASE_COLOURS, RED, escape, new_figure, styled
-from icl_theory.results.transitions import bars, limits_of, predicted_transition, transitions_of
+from icl_theory.results.plots.style import (
+    BLACK,
+    BLUE,
+    CYCLE,
+    PHASE_COLOURS,
+    RED,
+    escape,
+    new_figure,
+    styled,
+)
+from icl_theory.results.transitions import (
+    bars,
+    limits_of,
+    predicted_transition,
+    transitions_of,
+)
 
 if TYPE_CHECKING:
     import xarray
@@ -23,8 +37,14 @@ if TYPE_CHECKING:
 
 HOLLOW: Any = {"markerfacecolor": "none"}
 FEW = 5  # integers that are drawn side by side like words
-# points without a positive number of steps, by their status: marker on a line, and colour in a diagram
-MISSING = {"no step": ("v", "0.88"), "not reached": ("^", "0.6"), "failed": ("x", "#CC79A7"), "pending": ("", "1")}
+# points without a positive number of steps, by their status: marker on a line, and
+# colour in a diagram
+MISSING = {
+    "no step": ("v", "0.88"),
+    "not reached": ("^", "0.6"),
+    "failed": ("x", "#CC79A7"),
+    "pending": ("", "1"),
+}
 
 
 class Scale(NamedTuple):
@@ -50,7 +70,9 @@ class Scale(NamedTuple):
         """Return the boundaries of cells around the places, half-way between neighbours on the drawn axis."""
         places = np.log(self.places) if self.kind == "log" else self.places
         gaps = np.diff(places) if len(places) > 1 else np.array([abs(places[0]) or 1.0])
-        around = np.concatenate([[places[0] - gaps[0]], places, [places[-1] + gaps[-1]]])
+        around = np.concatenate(
+            [[places[0] - gaps[0]], places, [places[-1] + gaps[-1]]]
+        )
         found = 0.5 * (around[:-1] + around[1:])
         return np.exp(found) if self.kind == "log" else found
 
@@ -59,15 +81,17 @@ class Scale(NamedTuple):
 def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """Draw a sweep: steps and local exponent along one parameter, or a phase diagram over two.
 
-    On the horizontal axis words, and up to five integers, stand side by side. Words, and up to five values, of the
-    other parameter have a curve each. An axis of more than 2000 values shows evenly spaced ones.
+    On the horizontal axis words, and up to five integers, stand side by side. Words,
+    and up to five values, of the other parameter have a curve each. An axis of more
+    than 2000 values shows evenly spaced ones.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         From `sweep` or `load_sweep`, with one or two dimensions.
     over : str, optional
-        The parameter on the horizontal axis; the first one with many values unless given.
+        The parameter on the horizontal axis; the first one with many values unless
+        given.
 
     Returns
     -------
@@ -77,7 +101,8 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     Raises
     ------
     ValueError
-        Three dimensions or more (choose with ``dataset.sel(...)``), no steps, or infinity among many values.
+        Three dimensions or more (choose with ``dataset.sel(...)``), no steps, or
+        infinity among many values.
 
     Examples
     --------
@@ -88,17 +113,29 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """
     names = dimensions(dataset)
     if len(names) not in (1, 2):
-        raise ValueError(f"dataset: a figure has one parameter or two, not {names}; choose with dataset.sel")
+        raise ValueError(
+            f"dataset: a figure has one parameter or two, not {names}; choose with dataset.sel"
+        )
     if steps_of(dataset) is None:
-        raise ValueError("dataset: no variable has the role 'steps', so there is nothing to draw")
+        raise ValueError(
+            "dataset: no variable has the role 'steps', so there is nothing to draw"
+        )
     for name in names:
         if not drawable(dataset, name, np.inf).all():
-            raise ValueError(f"dataset: {name} is infinite; an axis of many values needs finite values")
+            raise ValueError(
+                f"dataset: {name} is infinite; an axis of many values needs finite values"
+            )
     if over is None:
-        over = next((name for name in names if not _is_row_of_words(dataset, name)), names[0])
+        over = next(
+            (name for name in names if not _is_row_of_words(dataset, name)), names[0]
+        )
     over = choice("over", over, names)
-    dataset = dataset.sortby([name for name in names if not _is_row_of_words(dataset, name)])
-    dataset = dataset.isel({name: slice(None, None, every) for name, every in thinned(dataset).items()})
+    dataset = dataset.sortby(
+        [name for name in names if not _is_row_of_words(dataset, name)]
+    )
+    dataset = dataset.isel(
+        {name: slice(None, None, every) for name, every in thinned(dataset).items()}
+    )
     with styled():
         other = next((name for name in names if name != over), None)
         if other is None:
@@ -112,10 +149,16 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
 
 def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
     """Return the parameters with more than ``most`` values, as many as pixels, and one in how many is drawn."""
-    return {name: -(-dataset.sizes[name] // most) for name in dimensions(dataset) if dataset.sizes[name] > most}
+    return {
+        name: -(-dataset.sizes[name] // most)
+        for name in dimensions(dataset)
+        if dataset.sizes[name] > most
+    }
 
 
-def drawable(dataset: xarray.Dataset, name: str, largest: float = 1e100) -> NDArray[np.bool_]:
+def drawable(
+    dataset: xarray.Dataset, name: str, largest: float = 1e100
+) -> NDArray[np.bool_]:
     """Return which values of a parameter have a place on an axis up to ``largest``, where labels are legible."""
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
@@ -127,11 +170,14 @@ def _is_row_of_words(dataset: xarray.Dataset, name: str) -> bool:
     values = dataset[name].values
     if values.dtype.kind not in "iuf":
         return True
-    return len(values) <= FEW and bool(values.dtype.kind in "iu" or not np.isfinite(values).all())
+    return len(values) <= FEW and bool(
+        values.dtype.kind in "iu" or not np.isfinite(values).all()
+    )
 
 
 def _scale(dataset: xarray.Dataset, name: str) -> Scale:
-    label, values = _symbol(dataset, name), dataset[name].values
+    label = _symbol(dataset, name)
+    values = dataset[name].values
     if _is_row_of_words(dataset, name):
         words = [escape(word) for word in told_apart(values.tolist())]
         return Scale(name, label, np.arange(float(len(values))), "words", words)
@@ -146,8 +192,12 @@ def _symbol(dataset: xarray.Dataset, name: str) -> str:
 
 def _steps(dataset: xarray.Dataset) -> tuple[Array, dict[str, NDArray[np.bool_]]]:
     """Return the steps (NaN if missing), and a mask of the missing points for each status."""
-    count, status = dataset[steps_of(dataset)].values, dataset["status"].values
-    missing = {name: count == 0 if name == "no step" else (count < 0) & (status == name) for name in MISSING}
+    count = dataset[steps_of(dataset)].values
+    status = dataset["status"].values
+    missing = {
+        name: count == 0 if name == "no step" else (count < 0) & (status == name)
+        for name in MISSING
+    }
     return np.where(count > 0, count, np.nan).astype(np.float64), missing
 
 
@@ -156,24 +206,47 @@ def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
     top = panels[0]
     _plot_steps(top, dataset, scale, BLACK, _symbol(dataset, str(steps_of(dataset))))
     others = [
-        *zip(with_role(dataset, "phase"), itertools.cycle(PHASE_COLOURS), itertools.repeat("-")),
-        *zip(with_role(dataset, "predicted"), itertools.cycle((RED, BLUE)), itertools.repeat("--")),
+        *zip(
+            with_role(dataset, "phase"),
+            itertools.cycle(PHASE_COLOURS),
+            itertools.repeat("-"),
+        ),
+        *zip(
+            with_role(dataset, "predicted"),
+            itertools.cycle((RED, BLUE)),
+            itertools.repeat("--"),
+        ),
     ]
     for quantity, colour, dash in others:
         values = dataset[quantity].values.astype(np.float64)
         if (values > 0).any():
-            look = _look(scale, dash, colour) | {"linewidth": 1.1, "label": _symbol(dataset, quantity)}
+            look = _look(scale, dash, colour) | {
+                "linewidth": 1.1,
+                "label": _symbol(dataset, quantity),
+            }
             top.plot(scale.places, np.where(values > 0, values, np.nan), **look)
     if len(panels) > 1:
         _plot_exponent(panels[1], dataset, scale, BLACK)
         panels[1].set_xlim(top.get_xlim())
     low, high = top.get_xlim()
-    looks = zip(itertools.cycle((RED, "0.4", "0.4")), itertools.cycle((":", "-.", "--")))
-    boundaries = _boundaries(dataset, scale) if scale.kind != "words" and len(scale.places) > 1 else []
+    looks = zip(
+        itertools.cycle((RED, "0.4", "0.4")), itertools.cycle((":", "-.", "--"))
+    )
+    boundaries = (
+        _boundaries(dataset, scale)
+        if scale.kind != "words" and len(scale.places) > 1
+        else []
+    )
     for (label, name), (colour, dash) in zip(boundaries, looks, strict=False):
         value = predicted_transition(dataset, scale.name, name)
         for ax in panels if low < value < high else ():
-            ax.axvline(value, color=colour, linestyle=dash, linewidth=1.0, label=label if ax is top else None)
+            ax.axvline(
+                value,
+                color=colour,
+                linestyle=dash,
+                linewidth=1.0,
+                label=label if ax is top else None,
+            )
     _legend(panels)
     return top
 
@@ -182,13 +255,19 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, other: Scale) -> Axes:
     panels = _panels(dataset, scale)
     ends = []
     words = told_apart(dataset[other.name].values.tolist())
-    for i, (word, colour) in enumerate(zip(words, itertools.cycle(CYCLE), strict=False)):
+    for i, (word, colour) in enumerate(
+        zip(words, itertools.cycle(CYCLE), strict=False)
+    ):
         line = dataset.isel({other.name: i})
         drawn = _plot_steps(panels[0], line, scale, colour)
         if len(panels) > 1:
             _plot_exponent(panels[1], line, scale, colour)
         if np.isfinite(drawn).any():
-            text = f"{other.label} = {word}" if dataset[other.name].dtype.kind in "iuf" else escape(word)
+            text = (
+                f"{other.label} = {word}"
+                if dataset[other.name].dtype.kind in "iuf"
+                else escape(word)
+            )
             ends.append((float(drawn[np.isfinite(drawn)][-1]), text, colour))
     label_ends(panels[0], ends, 2.4 if len(panels) > 1 else 3.6)
     _legend(panels)
@@ -198,7 +277,9 @@ def _draw_curves(dataset: xarray.Dataset, scale: Scale, other: Scale) -> Axes:
 def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
     exponent = _exponent(dataset, scale)
     both = exponent is not None and bool(np.isfinite(dataset[exponent].values).any())
-    panels = new_figure(4.4, 5.6 if both else 3.6).subplots(1 + both, 1, sharex=True, squeeze=False)[:, 0]
+    panels = new_figure(4.4, 5.6 if both else 3.6).subplots(
+        1 + both, 1, sharex=True, squeeze=False
+    )[:, 0]
     scale.apply(panels[-1], "x")
     panels[0].set(yscale="log", ylabel="steps")
     return list(panels)
@@ -212,12 +293,22 @@ def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
 def _look(scale: Scale, dash: str, colour: str) -> dict[str, Any]:
     """Return how values are drawn: words as marks, numbers as lines, with marks if they are few."""
     if scale.kind == "words":
-        mark = {"marker": "o"} if dash == "-" else {"marker": "D", "markersize": 9, **HOLLOW}
+        mark = (
+            {"marker": "o"}
+            if dash == "-"
+            else {"marker": "D", "markersize": 9, **HOLLOW}
+        )
         return {"linestyle": "none", "color": colour} | mark
-    return {"linestyle": dash, "color": colour, "marker": "." if len(scale.places) < 20 else ""}
+    return {
+        "linestyle": dash,
+        "color": colour,
+        "marker": "." if len(scale.places) < 20 else "",
+    }
 
 
-def _plot_steps(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str, label: str | None = None) -> Array:
+def _plot_steps(
+    ax: Axes, line: xarray.Dataset, scale: Scale, colour: str, label: str | None = None
+) -> Array:
     """Draw steps, and marks at the edges of the axes for points that have none."""
     steps, missing = _steps(line)
     ax.plot(scale.places, steps, **_look(scale, "-", colour), label=label)
@@ -225,22 +316,35 @@ def _plot_steps(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str, label
         if marker and missing[name].any():
             places = scale.places[missing[name]]
             edge = np.full(len(places), 0.0 if name == "no step" else 1.0)
-            ax.plot(places, edge, marker, color=colour, **HOLLOW, markersize=5,
-                    transform=ax.get_xaxis_transform(), clip_on=False, label=name)  # fmt: skip
+            ax.plot(
+                places,
+                edge,
+                marker,
+                color=colour,
+                **HOLLOW,
+                markersize=5,
+                transform=ax.get_xaxis_transform(),
+                clip_on=False,
+                label=name,
+            )
     return steps
 
 
 def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) -> None:
     name = str(_exponent(line, scale))
     ax.plot(scale.places, line[name].values, color=colour)
-    ax.set_ylabel(rf"$d\,\ln$ {_symbol(line, str(steps_of(line)))} $/\,d\,\ln$ {scale.label}")
+    ax.set_ylabel(
+        rf"$d\,\ln$ {_symbol(line, str(steps_of(line)))} $/\,d\,\ln$ {scale.label}"
+    )
     limits = limits_of(line, scale.name)
     if limits is None:
         return
     for value in limits:
         ax.axhline(value, color="0.6", linewidth=0.8)
-    # near the ends of the curve, where nothing is left to learn, the exponent may leave its limits
-    middle, width = 0.5 * sum(limits), abs(limits[1] - limits[0])
+    # near the ends of the curve, where nothing is left to learn, the exponent may leave
+    # its limits
+    middle = 0.5 * sum(limits)
+    width = abs(limits[1] - limits[0])
     ax.set_ylim(middle - 0.75 * width, middle + 0.75 * width)
     table = transitions_of(line, scale.name)
     if table is not None:
@@ -258,14 +362,24 @@ def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) ->
             )
         if np.isfinite(found.get("predicted", np.nan)):
             label = f"half-way in {scale.label}, predicted"
-            ax.plot(found["predicted"], middle, "D", color=colour, **HOLLOW, markersize=7, label=label)
+            ax.plot(
+                found["predicted"],
+                middle,
+                "D",
+                color=colour,
+                **HOLLOW,
+                markersize=7,
+                label=label,
+            )
 
 
 def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
     """Return the words for each boundary in a legend, and its name."""
     found = []
     for name in with_role(dataset, "boundary"):
-        label = escape(str(dataset[name].attrs.get("definition") or symbol(dataset, name)))
+        label = escape(
+            str(dataset[name].attrs.get("definition") or symbol(dataset, name))
+        )
         if over.name in dataset[name].attrs.get("half_way", ()):
             label = f"half-way in {over.label}, predicted"
         found.append((label, name))
@@ -292,7 +406,9 @@ def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
     edges = over.edges(), other.edges()
     name = str(steps_of(dataset))
     tex = dataset[name].attrs.get("tex")
-    log = style.mathematics(rf"\log_{{10}}\,{tex}" if tex else "", f"log10 {symbol(dataset, name)}")
+    log = style.mathematics(
+        rf"\log_{{10}}\,{tex}" if tex else "", f"log10 {symbol(dataset, name)}"
+    )
     shown = np.ma.masked_invalid(np.log10(steps))
     mesh = ax.pcolormesh(*edges, shown, cmap="viridis", rasterized=True)
     if not shown.mask.all():
@@ -302,7 +418,9 @@ def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
     for what, (_, colour) in MISSING.items():
         if missing[what].any():
             area = np.ma.masked_array(np.zeros(steps.shape), mask=~missing[what])
-            ax.pcolormesh(*edges, area, cmap=mpl.colors.ListedColormap([colour]), rasterized=True)
+            ax.pcolormesh(
+                *edges, area, cmap=mpl.colors.ListedColormap([colour]), rasterized=True
+            )
             ax.plot([], [], "s", color=colour, label=what)
     if over.kind != "words":
         _draw_transitions(ax, dataset, over, other)
@@ -311,9 +429,13 @@ def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
     return ax
 
 
-def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Scale, most: int = 40) -> None:
+def _draw_transitions(
+    ax: Axes, dataset: xarray.Dataset, over: Scale, other: Scale, most: int = 40
+) -> None:
     """Draw predicted boundaries as curves and measured transitions as points, as many as can be told apart."""
-    for (label, name), dash in zip(_boundaries(dataset, over), itertools.cycle(("-", "--", ":"))):
+    for (label, name), dash in zip(
+        _boundaries(dataset, over), itertools.cycle(("-", "--", ":"))
+    ):
         x, y = _boundary(dataset, name, over, other)
         if np.isfinite(x * y).sum() > 1:
             ax.plot(x, y, dash, color="white", label=label)
@@ -332,14 +454,21 @@ def _draw_transitions(ax: Axes, dataset: xarray.Dataset, over: Scale, other: Sca
         )
 
 
-def _boundary(dataset: xarray.Dataset, name: str, over: Scale, other: Scale) -> tuple[Array, Array]:
+def _boundary(
+    dataset: xarray.Dataset, name: str, over: Scale, other: Scale
+) -> tuple[Array, Array]:
     """Return a boundary as a curve: its values if they bound an axis, otherwise its crossing with each line."""
     # In memory first: the threads of dask would look for the largest number of chunks
     # that hold none, and the filters against NumPy's warnings are not safe in threads.
     values = dataset[name].compute()
     of = values.attrs["of"]
-    if of in dataset.dims and np.allclose(values.max(of), values.min(of), rtol=1e-9, atol=0.0, equal_nan=True):
+    if of in dataset.dims and np.allclose(
+        values.max(of), values.min(of), rtol=1e-9, atol=0.0, equal_nan=True
+    ):
         along = values.max(of).values
         return (along, other.places) if of == over.name else (over.places, along)
-    crossings = [predicted_transition(line, over.name, name) for _, line in lines(dataset, over.name)]
+    crossings = [
+        predicted_transition(line, over.name, name)
+        for _, line in lines(dataset, over.name)
+    ]
     return np.array(crossings), other.places

@@ -1,9 +1,10 @@
 """Exchangeable points with finite prompts, thousands at once: the steps of one simulation each, in whole arrays.
 
-For given K and N the loss is γ A(u) + σ² B(u): two functions of u, their derivatives and the attention serve all
-points. They are tabulated by polynomials on short panels, to rounding. Steps are taken while they are long, and
-counted by an integral from where they are not. What rounding or the error of the integral might decide, and what
-becomes of a point otherwise, is left to a simulation.
+For given K and N the loss is γ A(u) + σ² B(u): two functions of u, their derivatives
+and the attention serve all points. They are tabulated by polynomials on short panels,
+to rounding. Steps are taken while they are long, and counted by an integral from where
+they are not. What rounding or the error of the integral might decide, and what becomes
+of a point otherwise, is left to a simulation.
 """
 
 from __future__ import annotations
@@ -22,10 +23,15 @@ from icl_theory.engine.trajectory import saved_steps
 from icl_theory.families.regression.phases import TAIL_RATIO
 from icl_theory.families.regression.risks.exchangeable import Averages
 
-PANELS, LAST, DEGREE = 80, 40.0, 11  # the functions are analytic up to ±iπ, and each panel is half a unit long
+# the functions are analytic up to ±iπ, and each panel is half a unit long
+PANELS = 80
+LAST = 40.0
+DEGREE = 11
 WIDTH = LAST / PANELS
 BLUR = 1e-11  # relative distance at which rounding might decide
-TERMS, NODES = 9, 10  # of the field that interpolates the steps, and of the integral over half a panel
+# of the field that interpolates the steps, and of the integral over half a panel
+TERMS = 9
+NODES = 10
 MOST = 1e9  # steps that are counted
 BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
 
@@ -69,7 +75,8 @@ class _Tables:
         """Evaluate one of the functions at u of some points."""
         place = u / WIDTH
         panel = np.minimum(place.astype(np.intp), PANELS - 1)
-        x, row = 2.0 * (place - panel) - 1.0, self._first[at] + panel
+        x = 2.0 * (place - panel) - 1.0
+        row = self._first[at] + panel
         coefficients = self._rows[which]
         found = coefficients[DEGREE].take(row)
         for power in range(DEGREE - 1, -1, -1):
@@ -96,49 +103,75 @@ class _Tables:
         powers = np.arange(1, DEGREE + 1)[:, None]
         found = []
         for which in (BIAS_SLOPE, NOISE_SLOPE):
-            most = np.abs(powers * self._rows[which, 1:]).sum(axis=0).reshape(-1, PANELS) * 2.0 / WIDTH
-            found.append(np.maximum.accumulate(most[:, ::-1], axis=1)[:, ::-1][self._first // PANELS])
+            most = (
+                np.abs(powers * self._rows[which, 1:]).sum(axis=0).reshape(-1, PANELS)
+                * 2.0
+                / WIDTH
+            )
+            found.append(
+                np.maximum.accumulate(most[:, ::-1], axis=1)[:, ::-1][
+                    self._first // PANELS
+                ]
+            )
         bias, noise = found
-        return steps[:, None] * (self.gamma[:, None] * bias + self.noise[:, None] * noise)
+        return steps[:, None] * (
+            self.gamma[:, None] * bias + self.noise[:, None] * noise
+        )
 
-    def field(self, u: Array, at: NDArray[np.intp], steps: Array) -> tuple[Array, Array]:
+    def field(
+        self, u: Array, at: NDArray[np.intp], steps: Array
+    ) -> tuple[Array, Array]:
         """Return the field v whose flow for a unit of time is one step, and its last term relative to it.
 
-        It is the logarithm of a shift by one step, v = Δu - Δ²u/2 + Δ³u/3 - ..., along the next steps from u.
+        It is the logarithm of a shift by one step, v = Δu - Δ²u/2 + Δ³u/3 - ..., along
+        the next steps from u.
         """
-        moves, c = [], steps[at]
+        moves = []
+        c = steps[at]
         for _ in range(TERMS):
             moves.append(-c * self.slope(u, at))
             u = u + moves[-1]
-        found, last, differences = moves[0], moves[0], np.array(moves)
+        found = moves[0]
+        last = moves[0]
+        differences = np.array(moves)
         for order in range(2, TERMS + 1):
             differences = np.diff(differences, axis=0)
             last = (-1.0) ** (order + 1) / order * differences[0]
             found = found + last
         return found, np.abs(last / found)
 
-    def time(self, start: Array, end: Array, at: NDArray[np.intp], steps: Array) -> tuple[Array, Array]:
+    def time(
+        self, start: Array, end: Array, at: NDArray[np.intp], steps: Array
+    ) -> tuple[Array, Array]:
         """Return the numbers of steps between positions, and estimates of their errors."""
-        parts, errors = [], np.zeros(start.shape)
+        parts = []
+        errors = np.zeros(start.shape)
         for count in (NODES, NODES - 3):
             x, weight = np.polynomial.legendre.leggauss(count)
             u = start[..., None] + 0.5 * (end - start)[..., None] * (x + 1.0)
             field, term = self.field(u.ravel(), np.repeat(at, u.size // at.size), steps)
             weighted = 0.5 * (end - start)[..., None] * weight / field.reshape(u.shape)
             parts.append(weighted.sum(axis=-1))
-            errors = np.maximum(errors, np.abs(weighted * term.reshape(u.shape)).sum(axis=-1))
-        # the difference is the error of the rule with fewer nodes: squares of it are generous for that with more
+            errors = np.maximum(
+                errors, np.abs(weighted * term.reshape(u.shape)).sum(axis=-1)
+            )
+        # the difference is the error of the rule with fewer nodes: squares of it are
+        # generous for that with more
         off = np.abs(parts[0] - parts[1])
-        return parts[0], errors + off * np.minimum(1.0, 1e3 * off / np.abs(parts[0])) + 1e-13 * np.abs(parts[0])
+        return parts[0], errors + off * np.minimum(
+            1.0, 1e3 * off / np.abs(parts[0])
+        ) + 1e-13 * np.abs(parts[0])
 
 
 def _crossing(holds: Any, size: int) -> Array:
     """Least u at which a condition holds from then on, by bisection; LAST where it does not."""
-    low, high = np.zeros(size), np.full(size, LAST)
+    low = np.zeros(size)
+    high = np.full(size, LAST)
     for _ in range(60):
         middle = 0.5 * (low + high)
         beyond = holds(middle)
-        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+        low = np.where(beyond, low, middle)
+        high = np.where(beyond, middle, high)
     return high
 
 
@@ -155,8 +188,10 @@ class _Goals(NamedTuple):
 
 
 def _goals(tables: _Tables, points: Points) -> _Goals:
-    size, noisy = len(points.K), points.noise > 0
-    every, zero = np.arange(size), np.zeros(size)
+    size = len(points.K)
+    noisy = points.noise > 0
+    every = np.arange(size)
+    zero = np.zeros(size)
     # the loss falls up to u*, its minimum, which is at infinity without noise
     best = np.where(noisy, _crossing(lambda u: tables.slope(u, every) >= 0, size), LAST)
     inverse = 1.0 / (points.K - 1.0)
@@ -165,39 +200,63 @@ def _goals(tables: _Tables, points: Points) -> _Goals:
     floor = np.where(noisy, tables.loss(best, every), bare)
     sure = ~noisy | ((best < LAST) & (best > 0))
     target = floor + points.target if points.is_excess else points.target
-    sure &= ~(points.is_excess & (points.target < VISIBLE * floor)) & (np.abs(target - floor) > 1e-9 * floor)
+    sure &= ~(points.is_excess & (points.target < VISIBLE * floor)) & (
+        np.abs(target - floor) > 1e-9 * floor
+    )
     attainable = target > floor
     threshold = np.where(attainable, target, floor * (1.0 + FLOOR_RTOL))
-    goal = np.minimum(_crossing(lambda u: (tables.loss(u, every) <= threshold) | (u >= best), size), best)
+    goal = np.minimum(
+        _crossing(lambda u: (tables.loss(u, every) <= threshold) | (u >= best), size),
+        best,
+    )
     sure &= goal < LAST - WIDTH
     present = -np.expm1(points.N * np.log1p(-1.0 / points.K))
     half = _crossing(lambda u: tables.value(ATTENTION, u, every) >= 0.5 * present, size)
-    attention, start = tables.value(ATTENTION, zero, every), tables.loss(zero, every)
+    attention = tables.value(ATTENTION, zero, every)
+    start = tables.loss(zero, every)
     for which, edge in ((start, threshold), (attention, 0.5 * present)):
         sure &= np.abs(which - edge) > BLUR * edge
     goal = np.where(start <= threshold, 0.0, goal)
     blur = ROUNDING * threshold / -tables.slope(goal, every)
-    return _Goals(sure, attainable, floor, threshold, goal, blur, np.where(attention >= 0.5 * present, 0.0, half))
+    return _Goals(
+        sure,
+        attainable,
+        floor,
+        threshold,
+        goal,
+        blur,
+        np.where(attention >= 0.5 * present, 0.0, half),
+    )
 
 
-def together(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> dict[str, Any]:
+def together(
+    points: Points, max_steps: int, small: float = 1.0 / 40.0
+) -> dict[str, Any]:
     """Columns of points as one simulation each gives them, a loss only of those that are certain.
 
-    Each descends to its target or its floor: integers are exact, losses are right to rounding. Steps are counted
-    where each differs from the next by ``small`` of itself at most.
+    Each descends to its target or its floor: integers are exact, losses are right to
+    rounding. Steps are counted where each differs from the next by ``small`` of itself
+    at most.
     """
-    tables, size = _Tables(points), len(points.K)
+    tables = _Tables(points)
+    size = len(points.K)
     sure, attainable, floor, threshold, goal, blur, half = _goals(tables, points)
-    every, quiet = np.arange(size), (points.noise == 0) & (points.N > 1)
+    every = np.arange(size)
+    quiet = (points.noise == 0) & (points.N > 1)
     rate = points.eta * points.speed
     c = rate / (points.K - 1.0)
     limit = np.where(quiet, TAIL_RATIO * (points.K - 1.0) / (4.0 * rate), np.inf)
-    u, carry, pace, begin = np.zeros(size), np.zeros(size), np.full(size, np.inf), np.zeros(size, dtype=np.int64)
+    u = np.zeros(size)
+    carry = np.zeros(size)
+    pace = np.full(size, np.inf)
+    begin = np.zeros(size, dtype=np.int64)
     last, attends, first_above, last_above = (np.full(size, -1) for _ in range(4))
-    rises, error = np.zeros(size, dtype=np.int64), np.zeros(size)
+    rises = np.zeros(size, dtype=np.int64)
+    error = np.zeros(size)
     alike = np.pad(tables.bend(c) <= small, ((0, 0), (0, 1)), constant_values=True)
     counted = WIDTH * np.argmax(alike, axis=1)  # from here on steps are counted
-    active, waiting = every[sure], np.zeros(size, dtype=bool)
+    active = every[sure]
+    waiting = np.zeros(size, dtype=bool)
     for t in range(min(AUTO_STEPS, max_steps) + 1):
         here = u[active]
         close = np.abs(here - goal[active]) <= BLUR * (1.0 + here) + blur[active]
@@ -211,7 +270,9 @@ def together(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> dict[
             sure[active[np.abs(slack) <= 10.0 * BLUR * t * excess]] = False
             above = slack > 0
             rises[active] += above & (last_above[active] != t - 1)
-            first_above[active] = np.where(above & (first_above[active] < 0), t, first_above[active])
+            first_above[active] = np.where(
+                above & (first_above[active] < 0), t, first_above[active]
+            )
             last_above[active] = np.where(above, t, last_above[active])
         done = (here >= goal[active]) | (t >= max_steps)
         last[active[done]] = t
@@ -232,44 +293,74 @@ def together(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> dict[
     later = every[waiting & sure]
     if later.size:
         found = _count(
-            tables, later, u[later], goal[later], blur[later], half[later], begin[later], c, floor, limit
+            tables,
+            later,
+            u[later],
+            goal[later],
+            blur[later],
+            half[later],
+            begin[later],
+            c,
+            floor,
+            limit,
         )
         sure[later] &= found.sure & (found.last <= max_steps)
         last[later], u[later], error[later] = found.last, found.u, found.error
         attends[later] = np.where(attends[later] < 0, found.attends, attends[later])
         pace[later] = np.minimum(pace[later], -c[later] * tables.slope(found.u, later))
-        # once above its limit in single steps and once in counted ones is not told apart from once
-        met = found.above & (last_above[later] >= 0) & (last_above[later] < begin[later] - 1)
+        # once above its limit in single steps and once in counted ones is not told
+        # apart from once
+        met = (
+            found.above
+            & (last_above[later] >= 0)
+            & (last_above[later] < begin[later] - 1)
+        )
         sure[later] &= ~met
-        first_above[later] = np.where(found.above & (first_above[later] < 0), begin[later], first_above[later])
+        first_above[later] = np.where(
+            found.above & (first_above[later] < 0), begin[later], first_above[later]
+        )
         last_above[later] = np.where(found.above, found.last_above, last_above[later])
     loss = tables.loss(u, every)
     sure &= (last >= 0) & (rises <= 1)
-    # steps so short that a simulation might call the run settled, or itself unable to move
+    # steps so short that a simulation might call the run settled, or itself unable to
+    # move
     sure &= (pace > 1.01 * SETTLED * TOLERANCE) | (last <= 1)
     beyond = loss <= threshold  # not so where a step has led past the minimum
     sure &= np.where(u >= goal, beyond, last >= max_steps)
     schedule = saved_steps(max_steps, 1)
-    seen = np.searchsorted(schedule, np.minimum(last_above, last), side="right") > np.searchsorted(
-        schedule, first_above
-    )
+    seen = np.searchsorted(
+        schedule, np.minimum(last_above, last), side="right"
+    ) > np.searchsorted(schedule, first_above)
     sure &= (first_above < 0) | seen | (last_above == last)
     reached = attainable & (u >= goal)
     first = np.where(attends < 0, last, attends)
-    second = np.maximum(first, np.where(np.isinf(limit) | (last_above == last), last, last_above + 1))
-    constant = np.where(quiet, (points.K - 1.0) / (4.0 * points.speed) / points.eta, np.nan)
+    second = np.maximum(
+        first, np.where(np.isinf(limit) | (last_above == last), last, last_above + 1)
+    )
+    constant = np.where(
+        quiet, (points.K - 1.0) / (4.0 * points.speed) / points.eta, np.nan
+    )
     taken = last <= AUTO_STEPS  # one by one, by a simulation
     decays = second < last
     return {
         "eta_used": points.eta,
-        "steps": np.where(reached, last, -1), "T_I": first, "T_II": second - first, "T_III": last - second,
-        "last": last, "method": np.where(taken, "exact", "fast"),
+        "steps": np.where(reached, last, -1),
+        "T_I": first,
+        "T_II": second - first,
+        "T_III": last - second,
+        "last": last,
+        "method": np.where(taken, "exact", "fast"),
         "error": np.where(taken, 0.0, np.where(reached, error, np.nan)),
-        "loss": np.where(sure, loss, np.nan), "floor": floor, "attention": tables.value(ATTENTION, u, every),
-        "tail_constant": constant, "tail_ratio": last * (loss - floor) / constant,
-        "regime": np.where(quiet & (reached | decays), np.where(decays, "sharp", "flat"), ""),
+        "loss": np.where(sure, loss, np.nan),
+        "floor": floor,
+        "attention": tables.value(ATTENTION, u, every),
+        "tail_constant": constant,
+        "tail_ratio": last * (loss - floor) / constant,
+        "regime": np.where(
+            quiet & (reached | decays), np.where(decays, "sharp", "flat"), ""
+        ),
         "stop": np.where(~attainable & (u >= goal), "FLOOR", "STEPS"),
-    }  # fmt: skip
+    }
 
 
 class _Counted(NamedTuple):
@@ -285,14 +376,25 @@ class _Counted(NamedTuple):
 
 
 def _count(
-    tables: _Tables, at: NDArray[np.intp], u: Array, goal: Array, blur: Array, half: Array,
-    begin: NDArray[np.int64], c: Array, floor: Array, limit: Array, newton: int = 5,
-) -> _Counted:  # fmt: skip
+    tables: _Tables,
+    at: NDArray[np.intp],
+    u: Array,
+    goal: Array,
+    blur: Array,
+    half: Array,
+    begin: NDArray[np.int64],
+    c: Array,
+    floor: Array,
+    limit: Array,
+    newton: int = 5,
+) -> _Counted:
     """Count the steps of some points from u to their goals; ``newton`` steps lead to where the tail begins."""
     parts = max(1, int(np.ceil(2.0 * float((goal - u).max()) / WIDTH)))
     edges = np.linspace(u, goal, parts + 1, axis=1)
     each, errors = tables.time(edges[:, :-1], edges[:, 1:], at, c)
-    t = begin[:, None] + np.concatenate([np.zeros((len(u), 1)), np.cumsum(each, axis=1)], axis=1)
+    t = begin[:, None] + np.concatenate(
+        [np.zeros((len(u), 1)), np.cumsum(each, axis=1)], axis=1
+    )
     error = errors.sum(axis=1)
     # attention
     ahead = half > u
@@ -313,31 +415,57 @@ def _count(
     over = slacks > 0
     above = np.asarray(over.any(axis=1))
     index = np.minimum(parts - np.argmax(over[:, ::-1], axis=1), parts - 1)
-    low, high = edges[row, index], edges[row, index + 1]
-    below, beyond = slacks[row, index], slacks[row, index + 1]
+    low = edges[row, index]
+    high = edges[row, index + 1]
+    below = slacks[row, index]
+    beyond = slacks[row, index + 1]
     crosses = above & ~over[:, -1]
     sure &= np.count_nonzero(np.diff(over.astype(np.int8), axis=1) < 0, axis=1) <= 1
-    middle = np.where(crosses, (low * beyond - high * below) / np.where(crosses, beyond - below, 1.0), low)
-    crossing, doubt = t[row, index], error
+    middle = np.where(
+        crosses,
+        (low * beyond - high * below) / np.where(crosses, beyond - below, 1.0),
+        low,
+    )
+    crossing = t[row, index]
+    doubt = error
     for _ in range(newton if crosses.any() else 0):
         spent, doubt = tables.time(low, middle, at, c)
-        crossing, pace = t[row, index] + spent, tables.field(middle, at, c)[0]
-        bend = (tables.loss(middle, at) - rest) / pace + crossing * tables.slope(middle, at)
+        crossing = t[row, index] + spent
+        pace = tables.field(middle, at, c)[0]
+        bend = (tables.loss(middle, at) - rest) / pace + crossing * tables.slope(
+            middle, at
+        )
         move = np.clip(middle - slack(crossing, middle) / bend, low, high) - middle
-        doubt += np.abs(move / pace) + ROUNDING * crossing * tables.loss(middle, at) / np.abs(bend * pace)
-        middle, crossing = middle + move, crossing + move / pace
+        doubt += np.abs(move / pace) + ROUNDING * crossing * tables.loss(
+            middle, at
+        ) / np.abs(bend * pace)
+        middle = middle + move
+        crossing = crossing + move / pace
     sure &= ~crosses | _clear(crossing, error + doubt)
     error = error + blur / tables.field(goal, at, c)[0]
     last = np.ceil(t[:, -1])
     sure &= _clear(t[:, -1], error) & (last < MOST)
     last = np.where(sure, last, 0.0)
     # the goal is passed within the last step: follow the field for the rest of it
-    end = goal + (last - t[:, -1]) * tables.field(goal, at, c)[0] * np.where(sure, 1.0, 0.0)
+    end = goal + (last - t[:, -1]) * tables.field(goal, at, c)[0] * np.where(
+        sure, 1.0, 0.0
+    )
     for _ in range(3):
         more, _unused = tables.time(goal, end, at, c)
-        end = end + np.where(sure, last - t[:, -1] - more, 0.0) * tables.field(end, at, c)[0]
+        end = (
+            end
+            + np.where(sure, last - t[:, -1] - more, 0.0) * tables.field(end, at, c)[0]
+        )
     last_above = np.where(over[:, -1], last, np.ceil(crossing) - 1.0)
-    return _Counted(sure, last.astype(np.int64), attends, above, last_above.astype(np.int64), error, end)
+    return _Counted(
+        sure,
+        last.astype(np.int64),
+        attends,
+        above,
+        last_above.astype(np.int64),
+        error,
+        end,
+    )
 
 
 def _clear(count: Array, error: Array, doubt: float = 1e-3) -> NDArray[np.bool_]:

@@ -1,6 +1,7 @@
 """What sweeps measure of in-context regression.
 
-Points of the exchangeable class with N = ∞ are computed in whole arrays, from one family's parameters or a million.
+Points of the exchangeable class with N = ∞ are computed in whole arrays, from one
+family's parameters or a million.
 """
 
 from __future__ import annotations
@@ -20,9 +21,16 @@ from icl_theory.families.family import Family, check_points
 from icl_theory.families.regression.batches.finite_prompts import MOST, Points, together
 from icl_theory.families.regression.batches.scores import batched_scores
 from icl_theory.families.regression.closed.abel import StepCounter
-from icl_theory.families.regression.closed.runs import closed_runs, leading_order, step_constant
+from icl_theory.families.regression.closed.runs import (
+    closed_runs,
+    leading_order,
+    step_constant,
+)
 from icl_theory.families.regression.phases import half_way, tail_start
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk, embedding_speed
+from icl_theory.families.regression.risks.exchangeable import (
+    ExchangeableRisk,
+    embedding_speed,
+)
 from icl_theory.families.regression.risks.population import PopulationRisk
 from icl_theory.families.regression.risks.stability import stable_rate
 from icl_theory.families.regression.theorems.certified import step_bounds
@@ -37,30 +45,46 @@ from icl_theory.families.regression.theorems.tails import resting_loss, tail_lim
 from icl_theory.families.rule_parameters import within
 from icl_theory.grids.grid import Values, blank
 
-THEOREMS = [statement for statement in STATEMENTS if statement.name in ("Theorem 1", "Theorem 2")]
+THEOREMS = [
+    statement
+    for statement in STATEMENTS
+    if statement.name in ("Theorem 1", "Theorem 2")
+]
 FARTHEST = 300.0  # gap u up to which steps are bounded
 
 
 def batched(
-    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any], longest: int = 10**5
+    family: type[Family],
+    points: Mapping[str, NDArray[Any]],
+    common: Mapping[str, Any],
+    longest: int = 10**5,
 ) -> Mapping[str, Any] | None:
     """Compute exchangeable points with N = inf in closed form; simulate others of one number, and of K x K scores.
 
-    Points that need no whole array are those of other methods, rules and coordinates, those that a simulation
-    refuses, and of the others those with an imbalance or prompts of more than ``longest`` tokens.
+    Points that need no whole array are those of other methods, rules and coordinates,
+    those that a simulation refuses, and of the others those with an imbalance or
+    prompts of more than ``longest`` tokens.
     """
     check_points(family, points, common)
     longest = integer("longest", longest, minimum=0)
     P = _points(points, common)
-    alike, gd, infinite = _alike(P, common), within(DESCENT_OR_FLOW, points, common), np.isinf(P["N"])
+    alike = _alike(P, common)
+    gd = within(DESCENT_OR_FLOW, points, common)
+    infinite = np.isinf(P["N"])
     plain = alike & gd & (P["coordinates"] != "factored")
     if plain.any():
         gamma, speed, eta, _, in_range = _steps(P)
         plain &= in_range  # what is not, a simulation refuses, and says why
-    closed = plain & infinite & np.isin(P["method"], ("auto", "closed")) & ("epsilon" in P)
+    closed = (
+        plain & infinite & np.isin(P["method"], ("auto", "closed")) & ("epsilon" in P)
+    )
     if closed.all() and common["max_steps"]:
         return _closed(P)
-    stepped = (P["method"] == "auto") & (infinite | (P["N"] <= longest)) & (P.get("imbalance") is None)
+    stepped = (
+        (P["method"] == "auto")
+        & (infinite | (P["N"] <= longest))
+        & (P.get("imbalance") is None)
+    )
     one = plain & ~infinite & stepped
     if one.any():
         with np.errstate(over="ignore", divide="ignore"):
@@ -70,8 +94,13 @@ def batched(
     if not some.any():
         return None
     if not common["max_steps"]:
-        return {"method": np.where(closed, "closed", "fast"), "loss": np.where(some, 0.0, np.nan)}
-    values: Values = blank(family.every_column(), len(P["K"])) | {"stop": np.full(len(P["K"]), "STEPS", dtype="U9")}
+        return {
+            "method": np.where(closed, "closed", "fast"),
+            "loss": np.where(some, 0.0, np.nan),
+        }
+    values: Values = blank(family.every_column(), len(P["K"])) | {
+        "stop": np.full(len(P["K"]), "STEPS", dtype="U9")
+    }
     for which, columns in _found(family, points, common, closed, one, scores):
         for name, column in columns.items():
             values[name][which] = column
@@ -79,23 +108,45 @@ def batched(
 
 
 def _found(
-    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any], closed: NDArray[np.bool_],
-    one: NDArray[np.bool_], scores: NDArray[np.bool_],
-) -> Iterator[tuple[Any, Mapping[str, Any]]]:  # fmt: skip
+    family: type[Family],
+    points: Mapping[str, NDArray[Any]],
+    common: Mapping[str, Any],
+    closed: NDArray[np.bool_],
+    one: NDArray[np.bool_],
+    scores: NDArray[np.bool_],
+) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     """Some points at a time, and their columns: in closed form, of one number each, and over K x K scores."""
     for which, measure in ((closed, _closed), (one, _exchangeable)):
         if which.any():
-            yield which, measure(_points({name: value[which] for name, value in points.items()}, common))
+            yield (
+                which,
+                measure(
+                    _points(
+                        {name: value[which] for name, value in points.items()}, common
+                    )
+                ),
+            )
     posed: dict[int, tuple[Any, Any]] = {}
     for i in np.flatnonzero(scores).tolist():
         with contextlib.suppress(ValueError):  # a simulation says why
-            problem: Any = family(**{**common, **{name: value[i].item() for name, value in points.items()}})
+            problem: Any = family(
+                **{
+                    **common,
+                    **{name: value[i].item() for name, value in points.items()},
+                }
+            )
             posed[i] = problem, problem.risk()
     # tasks by another name may be exchangeable, too
-    alike = [i for i, (_, risk) in posed.items() if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N)]
+    alike = [
+        i
+        for i, (_, risk) in posed.items()
+        if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N)
+    ]
     if alike:
         yield alike, _reduced([posed[i] for i in alike], common["max_steps"])
-    others = {i: pair for i, pair in posed.items() if isinstance(pair[1], PopulationRisk)}
+    others = {
+        i: pair for i, pair in posed.items() if isinstance(pair[1], PopulationRisk)
+    }
     yield from batched_scores(others, common["max_steps"])
 
 
@@ -105,13 +156,17 @@ def _alike(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]
     return np.broadcast_to((P["task"] == "exchangeable") & (not given), P["K"].shape)
 
 
-def _points(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> dict[str, Any]:
+def _points(
+    points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+) -> dict[str, Any]:
     """Parameters by name, arrays and single values; a law of tasks that is an object is no word.
 
     Where the floor is zero, which it is for N = inf, a target excess is a target loss.
     """
     each: dict[str, Any] = {
-        name: common[name] for name in ("coordinates", "method", "rule", "eta", "imbalance") if name in common
+        name: common[name]
+        for name in ("coordinates", "method", "rule", "eta", "imbalance")
+        if name in common
     }
     law = common.get("task", "")
     each["task"] = law if isinstance(law, str) else ""
@@ -119,27 +174,43 @@ def _points(points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]) -> di
     return each | goal | dict(points) | {"max_steps": common["max_steps"]}
 
 
-def _steps(points: Mapping[str, Any]) -> tuple[Array, Array, Array, Array, NDArray[np.bool_]]:
+def _steps(
+    points: Mapping[str, Any],
+) -> tuple[Array, Array, Array, Array, NDArray[np.bool_]]:
     """Of exchangeable points: variogram, speed of the coordinates, learning rate, step constant; and which fit."""
-    size, delta = points["L"] * points["delta"], points["delta"]
+    size = points["L"] * points["delta"]
+    delta = points["delta"]
     fits = (size > 1e-140) & (size < 1e140)
-    embedded = np.broadcast_to(np.equal(points["coordinates"], "embedding"), delta.shape)
+    embedded = np.broadcast_to(
+        np.equal(points["coordinates"], "embedding"), delta.shape
+    )
     fits &= ~embedded | ((delta > 1e-60) & (delta < 1e60))
     speed = np.ones(len(delta))
     if embedded.any():
-        speed = np.where(embedded, each(embedding_speed, np.where(fits, delta, 1.0)), 1.0)
+        speed = np.where(
+            embedded, each(embedding_speed, np.where(fits, delta, 1.0)), 1.0
+        )
     size = np.where(fits, size, 1.0)
     gamma = 0.5 * (size * size)
     eta = points["eta"]
     if isinstance(eta, str):
-        eta = stable_rate(gamma, points["K"], noise=points["noise"], N=points["N"], speed=speed)
+        eta = stable_rate(
+            gamma, points["K"], noise=points["noise"], N=points["N"], speed=speed
+        )
     c = step_constant(eta, speed, gamma, points["K"])
-    return (gamma, speed, eta, c, fits & (c < 1e300) & (gamma > 1e-290) & (gamma < 1e290))
+    return (
+        gamma,
+        speed,
+        eta,
+        c,
+        fits & (c < 1e300) & (gamma > 1e-290) & (gamma < 1e290),
+    )
 
 
 def _closed(P: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of points in closed form; each result is that of one simulation."""
-    K, epsilon = P["K"], P["epsilon"]
+    K = P["K"]
+    epsilon = P["epsilon"]
     gamma, speed, eta, c, _ = _steps(P)
     most = P["max_steps"]
     tail = each(lambda value: tail_start(int(value)), K)
@@ -148,20 +219,32 @@ def _closed(P: Mapping[str, Any]) -> dict[str, Any]:
     reached = (found.hit <= most) & (found.hit < INT64_MAX)
     hidden = found.hit - found.error <= most  # by rounding, perhaps
     values: dict[str, Any] = {
-        "method": "closed", "floor": 0.0, "eta_used": eta,
-        "steps": np.where(reached, found.hit, -1), "T_I": found.attends,
-        "T_II": found.tails - found.attends, "T_III": found.last - found.tails, "last": found.last,
-        "error": np.where(reached | hidden, found.error, 0.0), "loss": found.loss, "attention": found.attention,
+        "method": "closed",
+        "floor": 0.0,
+        "eta_used": eta,
+        "steps": np.where(reached, found.hit, -1),
+        "T_I": found.attends,
+        "T_II": found.tails - found.attends,
+        "T_III": found.last - found.tails,
+        "last": found.last,
+        "error": np.where(reached | hidden, found.error, 0.0),
+        "loss": found.loss,
+        "attention": found.attention,
         "tail_constant": (K - 1.0) / (4.0 * speed) / eta,
-    }  # fmt: skip
+    }
     if P.get("imbalance") is not None:
-        steps, size = np.where(reached, found.hit, INT64_MAX), P["L"] * P["delta"]
-        runs = Runs(size, eta, K, epsilon, P["imbalance"], counter, found.attends, steps)
+        steps = np.where(reached, found.hit, INT64_MAX)
+        size = P["L"] * P["delta"]
+        runs = Runs(
+            size, eta, K, epsilon, P["imbalance"], counter, found.attends, steps
+        )
         values |= _theorems(runs, P["coordinates"] == "class")
         del runs
     del counter  # its single steps take much memory
     boundaries = _boundaries(epsilon, K, tail)
-    values["regime"] = np.where(np.sqrt(2.0 * gamma) > boundaries["L_star"], "sharp", "flat")
+    values["regime"] = np.where(
+        np.sqrt(2.0 * gamma) > boundaries["L_star"], "sharp", "flat"
+    )
     values["tail_ratio"] = found.last * found.loss / values["tail_constant"]
     start = 0.5 * gamma * (K - 1.0) / K
     values["predicted_steps"] = leading_order(eta * speed, gamma, K, epsilon, start)
@@ -173,18 +256,25 @@ def _closed(P: Mapping[str, Any]) -> dict[str, Any]:
 def _exchangeable(P: Mapping[str, Any]) -> Mapping[str, Any]:
     """Columns of points of one number each, from their parameters."""
     gamma, speed, eta, *_ = _steps(P)
-    made = Points(P["K"], P["N"], gamma, P["noise"] ** 2, eta, speed, P["epsilon"], "above" in P)
+    made = Points(
+        P["K"], P["N"], gamma, P["noise"] ** 2, eta, speed, P["epsilon"], "above" in P
+    )
     return together(made, P["max_steps"])
 
 
-def _reduced(posed: Sequence[tuple[Any, ExchangeableRisk]], max_steps: int) -> Mapping[str, Any]:
+def _reduced(
+    posed: Sequence[tuple[Any, ExchangeableRisk]], max_steps: int
+) -> Mapping[str, Any]:
     """Columns of points of one number each, from their problems and risks."""
     K, N, gamma, noise, speed = (
         np.array([float(getattr(risk, name)) for _, risk in posed])
         for name in ("K", "N", "gamma", "noise", "speed")
     )
-    eta, above = np.array([problem.rate() for problem, _ in posed]), posed[0][0].above is not None
-    goal = np.array([problem.above if above else problem.epsilon for problem, _ in posed])
+    eta = np.array([problem.rate() for problem, _ in posed])
+    above = posed[0][0].above is not None
+    goal = np.array(
+        [problem.above if above else problem.epsilon for problem, _ in posed]
+    )
     return together(Points(K, N, gamma, noise**2, eta, speed, goal, above), max_steps)
 
 
@@ -194,20 +284,25 @@ def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Value
     fits = (c >= 1e-290) & (gap <= FARTHEST) & np.isfinite(high)
     holds = (low <= last) & (last <= high)
     return {
-        "steps_low": np.where(fits, low, np.nan), "steps_high": np.where(fits, high, np.nan),
+        "steps_low": np.where(fits, low, np.nan),
+        "steps_high": np.where(fits, high, np.nan),
         "certified": np.where(fits, holds, -1).astype(np.int8),
-    }  # fmt: skip
+    }
 
 
 def _theorems(runs: Runs, stated: Any) -> Values:
     """Bounds on ``steps - T_I`` by the two theorems, as their checks find them for one run."""
     values = {}
     for i, statement in enumerate(THEOREMS, 1):
-        scale, highest = statement.scale(runs), fitted_constants()[statement.name].highest
-        ratio, bound = measured_ratios(statement, runs).high, scale * highest
+        scale = statement.scale(runs)
+        highest = fitted_constants()[statement.name].highest
+        ratio = measured_ratios(statement, runs).high
+        bound = scale * highest
         applies = stated & ~np.isnan(ratio) & (scale > 1e-290) & np.isfinite(bound)
         values[f"theorem_{i}_bound"] = np.where(applies, bound, np.nan)
-        values[f"theorem_{i}"] = np.where(applies, ratio <= BOUNDED * highest, -1).astype(np.int8)
+        values[f"theorem_{i}"] = np.where(
+            applies, ratio <= BOUNDED * highest, -1
+        ).astype(np.int8)
     return values
 
 
@@ -218,38 +313,60 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
         tail = tail_limit(run.risk, run.eta) or math.nan
     rest = resting_loss(run.risk, run.floor)
     found: dict[str, Any] = {
-        "regime": run.regime or "", "attention": float(np.mean(run.attention[-1])), "tail_constant": tail,
+        "regime": run.regime or "",
+        "attention": float(np.mean(run.attention[-1])),
+        "tail_constant": tail,
         "tail_ratio": int(run.t[-1]) * (float(run.loss[-1]) - rest) / tail,
-    }  # fmt: skip
+    }
     risk = run.risk
-    if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N) and problem.theory.applies(run):
+    if (
+        isinstance(risk, ExchangeableRisk)
+        and math.isinf(risk.N)
+        and problem.theory.applies(run)
+    ):
         found |= _predictions(run, risk)
     for i, statement in enumerate(THEOREMS, 1):
         check = statement.check(run)
         if check.holds is not None:
-            found |= {f"theorem_{i}_bound": check.bound, f"theorem_{i}": int(check.holds)}
+            found |= {
+                f"theorem_{i}_bound": check.bound,
+                f"theorem_{i}": int(check.holds),
+            }
     exchangeable = problem.task == "exchangeable" and problem.features is None
     if exchangeable and math.isinf(problem.N) and problem.theory.applies(run):
-        numbers = (np.array([float(x)]) for x in (run.epsilon, problem.K, tail_start(problem.K)))
-        found |= {name: value[0] / problem.delta for name, value in _boundaries(*numbers).items()}
+        numbers = (
+            np.array([float(x)])
+            for x in (run.epsilon, problem.K, tail_start(problem.K))
+        )
+        found |= {
+            name: value[0] / problem.delta
+            for name, value in _boundaries(*numbers).items()
+        }
     return found
 
 
 def _predictions(run: Trajectory, risk: ExchangeableRisk) -> dict[str, Any]:
     """Leading order and certified bounds of an exchangeable run with N = ∞."""
     K, eta = (np.array([float(x)]) for x in (risk.K, run.eta * risk.speed))
-    start, epsilon = np.array([run.loss[0]]), np.array([run.epsilon])
-    found: dict[str, Any] = {"predicted_steps": leading_order(eta, risk.gamma, K, epsilon, start)[0]}
+    start = np.array([run.loss[0]])
+    epsilon = np.array([run.epsilon])
+    found: dict[str, Any] = {
+        "predicted_steps": leading_order(eta, risk.gamma, K, epsilon, start)[0]
+    }
     if DESCENT.applies(run):
         c = step_constant(run.eta, risk.speed, risk.gamma, K)
         gap = np.array([float(run.params)])
-        found |= {name: value[0] for name, value in _certified(run.t[-1:], K, c, gap).items()}
+        found |= {
+            name: value[0] for name, value in _certified(run.t[-1:], K, c, gap).items()
+        }
     return found
 
 
 def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
     """`crossover` in both forms and `half_way` for Δ = 1; the latter is NaN for K < 7: no exponent is half-way."""
-    unit = each(lambda value: half_way(1.0, 1.0, int(value)) if value >= 7 else math.nan, K)
+    unit = each(
+        lambda value: half_way(1.0, 1.0, int(value)) if value >= 7 else math.nan, K
+    )
     return {
         "L_star": np.sqrt(4.0 * epsilon * (K - 1.0) / K) / tail,
         "L_half": np.sqrt(epsilon) * unit,

@@ -1,10 +1,12 @@
 r"""Steps of the exchangeable map in closed form, at a cost that does not depend on their number.
 
-The map u ← u + c g(u), g = a s², has an Abel function A(u + c g(u)) = A(u) + 1, so that the number of steps from
-u₁ to u₂ is A(u₂) − A(u₁). While c g is small, in the *head* and the *tail* of a run, A is expanded in its powers.
-The few dozen *single* steps between head and tail are taken one by one. All operations are elementwise on whole
-arrays: a point gives the same bits alone as among a million others. A pass over an array costs more than its
-arithmetic, so arrays are changed in place; the order of the operations decides the last bits of the results.
+The map u ← u + c g(u), g = a s², has an Abel function A(u + c g(u)) = A(u) + 1, so that
+the number of steps from u₁ to u₂ is A(u₂) − A(u₁). While c g is small, in the *head*
+and the *tail* of a run, A is expanded in its powers. The few dozen *single* steps
+between head and tail are taken one by one. All operations are elementwise on whole
+arrays: a point gives the same bits alone as among a million others. A pass over an
+array costs more than its arithmetic, so arrays are changed in place; the order of the
+operations decides the last bits of the results.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from icl_theory.families.regression.closed.flow import Place, flow_back
 from icl_theory.families.regression.closed.polynomials import QUOTIENTS, TERMS
 
 ROUNDING = sys.float_info.epsilon
-SMALL_STEP = 1.0 / 32.0  # longest step c g of head and tail; six terms of the expansion leave 1e-9 steps
+# longest step c g of head and tail; six terms of the expansion leave 1e-9 steps
+SMALL_STEP = 1.0 / 32.0
 Some = NDArray[np.intp] | slice
 
 
@@ -65,9 +68,12 @@ class StepCounter:
         try:
             each, constant = np.broadcast_arrays(*numbers)
         except ValueError as reason:
-            raise refuse("K", K, f"numbers of features that go with c ({reason})") from None
+            raise refuse(
+                "K", K, f"numbers of features that go with c ({reason})"
+            ) from None
         self.shape = each.shape
-        self.K, self.c = each.ravel(), constant.ravel()
+        self.K = each.ravel()
+        self.c = constant.ravel()
         self._point = np.arange(self.K.size).reshape(self.shape)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             self._first = self._head()
@@ -76,8 +82,12 @@ class StepCounter:
             if some.size:
                 begin, before = self._from(some, "a")
                 ahead = self._first[some].astype(np.float64)
-                self._begun[some] = invert(self.K[some], self.c[some], begin, before, ahead, "a")
-            self._column, self._single, self._taken, error, self._blur = self._single_steps()
+                self._begun[some] = invert(
+                    self.K[some], self.c[some], begin, before, ahead, "a"
+                )
+            self._column, self._single, self._taken, error, self._blur = (
+                self._single_steps()
+            )
             start = self._begun.copy()
             if self._single.size:
                 moved = chosen(self._column >= 0)
@@ -99,34 +109,53 @@ class StepCounter:
         """Numbers of steps until the iterate is at or above ``u``, at most INT64_MAX."""
         rows, shape = self._at_points("u", u)
         found = [*starmap(self._counted, rows)]
-        return Count(*(np.concatenate(each).reshape(shape) for each in zip(*found, strict=True)))
+        return Count(
+            *(np.concatenate(each).reshape(shape) for each in zip(*found, strict=True))
+        )
 
-    def _at_points(self, name: str, values: ArrayLike) -> tuple[list[tuple[Array, Some]], tuple[int, ...]]:
+    def _at_points(
+        self, name: str, values: ArrayLike
+    ) -> tuple[list[tuple[Array, Some]], tuple[int, ...]]:
         """Broadcast values against the points: pairs of a row of values and its points, and the shape."""
-        given = plain_numbers(name, values, *((0.0, float(INT64_MAX)) if name == "n" else (-math.inf, math.inf)))
+        given = plain_numbers(
+            name,
+            values,
+            *((0.0, float(INT64_MAX)) if name == "n" else (-math.inf, math.inf)),
+        )
         try:
             shape = np.broadcast_shapes(given.shape, self.shape)
         except ValueError:
-            raise refuse(name, values, f"of a shape that broadcasts against {self.shape}") from None
+            raise refuse(
+                name, values, f"of a shape that broadcasts against {self.shape}"
+            ) from None
         each = np.broadcast_to(given, shape)
         if self.K.size > 1 and shape[len(shape) - len(self.shape) :] == self.shape:
             return [(row, slice(None)) for row in each.reshape(-1, self.K.size)], shape
         return [(each.ravel(), np.broadcast_to(self._point, shape).ravel())], shape
 
     def _position(self, steps: Array, point: Some) -> Array:
-        first, taken = self._first[point], self._taken[point]
-        last, result = first + taken, np.array(self._begun[point])
+        first = self._first[point]
+        taken = self._taken[point]
+        last = first + taken
+        result = np.array(self._begun[point])
         if self._single.size:
             moved = chosen(self._column[point] >= 0)
-            single = np.minimum(np.maximum(steps[moved] - first[moved], 0.0), taken[moved])
-            result[moved] = self._iterates(single.astype(np.int64), self._column[_among(point, moved)])
-        head, tail = steps < first, (steps > last) & ~self._frozen[point]
+            single = np.minimum(
+                np.maximum(steps[moved] - first[moved], 0.0), taken[moved]
+            )
+            result[moved] = self._iterates(
+                single.astype(np.int64), self._column[_among(point, moved)]
+            )
+        head = steps < first
+        tail = (steps > last) & ~self._frozen[point]
         for where, form in ((head, "a"), (tail, "s")):
             if where.any():
                 some = chosen(where)
                 at = _among(point, some)
                 ahead = steps[some] if form == "a" else steps[some] - last[some]
-                result[some] = invert(self.K[at], self.c[at], *self._from(at, form), ahead, form)
+                result[some] = invert(
+                    self.K[at], self.c[at], *self._from(at, form), ahead, form
+                )
         return result
 
     def _counted(self, goal: Array, point: Some = slice(None)) -> Count:
@@ -138,30 +167,44 @@ class StepCounter:
         head = ahead & (goal <= self._begun[point]) & (self._first[point] > 0)
         single = chosen(ahead & ~head)
         at = _among(point, single)
-        end, column = goal[single], self._column[at]
+        end = goal[single]
+        column = self._column[at]
         if end.size:
             below = self._below(column, end)
             offset[single] = self._first[at] + below
-            # iterates that equal the goal to rounding (many if steps are short) may lie on either side of it
-            blur = self._blur[at] + 4.0 * ROUNDING * (end + 1.0 / Place.of(end, self.K[at]).a)
+            # iterates that equal the goal to rounding (many if steps are short) may lie
+            # on either side of it
+            blur = self._blur[at] + 4.0 * ROUNDING * (
+                end + 1.0 / Place.of(end, self.K[at]).a
+            )
             early[single] = below - self._below(column, end - blur)
             late[single] = self._below(column, end + blur) - below
             far = end + blur > self._start.u[at]
             if far.any():
                 some = np.arange(goal.size)[single][far]
-                late[some] = self._counted(end[far] + blur[far], _among(point, some)).latest - offset[some]
+                late[some] = (
+                    self._counted(end[far] + blur[far], _among(point, some)).latest
+                    - offset[some]
+                )
         for where, form in ((head, "a"), (tail, "s")):
             if not where.any():
                 continue
             some = chosen(where)
             at = _among(point, some)
-            c, to = self.c[at], Place.of(goal[some], self.K[at])
+            c = self.c[at]
+            to = Place.of(goal[some], self.K[at])
             begin, before = self._from(at, form)
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # infinitely many steps
+            with np.errstate(
+                over="ignore", invalid="ignore", divide="ignore"
+            ):  # infinitely many steps
                 steps = leading(c, begin, to)
                 steps += series(c, to.small(form), form) - before
-                # rounding of the sum, of u and of the loss it comes from, and the first omitted term
-                doubt = ROUNDING * (steps + (to.u + 1.0 / to.a) / to.step(c)) + SMALL_STEP**TERMS
+                # rounding of the sum, of u and of the loss it comes from, and the first
+                # omitted term
+                doubt = (
+                    ROUNDING * (steps + (to.u + 1.0 / to.a) / to.step(c))
+                    + SMALL_STEP**TERMS
+                )
                 if form == "s":
                     doubt += self._carried[at]
                 error[some] = np.minimum(doubt, 1e18)
@@ -172,7 +215,11 @@ class StepCounter:
                 steps[frozen] = np.inf
                 if frozen.any():  # unless the goal equals u to rounding
                     blur = self._blur[at] + 4.0 * ROUNDING * (to.u + 1.0 / to.a)
-                    least[some] = np.where(frozen, np.where(to.u - begin.u <= blur, 0.0, np.inf), least[some])
+                    least[some] = np.where(
+                        frozen,
+                        np.where(to.u - begin.u <= blur, 0.0, np.inf),
+                        least[some],
+                    )
             count[some] = steps
         limit = (INT64_MAX - offset).astype(np.float64)
         never = ~(count < limit)
@@ -201,9 +248,13 @@ class StepCounter:
         """Count the single iterates below goals by bisection: iterates do not fall, and the last is above."""
         if self.K.size == 1:
             return np.searchsorted(self._single[:, 0], end)
-        count, rows = np.zeros(end.size, dtype=np.int64), len(self._single)
+        count = np.zeros(end.size, dtype=np.int64)
+        rows = len(self._single)
         for power in reversed(range(rows.bit_length())):
-            below = self._iterates(np.minimum(count + (2**power - 1), rows - 1), column) < end
+            below = (
+                self._iterates(np.minimum(count + (2**power - 1), rows - 1), column)
+                < end
+            )
             count += below * 2**power
         return count
 
@@ -213,31 +264,43 @@ class StepCounter:
         slow_start = _long(self.c) & (self.K > 3)
         slow_start &= self.c * Place.of(np.zeros(1), self.K).growth() <= SMALL_STEP
         if slow_start.any():
-            K, c = self.K[slow_start], self.c[slow_start]
+            K = self.K[slow_start]
+            c = self.c[slow_start]
             end = Place.of(_head_end(K, c), K)
             begin, before = self._from(np.flatnonzero(slow_start), "a")
             steps = leading(c, begin, end) + (series(c, end.a, "a") - before)
             first[slow_start] = np.floor(steps).astype(np.int64)
         return first
 
-    def _single_steps(self) -> tuple[NDArray[np.intp], Array, NDArray[np.int64], Array, Array]:
+    def _single_steps(
+        self,
+    ) -> tuple[NDArray[np.intp], Array, NDArray[np.int64], Array, Array]:
         """Take the single steps of all points that have some.
 
-        Returned are the columns of the points (-1 without steps), the iterates (rows, columns), their numbers, and
-        their last and largest rounding errors.
+        Returned are the columns of the points (-1 without steps), the iterates (rows,
+        columns), their numbers, and their last and largest rounding errors.
         """
         u = self._begun
         if self.K.size == 1:
             return np.zeros(1, dtype=np.intp), *_one_point(self.K[0], self.c[0], u[0])
-        error, taken = ROUNDING * u, np.zeros(self.K.size, dtype=np.int64)
-        largest, column = error.copy(), np.full(self.K.size, -1)
+        error = ROUNDING * u
+        taken = np.zeros(self.K.size, dtype=np.int64)
+        largest = error.copy()
+        column = np.full(self.K.size, -1)
         moving = np.flatnonzero(_long(self.c))
         if not moving.size:
             return column, np.empty((0, 0)), taken, error, largest
         column[moving] = np.arange(moving.size)
-        u, doubt = u[moving], error[moving]
-        others, c, at, place = self.K[moving] - 1.0, self.c[moving], moving, column[moving]
-        active, peak, rows, count = np.ones(moving.size, dtype=bool), doubt, [(place, u)], moving.size
+        u = u[moving]
+        doubt = error[moving]
+        others = self.K[moving] - 1.0
+        c = self.c[moving]
+        at = moving
+        place = column[moving]
+        active = np.ones(moving.size, dtype=bool)
+        peak = doubt
+        rows = [(place, u)]
+        count = moving.size
         while True:
             step, goes_on, after = _step(others * np.exp(-u), c, u, doubt)
             goes_on &= active
@@ -245,15 +308,24 @@ class StepCounter:
             if count < before:
                 some = np.flatnonzero(active > goes_on)
                 stops = at.take(some)
-                taken[stops], error[stops], largest[stops] = len(rows) - 1, doubt.take(some), peak.take(some)
+                taken[stops], error[stops], largest[stops] = (
+                    len(rows) - 1,
+                    doubt.take(some),
+                    peak.take(some),
+                )
                 active = goes_on
             if not count:
                 break
             if few(count, active.size):
-                some, active = np.flatnonzero(active), np.ones(count, dtype=bool)
-                others, c, u, step, after, peak = (x.take(some) for x in (others, c, u, step, after, peak))
-                at, place = at.take(some), place.take(some)
-            u, doubt = u + step, after
+                some = np.flatnonzero(active)
+                active = np.ones(count, dtype=bool)
+                others, c, u, step, after, peak = (
+                    x.take(some) for x in (others, c, u, step, after, peak)
+                )
+                at = at.take(some)
+                place = place.take(some)
+            u = u + step
+            doubt = after
             peak = np.maximum(peak, doubt)
             rows.append((place, u))
         # rows beyond the last single step of a point hold further iterates or infinity
@@ -265,19 +337,30 @@ class StepCounter:
         return column, single, taken, error, largest
 
 
-def _one_point(K: float, c: float, u: float) -> tuple[Array, NDArray[np.int64], Array, Array]:
+def _one_point(
+    K: float, c: float, u: float
+) -> tuple[Array, NDArray[np.int64], Array, Array]:
     """Take the single steps of one point with floats, which are faster than arrays of length one."""
-    others, c, u = float(K) - 1.0, float(c), float(u)
-    path, doubt = [u], ROUNDING * u
+    others = float(K) - 1.0
+    c = float(c)
+    u = float(u)
+    path = [u]
+    doubt = ROUNDING * u
     largest = doubt
     if _long(c):
         step, goes_on, after = _step(others * float(np.exp(-u)), c, u, doubt)
         while goes_on:
-            u, doubt = u + step, after
+            u = u + step
+            doubt = after
             largest = max(largest, doubt)
             path.append(u)
             step, goes_on, after = _step(others * float(np.exp(-u)), c, u, doubt)
-    return np.array(path)[:, None], np.array([len(path) - 1]), np.array([doubt]), np.array([largest])
+    return (
+        np.array(path)[:, None],
+        np.array([len(path) - 1]),
+        np.array([doubt]),
+        np.array([largest]),
+    )
 
 
 def _long(c: Any) -> Any:
@@ -290,7 +373,11 @@ def _step(w: Any, c: Any, u: Any, doubt: Any) -> tuple[Any, Any, Any]:
     here = Place.weighted(u, w)
     step = here.step(c)
     goes_on = (step > SMALL_STEP) | (here.a < 1.0 / 3.0)
-    return step, goes_on, doubt * abs(1.0 + step * (here.s - 2.0 * here.a)) + ROUNDING * (u + 5.0 * step)
+    return (
+        step,
+        goes_on,
+        doubt * abs(1.0 + step * (here.s - 2.0 * here.a)) + ROUNDING * (u + 5.0 * step),
+    )
 
 
 def _among(point: Some, some: Some) -> Some:
@@ -304,17 +391,21 @@ def _rounded_up(count: Array, offset: NDArray[np.int64]) -> NDArray[np.int64]:
     if steps.max(initial=0.0) < 2.0**62:  # False also with NaN
         return offset + steps.astype(np.int64)
     fits = steps < (INT64_MAX - offset).astype(np.float64)
-    return np.where(fits, offset + np.where(fits, steps, 0.0).astype(np.int64), INT64_MAX)
+    return np.where(
+        fits, offset + np.where(fits, steps, 0.0).astype(np.int64), INT64_MAX
+    )
 
 
 def _head_end(K: Array, c: Array) -> Array:
     """The u >= 0 at which c·g first equals SMALL_STEP, by fixed-point iteration on a = SMALL_STEP/(c s²)."""
     a = SMALL_STEP / c
     for _ in range(60):
-        before, a = a, SMALL_STEP / (c * (1.0 - a) ** 2)
+        before = a
+        a = SMALL_STEP / (c * (1.0 - a) ** 2)
         if (a == before).all():
             break
-    # the iteration ends slightly below the root, so below zero if c·g is SMALL_STEP at u = 0
+    # the iteration ends slightly below the root, so below zero if c·g is SMALL_STEP at
+    # u = 0
     return np.maximum(np.log(K - 1.0) + np.log(a) - np.log1p(-a), 0.0)
 
 
@@ -347,7 +438,9 @@ def series(c: Array, x: Array, form: str) -> Array:
     """``Σ_j c^j P_j(x)``, with P_j = x^(power j) Q_j and as a polynomial in c x^power: nothing overflows."""
     small = c * x if form == "a" else c * x * x
     if small.size == 1:  # the same arithmetic with floats, which is faster
-        factor, place, whole = small.item(), x.item(), 0.0
+        factor = small.item()
+        place = x.item()
+        whole = 0.0
         for quotient in reversed(QUOTIENTS[form]):
             part = quotient[0]
             for coefficient in quotient[1:]:
@@ -391,16 +484,21 @@ def _nearly_inverted(K: Array, c: Array, begin: Place, steps: Array) -> Array:
     """Solve ``A(u) - A(u1) = steps`` to a millionth without the polynomials, each point between its own bounds."""
     u = _flow_estimate(K, c, begin, steps)
     result = u.copy()
-    todo, active = np.arange(u.size), np.ones(u.size, dtype=bool)
-    low, high = begin.u, u + 1.0
+    todo = np.arange(u.size)
+    active = np.ones(u.size, dtype=bool)
+    low = begin.u
+    high = u + 1.0
     for _ in range(200):  # some ten are enough
         here = Place.of(u, K)
-        count, rise = leading(c, begin, here), slope(c, here)
+        count = leading(c, begin, here)
+        rise = slope(c, here)
         above = count > steps
-        low, high = np.where(above, low, u), np.where(above, u, high)
+        low = np.where(above, low, u)
+        high = np.where(above, u, high)
         change = (steps - count) / rise
         early = ~(here.a > 1.0 / 3.0)
-        # the count is nearly linear in 1/a at small a, and nearly exponential in u in the tail
+        # the count is nearly linear in 1/a at small a, and nearly exponential in u in
+        # the tail
         far = (np.abs(change * rise) > 0.5 * steps) & ~early
         if early.any():
             some = chosen(early)
@@ -421,18 +519,24 @@ def _nearly_inverted(K: Array, c: Array, begin: Place, steps: Array) -> Array:
                 left = np.flatnonzero(active)
                 if not left.size:
                     break
-                begin, active, todo = begin.at(left), active[left], todo.take(left)
-                K, c, steps, u, low, high = (x.take(left) for x in (K, c, steps, u, low, high))
+                begin = begin.at(left)
+                active = active[left]
+                todo = todo.take(left)
+                K, c, steps, u, low, high = (
+                    x.take(left) for x in (K, c, steps, u, low, high)
+                )
     return result
 
 
 def _nearly_inverted_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
     """`_nearly_inverted` for one point, to the same bits."""
     u = estimate = _flow_estimate(K, c, begin, steps)
-    low, high = begin.u, u + 1.0
+    low = begin.u
+    high = u + 1.0
     for _ in range(200):
         here = Place.of(u, K)
-        count, rise = leading(c, begin, here), slope(c, here)
+        count = leading(c, begin, here)
+        rise = slope(c, here)
         low, high = (low, u) if count > steps else (u, high)
         change = (steps - count) / rise
         if not here.a > 1.0 / 3.0:
@@ -455,7 +559,11 @@ def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
     bound = np.log(K - 1.0) + np.log1p(-missed) - np.log(missed)
     # ... and by more than -1/a does, from which u - u1 = -ln(w/w1) with w = 1/a - 1;
     ratio = time * a / s
-    bound = np.where(ratio < 1.0, np.minimum(bound, u1 - np.log1p(-np.minimum(ratio, 1.0 - 1e-9))), bound)
+    bound = np.where(
+        ratio < 1.0,
+        np.minimum(bound, u1 - np.log1p(-np.minimum(ratio, 1.0 - 1e-9))),
+        bound,
+    )
     # beyond the peak no step is longer than the first
     bound = np.where(a > 1.0 / 3.0, np.minimum(bound, u1 + time * a * s * s), bound)
     return np.maximum(bound, u1)

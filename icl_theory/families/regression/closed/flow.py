@@ -1,6 +1,7 @@
 r"""Gradient flow of the exchangeable case for N = ∞: the attention, the loss, and the time in closed form.
 
-With a = 1/(1 + (K−1)e^{−u}) and s = 1 − a, ``c t = F(a) − F(1/K)``; see docs/theory.md, "The exchangeable case".
+With a = 1/(1 + (K−1)e^{−u}) and s = 1 − a, ``c t = F(a) − F(1/K)``; see docs/theory.md,
+"The exchangeable case".
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class Place(NamedTuple):
         u, w, a, s = self
         if isinstance(index, slice):
             return type(self)(u[index], w[index], a[index], s[index])
-        return type(self)(u.take(index), w.take(index), a.take(index), s.take(index))  # faster
+        # faster
+        return type(self)(u.take(index), w.take(index), a.take(index), s.take(index))
 
     def small(self, form: str) -> Any:
         """Return a for the form "a", which is small in the head of a run, else s, which is small in the tail."""

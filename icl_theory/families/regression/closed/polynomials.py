@@ -19,16 +19,18 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
 
     .. math:: A(u) = \frac{F(a)}{c} + \tfrac12\ln g + \sum_{j\ge1} c^j P_j, \qquad A(u + c\,g) = A(u) + 1
 
-    Expanding the equation in c and writing :math:`D = a(1-a)\,d/da` for d/du, the order :math:`c^{j+1}` reads
-    :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i A_{j+1-i}` with :math:`A_{-1} = F` and
-    :math:`A_0 = \tfrac12\ln g`. Every :math:`P_j` is a polynomial, found here exactly.
+    Expanding the equation in c and writing :math:`D = a(1-a)\,d/da` for d/du, the order
+    :math:`c^{j+1}` reads :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i A_{j+1-i}`
+    with :math:`A_{-1} = F` and :math:`A_0 = \tfrac12\ln g`. Every :math:`P_j` is a
+    polynomial, found here exactly.
 
     See docs/theory.md, "Steps in closed form".
 
     Parameters
     ----------
     form : {"a", "s"}
-        Polynomials in a, or in s = 1 - a; without constant term, which cancels in differences of A.
+        Polynomials in a, or in s = 1 - a; without constant term, which cancels in
+        differences of A.
 
     Returns
     -------
@@ -37,13 +39,15 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     """
     choice("form", form, ("a", "s"))
     return tuple(
-        tuple(x / denominator for x in reversed(polynomial)) for polynomial, denominator in POLYNOMIALS[form]
+        tuple(x / denominator for x in reversed(polynomial))
+        for polynomial, denominator in POLYNOMIALS[form]
     )
 
 
 def _reflected(polynomial: list[int]) -> list[int]:
     """Turn a polynomial in a into one in s = 1 - a, without its constant term."""
-    reflected, power = _whole(0), _whole(1)
+    reflected = _whole(0)
+    power = _whole(1)
     for coefficient in polynomial:
         reflected = polyadd(reflected, coefficient * power)
         power = polymul(power, _whole(1, -1))
@@ -59,20 +63,29 @@ def _abel_polynomials() -> list[tuple[list[int], int]]:
     powers = [_whole(1)]
     for _ in range(TERMS + 1):
         powers.append(polymul(powers[-1], _whole(0, 1, -2, 1)))  # of g
-    orders, denominators = [flow, _derivatives(log_slope)], [1, 2]  # entry i of an order: the (i+1)-th derivative
+    # entry i of an order: the (i+1)-th derivative
+    orders = [flow, _derivatives(log_slope)]
+    denominators = [1, 2]
     result = []
     for j in range(1, TERMS + 1):
         terms = range(2, j + 3)
         shared = math.lcm(*(math.factorial(i) * denominators[j + 2 - i] for i in terms))
         slope = _whole(0)
         for i in terms:
-            term = polymul(powers[i - 1 if i < j + 2 else i - 2], orders[j + 2 - i][i - 1])
-            slope = polyadd(slope, -shared // (math.factorial(i) * denominators[j + 2 - i]) * term)
+            term = polymul(
+                powers[i - 1 if i < j + 2 else i - 2], orders[j + 2 - i][i - 1]
+            )
+            slope = polyadd(
+                slope, -shared // (math.factorial(i) * denominators[j + 2 - i]) * term
+            )
         orders.append(_derivatives(slope))
         denominators.append(shared)
         whole = math.lcm(*range(1, len(slope)))
-        polynomial, quotient = [0], 0
-        for power_of_a, coefficient in enumerate(slope[1:-1], start=1):  # slope / (a (1 - a)), integrated
+        polynomial = [0]
+        quotient = 0
+        for power_of_a, coefficient in enumerate(
+            slope[1:-1], start=1
+        ):  # slope / (a (1 - a)), integrated
             quotient += coefficient
             polynomial.append(quotient * (whole // power_of_a))
         result.append((polynomial, shared * whole))
@@ -97,9 +110,16 @@ def _whole(*coefficients: int) -> Coefficients:
 
 _FOUND = _abel_polynomials()
 # whole coefficients, lowest power first, with their common denominators
-POLYNOMIALS = {"a": _FOUND, "s": [(_reflected(polynomial), denominator) for polynomial, denominator in _FOUND]}
-# coefficients of Q_j = P_j / x^(power j), highest power first; P_j starts with a^j, or s^(2j)
+POLYNOMIALS = {
+    "a": _FOUND,
+    "s": [(_reflected(polynomial), denominator) for polynomial, denominator in _FOUND],
+}
+# coefficients of Q_j = P_j / x^(power j), highest power first; P_j starts with a^j, or
+# s^(2j)
 QUOTIENTS = {
-    form: tuple(polynomial[: -power * j] for j, polynomial in enumerate(abel_polynomials(form), start=1))
+    form: tuple(
+        polynomial[: -power * j]
+        for j, polynomial in enumerate(abel_polynomials(form), start=1)
+    )
     for form, power in (("a", 1), ("s", 2))
 }

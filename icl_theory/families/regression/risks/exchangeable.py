@@ -1,7 +1,8 @@
 r"""The exchangeable case in closed form: one number u, the gap between target and other scores.
 
-All pairs of feature values have the same variogram γ and the features are equally likely. Then the columns of S
-stay alike and zero-sum, and with a = 1/(1 + (K−1)e^{−u}), s = 1 − a the exact dynamics for N = ∞ are
+All pairs of feature values have the same variogram γ and the features are equally
+likely. Then the columns of S stay alike and zero-sum, and with a = 1/(1 + (K−1)e^{−u}),
+s = 1 − a the exact dynamics for N = ∞ are
 
     ℓ = ½ γ K/(K−1) s²,    u ← u + c g(u),    g = a s²,    c = η γ K/(K−1)².
 """
@@ -37,7 +38,8 @@ from icl_theory.families.regression.features import Features
 from icl_theory.families.regression.tasks import Exchangeable, Task
 from icl_theory.memory import check_fits
 
-FARTHEST = 600.0  # gap with finite prompts: beyond it products of e^-u with a count overflow or vanish
+# gap with finite prompts: beyond it products of e^-u with a count overflow or vanish
+FARTHEST = 600.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +63,11 @@ class ExchangeableRisk(Risk):
     N, noise
         As for `PopulationRisk`.
     speed : float
-        Factor on the learning rate that is due to a change of coordinates: ``Δ⁴/4`` for gradient descent on the
-        matrix Q over equicorrelated features.
+        Factor on the learning rate that is due to a change of coordinates: ``Δ⁴/4`` for
+        gradient descent on the matrix Q over equicorrelated features.
     origin : (Features, Task), optional
-        The problem that was reduced; by default the exchangeable law on a regular simplex.
+        The problem that was reduced; by default the exchangeable law on a regular
+        simplex.
 
     Examples
     --------
@@ -126,15 +129,24 @@ class ExchangeableRisk(Risk):
             target, missed = attention_pair(u, self.K)
             bend = target * missed**2 * (2.0 * target - missed)
             return self.gamma * (self.K / (self.K - 1.0)) * bend * direction
-        from icl_theory.engine.tokens.square import change_along  # a closed form needs none
+        from icl_theory.engine.tokens.square import (
+            change_along,
+        )  # a closed form needs none
 
-        return change_along(lambda u: self._finite(np.exp(-np.clip(u, -FARTHEST, FARTHEST)))[1], params, direction)
+        return change_along(
+            lambda u: self._finite(np.exp(-np.clip(u, -FARTHEST, FARTHEST)))[1],
+            params,
+            direction,
+        )
 
     def _finite(self, w: Any) -> tuple[Any, Any]:
         """Loss and slope for finite N from e^-u, which may be complex."""
         bias, bias_slope, noisy, noisy_slope, _ = self._averages(w)
         variance = self.noise**2
-        return self.gamma * bias + variance * noisy, self.gamma * bias_slope + variance * noisy_slope
+        return (
+            self.gamma * bias + variance * noisy,
+            self.gamma * bias_slope + variance * noisy_slope,
+        )
 
     def closed_form(self, eta: float, rule: str | Rule) -> ExchangeableSteps | None:
         """Return the steps of gradient descent for N = ∞ by their Abel function, else None."""
@@ -142,10 +154,16 @@ class ExchangeableRisk(Risk):
             return None
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
         if not c < 1e300:
-            raise refuse("eta", eta, f"smaller: a step eta*gamma*K/(K-1)^2 = {c:.3g} is not below 1e300")
+            raise refuse(
+                "eta",
+                eta,
+                f"smaller: a step eta*gamma*K/(K-1)^2 = {c:.3g} is not below 1e300",
+            )
         return ExchangeableSteps(self.gamma, StepCounter(self.K, max(c, 1e-300)))
 
-    def series(self, states: Array, steps: NDArray[np.int64]) -> tuple[Array, dict[str, Array]]:
+    def series(
+        self, states: Array, steps: NDArray[np.int64]
+    ) -> tuple[Array, dict[str, Array]]:
         """Losses and observations at many gaps."""
         if math.isfinite(self.N):
             return super().series(states, steps)
@@ -161,20 +179,26 @@ class ExchangeableRisk(Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Target attention and the gap u itself."""
-        return {"attention": np.asarray(self.attention(float(params))), "gap": np.asarray(float(params))}
+        return {
+            "attention": np.asarray(self.attention(float(params))),
+            "gap": np.asarray(float(params)),
+        }
 
     def floor(self) -> float:
         r"""Irreducible loss: 0 for N = ∞.
 
-        For finite N without noise it is the loss of the prompts that lack the query's feature,
-        :math:`\tfrac12\gamma(1 - 1/K)^N q_0`. With noise it is the loss where the slope changes sign.
+        For finite N without noise it is the loss of the prompts that lack the query's
+        feature, :math:`\tfrac12\gamma(1 - 1/K)^N q_0`. With noise it is the loss where
+        the slope changes sign.
         """
         if math.isinf(self.N):
             return 0.0
         if self.noise == 0.0:
             inverse = 1.0 / (self.K - 1.0)
             missing = math.exp(self.N * math.log1p(-1.0 / self.K))
-            return 0.5 * self.gamma * missing * (1.0 + inverse + (1.0 - inverse) / self.N)
+            return (
+                0.5 * self.gamma * missing * (1.0 + inverse + (1.0 - inverse) / self.N)
+            )
         from scipy.optimize import brentq
 
         def slope(u: float) -> float:
@@ -183,7 +207,11 @@ class ExchangeableRisk(Risk):
         top = 1.0
         while slope(top) < 0 and top < 600.0:
             top *= 2.0
-        best = brentq(slope, 0.0, top, xtol=1e-12) if slope(top) > 0 and slope(0.0) < 0 else top
+        best = (
+            brentq(slope, 0.0, top, xtol=1e-12)
+            if slope(top) > 0 and slope(0.0) < 0
+            else top
+        )
         return self.loss(np.asarray(best))
 
     @cached_property
@@ -197,27 +225,39 @@ class Averages:
     def __init__(self, K: int, N: int) -> None:
         self.n, self.M, self.weight = binomial_nodes(N, 1.0 / K)
         inverse = 1.0 / (K - 1.0)
-        self.spread = 1.0 + inverse + (1.0 - inverse) / np.maximum(self.M, 1.0)  # q_n; s_n = 0 where M = 0
+        # q_n; s_n = 0 where M = 0
+        self.spread = 1.0 + inverse + (1.0 - inverse) / np.maximum(self.M, 1.0)
 
     def __call__(self, w: Any) -> tuple[Any, ...]:
         """Average over the counts at w, a number or an array (..., 1)."""
-        n, weight, others = self.n, self.weight, self.M * w
+        n = self.n
+        weight = self.weight
+        others = self.M * w
         total = n + others
-        a, s = n / total, others / total
+        a = n / total
+        s = others / total
         bias = s * s * self.spread
         shift = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
         noise = 0.5 * ((a / total + s * (w / total)) @ weight)
-        return 0.5 * (bias @ weight), -((a * bias) @ weight), noise, (a * s * shift) @ weight, a @ weight
+        return (
+            0.5 * (bias @ weight),
+            -((a * bias) @ weight),
+            noise,
+            (a * s * shift) @ weight,
+            a @ weight,
+        )
 
 
 def binomial_nodes(N: int, p: float) -> tuple[Array, Array, Array]:
     """Values n, N − n and weights that sum a function against Binomial(N, p), p <= ½, to rounding error.
 
-    Up to a mean of 2000 these are all counts whose probability is in the range of float64. Beyond that, n near 0 is
-    below it, and a lattice of an eighth of the standard deviation is as good as all counts: by Poisson's summation
-    formula its error is of order exp(−2π²·64).
+    Up to a mean of 2000 these are all counts whose probability is in the range of
+    float64. Beyond that, n near 0 is below it, and a lattice of an eighth of the
+    standard deviation is as good as all counts: by Poisson's summation formula its
+    error is of order exp(−2π²·64).
     """
-    mean, deviation = N * p, math.sqrt(N * p * (1.0 - p))
+    mean = N * p
+    deviation = math.sqrt(N * p * (1.0 - p))
     if mean <= 2000.0:
         n = np.arange(0.0, min(float(N), mean + 45.0 * deviation + 60.0) + 1.0)
         ratio = np.log((N - n[:-1]) / (n[1:])) + (math.log(p) - math.log1p(-p))
@@ -246,7 +286,9 @@ def _deviance(t: Any) -> Any:
         return np.where(np.abs(t) < 0.1, small**2 * series, (1.0 + t) * np.log1p(t) - t)
 
 
-def alike(features: Features, law: Task, N: float, noise: float, coordinates: str) -> ExchangeableRisk | None:
+def alike(
+    features: Features, law: Task, N: float, noise: float, coordinates: str
+) -> ExchangeableRisk | None:
     """Return the reduction to one number if all queries are alike, to a relative 1e-12, else None."""
     K, speed = features.K, 1.0
     if not features.uniform or coordinates == "factored":
@@ -254,7 +296,10 @@ def alike(features: Features, law: Task, N: float, noise: float, coordinates: st
     off = ~np.eye(K, dtype=bool)
     if coordinates == "embedding":
         gram = features.gram
-        if not (_constant(gram[off], gram[0, 0]) and _constant(np.diagonal(gram), gram[0, 0])):
+        if not (
+            _constant(gram[off], gram[0, 0])
+            and _constant(np.diagonal(gram), gram[0, 0])
+        ):
             return None
         speed = float(gram[0, 0] - gram[0, 1]) ** 2
     pairs = law.variogram(features)[off]
@@ -280,7 +325,9 @@ def expanded(risk: Risk) -> Risk:
         law: Task = Exchangeable(math.sqrt(2.0 * risk.gamma) / gap)
     else:
         features, law = risk.origin
-    from icl_theory.families.regression.risks.population import PopulationRisk  # a closed form needs none
+    from icl_theory.families.regression.risks.population import (
+        PopulationRisk,
+    )  # a closed form needs none
 
     full = PopulationRisk(features, law, risk.N, risk.noise)
     return full if risk.speed == 1.0 else Pullback(full, Embedding(features.vectors))

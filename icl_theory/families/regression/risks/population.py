@@ -1,7 +1,8 @@
 """The population risk over class scores, exactly: Lemma 1 and Lemma 2 for N = ∞ and for finite prompts.
 
-For N = ∞ the attention is a softmax. For finite N the expectation over the counts of the features is a
-one-dimensional integral per query, computed to rounding error by the trapezoid rule.
+For N = ∞ the attention is a softmax. For finite N the expectation over the counts of
+the features is a one-dimensional integral per query, computed to rounding error by the
+trapezoid rule.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from icl_theory.families.regression.risks.prompts import infima
 from icl_theory.families.regression.tasks import Task
 from icl_theory.memory import check_fits
 
-CANCELLED = 0.01  # share of its terms below which subtracting these for a gradient loses two digits or more
+# share of its terms below which subtracting these for a gradient loses two digits or
+# more
+CANCELLED = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +77,12 @@ class PopulationRisk(Risk):
         instance("task", self.task, Task, "a Task (see icl_theory.tasks)")  # type: ignore[type-abstract]
         check_fits("K", self.features.K, 8.0 * 8 * self.features.K**2)
         noise = number("noise", self.noise, zero=True, maximum=LARGEST)
-        store(self, N=prompt_length(self.N), noise=noise, _form=ErrorForm(self.task, self.features))
+        store(
+            self,
+            N=prompt_length(self.N),
+            noise=noise,
+            _form=ErrorForm(self.task, self.features),
+        )
 
     @property
     def probs(self) -> Array:
@@ -94,14 +102,20 @@ class PopulationRisk(Risk):
     @property
     def column_gradients(self) -> ColumnGradients | None:
         """Gradients of p_k ℓ_k for single columns; None for finite N."""
-        return (lambda columns, which: self._infinite(columns, which)[1]) if math.isinf(self.N) else None
+        return (
+            (lambda columns, which: self._infinite(columns, which)[1])
+            if math.isinf(self.N)
+            else None
+        )
 
     def gradients(self, states: Array) -> Array:
         """Gradients at n matrices of scores, (n, K, K); for finite N all their queries are one batch."""
         if math.isinf(self.N):
             return super().gradients(states)
         found = self._moments(np.concatenate(states, axis=1)).gradient
-        return self.features.probs * found.reshape(len(found), *states.shape[:2]).swapaxes(0, 1)
+        return self.features.probs * found.reshape(
+            len(found), *states.shape[:2]
+        ).swapaxes(0, 1)
 
     def loss_per_query(self, S: Array) -> Array:
         """Losses ℓ_k of the queries, (K,), squared label units."""
@@ -135,10 +149,12 @@ class PopulationRisk(Risk):
     def floor_per_query(self) -> Array:
         r"""Infima of the losses :math:`\ell_k` as a search finds them, (K,).
 
-        Losses come arbitrarily close to these values, so no infimum is above them; that none is below is not
-        proved. Up to 12 features the search has about 2K starts for each query, and its result is exact to
-        rounding. With more features it has one start (two with noise) and ends above the infimum, by at most 1 %
-        for K < 60. Descent from zero scores approaches the losses of `levels`, which may be higher.
+        Losses come arbitrarily close to these values, so no infimum is above them; that
+        none is below is not proved. Up to 12 features the search has about 2K starts
+        for each query, and its result is exact to rounding. With more features it has
+        one start (two with noise) and ends above the infimum, by at most 1 % for K <
+        60. Descent from zero scores approaches the losses of `levels`, which may be
+        higher.
         """
         K = self.features.K
         if math.isinf(self.N):
@@ -150,7 +166,8 @@ class PopulationRisk(Risk):
     @cached_property
     def nondegenerate(self) -> bool:
         """Whether all c_k are positive; False also for more than 200 features if the quick test does not decide."""
-        K, variogram = self.features.K, self.task.variogram(self.features)
+        K = self.features.K
+        variogram = self.task.variogram(self.features)
         row = variogram.mean(axis=1)
         eigenvalues = np.linalg.eigvalsh(row[:, None] + row - variogram - row.mean())
         if eigenvalues[1] > 1e-10 * eigenvalues[-1]:  # definite on zero-sum vectors
@@ -164,10 +181,12 @@ class PopulationRisk(Risk):
             return None
         variogram, factor = self.task.unit_variogram(self.features)
         if self.noise > 0.0:
-            variogram, factor = factor * variogram, 1.0
+            variogram = factor * variogram
+            factor = 1.0
         found = single_features(variogram, self.features.probs, self.N, self.noise)
         return found and tuple(
-            each._replace(loss=factor * each.loss, lowest=factor * each.lowest) for each in found
+            each._replace(loss=factor * each.loss, lowest=factor * each.lowest)
+            for each in found
         )
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
@@ -179,11 +198,17 @@ class PopulationRisk(Risk):
         if math.isinf(self.N):
             return self._infinite(scores)
         found = self._moments(scores)
-        return found.loss, self.features.probs * found.gradient, np.diagonal(found.attention).copy()
+        return (
+            found.loss,
+            self.features.probs * found.gradient,
+            np.diagonal(found.attention).copy(),
+        )
 
     def _close_gradient(self, a: Array, query: NDArray[np.intp]) -> Array:
         """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns with dominant wrong features."""
-        top, columns, others = a.argmax(axis=0), np.arange(len(query)), a.copy()
+        top = a.argmax(axis=0)
+        columns = np.arange(len(query))
+        others = a.copy()
         others[query, columns] = 0.0
         difference = self._form.against(top, others, query)  # r_m - r_top
         gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
@@ -195,14 +220,18 @@ class PopulationRisk(Risk):
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
         """N = ∞: attention a_mq ∝ p_m e^S_mq as weights (K, Q), and their column sums (Q,)."""
-        # the largest weight of a column is 1, so that no probability, however small, makes the sum vanish
-        weight, tilted = np.empty(scores.shape, scores.dtype), scores
+        # the largest weight of a column is 1, so that no probability, however small,
+        # makes the sum vanish
+        weight = np.empty(scores.shape, scores.dtype)
+        tilted = scores
         if not self.features.uniform:
             tilted = np.add(scores, np.log(self.features.probs)[:, None], out=weight)
         np.exp(np.subtract(tilted, tilted.max(axis=0), out=weight), out=weight)
         return weight, weight.sum(axis=0)
 
-    def _infinite(self, scores: Array, query: NDArray[np.intp] | None = None) -> tuple[Array, Array, Array]:
+    def _infinite(
+        self, scores: Array, query: NDArray[np.intp] | None = None
+    ) -> tuple[Array, Array, Array]:
         """N = ∞, Lemma 2: losses R_k/2, (Q,), gradients p_k a_m (r_m - R_k), (K, Q), and target attention, (Q,)."""
         weight, total = self._softmax(scores)
         columns = np.arange(scores.shape[1])
@@ -213,7 +242,8 @@ class PopulationRisk(Risk):
         scale = probs / total**2
         squared, gradient = self._form(weight, own, total, scale)
         gradient[own, columns] = -squared / total * target * scale  # r_k = 0
-        # of columns with dominant wrong features, those with a gradient far below its terms
+        # of columns with dominant wrong features, those with a gradient far below its
+        # terms
         close = np.flatnonzero(target < CANCELLED)
         if close.size:
             length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
@@ -229,8 +259,19 @@ class PopulationRisk(Risk):
         own = 2.0 * self._form.variogram + self.noise**2
         own = np.concatenate([own] * (scores.shape[1] // len(scores)), axis=1)
 
-        def form(queries: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
-            at_nodes(self._form.variogram[None], self._form.factor[None], queries, z, product)
+        def form(
+            queries: NDArray[np.intp], rows: slice, z: Array, product: Array
+        ) -> None:
+            at_nodes(
+                self._form.variogram[None], self._form.factor[None], queries, z, product
+            )
 
         spread = np.full(own.shape, self.noise**2) if self.noise > 0.0 else None
-        return moments(scores, self.features.probs[:, None], own, [Count(self.N)], form, spread=spread)
+        return moments(
+            scores,
+            self.features.probs[:, None],
+            own,
+            [Count(self.N)],
+            form,
+            spread=spread,
+        )

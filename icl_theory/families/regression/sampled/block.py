@@ -42,18 +42,22 @@ class Weights(NamedTuple):
 class BlockRisk(Risk):
     r"""Squared error of a transformer block on the prompts of a `SampledRisk`.
 
-    Tokens are the pairs :math:`z_i = (x_i, y_i)`, the query is :math:`z_q = (x_q, 0)`, in D = d + 1 dimensions:
+    Tokens are the pairs :math:`z_i = (x_i, y_i)`, the query is :math:`z_q = (x_q, 0)`,
+    in D = d + 1 dimensions:
 
     .. math::
         a_i &= \mathrm{softmax}_i\bigl(z_i^\top W_K^\top W_Q z_q/\sqrt D\bigr), \\
         h &= \mathrm{LN}_1\bigl(z_q + W_V {\textstyle\sum_i} a_i z_i\bigr), \\
-        g &= \mathrm{LN}_2\bigl(h + W_2\,\mathrm{relu}(W_1 h + c_1) + c_2\bigr), \qquad \hat y = w^\top g + c,
+        g &= \mathrm{LN}_2\bigl(h + W_2\,\mathrm{relu}(W_1 h + c_1) + c_2\bigr), \qquad
+        \hat y = w^\top g + c,
 
-    where a layer norm subtracts the mean of a vector, divides by :math:`\sqrt{\mathrm{var} + 10^{-5}}`, and applies
-    a gain and a shift to each coordinate. The query attends to the N tokens and not to itself. The loss is
-    :math:`\tfrac12 E(\hat y - f(x_q))^2`. All layers are trained, as one flat vector in the order of `Weights`.
-    Initially the entries of the matrices and of ``w`` are independent and normal, of variance 1/(number of inputs);
-    the gains are 1, and all else is 0. See docs/theory.md, "The block of Section 6".
+    where a layer norm subtracts the mean of a vector, divides by
+    :math:`\sqrt{\mathrm{var} + 10^{-5}}`, and applies a gain and a shift to each
+    coordinate. The query attends to the N tokens and not to itself. The loss is
+    :math:`\tfrac12 E(\hat y - f(x_q))^2`. All layers are trained, as one flat vector in
+    the order of `Weights`. Initially the entries of the matrices and of ``w`` are
+    independent and normal, of variance 1/(number of inputs); the gains are 1, and all
+    else is 0. See docs/theory.md, "The block of Section 6".
 
     Parameters
     ----------
@@ -64,7 +68,8 @@ class BlockRisk(Risk):
     seed : int
         Seed of the initial parameters; ``data`` has the seed of the prompts.
     held_out : int
-        Prompts for each query feature on which `BlockRisk.observe` measures; no step trains on them.
+        Prompts for each query feature on which `BlockRisk.observe` measures; no step
+        trains on them.
 
     Examples
     --------
@@ -82,7 +87,12 @@ class BlockRisk(Risk):
     held_out: int = 256
 
     def __post_init__(self) -> None:
-        instance("data", self.data, SampledRisk, "a SampledRisk, on whose prompts the block is trained")
+        instance(
+            "data",
+            self.data,
+            SampledRisk,
+            "a SampledRisk, on whose prompts the block is trained",
+        )
         store(self, hidden=integer("hidden", self.hidden, minimum=1, maximum=10**6))
         store(self, seed=integer("seed", self.seed, minimum=0))
         store(self, held_out=integer("held_out", self.held_out, minimum=1))
@@ -95,7 +105,8 @@ class BlockRisk(Risk):
     @property
     def initial(self) -> Array:
         """Random matrices and read-out, gains of 1, zeros elsewhere, flat."""
-        rng = np.random.default_rng([self.seed, 3])  # [seed] alone is [seed, 0, 0], the prompts of the first step
+        # [seed] alone is [seed, 0, 0], the prompts of the first step
+        rng = np.random.default_rng([self.seed, 3])
         parts = []
         for name, shape in self._shapes.items():
             if name[0] in "Ww":
@@ -138,7 +149,11 @@ class BlockRisk(Risk):
             raise refuse("prompts", "those of other features", f"of {features}")
         weight, prediction, _ = self._forward(self.unpack(params), prompts)
         if not np.isfinite(prediction).all():
-            raise refuse("params", float(np.abs(params).max()), "numbers with finite predictions (largest shown)")
+            raise refuse(
+                "params",
+                float(np.abs(params).max()),
+                "numbers with finite predictions (largest shown)",
+            )
         return weight, prediction
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -159,17 +174,20 @@ class BlockRisk(Risk):
         Returns
         -------
         dict of ndarray
-            ``attention`` (K,), the mean on the query's feature; ``attention_map`` (K, K), the mean on feature m for
-            query k, columns sum to 1; ``loss_per_query`` (K,); ``test_loss`` (), their mean weighted with the
-            probabilities; ``attention_loss`` (), the same for the prediction ``sum_i a_i y_i``, which the
-            one-matrix model makes from this attention.
+            ``attention`` (K,), the mean on the query's feature; ``attention_map`` (K,
+            K), the mean on feature m for query k, columns sum to 1; ``loss_per_query``
+            (K,); ``test_loss`` (), their mean weighted with the probabilities;
+            ``attention_loss`` (), the same for the prediction ``sum_i a_i y_i``, which
+            the one-matrix model makes from this attention.
         """
         features, prompts = self.data.features, self._held_out
         weight, prediction, _ = self._forward(self._layers(params), prompts)
         share = np.zeros((features.K, features.K))
         loss = bare = np.full(features.K, math.inf)
         if np.isfinite(prediction).all():
-            np.add.at(share, (prompts.token, prompts.query[:, None]), weight / self.held_out)
+            np.add.at(
+                share, (prompts.token, prompts.query[:, None]), weight / self.held_out
+            )
             loss = self._per_query(prediction)
             bare = self._per_query(np.sum(weight * prompts.label, axis=1))
         return {
@@ -190,7 +208,8 @@ class BlockRisk(Risk):
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
-        D, H = self.data.features.d + 1, self.hidden
+        D = self.data.features.d + 1
+        H = self.hidden
         wide = {"W_1": (H, D), "c_1": (H,), "W_2": (D, H), "c": (1,)}
         square = dict.fromkeys(("W_Q", "W_K", "W_V"), (D, D))
         return {name: (square | wide).get(name, (D,)) for name in Weights._fields}
@@ -198,10 +217,17 @@ class BlockRisk(Risk):
     def _layers(self, params: Array) -> Weights:
         sizes = [math.prod(shape) for shape in self._shapes.values()]
         parts = np.split(params, np.cumsum(sizes)[:-1])
-        return Weights(*(part.reshape(shape) for part, shape in zip(parts, self._shapes.values(), strict=True)))
+        return Weights(
+            *(
+                part.reshape(shape)
+                for part, shape in zip(parts, self._shapes.values(), strict=True)
+            )
+        )
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _forward(self, m: Weights, prompts: Prompts) -> tuple[Array, Array, Callable[[Array], Weights]]:
+    def _forward(
+        self, m: Weights, prompts: Prompts
+    ) -> tuple[Array, Array, Callable[[Array], Weights]]:
         """Attention, (B, N), predictions, (B,), and what makes gradients of a loss from its derivative by these.
 
         Callers have to check that the predictions are finite.
@@ -211,7 +237,9 @@ class BlockRisk(Risk):
         x = vectors[prompts.query] if prompts.asked is None else prompts.asked
         token = np.concatenate([key, prompts.label[:, :, None]], axis=2)
         asked = np.concatenate([x, np.zeros((len(x), 1))], axis=1)
-        scores = np.matmul(token, (asked @ m.W_Q.T @ m.W_K)[:, :, None])[:, :, 0] / math.sqrt(token.shape[2])
+        scores = np.matmul(token, (asked @ m.W_Q.T @ m.W_K)[:, :, None])[
+            :, :, 0
+        ] / math.sqrt(token.shape[2])
         weight, _ = attend(scores, prompts.label)
         mixed = np.matmul(weight[:, None, :], token)[:, 0, :]
         first, back_1 = _norm(asked + mixed @ m.W_V.T, m.gain_1, m.shift_1)
@@ -223,18 +251,36 @@ class BlockRisk(Risk):
             by_hidden = np.where(hidden > 0.0, by_second @ m.W_2, 0.0)
             by_first, gain_1, shift_1 = back_1(by_second + by_hidden @ m.W_1)
             by_weight = np.matmul(token, (by_first @ m.W_V)[:, :, None])[:, :, 0]
-            by_score = weight * (by_weight - np.sum(weight * by_weight, axis=1, keepdims=True))
-            # the scores are token · (asked W_Qᵀ W_K)/√D: sum over the tokens of a prompt, then over the prompts
-            pulled = np.matmul(by_score[:, None, :], token)[:, 0, :] / math.sqrt(token.shape[2])
-            attention = m.W_K @ (pulled.T @ asked), m.W_Q @ (asked.T @ pulled), by_first.T @ mixed
-            rectifier = by_hidden.T @ first, by_hidden.sum(axis=0), by_second.T @ hidden, by_second.sum(axis=0)
+            by_score = weight * (
+                by_weight - np.sum(weight * by_weight, axis=1, keepdims=True)
+            )
+            # the scores are token · (asked W_Qᵀ W_K)/√D: sum over the tokens of a
+            # prompt, then over the prompts
+            pulled = np.matmul(by_score[:, None, :], token)[:, 0, :] / math.sqrt(
+                token.shape[2]
+            )
+            attention = (
+                m.W_K @ (pulled.T @ asked),
+                m.W_Q @ (asked.T @ pulled),
+                by_first.T @ mixed,
+            )
+            rectifier = (
+                by_hidden.T @ first,
+                by_hidden.sum(axis=0),
+                by_second.T @ hidden,
+                by_second.sum(axis=0),
+            )
             read_out = error @ second, error.sum(keepdims=True)
-            return Weights(*attention, gain_1, shift_1, *rectifier, gain_2, shift_2, *read_out)
+            return Weights(
+                *attention, gain_1, shift_1, *rectifier, gain_2, shift_2, *read_out
+            )
 
         return weight, second @ m.w + m.c, back
 
 
-def _norm(x: Array, gain: Array, shift: Array) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
+def _norm(
+    x: Array, gain: Array, shift: Array
+) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
     """Layer norm, and what makes derivatives by its input, gain and shift from that by its output."""
     centred = x - x.mean(axis=1, keepdims=True)
     deviation = np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5)
@@ -243,7 +289,9 @@ def _norm(x: Array, gain: Array, shift: Array) -> tuple[Array, Callable[[Array],
     def back(by_out: Array) -> tuple[Array, Array, Array]:
         by_unit = by_out * gain
         along = np.mean(by_unit * unit, axis=1, keepdims=True)
-        by_input = (by_unit - by_unit.mean(axis=1, keepdims=True) - unit * along) / deviation
+        by_input = (
+            by_unit - by_unit.mean(axis=1, keepdims=True) - unit * along
+        ) / deviation
         return by_input, np.sum(by_out * unit, axis=0), by_out.sum(axis=0)
 
     return gain * unit + shift, back

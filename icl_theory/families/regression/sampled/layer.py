@@ -40,7 +40,8 @@ def attend(scores: Array, label: Array) -> tuple[Array, Array]:
 def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> Array:
     """Scores ``x_i^T Q x_q`` of the tokens ``key``, (B, N, d), for the queries ``asked``, (B, d): (B, N).
 
-    Entries of Q are scaled down to ``most``: nothing overflows, and one token still has all attention.
+    Entries of Q are scaled down to ``most``: nothing overflows, and one token still has
+    all attention.
     """
     largest = float(np.abs(Q).max())
     if largest > most:
@@ -51,8 +52,9 @@ def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> 
 class PromptRisk(Risk):
     r"""Mean of :math:`\tfrac12(\hat y - f(x_q))^2` over a batch of prompts, :math:`\hat y` by softmax attention.
 
-    The prompts of step t are a function of (seed, t). A trainer inherits, has the fields below, and defines
-    ``_draw``. The parameters are the matrix Q if its prompts have vectors, else class scores.
+    The prompts of step t are a function of (seed, t). A trainer inherits, has the
+    fields below, and defines ``_draw``. The parameters are the matrix Q if its prompts
+    have vectors, else class scores.
     """
 
     N: int
@@ -66,11 +68,17 @@ class PromptRisk(Risk):
     def _attended(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Attention and predictions for some prompts."""
         if prompts.key is not None and prompts.asked is not None:
-            return attend(bilinear_scores(params, prompts.key, prompts.asked), prompts.label)
+            return attend(
+                bilinear_scores(params, prompts.key, prompts.asked), prompts.label
+            )
         return attend(params.T[prompts.query[:, None], prompts.token], prompts.label)
 
     def _prepare(self) -> None:
-        store(self, N=integer("N", self.N, minimum=1, maximum=EXACT), batch=integer("batch", self.batch, minimum=1))
+        store(
+            self,
+            N=integer("N", self.N, minimum=1, maximum=EXACT),
+            batch=integer("batch", self.batch, minimum=1),
+        )
         store(self, seed=integer("seed", self.seed, minimum=0))
         fixed = None
         if self.dataset is not None:
@@ -106,11 +114,15 @@ class PromptRisk(Risk):
         """Split a batch into parts: larger arrays are allocated anew, which takes longer than the work."""
         instance("prompts", prompts, Prompts, "prompts of this trainer")
         split = blocks(len(prompts.answer), self.N, 2**20)
-        return iter([prompts]) if len(split) == 1 else (prompts.of(rows) for rows in split)
+        return (
+            iter([prompts]) if len(split) == 1 else (prompts.of(rows) for rows in split)
+        )
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
-        prompts, errors, gradient = self.prompts(step), [], np.zeros(())
+        prompts = self.prompts(step)
+        errors = []
+        gradient = np.zeros(())
         for part in self.parts(prompts):
             weight, prediction = self._attended(params, part)
             error = prediction - part.answer

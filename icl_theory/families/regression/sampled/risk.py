@@ -1,7 +1,7 @@
 """The sampled trainer: a softmax attention layer on real prompts, with its backward pass, in NumPy.
 
-It shares no formula with the population risk, with which it is compared: tokens are drawn one by one, and gradients
-go back through the softmax over tokens.
+It shares no formula with the population risk, with which it is compared: tokens are
+drawn one by one, and gradients go back through the softmax over tokens.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from icl_theory.memory import check_fits
 class SampledRisk(PromptRisk):
     r"""Squared error of one-layer softmax attention on sampled prompts.
 
-    :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i` with scores :math:`s_i = S_{m_i k}` (class scores), or
-    :math:`s_i = x_i^\top Q x_q` with token noise, :math:`x_i = v_{m_i} + \xi_i`. The prompts of step t are a
-    function of (seed, t): the same seed gives the same run, and any step can be drawn again.
-    See docs/theory.md, "Setting".
+    :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i` with scores :math:`s_i = S_{m_i
+    k}` (class scores), or :math:`s_i = x_i^\top Q x_q` with token noise, :math:`x_i =
+    v_{m_i} + \xi_i`. The prompts of step t are a function of (seed, t): the same seed
+    gives the same run, and any step can be drawn again. See docs/theory.md, "Setting".
 
     Parameters
     ----------
@@ -36,13 +36,15 @@ class SampledRisk(PromptRisk):
     seed : int
         Seed of all prompts.
     dataset : int, optional
-        Number M of prompts of a fixed data set, from which every step draws its batch without replacement (the
-        whole set if ``batch >= M``); fresh prompts at every step by default.
+        Number M of prompts of a fixed data set, from which every step draws its batch
+        without replacement (the whole set if ``batch >= M``); fresh prompts at every
+        step by default.
     noise : float
         Standard deviation of the label noise, label units.
     token_noise : float
-        Standard deviation of each coordinate of ξ, in the units of the features. Labels are the function's
-        values at the perturbed points. The parameters are then the matrix ``Q``, (d, d).
+        Standard deviation of each coordinate of ξ, in the units of the features. Labels
+        are the function's values at the perturbed points. The parameters are then the
+        matrix ``Q``, (d, d).
 
     Examples
     --------
@@ -65,7 +67,10 @@ class SampledRisk(PromptRisk):
     def __post_init__(self) -> None:
         variogram_of(self.features, self.task)
         for name in ("noise", "token_noise"):
-            store(self, **{name: number(name, getattr(self, name), zero=True, maximum=LARGEST)})
+            store(
+                self,
+                **{name: number(name, getattr(self, name), zero=True, maximum=LARGEST)},
+            )
         self._prepare()
 
     @property
@@ -115,9 +120,15 @@ class SampledRisk(PromptRisk):
 
     def _bytes(self, size: int) -> float:
         values = 24.0 * size * self.features.K
-        return super()._bytes(size) + values + bool(self.token_noise) * 32.0 * size * (self.N + 1) * self.features.d
+        return (
+            super()._bytes(size)
+            + values
+            + bool(self.token_noise) * 32.0 * size * (self.N + 1) * self.features.d
+        )
 
-    def _draw(self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None) -> Prompts:
+    def _draw(
+        self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None
+    ) -> Prompts:
         token = self._choose(rng, (size, self.N))
         query = self._choose(rng, (size,)) if query is None else query
         key = asked = None
@@ -125,8 +136,10 @@ class SampledRisk(PromptRisk):
             points = self.features.vectors[np.column_stack([token, query])]
             points += rng.normal(0.0, self.token_noise, points.shape)
             values = self.task.functions(self.features, rng, size)(points)
-            label, answer = values[:, :-1], values[:, -1]
-            key, asked = points[:, :-1], points[:, -1]
+            label = values[:, :-1]
+            answer = values[:, -1]
+            key = points[:, :-1]
+            asked = points[:, -1]
         else:
             values = self.task.sample(self.features, rng, size)
             label = np.take_along_axis(values, token, axis=1)
@@ -135,7 +148,9 @@ class SampledRisk(PromptRisk):
             label = label + rng.normal(0.0, self.noise, label.shape)
         return Prompts(token, query, label, answer, key, asked)
 
-    def _choose(self, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.intp]:
+    def _choose(
+        self, rng: np.random.Generator, shape: tuple[int, ...]
+    ) -> NDArray[np.intp]:
         if self.features.uniform:
             return rng.integers(self.features.K, size=shape)
         edges = np.cumsum(self.features.probs)[:-1]

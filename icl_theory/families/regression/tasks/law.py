@@ -1,8 +1,8 @@
 """Task families: the law of f at the features, in closed form and as samples.
 
-Only differences of values matter to the loss, so besides the kernel each family gives its *variogram*
-Γ_mj = ½ E(f_m − f_j)² (without cancellation if the formula allows) and, if its rank is low, a
-*factor* Φ with E(f_m − f_j)² = ‖φ_m − φ_j‖².
+Only differences of values matter to the loss, so besides the kernel each family gives
+its *variogram* Γ_mj = ½ E(f_m − f_j)² (without cancellation if the formula allows) and,
+if its rank is low, a *factor* Φ with E(f_m − f_j)² = ‖φ_m − φ_j‖².
 """
 
 from __future__ import annotations
@@ -56,13 +56,22 @@ def _of_features(method: Callable[..., Any]) -> Callable[..., Any]:
 class Task(ABC):
     """A law of task functions, known through their values at the features.
 
-    To add a family, inherit and define `kernel` and `sample`; override `variogram` and `factor` if a formula
-    beats the general one. Every method refuses anything but `Features`.
+    To add a family, inherit and define `kernel` and `sample`; override `variogram` and
+    `factor` if a formula beats the general one. Every method refuses anything but
+    `Features`.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        for name in ("kernel", "sample", "variogram", "factor", "functions", "nondegeneracy", "gamma"):
+        for name in (
+            "kernel",
+            "sample",
+            "variogram",
+            "factor",
+            "functions",
+            "nondegeneracy",
+            "gamma",
+        ):
             if callable(method := vars(cls).get(name)):
                 setattr(cls, name, _of_features(method))
 
@@ -85,9 +94,11 @@ class Task(ABC):
     def unit_variogram(self, features: Features) -> tuple[Array, float]:
         """Return the variogram at L = 1 and L² if the variogram is their product, else the variogram and 1.
 
-        Tasks that differ only in L then share the first result to the bit, and whatever is cached for it.
+        Tasks that differ only in L then share the first result to the bit, and whatever
+        is cached for it.
         """
-        found, L = self.variogram(features), getattr(self, "L", None)
+        found = self.variogram(features)
+        L = getattr(self, "L", None)
         if L is not None and is_dataclass(self):
             unit = replace(self, L=1.0).variogram(features)
             if np.allclose(found, L * L * unit, rtol=1e-13, atol=0.0):
@@ -98,14 +109,18 @@ class Task(ABC):
         """Vectors with the task's mean squared differences as squared distances, (K, r), r <= K."""
         return factor_of(self.variogram(features))
 
-    def functions(self, features: Features, rng: np.random.Generator, size: int) -> Function:
+    def functions(
+        self, features: Features, rng: np.random.Generator, size: int
+    ) -> Function:
         """Draw ``size`` functions on the whole space, as one map from points (size, n, d) to values (size, n).
 
-        A family that is defined at the features alone gives every point the value of the nearest feature.
+        A family that is defined at the features alone gives every point the value of
+        the nearest feature.
         """
         from scipy.spatial import KDTree  # slow to load
 
-        values, tree = self.sample(features, rng, size), KDTree(features.vectors)
+        values = self.sample(features, rng, size)
+        tree = KDTree(features.vectors)
 
         def nearest(points: Array) -> Array:
             return np.take_along_axis(values, tree.query(points)[1], axis=1)
@@ -118,14 +133,16 @@ class Task(ABC):
         .. math:: c_k = \min\{x^\top C^{(k)} x : x \ge 0,\ {\textstyle\sum_{m\ne k} x_m = 1}\},
             \quad C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]
 
-        With ``E(f_m - f_j)^2 = |φ_m - φ_j|^2`` this is the squared distance from ``φ_k`` to the convex hull
-        of the others, which non-negative least squares finds by an active-set method in finitely many steps.
-        See docs/theory.md, "Lemma 1, exactly".
+        With ``E(f_m - f_j)^2 = |φ_m - φ_j|^2`` this is the squared distance from
+        ``φ_k`` to the convex hull of the others, which non-negative least squares finds
+        by an active-set method in finitely many steps. See docs/theory.md, "Lemma 1,
+        exactly".
 
         Returns
         -------
         ndarray, (K,)
-            Squared label units; zero for a query whose feature the task cannot tell from a mixture of others.
+            Squared label units; zero for a query whose feature the task cannot tell
+            from a mixture of others.
 
         Examples
         --------
@@ -154,7 +171,9 @@ class Task(ABC):
 def variogram_of(features: Features, task: Task) -> Array:
     """Return the variogram of a task; refuse anything but a task that fits the features."""
     instance("features", features, Features, "a Features object")
-    return instance("task", task, Task, "a Task (see icl_theory.tasks)").variogram(features)  # type: ignore[type-abstract]
+    return instance("task", task, Task, "a Task (see icl_theory.tasks)").variogram(
+        features
+    )  # type: ignore[type-abstract]
 
 
 def factor_of(variogram: Array) -> Array:
@@ -180,7 +199,9 @@ class OnSpace(LipschitzTask):
     """Families of functions on the whole space, whose values at the features are sampled from them."""
 
     @abstractmethod
-    def functions(self, features: Features, rng: np.random.Generator, size: int) -> Function:
+    def functions(
+        self, features: Features, rng: np.random.Generator, size: int
+    ) -> Function:
         """Draw ``size`` functions on the whole space."""
 
     def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
@@ -193,10 +214,10 @@ class OnSpace(LipschitzTask):
 class Exchangeable(LipschitzTask):
     r"""Independent normal values with :math:`E(f_m - f_k)^2 = L^2\Delta^2` for every pair.
 
-    The kernel is :math:`\gamma I` with :math:`\gamma = L^2\Delta^2/2`: the class that is L-Lipschitz in mean
-    square and saturates that bound at the gap. (For K > 2 no law of *surely* L-Lipschitz functions does: they
-    reach about half of it, which changes times by a factor 2 and nothing else.)
-    See docs/theory.md, "The exchangeable case".
+    The kernel is :math:`\gamma I` with :math:`\gamma = L^2\Delta^2/2`: the class that
+    is L-Lipschitz in mean square and saturates that bound at the gap. (For K > 2 no law
+    of *surely* L-Lipschitz functions does: they reach about half of it, which changes
+    times by a factor 2 and nothing else.) See docs/theory.md, "The exchangeable case".
 
     Parameters
     ----------
@@ -231,9 +252,12 @@ class Exchangeable(LipschitzTask):
 def exchangeable_gamma(L: float, delta: float) -> float:
     """Return ``L^2 delta^2 / 2``, and refuse numbers out of the range of float64."""
     product = number("L", L) * number("delta", delta)
-    gamma = 0.5 * (product * product) if product < 1e150 else np.inf  # not a power: NumPy rounds those its own way
+    # not a power: NumPy rounds those its own way
+    gamma = 0.5 * (product * product) if product < 1e150 else np.inf
     if not 1e-290 < gamma < 1e290:
-        raise refuse("L", L, f"a number with 1e-140 < L*delta < 1e140 (delta = {delta!r})")
+        raise refuse(
+            "L", L, f"a number with 1e-140 < L*delta < 1e140 (delta = {delta!r})"
+        )
     return float(gamma)
 
 
@@ -261,14 +285,20 @@ class KernelTask(Task):
         self.matrix.flags.writeable = False
         eigenvalues, vectors = np.linalg.eigh(self.matrix)
         if eigenvalues[0] < -1e-10 * size:
-            raise refuse("matrix", matrix, f"positive semi-definite (lowest eigenvalue: {eigenvalues[0]:.3g})")
+            raise refuse(
+                "matrix",
+                matrix,
+                f"positive semi-definite (lowest eigenvalue: {eigenvalues[0]:.3g})",
+            )
         self._root = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))
 
     def kernel(self, features: Features) -> Array:
         """Return the matrix."""
         if len(self.matrix) != features.K:
             raise refuse(
-                "matrix", self.matrix.shape, f"of shape ({features.K}, {features.K}), one row for each feature"
+                "matrix",
+                self.matrix.shape,
+                f"of shape ({features.K}, {features.K}), one row for each feature",
             )
         return self.matrix
 
@@ -295,19 +325,39 @@ class FiniteTask(Task):
         self.values = real_array("values", values, 2)
         rows = len(self.values)
         if rows < 1 or self.values.shape[1] < 2:
-            raise refuse("values", self.values.shape, "an array of shape (M, K) with M >= 1, K >= 2")
-        given = np.full(rows, 1.0 / rows) if weights is None else real_array("weights", weights, 1)
+            raise refuse(
+                "values",
+                self.values.shape,
+                "an array of shape (M, K) with M >= 1, K >= 2",
+            )
+        given = (
+            np.full(rows, 1.0 / rows)
+            if weights is None
+            else real_array("weights", weights, 1)
+        )
         if given.shape != (rows,) or (given < 0).any() or abs(given.sum() - 1.0) > 1e-9:
-            raise refuse("weights", weights, f"{rows} numbers >= 0 that sum to 1, one for each function")
+            raise refuse(
+                "weights",
+                weights,
+                f"{rows} numbers >= 0 that sum to 1, one for each function",
+            )
         self.weights = given / given.sum()
         self.values.flags.writeable = self.weights.flags.writeable = False
 
     def factor(self, features: Features) -> Array:
         """Values relative to the first feature's, weighted, (K, M); classical scaling where M > K."""
         if self.values.shape[1] != features.K:
-            raise refuse("values", self.values.shape, f"of shape (M, {features.K}), one column for each feature")
+            raise refuse(
+                "values",
+                self.values.shape,
+                f"of shape (M, {features.K}), one column for each feature",
+            )
         weighted = np.sqrt(self.weights)[:, None] * (self.values - self.values[:, :1])
-        return weighted.T if len(self.values) <= features.K else np.asarray(np.linalg.qr(weighted, mode="r")).T
+        return (
+            weighted.T
+            if len(self.values) <= features.K
+            else np.asarray(np.linalg.qr(weighted, mode="r")).T
+        )
 
     def variogram(self, features: Features) -> Array:
         """Half the weighted mean squared differences."""

@@ -56,8 +56,8 @@ TOO_MANY = "too many prompts to sum over all: see crosscheck"
 def check_bounds(run: Trajectory) -> BoundChecks:
     """Evaluate every statement of the theory on one regression run; see `icl_theory.check_bounds`.
 
-    The scores of a trainer's run are held against the statements on any scores, its losses and gradients against
-    Lemmas 1 and 2 within their noise.
+    The scores of a trainer's run are held against the statements on any scores, its
+    losses and gradients against Lemmas 1 and 2 within their noise.
 
     Raises
     ------
@@ -66,9 +66,17 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     """
     instance("run", run, Trajectory, "a run")
     risk, scores = class_scores(run)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # Statement.check refuses inf
-        checks = [each.unstated(TOO_LARGE) if risk is None else each.check(risk, scores) for each in ON_SCORES]
-        checks += [statement.check(run) for statement in (*ON_RUNS, *(STATEMENTS if "L" in run.info else ()))]
+    with np.errstate(
+        over="ignore", divide="ignore", invalid="ignore"
+    ):  # Statement.check refuses inf
+        checks = [
+            each.unstated(TOO_LARGE) if risk is None else each.check(risk, scores)
+            for each in ON_SCORES
+        ]
+        checks += [
+            statement.check(run)
+            for statement in (*ON_RUNS, *(STATEMENTS if "L" in run.info else ()))
+        ]
     population = None if run.risk is None else population_of(run.risk)
     sampled = [] if population is None else within_noise(run, population)
     return BoundChecks([*checks, *sampled])
@@ -86,7 +94,11 @@ def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
         return innermost(full)[0], risk.scores(float(run.params))
     risk, params = innermost(population_of(risk) or risk, run.params)
     if not isinstance(risk, PopulationRisk):
-        raise refuse("run", type(run.risk).__name__, "a run on a population risk of in-context regression")
+        raise refuse(
+            "run",
+            type(run.risk).__name__,
+            "a run on a population risk of in-context regression",
+        )
     return risk, params
 
 
@@ -102,7 +114,8 @@ def _same(measured: float, other: float, within: float, note: str = "") -> Sides
 @stated("Lemma 1, identity", "paper, Lemma 1 (exact form)", "identity", Status.EXACT)
 def LEMMA_1(risk: PopulationRisk, scores: Array) -> Sides:
     """½ E[aᵀC^(k)a + σ² Σ a²/n] = ½ E(Σ a_m y_m - f_k)² over prompts and functions"""
-    # loss by the quadratic form against the mean square of ŷ - f, summed over prompts and functions
+    # loss by the quadratic form against the mean square of ŷ - f, summed over prompts
+    # and functions
     require(enumerable(risk.N, risk.features.K), TOO_MANY)
     found = float(risk.features.probs @ direct(risk, scores).loss)
     require(found > 1e-290, "the loss is below the range of float64")
@@ -112,10 +125,14 @@ def LEMMA_1(risk: PopulationRisk, scores: Array) -> Sides:
 @stated("Lemma 2, identity", "paper, Lemma 2 (exact form)", "identity", Status.EXACT)
 def LEMMA_2(risk: PopulationRisk, scores: Array) -> Sides:
     """d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2"""
-    # slope of the loss along the growth direction, by a sixth-order difference, against the norm of the growth
+    # slope of the loss along the growth direction, by a sixth-order difference, against
+    # the norm of the growth
     growth = risk.growth(scores)
     size = float(np.linalg.norm(growth))
-    require(size > 1e-13 * risk.loss(np.zeros_like(scores)), "the gradient is zero to rounding")
+    require(
+        size > 1e-13 * risk.loss(np.zeros_like(scores)),
+        "the gradient is zero to rounding",
+    )
     slope = differences(risk.loss, scores, growth / size)
     rounding = 1e-14 * risk.loss(scores) / (STEP * size)
     require(rounding < 1e-3, "the slope is lost in the loss's rounding")
@@ -125,41 +142,70 @@ def LEMMA_2(risk: PopulationRisk, scores: Array) -> Sides:
 @stated("Lemma 2, sign", "paper, Lemma 2", "lower")
 def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> Sides:
     """α_k = -∂L/∂S_kk >= 0"""
-    # α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is all that ℓ_k depends on
+    # α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is
+    # all that ℓ_k depends on
     require(not _noisy(risk), "label noise adds a term of the other sign")
-    fall = -risk.features.probs * differences(risk.loss_per_query, scores, np.eye(risk.features.K))
-    alpha, start = np.diagonal(risk.growth(scores)), risk.loss(np.zeros_like(scores))
+    fall = -risk.features.probs * differences(
+        risk.loss_per_query, scores, np.eye(risk.features.K)
+    )
+    alpha = np.diagonal(risk.growth(scores))
+    start = risk.loss(np.zeros_like(scores))
     rounding = 1e-6 * np.abs(fall) + 1e-13 * start / STEP
     same = bool((np.abs(fall - alpha) <= rounding).all())
     note = "" if same else "the growth is not the fall of the loss"
-    return Sides(float(fall.min()), 0.0, same and bool((fall >= -rounding).all()), None, note)
+    return Sides(
+        float(fall.min()), 0.0, same and bool((fall >= -rounding).all()), None, note
+    )
 
 
 def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
     """Return ``E(1 - a_k)²`` for every query, (K,).
 
-    It is twice the loss of the task with label 0 at the query's feature and 1 elsewhere.
+    It is twice the loss of the task with label 0 at the query's feature and 1
+    elsewhere.
     """
     values = 1.0 - np.eye(risk.features.K)
     if math.isinf(risk.N):
         return np.asarray((risk.attention(scores) * values).sum(axis=0) ** 2)
-    tasks = [PopulationRisk(risk.features, FiniteTask(row[None, :]), risk.N) for row in values]
-    return np.array([2.0 * task.loss_per_query(scores)[k] for k, task in enumerate(tasks)])
+    tasks = [
+        PopulationRisk(risk.features, FiniteTask(row[None, :]), risk.N)
+        for row in values
+    ]
+    return np.array(
+        [2.0 * task.loss_per_query(scores)[k] for k, task in enumerate(tasks)]
+    )
 
 
 @stated("Lemma 1, envelope", OURS, "two-sided")
 def ENVELOPE(risk: PopulationRisk, scores: Array) -> Sides:
     """c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf"""
     require(not _noisy(risk), "label noise adds to the loss")
-    require(risk.features.K <= 30 or math.isinf(risk.N), "checked for K <= 30 where N is finite")
+    require(
+        risk.features.K <= 30 or math.isinf(risk.N),
+        "checked for K <= 30 where N is finite",
+    )
     low = risk.task.nondegeneracy(risk.features)
     high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
     missed = missed_squared(risk, scores)
     require(bool(missed.min() >= 1e-290), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
-    k = int(np.argmin(np.minimum(ratio / np.maximum(low, 1e-300), high / np.maximum(ratio, 1e-300))))
-    holds = bool(((low * (1 - 1e-9) <= ratio + 1e-13 * high) & (ratio <= high * (1 + 1e-9))).all())
-    note = "" if low.min() > 0 else "c_k = 0 for some query: the loss does not control the attention"
+    k = int(
+        np.argmin(
+            np.minimum(
+                ratio / np.maximum(low, 1e-300), high / np.maximum(ratio, 1e-300)
+            )
+        )
+    )
+    holds = bool(
+        (
+            (low * (1 - 1e-9) <= ratio + 1e-13 * high) & (ratio <= high * (1 + 1e-9))
+        ).all()
+    )
+    note = (
+        ""
+        if low.min() > 0
+        else "c_k = 0 for some query: the loss does not control the attention"
+    )
     slack = float((high[k] - low[k]) / max(ratio[k], np.finfo(float).tiny))
     return Sides(float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note)
 
@@ -182,7 +228,8 @@ def ATTENTION(risk: PopulationRisk, scores: Array) -> Sides:
 @stated("Prop. 1, prediction", "paper, Prop. 1 (reconstructed)", "upper")
 def PREDICTION(run: Trajectory) -> Sides:
     """|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained"""
-    # errors of the worst Lipschitz function and of drawn ones, by attention summed over prompts; the formula
+    # errors of the worst Lipschitz function and of drawn ones, by attention summed over
+    # prompts; the formula
     risk, scores = class_scores(run)
     require("L" in run.info, "needs the L of simulate")
     require("delta" in run.info, "needs the delta of simulate")
@@ -190,14 +237,18 @@ def PREDICTION(run: Trajectory) -> Sides:
         raise UnstatedError(TOO_LARGE)
     require(enumerable(risk.N, risk.features.K), TOO_MANY)
     # a reduced run stands for equidistant features at any gap; the run's is Δ
-    L, distances = float(run.info["L"]), risk.features.distances * (run.info["delta"] / risk.features.gap)
+    L = float(run.info["L"])
+    distances = risk.features.distances * (run.info["delta"] / risk.features.gap)
     bounds = L * np.sum(risk.attention(scores) * distances, axis=0)
     k = int(np.argmax(bounds))
     probability, attention, _ = prompts(risk.features.probs, risk.N, scores[:, k])
     drawn = lipschitz_values(distances, L, np.random.default_rng(0), 100)
-    functions = np.vstack([L * distances[k], drawn])  # the first is L times the distance from the query
+    # the first is L times the distance from the query
+    functions = np.vstack([L * distances[k], drawn])
     errors = np.abs((functions - functions[:, [k]]) @ (probability @ attention))
-    bound, attained, worst = float(bounds[k]), float(errors[0]), float(errors.max())
+    bound = float(bounds[k])
+    attained = float(errors[0])
+    worst = float(errors.max())
     require(bound >= 1e-290, TOO_NEAR)
     holds = worst <= bound * (1.0 + 1e-9) and attained >= bound * (1.0 - 1e-9)
     note = "expected attention over prompts" if math.isfinite(risk.N) else ""
@@ -216,7 +267,8 @@ def _exchangeable(run: Trajectory) -> tuple[ExchangeableRisk, float]:
 def STEP_COUNT(run: Trajectory) -> Sides:
     """flow time ± logarithms bounds the number of steps from both sides"""
     risk, c = _exchangeable(run)
-    u, n = float(run.params), float(run.t[-1])
+    u = float(run.params)
+    n = float(run.t[-1])
     require(c >= 1e-290 and u <= 300.0, "the steps are below the range of float64")
     low, high = map(float, step_bounds(risk.K, c, u))
     return Sides(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
@@ -258,7 +310,11 @@ def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> Sides:
     if run.phases is None or run.steps is None:
         raise UnstatedError("needs a run of simulate that reached epsilon")
     require(run.phases.I[1] < run.steps, "the run ends within Phase I")
-    bound = float(after_phase_one(risk.K, run.eta * risk.speed, run.epsilon if epsilon is None else epsilon))
+    bound = float(
+        after_phase_one(
+            risk.K, run.eta * risk.speed, run.epsilon if epsilon is None else epsilon
+        )
+    )
     count = float(run.steps - run.phases.I[1])
     return Sides(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
 
@@ -278,7 +334,11 @@ def THEOREM_1(run: Trajectory) -> Sides:
 def _single(run: Trajectory, most: int = 200) -> PopulationRisk:
     """Risk of a run of gradient descent on class scores with N = ∞; more than ``most`` features take too long."""
     risk = run.risk
-    if isinstance(risk, PopulationRisk) and math.isinf(risk.N) and most >= risk.features.K:
+    if (
+        isinstance(risk, PopulationRisk)
+        and math.isinf(risk.N)
+        and most >= risk.features.K
+    ):
         return risk
     raise UnstatedError(f"for the scores of up to {most} single features, N = inf")
 
@@ -286,17 +346,29 @@ def _single(run: Trajectory, most: int = 200) -> PopulationRisk:
 @stated("one step, any task", OURS, "lower", scope=DESCENT)
 def ONE_STEP(run: Trajectory) -> Sides:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
-    # from each saved state; below a relative fall of 1e-8 rounding leaves the growth fewer than seven digits
+    # from each saved state; below a relative fall of 1e-8 rounding leaves the growth
+    # fewer than seven digits
     risk = _single(run)
-    rate, least = step_rate(risk, run.eta), math.inf
+    rate = step_rate(risk, run.eta)
+    least = math.inf
     for scores in run.states:
         before = risk.loss_per_query(scores)
         after = risk.loss_per_query(scores - run.eta * risk.gradient(scores))
         attention = np.diagonal(risk.attention(scores))
-        use = (rate > 0) & (before > 1e-280) & (np.abs(before - after) > 1e-8 * before) & (after > 1e-280)
+        use = (
+            (rate > 0)
+            & (before > 1e-280)
+            & (np.abs(before - after) > 1e-8 * before)
+            & (after > 1e-280)
+        )
         growth = (before - after)[use] / before[use] / after[use]
-        least = min(least, float(np.min(growth / (rate * attention**2)[use], initial=math.inf)))
-    require(math.isfinite(least), "no step is short enough to be certified and long enough to be seen")
+        least = min(
+            least, float(np.min(growth / (rate * attention**2)[use], initial=math.inf))
+        )
+    require(
+        math.isfinite(least),
+        "no step is short enough to be certified and long enough to be seen",
+    )
     return Sides(least, 1.0, least >= 1.0 - 1e-6, least)
 
 
@@ -304,7 +376,8 @@ def ONE_STEP(run: Trajectory) -> Sides:
 def TAIL_STEPS(run: Trajectory) -> Sides:
     """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
     risk = _single(run)
-    c, rate = risk.task.nondegeneracy(risk.features), step_rate(risk, run.eta)
+    c = risk.task.nondegeneracy(risk.features)
+    rate = step_rate(risk, run.eta)
     losses = run.observed["loss_per_query"]
     found = []
     for k in np.flatnonzero((c > 0) & (rate > 0)):
@@ -313,8 +386,12 @@ def TAIL_STEPS(run: Trajectory) -> Sides:
             count = float(run.t[inside[-1]] - run.t[inside[0]])
             first, last = (float(losses[i, k]) for i in inside[[0, -1]])
             found.append((count, tail_steps(first, last, float(c[k]), float(rate[k]))))
-    require(bool(found), "no query with a certified rate has two saved states with a loss below c_k/8")
-    steps, bound = max(found, key=lambda pair: pair[0] / max(pair[1], 1e-300))  # the closest to its bound
+    require(
+        bool(found),
+        "no query with a certified rate has two saved states with a loss below c_k/8",
+    )
+    # the closest to its bound
+    steps, bound = max(found, key=lambda pair: pair[0] / max(pair[1], 1e-300))
     return Sides(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
 
 
@@ -325,24 +402,34 @@ def TAIL(run: Trajectory) -> Sides:
     return _same(ratio, 1.0, within, "asymptotic: 1 + O(1 - Attn)")
 
 
-def tail_ratio(run: Trajectory, apart: float = 0.05, lost: float = 1e-10) -> tuple[float, float]:
+def tail_ratio(
+    run: Trajectory, apart: float = 0.05, lost: float = 1e-10
+) -> tuple[float, float]:
     """``t (loss - floor)`` at the end over its limit, and its largest distance from 1.
 
-    The law is judged only if a token has at most the weight ``apart`` relative to one of the level above it, and if
-    the excess is at least the share ``lost`` of the floor, below which rounding dominates.
+    The law is judged only if a token has at most the weight ``apart`` relative to one
+    of the level above it, and if the excess is at least the share ``lost`` of the
+    floor, below which rounding dominates.
     """
     if reason := DESCENT_OR_FLOW.why_not(run):
         raise UnstatedError(reason)
     limit = tail_limit(run.risk, run.eta) if run.risk is not None else None
     if limit is None:
-        raise UnstatedError("no tail law is known for this problem, or the excess falls faster")
+        raise UnstatedError(
+            "no tail law is known for this problem, or the excess falls faster"
+        )
     if run.phases is None or run.phases.III is None:
         raise UnstatedError("the run does not reach Phase III")
     embedded = isinstance(run.risk, Pullback)
-    require(not embedded, "over embeddings the attention may settle too slowly for a verdict")
+    require(
+        not embedded,
+        "over embeddings the attention may settle too slowly for a verdict",
+    )
     begin, end = run.phases.III
-    start, rest = run.at(begin), resting_loss(run.risk, run.floor)
-    # 1/excess = t/limit + const: t must outgrow the constant, which may be large after large first steps
+    start = run.at(begin)
+    rest = resting_loss(run.risk, run.floor)
+    # 1/excess = t/limit + const: t must outgrow the constant, which may be large after
+    # large first steps
     own = limit / max(start.loss - rest, 1e-300)
     missed = 1.0 - float(np.min(run.attention[-1]))
     if isinstance(run.risk, PopulationRisk) and math.isfinite(run.risk.N):
@@ -364,7 +451,9 @@ def _beside(risk: PopulationRisk, scores: Array) -> float:
     assert risk.levels is not None
     for levels, column in zip(risk.levels, scores.T, strict=True):
         for upper, lower in zip(levels.classes, levels.classes[1:], strict=False):
-            largest = max(largest, float(np.exp(column[lower].max() - column[upper].min())))
+            largest = max(
+                largest, float(np.exp(column[lower].max() - column[upper].min()))
+            )
     return largest
 
 
@@ -381,7 +470,13 @@ ON_RUNS: tuple[Statement, ...] = (
     TAIL,
 )
 SAMPLED = tuple(
-    Statement(f"{lemma}, sampled", f"paper, {lemma} (exact form)", words, "identity", Status.MEASURED)
+    Statement(
+        f"{lemma}, sampled",
+        f"paper, {lemma} (exact form)",
+        words,
+        "identity",
+        Status.MEASURED,
+    )
     for lemma, words in (
         ("Lemma 1", "the step's loss has the mean ½ E[aᵀC^(k)a + σ² Σ a²/n]"),
         ("Lemma 2", "the step's gradient has the mean of the lemma, along it"),
@@ -392,18 +487,25 @@ SAMPLED = tuple(
 def population_of(trainer: Risk) -> Risk | None:
     """Return the risk, in the same coordinates, that a trainer's prompts are drawn from; None for token noise."""
     core, _ = innermost(trainer)
-    if isinstance(core, CountedRisk) or (isinstance(core, SampledRisk) and not core.token_noise):
-        return around(trainer, PopulationRisk(core.features, core.task, core.N, core.noise))
+    if isinstance(core, CountedRisk) or (
+        isinstance(core, SampledRisk) and not core.token_noise
+    ):
+        return around(
+            trainer, PopulationRisk(core.features, core.task, core.N, core.noise)
+        )
     return None
 
 
-def within_noise(run: Trajectory, population: Risk, fewest: int = 20) -> list[BoundCheck]:
+def within_noise(
+    run: Trajectory, population: Risk, fewest: int = 20
+) -> list[BoundCheck]:
     r"""Hold the losses and gradients of a run's own prompts against Lemmas 1 and 2.
 
-    At step t the scores are known before its prompts are drawn, so that :math:`\hat\ell_t/\ell(\theta_t) - 1` and
-    :math:`\langle \hat g_t, g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1` are differences of a martingale, whatever the
-    learning rate: their means over the saved steps, at least ``fewest``, are 0 within their standard errors,
-    without a bias.
+    At step t the scores are known before its prompts are drawn, so that
+    :math:`\hat\ell_t/\ell(\theta_t) - 1` and :math:`\langle \hat g_t,
+    g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1` are differences of a martingale, whatever
+    the learning rate: their means over the saved steps, at least ``fewest``, are 0
+    within their standard errors, without a bias.
     """
     assert run.risk is not None
     fixed = getattr(innermost(run.risk)[0], "dataset", None) is not None
@@ -412,18 +514,27 @@ def within_noise(run: Trajectory, population: Risk, fewest: int = 20) -> list[Bo
         reason = fresh if fixed else f"needs {fewest} saved steps"
         return [statement.unstated(reason) for statement in SAMPLED]
     ratios = np.array(
-        [_ratios(run.risk, population, state, int(t)) for t, state in zip(run.t, run.states, strict=True)]
+        [
+            _ratios(run.risk, population, state, int(t))
+            for t, state in zip(run.t, run.states, strict=True)
+        ]
     )
     limit = limit_of(1.0 / len(SAMPLED), len(ratios) - 1)
     found = []
     for statement, column in zip(SAMPLED, ratios.T, strict=True):
         check = mean_check(statement.name, 1.0, column, limit)
         note = f"z = {check.z:+.1f} of at most {check.limit:.1f}, standard error {check.standard_error:.1g}"
-        found.append(statement.found(Sides(check.sampled, 1.0, check.passed, abs(check.sampled - 1.0), note)))
+        found.append(
+            statement.found(
+                Sides(check.sampled, 1.0, check.passed, abs(check.sampled - 1.0), note)
+            )
+        )
     return found
 
 
-def _ratios(trainer: Risk, population: Risk, params: Array, step: int) -> tuple[float, float]:
+def _ratios(
+    trainer: Risk, population: Risk, params: Array, step: int
+) -> tuple[float, float]:
     """Loss and slope of a step's prompts, relative to the population's."""
     loss, gradient = trainer.evaluate(params, step)
     exact, slope = population.evaluate(params)

@@ -1,8 +1,9 @@
 """Order-of-magnitude statements of the regression paper, in our formulas, over whole phases of runs of a law.
 
-A statement compares a *measured* quantity of a run with a *scale*, the expression inside O(...) or Θ(...). Rates
-are measured on the iterates, as the move of the score divided by its number of steps, at several steps of the
-phase. A constant is fitted on runs drawn from the inner part of the law, and tested on runs of the whole law.
+A statement compares a *measured* quantity of a run with a *scale*, the expression
+inside O(...) or Θ(...). Rates are measured on the iterates, as the move of the score
+divided by its number of steps, at several steps of the phase. A constant is fitted on
+runs drawn from the inner part of the law, and tested on runs of the whole law.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ class Law(NamedTuple):
     imbalance: tuple[float, float]
     target: tuple[float, float]  # ε over the loss at the start
     step: tuple[float, float] = (1e-3, 1.0)  # the step constant c = η γ K/(K-1)²
-    product: tuple[float, float] = (1e-3, 1e2)  # L Δ δ: below 1 in every other run, above 1 in the rest
+    # L Δ δ: below 1 in every other run, above 1 in the rest
+    product: tuple[float, float] = (
+        1e-3,
+        1e2,
+    )
 
     def __str__(self) -> str:
         named = zip(PARAMETERS, self, strict=True)
@@ -67,9 +72,12 @@ def draw(law: Law, seed: int) -> Runs:
     def between(low: Array | float, high: Array | float) -> Array:
         return np.asarray(np.exp(rng.uniform(np.log(low), np.log(high), DRAWS)))
 
-    K, imbalance = np.floor(between(law.K[0], law.K[1])), between(*law.imbalance)
+    K = np.floor(between(law.K[0], law.K[1]))
+    imbalance = between(*law.imbalance)
     flat = np.arange(DRAWS) % 2 == 0
-    product = between(np.where(flat, law.product[0], 1.0), np.where(flat, 1.0, law.product[1]))
+    product = between(
+        np.where(flat, law.product[0], 1.0), np.where(flat, 1.0, law.product[1])
+    )
     gamma = 0.5 * (product / imbalance) ** 2
     eta = between(*law.step) * (K - 1.0) ** 2 / (K * gamma)
     epsilon = between(*law.target) * 0.5 * gamma * (K - 1.0) / K
@@ -129,8 +137,8 @@ class Limit(NamedTuple):
 class OrderStatement(Statement):
     """One statement: the measured quantity, its scale, and the regime in which it is claimed.
 
-    ``rises`` is the limit in which the ratio of measured to scale grows without bound, ``falls`` the one in which
-    it tends to zero. None where that side holds.
+    ``rises`` is the limit in which the ratio of measured to scale grows without bound,
+    ``falls`` the one in which it tends to zero. None where that side holds.
     """
 
     kind: str = field(default="order-wise", kw_only=True)
@@ -139,7 +147,10 @@ class OrderStatement(Statement):
     upper_only: bool
     measure: Callable[[Runs], tuple[Array, Array]]
     scale: Callable[[Runs], Array]
-    flat: bool | None = None  # claimed for L <= 1/(Δδ) (True), for L > 1/(Δδ) (False), or for every L (None)
+    flat: bool | None = (
+        # claimed for L <= 1/(Δδ) (True), for L > 1/(Δδ) (False), or for every L (None)
+        None
+    )
     rises: Limit | None = field(default=None, kw_only=True)
     falls: Limit | None = field(default=None, kw_only=True)
 
@@ -152,28 +163,46 @@ def _gap(K: Array, deficit: Array) -> Array:
 
 
 def _rates(
-    runs: Runs, begin: NDArray[np.int64], end: NDArray[np.int64], top: Array, nodes: int = 17, window: float = 1e-3
+    runs: Runs,
+    begin: NDArray[np.int64],
+    end: NDArray[np.int64],
+    top: Array,
+    nodes: int = 17,
+    window: float = 1e-3,
 ) -> tuple[Array, Array]:
     """Least and largest move of the target score in a step, among the steps [begin, end) with u < top.
 
-    It is measured at ``nodes`` values of u, each time over one step or, if steps are short, over ``window`` in u.
+    It is measured at ``nodes`` values of u, each time over one step or, if steps are
+    short, over ``window`` in u.
     """
-    counter, start = runs.counter, runs.counter.position(begin)
+    counter = runs.counter
+    start = runs.counter.position(begin)
     places = start + np.linspace(0.0, 1.0, nodes)[:, None] * (top - start)
-    after = np.minimum(counter.steps_to(top).steps, end)  # the first step beyond the phase
-    first = np.clip(counter.steps_to(places - window).steps, begin, np.maximum(after - 1, begin))
+    # the first step beyond the phase
+    after = np.minimum(counter.steps_to(top).steps, end)
+    first = np.clip(
+        counter.steps_to(places - window).steps, begin, np.maximum(after - 1, begin)
+    )
     last = np.minimum(np.maximum(counter.steps_to(places).steps, first + 1), after)
     inside = (last > first) & (last < INT64_MAX)
-    first, last = np.where(inside, first, 0), np.where(inside, last, 1)
+    first = np.where(inside, first, 0)
+    last = np.where(inside, last, 1)
     move = counter.position(last) - counter.position(first)
     rate = (runs.K - 1.0) / runs.K * move / (last - first)  # S_kk = u (K-1)/K
     some = inside.any(axis=0)
     low, high = (np.where(inside, rate, fill) for fill in (np.inf, -np.inf))
-    return np.where(some, low.min(axis=0), np.nan), np.where(some, high.max(axis=0), np.nan)
+    return np.where(some, low.min(axis=0), np.nan), np.where(
+        some, high.max(axis=0), np.nan
+    )
 
 
 def _phase_one_rate(runs: Runs) -> tuple[Array, Array]:
-    return _rates(runs, np.zeros_like(runs.attends), runs.attends, _gap(runs.K, np.full(runs.K.size, 0.5)))
+    return _rates(
+        runs,
+        np.zeros_like(runs.attends),
+        runs.attends,
+        _gap(runs.K, np.full(runs.K.size, 0.5)),
+    )
 
 
 def _late_rate(runs: Runs) -> tuple[Array, Array]:
@@ -184,7 +213,9 @@ def _rate_until_imbalance(runs: Runs) -> tuple[Array, Array]:
     return _rates(runs, runs.attends, runs.steps, _gap(runs.K, runs.imbalance))
 
 
-def _others(rate: Callable[[Runs], tuple[Array, Array]]) -> Callable[[Runs], tuple[Array, Array]]:
+def _others(
+    rate: Callable[[Runs], tuple[Array, Array]],
+) -> Callable[[Runs], tuple[Array, Array]]:
     """The moves of the other scores, S_mk = -u/K."""
 
     def measure(runs: Runs) -> tuple[Array, Array]:
@@ -240,7 +271,8 @@ def _with_target_over_product(runs: Runs, share: float) -> Runs:
     return closed(runs.size, runs.eta, runs.K, epsilon, runs.imbalance)
 
 
-# A rate that is right at one end of its phase is claimed for all of it. The limits say where that breaks.
+# A rate that is right at one end of its phase is claimed for all of it. The limits say
+# where that breaks.
 _MANY_FEATURES = Limit(
     "K ≫ 1, because the rate of the start is carried on to Attn = ½",
     "K",
@@ -266,71 +298,120 @@ _TARGET_BEYOND_IMBALANCE = Limit(
     _with_target_over_product,
 )
 
-_PROPOSITION, _THEOREM = "paper, Prop. {} (reconstructed)", "paper, Thm {} (reconstructed)"
+_PROPOSITION = "paper, Prop. {} (reconstructed)"
+_THEOREM = "paper, Thm {} (reconstructed)"
 STATEMENTS: tuple[OrderStatement, ...] = (
     OrderStatement(
-        "Phase I growth", _PROPOSITION.format(2), "η α_k = Θ(η L²Δ²/K²) at every step until Attn = ½",
-        False, _phase_one_rate, lambda runs: _power(runs, -2.0),
+        "Phase I growth",
+        _PROPOSITION.format(2),
+        "η α_k = Θ(η L²Δ²/K²) at every step until Attn = ½",
+        False,
+        _phase_one_rate,
+        lambda runs: _power(runs, -2.0),
         rises=_MANY_FEATURES,
     ),
     OrderStatement(
-        "Phase I cross terms", _PROPOSITION.format(2), "η |β_mk| = O(η L²Δ²/K³) at every step until Attn = ½",
-        True, _others(_phase_one_rate), lambda runs: _power(runs, -3.0),
+        "Phase I cross terms",
+        _PROPOSITION.format(2),
+        "η |β_mk| = O(η L²Δ²/K³) at every step until Attn = ½",
+        True,
+        _others(_phase_one_rate),
+        lambda runs: _power(runs, -3.0),
         rises=_MANY_FEATURES,
     ),
     OrderStatement(
-        "Phase I duration", _PROPOSITION.format(2), "T₁ <= 1 + O(K² ln K / (η L²Δ²))",
-        True, lambda runs: _whole_steps(runs.attends), lambda runs: np.log(runs.K) / _power(runs, -2.0),
+        "Phase I duration",
+        _PROPOSITION.format(2),
+        "T₁ <= 1 + O(K² ln K / (η L²Δ²))",
+        True,
+        lambda runs: _whole_steps(runs.attends),
+        lambda runs: np.log(runs.K) / _power(runs, -2.0),
     ),
     OrderStatement(
-        "Phase II growth", _PROPOSITION.format(3),
+        "Phase II growth",
+        _PROPOSITION.format(3),
         "η α_k = Θ(η L²Δ²δ²/K) at every step after T₁ with 1 - Attn_k > δ, L <= 1/(Δδ)",
-        False, _rate_until_imbalance, lambda runs: _power(runs, -1.0, 2.0), True,
+        False,
+        _rate_until_imbalance,
+        lambda runs: _power(runs, -1.0, 2.0),
+        True,
         rises=_SMALL_IMBALANCE,
     ),
     OrderStatement(
-        "Phase II growth to ε", _PROPOSITION.format(3),
+        "Phase II growth to ε",
+        _PROPOSITION.format(3),
         "η α_k = Θ(η L²Δ²δ²/K) at every step from T₁ to T_f, L <= 1/(Δδ)",
-        False, _late_rate, lambda runs: _power(runs, -1.0, 2.0), True,
-        rises=_SMALL_IMBALANCE, falls=_TARGET_BEYOND_IMBALANCE,
+        False,
+        _late_rate,
+        lambda runs: _power(runs, -1.0, 2.0),
+        True,
+        rises=_SMALL_IMBALANCE,
+        falls=_TARGET_BEYOND_IMBALANCE,
     ),
     OrderStatement(
-        "Phase II cross terms", _PROPOSITION.format(3),
+        "Phase II cross terms",
+        _PROPOSITION.format(3),
         "η |β_mk| = O(η L²Δ²δ²/K²) at every step after T₁ with 1 - Attn_k > δ, L <= 1/(Δδ)",
-        True, _others(_rate_until_imbalance), lambda runs: _power(runs, -2.0, 2.0), True,
+        True,
+        _others(_rate_until_imbalance),
+        lambda runs: _power(runs, -2.0, 2.0),
+        True,
         rises=_SMALL_IMBALANCE,
     ),
     OrderStatement(
-        "Theorem 1", _THEOREM.format(1), "T_f - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η L²Δ²δ²)), L <= 1/(Δδ)",
-        True, _further_steps, lambda runs: logarithm(runs) / _power(runs, -1.0, 2.0), True,
+        "Theorem 1",
+        _THEOREM.format(1),
+        "T_f - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η L²Δ²δ²)), L <= 1/(Δδ)",
+        True,
+        _further_steps,
+        lambda runs: logarithm(runs) / _power(runs, -1.0, 2.0),
+        True,
         rises=_TARGET_BEYOND_IMBALANCE,
     ),
     OrderStatement(
-        "Phase III growth", _PROPOSITION.format(4), "η α_k = Θ(η ε/K) at every step from T₁ to T_s, L > 1/(Δδ)",
-        False, _late_rate, lambda runs: runs.eta * runs.epsilon / runs.K, False,
+        "Phase III growth",
+        _PROPOSITION.format(4),
+        "η α_k = Θ(η ε/K) at every step from T₁ to T_s, L > 1/(Δδ)",
+        False,
+        _late_rate,
+        lambda runs: runs.eta * runs.epsilon / runs.K,
+        False,
         rises=_SMALL_TARGET,
     ),
     OrderStatement(
-        "Phase III cross terms", _PROPOSITION.format(4),
+        "Phase III cross terms",
+        _PROPOSITION.format(4),
         "η |β_mk| = O(η ε/K²) at every step from T₁ to T_s, L > 1/(Δδ)",
-        True, _others(_late_rate), lambda runs: runs.eta * runs.epsilon / runs.K**2, False,
+        True,
+        _others(_late_rate),
+        lambda runs: runs.eta * runs.epsilon / runs.K**2,
+        False,
         rises=_SMALL_TARGET,
     ),
     OrderStatement(
-        "Theorem 2", _THEOREM.format(2), "T_s - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η ε)), L > 1/(Δδ)",
-        True, _further_steps, lambda runs: runs.K * logarithm(runs) / (runs.eta * runs.epsilon), False,
+        "Theorem 2",
+        _THEOREM.format(2),
+        "T_s - T₁ <= 1 + O(K ln(K LΔ ε^-½) / (η ε)), L > 1/(Δδ)",
+        True,
+        _further_steps,
+        lambda runs: runs.K * logarithm(runs) / (runs.eta * runs.epsilon),
+        False,
     ),
-)  # fmt: skip
+)
 
 
 def measured_ratios(statement: OrderStatement, runs: Runs) -> Ratios:
     """Measured over scale for each run, NaN for those to which the statement does not apply."""
     applies = runs.steps > runs.attends
     if statement.flat is not None:
-        applies &= ((runs.size * runs.imbalance <= 1.0) == statement.flat) & (runs.steps < INT64_MAX)
+        applies &= ((runs.size * runs.imbalance <= 1.0) == statement.flat) & (
+            runs.steps < INT64_MAX
+        )
     low, high = statement.measure(runs)
     scale = statement.scale(runs)
-    return Ratios(np.where(applies, low / scale, np.nan), np.where(applies, high / scale, np.nan))
+    return Ratios(
+        np.where(applies, low / scale, np.nan), np.where(applies, high / scale, np.nan)
+    )
 
 
 def along(statement: OrderStatement, limit: Limit) -> list[tuple[float, float]]:
@@ -360,14 +441,19 @@ def fitted_constants() -> dict[str, Constants]:
     >>> constants["Theorem 2"].highest < 7 / 16
     True
     """
-    runs, result = draw(INNER, seed=1), {}
+    runs = draw(INNER, seed=1)
+    result = {}
     for statement in STATEMENTS:
         ratios = measured_ratios(statement, runs)
-        result[statement.name] = Constants(float(np.nanmin(ratios.low)), float(np.nanmax(ratios.high)))
+        result[statement.name] = Constants(
+            float(np.nanmin(ratios.low)), float(np.nanmax(ratios.high))
+        )
     return result
 
 
-def bounded_sides(statement: OrderStatement, low: float, high: float) -> tuple[bool, bool]:
+def bounded_sides(
+    statement: OrderStatement, low: float, high: float
+) -> tuple[bool, bool]:
     """Whether ratios stay within a factor `BOUNDED` of the fitted constants, below and above."""
     constants = fitted_constants()[statement.name]
     return (low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
@@ -375,7 +461,9 @@ def bounded_sides(statement: OrderStatement, low: float, high: float) -> tuple[b
 
 def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
     """Raise `UnstatedError` with the reason if a statement does not apply to a run."""
-    risk, size, delta = run.risk, float(run.info["L"] * run.info["delta"]), run.info["imbalance"]
+    risk = run.risk
+    size = float(run.info["L"] * run.info["delta"])
+    delta = run.info["imbalance"]
     if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
         raise UnstatedError("stated here for the exchangeable case with N = inf")
     saturated = math.isclose(risk.gamma, 0.5 * size**2, rel_tol=1e-9)
@@ -385,7 +473,9 @@ def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
     require(run.phases.I[1] < run.t[-1], "the run ends within Phase I")
     if statement.flat is not None:
         require(run.converged, "the run did not reach epsilon")
-        require(delta is not None, "needs the imbalance δ of the prompts (imbalance=...)")
+        require(
+            delta is not None, "needs the imbalance δ of the prompts (imbalance=...)"
+        )
         regime, sign = ("flat", "<=") if statement.flat else ("sharp", ">")
         fits = statement.flat == (size * delta <= 1.0)
         require(fits, f"claimed for the {regime} regime, L {sign} 1/(Δδ)")
@@ -395,7 +485,13 @@ def _sides(statement: OrderStatement, run: Trajectory) -> Sides:
     """Measure one statement on one run, and hold it against the fitted constants."""
     _check_applies(statement, run)
     info = run.info
-    given = (info["L"] * info["delta"], run.eta, info["K"], run.epsilon, info["imbalance"] or 1.0)
+    given = (
+        info["L"] * info["delta"],
+        run.eta,
+        info["K"],
+        run.epsilon,
+        info["imbalance"] or 1.0,
+    )
     size, eta, K, epsilon, imbalance = (np.array([float(value)]) for value in given)
     with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
         runs = closed(size, eta, K, epsilon, imbalance)
@@ -410,14 +506,17 @@ def _sides(statement: OrderStatement, run: Trajectory) -> Sides:
         slack = constants.highest / high if high > 0 else None
         note = f"constant {constants.highest:.3g} fitted on a law of runs; {allowed}"
         return Sides(scale * high, scale * constants.highest, not_above, slack, note)
-    above, below = high / constants.highest, constants.lowest / low
+    above = high / constants.highest
+    below = constants.lowest / low
     worst = high if above > below else low
     note = (
         f"over the phase the ratio runs from {low:.3g} to {high:.3g};"
         f" {constants.lowest:.3g} to {constants.highest:.3g} on a law of runs, {allowed}"
     )
     bound = (scale * constants.lowest, scale * constants.highest)
-    return Sides(scale * worst, bound, not_below and not_above, 1.0 / max(above, below), note)
+    return Sides(
+        scale * worst, bound, not_below and not_above, 1.0 / max(above, below), note
+    )
 
 
 class Survey(NamedTuple):
@@ -427,11 +526,16 @@ class Survey(NamedTuple):
     low: float  # least ratio that is not 0, over the phases of all runs
     high: float
     typical: float  # their geometric mean
-    rise: dict[str, float]  # factors on the largest ratio of a phase when a parameter grows tenfold
+    # factors on the largest ratio of a phase when a parameter grows tenfold
+    rise: dict[str, float]
     fall: dict[str, float]  # the same for the smallest, by least squares in logarithms
     where: tuple[str, str]  # the runs with the extremes
-    rising: tuple[float, ...] = ()  # the largest ratios at the values of ``statement.rises``
-    falling: tuple[float, ...] = ()  # the least ratios at the values of ``statement.falls``
+    rising: tuple[
+        float, ...
+    ] = ()  # the largest ratios at the values of ``statement.rises``
+    falling: tuple[
+        float, ...
+    ] = ()  # the least ratios at the values of ``statement.falls``
 
 
 def survey(statement: OrderStatement) -> Survey:
@@ -439,16 +543,28 @@ def survey(statement: OrderStatement) -> Survey:
     runs = law_runs()
     ratios = measured_ratios(statement, runs)
     kept = np.isfinite(ratios.high)
-    low, high = ratios.low[kept], ratios.high[kept]
+    low = ratios.low[kept]
+    high = ratios.high[kept]
     loss = 0.25 * runs.size**2 * (runs.K - 1.0) / runs.K
-    values = (runs.K, runs.imbalance, runs.epsilon / loss, runs.counter.c, runs.size * runs.imbalance)
+    values = (
+        runs.K,
+        runs.imbalance,
+        runs.epsilon / loss,
+        runs.counter.c,
+        runs.size * runs.imbalance,
+    )
     parameters = np.array(values)[:, kept]
     design = np.column_stack([np.ones(high.size), *np.log10(parameters)])
 
     def per_decade(ratio: Array) -> dict[str, float]:
         positive = ratio > 0
-        slopes = np.linalg.lstsq(design[positive], np.log10(ratio[positive]), rcond=None)[0][1:]
-        return {name: float(10.0**slope) for name, slope in zip(PARAMETERS, slopes, strict=True)}
+        slopes = np.linalg.lstsq(
+            design[positive], np.log10(ratio[positive]), rcond=None
+        )[0][1:]
+        return {
+            name: float(10.0**slope)
+            for name, slope in zip(PARAMETERS, slopes, strict=True)
+        }
 
     def place(index: int) -> str:
         each = zip(PARAMETERS, parameters[:, index].tolist(), strict=True)
@@ -456,7 +572,10 @@ def survey(statement: OrderStatement) -> Survey:
 
     middle = np.sqrt(low * high)
     typical = float(np.exp(np.mean(np.log(middle[middle > 0]))))
-    where = place(int(np.argmin(np.where(low > 0, low, np.inf)))), place(int(np.argmax(high)))
+    where = (
+        place(int(np.argmin(np.where(low > 0, low, np.inf)))),
+        place(int(np.argmax(high))),
+    )
     rising: tuple[float, ...] = ()
     falling: tuple[float, ...] = ()
     if statement.rises is not None:
