@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +14,17 @@ ADDRESSES = tomllib.loads(
 )["tool"]["hatch"]["metadata"]["hooks"]["custom"]
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
+
+# The gallery reads one folder; the scripts are in those of their papers.
+figure_scripts = Path(__file__).parent / "_build" / "figure_scripts"
+shutil.rmtree(figure_scripts, ignore_errors=True)
+figure_scripts.mkdir(parents=True)
+for script in Path(icl_theory.__file__).parent.glob("papers/*/figures/*.py"):
+    shutil.copy(script, figure_scripts)
+shutil.copy(
+    Path(__file__).with_name("gallery_header.rst"),
+    figure_scripts / "GALLERY_HEADER.rst",
+)
 
 project = "icl-theory"
 author = "The icl-theory developers"
@@ -64,7 +76,7 @@ autosummary_filename_map = {
 }
 
 sphinx_gallery_conf = {
-    "examples_dirs": "../scripts/figures",
+    "examples_dirs": "_build/figure_scripts",
     "gallery_dirs": "gallery",
     "filename_pattern": r"\.py$",
     "reset_argv": "gallery.arguments",

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-# whose folders are attributes of the package: icl.regression
-FAMILIES = "icl_theory.families."
+PACKAGE = "icl_theory"
 
 
 def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | None:
@@ -79,14 +78,20 @@ def _written(value: Any) -> str | None:
 
 
 def _known_as(value: type) -> str | None:
-    """Return the name by which a class of a family is known to users."""
-    folders = value.__module__.partition(FAMILIES)[2].split(".")[:-1]
-    for depth in range(len(folders) + 1):
-        module = sys.modules[
-            FAMILIES + ".".join(folders[:depth]) if depth else "icl_theory"
-        ]
+    """Return the shortest name by which users reach a class of this package."""
+    root, *folders = value.__module__.split(".")
+    folders = folders[:-1]  # classes are public as attributes of their folders
+    if root != PACKAGE:
+        return None
+    paths = [folders[:depth] for depth in range(len(folders) + 1)]
+    if folders[:1] == ["papers"]:  # recall and linear attention also have short names
+        paths[1:1] = [path[1:] for path in paths[2:]]
+    for path in paths:
+        module: Any = sys.modules[PACKAGE]
+        for name in path:
+            module = getattr(module, name, None)
         if getattr(module, value.__qualname__, None) is value:
-            return ".".join(["icl", *folders[:depth], value.__qualname__])
+            return ".".join(["icl", *path, value.__qualname__])
     return None
 
 

@@ -1,8 +1,7 @@
 """The figures of the papers and of this package, each made by a short script.
 
-The scripts are `scripts/figures/*.py` in a checkout; an installed package has a copy. A
-family adds its own by the slot ``figures``: scripts, or functions with a default for
-each parameter.
+A plug-in has a folder of scripts (`icl_theory.families.PlugIn`). A family adds its own
+by the slot ``figures``: scripts, or functions with a default for each parameter.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from icl_theory._validate import choice, flag, integer, number, refuse
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Work
-from icl_theory.families import asked, left_out
+from icl_theory.families import asked
+from icl_theory.families.plug_ins import left_out, plug_ins
 from icl_theory.files import checked_path, replacing
 from icl_theory.results.plots import draw_maps, release, save
 
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 Recipe = str | os.PathLike[str] | Callable[..., Any]
 ENDINGS = (".pdf", ".png")
-_CARRIED = Path(__file__).with_name("recipes")
-_CHECKOUT = Path(__file__).parents[1] / "scripts" / "figures"
 
 __all__ = ["animate", "available", "draw", "parameters", "write"]
 
@@ -198,8 +196,10 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 def recipes() -> tuple[dict[str, Recipe], list[str]]:
     """Return what makes each figure, by its name, and a line for each that a family has and that cannot be used."""
-    folder = _CARRIED if _CARRIED.is_dir() else _CHECKOUT
-    found: dict[str, Recipe] = {path.stem: path for path in folder.glob("*.py")}
+    folders = [plug_in.figures for plug_in in plug_ins()[0] if plug_in.figures]
+    found: dict[str, Recipe] = {
+        path.stem: path for folder in folders for path in folder.glob("*.py")
+    }
     slots, lines = asked("figures")
     for family, figures in slots.items():
         with left_out(f"the slot figures of the family {family}", lines):

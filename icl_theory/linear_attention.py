@@ -1,5 +1,5 @@
-"""In-context linear regression by linear attention: a shorter name of `icl_theory.families.linear_attention`."""
+"""In-context linear regression by linear attention: a shorter name of `icl_theory.papers.linear_attention`."""
 
-from icl_theory.families.linear_attention import __all__ as __all__
-from icl_theory.families.linear_attention import __dir__ as __dir__
-from icl_theory.families.linear_attention import __getattr__ as __getattr__
+from icl_theory.papers.linear_attention import __all__ as __all__
+from icl_theory.papers.linear_attention import __dir__ as __dir__
+from icl_theory.papers.linear_attention import __getattr__ as __getattr__

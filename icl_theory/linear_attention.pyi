@@ -1,1 +1,1 @@
-from .families.linear_attention import *  # noqa: F403
+from .papers.linear_attention import *  # noqa: F403

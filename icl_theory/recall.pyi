@@ -1,1 +1,1 @@
-from .families.recall import *  # noqa: F403
+from .papers.recall import *  # noqa: F403

@@ -1,10 +1,10 @@
-"""Task families of regression: a shorter name of `icl_theory.families.regression.tasks`."""
+"""Task families of regression: a shorter name of `icl_theory.regression.tasks`."""
 
 from typing import Any
 
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.tasks import *  # noqa: F403
-from icl_theory.families.regression.tasks import __all__ as __all__
+from icl_theory.regression import tasks
+from icl_theory.regression.tasks import *  # noqa: F403
+from icl_theory.regression.tasks import __all__ as __all__
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from icl_theory.families import find
-from icl_theory.grids.sweep import plan
+from icl_theory.sweeps.sweep import plan
 
 SEED = 30_000
 POINTS = 4  # of each problem

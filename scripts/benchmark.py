@@ -168,7 +168,7 @@ SWEEP = """
 import resource, sys, time
 import numpy as np
 import icl_theory as icl
-icl.regression.fitted_constants()
+icl.papers.regression.fitted_constants()
 start = time.process_time()
 icl.sweep([1.0, 2.0], 1.0, 4.0, epsilon=1e-4, imbalance=0.1, progress=False)
 loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -19,8 +19,8 @@ from threadpoolctl import threadpool_limits
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.papers.claim import Answer, Series
 from icl_theory.results.plots import plot_answer, save
+from icl_theory.statements.claim import Answer, Series
 
 LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "p ~ k^-1/2": lambda k: k**-0.5,

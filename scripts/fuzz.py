@@ -52,8 +52,8 @@ from fuzz_values import (
 )
 
 import icl_theory as icl
-from icl_theory import cli, explorer, papers
-from icl_theory.engine.tokens.sphere import SphereRisk
+from icl_theory import cli, explorer, statements, tokens
+from icl_theory.tokens.sphere import SphereRisk
 
 # seconds of computing, however busy the machine is, after which a call that speaks is
 # ended
@@ -135,7 +135,9 @@ MODULES: Mapping[str, Any] = {
     "icl.tasks": icl.tasks,
     "icl.engine": icl.engine,
     "icl.linear_attention": icl.linear_attention,
-    "icl.papers": papers,
+    "icl.papers.regression": icl.papers.regression,
+    "icl.statements": statements,
+    "icl.tokens": tokens,
 }
 
 

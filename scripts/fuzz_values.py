@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import icl_theory as icl
-from icl_theory import papers
+from icl_theory import statements
 from icl_theory.results import plots, tables
 
 Pool = tuple[Any, ...]
@@ -374,11 +374,11 @@ def _of_what_is_shown(folder: str) -> dict[str, Pool]:
     }
 
 
-ANSWER = papers.Answer(
+ANSWER = statements.Answer(
     "a",
     "b?",
     "c",
-    (papers.claim.Series("d", np.arange(1.0, 3.0), np.ones(2)),),
+    (statements.claim.Series("d", np.arange(1.0, 3.0), np.ones(2)),),
     "t",
     "loss",
 )
@@ -509,7 +509,7 @@ SHOWN: tuple[Callable[[], Any], ...] = (
     lambda: icl.regression.sampled_phases(RUNS[1](), N=20, runs=3, batch=8),
     lambda: icl.engine.sharpness_along(RUNS[0](), 2),
     lambda: ANSWER,
-    lambda: papers.Audit((), (ANSWER,)),
+    lambda: statements.Audit((), (ANSWER,)),
     lambda: icl.linear_attention.task_diversity(
         icl.LinearAttention(d=2), [1, 2], draws=2
     ),
@@ -519,7 +519,7 @@ SHOWN: tuple[Callable[[], Any], ...] = (
 
 def _of_tokens() -> dict[str, Pool]:
     kinds = tuple(made() for made in TOKENS)
-    chains = icl.engine.Chains([[0.9, 0.1], [0.3, 0.7]])
+    chains = icl.tokens.Chains([[0.9, 0.1], [0.3, 0.7]])
     shares = ([0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]], [1.0], [0.2, 0.5, 0.3], None)
     return {
         "kinds": ([kinds[0]], [kinds[0], kinds[1]], [], kinds[0]),
@@ -647,16 +647,16 @@ OTHERS: tuple[Callable[[], Any], ...] = (
     *TOKENS,
     lambda: icl.TokenRisk([TOKENS[0]()]),
     lambda: icl.HeadsRisk(icl.TokenRisk(TOKENS[1](), target=np.ones(()))),
-    lambda: icl.engine.Chains(CHAINS, window=2),
-    lambda: icl.engine.Chains(CHAINS[0]),
-    lambda: icl.engine.ChainRisk(icl.engine.Chains(CHAINS, window=2), length=5),
-    lambda: icl.engine.IndependentCounts(
+    lambda: icl.tokens.Chains(CHAINS, window=2),
+    lambda: icl.tokens.Chains(CHAINS[0]),
+    lambda: icl.tokens.ChainRisk(icl.tokens.Chains(CHAINS, window=2), length=5),
+    lambda: icl.tokens.IndependentCounts(
         2, np.full(2, 0.5), np.eye(2), np.full(2, 0.5)
     ),
-    lambda: icl.engine.TwoStateCounts(5),
-    lambda: icl.engine.CountRisk(icl.engine.TwoStateCounts(5), "square"),
-    lambda: icl.engine.TwoLayerTransformer(
-        icl.engine.Chains(CHAINS, window=2), 5, 4, 0, [0.0, 0.0, 0.0]
+    lambda: icl.tokens.TwoStateCounts(5),
+    lambda: icl.tokens.CountRisk(icl.tokens.TwoStateCounts(5), "square"),
+    lambda: icl.tokens.TwoLayerTransformer(
+        icl.tokens.Chains(CHAINS, window=2), 5, 4, 0, [0.0, 0.0, 0.0]
     ),
     lambda: icl.regression.FiniteGaussianRisk(
         icl.regression.QuadraticLaw(2, 1.0, 1.0), N=2

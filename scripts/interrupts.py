@@ -24,8 +24,8 @@ from pathlib import Path
 import icl_theory as icl
 from icl_theory.engine.interrupts import is_pressed
 from icl_theory.files import replacing
-from icl_theory.papers.audit import rows
-from icl_theory.papers.reproduction import papers, reproduce
+from icl_theory.results.reproduction import papers, reproduce
+from icl_theory.statements.audit import rows
 
 Page = Callable[[], str]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 PREPARED = """
 import resource, sys
 import numpy as np, icl_theory as icl
-from icl_theory.grids import grid
+from icl_theory.sweeps import grid
 from icl_theory.results.tables import write_table
 path, length, free = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
 grid.free = lambda: free  # a quarter of them is too much for results

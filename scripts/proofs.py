@@ -14,8 +14,8 @@ from flint import acb, arb, ctx
 import icl_theory as icl
 from icl_theory.certified import closed
 from icl_theory.certified.losses import enclosed
-from icl_theory.families.linear_attention.law import PromptLaw
-from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
+from icl_theory.papers.linear_attention.law import PromptLaw
+from icl_theory.regression.closed.polynomials import POLYNOMIALS
 
 
 def at_random(problems: int) -> Iterator[tuple[int, float, float, float]]:

@@ -21,7 +21,7 @@ import numpy as np
 
 import icl_theory
 from icl_theory.families import Family, list_families
-from icl_theory.families.token_selection import cosine
+from icl_theory.papers.token_selection.family import cosine
 
 FILE = Path(icl_theory.__file__).parent / "explorer" / "runs.json"
 Numbers = Callable[[Any, Any], Mapping[str, float]]  # what is shown of a state

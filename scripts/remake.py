@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from icl_theory import figures
-from icl_theory.papers.reproduction import papers
 from icl_theory.results.numbers import markdown
+from icl_theory.results.reproduction import papers
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

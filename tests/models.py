@@ -16,7 +16,7 @@ import xarray
 
 import icl_theory as icl
 from icl_theory._validate import Array
-from icl_theory.grids.grid import REACHED, Axis, Column, Grid, Values, blank
+from icl_theory.sweeps.grid import REACHED, Axis, Column, Grid, Values, blank
 
 SQUARE = (
     Column("square", "f8", "m²", "x squared"),

@@ -17,7 +17,7 @@ COMMAND = "from icl_theory.cli import main\nif __name__ == '__main__': main()"
 # time
 PAUSED = """
 import sys
-from icl_theory.grids.store import Store
+from icl_theory.sweeps.store import Store
 write, waits = Store.write, [1]
 
 def paused(self, chunk, *kept):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from icl_theory.papers.audit import questions, rows
-from icl_theory.papers.claim import Answer
+from icl_theory.statements.audit import questions, rows
+from icl_theory.statements.claim import Answer
 
 FILE = Path(__file__).parent / "data" / "smaller.json"
 NAMES = json.loads(FILE.read_text(encoding="utf-8"))

@@ -96,12 +96,12 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
         {"batch": 8, "runs": 5, "seed": 1, "scale": 1.1},
     ),
     "concentration": (
-        regression.concentration_probability,
+        icl.papers.regression.concentration_probability,
         {"N": 100, "probs": 9, "imbalance": 0.1},
         {"N": 90, "probs": 8, "imbalance": 0.05},
     ),
     "imbalance": (
-        regression.smallest_imbalance,
+        icl.papers.regression.smallest_imbalance,
         {"N": 100, "probs": 9, "confidence": 0.5},
         {"N": 90, "probs": 8, "confidence": 0.4},
     ),
@@ -238,7 +238,7 @@ TAKERS: dict[str, Callable[[Any], Any]] = {
     "crosscheck": lambda x: icl.crosscheck(x, N=20, batch=4),
     "sampled_phases": lambda x: regression.sampled_phases(x, N=20),
     "query_phases": regression.query_phases,
-    "check_bounds": regression.check_bounds,
+    "check_bounds": icl.papers.regression.check_bounds,
 }
 
 

@@ -21,7 +21,8 @@ import icl_theory as icl
 from icl_theory.certified import Proved, closed, losses
 from icl_theory.certified.losses import enclosed
 from icl_theory.cli import main
-from icl_theory.papers.regression import dynamics, lemmas
+from icl_theory.papers.regression.statements import dynamics, lemmas
+from icl_theory.tokens import square
 
 RNG = np.random.default_rng
 
@@ -212,7 +213,7 @@ def test_grouped_and_exchangeable_losses_hold_those_of_all_features() -> None:
             for k in range(4):
                 own = losses.balls(variogram[k])
                 form = own[:, None] + own - losses.balls(variogram)
-                each = [icl.engine.tokens.square.Count(N)] if math.isfinite(N) else []
+                each = [square.Count(N)] if math.isfinite(N) else []
                 query = (
                     losses.balls(full[:, k]),
                     100.0,

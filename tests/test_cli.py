@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.cli import main, pages
+from icl_theory.cli import main
 from icl_theory.cli.shared import print_json
 from icl_theory.engine.progress import Work
+from icl_theory.explorer import command
 from icl_theory.families import families_known
 from tests.processes import PATIENCE, start
 
@@ -406,7 +407,7 @@ def test_the_explorer_is_written_to_a_private_folder_and_follows_no_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Links to a file of the user's under every name that an earlier call has used."""
-    monkeypatch.setattr(pages, "page", lambda: "a page")
+    monkeypatch.setattr(command, "page", lambda: "a page")
     shared, mine = tmp_path / "shared", tmp_path / "notes.txt"
     shared.mkdir()
     mine.write_text("mine")

@@ -23,9 +23,9 @@ from icl_theory.cli import app, main
 from icl_theory.cli.figures import script
 from icl_theory.engine import progress
 from icl_theory.engine.comparison import Check
-from icl_theory.papers import Audit
-from icl_theory.papers.claim import Answer, Claim, Series, Status
 from icl_theory.results.numbers import number
+from icl_theory.statements import Audit
+from icl_theory.statements.claim import Answer, Claim, Series, Status
 from tests.test_cli import BASE, run_main
 
 ANSWER = Answer(
@@ -143,22 +143,22 @@ CALLS: list[tuple[str, str, Any, Any]] = [
         "",
         call(ANY, over="K", source="store", date=TODAY),
     ),
-    ("explore --no-browser --out a.html", "cli.pages.page", "", call()),
+    ("explore --no-browser --out a.html", "explorer.command.page", "", call()),
     (
         "reproduce a",
-        "papers.reproduction.reproduce",
+        "results.reproduction.reproduce",
         parts(),
         call("a", only=None, quick=False),
     ),
     (
         "reproduce a --only b",
-        "papers.reproduction.reproduce",
+        "results.reproduction.reproduce",
         parts(),
         call("a", only="b", quick=False),
     ),
     (
         "reproduce a --quick --out there",
-        "papers.reproduction.reproduce",
+        "results.reproduction.reproduce",
         parts(),
         call("a", only=None, quick=True),
     ),
@@ -293,7 +293,7 @@ def test_options_reach_the_call_that_they_stand_for(
     assert (status, err) == (0, "")
     double = pkgutil.resolve_name(f"icl_theory.{place}")
     assert double.call_args == expected
-    if place == "papers.reproduction.reproduce":
+    if place == "results.reproduction.reproduce":
         assert found.write.call_args == call(
             Path("there" if "there" in words else "reproduced")
         )
@@ -365,7 +365,7 @@ def test_violations_and_failures_are_status_one(
     )
     found = parts(violations=violations, failures=failures)
     monkeypatch.setattr(
-        "icl_theory.papers.reproduction.reproduce", lambda name, **given: found
+        "icl_theory.results.reproduction.reproduce", lambda name, **given: found
     )
     for words in (
         ["audit"],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import icl_theory as icl
-from icl_theory.grids.store import existing
+from icl_theory.sweeps.store import existing
 from tests.pages import Page
 from tests.test_cli import BASE, run_main
 from tests.test_cli_sweep import QUICK

@@ -21,9 +21,7 @@ from icl_theory.engine.comparison import (
 )
 from icl_theory.engine.risk import Risk
 
-CROSSCHECK = importlib.import_module(
-    "icl_theory.families.regression.sampled.crosscheck"
-)
+CROSSCHECK = importlib.import_module("icl_theory.regression.sampled.crosscheck")
 ALL = 1e-3  # false alarms of all comparisons together
 
 

@@ -36,9 +36,9 @@ from icl_theory import _validate, figures, memory
 from icl_theory.cli import app, main
 from icl_theory.engine import progress, pullback
 from icl_theory.families import find
-from icl_theory.families.recall.bounds import divergence
-from icl_theory.papers.reproduction import reproduce
+from icl_theory.papers.recall.bounds import divergence
 from icl_theory.results import plots, tables
+from icl_theory.results.reproduction import reproduce
 from icl_theory.testing import check_risk
 
 SIMPLEX = icl.Features.simplex(3, 1.0)
@@ -389,10 +389,10 @@ OF_PROMPT_LENGTH: dict[str, Callable[[int], Any]] = {
     "icl.SingleLocation": lambda N: icl.SingleLocation(N=N),
     "icl.SoftmaxHeads": lambda N: icl.SoftmaxHeads(N=N),
     "icl.Representation": lambda N: icl.Representation(N=N),
-    "icl.engine.IndependentCounts": lambda N: icl.engine.IndependentCounts(
+    "icl.tokens.IndependentCounts": lambda N: icl.tokens.IndependentCounts(
         N, [1.0], [[1.0]], [1.0]
     ),
-    "icl.engine.fair_labels": lambda N: icl.engine.fair_labels(4, N),
+    "icl.tokens.fair_labels": lambda N: icl.tokens.fair_labels(4, N),
     "icl.regression.FiniteGaussianRisk": lambda N: icl.regression.FiniteGaussianRisk(
         GAUSSIAN, N
     ),
@@ -402,11 +402,11 @@ OF_PROMPT_LENGTH: dict[str, Callable[[int], Any]] = {
     "icl.regression.SampledGaussianRisk": lambda N: icl.regression.SampledGaussianRisk(
         GAUSSIAN, N, 4, 0
     ),
-    "icl.regression.concentration_probability": lambda N: (
-        icl.regression.concentration_probability(N, 4, 0.1)
+    "icl.papers.regression.concentration_probability": lambda N: (
+        icl.papers.regression.concentration_probability(N, 4, 0.1)
     ),
-    "icl.regression.smallest_imbalance": lambda N: icl.regression.smallest_imbalance(
-        N, 4, 0.9
+    "icl.papers.regression.smallest_imbalance": lambda N: (
+        icl.papers.regression.smallest_imbalance(N, 4, 0.9)
     ),
     "icl.regression.crosscheck": lambda N: icl.crosscheck(run(), N=N),
     "icl.regression.sampled_phases": lambda N: icl.regression.sampled_phases(

@@ -10,7 +10,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -124,10 +124,6 @@ def names(wheel: Path) -> set[str]:
 
 
 def test_the_wheel_has_the_package_its_figures_and_nothing_else(built: Built) -> None:
-    recipes = {
-        f"icl_theory/recipes/{PurePosixPath(path).name}"
-        for path in files(ROOT / "scripts" / "figures")
-    }
     about = {
         f"{INFO}/{name}"
         for name in (
@@ -138,9 +134,8 @@ def test_the_wheel_has_the_package_its_figures_and_nothing_else(built: Built) ->
             "licenses/LICENSE",
         )
     }
-    assert names(built.wheel) == files(ROOT / "icl_theory") | recipes | about
+    assert names(built.wheel) == files(ROOT / "icl_theory") | about
     assert "icl_theory/py.typed" in names(built.wheel)
-    assert recipes
 
 
 def test_the_wheel_of_the_source_distribution_is_that_of_the_checkout(

@@ -39,12 +39,10 @@ def source(target: Path) -> Path:
     """Return the file that a target of a link is made from: pages of the gallery are made from scripts."""
     if target.parent != DOCS / "gallery":
         return target
-    return (
-        ROOT
-        / "scripts"
-        / "figures"
-        / ("GALLERY_HEADER.rst" if target.stem == "index" else f"{target.stem}.py")
-    )
+    if target.stem == "index":
+        return DOCS / "gallery_header.rst"
+    (script,) = ROOT.glob(f"icl_theory/papers/*/figures/{target.stem}.py")
+    return script
 
 
 @pytest.mark.parametrize("name", icl.__all__)

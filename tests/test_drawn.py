@@ -18,7 +18,7 @@ from scipy import stats
 import icl_theory as icl
 from icl_theory import regression
 from icl_theory.families import list_families
-from icl_theory.families.linear_attention import PromptLaw
+from icl_theory.papers.linear_attention import PromptLaw
 from tests.javascript import call
 
 PICTURES = """

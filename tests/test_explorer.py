@@ -17,10 +17,17 @@ from icl_theory import explorer, figures
 from icl_theory.cli import main
 from icl_theory.explorer import description, page, recorded
 from icl_theory.families import Family, Number, Panel, list_families, parameter
-from icl_theory.papers.paper import Claims, Paper
-from icl_theory.papers.settings import SETTINGS
+from icl_theory.statements.audit import known
+from icl_theory.statements.paper import Claims, Paper
 from tests.browser import visit
 from tests.javascript import call
+
+SETTINGS = {
+    paper.name: paper.setting
+    for claims in known()[0].values()
+    for paper in claims.papers
+    if paper.setting is not None
+}
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = [
@@ -111,10 +118,9 @@ def test_limits_on_the_page_are_the_last_numbers_that_python_takes(name: str) ->
 def test_papers_are_called_by_their_authors(
     authors: str, short: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = next(iter(SETTINGS))
-    paper = Paper(name, "A title", authors, 2020, "nowhere", ())
+    place, text = setting = next(iter(SETTINGS.values()))
+    paper = Paper("a", "A title", authors, 2020, "nowhere", (), setting=setting)
     monkeypatch.setattr(explorer, "known", lambda: ({"a": Claims(papers=(paper,))}, []))
-    place, text = SETTINGS[name]
     assert [*explorer.papers()] == [
         {"short": short, "title": "A title", "place": place, "text": text}
     ]
@@ -209,9 +215,8 @@ return fromFragment(given[0], panels);
 def test_figures_of_the_gallery_open_with_their_parameters() -> None:
     linked = 0
     for name in figures.available():
-        script = (ROOT / "scripts" / "figures" / f"{name}.py").read_text(
-            encoding="utf-8"
-        )
+        (path,) = ROOT.glob(f"icl_theory/papers/*/figures/{name}.py")
+        script = path.read_text(encoding="utf-8")
         place = re.search(r'^EXPLORER = \(?\s*"(.*?)"', script, re.MULTILINE)
         if not place:
             continue

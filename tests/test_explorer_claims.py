@@ -13,7 +13,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.explorer import papers
 from icl_theory.families import list_families
-from icl_theory.families.linear_attention import PromptLaw
+from icl_theory.papers.linear_attention import PromptLaw
 from tests.javascript import call
 
 TEXTS = """

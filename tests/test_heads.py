@@ -10,9 +10,9 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import icl_theory as icl
-from icl_theory.engine.tokens.gaussian import gaussian_queries, usual_step
-from icl_theory.engine.tokens.heads import GaussianHeadsRisk
 from icl_theory.testing import check_family, check_risk
+from icl_theory.tokens.gaussian import gaussian_queries, usual_step
+from icl_theory.tokens.heads import GaussianHeadsRisk
 
 LINEAR = 0.3266  # linear attention
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.engine import ChainRisk
-from icl_theory.families.induction_heads import dirichlet_points
+from icl_theory.papers.induction_heads.family import dirichlet_points
 from icl_theory.testing import check_family
+from icl_theory.tokens import ChainRisk
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RNG = np.random.default_rng(7)

@@ -20,12 +20,12 @@ from icl_theory.cli import main, pages
 from icl_theory.engine.interrupts import deferred, load_whole, loads, none_swallowed
 from icl_theory.engine.stops import Recorder
 from icl_theory.families import COMMANDS, families_known
-from icl_theory.families.recall.training import observe
-from icl_theory.papers import reproduction
-from icl_theory.papers.audit import rows
-from icl_theory.papers.paper import Paper, Reading
-from icl_theory.papers.regression.dynamics import closed_counts
-from icl_theory.papers.reproduction import reproduce
+from icl_theory.papers.recall.training import observe
+from icl_theory.papers.regression.statements.dynamics import closed_counts
+from icl_theory.results import reproduction
+from icl_theory.results.reproduction import reproduce
+from icl_theory.statements.audit import rows
+from icl_theory.statements.paper import Paper, Reading
 
 SMALL: dict[str, Any] = {"K": 4, "epsilon": 1e-2, "method": "exact"}
 
@@ -176,7 +176,7 @@ def test_every_command_says_that_it_was_interrupted(
         if (
             event == "call"
             and code.co_name == name
-            and Path(code.co_filename).parent.name == "cli"
+            and Path(code.co_filename).parent.name in ("cli", "explorer")
         ):
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)

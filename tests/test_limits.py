@@ -17,7 +17,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.families import Number, Whole
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
-from icl_theory.grids.grid import Grid
+from icl_theory.sweeps.grid import Grid
 
 # Integers as least..most, with * where the largest would take too long; floats as
 # intervals, open or closed.
@@ -151,12 +151,14 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
         DIVERSITY, [1], draws=1, seed=x
     ),
     "imbalance=(0,1)": lambda x: icl.regression.papers_regime(1.0, 1.0, x),
-    "imbalance=(0,1) of prompts": lambda x: icl.regression.concentration_probability(
-        100, 20, x
+    "imbalance=(0,1) of prompts": lambda x: (
+        icl.papers.regression.concentration_probability(100, 20, x)
     ),
-    "confidence=(0,1)": lambda x: icl.regression.smallest_imbalance(100, 20, x),
-    "N=1..* of prompts": lambda x: icl.regression.concentration_probability(x, 20, 0.5),
-    "probs=2..* of prompts": lambda x: icl.regression.concentration_probability(
+    "confidence=(0,1)": lambda x: icl.papers.regression.smallest_imbalance(100, 20, x),
+    "N=1..* of prompts": lambda x: icl.papers.regression.concentration_probability(
+        x, 20, 0.5
+    ),
+    "probs=2..* of prompts": lambda x: icl.papers.regression.concentration_probability(
         100, x, 0.5
     ),
     "K=2..1000000000 of the tail": icl.regression.tail_start,

@@ -23,9 +23,10 @@ from scipy.ndimage import maximum_filter, minimum_filter
 import icl_theory as icl
 from icl_theory import figures
 from icl_theory.cli import main
-from icl_theory.papers import reproduction
-from icl_theory.papers.audit import questions, rows
-from icl_theory.papers.claim import (
+from icl_theory.results import reproduction
+from icl_theory.results.plots import draw_maps, plot_answer, release, save
+from icl_theory.statements.audit import questions, rows
+from icl_theory.statements.claim import (
     HEADINGS,
     OURS_ALONE,
     RECONSTRUCTED,
@@ -33,7 +34,6 @@ from icl_theory.papers.claim import (
     Claim,
     Status,
 )
-from icl_theory.results.plots import draw_maps, plot_answer, release, save
 from tests.smaller import NAMES
 
 DOCS = remake.DOCS

@@ -465,7 +465,7 @@ def two_layers(x: Any, gap: float, b: float, c: float) -> tuple[Any, Any]:
 
 def read_induction() -> None:
     """Give the engine the script, whether or not a family has it."""
-    folder = Path(icl.__file__).parent / "families" / "panels" / "induction"
+    folder = Path(icl.__file__).parent / "papers" / "induction_heads" / "panel"
     script = (folder / "closed.js").read_text(encoding="utf-8")
     engine().eval(
         f'explorer.define("induction/closed", function (module, require) {{\n{script}}});'

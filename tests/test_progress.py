@@ -20,8 +20,8 @@ from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.progress import Display, Work, duration
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
-from icl_theory.families.regression.risks import population
-from icl_theory.families.regression.risks.prompts import infima
+from icl_theory.regression.risks import population
+from icl_theory.regression.risks.prompts import infima
 
 LINEAR = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
 

@@ -15,8 +15,15 @@ import recorded
 
 import icl_theory
 from icl_theory.families import list_families
-from icl_theory.papers.settings import SETTINGS
+from icl_theory.statements.audit import known
 from tests.javascript import call
+
+SETTINGS = {
+    paper.name: paper.setting
+    for claims in known()[0].values()
+    for paper in claims.papers
+    if paper.setting is not None
+}
 
 RECORDS: dict[str, Any] = json.loads(
     (Path(icl_theory.__file__).parent / "explorer" / "runs.json").read_text(

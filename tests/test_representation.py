@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import minimize
 
 import icl_theory as icl
-from icl_theory.papers import representation as papers
+from icl_theory.papers.representation import statements as papers
 from icl_theory.testing import check_family
 from tests.references import Array
 

@@ -17,7 +17,7 @@ import xarray
 import icl_theory as icl
 from icl_theory.cli import main
 from icl_theory.engine.rules import RULES
-from icl_theory.grids.workers import cluster
+from icl_theory.sweeps.workers import cluster
 from tests.grids.crash import KILLED
 from tests.test_workers import Cluster
 

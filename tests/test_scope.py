@@ -12,9 +12,9 @@ import xarray
 import icl_theory as icl
 from icl_theory.families import Family, find, list_families
 from icl_theory.families.rule_parameters import SCHEDULES
-from icl_theory.grids import estimate
-from icl_theory.grids.sweep import plan
 from icl_theory.results.transitions import transition_notes
+from icl_theory.sweeps import estimate
+from icl_theory.sweeps.sweep import plan
 
 Random = np.random.Generator
 

@@ -19,7 +19,7 @@ from lowest import PROJECT, lowest
 from stores import lost_after_kills, silent_flips, silent_swaps
 
 import icl_theory as icl
-from icl_theory.grids import store
+from icl_theory.sweeps import store
 
 ROOT = Path(__file__).parents[1]
 # The options that make every script short, by its name; a part of a script is a call of

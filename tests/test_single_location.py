@@ -9,7 +9,7 @@ import pytest
 from scipy.special import erf
 
 import icl_theory as icl
-from icl_theory.papers import single_location as papers
+from icl_theory.papers.single_location import statements as papers
 from icl_theory.testing import check_family, check_risk
 
 

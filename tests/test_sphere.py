@@ -10,10 +10,10 @@ from scipy.integrate import quad
 from scipy.special import gamma, ive
 
 import icl_theory as icl
-from icl_theory.engine.tokens.sphere import sphere_tokens
-from icl_theory.families.sphere import kernel
-from icl_theory.papers.sphere import linear_attention
+from icl_theory.papers.sphere.family import kernel
+from icl_theory.papers.sphere.statements import linear_attention
 from icl_theory.testing import check_family
+from icl_theory.tokens.sphere import sphere_tokens
 
 BEST = {10: 2.8238, 100: 6.1507, 1000: 11.6398, 10**4: 21.3322, 10**5: 38.5562}
 

@@ -14,12 +14,12 @@ import xarray
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.tasks import Task
-from icl_theory.grids.estimate import _left, estimate
-from icl_theory.grids.exponents import local_exponent
-from icl_theory.grids.grid import Grid
-from icl_theory.grids.model import FamilyModel
-from icl_theory.grids.sweep import plan
+from icl_theory.regression.tasks import Task
+from icl_theory.sweeps.estimate import _left, estimate
+from icl_theory.sweeps.exponents import local_exponent
+from icl_theory.sweeps.grid import Grid
+from icl_theory.sweeps.model import FamilyModel
+from icl_theory.sweeps.sweep import plan
 from tests.models import finite
 
 
@@ -300,7 +300,7 @@ def test_a_store_of_another_version_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finite(store=tmp_path / "a")
-    monkeypatch.setattr(sys.modules["icl_theory.grids.sweep"], "__version__", "99")
+    monkeypatch.setattr(sys.modules["icl_theory.sweeps.sweep"], "__version__", "99")
     with pytest.raises(ValueError, match=r"version = '.*' there, '99' here"):
         finite(store=tmp_path / "a")
 
@@ -332,7 +332,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         monkeypatch.setattr(
-            "icl_theory.grids.estimate.time.perf_counter", lambda: self.now
+            "icl_theory.sweeps.estimate.time.perf_counter", lambda: self.now
         )
 
 
@@ -391,7 +391,7 @@ def test_both_kinds_of_points_add_up_and_workers_share_them(
     monkeypatch.setattr(icl.Regression, "simulate", alone)
     monkeypatch.setattr(FamilyModel, "evaluate", together)
     monkeypatch.setattr(
-        "icl_theory.grids.estimate._in_arrays", lambda made, index: kinds[index]
+        "icl_theory.sweeps.estimate._in_arrays", lambda made, index: kinds[index]
     )
     given = {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02}
     for workers, said in ((1, ""), (3, " on 3 workers")):
@@ -414,7 +414,7 @@ def test_points_in_whole_arrays_are_timed_also_where_the_chunk_in_the_middle_has
 
     monkeypatch.setattr(FamilyModel, "evaluate", together)
     monkeypatch.setattr(
-        "icl_theory.grids.estimate._in_arrays",
+        "icl_theory.sweeps.estimate._in_arrays",
         lambda made, index: (index < 8) | (index >= 16),
     )
     made = plan(
@@ -438,7 +438,7 @@ def test_kinds_of_many_points_are_told_from_some(
         asked.append(len(index))
         return index % 4 > 0
 
-    monkeypatch.setattr("icl_theory.grids.estimate._in_arrays", in_arrays)
+    monkeypatch.setattr("icl_theory.sweeps.estimate._in_arrays", in_arrays)
     made = plan(
         find("regression"),
         {"L": np.linspace(1, 2, 1600), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02},

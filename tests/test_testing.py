@@ -10,7 +10,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import Family
-from icl_theory.families.recall import RecallTask, TransformerRisk
+from icl_theory.papers.recall import RecallTask, TransformerRisk
 from icl_theory.testing import check_family, check_risk
 from icl_theory.testing.common import same
 from icl_theory.testing.risks import CENTRAL, FORWARD, difference

@@ -25,13 +25,20 @@ from icl_theory.families import (
     parameter,
     saved,
 )
-from icl_theory.grids.grid import Values, blank
-from icl_theory.papers.claim import Answer, BoundChecks, Found, Question, Series, row
-from icl_theory.papers.paper import Claims, Paper, Reading
+from icl_theory.statements.claim import (
+    Answer,
+    BoundChecks,
+    Found,
+    Question,
+    Series,
+    row,
+)
+from icl_theory.statements.paper import Claims, Paper, Reading
+from icl_theory.sweeps.grid import Values, blank
 from icl_theory.testing import check_family
 from tests.test_testing import Array, Steep, Toy
 
-HERE = Path(icl.__file__).parent / "families" / "recall" / "explorer"
+HERE = Path(icl.__file__).parent / "papers" / "recall" / "panel"
 
 
 @dataclass(frozen=True, eq=False)

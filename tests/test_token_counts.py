@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.engine.tokens.counted import LOSSES, CountRisk, mean_loss
-from icl_theory.engine.tokens.counts import (
+from icl_theory.testing import check_risk
+from icl_theory.tokens.counted import LOSSES, CountRisk, mean_loss
+from icl_theory.tokens.counts import (
     IndependentCounts,
     TwoStateCounts,
     fair_labels,
 )
-from icl_theory.testing import check_risk
 from tests.references import Array, all_sequences, attention_losses, slopes
 
 FAIR = [[0.5, 0.5], [0.5, 0.5]]

@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from icl_theory.engine.tokens.labels import log_poisson, mean_log_loss
+from icl_theory.tokens.labels import log_poisson, mean_log_loss
 from tests.references import compositions
 
 

@@ -11,8 +11,8 @@ import pytest
 from scipy.optimize import linprog, minimize
 
 import icl_theory as icl
-from icl_theory.families.token_selection import SelectionRisk, hard_margin, lead
-from icl_theory.papers import token_selection as papers
+from icl_theory.papers.token_selection import statements as papers
+from icl_theory.papers.token_selection.family import SelectionRisk, hard_margin, lead
 from icl_theory.testing import check_family, check_risk
 
 

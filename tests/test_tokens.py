@@ -13,8 +13,8 @@ import pytest
 from scipy.special import roots_jacobi
 
 import icl_theory as icl
-from icl_theory.engine.tokens.square import Count, moments
 from icl_theory.testing import check_risk
+from icl_theory.tokens.square import Count, moments
 from tests.references import Array
 
 

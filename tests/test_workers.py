@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from icl_theory.families import find
-from icl_theory.grids import workers
-from icl_theory.grids.evaluate import evaluate
-from icl_theory.grids.sweep import plan
-from icl_theory.grids.workers import cluster, processes
+from icl_theory.sweeps import workers
+from icl_theory.sweeps.evaluate import evaluate
+from icl_theory.sweeps.sweep import plan
+from icl_theory.sweeps.workers import cluster, processes
 from tests.models import finite
 from tests.processes import until
 
@@ -28,7 +28,7 @@ from tests.processes import until
 def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     code = (
         "import os, time\n"
-        "from icl_theory.grids.workers import processes\n"
+        "from icl_theory.sweeps.workers import processes\n"
         "if __name__ == '__main__':\n"
         "    with processes(2) as pool:\n"
         "        print(*{pool.submit(os.getpid).result() for _ in range(20)}, flush=True)\n"
@@ -54,7 +54,7 @@ def test_workers_are_started_with_interrupts_put_off() -> None:
     code = (
         "import signal\n"
         "from multiprocessing import resource_tracker\n"
-        "from icl_theory.grids.workers import _without_interrupts\n"
+        "from icl_theory.sweeps.workers import _without_interrupts\n"
         "with _without_interrupts():\n"
         "    resource_tracker.ensure_running()\n"
         "    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"

@@ -10,7 +10,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.engine.pullback import innermost
-from icl_theory.families.single_location import LocationRisk
+from icl_theory.papers.single_location.family import LocationRisk
 from icl_theory.recall import RecallTask, TransformerRisk
 
 CHAIN = icl.FixedChain(readout=0.5, bias="trained").risk()

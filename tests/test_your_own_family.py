@@ -370,7 +370,7 @@ assert loaded.facts() == run.facts() and loaded.labels["noise"].text == "σ"
 assert loaded.phases.rest == run.phases.rest
 automatic = icl.sweep("ball", eta="auto", N=[100, 1000], progress=False)
 assert abs(automatic.eta_used.values * [0.044, 0.0404] - 0.25).max() < 1e-15
-from icl_theory.papers.audit import rows
+from icl_theory.statements.audit import rows
 assert rows()[-1](True).cells()[0] == "ball: plain average" and rows()[-1](True).verdict == "holds"
 """,
     )

@@ -18,7 +18,7 @@ from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.linear_attention.risks import MergedRisk
+from icl_theory.papers.linear_attention.risks import MergedRisk
 
 
 @dataclass(frozen=True, eq=False)

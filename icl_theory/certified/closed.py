@@ -19,11 +19,11 @@ from flint import arb, arb_poly, arb_series, ctx
 from icl_theory._validate import refuse
 from icl_theory.certified.losses import balls, merged, second_moments
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.linear_attention.risks import MergedRisk
-from icl_theory.families.regression.closed.polynomials import POLYNOMIALS
-from icl_theory.families.regression.family import Regression
-from icl_theory.families.regression.phases import crossover, half_way
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.papers.linear_attention.risks import MergedRisk
+from icl_theory.regression.closed.polynomials import POLYNOMIALS
+from icl_theory.regression.family import Regression
+from icl_theory.regression.phases import crossover, half_way
+from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 
 # p up to which B counts: 5e-10 of a step is in doubt, and some 1000 steps are single
 SMALL = 1.0 / 128.0

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.pullback import Embedding, Factored, Linear, Pullback
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.tokens.risk import TokenRisk
-from icl_theory.engine.tokens.square import Count
-from icl_theory.families.linear_attention.law import PromptLaw
-from icl_theory.families.linear_attention.risks import Heads, MergedRisk, Pair
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.risks.symmetric import SymmetricRisk
+from icl_theory.papers.linear_attention.law import PromptLaw
+from icl_theory.papers.linear_attention.risks import Heads, MergedRisk, Pair
+from icl_theory.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.regression.risks.population import PopulationRisk
+from icl_theory.regression.risks.symmetric import SymmetricRisk
+from icl_theory.tokens.risk import TokenRisk
+from icl_theory.tokens.square import Count
 
 Balls = NDArray[Any]  # of arb
 # whose sums and products are the same for balls

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import io
 import shlex
 import sys
@@ -24,14 +25,16 @@ from icl_theory.families import (
     broken,
     default,
     families_known,
-    left_out,
 )
+from icl_theory.families.plug_ins import left_out
 
 OF_FAMILIES = ("simulate", "sweep")
-# others by their names
+# where other commands are, unless in a module of this folder with their name
 MODULES = {
-    "table": "sweep",
-    **dict.fromkeys(("report", "explore", "reproduce"), "pages"),
+    "table": "icl_theory.cli.sweep",
+    "report": "icl_theory.cli.pages",
+    "reproduce": "icl_theory.cli.pages",
+    "explore": "icl_theory.explorer.command",
 }
 
 
@@ -57,7 +60,9 @@ class _Commands(Mapping[str, Any]):
 class _Program(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands: Any = _Commands(lambda: [*COMMANDS, *families_known()], _command)
+        self.commands: Any = _Commands(
+            lambda: [*_present(), *families_known()], _command
+        )
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
         with _aborting():
@@ -82,13 +87,24 @@ def _command(name: str) -> Any:
     """Make one of `COMMANDS`, or the group of a family; an unknown name is a KeyError."""
     if name in OF_FAMILIES:
         return _of_family(name, default())
-    if name not in COMMANDS:
+    if name not in _present():
         return _group(families_known()[name])
-    return _made(
-        name,
-        getattr(
-            importlib.import_module(f"icl_theory.cli.{MODULES.get(name, name)}"), name
-        ),
+    module = importlib.import_module(MODULES.get(name, f"icl_theory.cli.{name}"))
+    return _made(name, getattr(module, name))
+
+
+@functools.cache
+def _present() -> tuple[str, ...]:
+    """Return the commands of this installation: an optional part may have been left out."""
+    parts = {
+        name: module.rsplit(".", 1)[0]
+        for name, module in MODULES.items()
+        if not module.startswith("icl_theory.cli.")
+    }
+    return tuple(
+        name
+        for name in COMMANDS
+        if name not in parts or importlib.util.find_spec(parts[name]) is not None
     )
 
 

@@ -13,14 +13,14 @@ from rich.table import Table
 
 from icl_theory._validate import choice
 from icl_theory.cli.shared import check_targets, print_facts, say_left_out
-from icl_theory.families import left_out
+from icl_theory.families.plug_ins import left_out
 from icl_theory.files import replacing
-from icl_theory.papers.audit import Audit, known, questions
-from icl_theory.papers.audit import answer as measure_answer
-from icl_theory.papers.audit import audit as measure_audit
-from icl_theory.papers.claim import HEADINGS, Answer
 from icl_theory.results.plots import plot_answer
 from icl_theory.results.plots import save as save_figure
+from icl_theory.statements.audit import Audit, known, questions
+from icl_theory.statements.audit import answer as measure_answer
+from icl_theory.statements.audit import audit as measure_audit
+from icl_theory.statements.claim import HEADINGS, Answer
 
 
 def audit(

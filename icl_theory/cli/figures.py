@@ -11,7 +11,7 @@ import typer
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
 from icl_theory.cli.shared import print_rows, say_left_out
-from icl_theory.families import left_out
+from icl_theory.families.plug_ins import left_out
 
 
 def figures(

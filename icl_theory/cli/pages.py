@@ -1,11 +1,8 @@
-"""`icl-theory report`, `explore` and `reproduce`: the commands that write pages."""
+"""`icl-theory report` and `reproduce`: the commands that write pages."""
 
 from __future__ import annotations
 
 import datetime
-import tempfile
-import warnings
-import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +13,12 @@ from icl_theory._validate import refuse
 from icl_theory.cli.shared import Over, Quiet, check_targets, print_rows, say_left_out
 from icl_theory.engine.progress import Work
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.explorer import page, panels
 from icl_theory.families.saved import load
 from icl_theory.files import replacing
-from icl_theory.grids.sweep import load_sweep
-from icl_theory.papers import reproduction
-from icl_theory.papers.audit import known
+from icl_theory.results import reproduction
 from icl_theory.results.report import html_report
+from icl_theory.statements.audit import known
+from icl_theory.sweeps.sweep import load_sweep
 
 
 def report(
@@ -64,33 +60,6 @@ def report(
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return 0
-
-
-def explore(
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="File for the page; a temporary file unless given."),
-    ] = None,
-    browser: Annotated[
-        bool, typer.Option(help="Open the page in the web browser.")
-    ] = True,
-) -> None:
-    """Write the explorer, one page of HTML that needs no network, and open it in the web browser."""
-    check_targets(None, out=out)
-    # A folder of its own: under a name that is known in advance another user might have
-    # put a link.
-    chosen = (
-        Path(tempfile.mkdtemp(prefix="icl-theory-"), "explorer.html")
-        if out is None
-        else out
-    )
-    target = chosen.absolute()
-    say_left_out(panels()[1])
-    with warnings.catch_warnings(action="ignore"), replacing(target) as temporary:
-        temporary.write_text(page(), encoding="utf-8")
-    print(target)
-    if browser and not webbrowser.open(target.as_uri()):
-        print("No web browser was found; open the file in one.")
 
 
 def reproduce(

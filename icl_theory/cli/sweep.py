@@ -34,10 +34,6 @@ from icl_theory.cli.shared import (
 )
 from icl_theory.engine.progress import Work
 from icl_theory.families import Family
-from icl_theory.grids.estimate import estimate
-from icl_theory.grids.grid import FAILED, PENDING
-from icl_theory.grids.sweep import load_sweep, plan, run_with
-from icl_theory.grids.workers import cluster
 from icl_theory.results.columns import (
     dimension,
     meanings,
@@ -51,6 +47,10 @@ from icl_theory.results.plots.sweeps import plot_sweep
 from icl_theory.results.reading import count, first_part, places_of
 from icl_theory.results.tables import check_format, contents, phase_table, write_table
 from icl_theory.results.transitions import transition_notes
+from icl_theory.sweeps.estimate import estimate
+from icl_theory.sweeps.grid import FAILED, PENDING
+from icl_theory.sweeps.sweep import load_sweep, plan, run_with
+from icl_theory.sweeps.workers import cluster
 
 if TYPE_CHECKING:
     import xarray

@@ -25,15 +25,6 @@ from .scope import Scope as Scope
 from .sharpness import Stability as Stability
 from .sharpness import largest_stable_eta as largest_stable_eta
 from .sharpness import sharpness_along as sharpness_along
-from .tokens.chain import ChainRisk as ChainRisk
-from .tokens.chain import Chains as Chains
-from .tokens.counted import CountRisk as CountRisk
-from .tokens.counted import mean_loss as mean_loss
-from .tokens.counts import IndependentCounts as IndependentCounts
-from .tokens.counts import TwoStateCounts as TwoStateCounts
-from .tokens.counts import fair_labels as fair_labels
-from .tokens.labels import mean_log_loss as mean_log_loss
-from .tokens.transformer import TwoLayerTransformer as TwoLayerTransformer
 from .trajectory import Label as Label
 from .trajectory import Phases as Phases
 from .trajectory import State as State

@@ -17,11 +17,11 @@ from typing import Any
 from icl_theory import families
 from icl_theory._validate import EXACT
 from icl_theory._version import __version__
-from icl_theory.families import asked, left_out
+from icl_theory.families import asked
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Fraction, Number
-from icl_theory.papers.audit import known
-from icl_theory.papers.settings import SETTINGS
+from icl_theory.families.plug_ins import left_out
+from icl_theory.statements.audit import known
 
 HERE = Path(__file__).parent
 # scripts of the page itself
@@ -110,20 +110,17 @@ def recorded() -> dict[str, str]:
 
 def papers() -> Iterator[dict[str, str]]:
     """Yield what is shown of papers: authors and year, title, address, and a text."""
-    for paper in (
-        paper
-        for claims in known()[0].values()
-        for paper in claims.papers
-        if paper.name in SETTINGS
-    ):
+    every = [paper for claims in known()[0].values() for paper in claims.papers]
+    for paper in every:
+        if paper.setting is None:
+            continue
         last = [name.split()[-1] for name in paper.authors.split(", ")]
         authors = " and ".join(last) if len(last) < 3 else f"{last[0]} et al."
-        place, text = SETTINGS[paper.name]
         yield {
             "short": f"{authors} {paper.year}",
             "title": paper.title,
-            "place": place,
-            "text": text,
+            "place": paper.setting.place,
+            "text": paper.setting.text,
         }
 
 

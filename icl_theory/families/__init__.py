@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import re
 import warnings
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import lazy_loader
-
 from icl_theory._validate import refuse
-from icl_theory.engine.interrupts import deferred, is_pressed, loads
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     LOSS,
@@ -31,8 +25,9 @@ from icl_theory.families.parameters import (
     nearest,
     parameter,
 )
+from icl_theory.families.plug_ins import PlugIn, left_out, load, plug_ins
 from icl_theory.families.rule_parameters import RuleParameters, update_rule
-from icl_theory.grids.grid import Column
+from icl_theory.sweeps.grid import Column
 
 GROUP = "icl_theory.families"
 COMMANDS = (
@@ -46,27 +41,12 @@ COMMANDS = (
     "explore",
     "reproduce",
 )
-# by name, so that each is loaded when it is first used; the first is the default
-BUILT_IN = {
-    "regression": "icl_theory.families.regression.family:Regression",
-    "recall": "icl_theory.families.recall.family:Recall",
-    "grouped-regression": "icl_theory.families.regression.variants:GroupedRegression",
-    "gaussian-regression": "icl_theory.families.regression.variants:GaussianRegression",
-    "linear-attention": "icl_theory.families.linear_attention.family:LinearAttention",
-    "sphere": "icl_theory.families.sphere:Sphere",
-    "softmax-heads": "icl_theory.families.softmax_heads:SoftmaxHeads",
-    "fixed-chain": "icl_theory.families.fixed_chain:FixedChain",
-    "single-location": "icl_theory.families.single_location:SingleLocation",
-    "token-selection": "icl_theory.families.token_selection:TokenSelection",
-    "induction-heads": "icl_theory.families.induction_heads:InductionHeads",
-    "representation": "icl_theory.families.representation:Representation",
+# The families of the core; the first is the default. Papers and other packages add theirs.
+CORE = {
+    "regression": "icl_theory.regression.family:Regression",
+    "grouped-regression": "icl_theory.regression.variants:GroupedRegression",
+    "gaussian-regression": "icl_theory.regression.variants:GaussianRegression",
 }
-
-# and so are their folders
-__getattr__, _, _ = lazy_loader.attach(
-    __name__, sorted({place.split(".")[2] for place in BUILT_IN.values()})
-)
-__getattr__ = loads(__getattr__)
 
 __all__ = [
     "LOSS",
@@ -79,6 +59,7 @@ __all__ = [
     "Object",
     "Panel",
     "Parameter",
+    "PlugIn",
     "Probabilities",
     "RuleParameters",
     "Whole",
@@ -95,11 +76,11 @@ def __dir__() -> list[str]:
 
 
 def list_families() -> dict[str, type[Family]]:
-    """Return every family by name: those of this package, then those of other installed packages.
+    """Return every family by name: those of the core, of the papers, of other packages.
 
     A package adds a family by an entry point of the group ``icl_theory.families`` whose
-    value is the class. A class that cannot be imported, or is not sound, is left out
-    with a warning of one line.
+    value is the class, or by a `PlugIn`. A class that cannot be imported, or is not
+    sound, is left out with a warning of one line.
 
     Returns
     -------
@@ -119,35 +100,35 @@ def list_families() -> dict[str, type[Family]]:
 
 def families_known() -> dict[str, type[Family]]:
     """Return the families that can be used, without warnings about others; see `broken`."""
-    return {name: _built_in(name) for name in BUILT_IN} | _installed()[0]
+    return _own()[0] | _installed()[0]
 
 
 def default() -> type[Family]:
     """Return the default family."""
-    return _built_in(next(iter(BUILT_IN)))
+    return _of_the_core(next(iter(CORE)))
 
 
 def find(name: str) -> type[Family]:
     """Return the family with a name, or the problem of a family that has its own command."""
     if not isinstance(name, str):
         raise refuse("family", name, f"one of {', '.join(families_known())}")
-    if name in BUILT_IN:
-        return _built_in(name)
+    if name in CORE:  # which needs no other family to be looked at
+        return _of_the_core(name)
     known = families_known()
-    others: dict[str, type[Family]] = {}
+    if name in known:
+        return known[name]
+    problems: dict[str, type[Family]] = {}
     for commands in asked("commands")[0].values():
         with left_out("the slot commands", []):
-            others |= {each.name: each for each in commands.values()}
-    if name in others:
-        return others[name]
-    if name not in known:
-        raise refuse("family", name, f"one of {', '.join(known)}{nearest(name, known)}")
-    return known[name]
+            problems |= {problem.name: problem for problem in commands.values()}
+    if name in problems:
+        return problems[name]
+    raise refuse("family", name, f"one of {', '.join(known)}{nearest(name, known)}")
 
 
 def broken() -> tuple[str, ...]:
-    """Return a line for each installed family that cannot be used."""
-    return _installed()[1]
+    """Return a line for each family or plug-in that cannot be used."""
+    return plug_ins()[1] + _own()[1] + _installed()[1]
 
 
 def asked(slot: str) -> tuple[dict[str, Any], list[str]]:
@@ -160,22 +141,6 @@ def asked(slot: str) -> tuple[dict[str, Any], list[str]]:
             if value is not None:
                 found[name] = value
     return found, lines
-
-
-@contextlib.contextmanager
-def left_out(what: str, lines: list[str]) -> Iterator[None]:
-    """Turn what goes wrong with something that another package brings into a line; all else goes on.
-
-    Only Ctrl-C is passed on. Errors of other kinds need not be an `Exception`: those of
-    asyncio and pytest are not.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if is_pressed(error):
-            raise KeyboardInterrupt from error
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        lines.append(f"{what} is left out: {reason}")
 
 
 def sound(cls: object) -> type[Family]:
@@ -204,30 +169,46 @@ def sound(cls: object) -> type[Family]:
 
 
 @cache
-def _built_in(name: str) -> type[Family]:
-    module, attribute = BUILT_IN[name].split(":")
-    with deferred():
-        loaded = importlib.import_module(module)
-    return sound(getattr(loaded, attribute))
+def _of_the_core(name: str) -> type[Family]:
+    return sound(load(CORE[name]))
+
+
+@cache
+def _own() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
+    """Return the families of the core and of plug-ins, and a line for each that cannot be used."""
+    ordered: list[tuple[float, type[Family]]] = []
+    lines: list[str] = []
+    names = set(CORE)
+    for order, name in enumerate(CORE):
+        ordered.append((float(order), _of_the_core(name)))
+    for plug_in in plug_ins()[0]:
+        for name, place in plug_in.families.items():
+            with left_out(f"the family {name} ({place})", lines):
+                family = _new(sound(load(place)), names)
+                names.add(family.name)
+                ordered.append((plug_in.order, family))
+    ordered.sort(key=lambda entry: entry[0])  # equal ones stay as they were found
+    return {family.name: family for _, family in ordered}, tuple(lines)
 
 
 @cache
 def _installed() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
-    """Return the families of other packages by name, and a line for each that cannot be used."""
-    from importlib.metadata import (
-        entry_points,
-    )  # takes a tenth of the start of a command
+    """Return the families of other packages, and a line for each that cannot be used."""
+    # takes a tenth of the start of a command
+    from importlib.metadata import entry_points
 
     known: dict[str, type[Family]] = {}
     lines: list[str] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         with left_out(f"the family {point.name} ({point.value})", lines):
-            cls = sound(point.load())
-            if cls.name in BUILT_IN or cls.name in known:
-                raise refuse(
-                    "name",
-                    cls.name,
-                    "another name: a family of this name is known already",
-                )
-            known[cls.name] = cls
+            family = _new(sound(point.load()), {*_own()[0], *known})
+            known[family.name] = family
     return known, tuple(lines)
+
+
+def _new(family: type[Family], taken: set[str]) -> type[Family]:
+    if family.name in taken:
+        raise refuse(
+            "name", family.name, "another name: a family of this name is known already"
+        )
+    return family

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,6 @@ from icl_theory.families.parameters import (
     RESERVED,
     Later,
     Number,
-    Panel,
     Parameter,
     Whole,
     Word,
@@ -42,16 +41,14 @@ from icl_theory.families.parameters import (
     nearest,
     parameter,
 )
+from icl_theory.families.plug_ins import Contributed
 from icl_theory.families.rule_parameters import (
     DEFAULTS,
     RULE_PARAMETERS,
     RuleParameters,
     rule_from,
 )
-from icl_theory.grids.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
-
-if TYPE_CHECKING:
-    from icl_theory.papers.paper import Claims
+from icl_theory.sweeps.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 
 TARGET = Number(optional=True, minimum=1e-300)
 # by every family, in this order
@@ -104,12 +101,15 @@ class Family(RuleParameters):
         What `measure` gives for sweeps, besides what every family has.
     claims : Claims, optional
         Its papers, the rows of the audit, open questions, checks of runs and comparison
-        with samples.
+        with samples. Unless the family gives them, plug-ins may (`PlugIn`), and so they
+        may for the next two.
     figures : dict of path or callable
         Figures for ``icl-theory figures`` by name: scripts, or functions that return a
         matplotlib figure and have a default for each of their parameters.
     explorer : Panel, optional
         What the family shows in the explorer.
+    theory_columns : TheoryColumns, optional
+        What a theory predicts at each point of a sweep.
     theory : Scope
         The training of which its expected steps, limits of exponents and predicted
         columns speak: gradient descent or its flow unless the family says otherwise.
@@ -129,9 +129,10 @@ class Family(RuleParameters):
     loss_unit: ClassVar[str] = "squared label units"
     phase_names: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[Column, ...]] = ()
-    claims: ClassVar[Claims | Later | None] = None
+    claims: ClassVar[Any] = Contributed("claims")
     figures: ClassVar[Mapping[str, str | Path | Callable[..., Any]] | Later] = {}
-    explorer: ClassVar[Panel | Later | None] = None
+    explorer: ClassVar[Any] = Contributed("explorer")
+    theory_columns: ClassVar[Any] = Contributed("theory_columns")
     commands: ClassVar[Mapping[str, type[Family]] | Later] = {}
     theory: ClassVar[Scope] = DESCENT_OR_FLOW
 
@@ -194,7 +195,7 @@ class Family(RuleParameters):
         taken = {*RESERVED, *vars(Family)} - {
             field.name for field in dataclasses.fields(Family)
         }
-        taken |= {column.name for column in cls.every_column()} - {"method"}
+        taken |= {column.name for column in cls.own_columns()} - {"method"}
         found = {}
         for field in dataclasses.fields(cls):
             declared = field.metadata.get("parameter")
@@ -481,7 +482,14 @@ class Family(RuleParameters):
     @classmethod
     @cache
     def every_column(cls) -> tuple[Column, ...]:
-        """Return what a sweep measures at each point, besides status and message."""
+        """Columns measured at every sweep point, in addition to status and message."""
+        theory = cls.theory_columns
+        return cls.own_columns() + (() if theory is None else theory.columns)
+
+    @classmethod
+    @cache
+    def own_columns(cls) -> tuple[Column, ...]:
+        """Return the columns of `every_column` that need no theory from a plug-in."""
         unit = cls.loss_unit
         phases = (
             Column(
@@ -544,6 +552,7 @@ class Family(RuleParameters):
             STATUS.name: REACHED if run.converged else NOT_REACHED,
             MESSAGE.name: "" if run.converged else run.stop_reason,
             **self.measure(run),
+            **({} if self.theory_columns is None else self.theory_columns.measure(run)),
         }
 
 

@@ -1,8 +1,27 @@
-"""Papers: their statements held against runs, the audit of all of them, and a file or folder for each."""
+"""Papers, one folder each: its model if it has one of its own, its statements, its figures.
 
-import lazy_loader
+`icl_theory.families.plug_ins` finds the folders; nothing else lists them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
 
 from icl_theory.engine.interrupts import loads as _loads
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__ = sorted(folder.name for folder in pkgutil.iter_modules(__path__))
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.{name}")
+
+
 __getattr__ = _loads(__getattr__)

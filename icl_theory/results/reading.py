@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory.engine.progress import Work
-from icl_theory.grids.exponents import exponent_along
-from icl_theory.grids.grid import DONE, PENDING, room
-from icl_theory.grids.store import tiles_done
 from icl_theory.results.columns import dimensions, steps_of
+from icl_theory.sweeps.exponents import exponent_along
+from icl_theory.sweeps.grid import DONE, PENDING, room
+from icl_theory.sweeps.store import tiles_done
 
 if TYPE_CHECKING:
     import xarray

@@ -15,9 +15,7 @@ import numpy as np
 from icl_theory._validate import choice, instance, refuse
 from icl_theory.engine.progress import Work, counted
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families import left_out
-from icl_theory.grids.grid import FAILED, NOT_REACHED, PENDING, REACHED
-from icl_theory.papers.checks import check_bounds
+from icl_theory.families.plug_ins import left_out
 from icl_theory.results.columns import (
     dimensions,
     has_values,
@@ -44,6 +42,8 @@ from icl_theory.results.reading import computed, count, first_part, places_of
 from icl_theory.results.representations import html
 from icl_theory.results.tables import contents, phase_table
 from icl_theory.results.transitions import notes_of, transitions_of
+from icl_theory.statements.checks import check_bounds
+from icl_theory.sweeps.grid import FAILED, NOT_REACHED, PENDING, REACHED
 
 if TYPE_CHECKING:
     import pandas as pd

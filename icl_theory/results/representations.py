@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from icl_theory.engine.comparison import Comparison
 from icl_theory.engine.curves import CurveComparison
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.papers.audit import Audit
-from icl_theory.papers.claim import Answer, BoundChecks
 from icl_theory.results import notebook
 from icl_theory.results.numbers import number
 from icl_theory.results.plots.runs import plot_answer, plot_comparison, plot_run
+from icl_theory.statements.audit import Audit
+from icl_theory.statements.claim import Answer, BoundChecks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

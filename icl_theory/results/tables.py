@@ -14,7 +14,6 @@ from icl_theory._validate import flag, refuse
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Work
 from icl_theory.files import checked_path, replacing
-from icl_theory.grids.grid import PENDING, REACHED
 from icl_theory.memory import check_fits
 from icl_theory.results.columns import (
     dimension,
@@ -26,6 +25,7 @@ from icl_theory.results.columns import (
 from icl_theory.results.numbers import goes_right, markdown, number
 from icl_theory.results.reading import computed, slabs
 from icl_theory.results.transitions import transition_notes
+from icl_theory.sweeps.grid import PENDING, REACHED
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,6 @@ import numpy as np
 
 from icl_theory._validate import Array, refuse
 from icl_theory.engine.progress import Work
-from icl_theory.grids.exponents import local_exponent
 from icl_theory.results.columns import (
     dimension,
     dimensions,
@@ -27,6 +26,7 @@ from icl_theory.results.columns import (
 )
 from icl_theory.results.numbers import number
 from icl_theory.results.reading import SLAB, slabs
+from icl_theory.sweeps.exponents import local_exponent
 
 if TYPE_CHECKING:
     import pandas as pd

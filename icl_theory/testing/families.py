@@ -22,8 +22,8 @@ from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, Number, Object, Parameter, Whole, Word, sound
 from icl_theory.families.saved import loaded as load
-from icl_theory.grids.grid import FAILED, MESSAGE, NOT_REACHED, REACHED, STATUS, blank
-from icl_theory.grids.sweep import sweep
+from icl_theory.sweeps.grid import FAILED, MESSAGE, NOT_REACHED, REACHED, STATUS, blank
+from icl_theory.sweeps.sweep import sweep
 from icl_theory.testing.common import attempt, copied, expect, expect_same, same
 from icl_theory.testing.risks import check_risk, evaluated
 from icl_theory.testing.slots import check_claims, check_slots

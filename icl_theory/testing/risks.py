@@ -13,10 +13,10 @@ from icl_theory._validate import Array, dimensions, integer, number, real_array,
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import check_blocks
-from icl_theory.engine.tokens.risk import TokenRisk
 from icl_theory.engine.trajectory import named
 from icl_theory.testing.common import attempt, copied, expect, expect_near, expect_same
 from icl_theory.testing.tokens import check_tokens
+from icl_theory.tokens.risk import TokenRisk
 
 # (j, w_j): f'(0) = sum_j w_j f(jh) / 60h, of sixth order
 CENTRAL = ((1, 45.0), (-1, -45.0), (2, -9.0), (-2, 9.0), (3, 1.0), (-3, -1.0))

@@ -19,9 +19,9 @@ from icl_theory.engine.steps import Descent
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, Later, Panel, sound
 from icl_theory.figures import title
-from icl_theory.grids.grid import blank
-from icl_theory.papers.claim import Answer, BoundChecks, Claim
-from icl_theory.papers.paper import Claims, Reading
+from icl_theory.statements.claim import Answer, BoundChecks, Claim
+from icl_theory.statements.paper import Claims, Reading
+from icl_theory.sweeps.grid import blank
 from icl_theory.testing.common import attempt, expect
 
 NAME = re.compile(r"[a-z][a-z0-9-]*")  # of papers and commands

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.engine.tokens.risk import TokenRisk
 from icl_theory.testing.common import expect
+from icl_theory.tokens.risk import TokenRisk
 
 
 def check_tokens(

@@ -16,8 +16,8 @@ import icl_theory as icl
 from icl_theory import _calls, _validate
 from icl_theory.engine.trajectory import Phases
 from icl_theory.families import Column, Family, Later, Number, Object, Panel, parameter
-from icl_theory.papers.claim import Answer, Question, Series
-from icl_theory.papers.paper import Claims, Paper, Reading
+from icl_theory.statements.claim import Answer, Question, Series
+from icl_theory.statements.paper import Claims, Paper, Reading
 from icl_theory.testing import check_family, check_risk
 from icl_theory.testing.common import expect, expect_near, expect_same, same
 from icl_theory.testing.risks import CENTRAL, FORWARD, difference

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory.families.regression import phases
-from icl_theory.families.regression.closed import abel, flow, polynomials, runs
-from icl_theory.families.regression.closed.abel import StepCounter
+from icl_theory.regression import phases
+from icl_theory.regression.closed import abel, flow, polynomials, runs
+from icl_theory.regression.closed.abel import StepCounter
 from tests.answers import Call
 from tests.answers._runs import Asked, refused
 

@@ -21,8 +21,8 @@ from icl_theory.cli import sweep as sweeping
 from icl_theory.engine import progress
 from icl_theory.engine.progress import Display, Work
 from icl_theory.families import find
-from icl_theory.papers.audit import Audit
-from icl_theory.papers.claim import Claim
+from icl_theory.statements.audit import Audit
+from icl_theory.statements.claim import Claim
 from tests.answers import Call
 from tests.answers import _sweeps as swept
 from tests.answers._families import Bowl, Dish, Plain
@@ -404,8 +404,8 @@ def _kept(line: list[str], store: str) -> Any:
 
 
 def _unfinished(line: str) -> Any:
-    from icl_theory.grids import sweep
-    from icl_theory.grids.store import opened
+    from icl_theory.sweeps import sweep
+    from icl_theory.sweeps.store import opened
 
     with installed(Bowl):
         laid = sweep.plan(Bowl, {"eta": np.linspace(0.1, 0.5, 10), "width": [1.0, 2.0]})
@@ -444,9 +444,9 @@ def _interrupted(line: str) -> Any:
 
 def _dry(line: str) -> Any:
     with (
-        clocked("icl_theory.grids.estimate.time.perf_counter"),
-        patch("icl_theory.grids.estimate.free", lambda: 8e9),
-        patch("icl_theory.grids.grid.free", lambda: 8e9),
+        clocked("icl_theory.sweeps.estimate.time.perf_counter"),
+        patch("icl_theory.sweeps.estimate.free", lambda: 8e9),
+        patch("icl_theory.sweeps.grid.free", lambda: 8e9),
     ):
         return _with(line)
 

@@ -33,12 +33,17 @@ from icl_theory.families import (
     parameter,
 )
 from icl_theory.families.family import _is_plain
-from icl_theory.families.fixed_chain import ChainLogitsRisk
-from icl_theory.families.induction_heads import Staged, TwoLayers, dirichlet_points
 from icl_theory.families.parameters import LaterMethod, nearest, nested
-from icl_theory.families.representation import DictionaryRisk
-from icl_theory.families.sphere import kernel
-from icl_theory.families.token_selection import SelectionRisk, cosine, hard_margin, lead
+from icl_theory.papers.fixed_chain.family import ChainLogitsRisk
+from icl_theory.papers.induction_heads.family import Staged, TwoLayers, dirichlet_points
+from icl_theory.papers.representation.family import DictionaryRisk
+from icl_theory.papers.sphere.family import kernel
+from icl_theory.papers.token_selection.family import (
+    SelectionRisk,
+    cosine,
+    hard_margin,
+    lead,
+)
 from tests.answers import Call
 from tests.answers._told import Bowl, bent, every, of_risk, told
 from tests.answers.tokens import _at, _sample

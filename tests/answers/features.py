@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.tasks import law
+from icl_theory.regression import tasks
+from icl_theory.regression.features import Features
+from icl_theory.regression.tasks import law
 from tests.answers import Call
 from tests.answers._runs import Asked, refused
 

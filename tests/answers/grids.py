@@ -25,7 +25,7 @@ from unittest.mock import patch
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.grids import (
+from icl_theory.sweeps import (
     estimate,
     evaluate,
     exponents,
@@ -36,7 +36,7 @@ from icl_theory.grids import (
     sweep,
     workers,
 )
-from icl_theory.grids.grid import Axis, Column, Filled, Grid
+from icl_theory.sweeps.grid import Axis, Column, Filled, Grid
 from tests.answers import Call
 from tests.answers._families import Bowl, Dish, Plain
 from tests.answers._showing import (
@@ -90,7 +90,7 @@ def _cut(size: int, axes: int, chunk: int) -> Any:
 
 
 def _too_large(made: Grid) -> Any:
-    with patch("icl_theory.grids.store.LARGEST", 100):
+    with patch("icl_theory.sweeps.store.LARGEST", 100):
         return refused(_kept, made)
 
 
@@ -179,7 +179,7 @@ def columns() -> Asked:
     ):
         yield f"once {given}", partial(lambda given: grid.once(np.array(given)), given)
     yield "bytes_of", lambda: [grid.bytes_of(COLUMNS, 10), grid.bytes_of((), 1)]
-    with_free = partial(patch, "icl_theory.grids.grid.free")
+    with_free = partial(patch, "icl_theory.sweeps.grid.free")
 
     def room() -> Any:
         with with_free(lambda: 1000.0):
@@ -1149,7 +1149,7 @@ def sweeps() -> Asked:
         for given in calls:
             with (
                 installed(Bowl, Dish),
-                patch("icl_theory.grids.sweep.is_large", lambda columns, grid: large),
+                patch("icl_theory.sweeps.sweep.is_large", lambda columns, grid: large),
             ):
                 found = icl.sweep(Bowl, store="it", **QUIET, **given)
                 said.append(
@@ -1268,9 +1268,9 @@ def _estimated(
     **more: Any,
 ) -> Any:
     with (
-        clocked("icl_theory.grids.estimate.time.perf_counter", tick=tick),
-        patch("icl_theory.grids.estimate.free", lambda: free),
-        patch("icl_theory.grids.grid.free", lambda: free),
+        clocked("icl_theory.sweeps.estimate.time.perf_counter", tick=tick),
+        patch("icl_theory.sweeps.estimate.free", lambda: free),
+        patch("icl_theory.sweeps.grid.free", lambda: free),
     ):
         return [*estimate.estimate(sweep.plan(family, given or {}), workers, **more)]
 

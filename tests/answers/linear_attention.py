@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory.families.linear_attention import (
+from icl_theory.papers.linear_attention import (
     depth,
     diversity,
     law,
@@ -17,11 +17,11 @@ from icl_theory.families.linear_attention import (
     risks,
     shifts,
 )
-from icl_theory.families.linear_attention.depth import LoopedRisk, PlusPlusRisk
-from icl_theory.families.linear_attention.family import LinearAttention, drawn
-from icl_theory.families.linear_attention.law import PromptLaw
-from icl_theory.families.linear_attention.risks import Heads, MergedRisk, Pair
-from icl_theory.grids.grid import Column
+from icl_theory.papers.linear_attention.depth import LoopedRisk, PlusPlusRisk
+from icl_theory.papers.linear_attention.family import LinearAttention, drawn
+from icl_theory.papers.linear_attention.law import PromptLaw
+from icl_theory.papers.linear_attention.risks import Heads, MergedRisk, Pair
+from icl_theory.sweeps.grid import Column
 from tests.answers import Call
 from tests.answers._runs import Asked, measured, refused, run_calls, seen
 

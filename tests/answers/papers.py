@@ -1,10 +1,8 @@
-"""Rows, questions and pages of papers: verdicts on made-up evidence, quick rows, texts, and what is refused."""
+"""Rows, questions and pages of papers: quick rows, texts, and what is refused."""
 
 from __future__ import annotations
 
 import math
-import sys
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,9 +12,27 @@ import numpy as np
 
 import icl_theory as icl
 from icl_theory._version import __version__
-from icl_theory.engine.statement import Statement
-from icl_theory.families.regression.theorems import orderwise
-from icl_theory.papers import (
+from icl_theory.papers.convergence import statements as convergence
+from icl_theory.papers.debiased_descent import statements as debiased_descent
+from icl_theory.papers.fixed_chain import statements as markov
+from icl_theory.papers.induction_heads import statements as induction_heads
+from icl_theory.papers.linear_attention import preconditioned_descent
+from icl_theory.papers.linear_attention import statements as linear_attention
+from icl_theory.papers.recall.statements import model, training
+from icl_theory.papers.regression.statements import (
+    common,
+    dynamics,
+    experiments,
+    lemmas,
+)
+from icl_theory.papers.regression.statements import questions as asked
+from icl_theory.papers.regression.theorems import orderwise
+from icl_theory.papers.representation import statements as representation
+from icl_theory.papers.single_location import statements as single_location
+from icl_theory.papers.sphere import statements as sphere
+from icl_theory.papers.token_selection import statements as token_selection
+from icl_theory.results.reproduction import Drawn, Reproduced, Reproduction, reproduce
+from icl_theory.statements import (
     Answer,
     Claim,
     Claims,
@@ -28,69 +44,18 @@ from icl_theory.papers import (
     Series,
     Status,
     checks,
-    convergence,
-    debiased_descent,
     identity,
-    induction_heads,
-    linear_attention,
-    markov,
-    preconditioned_descent,
     question,
-    representation,
     row,
-    single_location,
-    sphere,
-    token_selection,
 )
-from icl_theory.papers import numbers as figures
-from icl_theory.papers.audit import Audit, answer, audit, known, name_of
-from icl_theory.papers.audit import questions as every_question
-from icl_theory.papers.audit import rows as every_row
-from icl_theory.papers.claim import curves
-from icl_theory.papers.recall import model, training
-from icl_theory.papers.regression import common, dynamics, experiments, lemmas
-from icl_theory.papers.regression import questions as asked
-from icl_theory.papers.reproduction import Drawn, Reproduced, Reproduction, reproduce
-from icl_theory.papers.settings import SETTINGS
+from icl_theory.statements import numbers as figures
+from icl_theory.statements.audit import Audit, answer, audit, known, name_of
+from icl_theory.statements.audit import questions as every_question
+from icl_theory.statements.audit import rows as every_row
+from icl_theory.statements.claim import curves
+from icl_theory.statements.statement import Statement
 from tests.answers import Call
 from tests.answers._runs import Asked, refused
-from tests.papers import test_token_verdicts, test_verdicts
-
-
-def cells(claim: Claim) -> list[str]:
-    """What a row prints, but its statement, which docs/audit.md has."""
-    return [claim.name, claim.source, *claim.cells()[3:], claim.outcome.name]
-
-
-def judged(measured: Any, evidence: dict[str, Any]) -> Claim:
-    """What a row makes of made-up measurements; evidence by turns is used up, so it is made anew each time."""
-    with ExitStack() as changed:
-        for name, value in evidence.items():
-            module = sys.modules[measured.__module__]
-            changed.enter_context(
-                mock.patch.object(module, name, test_verdicts.faked(value))
-            )
-        return measured(False)
-
-
-def turned(measured: Any, evidence: dict[str, Any]) -> list[str]:
-    """The figures and the verdict."""
-    claim = judged(measured, evidence)
-    return [claim.measured, claim.finding]
-
-
-def verdicts() -> Asked:
-    """What rows print of evidence inside their limits, and of evidence just beyond each."""
-    seen: dict[str, int] = {}
-    for case in (*test_verdicts.CASES, *test_token_verdicts.CASES):
-        name = f"{case.row.__module__.rpartition('.')[2]}.{case.row.__name__}"
-        seen[name] = number = seen.get(name, 0) + 1
-        yield f"{name} {number}", lambda case=case: cells(judged(case.row, case.good))
-        for at, changes in enumerate(case.bad, start=1):
-            yield (
-                f"{name} {number}, {at}",
-                partial(turned, case.row, {**case.good, **changes}),
-            )
 
 
 def places() -> Asked:
@@ -114,7 +79,6 @@ def places() -> Asked:
                 [each.check, each.compare],
             ],
         )
-    yield "settings", lambda: SETTINGS
 
 
 def quick_rows() -> Asked:
@@ -596,7 +560,7 @@ def helpers() -> Asked:
 
             def printed(with_it: Any = with_it, found: Any = found) -> Any:
                 with mock.patch.object(orderwise, "survey", return_value=found):
-                    return cells(with_it(True))
+                    return list(with_it(True).cells())
 
             yield f"{statement.name}: {low} {high}, row", printed
     yield (
@@ -760,7 +724,7 @@ def helpers() -> Asked:
         lambda: [
             sphere.predicted(problem)
             for problem in (
-                icl.families.sphere.Sphere(task=task, L=1.5, N=100, noise=noise)
+                icl.Sphere(task=task, L=1.5, N=100, noise=noise)
                 for task in ("linear", "cosine", "relu")
                 for noise in (0.5, 0.0)
             )
@@ -769,7 +733,7 @@ def helpers() -> Asked:
     yield (
         "linear on a sphere",
         lambda: [
-            sphere.linear_attention(icl.families.sphere.Sphere(task=task, L=1.5, N=100))
+            sphere.linear_attention(icl.Sphere(task=task, L=1.5, N=100))
             for task in ("linear", "cosine", "relu")
         ],
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.families.recall import (
+from icl_theory.papers.recall import (
     bounds,
     divergence,
     samples,
@@ -17,19 +17,19 @@ from icl_theory.families.recall import (
     training,
     weights,
 )
-from icl_theory.families.recall.coordinates import reparameterised
-from icl_theory.families.recall.counts import Counts
-from icl_theory.families.recall.family import Recall
-from icl_theory.families.recall.population import RecallRisk
-from icl_theory.families.recall.sampled import TransformerRisk
-from icl_theory.families.recall.simulate import simulate
-from icl_theory.families.recall.task import (
+from icl_theory.papers.recall.coordinates import reparameterised
+from icl_theory.papers.recall.counts import Counts
+from icl_theory.papers.recall.family import Recall
+from icl_theory.papers.recall.population import RecallRisk
+from icl_theory.papers.recall.sampled import TransformerRisk
+from icl_theory.papers.recall.simulate import simulate
+from icl_theory.papers.recall.task import (
     RecallTask,
     Sentences,
     check_sentences,
     entropy,
 )
-from icl_theory.families.recall.training import Training
+from icl_theory.papers.recall.training import Training
 from tests.answers import Call
 from tests.answers._runs import Asked, measured, refused, run_calls, seen
 

@@ -11,28 +11,28 @@ import numpy as np
 
 import icl_theory as icl
 from icl_theory.engine.pullback import in_coordinates
-from icl_theory.families.regression import tasks, variants
-from icl_theory.families.regression.batches import finite_prompts, infinite_prompts
-from icl_theory.families.regression.family import COLUMNS, LAWS, Regression
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.phases import query_phases, run_phases
-from icl_theory.families.regression.risks import (
+from icl_theory.regression import tasks, variants
+from icl_theory.regression.batches import finite_prompts, infinite_prompts
+from icl_theory.regression.family import COLUMNS, LAWS, Regression
+from icl_theory.regression.features import Features
+from icl_theory.regression.phases import query_phases, run_phases
+from icl_theory.regression.risks import (
     exchangeable,
     gaussian,
     prompts,
     stability,
     symmetric,
 )
-from icl_theory.families.regression.risks.error_form import ErrorForm
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.gaussian import (
+from icl_theory.regression.risks.error_form import ErrorForm
+from icl_theory.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.regression.risks.gaussian import (
     FiniteGaussianRisk,
     GaussianRisk,
     QuadraticLaw,
 )
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.risks.symmetric import SymmetricRisk
-from icl_theory.families.regression.simulate import compare_coordinates, simulate
+from icl_theory.regression.risks.population import PopulationRisk
+from icl_theory.regression.risks.symmetric import SymmetricRisk
+from icl_theory.regression.simulate import compare_coordinates, simulate
 from tests.answers import Call
 from tests.answers._runs import Asked, facts, measured, refused, run_calls
 

@@ -14,8 +14,6 @@ from unittest.mock import patch
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.papers.audit import Audit
-from icl_theory.papers.claim import Answer, Series
 from icl_theory.results import (
     columns,
     notebook,
@@ -26,6 +24,8 @@ from icl_theory.results import (
     tables,
     transitions,
 )
+from icl_theory.statements.audit import Audit
+from icl_theory.statements.claim import Answer, Series
 from tests.answers import Call
 from tests.answers import _sweeps as swept
 from tests.answers._families import Bowl, Dish

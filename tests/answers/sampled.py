@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 
 import icl_theory as icl
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.gaussian import (
+from icl_theory.regression import tasks
+from icl_theory.regression.features import Features
+from icl_theory.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.regression.risks.gaussian import (
     GaussianRisk,
     QuadraticLaw,
     SampledGaussianRisk,
 )
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.sampled import layer
-from icl_theory.families.regression.sampled.block import BlockRisk
-from icl_theory.families.regression.sampled.counts import CountedRisk
-from icl_theory.families.regression.sampled.crosscheck import crosscheck
-from icl_theory.families.regression.sampled.phases import run_states, sampled_phases
-from icl_theory.families.regression.sampled.risk import SampledRisk
-from icl_theory.families.regression.simulate import simulate
+from icl_theory.regression.risks.population import PopulationRisk
+from icl_theory.regression.sampled import layer
+from icl_theory.regression.sampled.block import BlockRisk
+from icl_theory.regression.sampled.counts import CountedRisk
+from icl_theory.regression.sampled.crosscheck import crosscheck
+from icl_theory.regression.sampled.phases import run_states, sampled_phases
+from icl_theory.regression.sampled.risk import SampledRisk
+from icl_theory.regression.simulate import simulate
 from tests.answers import Call
 from tests.answers._runs import Asked, refused
 

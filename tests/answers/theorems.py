@@ -11,23 +11,22 @@ import numpy as np
 
 import icl_theory as icl
 from icl_theory.engine.pullback import in_coordinates
-from icl_theory.families.regression import tasks
-from icl_theory.families.regression.family import Regression
-from icl_theory.families.regression.features import Features
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.gaussian import GaussianRisk, QuadraticLaw
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.risks.symmetric import SymmetricRisk
-from icl_theory.families.regression.sampled.counts import CountedRisk
-from icl_theory.families.regression.sampled.risk import SampledRisk
-from icl_theory.families.regression.theorems import (
-    certified,
+from icl_theory.papers.regression.theorems import (
     checks,
     concentration,
     enumeration,
     orderwise,
-    tails,
 )
+from icl_theory.regression import bounds as certified
+from icl_theory.regression import tails, tasks
+from icl_theory.regression.family import Regression
+from icl_theory.regression.features import Features
+from icl_theory.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.regression.risks.gaussian import GaussianRisk, QuadraticLaw
+from icl_theory.regression.risks.population import PopulationRisk
+from icl_theory.regression.risks.symmetric import SymmetricRisk
+from icl_theory.regression.sampled.counts import CountedRisk
+from icl_theory.regression.sampled.risk import SampledRisk
 from tests.answers import Call
 from tests.answers._runs import Asked, refused
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import icl_theory as icl
 from icl_theory._validate import Array
-from icl_theory.engine import (
+from icl_theory.tokens import (
     ChainRisk,
     Chains,
     CountRisk,
@@ -22,15 +22,15 @@ from icl_theory.engine import (
     mean_log_loss,
     mean_loss,
 )
-from icl_theory.engine.tokens.counted import excess_loss
-from icl_theory.engine.tokens.cross import product
-from icl_theory.engine.tokens.gaussian import gaussian_queries, normal, reach_of
-from icl_theory.engine.tokens.heads import GaussianHeadsRisk, HeadsRisk, least_output
-from icl_theory.engine.tokens.labels import log_poisson
-from icl_theory.engine.tokens.risk import Kind, TokenRisk
-from icl_theory.engine.tokens.sampled import Sampled, chosen, softmax
-from icl_theory.engine.tokens.sphere import SphereRisk, sphere_tokens
-from icl_theory.engine.tokens.square import (
+from icl_theory.tokens.counted import excess_loss
+from icl_theory.tokens.cross import product
+from icl_theory.tokens.gaussian import gaussian_queries, normal, reach_of
+from icl_theory.tokens.heads import GaussianHeadsRisk, HeadsRisk, least_output
+from icl_theory.tokens.labels import log_poisson
+from icl_theory.tokens.risk import Kind, TokenRisk
+from icl_theory.tokens.sampled import Sampled, chosen, softmax
+from icl_theory.tokens.sphere import SphereRisk, sphere_tokens
+from icl_theory.tokens.square import (
     Count,
     balanced,
     capped,

@@ -30,8 +30,15 @@ from icl_theory.engine.display import Shown
 from icl_theory.engine.interrupts import is_for_the_user, is_pressed, returns_runs
 from icl_theory.engine.pullback import Linear, around, innermost
 from icl_theory.engine.sharpness import largest_stable_eta, sharpness_along
-from icl_theory.engine.statement import Sides, Statement, Status, require, stated, words
 from icl_theory.engine.trajectory import Label, Stop, Trajectory
+from icl_theory.statements.statement import (
+    Sides,
+    Statement,
+    Status,
+    require,
+    stated,
+    words,
+)
 from tests.answers import Call
 from tests.answers._told import Bowl, Saddle, Slope, Unknown, bent, of_risk, told
 

@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory.engine.tokens.chain import Chains
+from icl_theory.tokens.chain import Chains
 
 Long = Any  # arrays of 80-bit numbers
 

@@ -12,8 +12,8 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.engine import Map, Pullback
-from icl_theory.engine.tokens.chain import ChainRisk, Chains
 from icl_theory.testing import check_risk
+from icl_theory.tokens.chain import ChainRisk, Chains
 from tests.engine.chains import (
     Problem,
     all_sequences,

@@ -12,10 +12,9 @@ import pytest
 from scipy.optimize import minimize
 
 import icl_theory as icl
-from icl_theory.engine import ChainRisk, Chains
-from icl_theory.engine.tokens import square
-from icl_theory.engine.tokens.square import Count, moments
-from icl_theory.families.regression.batches.scores import ScoreBatch
+from icl_theory.regression.batches.scores import ScoreBatch
+from icl_theory.tokens import ChainRisk, Chains, square
+from icl_theory.tokens.square import Count, moments
 from tests.references import Array, compositions
 
 DIGITS = 250

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from icl_theory.engine.statement import Sides, Status, require, stated
+from icl_theory.statements.statement import Sides, Status, require, stated
 
 
 @stated("Lemma 0", "a paper", "two-sided", Status.EXACT)

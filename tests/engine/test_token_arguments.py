@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.engine import (
+from icl_theory.tokens import (
     ChainRisk,
     Chains,
     CountRisk,

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icl_theory.engine import (
+from icl_theory.engine import Risk, descend
+from icl_theory.tokens import (
     ChainRisk,
     Chains,
     CountRisk,
-    Risk,
     TwoLayerTransformer,
     TwoStateCounts,
-    descend,
 )
 
 SETTINGS: dict[str, tuple[Any, ...]] = {  # k, m, T, objective, sink

@@ -24,8 +24,8 @@ import xarray
 from pyarrow.parquet import read_table, write_table
 
 import icl_theory as icl
-from icl_theory.grids import store
-from icl_theory.grids import sweep as sweeps
+from icl_theory.sweeps import store
+from icl_theory.sweeps import sweep as sweeps
 
 GIVEN: dict[str, Any] = {"L": [1.0, 2.0, 3.0], "delta": 1.0, "K": 5, "epsilon": 1e-3}
 RATES = np.linspace(0.5, 2.0, 8)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from icl_theory.grids import store
-from icl_theory.grids.evaluate import evaluate
+from icl_theory.sweeps import store
+from icl_theory.sweeps.evaluate import evaluate
 from tests.grids.test_store import ARGUMENTS, equal, read
 from tests.models import SQUARE, Squares, grid
 

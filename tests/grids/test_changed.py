@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import icl_theory as icl
-from icl_theory.grids import sweep as sweeps
+from icl_theory.sweeps import sweep as sweeps
 from tests.grids import changes
 
 

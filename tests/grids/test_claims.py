@@ -13,13 +13,13 @@ import xarray
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.grids import store
-from icl_theory.grids import sweep as sweeps
-from icl_theory.grids.evaluate import attempt
-from icl_theory.grids.grid import MESSAGE, STATUS, once
-from icl_theory.grids.manifest import Manifest
 from icl_theory.results import reading
 from icl_theory.results.tables import write_table
+from icl_theory.sweeps import store
+from icl_theory.sweeps import sweep as sweeps
+from icl_theory.sweeps.evaluate import attempt
+from icl_theory.sweeps.grid import MESSAGE, STATUS, once
+from icl_theory.sweeps.manifest import Manifest
 from tests.test_cli import run_main
 
 

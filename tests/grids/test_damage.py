@@ -17,11 +17,11 @@ from pyarrow.parquet import read_table, write_table
 
 from icl_theory import memory
 from icl_theory.families import find
-from icl_theory.grids import manifest, store
-from icl_theory.grids.evaluate import evaluate
-from icl_theory.grids.grid import MESSAGE, REACHED, STATUS, Axis, Grid
-from icl_theory.grids.manifest import Manifest
-from icl_theory.grids.sweep import load_sweep, plan
+from icl_theory.sweeps import manifest, store
+from icl_theory.sweeps.evaluate import evaluate
+from icl_theory.sweeps.grid import MESSAGE, REACHED, STATUS, Axis, Grid
+from icl_theory.sweeps.manifest import Manifest
+from icl_theory.sweeps.sweep import load_sweep, plan
 from tests.grids.test_grid import equal
 from tests.grids.test_store import ARGUMENTS, part, read, run
 from tests.models import SQUARE, Squares, grid

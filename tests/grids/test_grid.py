@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from icl_theory.grids.evaluate import _plain_texts, evaluate, failed
-from icl_theory.grids.grid import (
+from icl_theory.sweeps.evaluate import _plain_texts, evaluate, failed
+from icl_theory.sweeps.grid import (
     LARGEST_CHUNK,
     LONGEST,
     REACHED,
@@ -29,7 +29,7 @@ from icl_theory.grids.grid import (
     once,
     whole_numbers,
 )
-from icl_theory.grids.workers import processes
+from icl_theory.sweeps.workers import processes
 from tests.models import SQUARE, Products, Signs, Squares, grid
 
 
@@ -114,7 +114,7 @@ def test_a_chunk_that_ctrl_c_finds_half_in_its_place_is_pending(
         return as_block(values, lengths)
 
     whole = evaluate(made, Squares()).values
-    monkeypatch.setattr("icl_theory.grids.grid.as_block", pressed)
+    monkeypatch.setattr("icl_theory.sweeps.grid.as_block", pressed)
     found = evaluate(made, Squares())
     done = found.values["status"] == REACHED
     assert found.interrupted
@@ -132,7 +132,7 @@ def test_results_are_held_up_to_a_quarter_of_what_is_free(
     part: float, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "icl_theory.grids.grid.free", lambda: bytes_of(SQUARE, grid().size) / part
+        "icl_theory.sweeps.grid.free", lambda: bytes_of(SQUARE, grid().size) / part
     )
     assert is_large(SQUARE, grid()) == large
 

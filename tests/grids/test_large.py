@@ -34,8 +34,8 @@ GIVEN: dict[str, Any] = {
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with next to no memory, and chunks that are small beside the sweeps."""
-    monkeypatch.setattr("icl_theory.grids.grid.free", lambda: 1e4)
-    monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 2**14)
+    monkeypatch.setattr("icl_theory.sweeps.grid.free", lambda: 1e4)
+    monkeypatch.setattr("icl_theory.sweeps.sweep.CLOSED_CHUNK", 2**14)
 
 
 def kept(path: Path, **given: Any) -> Any:
@@ -272,7 +272,7 @@ def test_tables_are_quiet_where_a_sweep_is(
     heard: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 2**10)
+    monkeypatch.setattr("icl_theory.sweeps.sweep.CLOSED_CHUNK", 2**10)
     line = [
         "sweep",
         "--L",
@@ -317,7 +317,7 @@ def test_no_warning_depends_on_the_order_in_which_threads_end(
 def test_rows_that_are_left_out_are_those_of_computed_points(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("icl_theory.grids.sweep.CLOSED_CHUNK", 100)
+    monkeypatch.setattr("icl_theory.sweeps.sweep.CLOSED_CHUNK", 100)
     kept(
         tmp_path / "a",
         L=np.geomspace(0.1, 10.0, 10),

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from icl_theory.grids import store
-from icl_theory.grids.evaluate import evaluate
-from icl_theory.grids.grid import once
+from icl_theory.sweeps import store
+from icl_theory.sweeps.evaluate import evaluate
+from icl_theory.sweeps.grid import once
 from tests.grids.test_grid import equal
 from tests.grids.test_store import ARGUMENTS, done, read, run
 from tests.models import SQUARE, Squares, grid

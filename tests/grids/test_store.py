@@ -17,9 +17,9 @@ import pandas as pd
 import pytest
 
 import icl_theory as icl
-from icl_theory.grids import store
-from icl_theory.grids.evaluate import evaluate
-from icl_theory.grids.grid import REACHED, Axis, Column, Filled, Grid, Values, blank
+from icl_theory.sweeps import store
+from icl_theory.sweeps.evaluate import evaluate
+from icl_theory.sweeps.grid import REACHED, Axis, Column, Filled, Grid, Values, blank
 from tests.grids.test_grid import equal
 from tests.models import SQUARE, Squares, grid
 

@@ -10,7 +10,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.engine.trajectory import Stop
-from icl_theory.families.linear_attention import MergedRisk, PromptLaw
+from icl_theory.papers.linear_attention import MergedRisk, PromptLaw
 from icl_theory.testing import check_family
 from tests.linear_attention.references import random_law
 

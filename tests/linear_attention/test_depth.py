@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.linear_attention import (
+from icl_theory.papers.linear_attention import (
     LoopedRisk,
     best_layers,
     quadrature,

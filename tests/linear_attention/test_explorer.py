@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.linear_attention import PromptLaw
+from icl_theory.papers.linear_attention import PromptLaw
 from tests.javascript import call
 
 RUNS = """

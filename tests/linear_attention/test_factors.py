@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory.engine import Pullback
-from icl_theory.families.linear_attention import (
+from icl_theory.papers.linear_attention import (
     Heads,
     MergedRisk,
     Pair,

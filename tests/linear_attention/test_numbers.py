@@ -14,7 +14,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import linear_attention
-from icl_theory.families.linear_attention import task_diversity
+from icl_theory.papers.linear_attention import task_diversity
 from tests.linear_attention.references import Law, random_law
 from tests.references import slopes
 

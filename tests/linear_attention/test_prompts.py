@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.linear_attention import pretrained, pretraining_limit
-from icl_theory.papers import linear_attention as papers
+from icl_theory.papers.linear_attention import pretrained, pretraining_limit
+from icl_theory.papers.linear_attention import statements as papers
 
 QUERY = (0.2, 1.0, 3.0)
 TASKS = ((1.0, -0.5, 0.3), (0.2, 1.5, -1.0))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.linear_attention import (
+from icl_theory.papers.linear_attention import (
     LayerRisk,
     diversity_limit,
     posterior_loss,

@@ -14,8 +14,11 @@ from scipy import stats
 
 import icl_theory as icl
 from icl_theory.engine.comparison import Check, detectable
-from icl_theory.papers import checks, numbers
-from icl_theory.papers.claim import (
+from icl_theory.papers.regression.statements import dynamics
+from icl_theory.results.plots import plot_answer, save
+from icl_theory.results.reproduction import Reproduced, Reproduction, papers
+from icl_theory.statements import checks, numbers
+from icl_theory.statements.claim import (
     Answer,
     Claim,
     Errors,
@@ -26,14 +29,11 @@ from icl_theory.papers.claim import (
     identity,
     row,
 )
-from icl_theory.papers.paper import Claims, Paper, Reading
-from icl_theory.papers.regression import dynamics
-from icl_theory.papers.reproduction import Reproduced, Reproduction, papers
-from icl_theory.results.plots import plot_answer, save
+from icl_theory.statements.paper import Claims, Paper, Reading
 from tests.test_cli import run_main
 
 audit = importlib.import_module(
-    "icl_theory.papers.audit"
+    "icl_theory.statements.audit"
 )  # as is that of the folder of claims
 COMMAND = importlib.import_module(
     "icl_theory.cli.audit"
@@ -41,14 +41,16 @@ COMMAND = importlib.import_module(
 
 
 @pytest.fixture(scope="module")
-def part() -> icl.papers.Audit:
+def part() -> icl.statements.Audit:
     """A row and a question."""
     return replace(
         icl.audit(quick=True, claim=1), answers=(icl.answer("degenerate", quick=True),)
     )
 
 
-def test_markdown_has_one_row_a_claim_and_a_question(part: icl.papers.Audit) -> None:
+def test_markdown_has_one_row_a_claim_and_a_question(
+    part: icl.statements.Audit,
+) -> None:
     rows = [line for line in part.to_markdown().splitlines() if line.startswith("| ")]
     assert len(rows) == len(part.claims) + len(part.answers) + 2
 
@@ -62,7 +64,7 @@ def test_unknown_questions_list_the_known_ones() -> None:
 
 def test_command_prints_json(
     capsys: pytest.CaptureFixture[str],
-    part: icl.papers.Audit,
+    part: icl.statements.Audit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: part)
@@ -73,7 +75,7 @@ def test_command_prints_json(
 
 def test_a_violated_claim_is_status_one(
     capsys: pytest.CaptureFixture[str],
-    part: icl.papers.Audit,
+    part: icl.statements.Audit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broken = replace(
@@ -127,7 +129,7 @@ def test_an_audit_counts_whose_statements_it_judges_and_whose_fail() -> None:
 
 def test_the_command_prints_whose_statements_were_judged(
     capsys: pytest.CaptureFixture[str],
-    part: icl.papers.Audit,
+    part: icl.statements.Audit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = replace(part, claims=judged(THEIRS, REBUILT, REBUILT))
@@ -220,7 +222,7 @@ def test_a_row_whose_measurements_are_not_as_expected_fails_whatever_it_says(
         }
 
 
-def test_claims_that_bind_and_fail_are_violations(part: icl.papers.Audit) -> None:
+def test_claims_that_bind_and_fail_are_violations(part: icl.statements.Audit) -> None:
     """Of all statuses and outcomes; a page of a paper counts the same ones."""
     claims = tuple(
         Claim(outcome.value, "a paper", "so", status, "", "", "", outcome.value)
@@ -427,7 +429,7 @@ def test_it_says_which_row_is_measured(
     def spying(_: bool) -> Any:
         raise ValueError
 
-    module = importlib.import_module("icl_theory.papers.audit")
+    module = importlib.import_module("icl_theory.statements.audit")
     monkeypatch.setattr(
         module,
         "known",
@@ -441,7 +443,7 @@ def test_it_says_which_row_is_measured(
     assert heard[-1] == "answering question why, 0:00:00"
 
 
-def no_exact_or_certified_claim_is_violated(report: icl.papers.Audit) -> None:
+def no_exact_or_certified_claim_is_violated(report: icl.statements.Audit) -> None:
     assert report.violations == ()
     assert {claim.status for claim in report.claims} == {
         "exact",
@@ -451,7 +453,7 @@ def no_exact_or_certified_claim_is_violated(report: icl.papers.Audit) -> None:
     }
 
 
-def every_verdict_is_one_of_the_known_ones(report: icl.papers.Audit) -> None:
+def every_verdict_is_one_of_the_known_ones(report: icl.statements.Audit) -> None:
     for claim in report.claims:
         assert claim.outcome is not Outcome.FAILS, claim
         assert all(
@@ -459,7 +461,7 @@ def every_verdict_is_one_of_the_known_ones(report: icl.papers.Audit) -> None:
         ), claim
 
 
-def every_lemma_proposition_and_theorem_has_a_row(report: icl.papers.Audit) -> None:
+def every_lemma_proposition_and_theorem_has_a_row(report: icl.statements.Audit) -> None:
     sources = " ".join(claim.source for claim in report.claims)
     for wanted in (
         "Lemma 1",
@@ -487,7 +489,7 @@ def every_lemma_proposition_and_theorem_has_a_row(report: icl.papers.Audit) -> N
 
 
 def a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(
-    report: icl.papers.Audit,
+    report: icl.statements.Audit,
 ) -> None:
     measured = dict(zip(audit.rows(), report.claims, strict=True))
     readings = [reading for paper in papers().values() for reading in paper.readings]
@@ -511,7 +513,7 @@ def a_failure_is_not_laid_to_a_paper_whose_formula_we_lack(
     )
 
 
-def findings_are_those_of_the_documentation(report: icl.papers.Audit) -> None:
+def findings_are_those_of_the_documentation(report: icl.statements.Audit) -> None:
     verdicts = {claim.name: claim.verdict for claim in report.claims}
     assert verdicts["Theorem 1"].startswith("fails for ε ≪ (LΔδ)²")
     assert verdicts["Theorem 2"].startswith("holds, loose")
@@ -540,7 +542,7 @@ def findings_are_those_of_the_documentation(report: icl.papers.Audit) -> None:
     )
 
 
-def the_committed_page_states_what_the_rows_state(report: icl.papers.Audit) -> None:
+def the_committed_page_states_what_the_rows_state(report: icl.statements.Audit) -> None:
     """Names, sources, statements and statuses do not depend on the grid; tests/test_pages.py measures the rest."""
     lines = (
         (Path(__file__).parents[2] / "docs" / "audit.md")
@@ -561,7 +563,7 @@ def the_committed_page_states_what_the_rows_state(report: icl.papers.Audit) -> N
 
 
 def one_claim_is_measured_by_its_number(
-    report: icl.papers.Audit, capsys: pytest.CaptureFixture[str]
+    report: icl.statements.Audit, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in (5, 11):
         assert (
@@ -578,7 +580,7 @@ def one_claim_is_measured_by_its_number(
 
 
 def every_question_has_an_answer_and_a_figure(
-    report: icl.papers.Audit, tmp_path: Path
+    report: icl.statements.Audit, tmp_path: Path
 ) -> None:
     assert [found.name for found in report.answers] == list(audit.questions())
     for found in report.answers:
@@ -592,7 +594,7 @@ def every_question_has_an_answer_and_a_figure(
 def command_prints_the_tables_and_writes_markdown(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
-    report: icl.papers.Audit,
+    report: icl.statements.Audit,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(COMMAND, "measure_audit", lambda **_: report)
@@ -605,7 +607,9 @@ def command_prints_the_tables_and_writes_markdown(
     assert (tmp_path / "audit.md").read_text(encoding="utf-8") == report.to_markdown()
 
 
-def an_order_of_magnitude_that_fails_is_no_violation(report: icl.papers.Audit) -> None:
+def an_order_of_magnitude_that_fails_is_no_violation(
+    report: icl.statements.Audit,
+) -> None:
     failing = [claim for claim in report.claims if claim.violated]
     assert failing
     assert not set(failing) & set(report.violations)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.families.regression.risks.symmetric import SymmetricRisk
-from icl_theory.papers import convergence as evidence
+from icl_theory.papers.convergence import statements as evidence
+from icl_theory.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.regression.risks.symmetric import SymmetricRisk
 
 
 def iterated(K: int, p: float, epsilon: float) -> list[int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from icl_theory.families.linear_attention import PromptLaw, ridge_loss
-from icl_theory.families.softmax_heads import SoftmaxHeads
-from icl_theory.papers import debiased_descent as evidence
+from icl_theory.papers.debiased_descent import statements as evidence
+from icl_theory.papers.debiased_descent.family import SoftmaxHeads
+from icl_theory.papers.linear_attention import PromptLaw, ridge_loss
 
 
 def sampled(d: int, N: int, noise: float, ridge: bool) -> tuple[float, float]:

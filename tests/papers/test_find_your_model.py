@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from icl_theory import explorer
-from icl_theory.papers.reproduction import papers
+from icl_theory.results.reproduction import papers
 from tests.test_cli import run_main
 
 PAGE = Path(__file__).parents[2] / "docs" / "find-your-model.md"

@@ -12,9 +12,9 @@ import pytest
 import icl_theory as icl
 from icl_theory import explorer, figures
 from icl_theory.families import Family, Later, Panel, asked, find, list_families
-from icl_theory.papers import Claims, Found, Paper, Reading, row
-from icl_theory.papers.claim import Question
-from icl_theory.papers.reproduction import papers, reproduce
+from icl_theory.results.reproduction import papers, reproduce
+from icl_theory.statements import Claims, Found, Paper, Reading, row
+from icl_theory.statements.claim import Question
 from tests.browser import visit
 from tests.test_cli import run_main
 from tests.test_families import Bowl, Parabola

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.linear_attention import LoopedRisk, PromptLaw, ShiftTable
-from icl_theory.papers import linear_attention as evidence
+from icl_theory.papers.linear_attention import LoopedRisk, PromptLaw, ShiftTable
+from icl_theory.papers.linear_attention import statements as evidence
 
 
 def test_answer_on_depth_has_the_losses_of_a_loop_and_of_layers_of_their_own() -> None:

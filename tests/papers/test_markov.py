@@ -10,7 +10,7 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from icl_theory.engine import descend
-from icl_theory.papers import induction_heads as rows
+from icl_theory.papers.induction_heads import statements as rows
 
 
 def test_slopes_of_lags_are_those_of_all_sequences() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import icl_theory as icl
-from icl_theory.papers.audit import rows
+from icl_theory.statements.audit import rows
 from tests.smaller import NAMES, said
 from tests.test_pages import differs, printed
 

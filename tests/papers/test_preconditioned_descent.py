@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from icl_theory.linear_attention import PromptLaw
-from icl_theory.papers import preconditioned_descent as evidence
+from icl_theory.papers.linear_attention import preconditioned_descent as evidence
 from tests.linear_attention.references import random_law
 
 

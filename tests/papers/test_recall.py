@@ -12,9 +12,9 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory.engine import Affine, Pullback
-from icl_theory.families.recall import bounds
-from icl_theory.families.recall.bounds import cycle_excess
-from icl_theory.papers.recall import model, training
+from icl_theory.papers.recall import bounds
+from icl_theory.papers.recall.bounds import cycle_excess
+from icl_theory.papers.recall.statements import model, training
 
 Counts, RecallRisk, RecallTask = (
     icl.recall.Counts,

@@ -12,18 +12,27 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression.closed.runs import ExchangeableSteps
-from icl_theory.families.regression.risks.population import PopulationRisk
-from icl_theory.families.regression.theorems import certified
-from icl_theory.papers.claim import Claim
-from icl_theory.papers.numbers import decade
-from icl_theory.papers.regression import dynamics, experiments, lemmas, questions
-from icl_theory.papers.regression.common import cross_ratios, random_risk, random_scores
+from icl_theory.papers.regression.statements import (
+    dynamics,
+    experiments,
+    lemmas,
+    questions,
+)
+from icl_theory.papers.regression.statements.common import (
+    cross_ratios,
+    random_risk,
+    random_scores,
+)
+from icl_theory.regression import bounds as certified
+from icl_theory.regression.closed.runs import ExchangeableSteps
+from icl_theory.regression.risks.population import PopulationRisk
+from icl_theory.statements.claim import Claim
+from icl_theory.statements.numbers import decade
 
 Array = np.ndarray
 
 
-def check(name: str, run: icl.Trajectory) -> icl.papers.BoundCheck:
+def check(name: str, run: icl.Trajectory) -> icl.statements.BoundCheck:
     return next(one for one in icl.check_bounds(run) if one.name == name)
 
 
@@ -106,7 +115,7 @@ def test_a_wrong_start_of_the_tail_is_seen(
     original = icl.regression.tail_start
     for module in ("phases", "family"):
         monkeypatch.setattr(
-            import_module(f"icl_theory.families.regression.{module}"),
+            import_module(f"icl_theory.regression.{module}"),
             "tail_start",
             scaled(original, by),
         )

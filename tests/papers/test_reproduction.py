@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 from icl_theory import figures
 from icl_theory.cli import main
-from icl_theory.papers import reproduction
-from icl_theory.papers.audit import known
-from icl_theory.papers.claim import Answer, Claim, Outcome, Question, Series, Status
-from icl_theory.papers.paper import Claims, Paper, Reading
-from icl_theory.papers.reproduction import papers, reproduce
+from icl_theory.results import reproduction
+from icl_theory.results.reproduction import papers, reproduce
+from icl_theory.statements.audit import known
+from icl_theory.statements.claim import Answer, Claim, Outcome, Question, Series, Status
+from icl_theory.statements.paper import Claims, Paper, Reading
 from tests.pages import Page
 
 ROOT = Path(__file__).parents[2]
@@ -213,7 +213,7 @@ def test_a_page_says_how_each_of_its_figures_is_made(
     paper = Paper("theirs", "T", "A", 2025, "x", readings, "a note")
     monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper})
     monkeypatch.setattr(
-        sys.modules["icl_theory.papers.audit"], "questions", lambda: {"why": asked}
+        sys.modules["icl_theory.statements.audit"], "questions", lambda: {"why": asked}
     )
     monkeypatch.setattr(reproduction, "plot_answer", lambda answer: Figure((0.1, 0.1)))
     monkeypatch.setattr(figures, "draw", drawn)

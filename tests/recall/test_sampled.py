@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.recall.sampled import MATRICES
+from icl_theory.papers.recall.sampled import MATRICES
 from tests.recall.enumeration import matrices
 from tests.references import slopes
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icl_theory as icl
-from icl_theory.papers.recall.training import zipf
+from icl_theory.papers.recall.statements.training import zipf
 
 Counts, RecallRisk, RecallTask = (
     icl.recall.Counts,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.recall import training
+from icl_theory.papers.recall import training
 from tests.recall.enumeration import matrices
 from tests.test_cli import run_main
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icl_theory.families.regression import StepCounter, abel_polynomials
-from icl_theory.families.regression.closed.abel import INT64_MAX
+from icl_theory.regression import StepCounter, abel_polynomials
+from icl_theory.regression.closed.abel import INT64_MAX
 from tests.references import iterate_gap
 
 GAPS = st.floats(math.log(1e-3), math.log(1e6)).map(math.exp)

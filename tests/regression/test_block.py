@@ -7,7 +7,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression.sampled.block import Weights
+from icl_theory.regression.sampled.block import Weights
 from tests.references import Array, slopes
 
 FEATURES = icl.Features.random(3, d=3, delta=1.5, seed=1, probs=[0.2, 0.3, 0.5])

@@ -12,14 +12,14 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import step_bounds, worst_prediction
-from icl_theory.families.regression.theorems.checks import (
+from icl_theory.papers.regression.theorems.checks import (
     ENVELOPE,
     ON_RUNS,
     ON_SCORES,
     class_scores,
     missed_squared,
 )
+from icl_theory.regression import step_bounds, worst_prediction
 from tests.references import iterate_gap
 
 RUNS = {

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 import icl_theory as icl
-from icl_theory.families.regression import StepCounter
-from icl_theory.families.regression.closed.runs import closed_runs
-from icl_theory.families.regression.phases import tail_start
+from icl_theory.regression import StepCounter
+from icl_theory.regression.closed.runs import closed_runs
+from icl_theory.regression.phases import tail_start
 
 Array = NDArray[Any]
 LIMIT = 3000  # steps

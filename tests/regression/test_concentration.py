@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icl_theory.families.regression import concentration_probability, smallest_imbalance
-from icl_theory.families.regression.theorems import concentration
+from icl_theory.papers.regression import concentration_probability, smallest_imbalance
+from icl_theory.papers.regression.theorems import concentration
 from tests.references import compositions
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression.sampled.counts import CountedRisk
+from icl_theory.regression.sampled.counts import CountedRisk
 
 FEATURES = icl.Features.simplex(3, 1.0, [0.2, 0.3, 0.5])
 
@@ -108,8 +108,8 @@ def test_one_prompt_of_one_token_is_predicted_by_its_label() -> None:
 def test_blocks_make_no_difference_to_the_number_of_prompts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from icl_theory.families.regression.sampled import counts as counted
     from icl_theory.memory import blocks
+    from icl_theory.regression.sampled import counts as counted
 
     risk = CountedRisk(FEATURES, tasks.Halfspace(1.0), N=30, batch=101, seed=0)
     whole = risk.evaluate(risk.initial)[0]

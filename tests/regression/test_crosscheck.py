@@ -11,7 +11,7 @@ import icl_theory as icl
 from icl_theory import tasks
 
 # the package's attribute of this name is the function
-MODULE = importlib.import_module("icl_theory.families.regression.sampled.crosscheck")
+MODULE = importlib.import_module("icl_theory.regression.sampled.crosscheck")
 SMALL = {"precision": 0.05, "batch": 256, "steps": 40, "points": 2}
 
 

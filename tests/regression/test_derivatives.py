@@ -10,8 +10,8 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import regression, tasks
-from icl_theory.families.regression.risks.exchangeable import expanded
-from icl_theory.families.regression.theorems.enumeration import differences
+from icl_theory.papers.regression.theorems.enumeration import differences
+from icl_theory.regression.risks.exchangeable import expanded
 
 PLANE = icl.Features(
     [[0.0, 1.0], [1.0, 0.3], [-0.4, 0.2], [0.6, -1.0]], [0.4, 0.3, 0.2, 0.1]

@@ -7,7 +7,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression.theorems.enumeration import (
+from icl_theory.papers.regression.theorems.enumeration import (
     count_vectors,
     direct,
     enumerable,

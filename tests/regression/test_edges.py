@@ -11,8 +11,8 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import regression, tasks
-from icl_theory.families.regression.batches.scores import _go_together
-from icl_theory.families.regression.risks.exchangeable import expanded
+from icl_theory.regression.batches.scores import _go_together
+from icl_theory.regression.risks.exchangeable import expanded
 from tests.test_boundaries import assert_ends
 
 THREE = icl.Features.simplex(3, 1.0)

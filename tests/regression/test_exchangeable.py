@@ -12,8 +12,8 @@ from scipy.stats import binom
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import flow_time
-from icl_theory.families.regression.risks.exchangeable import binomial_nodes
+from icl_theory.regression import flow_time
+from icl_theory.regression.risks.exchangeable import binomial_nodes
 from tests import references
 
 

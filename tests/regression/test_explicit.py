@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import icl_theory as icl
-from icl_theory.families.regression import after_phase_one, phase_one_bounds
+from icl_theory.regression import after_phase_one, phase_one_bounds
 from tests.references import iterate_gap
 
 

@@ -11,11 +11,11 @@ import pytest
 import icl_theory as icl
 from icl_theory._validate import INT64_MAX
 from icl_theory.engine.descent import MAX_STEPS
-from icl_theory.families.regression.closed.abel import StepCounter
-from icl_theory.families.regression.closed.flow import Place, loss_curve
-from icl_theory.families.regression.closed.runs import closed_runs, step_constant
-from icl_theory.families.regression.phases import crossover, half_way, tail_start
-from icl_theory.families.regression.risks.stability import stable_rate
+from icl_theory.regression.closed.abel import StepCounter
+from icl_theory.regression.closed.flow import Place, loss_curve
+from icl_theory.regression.closed.runs import closed_runs, step_constant
+from icl_theory.regression.phases import crossover, half_way, tail_start
+from icl_theory.regression.risks.stability import stable_rate
 from tests.javascript import call
 
 RUNS = """

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.engine.tokens.gaussian import query_lengths, usual_step
 from icl_theory.regression import FiniteGaussianRisk, QuadraticLaw, SampledGaussianRisk
+from icl_theory.tokens.gaussian import query_lengths, usual_step
 
 LAWS = [QuadraticLaw(1, 0.5, 1.0), QuadraticLaw(2, 1.0, 0.0), QuadraticLaw(3, 0.4, 0.7)]
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 import icl_theory as icl
-from icl_theory.families.regression.phases import query_phases, run_phases
-from icl_theory.families.regression.risks import floors
-from icl_theory.families.regression.risks.floors import Levels
-from icl_theory.families.regression.risks.prompts import infima
-from icl_theory.families.regression.theorems.tails import (
+from icl_theory.regression.phases import query_phases, run_phases
+from icl_theory.regression.risks import floors
+from icl_theory.regression.risks.floors import Levels
+from icl_theory.regression.risks.prompts import infima
+from icl_theory.regression.tails import (
     query_constants,
     resting_loss,
     tail_limit,

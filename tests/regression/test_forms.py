@@ -8,7 +8,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.cli import main
-from icl_theory.families.regression import GaussianRegression, GroupedRegression
+from icl_theory.regression import GaussianRegression, GroupedRegression
 from icl_theory.testing import check_family
 
 GROUPED = [

@@ -212,7 +212,7 @@ def test_progress_of_a_step_is_certified_for_every_feature() -> None:
 
 def columns_of(run: icl.Trajectory) -> dict[str, Any]:
     assert run.family is not None
-    return dict(run.family.measure(run))
+    return run.family.measured(run)
 
 
 @pytest.mark.parametrize("epsilon", [0.06, 2e-5])
@@ -269,7 +269,7 @@ def test_columns_of_an_exchangeable_run_are_those_of_the_iteration(
     assert found["certified"] == 1
     # L < 1/(Δδ): the first theorem is stated, the second is not
     log = math.log(K * L * DELTA / math.sqrt(epsilon))
-    constant = regression.fitted_constants()["Theorem 1"].highest
+    constant = icl.papers.regression.fitted_constants()["Theorem 1"].highest
     bound = constant * log * K / (ETA * (L * DELTA * IMBALANCE) ** 2)
     assert found["theorem_1_bound"] == pytest.approx(bound, rel=1e-10)
     assert found["theorem_1"] == (ref.last - first - 1 <= 2 * bound)
@@ -290,7 +290,7 @@ def test_the_second_theorem_is_stated_for_large_l() -> None:
         K
         * math.log(K * 9.0 * DELTA / 0.1)
         / (0.5 * 1e-2)
-        * regression.fitted_constants()["Theorem 2"].highest
+        * icl.papers.regression.fitted_constants()["Theorem 2"].highest
     )
     swept = icl.sweep(**{**arguments, "L": [9.0]}, progress=False)
     for found in (
@@ -353,7 +353,10 @@ def test_orders_of_magnitude_are_measured_on_the_steps_of_the_iteration(
     imbalance = 0.3
     eta = 0.02 * 49 / (8 * size**2 / 2)
     run = icl.simulate(size, 1.0, eta, K=8, epsilon=epsilon, imbalance=imbalance)
-    ref, constants = iterated(size, 1.0, 8, eta, epsilon), regression.fitted_constants()
+    ref, constants = (
+        iterated(size, 1.0, 8, eta, epsilon),
+        icl.papers.regression.fitted_constants(),
+    )
     checks = {
         check.name: check
         for check in icl.check_bounds(run)
@@ -538,10 +541,10 @@ def test_the_smallest_imbalance_is_the_first_whose_box_is_likely_enough(
     total = 0.0
     for deviation in sorted(each):
         total += each[deviation]
-        found = regression.concentration_probability(N, p, deviation + 1e-9)
+        found = icl.papers.regression.concentration_probability(N, p, deviation + 1e-9)
         assert found.value == pytest.approx(total, rel=1e-9)
         if total >= confidence - 1e-12:
             break
-    assert regression.smallest_imbalance(N, p, confidence) == pytest.approx(
+    assert icl.papers.regression.smallest_imbalance(N, p, confidence) == pytest.approx(
         deviation, abs=1e-9
     )

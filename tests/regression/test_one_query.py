@@ -14,9 +14,9 @@ from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine.tokens import square
-from icl_theory.families.regression.risks import floors as levels
-from icl_theory.families.regression.risks.prompts import one_query
+from icl_theory.regression.risks import floors as levels
+from icl_theory.regression.risks.prompts import one_query
+from icl_theory.tokens import square
 from tests.references import compositions
 
 Array = NDArray[np.float64]

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.regression.theorems import orderwise
-from icl_theory.families.regression.theorems.orderwise import (
+from icl_theory.papers.regression.statements import lemmas
+from icl_theory.papers.regression.theorems import orderwise
+from icl_theory.papers.regression.theorems.orderwise import (
     INNER,
     STATEMENTS,
     WHOLE,
@@ -20,7 +21,7 @@ from icl_theory.families.regression.theorems.orderwise import (
     law_runs,
     measured_ratios,
 )
-from icl_theory.papers.regression import lemmas
+from icl_theory.regression.closed.runs import CountedRuns
 from tests.references import iterate_gap
 
 
@@ -30,7 +31,7 @@ def statement(name: str) -> OrderStatement:
 
 def one_run(
     K: int, c: float, drop: float, product: float = 0.5, imbalance: float = 0.1
-) -> orderwise.Runs:
+) -> CountedRuns:
     """A run with step constant c whose target is ``drop`` times the first loss."""
     gamma = 0.5 * (product / imbalance) ** 2
     values = (

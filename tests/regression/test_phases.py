@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import (
+from icl_theory.regression import (
     crossover,
     flow_time,
     papers_regime,

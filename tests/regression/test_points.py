@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.closed.abel import StepCounter
-from icl_theory.families.regression.closed.runs import leading_order
-from icl_theory.families.regression.risks import floors as levels
-from icl_theory.families.regression.theorems.orderwise import BOUNDED
-from icl_theory.grids.grid import Values
-from icl_theory.grids.sweep import plan
+from icl_theory.papers.regression.theorems.orderwise import BOUNDED
+from icl_theory.regression.closed.abel import StepCounter
+from icl_theory.regression.closed.runs import leading_order
+from icl_theory.regression.risks import floors as levels
+from icl_theory.sweeps.grid import Values
+from icl_theory.sweeps.sweep import plan
 from tests.references import iterate_gap
 
 BLANK: dict[str, Any] = {"f": math.nan, "i": -1, "U": ""}
@@ -324,7 +324,7 @@ def test_no_error_is_below_what_rounding_of_the_target_does_to_the_steps(
 def test_steps_are_certified_only_between_both_bounds(
     factor: float, holds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = "icl_theory.families.regression.batches.infinite_prompts.step_bounds"
+    place = "icl_theory.regression.batches.infinite_prompts.step_bounds"
     monkeypatch.setattr(
         place,
         lambda *given: tuple(

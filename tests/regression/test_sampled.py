@@ -7,8 +7,8 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression.sampled import layer
 from icl_theory.memory import blocks
+from icl_theory.regression.sampled import layer
 from tests.references import slopes
 
 FEATURES = icl.Features.random(4, d=3, delta=1.0, seed=1, probs=[0.1, 0.2, 0.3, 0.4])

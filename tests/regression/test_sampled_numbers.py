@@ -11,10 +11,10 @@ from scipy import stats
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression.sampled.counts import CountedRisk
-from icl_theory.families.regression.sampled.layer import attend, bilinear_scores
-from icl_theory.families.regression.theorems.checks import class_scores
+from icl_theory.papers.regression.theorems.checks import class_scores
 from icl_theory.regression import sampled_phases
+from icl_theory.regression.sampled.counts import CountedRisk
+from icl_theory.regression.sampled.layer import attend, bilinear_scores
 from tests.references import Array
 
 K, N, L, ETA, EPSILON, RUNS = 4, 30, 2.0, 2.0, 0.01, 4

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.regression.sampled.counts import CountedRisk
-from icl_theory.families.regression.sampled.phases import (
+from icl_theory.regression.sampled.counts import CountedRisk
+from icl_theory.regression.sampled.phases import (
     SampledPhases,
     _Path,
     sampled_phases,
@@ -204,7 +204,7 @@ def test_a_trainer_of_other_prompts_is_noticed() -> None:
     run.risk = icl.SampledRisk(
         trainer.features, icl.tasks.Exchangeable(2.3), 30, 512, 0
     )
-    from icl_theory.families.regression.theorems.checks import (
+    from icl_theory.papers.regression.theorems.checks import (
         population_of,
         within_noise,
     )

@@ -9,8 +9,8 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.batches.scores import ScoreBatch, crossing, look
-from icl_theory.grids.sweep import plan
+from icl_theory.regression.batches.scores import ScoreBatch, crossing, look
+from icl_theory.sweeps.sweep import plan
 
 NUMBERS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status", "message")
 # what a simulation skips to is right to 1e-7 in the scores

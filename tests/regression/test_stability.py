@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import minimize
 
 import icl_theory as icl
-from icl_theory.families.regression import curvature_bound, stable_rate
-from icl_theory.families.regression.risks.stability import CURVATURE, embedding_stretch
+from icl_theory.regression import curvature_bound, stable_rate
+from icl_theory.regression.risks.stability import CURVATURE, embedding_stretch
 
 TASKS = {
     "exchangeable": icl.tasks.Exchangeable(2.0),

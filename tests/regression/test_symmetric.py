@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import exchangeable_groups, query_phases
+from icl_theory.regression import exchangeable_groups, query_phases
 from tests import references
 
 

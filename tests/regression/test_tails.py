@@ -12,15 +12,15 @@ from scipy.integrate import solve_ivp
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import (
+from icl_theory.papers.regression.theorems.checks import ONE_STEP, TAIL_STEPS
+from icl_theory.regression import (
     SymmetricRisk,
     step_rate,
     tail_constant,
     tail_steps,
+    tails,
 )
-from icl_theory.families.regression.theorems import tails
-from icl_theory.families.regression.theorems.checks import ONE_STEP, TAIL_STEPS
-from icl_theory.families.regression.theorems.tails import query_constants
+from icl_theory.regression.tails import query_constants
 from tests.references import compositions, enumerate_finite
 
 Array = NDArray[np.float64]

@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.families.regression import (
+from icl_theory.papers.regression import concentration_probability, smallest_imbalance
+from icl_theory.papers.regression.theorems.checks import missed_squared
+from icl_theory.regression import (
     StepCounter,
-    concentration_probability,
     crossover,
     flow_time,
-    smallest_imbalance,
     step_bounds,
     tail_start,
     worst_prediction,
 )
-from icl_theory.families.regression.theorems.checks import missed_squared
 
 SEEDS = st.integers(0, 2**32 - 1)
 FEATURES = st.integers(2, 2000)

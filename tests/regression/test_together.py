@@ -10,7 +10,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.families.regression.batches.finite_prompts import (
+from icl_theory.regression.batches.finite_prompts import (
     ATTENTION,
     BIAS,
     BIAS_SLOPE,
@@ -19,7 +19,7 @@ from icl_theory.families.regression.batches.finite_prompts import (
     NOISE_SLOPE,
     table,
 )
-from icl_theory.grids.sweep import CHUNK, Plan, plan
+from icl_theory.sweeps.sweep import CHUNK, Plan, plan
 
 NUMBERS = ("steps", "last", "T_I", "T_II", "T_III")
 WORDS = ("regime", "status", "message", "method")

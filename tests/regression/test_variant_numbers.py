@@ -12,19 +12,19 @@ from scipy import stats
 
 import icl_theory as icl
 from icl_theory import regression, tasks
-from icl_theory.engine.statement import UnstatedError
-from icl_theory.families.regression.phases import phases_of
-from icl_theory.families.regression.theorems import orderwise
-from icl_theory.families.regression.theorems.checks import tail_ratio
-from icl_theory.families.regression.theorems.enumeration import (
+from icl_theory.papers.regression.theorems import orderwise
+from icl_theory.papers.regression.theorems.checks import tail_ratio
+from icl_theory.papers.regression.theorems.enumeration import (
     functions_of,
     lipschitz_values,
 )
-from icl_theory.families.regression.theorems.tails import (
+from icl_theory.regression.phases import phases_of
+from icl_theory.regression.tails import (
     infima_of,
     resting_loss,
     tail_limits,
 )
+from icl_theory.statements.statement import UnstatedError
 from tests.references import slopes
 
 

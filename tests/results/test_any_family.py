@@ -222,7 +222,7 @@ def test_it_is_reported(found: xarray.Dataset) -> None:
 
 def test_results_have_no_names_of_models() -> None:
     """No file imports a model, but for the statements of the theory that a run's report is asked for."""
-    allowed = {"icl_theory.families.regression.theorems.checks"}
+    allowed = {"icl_theory.papers.regression.theorems.checks"}
     for path in RESULTS.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         imported = {

@@ -13,7 +13,6 @@ import xarray
 
 import icl_theory as icl
 from icl_theory.engine.curves import CurveComparison
-from icl_theory.papers.claim import Answer, Series
 from icl_theory.results.plots import Curve, Panel, draw_maps, draw_panels
 from icl_theory.results.plots.runs import (
     compare_runs,
@@ -22,6 +21,7 @@ from icl_theory.results.plots.runs import (
     plot_run,
 )
 from icl_theory.results.plots.style import CYCLE, new_figure, shade
+from icl_theory.statements.claim import Answer, Series
 
 
 def swept(**axes: Any) -> xarray.Dataset:

@@ -128,9 +128,9 @@ def test_a_notebook_shows_bounds_cross_checks_answers_and_audits_as_tables() -> 
     shown = Page(answer._repr_html_())
     assert answer.answer in shown.text
     assert shown.images == [f"{answer.y} against {answer.x}"]
-    claim = icl.papers.Claim(
-        "a", "b", "x < y", icl.papers.Status.EXACT, "", "1", "2", "holds"
+    claim = icl.statements.Claim(
+        "a", "b", "x < y", icl.statements.Status.EXACT, "", "1", "2", "holds"
     )
-    shown = Page(icl.papers.Audit((claim,), (answer,))._repr_html_())
+    shown = Page(icl.statements.Audit((claim,), (answer,))._repr_html_())
     assert shown.column(0, "statement") == ["x < y"]
     assert shown.column(1, "answer") == [answer.answer]

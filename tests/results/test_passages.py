@@ -12,13 +12,13 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory.grids.exponents import local_exponent
-from icl_theory.grids.grid import Axis, Grid, once
 from icl_theory.results.transitions import (
     predicted_transition,
     transition,
     transition_notes,
 )
+from icl_theory.sweeps.exponents import local_exponent
+from icl_theory.sweeps.grid import Axis, Grid, once
 
 
 @pytest.mark.parametrize(

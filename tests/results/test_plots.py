@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.engine.trajectory import Label, Phases
-from icl_theory.papers.claim import Answer, Series
 from icl_theory.results.plots import (
     Curve,
     Panel,
@@ -23,6 +22,7 @@ from icl_theory.results.plots import (
     whole_figure,
 )
 from icl_theory.results.plots.style import new_figure, shade, styled
+from icl_theory.statements.claim import Answer, Series
 
 
 @pytest.mark.parametrize("ending", ["png", "pdf", "svg"])

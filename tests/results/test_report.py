@@ -14,10 +14,10 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory.papers.paper import Claims
 from icl_theory.results.notebook import picture
 from icl_theory.results.numbers import number
 from icl_theory.results.report import html_report
+from icl_theory.statements.paper import Claims
 from tests.pages import Page
 from tests.results.test_notebook import HOSTILE
 

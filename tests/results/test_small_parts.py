@@ -12,12 +12,12 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory.grids.exponents import local_exponent
 from icl_theory.results import columns, reading, report, tables, transitions
 from icl_theory.results.notebook import paragraph, picture
 from icl_theory.results.numbers import goes_right, markdown, number, told_apart
 from icl_theory.results.plots.runs import _wrapped, plot_run
 from icl_theory.results.plots.style import styled
+from icl_theory.sweeps.exponents import local_exponent
 from tests.pages import Page
 
 

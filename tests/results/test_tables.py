@@ -13,7 +13,7 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory.families.regression import crossover, half_way
+from icl_theory.regression import crossover, half_way
 from icl_theory.results.tables import check_format, to_latex, to_markdown, write_table
 
 

@@ -9,7 +9,7 @@ import pytest
 import xarray
 
 import icl_theory as icl
-from icl_theory.families.regression import crossover, half_way
+from icl_theory.regression import crossover, half_way
 from icl_theory.results.numbers import number
 from icl_theory.results.transitions import (
     _apart,

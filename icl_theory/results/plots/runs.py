@@ -31,7 +31,7 @@ from icl_theory.results.plots.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from icl_theory.papers.claim import Answer
+    from icl_theory.statements.claim import Answer
 
 
 def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:

@@ -1,1 +1,0 @@
-"""Softmax attention over random tokens: exact losses and gradients."""

@@ -1,0 +1,42 @@
+"""`icl-theory explore`."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from icl_theory.cli.shared import check_targets, say_left_out
+from icl_theory.explorer import page, panels
+from icl_theory.files import replacing
+
+
+def explore(
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="File for the page; a temporary file unless given."),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option(help="Open the page in the web browser.")
+    ] = True,
+) -> None:
+    """Write the explorer, one page of HTML that needs no network, and open it in the web browser."""
+    check_targets(None, out=out)
+    # A folder of its own: under a name that is known in advance another user might have
+    # put a link.
+    chosen = (
+        Path(tempfile.mkdtemp(prefix="icl-theory-"), "explorer.html")
+        if out is None
+        else out
+    )
+    target = chosen.absolute()
+    say_left_out(panels()[1])
+    with warnings.catch_warnings(action="ignore"), replacing(target) as temporary:
+        temporary.write_text(page(), encoding="utf-8")
+    print(target)
+    if browser and not webbrowser.open(target.as_uri()):
+        print("No web browser was found; open the file in one.")

@@ -1,0 +1,183 @@
+"""What papers and other packages add to the core: families, and slots of families.
+
+Nothing in the core lists what there is. Each folder of `icl_theory.papers` has a module
+``plug_in`` with a `PlugIn`, and an installed package names its own by an entry point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import operator
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from icl_theory._validate import instance, refuse
+from icl_theory.engine.interrupts import deferred, is_pressed
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.sweeps.grid import Column
+
+PAPERS = "icl_theory.papers"
+GROUP = "icl_theory.papers"
+SLOTS = ("claims", "explorer", "theory_columns")
+
+
+@dataclass(frozen=True)
+class PlugIn:
+    """What a folder of papers, or another package, adds.
+
+    Every value is a place, ``"package.module:NAME"`` as an entry point is written, so
+    that reading a plug-in loads nothing else.
+
+    Parameters
+    ----------
+    families : mapping of str to str, optional
+        Places of the families (subclasses of `icl_theory.Family`) by name.
+    slots : mapping of str to mapping, optional
+        For families that others define, by name: places of what fills their slots
+        ``claims``, ``explorer`` and ``theory_columns``. Claims of several plug-ins on
+        one family are joined.
+    figures : Path, optional
+        Folder of scripts, one for each figure.
+    order : float
+        Place in lists of families and papers; plug-ins of the same order go by name.
+
+    Raises
+    ------
+    ValueError
+        A place that is not written as above, or an unknown slot.
+
+    References
+    ----------
+    docs/contributing.md, "A paper".
+
+    Examples
+    --------
+    >>> from icl_theory.families.plug_ins import PlugIn
+    >>> PlugIn(slots={"regression": {"claims": "my_package.claims:CLAIMS"}}).order
+    100.0
+    """
+
+    families: Mapping[str, str] = field(default_factory=dict)
+    slots: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    figures: Path | None = None
+    order: float = 100.0
+
+    def __post_init__(self) -> None:
+        places = dict(self.families)
+        for family, slots in self.slots.items():
+            for slot, place in slots.items():
+                if slot not in SLOTS:
+                    raise refuse("slot", slot, f"one of {', '.join(SLOTS)}")
+                places[f"{family}.{slot}"] = place
+        for name, place in places.items():
+            if not isinstance(place, str) or place.count(":") != 1:
+                raise refuse(name, place, 'a place like "package.module:NAME"')
+
+
+@dataclass(frozen=True)
+class TheoryColumns:
+    """What a theory predicts at each point of a sweep, beside what is measured there.
+
+    Parameters
+    ----------
+    columns : tuple of Column
+        The columns.
+    measure : callable
+        Takes a run and returns the values of the columns by name. One left out has no
+        value: NaN, -1 or the empty text.
+    batch : callable, optional
+        Takes runs that a family computed in whole arrays and returns arrays by name;
+        which arrays it takes is the family's to say.
+    """
+
+    columns: tuple[Column, ...]
+    measure: Callable[[Trajectory], Mapping[str, Any]]
+    batch: Callable[[Any], Mapping[str, Any]] | None = None
+
+
+def load(place: str) -> Any:
+    """Return what is at a place, ``"package.module:NAME"``."""
+    module, name = place.split(":")
+    with deferred():
+        loaded = importlib.import_module(module)
+    return getattr(loaded, name)
+
+
+@contextlib.contextmanager
+def left_out(what: str, lines: list[str]) -> Iterator[None]:
+    """Turn an error in something that another package brings into a line, and go on.
+
+    Only Ctrl-C is passed on. Errors of other kinds need not be an `Exception`: those of
+    asyncio and pytest are not.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if is_pressed(error):
+            raise KeyboardInterrupt from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        lines.append(f"{what} is left out: {reason}")
+
+
+@cache
+def plug_ins() -> tuple[tuple[PlugIn, ...], tuple[str, ...]]:
+    """Return every plug-in in order, and a line for each that cannot be read."""
+    found: list[tuple[float, str, PlugIn]] = []
+    lines: list[str] = []
+    for name, place in _places().items():
+        with left_out(f"the plug-in {name} ({place})", lines):
+            plug_in = instance(name, load(place), PlugIn, "a PlugIn")
+            found.append((plug_in.order, name, plug_in))
+    found.sort(key=operator.itemgetter(0, 1))
+    return tuple(plug_in for _, _, plug_in in found), tuple(lines)
+
+
+def _places() -> dict[str, str]:
+    """Return the places of all plug-ins: folders of this package, then entry points."""
+    places: dict[str, str] = {}
+    try:
+        papers = importlib.import_module(PAPERS)
+    except ModuleNotFoundError:  # the core alone has no papers
+        folders = []
+    else:
+        folders = [item.name for item in pkgutil.iter_modules(papers.__path__)]
+    for folder in sorted(folders):
+        places[folder] = f"{PAPERS}.{folder}.plug_in:PLUG_IN"
+    # takes a tenth of the start of a command
+    from importlib.metadata import entry_points
+
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        places[point.name] = point.value
+    return places
+
+
+class Contributed:
+    """A slot that plug-ins fill, by the name of the family or of one that it inherits from."""
+
+    def __init__(self, slot: str, default: Any = None) -> None:
+        self.slot = slot
+        self.default = default
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        for cls in owner.__mro__:
+            name = vars(cls).get("name")
+            values = contributions(name, self.slot) if name else ()
+            if values:
+                return functools.reduce(operator.add, values)
+        return self.default
+
+
+def contributions(family: str, slot: str) -> tuple[Any, ...]:
+    """Return what plug-ins put into a slot of a family."""
+    places = [
+        plug_in.slots[family][slot]
+        for plug_in in plug_ins()[0]
+        if slot in plug_in.slots.get(family, {})
+    ]
+    return tuple(load(place) for place in places)

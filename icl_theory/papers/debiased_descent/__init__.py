@@ -1,0 +1,1 @@
+"""Two softmax heads that debias one step of gradient descent."""

@@ -1,0 +1,102 @@
+"""In-context linear regression with softmax heads of two trained numbers each, as a family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from icl_theory._validate import store
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families import Column, Family, Later, Number, Whole, parameter
+from icl_theory.families.parameters import label_noise, learning_rate
+from icl_theory.tokens.heads import GaussianHeadsRisk
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxHeads(Family):
+    r"""In-context linear regression with H softmax heads.
+
+    .. math:: \hat y = \sum_h \mu_h \sum_i y_i\,\mathrm{softmax}_i(\omega_h x_i^\top x)
+
+    Inputs are x ~ N(0, I), labels y = βᵀx + σξ with β ~ N(0, I); (μ, ω) are trained
+    from small normal numbers.
+
+    Parameters
+    ----------
+    d : int
+        Dimension of the inputs.
+    N : int
+        Pairs in a prompt.
+    noise : float
+        Standard deviation of the label noise, label units.
+    heads : int
+        Number of heads H.
+    start, seed : float, int
+        Standard deviation of all parameters at step 0, and the seed that they are drawn
+        with.
+    eta, epsilon, above, rule, method, max_steps
+        As for every `Family`.
+
+    References
+    ----------
+    docs/theory/softmax-heads.md.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> omega, least = icl.SoftmaxHeads(heads=2).risk().best
+    >>> round(least, 4)
+    0.3337
+    """
+
+    name: ClassVar[str] = "softmax-heads"
+    title: ClassVar[str] = "in-context linear regression with softmax heads"
+    goal: ClassVar[tuple[str, float]] = ("above", 0.05)
+    claims = Later("icl_theory.papers.debiased_descent.statements:CLAIMS")
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "best", "f8", "", "best size of ω of one head or two", "ω*", r"\omega^*"
+        ),
+        Column(
+            "zero_sum", "f8", "", "|Σμ|/Σ|μ| at the end: 0 where output weights cancel"
+        ),
+        Column("omega", "f8", "", "largest |ω| at the end", "ω", r"\omega"),
+    )
+
+    eta: float | str = learning_rate(0.02)
+    d: int = parameter(5, kind=Whole(maximum=1000), meaning="dimension of the inputs")
+    N: int = parameter(40, kind=Whole(maximum=10**9), meaning="pairs in a prompt")
+    noise: float = label_noise(0.1, 1e15)
+    heads: int = parameter(
+        1, kind=Whole(maximum=8), symbol="H", meaning="number of heads"
+    )
+    start: float = parameter(
+        0.1, kind=Number(maximum=10.0), meaning="size of the parameters at step 0"
+    )
+    seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
+
+    def validate(self) -> None:
+        """Make the risk; its floor is searched for when it is first needed, once for all starts and rates."""
+        start = np.random.default_rng(self.seed).normal(0.0, self.start, 2 * self.heads)
+        store(self, _risk=GaussianHeadsRisk(self.d, self.N, self.noise, start))
+
+    def risk(self) -> GaussianHeadsRisk:
+        """Return the risk over output weights and inverse temperatures."""
+        return self._risk  # type: ignore[attr-defined, no-any-return]
+
+    def describe(self, run: Trajectory) -> None:
+        """Say which ω is best."""
+        if (best := self.risk().best) is not None:
+            run.notes["best"] = f"|ω| = {best[0]:.4g} with the loss {best[1]:.6g}"
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return the family's columns of a run."""
+        output, omega = np.split(run.params, 2)
+        found = {
+            "zero_sum": float(abs(output.sum()) / np.abs(output).sum()),
+            "omega": float(np.abs(omega).max()),
+        }
+        best = self.risk().best
+        return found if best is None else found | {"best": best[0]}

@@ -1,0 +1,8 @@
+"""What this folder adds to the core."""
+
+from icl_theory.families.plug_ins import PlugIn
+
+PLUG_IN = PlugIn(
+    families={"fixed-chain": "icl_theory.papers.fixed_chain.family:FixedChain"},
+    order=6,
+)

@@ -1,0 +1,1 @@
+"""Induction heads: two layers of attention on Markov chains."""

@@ -1,0 +1,277 @@
+r"""What is proved, or claimed, about descent on in-context recall: rates, bounds, limits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import (
+    Array,
+    choice,
+    fraction,
+    instance,
+    integer,
+    number,
+    plain_numbers,
+    refuse,
+)
+from icl_theory.memory import check_fits
+from icl_theory.papers.recall.divergence import divergence
+from icl_theory.papers.recall.population import ATTENTION, RecallRisk
+from icl_theory.papers.recall.task import RecallTask
+
+
+def decay_rate(
+    task: RecallTask,
+    eta: float,
+    attention: str = "linear",
+    weights: str = "projection",
+    v: float | None = None,
+) -> float:
+    r"""Rate r of the linear convergence :math:`L - L_\infty \sim e^{-rt}` of normalised descent on λ (and v).
+
+    For linear and ReLU attention :math:`r = \eta/\sqrt{\sum_q c_q^{-2}}` with
+    :math:`c_q` the least number of bigrams of trigger q, whatever the probabilities of
+    the triggers, as long as r < 2; for equal :math:`c_q = c` it is :math:`\eta
+    c/\sqrt{|Q|}`. For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`. With
+    v trained r = ηs, where s is the least share of the output among the attended words
+    after a trigger; v grows then, and the rate does not depend on the number of
+    triggers. With noise γ is held at its optimum; for softmax attention background
+    words then feed the noise logit until λ has silenced them, and :math:`r =
+    \eta/\sqrt{s^{-2} +
+    |Q|/4}`, up to logarithms. See docs/theory.md, "In-context recall".
+
+    Parameters
+    ----------
+    task : RecallTask
+    eta : float
+        Learning rate of normalised gradient descent.
+    attention : {"linear", "relu", "softmax", "softmax-limit"}
+    weights : {"projection", "identity"}
+        Which matrices, see `RecallRisk`; "identity" does not attend to noise after a
+        trigger.
+    v : float, optional
+        Value at which v is held; trained by default.
+
+    Returns
+    -------
+    float, per step
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(3))
+    >>> icl.recall.decay_rate(task, eta=0.5)
+    0.75
+    """
+    _checked(task)
+    eta = number("eta", eta)
+    if choice("attention", attention, ATTENTION).startswith("softmax"):
+        if v is not None:
+            return eta / math.sqrt(task.Q)
+        return eta / math.sqrt(
+            _least_share(task, attention, weights) ** -2.0 + _fed(task) / 4.0
+        )
+    least = np.array([law.minimum for law in task.counts], dtype=float)
+    return eta / math.sqrt(float(np.sum(least**-2.0)))
+
+
+def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
+    r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise: linear or ReLU, λ >= 0.
+
+    With noise it bounds the excess over the loss at λ = ∞, with V − 2 words instead of
+    V − 1. See docs/theory.md, "In-context recall".
+
+    Parameters
+    ----------
+    risk, params : RecallRisk, array_like
+        With linear or ReLU attention, and its parameters.
+
+    Returns
+    -------
+    float, nats
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> risk = icl.recall.RecallRisk(icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1)))
+    >>> round(risk.loss([5.0] * 4), 4), round(icl.recall.loss_bound(risk, [5.0] * 4), 4)
+    (0.1205, 0.128)
+    """
+    instance("risk", risk, RecallRisk, "a RecallRisk")
+    if risk.scaled or risk.kappa == 0:
+        raise refuse(
+            "risk", risk.attention, "one with linear or relu attention, and kappa = 1"
+        )
+    strength, _, _ = risk.split(params)
+    if (strength < 0).any():
+        raise refuse("params", params, "of strengths >= 0")
+    probs = np.ones(1) if risk.tied else risk.task.probs
+    return float((risk.task.V - (2 if risk.noisy else 1)) * (probs @ np.exp(-strength)))
+
+
+def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float:
+    r"""Limit of t times the excess under plain gradient descent, which converges like 1/t.
+
+    :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, :math:`1/(\eta s^2)`
+    for softmax attention, with :math:`c_q` and s as in `decay_rate`; for any trigger
+    probabilities, without noise or with γ trained. If γ is held at its optimum, softmax
+    attention has to silence the background words as well: the limit is then
+    :math:`(s^{-2} + |Q|/4)/\eta`, which runs approach like 1/ln t. See docs/theory.md,
+    "In-context recall".
+
+    Parameters
+    ----------
+    task, eta, attention
+        As for `decay_rate`; ``eta`` is the learning rate of gradient descent.
+
+    Returns
+    -------
+    float, nats times steps
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1))
+    >>> icl.recall.plain_tail(task, eta=0.5)
+    8.0
+    """
+    _checked(task)
+    eta = number("eta", eta, minimum=1e-200)
+    if choice("attention", attention, ATTENTION).startswith("softmax"):
+        return 1.0 / (eta * _least_share(task, attention) ** 2)
+    return float(sum(law.minimum**-2.0 for law in task.counts)) / eta
+
+
+def stall(alpha: float, eta: float) -> float:
+    r"""Excess :math:`\alpha(1-\alpha)\eta^2/8` at which normalised descent stays if γ is trained too.
+
+    Every step has the length η. In the end all of it goes into γ, which jumps between
+    ½η below and above its optimum. This is the leading order in η. See docs/theory.md,
+    "In-context recall".
+
+    Parameters
+    ----------
+    alpha, eta : float
+        Probability that the next word is noise, and the learning rate.
+
+    Returns
+    -------
+    float, nats
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.recall.stall(alpha=0.1, eta=0.5), 7)
+    0.0028125
+    """
+    eta = number("eta", eta, maximum=1e150)
+    return (alpha := fraction("alpha", alpha)) * (1.0 - alpha) * eta / 8.0 * eta
+
+
+def cycle_excess(alpha: float, eta: float) -> float:
+    r"""Mean excess of log-odds γ that jump between ½η below and ½η above the best ones g, for any η.
+
+    :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1 + e^g)`;
+    `stall` is its leading order.
+    """
+    best = math.log(alpha) - math.log1p(-alpha)
+    return float(np.mean(divergence(alpha, best + np.array([-0.5, 0.5]) * eta)))
+
+
+def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
+    r"""Expected loss of the triggers that are missing from M sentences: :math:`\ln V \sum_q p_q (1-p_q)^M`.
+
+    Without noise this is the mean cost of training on M sentences to the end. See
+    docs/theory.md, "In-context recall".
+
+    Parameters
+    ----------
+    task, M : RecallTask, array_like of int
+        The task, and numbers of sentences.
+
+    Returns
+    -------
+    ndarray, of the shape of M, nats
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> task = icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1))
+    >>> icl.recall.missing_loss(task, [0, 10]).round(4)
+    array([2.9957, 0.1687])
+    """
+    size = plain_numbers("M", M)[..., None]
+    check_fits("M", M, 24.0 * size.size * _checked(task).Q)
+    return np.asarray(
+        math.log(task.V) * np.sum(task.probs * (1.0 - task.probs) ** size, axis=-1)
+    )
+
+
+def noise_cost(M: int, alpha: float) -> float:
+    """Expected loss from learning the frequency of noise on M sentences, about 1/(2M).
+
+    Frequencies of 0 and 1, at which γ = ±∞ has an infinite cost, are left out. See
+    docs/theory.md, "In-context recall".
+
+    Parameters
+    ----------
+    M, alpha : int, float
+        Number of sentences, and probability in (0, 1) that the next word is noise.
+
+    Returns
+    -------
+    float, nats
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.recall.noise_cost(1000, alpha=0.1) * 2000, 3)
+    1.008
+    """
+    from scipy.stats import binom
+
+    M = integer("M", M, minimum=1)
+    alpha = fraction("alpha", alpha)
+    mean = M * alpha
+    deviation = math.sqrt(M * alpha * (1.0 - alpha))
+    # all counts that matter, or a lattice of them, which is as good for a smooth law
+    stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
+    first, last = (
+        int(min(max(mean + side, 1), M - 1))
+        for side in (-40.0 * deviation - 60, 40.0 * deviation + 60)
+    )
+    k = np.arange(first, last + 1, stride, dtype=np.float64)
+    weight = binom.pmf(k, M, alpha) if M > 1 else np.zeros(1)
+    total = float(weight.sum())
+    if not total:  # all mass is at the frequencies 0 and 1
+        return 0.0
+    return float(weight @ divergence(alpha, np.log(k) - np.log(M - k)) / total)
+
+
+def _checked(task: RecallTask) -> RecallTask:
+    return instance("task", task, RecallTask, "a RecallTask")
+
+
+def _least_share(
+    task: RecallTask, attention: str, weights: str = "projection"
+) -> float:
+    """Least share of the output among the attended words after its trigger; in the limit, share of the means."""
+    laws = dict.fromkeys(task.counts)
+    if attention == "softmax-limit":
+        return min(law.mean / (law.mean + law.noise_mean) for law in laws)
+    if weights == "identity" and task.alpha:
+        return 1.0
+    return min(
+        float(np.min(c / (c + c_tau)))
+        for c, c_tau in map(np.nonzero, (law.pmf for law in laws))
+    )
+
+
+def _fed(task: RecallTask) -> int:
+    """Number of triggers whose sentences have background words that feed the noise logit."""
+    if not task.alpha or task.V == task.Q + 2:
+        return 0
+    return sum(2.0 * (law.mean + law.noise_mean) < task.H - 1 for law in task.counts)

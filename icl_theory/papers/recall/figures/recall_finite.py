@@ -1,0 +1,107 @@
+"""
+In-context recall: a fixed set of sentences
+===========================================
+
+W alone with ReLU attention, trained by normalised descent on the same 2048 sentences in
+batches of 512, without noise (above) and for several levels of noise (below). γ is
+estimated from these sentences. Dotted: λ alone on the population, which recalls seen
+and unseen outputs alike and reaches the Bayes risk.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.papers.recall.training import observe
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
+
+QUICK = {"V": 20, "H": 24, "M": 256, "batch": 64, "epochs": 15, "eta": 0.1}
+
+
+def figure(
+    *,
+    V: int = 60,
+    outputs: int = 4,
+    H: int = 256,
+    alphas: tuple[float, ...] = (0.0, 0.2, 0.5, 0.8),
+    M: int = 2048,
+    batch: int = 512,
+    epochs: int = 250,
+    eta: float = 0.05,
+    seed: int = 0,
+) -> Figure:
+    """Draw the losses on seen and unseen outputs against epochs, a curve for each α."""
+    problems = [
+        icl.recall.Training(
+            model="attention",
+            attention="relu",
+            V=V,
+            triggers=1,
+            outputs=outputs,
+            H=H,
+            alpha=alpha,
+            M=M,
+            batch=batch,
+            eta=eta,
+            max_steps=epochs * (M // batch),
+            seed=seed,
+        )
+        for alpha in alphas
+    ]
+    runs = observe(problems)
+    panels = []
+    found = dict(
+        zip(
+            alphas,
+            zip(runs, map(_population, problems), CYCLE, strict=False),
+            strict=True,
+        )
+    )
+    for noisy in (False, True):
+        for kind in ("seen", "unseen"):
+            curves = []
+            for noise, (run, exact, colour) in found.items():
+                if bool(noise) == noisy:
+                    for name, t, loss, style in (
+                        (f"α = {noise:g}", run.t, run.values[f"{kind}_loss"], "-"),
+                        ("", exact.t, exact.loss, ":"),
+                    ):
+                        curves.append(
+                            Curve(
+                                name,
+                                t[1:] * batch / M,
+                                loss[1:],
+                                style=style,
+                                colour=colour,
+                            )
+                        )
+            scales, limits = (
+                (("log", "linear"), (0.0, 5.0))
+                if noisy
+                else (("log", "log"), (1e-12, 20.0))
+            )
+            panels.append(
+                Panel(curves, "epoch", "loss (nats)", f"{kind} outputs", scales, limits)
+            )
+    return draw_panels(panels, columns=2, size=(2.4, 1.9))
+
+
+def _population(problem: icl.recall.Training) -> icl.Trajectory:
+    """Train λ alone on the population."""
+    task = problem.task
+    risk = icl.recall.RecallRisk(
+        task,
+        "relu",
+        task.best_gamma if task.alpha else None,
+        weights="identity",
+        tied=True,
+    )
+    return icl.descend(
+        risk, float(problem.eta), rule="ngd", steps=problem.max_steps, method="auto"
+    )
+
+
+if __name__ == "__main__":
+    script(__file__)

@@ -1,0 +1,71 @@
+"""
+In-context recall: what attention and feed-forward layer say
+============================================================
+
+All matrices, trained by descent that normalises each by its own gradient, at three
+levels of noise. On the left the logit that attention gives the output and the largest
+that it gives another word; on the right the logit that the feed-forward layer gives
+noise and the largest that it gives another word.
+"""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.papers.recall.training import observe
+from icl_theory.results.plots import BLUE, RED, Curve, Panel, draw_panels
+
+QUICK = {"V": 16, "H": 16, "batch": 64, "steps": 60}
+
+
+def figure(
+    *,
+    V: int = 60,
+    outputs: int = 4,
+    H: int = 256,
+    alphas: tuple[float, ...] = (0.2, 0.5, 0.8),
+    eta: float = 0.1,
+    batch: int = 512,
+    steps: int = 1000,
+    seed: int = 0,
+) -> Figure:
+    """Draw the logits of both layers against the step, a row for each α."""
+    problems = [
+        icl.recall.Training(
+            V=V,
+            triggers=1,
+            outputs=outputs,
+            H=H,
+            alpha=alpha,
+            attention="softmax",
+            rule="ngd-blocks",
+            eta=eta,
+            batch=batch,
+            max_steps=steps,
+            seed=seed,
+        )
+        for alpha in alphas
+    ]
+    runs = observe(problems)
+    panels = []
+    for alpha, run in zip(alphas, runs, strict=True):
+        for layer, word in (("attention", "output"), ("feed_forward", "noise")):
+            curves = [
+                Curve(word, run.t, run.values[f"{layer}_{word}"], colour=BLUE),
+                Curve(
+                    "others",
+                    run.t,
+                    run.values[f"{layer}_other"],
+                    style="--",
+                    colour=RED,
+                ),
+            ]
+            y = f"{layer.replace('_', '-')} logit"
+            panels.append(Panel(curves, "step", y, f"α = {alpha:g}", ("log", "linear")))
+    return draw_panels(panels, columns=2, size=(2.4, 1.6))
+
+
+if __name__ == "__main__":
+    script(__file__)

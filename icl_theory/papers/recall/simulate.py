@@ -1,0 +1,123 @@
+"""One call from vocabulary, triggers and learning rate to a training run."""
+
+from __future__ import annotations
+
+from numpy.typing import ArrayLike
+
+from icl_theory.engine.descent import MAX_STEPS, Callback
+from icl_theory.engine.interrupts import returns_runs
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.papers.recall.counts import Counts
+from icl_theory.papers.recall.family import Recall
+from icl_theory.papers.recall.task import RecallTask
+
+
+@returns_runs
+def simulate(
+    V: int | None = None,
+    triggers: int | None = None,
+    outputs: int | None = None,
+    eta: float = 0.5,
+    *,
+    attention: str = "linear",
+    alpha: float | None = None,
+    probs: ArrayLike | None = None,
+    counts: Counts | ArrayLike | None = None,
+    H: int | None = None,
+    law: str | None = None,
+    weights: str | None = None,
+    kappa: int | None = None,
+    task: RecallTask | None = None,
+    gamma: float | str | None = None,
+    v: float | str | None = None,
+    M: int | None = None,
+    seed: int = 0,
+    rule: str = "ngd",
+    epsilon: float | None = None,
+    above: float | None = None,
+    method: str = "auto",
+    max_steps: int = MAX_STEPS,
+    callback: Callback | None = None,
+) -> Trajectory:
+    r"""Train a reparameterised transformer on in-context recall by exact (normalised) gradient descent.
+
+    See docs/theory.md, "In-context recall".
+
+    Parameters
+    ----------
+    V, triggers, outputs : int
+        Number of words, of triggers and of outputs; 50, 4 and 8 by default.
+    eta : float
+        Learning rate.
+    attention : {"linear", "relu", "softmax", "softmax-limit"}
+        "softmax-limit" is softmax in the limit of long contexts.
+    alpha, probs, H, law
+        As for `RecallTask`.
+    counts : int, Counts or array_like, optional
+        Number of times that the output follows the trigger, or its law; by default that
+        of random sentences.
+    weights, kappa
+        As for `RecallRisk`; the weights "identity" are the paper's.
+    task : RecallTask, optional
+        The task, instead of ``V, triggers, outputs, alpha, probs, counts, H, law``.
+    gamma : float or {"trained", "best"}
+        Log-odds of noise: trained, held at a value, or (the default) held at
+        ``"best"``, :math:`\ln(\alpha/(1-\alpha))`; for M sentences α is their frequency
+        of noise (half an answer is added to a kind that does not occur).
+    v : float or {"trained"}
+        Value scale of softmax attention: trained, or held at a value, 1 by default.
+    M, seed : int
+        Train on the empirical risk of M sentences, drawn with this seed, instead of the
+        population risk (M = inf).
+    rule : {"ngd", "gd"}
+        Normalised or plain gradient descent.
+    epsilon, above : float, optional
+        Target loss, nats, or its excess over the floor: the Bayes risk, unless
+        ``gamma`` or ``M`` change it.
+    method : {"auto", "closed", "exact", "flow"}
+        "closed" needs normalised descent on λ alone with exchangeable triggers; then λ
+        = ηt/√Q for any loss. "exact" takes every step, "flow" integrates the limit of
+        small ones, "auto" is "closed" if possible.
+    max_steps : int
+        Largest number of steps. A run also ends when the loss no longer falls (see
+        `icl_theory.descend`).
+    callback : callable, optional
+        Called with (step, loss) from time to time during a run that takes its steps.
+
+    Returns
+    -------
+    Trajectory
+        Parameters ``(lambda_1 .. lambda_Q, [v], [gamma])``, with one λ if all triggers
+        are alike; ``observed["excess"]`` is the excess over the Bayes risk (for given M
+        that of the M sentences).
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range or contradicts another; the message names it.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.recall.simulate(eta=0.5, counts=icl.recall.Counts.fixed(1))
+    >>> run.steps, run.method
+    (44, 'closed')
+    >>> icl.recall.simulate(eta=0.5, counts=icl.recall.Counts.fixed(1), method="exact").steps
+    44
+    """
+    arguments = {name: value for name, value in locals().items() if name != "callback"}
+    # for which None stands for nothing
+    plain = (
+        "eta",
+        "attention",
+        "seed",
+        "rule",
+        "method",
+        "max_steps",
+    )
+    given = {
+        name: value
+        for name, value in arguments.items()
+        if value is not None or name in plain
+    }
+    return Recall(**Recall.unfolded(given)).simulate(callback=callback)

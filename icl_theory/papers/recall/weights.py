@@ -1,0 +1,73 @@
+"""Value and feed-forward matrices: two published ways to write the same transformer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from icl_theory._validate import Array, choice, integer, refuse
+from icl_theory.papers.recall.task import RecallTask, Sentences
+
+WEIGHTS = ("projection", "identity")
+
+
+def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
+    """Refuse weights that do not fit the task."""
+    choice("weights", weights, WEIGHTS)
+    integer("kappa", kappa, minimum=0, maximum=1)
+    if weights == "projection" or not task.alpha:
+        if kappa != 1:
+            raise refuse(
+                "kappa", kappa, "1 unless weights = 'identity' and there is noise"
+            )
+    elif task.law != "planted":
+        raise refuse(
+            "weights",
+            weights,
+            "'projection' with noise and law = 'markov': -E(τ) in W repels all noise",
+        )
+    if (
+        weights == "identity"
+        and not task.alpha
+        and any(law.noise_mean for law in task.counts)
+    ):
+        raise refuse(
+            "counts",
+            "with noise",
+            "without noise if alpha = 0 and weights = 'identity'",
+        )
+
+
+def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
+    r"""Return the matrices 𝒱 (for v = 1) and F that let words through, (2V, 2V) each.
+
+    "projection": :math:`\sum_x E(x)E(x)^\top` and
+    :math:`\gamma\sum_q E(\tau)E(q)^\top + \sum_x E(\tau)E(x)^\top` over the words x
+    that may be outputs. "identity": I and :math:`\sum_q E(\tau)(\gamma E(q) + \tilde
+    E(q))^\top`. Without noise F = 0.
+    """
+    V = task.V
+    q = task.triggers
+    tau = task.noise_word
+    value = np.eye(2 * V)
+    feed_forward = np.zeros((2 * V, 2 * V))
+    if weights == "projection":
+        value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
+    if task.alpha:
+        feed_forward[tau, q] = gamma
+        feed_forward[tau, V + q if weights == "identity" else task.passing] = 1.0
+    return {"value": value, "feed_forward": feed_forward}
+
+
+def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
+    """Return the best log-odds of noise, or those of the sentences; 0 without noise.
+
+    If one kind of answer does not occur in the sentences, it counts as half an answer.
+    """
+    if not task.alpha or data is None:
+        return task.best_gamma if task.alpha else 0.0
+    noise = float(np.sum(data.answer == task.noise_word))
+    size = len(data.answer)
+    noise = min(max(noise, 0.5), size - 0.5)
+    return math.log(noise) - math.log(size - noise)

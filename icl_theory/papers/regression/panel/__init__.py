@@ -1,0 +1,24 @@
+"""The panel of regression in the explorer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from icl_theory.families.parameters import Panel
+from icl_theory.regression.closed.abel import SMALL_STEP
+from icl_theory.regression.closed.polynomials import QUOTIENTS, TERMS
+from icl_theory.regression.risks.stability import CURVATURE
+
+
+def constants() -> dict[str, Any]:
+    """Return the polynomials in the Abel function, and where they are used."""
+    return {
+        "quotients": QUOTIENTS,
+        "terms": TERMS,
+        "smallStep": SMALL_STEP,
+        "curvature": CURVATURE,
+    }
+
+
+PANEL = Panel(Path(__file__).parent, ("closed.js", "panel.js"), constants)

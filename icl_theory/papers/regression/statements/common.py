@@ -1,0 +1,138 @@
+"""What rows and questions on regression share: problems, and plain iteration as a reference."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from icl_theory._validate import Array
+from icl_theory.certified import check_installed
+from icl_theory.engine.descent import descend
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.regression import Features, PopulationRisk, tasks
+from icl_theory.statements.claim import Found
+
+# WORDS where it states no formula
+PAPER = "paper, {} (reconstructed)"
+WORDS = "paper, {}"
+EQUAL = 1e-9  # to which two ways to the same number agree
+
+
+def by_proof(proof: Callable[[bool], Found]) -> Callable[[bool], Found]:
+    """Make a row that proves something one that says so where that cannot be done."""
+
+    @functools.wraps(proof)
+    def found(quick: bool) -> Found:
+        try:
+            check_installed()
+        except ValueError as error:
+            return Found(
+                True,
+                "nothing is proved here",
+                str(error),
+                "holds only as far as others measure",
+            )
+        try:
+            return proof(quick)
+        except ArithmeticError as error:
+            return Found(False, "balls", str(error))
+
+    return found
+
+
+def random_risk(
+    seed: int, K: int, N: float = math.inf, noise: float = 0.0
+) -> PopulationRisk:
+    """Return a risk with a random kernel and random feature probabilities."""
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(K, K))
+    features = Features.simplex(K, 1.0, rng.dirichlet(np.full(K, 4.0)))
+    return PopulationRisk(features, tasks.KernelTask(root @ root.T), N, noise)
+
+
+def random_scores(seed: int, K: int, size: float) -> Array:
+    """Return normal scores."""
+    return size * np.random.default_rng(seed).normal(size=(K, K))
+
+
+def random_cases(
+    count: int,
+    sizes: Sequence[int],
+    lengths: Sequence[float] = (math.inf,),
+    noises: Sequence[float] = (0.0,),
+) -> Iterator[tuple[int, PopulationRisk]]:
+    """Numbers and random risks, with numbers of features, lengths and label noise in turn."""
+    for seed in range(count):
+        K, N, noise = (each[seed % len(each)] for each in (sizes, lengths, noises))
+        yield seed, random_risk(seed, int(K), N, noise)
+
+
+def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
+    """Exchangeable tasks of five families, and their features."""
+    simplex = Features.simplex(K, 0.5)
+    basis = Features.orthonormal(K, 0.5)
+    return {
+        "linear": (tasks.Linear(2.0), simplex),
+        "Fourier": (tasks.RandomFourier(2.0), simplex),
+        "quadratic": (tasks.Quadratic(2.0), basis),
+        "Gaussian": (tasks.KernelTask(np.eye(K) + 3.0), simplex),
+        "finite": (tasks.FiniteTask(np.vstack([np.eye(K), -np.eye(K)])), simplex),
+    }
+
+
+def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
+    """Losses over γ of descent at the rate 1/γ."""
+    gamma = float(law.variogram(features)[0, 1])
+    return descend(PopulationRisk(features, law), 1.0 / gamma, steps=steps).loss / gamma
+
+
+def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
+    """``max_m |β_mk|/α_k`` of every query, (K,)."""
+    growth = risk.growth(scores)
+    alpha = np.diagonal(growth)
+    return np.asarray(np.abs(growth - np.diag(alpha)).max(axis=0) / alpha)
+
+
+def deficit(K: float, gamma: float, epsilon: float) -> float:
+    """What attention lacks where the loss of exchangeable tasks is ε."""
+    return math.sqrt(2.0 * epsilon * (K - 1.0) / (gamma * K))
+
+
+def rise(run: Trajectory) -> float:
+    """Largest rise of the loss from a saved step to the next."""
+    return float(np.max(np.diff(run.loss), initial=0.0))
+
+
+def iterates(K: float, c: float) -> Iterator[float]:
+    """Yield the gaps u <- u + c a s² from 0, by plain iteration."""
+    start = math.log(K - 1.0)
+    u = 0.0
+    while True:
+        yield u
+        s = 1.0 / (1.0 + math.exp(u - start))
+        u += c * (1.0 - s) * s * s
+
+
+def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
+    """Steps from 0 to the first with s <= each of these deficits."""
+    goals = [
+        math.log(K - 1.0) + math.log1p(-each) - math.log(each) for each in deficits
+    ]
+    return [
+        next(n for n, u in enumerate(iterates(K, c)) if u >= goal) for goal in goals
+    ]
+
+
+def iterated_gaps(K: float, c: float, steps: int) -> Array:
+    """Gaps up to a step, (steps + 1,)."""
+    return np.fromiter(iterates(K, c), dtype=float, count=steps + 1)
+
+
+def plain_descent(risk: PopulationRisk, params: Array, eta: float, steps: int) -> Array:
+    """Scores after plain steps."""
+    for _ in range(steps):
+        params = params - eta * risk.gradient(params)
+    return params

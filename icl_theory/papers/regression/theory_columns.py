@@ -1,0 +1,76 @@
+"""Bounds of Theorems 1 and 2 as columns of a sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.plug_ins import TheoryColumns
+from icl_theory.regression.closed.runs import CountedRuns
+from icl_theory.sweeps.grid import Column, Values
+
+HELD = "1 holds, 0 fails, -1 where its hypotheses do"
+NUMBERS = (1, 2)  # of the theorems
+
+
+def _columns(number: int) -> tuple[Column, Column]:
+    bound = Column(
+        f"theorem_{number}_bound",
+        "f8",
+        "steps",
+        f"Theorem {number}'s bound on steps - T_I, its constant fitted",
+    )
+    verdict = Column(
+        f"theorem_{number}",
+        "i1",
+        "",
+        f"whether it bounds steps - T_I up to a factor 2: {HELD}",
+        f"Thm {number}",
+        role="verdict",
+    )
+    return bound, verdict
+
+
+def measure(run: Trajectory) -> dict[str, Any]:
+    """Return the bounds on one run and whether they hold, if the theorems apply to it."""
+    # The constants are fitted to many runs; they are loaded when a sweep asks for them.
+    from icl_theory.papers.regression.theorems.orderwise import by_name
+
+    values: dict[str, Any] = {}
+    for number in NUMBERS:
+        check = by_name(f"Theorem {number}").check(run)
+        if check.holds is not None:
+            values[f"theorem_{number}_bound"] = check.bound
+            values[f"theorem_{number}"] = int(check.holds)
+    return values
+
+
+def batch(runs: CountedRuns) -> Values:
+    """Return the bounds on many runs at once, as `measure` does for each of them."""
+    from icl_theory.papers.regression.theorems.orderwise import (
+        BOUNDED,
+        by_name,
+        fitted_constants,
+        measured_ratios,
+    )
+
+    values: Values = {}
+    for number in NUMBERS:
+        statement = by_name(f"Theorem {number}")
+        scale = statement.scale(runs)
+        highest = fitted_constants()[statement.name].highest
+        ratio = measured_ratios(statement, runs).high
+        bound = scale * highest
+        applies = runs.in_class_coordinates & ~np.isnan(ratio)
+        applies &= (scale > 1e-290) & np.isfinite(bound)
+        holds = ratio <= BOUNDED * highest
+        values[f"theorem_{number}_bound"] = np.where(applies, bound, np.nan)
+        values[f"theorem_{number}"] = np.where(applies, holds, -1).astype(np.int8)
+    return values
+
+
+COLUMNS = TheoryColumns(
+    tuple(column for number in NUMBERS for column in _columns(number)), measure, batch
+)

@@ -1,0 +1,1 @@
+"""In-context learning of the labels of a dictionary of features."""

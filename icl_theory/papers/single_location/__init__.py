@@ -1,0 +1,1 @@
+"""Attention that finds the one token that tells the label."""

@@ -1,0 +1,10 @@
+"""What this folder adds to the core."""
+
+from icl_theory.families.plug_ins import PlugIn
+
+PLUG_IN = PlugIn(
+    families={
+        "single-location": "icl_theory.papers.single_location.family:SingleLocation"
+    },
+    order=7,
+)

@@ -1,0 +1,1 @@
+"""In-context regression on the sphere, with one attention window."""

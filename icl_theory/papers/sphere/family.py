@@ -1,0 +1,161 @@
+"""In-context regression on the unit sphere with softmax attention of one trained number, as a family."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from icl_theory._validate import Array, refuse, store
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families import (
+    Column,
+    Family,
+    Later,
+    Number,
+    Panel,
+    Whole,
+    Word,
+    parameter,
+)
+from icl_theory.families.parameters import (
+    LaterMethod,
+    label_noise,
+    learning_rate,
+    lipschitz_constant,
+)
+from icl_theory.tokens.sphere import SphereRisk
+
+
+def kernel(task: str, L: float, c: Array) -> Array:
+    r"""Return :math:`k(c) = E f(x)f(x')` for inputs with :math:`x^\top x' = c`; :math:`k'(1) = L^2`."""
+    if task == "linear":
+        return L**2 * c
+    if task == "cosine":
+        return np.exp(-(L**2) * (1.0 - c))
+    return L**2 / math.pi * (np.sqrt(1.0 - c * c) + (math.pi - np.arccos(c)) * c)
+
+
+@dataclass(frozen=True, eq=False)
+class Sphere(Family):
+    r"""In-context regression on the unit sphere, :math:`\hat y = \sum_i y_i\,\mathrm{softmax}(\kappa x_i^\top x)`.
+
+    Parameters
+    ----------
+    task : {"linear", "relu", "cosine"}
+        :math:`L\beta^\top x`, :math:`\sqrt2 L\max(\beta^\top x, 0)` or
+        :math:`\sqrt2\cos(L\beta^\top x + \phi)` with normal β and uniform φ:
+        :math:`E(f(x) - f(x'))^2 \le L^2|x - x'|^2`, and no smaller L would do.
+    d : int
+        Dimension of the inputs, which are uniform on the unit sphere.
+    N : int
+        Pairs in a prompt.
+    L : float
+        Lipschitz constant of the tasks in the root mean square; linear and ReLU tasks
+        are L times those with :math:`Ef^2 = 1`.
+    noise : float
+        Standard deviation of the label noise, label units.
+    start : float
+        κ at step 0.
+    eta, epsilon, above, rule, method, max_steps
+        As for every `Family`; ``eta="auto"`` is one over the largest curvature between
+        the start and the best κ.
+
+    References
+    ----------
+    docs/theory/sphere.md.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.Sphere(N=100, above=1e-9).simulate()
+    >>> round(float(run.observed["kappa"][-1]), 2), round(run.risk.best, 2)
+    (6.15, 6.15)
+    """
+
+    name: ClassVar[str] = "sphere"
+    title: ClassVar[str] = "in-context regression on the sphere"
+    claims = Later("icl_theory.papers.sphere.statements:CLAIMS")
+    explorer = Panel(Path(__file__).parent / "panel", ("closed.js", "panel.js"))
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "best",
+            "f8",
+            "",
+            "κ with the least loss",
+            "κ*",
+            r"\kappa^*",
+            extra=(("table", 1),),
+        ),
+        Column(
+            "predicted",
+            "f8",
+            "",
+            "best κ where bias and variance balance, for long prompts",
+            "κ*, predicted",
+            r"\kappa^*_\mathrm{predicted}",
+            extra=(("table", 1),),
+        ),
+        Column("kappa", "f8", "", "κ at the end", "κ", r"\kappa"),
+    )
+
+    eta: float | str = learning_rate("auto")
+    task: str = parameter(
+        "linear",
+        kind=Word(words=("linear", "relu", "cosine")),
+        meaning="functions to be learnt",
+    )
+    d: int = parameter(
+        5, kind=Whole(minimum=2, maximum=1000), meaning="dimension of the inputs"
+    )
+    N: int = parameter(100, kind=Whole(maximum=10**15), meaning="pairs in a prompt")
+    L: float = lipschitz_constant(1.0, 1e15)  # squares of labels are values of tokens
+    noise: float = label_noise(1.0, 1e15)
+    start: float = parameter(
+        0.0, kind=Number(zero=True, maximum=1e3), meaning="κ at step 0"
+    )
+
+    predicted = LaterMethod("icl_theory.papers.sphere.statements:predicted")
+
+    def validate(self) -> None:
+        """Find the best κ."""
+        if self.task == "cosine" and self.L > 20.0:
+            raise refuse("L", self.L, "at most 20 for cosine tasks")
+        of_tasks = partial(kernel, self.task, self.L)
+        store(
+            self,
+            _risk=SphereRisk.made(of_tasks, self.d, self.N, self.noise, self.start),
+        )
+
+    def risk(self) -> SphereRisk:
+        """Return the risk over κ."""
+        return self._risk  # type: ignore[attr-defined, no-any-return]
+
+    def stable_rate(self) -> float:
+        """Return one over the largest curvature between the start and the best κ: no step goes beyond that."""
+        risk = self.risk()
+        between = np.linspace(self.start, risk.best, 17)[:, None]
+        curvature = max(
+            float(risk.hessian_product(kappa, np.ones(1))[0]) for kappa in between
+        )
+        return 1.0 / curvature if self.N > 1 else 1.0
+
+    def describe(self, run: Trajectory) -> None:
+        """Say which κ is best."""
+        risk = self.risk()
+        run.notes["best"] = (
+            f"κ = {risk.best:.6g}, within {risk.error:.0e} of the least loss by twice the nodes"
+        )
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return the family's columns of a run."""
+        found = {
+            "best": self.risk().best,
+            "predicted": self.predicted(),
+            "kappa": float(run.params[0]),
+        }
+        return {name: value for name, value in found.items() if value is not None}

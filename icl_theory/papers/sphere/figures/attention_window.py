@@ -1,0 +1,69 @@
+"""
+Softmax attention adapts its window
+===================================
+
+Above: the best inverse temperature κ on the sphere against the length of the prompt,
+and the balance of bias and variance (dashed). Below: the least loss, and that of linear
+attention (dashed), which learns linear tasks alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.papers.sphere.statements import linear_attention
+from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
+
+QUICK = {"points": 4, "longest": 10**5}
+
+
+def figure(
+    *, d: int = 5, noise: float = 1.0, points: int = 13, longest: int = 10**7
+) -> Figure:
+    """Draw best temperatures and losses."""
+    lengths = np.unique(np.geomspace(10, longest, points).astype(int))
+    best = list[Curve]()
+    least = list[Curve]()
+    names = {"linear": "linear tasks", "relu": "ReLU tasks", "cosine": "cosine tasks"}
+    for colour, (task, name) in zip(CYCLE, names.items(), strict=False):
+        problems = [icl.Sphere(task=task, d=d, N=int(N), noise=noise) for N in lengths]
+        best.append(
+            Curve(
+                name,
+                lengths,
+                [problem.risk().best for problem in problems],
+                colour=colour,
+            )
+        )
+        balance = [problem.predicted() or np.nan for problem in problems]
+        best.append(Curve("", lengths, balance, style="--", colour=colour))
+        least.append(
+            Curve(
+                name,
+                lengths,
+                [problem.risk().floor() for problem in problems],
+                colour=colour,
+            )
+        )
+        linear = [linear_attention(problem) for problem in problems]
+        least.append(Curve("", lengths, linear, style="--", colour=colour))
+    return draw_panels(
+        [
+            Panel(
+                best,
+                "tokens of a prompt",
+                "best κ",
+                f"$d={d}$, $\\sigma={noise:g}$",
+                legend=True,
+            ),
+            Panel(least, "tokens of a prompt", "loss", legend=True),
+        ],
+        size=(4.4, 2.2),
+    )
+
+
+if __name__ == "__main__":
+    script(__file__)

@@ -1,0 +1,1 @@
+"""Token selection by max-margin attention."""

@@ -1,1 +1,0 @@
-from .families.regression import *  # noqa: F403

@@ -1,0 +1,296 @@
+"""Certified quantities: bounds on step counts, the worst function for given attention, and progress of queries."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from icl_theory._validate import (
+    LARGEST,
+    MOST_FEATURES,
+    Array,
+    instance,
+    number,
+    plain_numbers,
+    real_array,
+    refuse,
+)
+from icl_theory.regression.closed.flow import flow_difference
+from icl_theory.regression.risks.population import PopulationRisk
+from icl_theory.regression.risks.stability import curvature_bound
+
+
+def step_bounds(
+    K: float | Array, c: float | Array, u: float | Array
+) -> tuple[Array, Array]:
+    r"""Certified bounds on the number n of steps ``u <- u + c a s²`` from 0 to the n-th iterate ``u``.
+
+    Up to a = 1/3 the growth g = a s² increases and each step takes at most one unit of
+    flow time, beyond it decreases and takes at least one. With τ the flow time, the
+    peak at u_p, and :math:`R = e^{2 c\,4/27}` above any one-step ratio of g,
+
+    .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
+        \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R};
+
+    if the run ends before the peak, :math:`\tau \le n \le \tau + \ln(g(u)/g_0)`.
+    See docs/theory.md, "Steps in closed form" (certified bounds).
+
+    Parameters
+    ----------
+    K : int or ndarray
+        Number of features; all arguments broadcast against each other.
+    c : float or ndarray
+        Step constant, ``η γ K/(K-1)²``.
+    u : float or ndarray
+        The iterate reached, at most 300.
+
+    Returns
+    -------
+    tuple of ndarray
+        Lower and upper bounds, steps.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 0.1, epsilon=1e-6)
+    >>> low, high = icl.regression.step_bounds(20, 0.1 * 2 * 20 / 19**2, float(run.params))
+    >>> bool(low <= run.steps <= high), bool(high - low < 20)
+    (True, True)
+    """
+    K = plain_numbers("K", K, 2.0, MOST_FEATURES)
+    c = plain_numbers("c", c, 1e-300, 1e300)
+    u = plain_numbers("u", u, 0.0, 300.0)
+    log = np.log(K - 1.0)
+    none = np.zeros(())
+    # a = 1/3, or the start if a is larger there
+    peak = np.maximum(0.0, log - np.log(2.0))
+
+    def log_growth(position: Array) -> Array:
+        # ln(a s²), with ln a = -ln(1 + w) and ln s = ln w + ln a
+        log_w = log - position
+        return 2.0 * log_w - 3.0 * np.logaddexp(0.0, log_w)
+
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        top = log_growth(peak)
+        started = log_growth(none)
+        climbed = flow_difference(none, peak, K)
+        before = u <= peak
+        total = flow_difference(none, u, K) / c
+        reached = log_growth(u)
+        log_ratio = 2.0 * c * 4.0 / 27.0
+        rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
+        overshoot = np.where(peak > 0, peak + c * np.exp(top), 0.0)
+        # zero times infinity would be NaN
+        passed = np.where(np.isinf(rho), rho, rho * (top - reached))
+        after = np.maximum(
+            0.0, flow_difference(overshoot, np.maximum(u, overshoot), K) / c - passed
+        )
+        low = np.where(before, total, climbed / c + np.where(u > overshoot, after, 0.0))
+        rise = np.where(
+            before, reached - started, np.where(peak > 0, top - started + 1.0, 0.0)
+        )
+        rounding = 1e-12 * (1.0 + total)
+        return np.maximum(0.0, low - rounding)[()], (total + rise + rounding)[()]
+
+
+def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
+    r"""Certified bounds on the duration T₁ of Phase I, the first step with attention ½; exchangeable case, N = ∞.
+
+    .. math:: \frac{F(\tfrac13) - F(\tfrac1K)}{c} \le T_1 \le \frac{3 K^2}{2 \eta\gamma} + \ln\frac K3 + 2
+
+    for every K >= 3 and every learning rate; :math:`T_1 = 0` for K = 2.
+    See docs/theory.md, "Bounds with constants".
+
+    Parameters
+    ----------
+    K, c
+        As for `step_bounds`.
+
+    Returns
+    -------
+    tuple of ndarray
+        Lower and upper bounds, steps.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 0.1)
+    >>> low, high = icl.regression.phase_one_bounds(20, 0.1 * 2 * 20 / 19**2)
+    >>> round(low), run.phases.I[1], round(high)
+    (2276, 2724, 3004)
+    """
+    K = plain_numbers("K", K, 2.0, MOST_FEATURES)
+    c = plain_numbers("c", c, 1e-300, 1e300)
+    with np.errstate(over="ignore", divide="ignore"):
+        peak = np.maximum(0.0, np.log(K - 1.0) - math.log(2.0))
+        low = flow_difference(np.zeros(K.shape), peak, K) / c
+        high = 1.5 * K**3 / ((K - 1.0) ** 2 * c) + np.log(K / 3.0) + 2.0
+    return np.where(K > 2, low, 0.0)[()], np.where(K > 2, high, 0.0)[()]
+
+
+def after_phase_one(
+    K: float | Array, eta: float | Array, epsilon: float | Array
+) -> Array:
+    r"""Certified upper bound on the steps from the end of Phase I to the loss ε; exchangeable case, N = ∞.
+
+    .. math:: T - T_1 \le \tfrac{7}{16}\,\frac{K-1}{\eta\epsilon} + 1
+
+    for every K >= 2, every learning rate and every variogram. As ε falls the constant
+    tends to 1/4. See docs/theory.md, "Bounds with constants".
+
+    Parameters
+    ----------
+    K, eta, epsilon
+        As for `simulate`; in embedding coordinates multiply eta by Δ⁴/4.
+
+    Returns
+    -------
+    ndarray
+        Steps.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 0.1, epsilon=1e-3)
+    >>> run.steps - run.phases.I[1], round(icl.regression.after_phase_one(20, 0.1, 1e-3))
+    (53833, 83126)
+    """
+    K = plain_numbers("K", K, 2.0, MOST_FEATURES)
+    eta = plain_numbers("eta", eta, 1e-300)
+    with np.errstate(over="ignore"):
+        return (
+            7.0 / 16.0 * (K - 1.0) / eta / plain_numbers("epsilon", epsilon, 1e-300)
+            + 1.0
+        )[()]
+
+
+def worst_prediction(
+    attention: Array, distances: Array, L: float
+) -> tuple[float, Array]:
+    r"""Largest prediction error of fixed attention over all L-Lipschitz functions, by linear programming.
+
+    .. math:: \max_f \sum_m a_m (f_m - f_k) \quad\text{subject to}\quad |f_m - f_j| \le L\,d_{mj}
+
+    for the query k in the first row of ``distances``; only differences matter, so f_k =
+    0.
+
+    Parameters
+    ----------
+    attention : ndarray, (K,)
+        Attention on the features, that of the query first.
+    distances : ndarray, (K, K)
+        Distances between the features, in the same order.
+    L : float
+        Lipschitz constant.
+
+    Returns
+    -------
+    float
+        The largest error, label units.
+    ndarray, (K,)
+        Values of a function that attains it.
+
+    Examples
+    --------
+    >>> import numpy as np, icl_theory as icl
+    >>> features = icl.Features.simplex(3, delta=1.0)
+    >>> error, f = icl.regression.worst_prediction(np.array([0.8, 0.15, 0.05]), features.distances, 2.0)
+    >>> round(float(error), 12), abs(f).round(12).tolist()
+    (0.4, [0.0, 2.0, 2.0])
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import eye_array
+
+    attention = real_array("attention", attention, 1)
+    distances = real_array("distances", distances, 2)
+    K = len(attention)
+    if distances.shape != (K, K):
+        raise refuse("distances", distances.shape, f"of shape ({K}, {K})")
+    L = number("L", L)
+    first, second = np.nonzero(~np.eye(K, dtype=bool))
+    each = eye_array(K, format="csr")
+    # in units of L times the largest distance, so that the solver's absolute tolerances
+    # are relative
+    unit = L * distances.max()
+    if unit == 0.0:
+        return 0.0, np.zeros(K)
+    bounds = [(0.0, 0.0), *[(None, None)] * (K - 1)]
+    limits = L * distances[first, second] / unit
+    found = linprog(
+        -attention,
+        A_ub=each[first] - each[second],
+        b_ub=limits,
+        bounds=bounds,
+        method="highs",
+    )
+    return -float(found.fun) * float(unit), np.asarray(found.x) * unit
+
+
+def step_rate(risk: PopulationRisk, eta: float) -> Array:
+    r"""Certified growth g_k of 1/ℓ_k in one step of gradient descent at the attention 1, (K,); N = ∞.
+
+    .. math:: \frac{1}{\ell_k(n+1)} \ge \frac{1}{\ell_k(n)} + g_k\,a_k(n)^2, \qquad
+        g_k = \Bigl(1 - \frac{\eta\lambda_k}{2}\Bigr) \frac{4\eta p_k K}{K-1}, \quad
+        \lambda_k = \kappa\,p_k \max\Gamma
+
+    for every task and all probabilities, with κ of `curvature_bound`, where
+    :math:`\eta\lambda_k < 2`. See docs/tail-laws.md, "One step".
+
+    Returns
+    -------
+    ndarray, (K,)
+        Per squared label unit; not positive if the learning rate is too large to
+        certify anything.
+    """
+    p = instance("risk", risk, PopulationRisk, "a PopulationRisk").features.probs
+    K = risk.features.K
+    eta = number("eta", eta, maximum=LARGEST)
+    bend = curvature_bound(float(risk.task.variogram(risk.features).max()), 1.0 / p)
+    return np.asarray((1.0 - 0.5 * eta * bend) * 4.0 * eta * p * K / (K - 1.0))
+
+
+def tail_steps(start: float, end: float, c: float, rate: float) -> float:
+    r"""Certified bound on the steps between two steps of a run with the losses ``start`` < c/2 and ``end``; N = ∞.
+
+    With :math:`a \ge 1 - s`, :math:`s = \sqrt{2\ell/c}`, and F of `flow_time`,
+
+    .. math:: n \le \frac{4}{c\,g} \bigl[F(1 - s_n) - F(1 - s_0)\bigr] + 2 \ln\frac{1 - s_n}{1 - s_0}.
+
+    For a target that is no loss of the run, add 1: the first step with a loss of at
+    most ``end`` comes at most one step after the bound, because the loss of the step
+    before it is larger. See docs/tail-laws.md, "One step".
+
+    Parameters
+    ----------
+    start, end : float
+        Losses ℓ_k of the query at two steps of the run, squared label units.
+    c : float
+        Non-degeneracy constant of the query, see `Task.nondegeneracy`.
+    rate : float
+        Certified growth g of 1/ℓ in a step, see docs/tail-laws.md.
+
+    Returns
+    -------
+    float
+        Largest number of steps from the first of the two to the second.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> round(icl.regression.tail_steps(start=0.5, end=1e-3, c=4.0, rate=0.08), 1)
+    13698.3
+    """
+    start = number("start", start)
+    end = number("end", end)
+    c = number("c", c)
+    rate = number("rate", rate)
+    if not end <= start < 0.5 * c:
+        raise refuse(
+            "start", start, f"at least end = {end:g} and below c/2 = {0.5 * c:g}"
+        )
+    first = math.sqrt(2.0 * start / c)
+    last = math.sqrt(2.0 * end / c)
+    near, far = (np.asarray(math.log1p(-s) - math.log(s)) for s in (first, last))
+    rise = math.log1p(-last) - math.log1p(-first)
+    return float(4.0 / (c * rate) * flow_difference(near, far, 2.0)) + 2.0 * rise

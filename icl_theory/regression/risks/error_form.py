@@ -1,0 +1,168 @@
+"""The quadratic forms of the mean squared errors of queries, as products with the variogram or its factor."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array, refuse
+from icl_theory.memory import blocks
+from icl_theory.regression.features import Features
+from icl_theory.regression.tasks import Task
+
+CACHED = 2**15  # numbers of a block that stays in the processor's cache
+
+
+class ErrorForm:
+    """The quadratic forms C^(k), k = 1..K, applied without forming the K matrices.
+
+    ``C^(k)_mj = Γ_mk + Γ_kj - Γ_mj = (φ_m - φ_k)·(φ_j - φ_k)``. The variogram Γ costs
+    one (K, K) product. The factor Φ costs two with a (K, r) matrix; it is used if the
+    task has a formula for it and r <= K/2.
+    """
+
+    def __init__(self, task: Task, features: Features) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.variogram = np.ascontiguousarray(task.variogram(features))
+            if not (np.isfinite(self.variogram).all() and self.variogram.max() < 1e250):
+                raise refuse(
+                    "task",
+                    task,
+                    "finite in its mean squared differences, and below 1e250",
+                )
+            low_rank = type(task).factor is not Task.factor
+            self.factor = (
+                np.ascontiguousarray(task.factor(features))
+                if low_rank
+                else np.zeros((features.K, 0))
+            )
+        self.use_factor = low_rank and 2 * self.factor.shape[1] <= features.K
+        if not self.use_factor:
+            self.factor = self.factor[
+                :, :0
+            ].copy()  # frees a factor that may be as large as the variogram
+
+    def __call__(
+        self, z: Array, own: NDArray[np.intp], mass: Array, scale: Array
+    ) -> tuple[Array, Array]:
+        """``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale`` for every column of z, (K, Q).
+
+        Column q belongs to query ``own[q]``, whose row must be zero in it; ``mass`` and
+        ``scale`` are (Q,).
+        """
+        columns = np.arange(z.shape[1])
+        total = z.sum(axis=0)
+        if self.use_factor:
+            error = self._mean_difference(z, own, total)
+            squared = np.einsum("rq,rq->q", error, error)
+            product = self.factor @ error
+            shift = -product[own, columns]
+        else:
+            # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product
+            # includes the first term
+            z[own, columns] = -total
+            # parts of complex z stand side by side
+            product = (self.variogram @ z.view(np.float64)).view(z.dtype)
+            z[own, columns] = 0.0
+            shift = product[own, columns].copy()
+            # a square: rounding must not make it negative
+            squared = np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0)
+        mean = squared / mass
+        for rows in blocks(len(z), z.shape[1], CACHED):
+            part = product[rows]
+            if self.use_factor:
+                part += shift
+                # after the shift, which cancels exactly for a feature with the query's
+                # values
+                part -= mean
+            else:
+                np.subtract(shift - mean, part, out=part)
+            part *= z[rows]
+            part *= scale
+        return squared, product
+
+    def against(
+        self,
+        top: NDArray[np.intp],
+        z: Array,
+        query: NDArray[np.intp],
+        alike: NDArray[np.bool_] | None = None,
+    ) -> Array:
+        """``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` for each column.
+
+        For the entries ``alike``, (K, Q), the features are subtracted before the sum
+        over z. That keeps the digits if the values of m and ``top`` are close, and
+        gives zero if they are equal.
+        """
+        columns = np.arange(z.shape[1])
+        total = z.sum(axis=0)
+        if self.use_factor:
+            error = self._mean_difference(z, query, total)
+            result = self.factor @ error
+        else:
+            result = self.variogram[:, query] * total - self.variogram @ z
+        result -= result[top, columns]
+        if alike is None:
+            return result
+        for column in np.flatnonzero(alike.any(axis=0)):
+            rows = np.flatnonzero(alike[:, column])
+            first = top[column]
+            if self.use_factor:
+                result[rows, column] = (self.factor[rows] - self.factor[first]) @ error[
+                    :, column
+                ]
+            else:
+                to_own = (
+                    self.variogram[rows, query[column]]
+                    - self.variogram[first, query[column]]
+                )
+                between = (self.variogram[first] - self.variogram[rows]) @ z[:, column]
+                result[rows, column] = to_own * total[column] + between
+        return result
+
+    def _mean_difference(
+        self, z: Array, own: NDArray[np.intp], total: Array, few: int = 3
+    ) -> Array:
+        """``Σ_m z_m (φ_m - φ_k)``, (r, Q).
+
+        Up to rank ``few`` it takes r passes over z that subtract before they sum: a
+        loss to which features close to the query's contribute little keeps its digits.
+        Higher ranks would take too long.
+        """
+        if self.factor.shape[1] > few:
+            error = self.factor.T @ z
+            error -= self.factor[own].T * total
+            return error
+        error = np.zeros((self.factor.shape[1], z.shape[1]), dtype=z.dtype)
+        for rows in blocks(len(z), z.shape[1], CACHED):
+            for axis, column in enumerate(self.factor.T):
+                error[axis] += np.einsum(
+                    "mq,mq->q", z[rows], column[rows, None] - column[own]
+                )
+        return error
+
+
+def at_nodes(
+    variograms: Array,
+    factors: Array,
+    queries: NDArray[np.intp],
+    z: Array,
+    product: Array,
+) -> None:
+    """Write ``C z`` to ``product``, for z, (q, K, J).
+
+    P problems stand side by side, with variograms (P, K, K) and factors (P, K, r).
+    Queries count modulo P K.
+    """
+    problem, own = np.divmod(queries, variograms.shape[1])
+    problem %= len(variograms)
+    # a single problem is not copied for each query
+    each = problem if len(variograms) > 1 else slice(None)
+    if factors.shape[2]:
+        between = factors[each] - factors[problem, own][:, None]
+        np.matmul(between, np.matmul(between.swapaxes(1, 2), z), out=product)
+    else:
+        to_own = variograms[problem, own]
+        np.matmul(
+            to_own[:, :, None] + to_own[:, None] - variograms[each], z, out=product
+        )

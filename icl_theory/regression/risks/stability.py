@@ -1,0 +1,155 @@
+"""A learning rate that is stable for every task, from a bound on the curvature of the population loss."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from icl_theory._validate import LARGEST, Array, plain_numbers, prompt_lengths, refuse
+from icl_theory.engine.risk import largest_eigenvalue
+
+_WORST = (
+    15.0 - math.sqrt(33.0)
+) / 24.0  # attention on the wrong one of two features, at the largest curvature
+CURVATURE = 4.0 * _WORST**2 * (1.0 - _WORST) * (2.0 - 3.0 * _WORST)
+
+
+def curvature_bound(
+    variogram: float | Array,
+    K: float | Array,
+    *,
+    noise: float | Array = 0.0,
+    N: float | Array = math.inf,
+) -> Array:
+    r"""Bound on the largest eigenvalue of the Hessian of the population loss, anywhere, over class scores.
+
+    .. math:: \lambda_{\max}(\nabla^2\mathcal L) \le
+        \frac{\kappa}{K}\,\bigl(\max_{m,j} \Gamma_{mj} + \sigma^2\,[N < \infty]\bigr),
+        \qquad \kappa = \max_{0 \le t \le 1} 4t^2(1 - t)(2 - 3t) = 0.30811714\ldots
+
+    Two features with N = ∞ attain it at the attention :math:`(15 - \sqrt{33})/24` on
+    the wrong one. For features of unequal probability pass :math:`1/\max_k p_k` as K.
+    See docs/theory.md, "A stable learning rate", with the proof.
+
+    Parameters
+    ----------
+    variogram : float or ndarray
+        Largest :math:`\Gamma_{mj} = \tfrac12 E(f_m - f_j)^2`, squared label units;
+        :math:`\gamma = L^2\Delta^2/2` for the exchangeable class.
+    K : int or ndarray
+        Number of features, equally likely.
+    noise : float or ndarray
+        Standard deviation σ of the label noise; it averages out for N = ∞.
+    N : int, math.inf or ndarray
+        Prompt length.
+
+    Returns
+    -------
+    ndarray
+        Squared label units.
+
+    Examples
+    --------
+    >>> from icl_theory.regression.risks.stability import curvature_bound
+    >>> round(float(curvature_bound(2.0, 20)), 12)
+    0.030811714024
+    """
+    largest = plain_numbers("variogram", variogram, 0.0, 1e290)
+    features = plain_numbers("K", K, 1.0)
+    spread = plain_numbers("noise", noise, 0.0, LARGEST)
+    averaged = np.isinf(prompt_lengths(N))
+    return np.asarray(
+        CURVATURE * (largest + np.where(averaged, 0.0, spread * spread)) / features
+    )
+
+
+def stable_rate(
+    variogram: float | Array,
+    K: float | Array,
+    *,
+    noise: float | Array = 0.0,
+    N: float | Array = math.inf,
+    speed: float | Array = 1.0,
+) -> Array:
+    r"""Learning rate at which the loss falls at every step: 1 over the bound on the curvature.
+
+    .. math:: \eta = \frac{K}{\kappa\,\bigl(\max\Gamma + \sigma^2\,[N<\infty]\bigr) \cdot \text{speed}},
+        \qquad \kappa = 0.30811714\ldots
+
+    Parameters
+    ----------
+    variogram, K, noise, N
+        As in `curvature_bound`.
+    speed : float or ndarray
+        Factor by which the coordinates raise the bound on the curvature:
+        ``embedding_stretch`` for the matrix Q, which is ``Δ⁴/4`` over a simplex or an
+        orthogonal basis.
+
+    Returns
+    -------
+    ndarray
+        Half of the largest learning rate that the bound proves to be stable.
+
+    Examples
+    --------
+    >>> from icl_theory.regression.risks.stability import stable_rate
+    >>> round(float(stable_rate(2.0, 20)), 6)
+    32.455189
+    """
+    with np.errstate(over="ignore"):
+        bound = curvature_bound(variogram, K, noise=noise, N=N) * plain_numbers(
+            "speed", speed, 1e-300, 1e200
+        )
+    if not ((bound > 1e-300) & (bound < 1e300)).all():
+        raise refuse(
+            "variogram", variogram, "one with a curvature between 1e-300 and 1e300"
+        )
+    return 1.0 / bound
+
+
+def embedding_stretch(vectors: Array) -> float:
+    r"""Factor by which embedding coordinates :math:`S = XQX^\top` raise the bound on the curvature.
+
+    .. math:: \lambda_{\max}(\nabla^2_Q\mathcal L) \le \lambda\,
+        \lambda_{\max}\bigl((X - \mathbf 1\bar x^\top)(X - \mathbf 1\bar
+        x^\top)^\top\bigr)\, \lambda_{\max}(XX^\top) \le
+        \lambda\,\lambda_{\max}(XX^\top)^2
+
+    with the bound λ of `curvature_bound` and the mean :math:`\bar x` of the features: a
+    change D of Q changes the scores by :math:`XDX^\top`, and what :math:`\mathbf 1\bar
+    x^\top D X^\top` adds to all scores of a query changes nothing. See docs/theory.md,
+    "A stable learning rate".
+
+    Parameters
+    ----------
+    vectors : ndarray, (K, d)
+        The features, one in each row, of any position and length.
+
+    Returns
+    -------
+    float
+        Δ⁴/4 for a regular simplex around zero and for an orthogonal basis.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> from icl_theory.regression.risks.stability import embedding_stretch
+    >>> round(embedding_stretch(icl.Features.simplex(5, delta=2.0).vectors), 12)
+    4.0
+    """
+    centred = vectors - vectors.mean(axis=0)
+    return _squared_norm(centred) * _squared_norm(vectors)
+
+
+def _squared_norm(matrix: Array) -> float:
+    """Square of the largest singular value, from the largest eigenvalue of the smaller Gram matrix."""
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    # the unit of length is the largest entry: squares of the smallest features would
+    # underflow
+    unit = float(np.abs(tall).max())
+    scaled = tall / unit
+    found, _ = largest_eigenvalue(
+        lambda v: scaled.T @ (scaled @ v), (scaled.shape[1],), 1.0
+    )
+    return found * unit**2

@@ -1,0 +1,153 @@
+"""Sampled prompts drawn by their counts: loss and gradient with the trainer's law, at a fraction of its cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import EXACT, LARGEST, Array, integer, number, store
+from icl_theory.engine.risk import Risk
+from icl_theory.memory import blocks, check_fits
+from icl_theory.regression.features import Features
+from icl_theory.regression.tasks import Task
+
+
+@dataclass(frozen=True, eq=False)
+class CountedRisk(Risk):
+    r"""Squared error of softmax attention on sampled prompts that are drawn by their counts.
+
+    A prompt is drawn as the counts :math:`n_m` of its features and the sums :math:`y_m`
+    of their labels, on which attention over class scores depends alone. With
+    :math:`e_{mk} = e^{S_{mk}}`,
+
+    .. math:: Z_k = \sum_m n_m e_{mk}, \quad \hat y_k = \sum_m y_m e_{mk}/Z_k, \quad
+        \ell = \tfrac12 \sum_k p_k (\hat y_k - f_k)^2, \quad
+        \frac{\partial\ell}{\partial S_{mk}} = p_k (\hat y_k -
+        f_k)\,\frac{e_{mk}}{Z_k}\,(y_m - n_m \hat y_k).
+
+    With ``every_query=False`` a prompt has one query, the factor p_k is 1 for it and 0
+    for the others, and losses and gradients have the law of `SampledRisk`. With all
+    queries, as above, they have the same mean and a smaller variance. No formula is
+    shared with the population risk.
+
+    The other parameters are those of `SampledRisk`. Scores of one query may differ by
+    up to 600; beyond that, weights leave the range of float64. See docs/theory.md,
+    "Population against samples".
+    """
+
+    features: Features
+    task: Task
+    N: int
+    batch: int
+    seed: int
+    noise: float = 0.0
+    every_query: bool = True
+
+    stochastic = True  # the steps draw different prompts
+
+    def __post_init__(self) -> None:
+        store(
+            self,
+            N=integer("N", self.N, minimum=1, maximum=EXACT),
+            batch=integer("batch", self.batch, minimum=1),
+        )
+        store(self, seed=integer("seed", self.seed, minimum=0))
+        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        if not self.every_query:  # all prompts at once, not in blocks
+            each = self.features.K + (self.N if self._by_tokens else 0)
+            check_fits("batch", self.batch, 48.0 * self.batch * each)
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores, (K, K)."""
+        return np.zeros((self.features.K, self.features.K))
+
+    @property
+    def _by_tokens(self) -> bool:
+        """Whether tokens are drawn and counted: up to 10 a feature that is quicker than a multinomial law."""
+        return self.features.uniform and self.N <= 10 * self.features.K
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the step's prompts and its gradient, (K, K)."""
+        rng = np.random.default_rng([self.seed, 3, step])
+        weight = np.exp(params - params.max(axis=0))
+        if not self.every_query:
+            return self._asked(weight, rng)
+        loss = 0.0
+        gradient = np.zeros_like(params)
+        for rows in blocks(
+            self.batch, self.features.K, 2**19
+        ):  # 4 MiB for a temporary array
+            part, slope = self._block(weight, rng, rows.stop - rows.start)
+            loss = loss + part
+            gradient = gradient + slope
+        return loss / self.batch, gradient * (self.features.probs / self.batch)
+
+    def _block(
+        self, weight: Array, rng: np.random.Generator, size: int
+    ) -> tuple[float, Array]:
+        """Sum the loss, and its gradient without the factor p_k, over new prompts."""
+        values, counts, labels = self._prompts(rng, size)
+        total = counts @ weight
+        prediction = labels @ weight / total
+        error = prediction - values
+        back = error / total
+        gradient = weight * (labels.T @ back - counts.T @ (prediction * back))
+        return 0.5 * float(
+            self.features.probs @ np.einsum("bk,bk->k", error, error)
+        ), gradient
+
+    def _asked(self, weight: Array, rng: np.random.Generator) -> tuple[float, Array]:
+        """Mean loss and gradient with one query for each prompt."""
+        # prompts are exchangeable, so any order will do
+        query = np.sort(_tokens(self.features, rng, self.batch))
+        values, counts, labels = self._prompts(rng, self.batch)
+        rows = weight.T[query]
+        total = np.einsum("bk,bk->b", counts, rows)
+        prediction = np.einsum("bk,bk->b", labels, rows) / total
+        error = prediction - values[np.arange(self.batch), query]
+        labels -= counts * prediction[:, None]
+        labels *= rows * (error / (total * self.batch))[:, None]
+        first = np.flatnonzero(np.diff(query, prepend=-1))
+        gradient = np.zeros_like(weight)
+        gradient[:, query[first]] = np.add.reduceat(labels, first).T
+        return 0.5 * float(np.mean(error**2)), gradient
+
+    def _prompts(
+        self, rng: np.random.Generator, size: int
+    ) -> tuple[Array, Array, Array]:
+        values = self.task.sample(self.features, rng, size)
+        K = self.features.K
+        if self._by_tokens:
+            cell = (
+                _tokens(self.features, rng, (size, self.N))
+                + K * np.arange(size)[:, None]
+            )
+            counts = (
+                np.bincount(cell.ravel(), minlength=size * K)
+                .reshape(size, K)
+                .astype(np.float64)
+            )
+        else:
+            counts = rng.multinomial(self.N, self.features.probs, size).astype(
+                np.float64
+            )
+        labels = counts * values
+        if self.noise:
+            labels += self.noise * np.sqrt(counts) * rng.standard_normal(counts.shape)
+        return values, counts, labels
+
+
+def _tokens(
+    features: Features, rng: np.random.Generator, size: int | tuple[int, int]
+) -> NDArray[np.integer[Any]]:
+    if features.uniform:
+        return rng.integers(
+            features.K, size=size, dtype=np.int16 if features.K < 2**15 else np.int64
+        )
+    return np.searchsorted(
+        np.cumsum(features.probs)[:-1], rng.random(size), side="right"
+    )

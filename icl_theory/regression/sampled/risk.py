@@ -1,0 +1,157 @@
+"""The sampled trainer: a softmax attention layer on real prompts, with its backward pass, in NumPy.
+
+It shares no formula with the population risk, with which it is compared: tokens are
+drawn one by one, and gradients go back through the softmax over tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import LARGEST, Array, integer, number, store
+from icl_theory.memory import check_fits
+from icl_theory.regression.features import Features
+from icl_theory.regression.sampled.layer import PromptRisk, Prompts
+from icl_theory.regression.tasks import Task, variogram_of
+
+
+@dataclass(frozen=True, eq=False)
+class SampledRisk(PromptRisk):
+    r"""Squared error of one-layer softmax attention on sampled prompts.
+
+    :math:`\hat y = \sum_i \mathrm{softmax}_i(s_i)\,y_i` with scores :math:`s_i = S_{m_i
+    k}` (class scores), or :math:`s_i = x_i^\top Q x_q` with token noise, :math:`x_i =
+    v_{m_i} + \xi_i`. The prompts of step t are a function of (seed, t): the same seed
+    gives the same run, and any step can be drawn again. See docs/theory.md, "Setting".
+
+    Parameters
+    ----------
+    features, task, N
+        As for `PopulationRisk`, with finite N.
+    batch : int
+        Prompts in a step.
+    seed : int
+        Seed of all prompts.
+    dataset : int, optional
+        Number M of prompts of a fixed data set, from which every step draws its batch
+        without replacement (the whole set if ``batch >= M``); fresh prompts at every
+        step by default.
+    noise : float
+        Standard deviation of the label noise, label units.
+    token_noise : float
+        Standard deviation of each coordinate of ξ, in the units of the features. Labels
+        are the function's values at the perturbed points. The parameters are then the
+        matrix ``Q``, (d, d).
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> features = icl.Features.simplex(5, delta=1.0)
+    >>> risk = icl.SampledRisk(features, icl.tasks.Linear(2.0), N=50, batch=64, seed=0)
+    >>> icl.descend(risk, eta=4.0, steps=100).stop_reason
+    'took all 100 steps without reaching epsilon = 0'
+    """
+
+    features: Features
+    task: Task
+    N: int
+    batch: int
+    seed: int
+    dataset: int | None = None
+    noise: float = 0.0
+    token_noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        variogram_of(self.features, self.task)
+        for name in ("noise", "token_noise"):
+            store(
+                self,
+                **{name: number(name, getattr(self, name), zero=True, maximum=LARGEST)},
+            )
+        self._prepare()
+
+    @property
+    def initial(self) -> Array:
+        """Zero: class scores (K, K), or Q (d, d) with token noise."""
+        size = self.features.d if self.token_noise else self.features.K
+        return np.zeros((size, size))
+
+    def held_out(self, size: int) -> Prompts:
+        """Draw prompts for measuring, on which no step trains; the same at every call.
+
+        Parameters
+        ----------
+        size : int
+            Prompts for each query feature.
+
+        Returns
+        -------
+        Prompts
+            K * size of them, in the order of the query features.
+
+        Raises
+        ------
+        ValueError
+            The size is not a positive integer.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> risk = icl.SampledRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(1.0), N=9, batch=4, seed=0)
+        >>> risk.held_out(2).query
+        array([0, 0, 1, 1, 2, 2])
+        """
+        size = integer("size", size, minimum=1)
+        check_fits("size", size, self._bytes(size * self.features.K))
+        query = np.repeat(np.arange(self.features.K), size)
+        return self._draw(np.random.default_rng([self.seed, 2]), len(query), query)
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Mean attention of the step's prompts on the tokens of the query's feature."""
+        prompts = self.prompts(step)
+        total = 0.0
+        for part in self.parts(prompts):
+            weight, _ = self._attended(params, part)
+            total += np.sum(weight * (part.token == part.query[:, None]))
+        return {"attention": np.asarray(total / len(prompts.answer))}
+
+    def _bytes(self, size: int) -> float:
+        values = 24.0 * size * self.features.K
+        return (
+            super()._bytes(size)
+            + values
+            + bool(self.token_noise) * 32.0 * size * (self.N + 1) * self.features.d
+        )
+
+    def _draw(
+        self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None
+    ) -> Prompts:
+        token = self._choose(rng, (size, self.N))
+        query = self._choose(rng, (size,)) if query is None else query
+        key = asked = None
+        if self.token_noise:
+            points = self.features.vectors[np.column_stack([token, query])]
+            points += rng.normal(0.0, self.token_noise, points.shape)
+            values = self.task.functions(self.features, rng, size)(points)
+            label = values[:, :-1]
+            answer = values[:, -1]
+            key = points[:, :-1]
+            asked = points[:, -1]
+        else:
+            values = self.task.sample(self.features, rng, size)
+            label = np.take_along_axis(values, token, axis=1)
+            answer = values[np.arange(size), query]
+        if self.noise:
+            label = label + rng.normal(0.0, self.noise, label.shape)
+        return Prompts(token, query, label, answer, key, asked)
+
+    def _choose(
+        self, rng: np.random.Generator, shape: tuple[int, ...]
+    ) -> NDArray[np.intp]:
+        if self.features.uniform:
+            return rng.integers(self.features.K, size=shape)
+        edges = np.cumsum(self.features.probs)[:-1]
+        return np.searchsorted(edges, rng.random(shape), side="right")

@@ -1,0 +1,202 @@
+"""One call from Lipschitz constant, gap and learning rate to a training run."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import refuse
+from icl_theory.engine.descent import MAX_STEPS, Callback
+from icl_theory.engine.interrupts import returns_runs
+from icl_theory.engine.pullback import COORDINATES
+from icl_theory.engine.rules import Rule
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.parameters import nearest
+from icl_theory.families.rule_parameters import RULE_PARAMETERS
+from icl_theory.regression.family import Regression
+from icl_theory.regression.features import Features
+from icl_theory.regression.tasks import Task
+
+
+@returns_runs
+def simulate(
+    L: float,
+    delta: float,
+    eta: float | Literal["auto"],
+    *,
+    K: int = 20,
+    N: float = math.inf,
+    epsilon: float | None = None,
+    above: float | None = None,
+    noise: float = 0.0,
+    probs: ArrayLike | None = None,
+    task: str | Task | Callable[[float], Task] | None = None,
+    features: Features | None = None,
+    coordinates: str = "class",
+    method: str = "auto",
+    max_steps: int = MAX_STEPS,
+    imbalance: float | None = None,
+    rule: str | Rule = "gd",
+    callback: Callback | None = None,
+    **settings: Any,
+) -> Trajectory:
+    r"""Train one-layer softmax attention on in-context regression, exactly, until the loss is ``epsilon``.
+
+    See docs/theory.md, "The exchangeable case", "Phases and regimes".
+
+    Parameters
+    ----------
+    L : float
+        Lipschitz constant of the task functions, label units per feature unit.
+    delta : float
+        Feature gap Δ: the (smallest) distance between two features.
+    eta : float or "auto"
+        Learning rate; "auto" takes the largest one that is known to be stable for
+        gradient descent.
+    K : int
+        Number of features. If ``features`` are given, it must equal ``features.K``.
+    N : int or math.inf
+        Prompt length.
+    epsilon : float, optional
+        Target loss, squared label units; 1e-3 by default.
+    above : float, optional
+        Target excess of the loss over its floor, instead of ``epsilon``.
+    noise : float
+        Standard deviation of the label noise, label units.
+    probs : array_like, (K,), optional
+        Probabilities of the features; uniform by default.
+    task : str, Task or callable, optional
+        The law of the tasks: "linear", "cosine", "fourier", "quadratic" or "halfspace",
+        a `Task`, or a function that makes one from ``L`` (`icl_theory.tasks.Linear`,
+        say). The default is "exchangeable", the exchangeable L-Lipschitz class,
+        :math:`\gamma = L^2\Delta^2/2`.
+    features : Features, optional
+        The feature vectors, with gap ``delta``; a regular simplex by default.
+    coordinates : {"class", "embedding", "factored"}
+        What is trained: the class scores S, the matrix Q, or its factors W_K, W_Q from
+        a small random start.
+    method : {"auto", "closed", "exact", "fast", "flow"}
+        "closed" counts the steps of gradient descent by its Abel function (exchangeable
+        tasks, N = ∞, class or embedding coordinates), "exact" takes every step, "fast"
+        skips most steps (see `descend`), "flow" integrates gradient flow. "auto" is
+        "closed" if possible; otherwise it takes 4096 exact steps before it skips.
+        ``run.method`` tells which method was used.
+    max_steps : int
+        Largest number of steps. A run that takes every step also ends within 0.1 % of a
+        floor above ``epsilon``, and when the loss no longer falls (see `descend`).
+    imbalance : float, optional
+        δ in (0, 1) of the concentration event \|n_m - p_m N\| <= δN, kept with the run
+        for the papers' bounds.
+    rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"} or Rule
+        How gradients become steps; gradient descent unless given. Closed forms and most
+        theory are for it alone.
+    callback : callable, optional
+        Called with (step, loss) from time to time during a run that takes its steps.
+    **settings
+        Settings of the rule and of the schedule of the learning rate: ``momentum``,
+        ``beta1``, ``beta2``, ``weight_decay``, ``clip``, ``schedule``, ``warmup``,
+        ``decay_steps``, ``decay_factor`` and ``milestones``; see
+        `icl_theory.families.RuleParameters`.
+
+    Returns
+    -------
+    Trajectory
+        ``steps`` is the first step with loss <= epsilon. If all queries are alike, the
+        parameters are the single number u (see `ExchangeableRisk`) and ``attention`` is
+        (T,), else (T, K).
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range or contradicts another; the message names it.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.simulate(2.0, 1.0, 4.0, epsilon=1e-9)
+    >>> run.steps, run.regime
+    (1187646524, 'sharp')
+    >>> exact = icl.simulate(2.0, 1.0, 4.0, epsilon=1e-2, method="exact")
+    >>> exact.steps == icl.simulate(2.0, 1.0, 4.0, epsilon=1e-2).steps
+    True
+
+    Momentum 0.9 is ten times as fast here:
+
+    >>> icl.simulate(2.0, 1.0, 4.0, epsilon=1e-2).steps
+    236
+    >>> icl.simulate(2.0, 1.0, 4.0, epsilon=1e-2, rule="heavy-ball", momentum=0.9).steps
+    23
+    """
+    unknown = [name for name in settings if name not in RULE_PARAMETERS]
+    if unknown:
+        suggestion = nearest(
+            unknown[0],
+            inspect.signature(simulate).parameters.keys() | set(RULE_PARAMETERS),
+        )
+        raise TypeError(f"simulate() has no argument {unknown[0]!r}{suggestion}")
+    problem = Regression(
+        L=L,
+        delta=delta,
+        eta=eta,
+        K=K,
+        N=N,
+        epsilon=epsilon,
+        above=above,
+        noise=noise,
+        probs=probs,
+        task="exchangeable" if task is None else task,
+        features=features,
+        coordinates=coordinates,
+        method=method,
+        max_steps=max_steps,
+        imbalance=imbalance,
+        rule=rule,
+        **settings,
+    )
+    return problem.simulate(callback=callback)
+
+
+@returns_runs
+def compare_coordinates(
+    L: float, delta: float, eta: float, **arguments: Any
+) -> dict[str, Trajectory]:
+    """Run `simulate` once in each of the three coordinates.
+
+    See docs/theory.md, "Coordinates".
+
+    Parameters
+    ----------
+    L, delta, eta : float
+        As for `simulate`.
+    **arguments
+        Other arguments of `simulate`, except ``coordinates``.
+
+    Returns
+    -------
+    dict of Trajectory
+        By the name of the coordinates; after Ctrl-C only those that were begun. Draw
+        them with `icl_theory.results.plots.compare_runs`.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> runs = icl.regression.compare_coordinates(2.0, 1.0, 4.0, K=4, epsilon=1e-2)
+    >>> {name: run.steps for name, run in runs.items()}
+    {'class': 27, 'embedding': 111, 'factored': 36}
+    """
+    if "coordinates" in arguments:
+        raise refuse(
+            "coordinates",
+            arguments["coordinates"],
+            "left out: there is one run for each",
+        )
+    found: dict[str, Trajectory] = {}
+    for name in COORDINATES:
+        found[name] = simulate(L, delta, eta, coordinates=name, **arguments)
+        if found[name].interrupted:
+            break
+    return found

@@ -1,0 +1,33 @@
+"""Task families: laws of the functions that a prompt shows, in closed form and as samples."""
+
+from icl_theory.regression.tasks.functions import (
+    Halfspace,
+    Linear,
+    Quadratic,
+    RandomCosine,
+    RandomFourier,
+)
+from icl_theory.regression.tasks.functions import quadratics as quadratics
+from icl_theory.regression.tasks.law import (
+    Exchangeable,
+    FiniteTask,
+    KernelTask,
+    Task,
+)
+from icl_theory.regression.tasks.law import Function as Function
+from icl_theory.regression.tasks.law import (
+    exchangeable_gamma as exchangeable_gamma,
+)
+from icl_theory.regression.tasks.law import variogram_of as variogram_of
+
+__all__ = [
+    "Exchangeable",
+    "FiniteTask",
+    "Halfspace",
+    "KernelTask",
+    "Linear",
+    "Quadratic",
+    "RandomCosine",
+    "RandomFourier",
+    "Task",
+]

@@ -1,0 +1,293 @@
+"""Families of functions on the whole space, and of steps across it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    choice,
+    integer,
+    number,
+    real_array,
+    refuse,
+    store,
+)
+from icl_theory.memory import check_fits
+from icl_theory.regression.features import Features
+from icl_theory.regression.tasks.law import Function, LipschitzTask, OnSpace
+
+
+@dataclass(frozen=True, eq=False)
+class RandomCosine(OnSpace):
+    r"""Cosines with a random phase, :math:`f(x) = A\cos(\omega^\top x + \phi)`, φ uniform.
+
+    :math:`\kappa(x, x') = \tfrac{A^2}{2}\cos(\omega^\top(x - x'))`, of rank two.
+
+    See docs/theory.md, "Task families".
+
+    Parameters
+    ----------
+    L : float
+        Lipschitz constant ``A * |ω|``.
+    scale : {"amplitude", "frequency"}
+        What grows with L: the amplitude (``|ω| = 1``, ``A = L``) or the frequency (``A
+        = 1``, ``|ω| = L``). In the second case the variogram is at most 1 and does not
+        always grow with L.
+    direction : array_like, (d,), optional
+        Direction of ω; by default (1, 2, ..., d), which tells all vectors of a standard
+        basis apart.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> features = icl.Features.orthonormal(3)
+    >>> bool((icl.tasks.RandomCosine(2.0).nondegeneracy(features) > 0).all())
+    True
+    """
+
+    scale: str = "amplitude"
+    direction: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice("scale", self.scale, ("amplitude", "frequency"))
+        if self.direction is not None:
+            direction = real_array("direction", self.direction, 1)
+            if not direction.any():
+                raise refuse("direction", self.direction, "a vector other than zero")
+            store(self, direction=direction)
+
+    @property
+    def amplitude(self) -> float:
+        """The amplitude A."""
+        return self.L if self.scale == "amplitude" else 1.0
+
+    def omega(self, d: int) -> Array:
+        """Frequency vector in ``d`` dimensions, (d,)."""
+        d = integer("d", d, minimum=1)
+        direction = (
+            np.arange(1.0, d + 1.0)
+            if self.direction is None
+            else np.asarray(self.direction, dtype=float)
+        )
+        if direction.shape != (d,):
+            raise refuse(
+                "direction",
+                self.direction,
+                f"a vector of length {d}, the dimension of the features",
+            )
+        direction = direction / np.abs(direction).max()
+        return (
+            direction
+            / np.linalg.norm(direction)
+            * (1.0 if self.scale == "amplitude" else self.L)
+        )
+
+    def kernel(self, features: Features) -> Array:
+        """``A²/2 cos(ω·(x - x'))``."""
+        return 0.5 * self.amplitude**2 * np.cos(self._phases(features))
+
+    def variogram(self, features: Features) -> Array:
+        """``A² sin²(ω·(x - x')/2)``, exact for close features."""
+        return (self.amplitude * np.sin(0.5 * self._phases(features))) ** 2
+
+    def _phases(self, features: Features) -> Array:
+        angle = features.vectors @ self.omega(features.d)
+        return angle[:, None] - angle
+
+    def factor(self, features: Features) -> Array:
+        """Points of a circle of radius ``A/√2`` relative to the first, (K, 2)."""
+        angle = (features.vectors - features.vectors[0]) @ self.omega(features.d)
+        versine = -2.0 * np.sin(0.5 * angle) ** 2
+        return (
+            self.amplitude / np.sqrt(2.0) * np.stack([versine, np.sin(angle)], axis=1)
+        )
+
+    def functions(
+        self, features: Features, rng: np.random.Generator, size: int
+    ) -> Function:
+        """Draw ``size`` cosines."""
+        phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
+        return lambda points: (
+            self.amplitude * np.cos(points @ self.omega(features.d) + phase)
+        )
+
+
+@dataclass(frozen=True)
+class RandomFourier(OnSpace):
+    r"""Random Fourier features of a Gaussian kernel, :math:`f(x) = A\cos(\omega^\top x + \phi)`, ω normal.
+
+    :math:`\kappa(x, x') = \tfrac{A^2}{2} e^{-\|x - x'\|^2/2\ell^2}` with :math:`A =
+    \sqrt2 L\ell`, so that the variogram tends to :math:`L^2\|x - x'\|^2/2` for features
+    much closer than ℓ.
+
+    Parameters
+    ----------
+    L : float
+        Root mean square slope in any direction.
+    length_scale : float
+        ℓ, in the units of the features.
+    """
+
+    length_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        store(
+            self,
+            length_scale=number(
+                "length_scale",
+                self.length_scale,
+                minimum=1.0 / LARGEST,
+                maximum=LARGEST,
+            ),
+        )
+
+    @property
+    def amplitude(self) -> float:
+        """The amplitude A."""
+        return float(np.sqrt(2.0) * self.L * self.length_scale)
+
+    def kernel(self, features: Features) -> Array:
+        """``A²/2 exp(-|x - x'|²/2ℓ²)``."""
+        return (
+            0.5
+            * self.amplitude**2
+            * np.exp(-0.5 * (features.distances / self.length_scale) ** 2)
+        )
+
+    def variogram(self, features: Features) -> Array:
+        """``A²/2 (1 - exp(-|x - x'|²/2ℓ²))``, exact for close features."""
+        return (
+            -0.5
+            * self.amplitude**2
+            * np.expm1(-0.5 * (features.distances / self.length_scale) ** 2)
+        )
+
+    def functions(
+        self, features: Features, rng: np.random.Generator, size: int
+    ) -> Function:
+        """Draw ``size`` cosines with their own frequencies."""
+        omega = rng.normal(0.0, 1.0 / self.length_scale, (size, features.d, 1))
+        phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
+        return lambda points: self.amplitude * np.cos((points @ omega)[..., 0] + phase)
+
+
+@dataclass(frozen=True)
+class Linear(OnSpace):
+    r"""Linear functions :math:`f(x) = w^\top x` with :math:`w \sim N(0, L^2 I/d)`.
+
+    :math:`\kappa(x, x') = L^2 x^\top x'/d`, so that the root mean square Lipschitz
+    constant is L.
+
+    Parameters
+    ----------
+    L : float
+        Root mean square norm of ``w``.
+    """
+
+    def kernel(self, features: Features) -> Array:
+        """``L² x·x'/d``."""
+        return self.L**2 / features.d * features.gram
+
+    def variogram(self, features: Features) -> Array:
+        """``L² |x - x'|²/2d``."""
+        return 0.5 / features.d * (self.L * features.distances) ** 2
+
+    def factor(self, features: Features) -> Array:
+        """The features themselves, scaled, relative to the first."""
+        return self.L / np.sqrt(features.d) * (features.vectors - features.vectors[0])
+
+    def functions(
+        self, features: Features, rng: np.random.Generator, size: int
+    ) -> Function:
+        """Draw ``size`` linear functions."""
+        w = rng.normal(0.0, self.L / np.sqrt(features.d), (size, features.d, 1))
+        return lambda points: (points @ w)[..., 0]
+
+
+def quadratics(
+    rng: np.random.Generator, size: int, d: int, sigma_a: float, sigma_b: float
+) -> Function:
+    """Draw polynomials x^T A x + b^T x with independent normal entries of these standard deviations."""
+    check_fits("size", size, 16.0 * size * d**2)
+    matrix = rng.normal(0.0, sigma_a, (size, d, d))
+    vector = rng.normal(0.0, sigma_b, (size, d, 1))
+    return lambda points: (
+        np.sum((points @ matrix) * points, axis=-1) + (points @ vector)[..., 0]
+    )
+
+
+@dataclass(frozen=True)
+class Quadratic(OnSpace):
+    r"""Random second-degree polynomials :math:`f(x) = x^\top A x + b^\top x`.
+
+    The entries are independent, :math:`A_{ij} \sim N(0, \sigma_a^2)` and :math:`b_i
+    \sim N(0, \sigma_b^2)` with :math:`\sigma_a = L/d` and :math:`\sigma_b = L/\sqrt d`,
+    so that the Frobenius norm of A and the norm of b have root mean square L:
+    :math:`\kappa(x, x') = \sigma_a^2 (x^\top x')^2 + \sigma_b^2\, x^\top x'`.
+
+    Parameters
+    ----------
+    L : float
+        Root mean square norm of ``A`` and of ``b``.
+    """
+
+    def kernel(self, features: Features) -> Array:
+        """``σ_A² (x·x')² + σ_b² x·x'``."""
+        return (
+            self.L / features.d * features.gram
+        ) ** 2 + self.L**2 / features.d * features.gram
+
+    def variogram(self, features: Features) -> Array:
+        """``σ_A² (|m|²|δ|² + (m·δ)²) + σ_b² |δ|²/2`` with the mean m and the difference δ of the two points."""
+        squares = np.diagonal(features.gram)
+        distances = features.distances
+        mean = 0.25 * (squares[:, None] + squares + 2.0 * features.gram)
+        product = 0.5 * (squares[:, None] - squares)
+        by_matrix = (self.L / features.d) ** 2 * (mean * distances**2 + product**2)
+        return by_matrix + 0.5 * self.L**2 / features.d * distances**2
+
+    def functions(
+        self, features: Features, rng: np.random.Generator, size: int
+    ) -> Function:
+        """Draw ``size`` polynomials."""
+        return quadratics(
+            rng, size, features.d, self.L / features.d, self.L / np.sqrt(features.d)
+        )
+
+
+@dataclass(frozen=True)
+class Halfspace(LipschitzTask):
+    """The degenerate counterexample: f = ±L, one sign on the first half of the features, the other on the rest.
+
+    A public review of the regression paper (ICLR 2026, Reviewer 3) gives the example.
+    Every function is non-degenerate Lipschitz in the paper's sense, but features of the
+    same half have the same value. So c_k = 0 for each feature that shares its half with
+    another, and the loss vanishes although the attention does not reach 1.
+
+    Parameters
+    ----------
+    L : float
+        Size of the values.
+    """
+
+    def factor(self, features: Features) -> Array:
+        """``L`` on the first ceil(K/2) features, ``-L`` on the others, (K, 1)."""
+        return np.where(np.arange(features.K) < (features.K + 1) // 2, self.L, -self.L)[
+            :, None
+        ]
+
+    def kernel(self, features: Features) -> Array:
+        """``L²`` within a half, ``-L²`` between the halves."""
+        signs = self.factor(features)
+        return signs @ signs.T
+
+    def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
+        """Draw the overall sign, (size, K)."""
+        return rng.choice([-1.0, 1.0], (size, 1)) * self.factor(features)[:, 0]

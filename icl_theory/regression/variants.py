@@ -1,0 +1,285 @@
+"""Two variants of regression as families: groups of exchangeable features, and Gaussian inputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from icl_theory._validate import MOST_FEATURES, integer, probabilities, refuse
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.family import Family
+from icl_theory.families.parameters import (
+    Number,
+    Probabilities,
+    Whole,
+    Wholes,
+    feature_gap,
+    label_noise,
+    learning_rate,
+    lipschitz_constant,
+    parameter,
+    prompt_length,
+)
+from icl_theory.regression.features import Features
+from icl_theory.regression.phases import query_phases, run_phases
+from icl_theory.regression.risks.gaussian import (
+    MOST_DIMENSIONS,
+    FiniteGaussianRisk,
+    GaussianRisk,
+    QuadraticLaw,
+    SampledGaussianRisk,
+)
+from icl_theory.regression.risks.stability import stable_rate
+from icl_theory.regression.risks.symmetric import SymmetricRisk
+from icl_theory.regression.sampled.risk import SampledRisk
+from icl_theory.regression.tasks import Exchangeable, exchangeable_gamma
+from icl_theory.sweeps.grid import Column
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedRegression(Family):
+    r"""In-context regression on groups of features of any size, some groups more frequent than others.
+
+    Tasks are exchangeable. The cost does not depend on the number of features.
+    See docs/theory.md, "Groups of features".
+
+    Parameters
+    ----------
+    L, delta, N, noise
+        As for `Regression`.
+    sizes : sequence of int
+        Number of features in each group.
+    shares : sequence of float
+        Probability of each group as a whole, shared equally by its features.
+    eta, epsilon, above, rule, method, max_steps
+        As for every `Family`; ``eta="auto"`` is a learning rate at which every step
+        lowers the loss.
+
+    Examples
+    --------
+    Ten frequent features, and a thousand rare ones that are learnt later:
+
+    >>> import icl_theory as icl
+    >>> problem = icl.regression.GroupedRegression(L=2.0, delta=1.0, sizes=(10, 1000), shares=(0.5, 0.5))
+    >>> values = problem.measured(problem.simulate())
+    >>> values["attends_first"] < values["attends_last"] == values["T_I"]
+    True
+    """
+
+    name: ClassVar[str] = "grouped-regression"
+    title: ClassVar[str] = "in-context regression on groups of features"
+    goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
+    phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "attends_first",
+            "i8",
+            "steps",
+            "end of Phase I of the first group to attend; -1 if none does",
+        ),
+        Column(
+            "attends_last",
+            "i8",
+            "steps",
+            "end of Phase I of the last group; -1 if the run ends before",
+        ),
+    )
+
+    eta: float | str = learning_rate("auto")
+    L: float = lipschitz_constant()
+    delta: float = feature_gap()
+    sizes: tuple[int, ...] = parameter(
+        (1, 19),
+        kind=Wholes(maximum=MOST_FEATURES),
+        meaning="number of features in each group",
+        axis=False,
+    )
+    shares: tuple[float, ...] = parameter(
+        (0.5, 0.5),
+        kind=Probabilities(),
+        meaning="probability of each group as a whole",
+        axis=False,
+    )
+    N: float = prompt_length()
+    noise: float = label_noise()
+
+    def validate(self) -> None:
+        """Refuse a number of shares other than that of the groups."""
+        if len(self.shares) != len(self.sizes):
+            raise refuse(
+                "shares",
+                self.shares,
+                f"{len(self.sizes)} numbers, one for each entry of sizes",
+            )
+
+    def _probs(self) -> Any:
+        return probabilities("shares", self.shares, len(self.sizes)) / np.asarray(
+            self.sizes, dtype=float
+        )
+
+    def risk(self) -> SymmetricRisk:
+        """Return the risk over G(G + 1) scores."""
+        gamma = exchangeable_gamma(self.L, self.delta)
+        return SymmetricRisk(
+            np.asarray(self.sizes, float),
+            self._probs(),
+            np.asarray(gamma),
+            self.N,
+            self.noise,
+        )
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledRisk:
+        """Return the trainer on sampled prompts, over the scores of all single features."""
+        if math.isinf(self.N):
+            raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
+        if sum(self.sizes) > 1000:
+            raise refuse(
+                "sizes",
+                self.sizes,
+                "at most 1000 features in all if prompts are sampled",
+            )
+        probs = np.repeat(self._probs(), self.sizes)
+        features = Features.simplex(len(probs), self.delta, probs)
+        return SampledRisk(
+            features, Exchangeable(self.L), int(self.N), batch, seed, noise=self.noise
+        )
+
+    def stable_rate(self) -> float:
+        """Return the learning rate at which every step lowers the loss."""
+        gamma = exchangeable_gamma(self.L, self.delta)
+        return float(
+            stable_rate(
+                gamma, 1.0 / float(self._probs().max()), noise=self.noise, N=self.N
+            )
+        )
+
+    def describe(self, run: Trajectory) -> None:
+        """Add the phases of the slowest group."""
+        features = integer("sizes", sum(self.sizes), minimum=2)
+        known = math.isinf(self.N) and self.theory.applies(self)
+        run.phases = run_phases(
+            run, (features - 1.0) / (4.0 * run.eta) if known else None
+        )
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return when the first and the last group attend."""
+        ends = [
+            phases.present()["I"][1]
+            for phases in query_phases(run)
+            if phases.II is not None
+        ]
+        every = len(ends) == len(self.sizes)
+        return {
+            "attends_first": min(ends, default=-1),
+            "attends_last": max(ends) if every else -1,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianRegression(Family):
+    r"""In-context regression of random quadratic functions on Gaussian inputs, for prompts of any length.
+
+    See docs/theory.md, "Gaussian inputs".
+
+    Parameters
+    ----------
+    L : float
+        Root mean square of the norm of the functions' gradient, label units.
+    d : int
+        Dimension of the inputs.
+    curved : float
+        Share of L² that is due to the quadratic part, in [0, 1].
+    N : int or math.inf
+        Prompt length. Finite prompts are followed along Q = c I, where descent from
+        zero stays.
+    noise : float
+        Standard deviation of the label noise, label units; it averages out for N = ∞.
+    eta, epsilon, above, rule, method, max_steps
+        As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of
+        the Hessian at the minimum.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> run = icl.regression.GaussianRegression(L=2.0, d=3, above=1e-6).simulate()
+    >>> run.converged, bool(run.observed["alignment"][-1] < 1.0)
+    (True, True)
+    """
+
+    name: ClassVar[str] = "gaussian-regression"
+    title: ClassVar[str] = "in-context regression on Gaussian inputs"
+    goal: ClassVar[tuple[str, float]] = ("above", 1e-3)
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("alignment", "f8", "", "tr(Q)/d at the end"),
+        Column(
+            "excess", "f8", "squared label units", "loss above the floor at the end"
+        ),
+    )
+
+    eta: float | str = learning_rate("auto")
+    L: float = parameter(
+        kind=Number(),
+        symbol="L",
+        tex="L",
+        unit="label units",
+        meaning="root mean square gradient of the functions",
+    )
+    d: int = parameter(
+        4,
+        kind=Whole(maximum=MOST_DIMENSIONS),
+        symbol="d",
+        tex="d",
+        meaning="dimension of the inputs",
+    )
+    curved: float = parameter(
+        0.5,
+        kind=Number(zero=True, maximum=1.0),
+        meaning="share of L² that is due to the quadratic part",
+    )
+    N: float = prompt_length()
+    noise: float = label_noise()
+
+    def risk(self) -> GaussianRisk | FiniteGaussianRisk:
+        """Return the risk over Q, or over c for finite prompts."""
+        law = QuadraticLaw.lipschitz(self.d, self.L, self.curved)
+        return (
+            GaussianRisk(law)
+            if math.isinf(self.N)
+            else FiniteGaussianRisk(law, int(self.N), self.noise)
+        )
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledGaussianRisk:
+        """Return the trainer on sampled prompts, over Q."""
+        if math.isinf(self.N):
+            raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
+        return SampledGaussianRisk(
+            self.risk().law, int(self.N), batch, seed, noise=self.noise
+        )
+
+    def stable_rate(self) -> float:
+        """Return 1/λ, with which descent from zero comes closer to the minimum at every step."""
+        if self.N == 1:
+            raise refuse(
+                "N",
+                self.N,
+                "at least 2 for eta='auto': a single token has all attention",
+            )
+        return 1.0 / self.risk().rate
+
+    def expected_steps(self) -> float | None:
+        """Return the steps from the initial excess to the target at the asymptotic rate."""
+        risk = self.risk()
+        start = risk.excess(risk.initial)
+        goal = self.above if self.above is not None else self.epsilon
+        if self.epsilon is not None:
+            goal = self.epsilon - risk.floor()
+        if goal is None or goal <= 0.0:
+            return None
+        return max(0.0, math.log(start / goal)) / (2.0 * self.rate() * risk.rate)
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return alignment and excess at the end of the run."""
+        return {name: float(run.observed[name][-1]) for name in ("alignment", "excess")}

@@ -1,0 +1,314 @@
+"""A page for a paper: each statement, the command that measures it, a figure or a number, and the verdict."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from icl_theory import figures
+from icl_theory._validate import choice, flag
+from icl_theory._version import __version__
+from icl_theory.engine.progress import Work, counted
+from icl_theory.families.plug_ins import left_out
+from icl_theory.files import replacing
+from icl_theory.results import notebook
+from icl_theory.results.notebook import picture
+from icl_theory.results.numbers import markdown
+from icl_theory.results.plots import plot_answer, release, save
+from icl_theory.statements.audit import BINDING, answer, known, name_of
+from icl_theory.statements.claim import RECONSTRUCTED, Answer, Claim, Outcome, Row
+from icl_theory.statements.paper import Paper, Reading
+
+WORST_FIRST = (
+    Outcome.FAILS,
+    Outcome.COUNTEREXAMPLE,
+    Outcome.LIMIT,
+    Outcome.ONLY,
+    Outcome.LOOSE,
+    Outcome.HOLDS,
+)
+NAMES = {Outcome.LIMIT: "fails in a limit"}  # of outcomes whose verdict goes on
+COLUMNS = {
+    "claim": "name",
+    "statement": "statement",
+    "grid": "grid",
+    "measured": "measured",
+    "bound": "bound",
+    "verdict": "finding",
+}
+PENDING = "A verdict “as reconstructed” concerns our formula, not the published one. A comparison of the two is pending."
+
+
+class Drawn(NamedTuple):
+    """A figure, or the axes of one: name of its file, caption and command that draws it alone."""
+
+    name: str
+    caption: str
+    command: str
+    figure: Any
+
+
+class Reproduced(NamedTuple):
+    """One statement with what was measured: rows of the audit, an answered question, and figures."""
+
+    reading: Reading
+    command: str
+    claims: tuple[Claim, ...]
+    answer: Answer | None
+    drawn: tuple[Drawn, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Return how many claims hold and fail, counted by whose formula was measured, the worst first."""
+        found = Counter((claim.formula, claim.outcome) for claim in self.claims)
+        words = []
+        for whose in dict.fromkeys(whose for whose, _ in found):
+            kinds = [kind for kind in WORST_FIRST if found[whose, kind]]
+            counts = [
+                f"{NAMES.get(kind, kind.value)} ({found[whose, kind]})"
+                for kind in kinds
+            ]
+            words.append(f"{whose}: {', '.join(counts)}")
+        return "; ".join(words) or "no number is claimed"
+
+    @property
+    def table(self) -> dict[str, list[str]]:
+        """Return the claims by columns."""
+        return {
+            heading: [str(getattr(c, name)) for c in self.claims]
+            for heading, name in COLUMNS.items()
+        }
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What `reproduce` measured of a paper.
+
+    Attributes
+    ----------
+    paper : Paper
+        The paper.
+    command : str
+        The command that makes the page.
+    parts : tuple of Reproduced
+        One for each statement.
+    failures : tuple of str
+        A line for each row, question or figure that could not be measured or drawn;
+        there should be none.
+    """
+
+    paper: Paper
+    command: str
+    parts: tuple[Reproduced, ...]
+    failures: tuple[str, ...] = ()
+
+    @property
+    def violations(self) -> tuple[Claim, ...]:
+        """Claims marked exact or certified that the measurements contradict; there should be none."""
+        return tuple(
+            c
+            for part in self.parts
+            for c in part.claims
+            if c.violated and c.status in BINDING
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """Return what holds for all statements, and what would settle those with a formula of ours."""
+        ours = any(
+            claim.formula == RECONSTRUCTED
+            for part in self.parts
+            for claim in part.claims
+        )
+        return [note for note in (self.paper.note, PENDING if ours else "") if note]
+
+    @property
+    def overview(self) -> dict[str, list[str]]:
+        """Return the table of statements, commands, what each was tested by, and verdicts."""
+        tests = [
+            [c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn]
+            for part in self.parts
+        ]
+        return {
+            "statement": [part.reading.name for part in self.parts],
+            "command": [part.command for part in self.parts],
+            "tested by": ["; ".join(each) for each in tests],
+            "verdict": [part.verdict for part in self.parts],
+        }
+
+    def to_markdown(self) -> str:
+        """Return the page as Markdown; its pictures are files beside it, named after their figures."""
+        overview = self.overview | {
+            "command": [f"`{part.command}`" for part in self.parts]
+        }
+        lines = [f"# {self.paper.title}", self.paper.reference, *self.notes]
+        lines += [f"This page is the output of `{self.command}`.", markdown(overview)]
+        for part in self.parts:
+            lines += [f"## {part.reading.name}", part.reading.says]
+            lines += (
+                [f"*Reconstructed:* {part.reading.reconstructed}"]
+                if part.reading.reconstructed
+                else []
+            )
+            lines += [f"```\n{part.command}\n```"]
+            lines += [markdown(part.table)] if part.claims else []
+            lines += (
+                [f"*{part.answer.question}* {part.answer.answer}"]
+                if part.answer
+                else []
+            )
+            for drawn in part.drawn:
+                lines += [
+                    f"![{drawn.caption}]({drawn.name}.png)",
+                    f"*{drawn.caption}:* `{drawn.command}`",
+                ]
+        lines += (
+            ["## Left out", "\n".join(f"- {line}" for line in self.failures)]
+            if self.failures
+            else []
+        )
+        return "\n\n".join(filter(None, lines)) + "\n"
+
+    def to_html(self) -> str:
+        """Return the page as one HTML file that needs nothing else."""
+        body = [
+            *map(notebook.paragraph, (self.paper.reference, *self.notes)),
+            notebook.table(self.overview),
+        ]
+        for part in self.parts:
+            ours = part.reading.reconstructed
+            said = [part.reading.says, *([f"Reconstructed: {ours}"] if ours else [])]
+            body.append(
+                notebook.section(part.reading.name, *map(notebook.paragraph, said))
+            )
+            body.append(f"<pre><code>{notebook.text(part.command)}</code></pre>")
+            body += [notebook.table(part.table)] if part.claims else []
+            body += (
+                [notebook.paragraph(f"{part.answer.question} {part.answer.answer}")]
+                if part.answer
+                else []
+            )
+            body += [
+                notebook.figure(picture(x.figure), f"{x.caption}: {x.command}")
+                for x in part.drawn
+            ]
+        return notebook.page(
+            self.paper.title, body, [self.command], version=__version__
+        )
+
+    @Work("writing the pages")
+    def write(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write both pages and the pictures of the Markdown one into a folder, which is made if need be.
+
+        Returns
+        -------
+        list of Path
+            The files, each written whole or not at all.
+        """
+        figures.check_folder(folder)
+        pages = [
+            Path(folder, f"{self.paper.name}{ending}") for ending in (".md", ".html")
+        ]
+        for path, page in zip(pages, (self.to_markdown(), self.to_html()), strict=True):
+            with replacing(path) as temporary:
+                temporary.write_text(page, encoding="utf-8")
+        pictures = {
+            Path(folder, f"{drawn.name}.png"): drawn.figure
+            for part in self.parts
+            for drawn in part.drawn
+        }
+        for path, figure in pictures.items():
+            save(figure, path)
+        return [*pages, *pictures]
+
+
+def papers() -> dict[str, Paper]:
+    """Return the papers of every family by name."""
+    return {
+        paper.name: paper for claims in known()[0].values() for paper in claims.papers
+    }
+
+
+def reproduce(
+    name: str, *, only: str | None = None, quick: bool = False
+) -> Reproduction:
+    """Measure every statement of a paper.
+
+    Parameters
+    ----------
+    name : str
+        One of `papers`.
+    only : str, optional
+        Name of a statement, to measure no other.
+    quick : bool
+        Smaller grids and shorter runs.
+
+    Returns
+    -------
+    Reproduction
+        Deterministic: the same page at every call.
+
+    Raises
+    ------
+    ValueError
+        An unknown paper or statement.
+
+    Examples
+    --------
+    >>> from icl_theory.results.reproduction import reproduce
+    >>> found = reproduce("nonlinear-regression", only="Equation 9", quick=True)
+    >>> found.overview["tested by"], found.overview["verdict"]
+    (['Eq. 9, concentration; loss on the event'], ['as reconstructed: holds, loose (1), holds (1)'])
+    """
+    flag("quick", quick)
+    paper = papers()[choice("paper", name, papers())]
+    readings = {reading.name: reading for reading in paper.readings}
+    if only is not None:
+        readings = {only: readings[choice("only", only, readings)]}
+    begin = f"icl-theory reproduce {name}"
+    end = " --quick" if quick else ""
+    failures: list[str] = []
+
+    @cache
+    def measured(row: Row) -> tuple[Claim, ...]:
+        with left_out(f"the row {name_of(row)} of the paper {name}", failures):
+            return (row(quick),)
+        return ()
+
+    parts = []
+    for reading in counted([*readings.values()], "statements"):
+        claims = tuple(claim for row in reading.rows for claim in measured(row))
+        found = None
+        drawn = list[Drawn]()
+        if reading.question:
+            with left_out(
+                f"the question {reading.question.name} of the paper {name}", failures
+            ):
+                found = answer(reading.question.name, quick=quick)
+                caption = f"{found.y} against {found.x}"
+                drawn.append(
+                    Drawn(found.name, caption, found.command + end, plot_answer(found))
+                )
+        if reading.figure:
+            with left_out(f"the figure {reading.figure} of the paper {name}", failures):
+                figure = figures.draw(reading.figure, quick=quick)
+                caption = figures.available()[reading.figure]
+                command = f"icl-theory figures {reading.figure}{end}"
+                drawn.append(Drawn(reading.figure, caption, command, figure))
+        for each in drawn:
+            release(each.figure)
+        parts.append(
+            Reproduced(
+                reading,
+                f'{begin} --only "{reading.name}"{end}',
+                claims,
+                found,
+                tuple(drawn),
+            )
+        )
+    chosen = "" if only is None else f' --only "{only}"'
+    return Reproduction(paper, begin + chosen + end, tuple(parts), tuple(failures))

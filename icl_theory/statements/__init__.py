@@ -1,0 +1,8 @@
+"""Papers: their statements held against runs, the audit of all of them, and a file or folder for each."""
+
+import lazy_loader
+
+from icl_theory.engine.interrupts import loads as _loads
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = _loads(__getattr__)

@@ -1,0 +1,151 @@
+"""Runs compared with the theory and with samples, as their family declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from icl_theory._validate import instance, integer, refuse
+from icl_theory.engine.comparison import Check as Check
+from icl_theory.engine.comparison import Comparison as Comparison
+from icl_theory.engine.comparison import CrossCheck as CrossCheck
+from icl_theory.engine.comparison import Power, compare, detectable
+from icl_theory.engine.curves import CurveComparison as CurveComparison
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families import Family, default
+from icl_theory.statements.statement import BoundChecks
+
+
+def check_bounds(run: Trajectory) -> BoundChecks:
+    """Evaluate every statement of the theory of its family on one run.
+
+    Parameters
+    ----------
+    run : Trajectory
+        From `simulate`, or from `descend` on a regression risk; a file must say what
+        was trained.
+
+    Returns
+    -------
+    BoundChecks
+        A `BoundCheck` for each statement, with ``holds`` None where its hypotheses
+        fail.
+
+    Raises
+    ------
+    ValueError
+        A run of a family without such statements, or of a risk of which they do not
+        speak.
+
+    References
+    ----------
+    docs/theory.md; each entry names its source.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> checks = icl.check_bounds(icl.simulate(2.0, 1.0, 4.0, imbalance=0.1))
+    >>> all(check.holds is not False for check in checks)
+    True
+    """
+    family = _family(instance("run", run, Trajectory, "a Trajectory"))
+    if family.claims is None or family.claims.check is None:
+        raise refuse(
+            "run",
+            f"a run of the family {family.name}",
+            "of a family that has statements to check",
+        )
+    found: BoundChecks = family.claims.check(run)
+    return found
+
+
+def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
+    """Compare the exact loss and gradient of a run with sampled data.
+
+    A family may have its own comparison: for regression see
+    `icl_theory.regression.crosscheck`. For any other that can be sampled,
+    losses and gradients are compared at the first, a middle and the last saved state.
+
+    Parameters
+    ----------
+    run_or_risk : Trajectory or Risk
+        A run of a problem, or a risk of regression.
+    **options
+        Those of the family's own comparison; for others ``batch`` (512) prompts,
+        ``batches`` (64) and ``seed`` (0).
+
+    Returns
+    -------
+    CrossCheck
+        Its comparisons all pass but once in a thousand times, if there is no error.
+
+    Raises
+    ------
+    ValueError
+        A run that cannot be sampled, an option that is not known, or one out of range.
+
+    References
+    ----------
+    docs/theory.md, "Population against samples".
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> icl.crosscheck(icl.simulate(2.0, 1.0, 4.0, K=4, N=20), batch=128, steps=20).passed
+    True
+    """
+    family = _family(run_or_risk) if isinstance(run_or_risk, Trajectory) else default()
+    claims = family.claims
+    own: Any = (
+        _with_samples if claims is None or claims.compare is None else claims.compare
+    )
+    try:
+        found: CrossCheck = own(run_or_risk, **options)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise refuse(
+            "options", sorted(options), f"those of the comparison ({error})"
+        ) from None
+    return found
+
+
+def _with_samples(
+    run: Trajectory, *, batch: int = 512, batches: int = 64, seed: int = 0
+) -> CrossCheck:
+    batch = integer("batch", batch, minimum=1)
+    seed = integer("seed", seed, minimum=0)
+    batches = integer("batches", batches, minimum=4)
+    problem: Family = run.family
+    states = {
+        "the beginning": 0,
+        "the middle": len(run.t) // 2,
+        "the end": len(run.t) - 1,
+    }
+    points = {name: run.states[index] for name, index in states.items()}
+    checks = compare(problem.risk(), problem.sampled(batch, seed), points, batches)
+    found = [
+        max(
+            detectable(check, batches - 1)
+            for check in checks
+            if word in check.name.split(" at ")[0]
+        )
+        for word in ("loss", "gradient")
+    ]
+    none = np.zeros(0)
+    note = f"{batches} batches of {batch} samples at {len(checks)} comparisons"
+    return CrossCheck(
+        tuple(checks),
+        note,
+        Power(*found),
+        np.zeros(0, dtype=np.int64),
+        none,
+        none,
+        none,
+    )
+
+
+def _family(run: Trajectory) -> type[Family]:
+    return default() if run.family is None else type(run.family)

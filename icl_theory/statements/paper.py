@@ -1,0 +1,165 @@
+"""What is claimed of a family: its papers, and the rows, questions and checks that test their statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from icl_theory._validate import refuse, store
+from icl_theory.statements.claim import Question, Row
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A statement of a paper as this package reads it, and the evidence on it.
+
+    Attributes
+    ----------
+    name : str
+        What the paper calls it, "Theorem 1" say.
+    says : str
+        What it says, in our words.
+    rows : tuple of callable
+        Rows of the audit that measure it.
+    question : Question, optional
+        An open question that belongs to it.
+    figure : str
+        Name of the figure that shows it, one of `icl_theory.figures.available`, if any.
+    reconstructed : str
+        Which constants or formulas of it were reconstructed; empty where none had to
+        be.
+    """
+
+    name: str
+    says: str
+    rows: tuple[Row, ...] = ()
+    question: Question | None = None
+    figure: str = ""
+    reconstructed: str = ""
+
+
+class Setting(NamedTuple):
+    """What the explorer shows of a paper.
+
+    Attributes
+    ----------
+    place : str
+        Address of a setting in the explorer, ``"regression?K=50&L=4"`` say.
+    text : str
+        What is to be seen there.
+    """
+
+    place: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and its statements; ``reproduce`` makes a page of it.
+
+    Attributes
+    ----------
+    name : str
+        What the command line calls it: small letters, digits and dashes.
+    title, authors : str
+        As on the paper.
+    year : int
+        Of the version that is meant.
+    identifier : str
+        "arXiv:2507.20443", or where else it is found.
+    readings : tuple of Reading
+        Its statements, in their order.
+    note : str
+        What holds for all of them: the version that was read, what is chosen.
+    setting : Setting, optional
+        What the explorer shows of the paper.
+
+    Examples
+    --------
+    >>> from icl_theory.statements.paper import Paper
+    >>> Paper("attention", "On Attention", "A. Author", 2025, "arXiv:0000.00000", ()).reference
+    'A. Author. On Attention. 2025. arXiv:0000.00000.'
+    """
+
+    name: str
+    title: str
+    authors: str
+    year: int
+    identifier: str
+    readings: tuple[Reading, ...]
+    note: str = ""
+    setting: Setting | None = None
+
+    @property
+    def reference(self) -> str:
+        """Return the full reference."""
+        end = "" if self.title.endswith(("?", "!", ".")) else "."
+        return f"{self.authors}. {self.title}{end} {self.year}. {self.identifier}."
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All that is claimed of a family, for the slot ``claims`` of a `Family`.
+
+    Attributes
+    ----------
+    rows : tuple of callable
+        Rows of the audit: each takes whether to be quick and returns a `Claim`. `row`
+        makes them. Unless given, those that the papers name, in their order.
+    questions : tuple of Question
+        Open questions, which `question` makes; unless given, those that the papers
+        name.
+    papers : tuple of Paper
+        Papers behind the family and what measures their statements, for ``icl-theory
+        reproduce``.
+    check : callable, optional
+        Takes a run and returns the statements of the theory evaluated on it, a
+        `BoundChecks`.
+    compare : callable, optional
+        Takes a run or a risk, and options, and returns a `CrossCheck`: the family's own
+        comparison with samples.
+
+    Raises
+    ------
+    ValueError
+        Rows, questions or papers of another kind.
+    """
+
+    rows: tuple[Row, ...] = ()
+    questions: tuple[Question, ...] = ()
+    papers: tuple[Paper, ...] = ()
+    check: Callable[..., Any] | None = None
+    compare: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.rows, tuple) and all(map(callable, self.rows))):
+            raise refuse("rows", self.rows, "a tuple of functions that return a Claim")
+        if not (
+            isinstance(self.questions, tuple)
+            and all(isinstance(each, Question) for each in self.questions)
+        ):
+            raise refuse("questions", self.questions, "a tuple of Questions")
+        if not (
+            isinstance(self.papers, tuple)
+            and all(isinstance(paper, Paper) for paper in self.papers)
+        ):
+            raise refuse("papers", self.papers, "a tuple of Papers")
+        readings = [reading for paper in self.papers for reading in paper.readings]
+        rows = dict.fromkeys(row for reading in readings for row in reading.rows)
+        questions = dict.fromkeys(
+            reading.question for reading in readings if reading.question
+        )
+        store(
+            self, rows=self.rows or (*rows,), questions=self.questions or (*questions,)
+        )
+
+    def __add__(self, other: Claims) -> Claims:
+        """Join what two plug-ins claim of one family; checks and comparisons are those of the first that has them."""
+        return Claims(
+            rows=self.rows + other.rows,
+            questions=self.questions + other.questions,
+            papers=self.papers + other.papers,
+            check=self.check or other.check,
+            compare=self.compare or other.compare,
+        )

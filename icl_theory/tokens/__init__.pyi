@@ -1,0 +1,12 @@
+from .chain import ChainRisk as ChainRisk
+from .chain import Chains as Chains
+from .counted import CountRisk as CountRisk
+from .counted import mean_loss as mean_loss
+from .counts import IndependentCounts as IndependentCounts
+from .counts import TwoStateCounts as TwoStateCounts
+from .counts import fair_labels as fair_labels
+from .heads import HeadsRisk as HeadsRisk
+from .labels import mean_log_loss as mean_log_loss
+from .risk import Kind as Kind
+from .risk import TokenRisk as TokenRisk
+from .transformer import TwoLayerTransformer as TwoLayerTransformer

@@ -1,0 +1,319 @@
+r"""Softmax attention over few kinds of tokens whose counts have a known law: any loss, exactly, as a finite sum.
+
+Let a prompt have n_κ tokens of kind κ. A token of kind κ has the score s_κ and stands
+for the label v with probability v_κv. Attention then predicts a function of the counts,
+
+    o = Σ_κ n_κ e^(s_κ) v_κ / Σ_κ n_κ e^(s_κ),
+
+so that the mean of any loss is a sum over a table of the counts. See docs/theory.md,
+"Few kinds of tokens".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import (
+    Array,
+    choice,
+    dimensions,
+    distributions,
+    instance,
+    number,
+    real_array,
+    refuse,
+    store,
+)
+from icl_theory.engine.risk import Risk
+from icl_theory.tokens.counts import CountLaw, Table
+from icl_theory.tokens.sampled import Pass, Sampled, softmax
+
+LOSSES = ("log", "square", "logistic")
+
+
+class Expected(NamedTuple):
+    """Mean of a loss, and what it exceeds that of the Bayes-optimal prediction by."""
+
+    value: float
+    excess: float
+
+
+def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected:
+    r"""Mean loss of a prediction for each row of a table, exactly.
+
+    .. math:: -\ln o_y \quad\text{(log)}, \qquad \tfrac12 |o - e_y|^2 \quad\text{(square)}
+
+    Parameters
+    ----------
+    table : Table
+        The counts.
+    predicted : array_like, (A, V)
+        Probabilities o of the labels, which sum to 1 to 1e-12.
+    loss : {"log", "square"}
+        The loss.
+
+    Returns
+    -------
+    Expected
+        Mean and excess. The log loss is infinite where a label has the probability 0
+        that may occur.
+
+    Raises
+    ------
+    ValueError
+        The prediction has another shape or is no probability.
+    """
+    choice("loss", loss, LOSSES[:2])
+    instance("table", table, Table, "a Table")
+    o = real_array("predicted", predicted, dimensions(predicted))
+    if o.shape != table.truth.shape:
+        raise refuse("predicted", o.shape, f"of shape {table.truth.shape}")
+    o = distributions("predicted", o, 1e-12)
+    with np.errstate(divide="ignore"):
+        excess = float(table.mean(excess_loss(loss, np.log(o.T), o.T, table.truth.T)))
+    return Expected(_floor(loss, table) + excess, excess)
+
+
+@dataclass(frozen=True, eq=False)
+class CountRisk(Risk):
+    r"""The exact loss of softmax attention over tokens of few kinds, a function of their scores, (k, Q).
+
+    .. math:: o = \frac{\sum_\kappa n_\kappa e^{s_{\kappa q}} v_\kappa + e^{s_{0q}} v_0}
+        {\sum_\kappa n_\kappa e^{s_{\kappa q}} + e^{s_{0q}}}
+
+    Parameters
+    ----------
+    law : CountLaw
+        Law of the counts n, queries q and labels y.
+    objective : {"log", "square", "logistic"}
+        :math:`-\ln o_y`, :math:`\tfrac12 |o - e_y|^2`, or :math:`-\ln` of the softmax
+        of ``scale`` times o at y.
+    sink : array_like, (V,), optional
+        Probabilities v₀ of the labels for a further token that is always there, whose
+        scores are the last row. It plays the part of a prior: with v₀ the mean of a
+        Beta prior attention can be Bayes-optimal.
+    scale : float
+        The factor of the logistic loss.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range. The log loss without a sink is, if a label may
+        occur that no token stands for: it is infinite whatever the scores.
+
+    References
+    ----------
+    docs/theory.md, "Few kinds of tokens".
+
+    Examples
+    --------
+    An induction head on two states: attention on the windows that begin with the last
+    symbol comes near the Bayes loss, and reaches it with a sink of weight 2:
+
+    >>> import numpy as np
+    >>> from icl_theory.tokens.counted import CountRisk
+    >>> from icl_theory.tokens.counts import TwoStateCounts
+    >>> risk = CountRisk(TwoStateCounts(100), "log", sink=[0.5, 0.5])
+    >>> match = np.array([[0, -1], [0, -1], [-1, 0], [-1, 0]])
+    >>> for b in (0.0, 3.0, 12.0):
+    ...     print(f"{risk.excess(np.vstack([b * match, 2 * [np.log(2.0)]])):.2g}")
+    0.078
+    0.002
+    6.3e-11
+    """
+
+    law: CountLaw
+    objective: str = "log"
+    sink: ArrayLike | None = None
+    scale: float = 1.0
+    # that of the law, with the sink as one more kind of one token
+    table: Table = field(init=False, repr=False)
+    # what tokens stand for, (k, V), or (k + 1, V) with the sink
+    values: Array = field(init=False, repr=False)
+    least: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        instance(
+            "law",
+            self.law,
+            CountLaw,
+            "a law of counts, as IndependentCounts or TwoStateCounts",
+        )
+        choice("objective", self.objective, LOSSES)
+        store(self, scale=number("scale", self.scale))
+        table, values = self.law.table, self.law.values
+        if self.sink is not None:
+            sink = distributions("sink", self.sink)
+            if sink.shape != table.truth.shape[1:]:
+                raise refuse(
+                    "sink",
+                    self.sink,
+                    f"{table.truth.shape[1]} probabilities, one for each label",
+                )
+            counts = np.column_stack([table.counts, np.ones(len(table.counts))])
+            table = table._replace(counts=counts)
+            values = np.vstack([values, sink])
+        if (
+            self.objective == "log"
+            and ((table.counts @ values == 0.0) & (table.truth > 0.0)).any()
+        ):
+            raise refuse(
+                "sink",
+                self.sink,
+                "positive for each label: without tokens it has infinite log loss",
+            )
+        store(self, table=table, values=values, least=_floor(self.objective, table))
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores, (k, Q), or (k + 1, Q) with a sink."""
+        return np.zeros((len(self.values), self.law.queries))
+
+    @cached_property
+    def _parts(self) -> list[tuple[int, Array, Array, Array]]:
+        """Rows of the table by query, in parts that stay in the cache: (n,), log-counts (k, n), truth (V, n)."""
+        # rows at a time
+        table = self.table
+        found = []
+        most = 2**13
+        with np.errstate(divide="ignore"):
+            log_counts = np.log(table.counts)
+        for query in range(self.law.queries):
+            rows = np.flatnonzero(table.query == query)
+            for some in np.array_split(rows, 1 + len(rows) // most):
+                each = (log_counts[some].T, table.truth[some].T)
+                log_count, truth = map(np.ascontiguousarray, each)
+                found.append((query, table.probability[some], log_count, truth))
+        return found
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient in the scores, of their shape."""
+        excess, gradient, _ = self._moments(params)
+        return self.floor() + excess, gradient
+
+    def floor(self) -> float:
+        """Loss of the Bayes-optimal prediction."""
+        return self.least
+
+    def excess(self, params: ArrayLike) -> float:
+        """Loss above the Bayes-optimal prediction's, without cancellation."""
+        return self._moments(self._checked(params))[0]
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Excess over the floor, and each query's mean attention on all tokens of a kind, (k, Q)."""
+        excess, _, attention = self._moments(params)
+        return {"excess": np.asarray(excess), "attention": attention}
+
+    def sampled(self, batch: int, seed: int = 0) -> Sampled:
+        """Return the same model on prompts drawn token by token, ``batch`` at a step, which shares no formula."""
+        tokens = float(self.table.counts[0].sum())
+        return Sampled(
+            self.initial,
+            self._drawn,
+            batch,
+            seed,
+            tokens * (6.0 + self.values.shape[1]),
+        )
+
+    def _moments(self, scores: Array) -> tuple[float, Array, Array]:
+        """Excess, its gradient and the mean attention, (k, Q) both."""
+        excess = 0.0
+        gradient = np.zeros(scores.shape)
+        attention = np.zeros(scores.shape)
+        asked = np.zeros(scores.shape[1])
+        with np.errstate(divide="ignore"):
+            log_values = np.log(self.values).T[:, :, None]
+        for query, p, log_counts, truth in self._parts:
+            log_w = (log_counts + scores[:, query, None]) + log_values  # (V, k, n)
+            top = log_w.max(axis=1, keepdims=True)
+            top[np.isneginf(top)] = 0.0  # no token stands for the label
+            weight = np.exp(log_w - top)  # of the kinds for each label
+            total = weight.sum(axis=1)
+            with np.errstate(divide="ignore"):
+                log_o = top[:, 0] + np.log(total)
+            weight /= np.where(total > 0.0, total, 1.0)[:, None]
+            log_o -= np.logaddexp.reduce(log_o, axis=0)
+            o = np.exp(log_o)
+            lost, slope = self._loss(log_o, o, truth)
+            excess += float(p @ lost)
+            # d ln o_v / d score = weight_v - Σ_u o_u weight_u
+            gradient[:, query] += np.einsum(
+                "vn,vkn->k", p * (slope - o * slope.sum(axis=0)), weight
+            )
+            attention[:, query] += np.einsum("vn,vkn->k", p * o, weight)
+            asked[query] += p.sum()
+        return excess, gradient, attention / np.where(asked > 0.0, asked, 1.0)
+
+    def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
+        """Excess of each row, (n,), and its derivatives by ln o, (V, n)."""
+        if self.objective == "log":
+            return excess_loss("log", log_o, o, truth), -truth
+        if self.objective == "square":
+            return excess_loss("square", log_o, o, truth), (o - truth) * o
+        log_q = self.scale * o
+        log_q -= np.logaddexp.reduce(log_q, axis=0)
+        q = np.exp(log_q)
+        return excess_loss("log", log_q, q, truth), self.scale * o * (q - truth)
+
+    def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
+        prompts = self.law.draw(rng, batch)
+        values = self.values
+        kind = prompts.kind
+        if self.sink is not None:
+            kind = np.column_stack([kind, np.full(len(kind), len(values) - 1)])
+        place = kind * params.shape[1] + prompts.query[:, None]
+        rows = np.arange(len(kind))
+        scores = params.ravel()[place]
+        weight, log_total = softmax(scores)
+        if self.objective == "log":
+            with np.errstate(divide="ignore"):
+                right, log_right = softmax(
+                    scores + np.log(values[kind, prompts.target[:, None]])
+                )
+            return log_total - log_right, place, weight - right
+        v = values[kind]
+        o = np.einsum("bn,bnv->bv", weight, v)
+        answer = np.eye(v.shape[2])[prompts.target]
+        if self.objective == "square":
+            losses = 0.5 * np.sum((o - answer) ** 2, axis=1)
+            slope = o - answer
+        else:
+            q, log_sum = softmax(self.scale * o)
+            losses = log_sum - self.scale * o[rows, prompts.target]
+            slope = self.scale * (q - answer)
+        return losses, place, weight * np.einsum("bnv,bv->bn", v - o[:, None], slope)
+
+
+def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
+    """Mean loss of the prediction q given the truth, above that of the truth itself; labels are the first axis.
+
+    With q = t e^d the log loss has t (e^d - 1 - d) on top for each label: nothing
+    cancels where d is small.
+    """
+    if loss == "square":
+        return 0.5 * np.sum((q - truth) ** 2, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        d = np.where(truth > 0.0, log_q - np.log(truth), 0.0)
+    near = np.abs(d) < 0.1
+    small = np.where(near, d, 0.0)
+    series = (
+        truth
+        * small**2
+        * np.polyval([1.0 / math.factorial(k) for k in range(11, 1, -1)], small)
+    )
+    return np.sum(np.where(near & (truth > 0.0), series, q - truth - truth * d), axis=0)
+
+
+def _floor(loss: str, table: Table) -> float:
+    from scipy.special import entr
+
+    t = table.truth
+    return float(
+        table.mean((0.5 * t * (1.0 - t) if loss == "square" else entr(t)).sum(axis=1))
+    )
