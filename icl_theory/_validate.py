@@ -18,7 +18,7 @@ INT64_MAX = 2**63 - 1
 EXACT = 2**53
 
 
-def refuse(name: str, value: object, allowed: str) -> ValueError:
+def argument_error(name: str, value: object, allowed: str) -> ValueError:
     """Build the error for an argument: its name, its value and what is allowed."""
     try:
         shown = " ".join(
@@ -37,7 +37,7 @@ def instance(
 ) -> T:
     """Return ``value`` if it is of a class, or of one of several."""
     if not isinstance(value, kind):
-        raise refuse(name, value, allowed)
+        raise argument_error(name, value, allowed)
     return value
 
 
@@ -58,7 +58,7 @@ def iterable(name: str, values: Any, allowed: str) -> Iterable[Any]:
         or isinstance(values, str | bytes)
         or getattr(values, "ndim", 1) == 0
     ):
-        raise refuse(name, values, allowed)
+        raise argument_error(name, values, allowed)
     return values
 
 
@@ -72,7 +72,7 @@ def mapping(name: str, value: Any, of_what: str) -> Mapping[str, Any]:
     allowed = f"{of_what} by name"
     checked: Mapping[str, Any] = instance(name, value, Mapping, allowed)  # type: ignore[type-abstract]
     if not all(isinstance(key, str) for key in checked):
-        raise refuse(name, value, allowed)
+        raise argument_error(name, value, allowed)
     return checked
 
 
@@ -84,7 +84,7 @@ def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
         else []
     )
     if not found or not all(isinstance(each, kind) for each in found):
-        raise refuse(name, values, allowed)
+        raise argument_error(name, values, allowed)
     return found
 
 
@@ -125,7 +125,7 @@ def _finite(name: str, value: Any, allowed: str) -> float:
     except (TypeError, ValueError, OverflowError):
         result = math.nan
     if not math.isfinite(result):
-        raise refuse(name, value, allowed)
+        raise argument_error(name, value, allowed)
     return result
 
 
@@ -141,9 +141,9 @@ def number(
     allowed = "a finite number >= 0" if zero else "a finite number > 0"
     result = _finite(name, value, allowed)
     if result < 0 or (result == 0 and not zero):
-        raise refuse(name, value, allowed)
+        raise argument_error(name, value, allowed)
     if not minimum <= result <= maximum:
-        raise refuse(name, value, f"between {minimum:g} and {maximum:g}")
+        raise argument_error(name, value, f"between {minimum:g} and {maximum:g}")
     return result
 
 
@@ -152,7 +152,7 @@ def below_one(name: str, value: Any) -> float:
     allowed = "a number from 0 to below 1"
     result = _finite(name, value, allowed)
     if not 0.0 <= result < 1.0:
-        raise refuse(name, value, allowed)
+        raise argument_error(name, value, allowed)
     return result
 
 
@@ -160,7 +160,7 @@ def signed(name: str, value: Any, *, maximum: float = math.inf) -> float:
     """Return a finite float of either sign, at most ``maximum`` in size."""
     result = _finite(name, value, "a finite number")
     if abs(result) > maximum:
-        raise refuse(name, value, f"between {-maximum:g} and {maximum:g}")
+        raise argument_error(name, value, f"between {-maximum:g} and {maximum:g}")
     return result
 
 
@@ -169,7 +169,7 @@ def lipschitz(value: Any) -> float:
     return number("L", value, maximum=LARGEST)
 
 
-def store(instance: object, **values: object) -> None:
+def set_fields(instance: object, **values: object) -> None:
     """Set validated fields of a frozen dataclass."""
     for name, value in values.items():
         object.__setattr__(instance, name, value)
@@ -183,16 +183,16 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
         else f"an integer in [{minimum}, {maximum}]"
     )
     if _no_number(value):
-        raise refuse(name, value, allowed)
+        raise argument_error(name, value, allowed)
     try:
         result = int(value)
         exact = result == value
     except (TypeError, ValueError, OverflowError):
-        raise refuse(name, value, allowed) from None
+        raise argument_error(name, value, allowed) from None
     if not exact or result < minimum:
-        raise refuse(name, value, allowed)
+        raise argument_error(name, value, allowed)
     if result > maximum:
-        raise refuse(name, value, f"an integer in [{minimum}, {maximum}]")
+        raise argument_error(name, value, f"an integer in [{minimum}, {maximum}]")
     return result
 
 
@@ -233,7 +233,7 @@ def prompt_lengths(value: ArrayLike) -> Array:
     # an integer beyond 2**53 is rounded as a float
     exact = given if given.dtype.kind in "iu" else found
     if not (((exact <= EXACT) & (found == np.floor(found))) | np.isinf(found)).all():
-        raise refuse("N", value, f"integers in [1, {EXACT}], or math.inf")
+        raise argument_error("N", value, f"integers in [1, {EXACT}], or math.inf")
     return found
 
 
@@ -241,7 +241,7 @@ def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of the ``allowed`` words."""
     words = tuple(allowed)
     if not isinstance(value, str) or value not in words:
-        raise refuse(
+        raise argument_error(
             name,
             value,
             "one of " + ", ".join(words)
@@ -255,7 +255,7 @@ def fraction(name: str, value: Any) -> float:
     """Return a number strictly between 0 and 1."""
     result = _finite(name, value, allowed := "a number strictly between 0 and 1")
     if not 0 < result < 1:
-        raise refuse(name, value, allowed)
+        raise argument_error(name, value, allowed)
     return result
 
 
@@ -293,7 +293,9 @@ def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -
         or not (np.abs(found) <= most).all()
     ):
         dimension = f"{ndim} dimension{'s' if ndim != 1 else ''}"
-        raise refuse(name, value, f"a finite real array{limit} with {dimension}")
+        raise argument_error(
+            name, value, f"a finite real array{limit} with {dimension}"
+        )
     return np.array(found)
 
 
@@ -308,7 +310,7 @@ def plain_numbers(
     )
     found = None if isinstance(value, NO_NUMBERS) else floats(value)
     if found is None or not ((found >= least) & (found <= most)).all():
-        raise refuse(name, value, "numbers" + limits)
+        raise argument_error(name, value, "numbers" + limits)
     return found
 
 
@@ -327,7 +329,7 @@ def probabilities(name: str, value: ArrayLike, size: int) -> Array:
     """Return positive probabilities of the given length that sum to 1 (to 1e-6, then normalised)."""
     result = real_array(name, value, 1)
     if result.size != size or (result <= 0).any() or abs(result.sum() - 1.0) > 1e-6:
-        raise refuse(
+        raise argument_error(
             name,
             value,
             f"{size} positive numbers that sum to 1 (these sum to {result.sum():.9g})",
@@ -344,7 +346,7 @@ def distributions(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:
     wrong = ((found < 0.0) | (np.abs(total - 1.0) > slack)).any(axis=-1)
     if not found.size or wrong.any():
         row = found[wrong][0] if found.size else found
-        raise refuse(
+        raise argument_error(
             name,
             row.tolist(),
             f"numbers >= 0 that sum to 1 in each row (these sum to {row.sum():.9g})",

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from icl_theory._validate import choice, flag, integer, number, refuse
+from icl_theory._validate import argument_error, choice, flag, integer, number
 from icl_theory.engine.interrupts import load_whole
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.families import asked
 from icl_theory.families.plug_ins import left_out, plug_ins
 from icl_theory.files import checked_path, replacing
@@ -88,7 +88,7 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
         values[key] = _checked(
             key, value, known[key].default, "..." not in known[key].annotation
         )
-    with Work(f"drawing {name}"):
+    with Progress(f"drawing {name}"):
         figure: Figure = drawn(**values)
     return figure
 
@@ -98,7 +98,7 @@ def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
     if isinstance(default, tuple):
         wrong = not isinstance(value, list | tuple) or not value
         if wrong or (same_length and len(value) != len(default)):
-            raise refuse(
+            raise argument_error(
                 name,
                 value,
                 f"{len(default) if same_length else 'one or more'} numbers, like {default}",
@@ -133,7 +133,7 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
     return paths
 
 
-@Work("drawing the film")
+@Progress("drawing the film")
 def animate(
     folder: str | os.PathLike[str], *, quick: bool = False, frames: int = 60
 ) -> list[Path]:
@@ -187,11 +187,11 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise refuse(
+        raise argument_error(
             "out", str(folder), f"a folder that can be made ({error.strerror})"
         ) from None
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise refuse("out", str(folder), "a folder that can be written to")
+        raise argument_error("out", str(folder), "a folder that can be written to")
 
 
 def recipes() -> tuple[dict[str, Recipe], list[str]]:
@@ -205,7 +205,7 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
         with left_out(f"the slot figures of the family {family}", lines):
             for name, recipe in figures.items():
                 if name in found:
-                    raise refuse(
+                    raise argument_error(
                         "name",
                         name,
                         "another name: a figure of this name is known already",

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     mode = os.stat(target).st_mode if os.path.exists(target) else 0
     flows = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
     if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
-        raise refuse("path", str(target), "a file, a pipe or a terminal")
+        raise argument_error("path", str(target), "a file, a pipe or a terminal")
     final = Path(os.path.realpath(target))
     folder = Path(tempfile.gettempdir()) if flows else final.parent
     temporary = folder / f".{target.stem}.{os.urandom(6).hex()}{target.suffix}"
@@ -65,4 +65,4 @@ def checked_path(path: str | os.PathLike[str], name: str = "path") -> Path:
         with contextlib.suppress(UnicodeEncodeError):
             os.fsencode(path)
             return Path(path)
-    raise refuse(name, path, "a path")
+    raise argument_error(name, path, "a path")

@@ -6,7 +6,7 @@ import contextlib
 import math
 from pathlib import Path
 
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 
 SMALL = 2**26  # bytes that are always there
 CGROUP = Path("/sys/fs/cgroup")
@@ -49,4 +49,4 @@ def check_fits(name: str, value: object, needed: float) -> None:
     """Refuse an argument for which more bytes would be allocated at once than are free, with both numbers."""
     if needed > SMALL and needed > (there := free()):
         said = f"smaller: this takes {needed / 1e9:.3g} GB of memory, and {there / 1e9:.3g} GB are free"
-        raise refuse(name, value, said)
+        raise argument_error(name, value, said)

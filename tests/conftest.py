@@ -44,22 +44,22 @@ signal.signal(
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What works say when they are updated and when they are over, as far as they would be shown if they lasted."""
     lines: list[str] = []
-    update, leave = progress.Work.update, progress.Work.__exit__
+    update, leave = progress.Progress.update, progress.Progress.__exit__
 
-    def say(work: progress.Work) -> None:
+    def say(work: progress.Progress) -> None:
         if work in progress.DISPLAY.shown() and (
             line := work.line()
         ):  # nothing is drawn of an empty one
             lines.append(line)
 
-    def updated(work: progress.Work, *given: Any, **more: Any) -> None:
+    def updated(work: progress.Progress, *given: Any, **more: Any) -> None:
         update(work, *given, **more)
         say(work)
 
-    def left(work: progress.Work, *error: Any) -> None:
+    def left(work: progress.Progress, *error: Any) -> None:
         say(work)
         leave(work, *error)
 
-    monkeypatch.setattr(progress.Work, "update", updated)
-    monkeypatch.setattr(progress.Work, "__exit__", left)
+    monkeypatch.setattr(progress.Progress, "update", updated)
+    monkeypatch.setattr(progress.Progress, "__exit__", left)
     return lines

@@ -15,7 +15,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.cli import main
 from icl_theory.cli.shared import print_json
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.explorer import command
 from icl_theory.families import families_known
 from tests.processes import PATIENCE, start
@@ -154,7 +154,7 @@ def test_one_interrupt_ends_the_runs_in_all_coordinates(
     def pressed(*_: object, **more: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Work, "update", pressed)
+    monkeypatch.setattr(Progress, "update", pressed)
     line = [
         *BASE,
         "--K",

@@ -17,7 +17,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.engine import progress
 from icl_theory.engine.blocks import Blocks
-from icl_theory.engine.progress import Display, Work, duration
+from icl_theory.engine.progress import Display, Progress, duration
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
 from icl_theory.regression.risks import population
@@ -57,7 +57,7 @@ def spoken(capsys: pytest.CaptureFixture[str], words: str) -> str:
 def test_a_bar_in_a_terminal_that_disappears(
     terminal: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Work() as shown:
+    with Progress() as shown:
         shown.update(0, 2000)
         shown.update(500, 2000)
         assert "━" in spoken(capsys, "500 of 2,000 points")
@@ -78,9 +78,9 @@ def test_nothing_for_what_is_quick_or_not_to_be_shown_or_where_there_is_no_termi
     ):
         monkeypatch.setattr(progress, "DISPLAY", Display(delay))
         monkeypatch.setattr(progress, "_is_terminal", lambda _, stream=stream: stream)
-        with Work(quiet=quiet) as display:
+        with Progress(quiet=quiet) as display:
             display.update(0, 2000)
-            with Work("adding numbers"):
+            with Progress("adding numbers"):
                 display.update(2000, 2000)
                 time.sleep(0.05)
     assert capsys.readouterr().err == ""
@@ -92,7 +92,7 @@ def test_points_of_an_earlier_run_and_what_comes_before_the_first_count_are_no_p
 ) -> None:
     now = [0.0]
     monkeypatch.setattr("icl_theory.engine.progress.time.monotonic", lambda: now[0])
-    with Work() as shown:
+    with Progress() as shown:
         now[0] = 100.0
         shown.update(before, 2000)
         now[0] = 101.0
@@ -188,30 +188,30 @@ def test_workers_and_what_is_drawn_on_by_another_program_are_left_alone(
     """What rich puts in the place of the stream says whose place it has."""
     with monkeypatch.context() as patch:
         patch.setattr("multiprocessing.parent_process", lambda: "another one")
-        with Work("adding numbers"):
+        with Progress("adding numbers"):
             time.sleep(0.05)
     monkeypatch.setattr(progress, "DISPLAY", Display(0.0))
     monkeypatch.setattr(sys.stderr, "rich_proxied_file", sys.stderr, raising=False)
-    with Work("adding numbers"):
+    with Progress("adding numbers"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
 
 
 def test_a_loss_that_is_not_known_is_left_out() -> None:
-    with Work("before the first step", "steps") as shown:
+    with Progress("before the first step", "steps") as shown:
         assert shown.line() == "before the first step, 0:00:00"
         shown.update(7, loss=math.nan)
         assert re.fullmatch(r"7 steps, \S+ steps/s", shown.line())
 
 
 def test_silence_is_for_what_is_done_within() -> None:
-    with Work("loading"), Work("adding", quiet=True), Work("multiplying"):
+    with Progress("loading"), Progress("adding", quiet=True), Progress("multiplying"):
         assert [work.words for work in progress.DISPLAY.shown()] == ["loading"]
     assert progress.DISPLAY.shown() == []
 
 
 def test_what_is_added_is_counted_towards_the_same_end() -> None:
-    with Work() as shown:
+    with Progress() as shown:
         shown.update(2, 2000)
         for count, done in ((3, 5), (1, 6)):
             shown.add(count)
@@ -233,7 +233,7 @@ def test_counting_yields_what_it_counts_and_says_of_how_many(heard: list[str]) -
 def test_what_has_not_lasted_is_not_drawn_beside_what_has(
     terminal: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Work("the whole") as whole, Work() as part:
+    with Progress("the whole") as whole, Progress() as part:
         part.update(1, 2)
         spoken(capsys, "the whole")
         monkeypatch.setattr(progress.DISPLAY, "delay", 1000.0)
@@ -249,7 +249,7 @@ def test_what_has_not_lasted_is_not_drawn_beside_what_has(
 
 
 def test_work_that_cannot_tell_how_far_it_is_says_what_it_is(heard: list[str]) -> None:
-    with Work("adding numbers"), Work("multiplying them"):
+    with Progress("adding numbers"), Progress("multiplying them"):
         pass
     assert heard == ["multiplying them, 0:00:00", "adding numbers, 0:00:00"]
 
@@ -284,11 +284,11 @@ def test_problems_that_take_long_to_make_say_so_in_a_run_and_when_one_is_loaded(
 def test_in_a_terminal_all_that_is_done_is_drawn_and_what_is_printed_gets_where_it_was_to_go(
     terminal: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Work("writing a[/b].csv") as work:
+    with Progress("writing a[/b].csv") as work:
         spoken(capsys, "writing a[/b].csv, 0:00:0")
         sys.stdout.write("a result\n")
         assert capsys.readouterr().out == "a result\n"  # into a file, say
-        with Work() as shown:
+        with Progress() as shown:
             shown.update(1, 2)
             assert "writing" in spoken(capsys, "1 of 2 points")
         work.start -= 60.0
@@ -312,7 +312,7 @@ def test_work_is_done_where_nobody_can_be_told(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, name, stream)
-        with Work() as shown:
+        with Progress() as shown:
             shown.update(1, 2)
             if name == "stdout":
                 spoken(capsys, "1 of 2")
@@ -328,6 +328,6 @@ def test_work_is_done_where_there_can_be_no_other_thread(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", none)
-    with Work("adding numbers"):
+    with Progress("adding numbers"):
         pass
     assert progress.DISPLAY.live is None

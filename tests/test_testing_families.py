@@ -18,7 +18,7 @@ from icl_theory.families import (
     Column,
     Family,
     Kind,
-    Later,
+    LazySlot,
     Number,
     Object,
     Panel,
@@ -547,11 +547,11 @@ wrong(
 )
 wrong(
     r"slot claims, loaded from no_such_module:C: expected no exception",
-    claims=Later("no_such_module:C"),
+    claims=LazySlot("no_such_module:C"),
 )
 wrong(
     r"slot figures, loaded from math:lost: expected no exception",
-    figures=Later("math:lost"),
+    figures=LazySlot("math:lost"),
 )
 wrong(
     r"command more: expected no exception, found ValueError: family = 3",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from icl_theory._extras import install
-from icl_theory._validate import choice, instance, integer, refuse
+from icl_theory._validate import argument_error, choice, instance, integer
 from icl_theory.engine.progress import counted
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
@@ -214,9 +214,11 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
     bits = integer("bits", bits, minimum=32, maximum=8192)
     states = integer("states", states, minimum=1)
     if run.risk is None:
-        raise refuse("run", "a run without its risk", "one that says what was trained")
+        raise argument_error(
+            "run", "a run without its risk", "one that says what was trained"
+        )
     if run.risk.stochastic:
-        raise refuse("run", "trained on samples", "one on the population")
+        raise argument_error("run", "trained on samples", "one on the population")
     return Certificate(counted(_proofs(run, run.risk, bits, states), "enclosures"))
 
 
@@ -278,7 +280,7 @@ def _answer(
     enough = next(filter(known, (bits * 2**k for k in range(doublings + 1))), 0)
     if enough > bits or bits not in found:
         least = f"at least {enough}" if enough else f"more than {bits * 2**doublings}"
-        raise refuse("bits", bits, f"{least} for {name}")
+        raise argument_error("bits", bits, f"{least} for {name}")
     return found[
         bits
         # if nothing is enough, an honest interval, which more bits do not make one

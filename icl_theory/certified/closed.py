@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from flint import arb, arb_poly, arb_series, ctx
 
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 from icl_theory.certified.losses import balls, merged, second_moments
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.papers.linear_attention.risks import MergedRisk
@@ -351,7 +351,7 @@ def mode_steps(
     off = balls(risk.start) - best
     rate = arb(eta) * query * second
     if not all(each <= 2 for each in rate):
-        raise refuse(
+        raise argument_error(
             "eta",
             eta,
             "at most 2 over the largest curvature: beyond it the loss may rise",

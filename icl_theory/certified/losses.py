@@ -11,7 +11,7 @@ import numpy as np
 from flint import arb, arb_mat, arb_series, ctx
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, argument_error
 from icl_theory.engine.pullback import Embedding, Factored, Linear, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.papers.linear_attention.law import PromptLaw
@@ -87,7 +87,7 @@ def _evaluated(
 ) -> tuple[arb, Balls]:
     if isinstance(risk, Pullback):
         if not isinstance(risk.map, MAPS):
-            raise refuse(
+            raise argument_error(
                 "map",
                 type(risk.map).__name__,
                 "one of " + ", ".join(each.__name__ for each in MAPS),
@@ -148,7 +148,7 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
         sizes = np.array([risk.K])
         pairs = balls([[risk.gamma if gamma is None else gamma]])
     else:
-        raise refuse("risk", type(risk).__name__, RISKS)
+        raise argument_error("risk", type(risk).__name__, RISKS)
     counts = [] if math.isinf(risk.N) else [Count(risk.N)]
     groups = np.arange(len(sizes))
     probs = balls(getattr(risk, "probs", [1.0]))
@@ -194,7 +194,7 @@ def moments(
         [probs[count.rows] / probs[count.rows].sum() for count in counts]
     )
     if not (apart := np.ptp(middles)) <= WIDEST:
-        raise refuse(
+        raise argument_error(
             "params",
             apart,
             f"scores up to {WIDEST:g} apart (the largest difference is shown)",

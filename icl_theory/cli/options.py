@@ -14,7 +14,7 @@ import numpy as np
 import typer
 from rich.markup import escape
 
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import Family, Parameter
 from icl_theory.families.parameters import nearest
@@ -184,7 +184,7 @@ def parse_axis(declared: Parameter, text: str) -> Any:
         if not declared.kind.numeric:
             raise
         words = f", or {declared.kind.allowed}" if declared.kind.words else ""
-        raise refuse(declared.name, text, RANGE + words) from None
+        raise argument_error(declared.name, text, RANGE + words) from None
     return values if is_list else values[0]
 
 
@@ -193,21 +193,21 @@ def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
     name = declared.name
     parts = text.split(":")
     if len(parts) != 4 or parts[2] not in ("log", "lin"):
-        raise refuse(name, text, RANGE)
+        raise argument_error(name, text, RANGE)
     try:
         first = float(parts[0])
         last = float(parts[1])
         count = int(parts[3])
     except ValueError:
-        raise refuse(name, text, RANGE) from None
+        raise argument_error(name, text, RANGE) from None
     if not (math.isfinite(first) and math.isfinite(last)) or not 2 <= count <= most:
-        raise refuse(
+        raise argument_error(
             name, text, f"a range between finite numbers, of 2 to {most:,} values"
         )
     if first == last:
-        raise refuse(name, text, "a range between two different numbers")
+        raise argument_error(name, text, "a range between two different numbers")
     if parts[2] == "log" and (first <= 0 or last <= 0):
-        raise refuse(
+        raise argument_error(
             name, text, "a range between positive numbers if it is logarithmic"
         )
     values = (
@@ -219,7 +219,7 @@ def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
         values = np.round(values)
         if (different := len(np.unique(values))) < count:
             many = f"a range of at most {different} values, because rounded to integers some are equal"
-            raise refuse(name, text, many)
+            raise argument_error(name, text, many)
     return values
 
 
@@ -243,7 +243,7 @@ def _configured(context: typer.Context, path: Path | None) -> Path | None:
             )
         values = value if isinstance(value, list) else [value]
         if any(isinstance(each, dict | list) for each in values):
-            raise refuse(name, value, "a number, a text, or a list of them")
+            raise argument_error(name, value, "a number, a text, or a list of them")
         alone = isinstance(value, list) and len(values) == 1
         context.default_map[known[name]] = ",".join(map(str, values)) + "," * alone
     return path
@@ -256,14 +256,14 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = error.strerror or str(error)
-        raise refuse(
+        raise argument_error(
             "config", str(path), f"a TOML file that can be read ({reason})"
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise refuse("config", str(path), f"a TOML file ({error})") from None
+        raise argument_error("config", str(path), f"a TOML file ({error})") from None
     except ValueError:  # Python's limit on the digits of an integer
         most = sys.get_int_max_str_digits()
-        raise refuse(
+        raise argument_error(
             "config", str(path), f"a TOML file with integers of at most {most} digits"
         ) from None
 

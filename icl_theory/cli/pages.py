@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from icl_theory import figures
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 from icl_theory.cli.shared import Over, Quiet, check_targets, print_rows, say_left_out
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.saved import load
 from icl_theory.files import replacing
@@ -39,18 +39,18 @@ def report(
     """
     check_targets(None, out=out)
     if out.suffix != ".html" or out.resolve() == found.resolve():
-        raise refuse(
+        raise argument_error(
             "out",
             str(out),
             "a file name ending in .html, other than the one that is read",
         )
     if not found.exists():
-        raise refuse(
+        raise argument_error(
             "path",
             str(found),
             "a run written with --save, or a folder written with --store",
         )
-    with Work(quiet=quiet):
+    with Progress(quiet=quiet):
         read = load(str(found)) if found.is_file() else load_sweep(found)
         if not isinstance(read, Trajectory):
             say_left_out(read.attrs.get("notes", "").splitlines())

@@ -14,8 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from icl_theory._validate import refuse
-from icl_theory.engine.progress import Work
+from icl_theory._validate import argument_error
+from icl_theory.engine.progress import Progress
 
 FORMATS = (".png", ".pdf", ".svg")
 Over = Annotated[
@@ -34,9 +34,11 @@ def check_targets(plot: Path | None, **others: Path | None) -> None:
     """Refuse files that cannot be written, before anything is computed."""
     for name, path in {"plot": plot, **others}.items():
         if path is not None and not path.absolute().parent.is_dir():
-            raise refuse(name, str(path), "in a folder that exists")
+            raise argument_error(name, str(path), "in a folder that exists")
     if plot is not None and plot.suffix.lower() not in FORMATS:
-        raise refuse("plot", str(plot), "a file name ending in " + ", ".join(FORMATS))
+        raise argument_error(
+            "plot", str(plot), "a file name ending in " + ", ".join(FORMATS)
+        )
 
 
 def say_left_out(lines: Iterable[str]) -> None:
@@ -63,7 +65,7 @@ def print_rows(rows: Iterable[Iterable[str]], *headings: str) -> None:
     Console(highlight=False).print(table)
 
 
-@Work("making JSON")
+@Progress("making JSON")
 def print_json(value: Any) -> None:
     """Print one JSON document, with null for missing numbers and a text for infinite ones."""
     print(json.dumps(_strict(value), allow_nan=False, default=str))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import icl_theory
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 from icl_theory.cli.options import (
     Config,
     flag,
@@ -66,7 +66,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             if _several(known[name]) and text not in (
                 words := (*known[name].kind.words, ALL)
             ):
-                raise refuse(
+                raise argument_error(
                     name, text, f"one of {', '.join(words)}{nearest(text, words)}"
                 )
         many = [

@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from icl_theory._validate import choice, integer, refuse
+from icl_theory._validate import argument_error, choice, integer
 from icl_theory.cli.options import (
     Config,
     help_text,
@@ -32,7 +32,7 @@ from icl_theory.cli.shared import (
     print_json,
     say_left_out,
 )
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.families import Family
 from icl_theory.results.columns import (
     dimension,
@@ -96,7 +96,7 @@ class Outputs(NamedTuple):
             if path is None:
                 continue
             if path.suffix.lower() != ending:
-                raise refuse(name, str(path), f"a file name ending in {ending}")
+                raise argument_error(name, str(path), f"a file name ending in {ending}")
             check_format(path, points)
         if over is not None:
             choice("over", over, swept)
@@ -186,7 +186,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
                 )
         settings = {name: parse_axis(known[name], text) for name, text in given.items()}
         require(family, settings)
-        with Work(quiet=quiet):
+        with Progress(quiet=quiet):
             made = plan(family, settings)
             files.check(
                 over,
@@ -266,7 +266,7 @@ def table(
 ) -> int:
     """Make the tables and figures of a stored sweep again, also of one that is not finished."""
     files = Outputs(**outputs)
-    with Work(quiet=quiet):
+    with Progress(quiet=quiet):
         dataset = load_sweep(store)
         size = dataset["status"].size
         files.check(over, [str(name) for name in dataset.dims], size)

@@ -18,12 +18,12 @@ from icl_theory._validate import (
     EXACT,
     LARGEST,
     Array,
+    argument_error,
     dimensions,
     floats,
     is_masked,
     number,
     real_array,
-    refuse,
 )
 from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
 from icl_theory.engine.display import Drawn
@@ -250,26 +250,28 @@ def curve_of(run: Run, losses: Any, steps: Any, errors: Any) -> Curve:
     found = None
     if isinstance(losses, str | os.PathLike):
         if steps is not None:
-            raise refuse("steps", steps, "left out: they are a column of the file")
+            raise argument_error(
+                "steps", steps, "left out: they are a column of the file"
+            )
         steps, losses, found = _read(losses)
     elif callable(losses) and not isinstance(losses, type):
         steps = run.t if steps is None else _increasing(steps)
         losses, found = _evaluated(run, losses, steps)
     if losses is None or (numbers := floats(losses)) is None:
-        raise refuse(
+        raise argument_error(
             "losses",
             losses,
             "numbers without a mask, a CSV file or a function of a state",
         )
     values = np.atleast_1d(numbers)
     if values.ndim > 1 or not values.size:
-        raise refuse("losses", losses, "a row of at least one number")
+        raise argument_error("losses", losses, "a row of at least one number")
     t = _increasing(np.arange(len(values)) if steps is None else steps)
     if values.shape != t.shape:
         raise ValueError(f"losses: {values.size} numbers for {t.size} steps")
     for index in np.flatnonzero(~(np.abs(values) <= LARGEST))[:1]:
         allowed = f"a number up to {LARGEST:g}; it is the loss at step {t[index]}"
-        raise refuse(f"losses[{index}]", values[index], allowed)
+        raise argument_error(f"losses[{index}]", values[index], allowed)
     if errors is not None:
         found = real_array("errors", errors, dimensions(errors), LARGEST)
     if found is not None and (
@@ -277,7 +279,9 @@ def curve_of(run: Run, losses: Any, steps: Any, errors: Any) -> Curve:
     ):
         # in a file, or the scatter of single prompts
         given = found.tolist() if errors is None else errors
-        raise refuse("errors", given, "positive, one number or one for each loss")
+        raise argument_error(
+            "errors", given, "positive, one number or one for each loss"
+        )
     return t, values, None if found is None else np.broadcast_to(found, t.shape)
 
 
@@ -287,7 +291,7 @@ def _evaluated(run: Run, function: Any, steps: Steps) -> tuple[list[Any], Array 
     for step in counted(steps.tolist(), "steps"):
         losses = np.ravel(function(run.at(step)))
         if is_masked(losses) or not losses.size:
-            raise refuse(
+            raise argument_error(
                 "losses", losses, f"a loss, or losses without a mask, at step {step}"
             )
         losses_at.append(losses)
@@ -302,11 +306,11 @@ def _evaluated(run: Run, function: Any, steps: Steps) -> tuple[list[Any], Array 
 def _increasing(steps: Any) -> Steps:
     found = real_array("steps", steps, 1, EXACT)
     if not found.size:
-        raise refuse("steps", steps, "at least one")
+        raise argument_error("steps", steps, "at least one")
     for index in np.flatnonzero((found < 0.0) | (found != np.floor(found)))[:1]:
-        raise refuse(f"steps[{index}]", found[index], "an integer >= 0")
+        raise argument_error(f"steps[{index}]", found[index], "an integer >= 0")
     for index in np.flatnonzero(np.diff(found) <= 0.0)[:1] + 1:
-        raise refuse(
+        raise argument_error(
             f"steps[{index}]",
             found[index],
             f"more than {found[index - 1]:g}, the step before",
@@ -319,10 +323,10 @@ def _read(path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
     target = checked_path(path, "losses")
     status = os.stat(target)
     if not stat.S_ISREG(status.st_mode):  # a device or a pipe may have no end
-        raise refuse("losses", str(path), "a plain CSV file")
+        raise argument_error("losses", str(path), "a plain CSV file")
     if status.st_size > LARGEST_FILE:
         size = f"this one has {status.st_size / 1e6:,.0f} MB"
-        raise refuse(
+        raise argument_error(
             "losses",
             str(path),
             f"a CSV file of at most {LARGEST_FILE / 1e6:,.0f} MB; {size}",
@@ -331,7 +335,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[Any, Any, Any]:
         with open(target, newline="", encoding="utf-8-sig") as file:
             return _columns(path, (row for row in csv.reader(file) if row))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise refuse("losses", str(path), f"a CSV file ({error})") from None
+        raise argument_error("losses", str(path), f"a CSV file ({error})") from None
 
 
 def _columns(
@@ -348,7 +352,7 @@ def _columns(
     }
     if not {"step", "loss"} <= place.keys():
         first = ",".join(header)[:60]
-        raise refuse(
+        raise argument_error(
             "losses",
             str(path),
             f"a CSV file with the header step,loss (its first line is {first!r})",
@@ -359,7 +363,7 @@ def _columns(
             try:
                 read[what].append(float(row[index]))
             except (ValueError, IndexError):
-                raise refuse(
+                raise argument_error(
                     "losses",
                     str(path),
                     f"a CSV file with a number as {what} in row {line}",
@@ -395,12 +399,12 @@ def _sampled(
     """Return the batch losses along runs of SGD, (runs, T); ``most`` steps of one take minutes."""
     source: Any = run.risk if run.family is None else run.family
     if t[-1] > most:
-        raise refuse(
+        raise argument_error(
             "steps", int(t[-1]), f"at most {most:,} with batch; give errors instead"
         )
     try:
         if not hasattr(source, "sampled"):
-            raise refuse("run", repr(run), "of a risk that can be sampled")
+            raise argument_error("run", repr(run), "of a risk that can be sampled")
         trainers = [
             source.sampled(batch, int(each))
             for each in np.random.SeedSequence(seed).generate_state(runs)
@@ -429,7 +433,7 @@ def _sampled(
                 if point.step == t[-1]:
                     break
     if not np.isfinite(found).all():
-        raise refuse(
+        raise argument_error(
             "batch",
             batch,
             f"larger: of {runs} runs of SGD with such batches some diverge",

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import (
+    argument_error,
     choice,
     flag,
     instance,
     integer,
     number,
     plain_numbers,
-    refuse,
 )
 from icl_theory.engine.interrupts import is_for_the_user, returns_runs
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import NO_MEMORY, Rule, refuse_reduced, rule_of
 from icl_theory.engine.steps import Descent, Ended, Followed, SingleSteps, TrainingState
@@ -131,7 +131,7 @@ def descend(
     'reached epsilon = 0.01 at step 47'
     """
     if not (callback is None or callable(callback)):
-        raise refuse("callback", callback, "a function of a step and a loss")
+        raise argument_error("callback", callback, "a function of a step and a loss")
     for name, given in (("give_up", give_up), ("progress", progress)):
         if given is not None:
             flag(name, given)
@@ -145,7 +145,7 @@ def descend(
     tolerance = number("tolerance", tolerance)
     give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
     quiet = callback is not None if progress is None else not progress
-    with Work("before the first step", "steps", quiet) as shown:
+    with Progress("before the first step", "steps", quiet) as shown:
         floor = risk.floor()
         goal = Goal(_target(epsilon, above, floor), floor, last, give_up)
         form = (
@@ -156,7 +156,7 @@ def descend(
         if form is not None:
             return _closed(form, descent, goal)
         if method == "closed":
-            raise refuse(
+            raise argument_error(
                 "method",
                 method,
                 "'auto', 'exact', 'fast' or 'flow' here: there is no closed form",
@@ -170,7 +170,7 @@ def _check_risk(risk: Risk) -> None:
     if Risk not in type(risk).__mro__ and not isinstance(
         risk, Risk
     ):  # the second alone takes long
-        raise refuse(
+        raise argument_error(
             "risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)"
         )
     start: Any = instance("initial", risk.initial, (np.ndarray, float), "an array")
@@ -180,13 +180,13 @@ def _check_risk(risk: Risk) -> None:
 def _last(epsilon: float | None, above: float | None, steps: int | None) -> int:
     """Return the largest number of steps of a run that has an end."""
     if epsilon is None and above is None and steps is None:
-        raise refuse(
+        raise argument_error(
             "epsilon",
             None,
             "given, or above, or steps: without one of them a run has no end",
         )
     if epsilon is not None and above is not None:
-        raise refuse(
+        raise argument_error(
             "above",
             above,
             f"left out where epsilon = {epsilon!r} is given: both are targets",
@@ -199,7 +199,7 @@ def _method(descent: Descent, method: str) -> str:
     choice("method", method, METHODS)
     if method == "flow" and descent.skippable and descent.start().memory.size:
         reason = "because a step that depends on a memory has no flow of the parameters as its limit"
-        raise refuse(
+        raise argument_error(
             "method",
             method,
             f"'exact', 'fast' or 'auto' for the rule {descent.rule.name!r}, {reason}",
@@ -209,13 +209,13 @@ def _method(descent: Descent, method: str) -> str:
     if method == "auto":
         return "exact"
     if descent.risk.stochastic:
-        raise refuse(
+        raise argument_error(
             "method", method, "'exact' for a risk that draws new data at every step"
         )
     reason = (
         "whose steps cannot be skipped and have no closed form: each one must be taken"
     )
-    raise refuse(
+    raise argument_error(
         "method",
         method,
         f"'exact' or 'auto' for the rule {descent.rule.name!r}, {reason}",
@@ -228,7 +228,7 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
         return number("epsilon", 0.0 if epsilon is None else epsilon, zero=True)
     excess = number("above", above)
     if excess < VISIBLE * floor:
-        raise refuse(
+        raise argument_error(
             "above",
             above,
             f"at least {VISIBLE:g} of the floor {floor:.6g}, or it is lost in rounding",
@@ -325,7 +325,7 @@ def _followed(
     goal: Goal,
     method: str,
     tolerance: float,
-    shown: Work,
+    shown: Progress,
     callback: Callback | None,
 ) -> Trajectory:
     """Follow a run to its end, and return what was saved of it."""
@@ -333,7 +333,7 @@ def _followed(
     rules = StopRules(goal, solution, tolerance)
     end = _follow(solution, goal, rules, shown, callback)
     if solution.here is None:
-        raise refuse(
+        raise argument_error(
             "risk",
             descent.risk,
             "finite in loss and gradient at its initial parameters",
@@ -368,7 +368,7 @@ def _follow(
     solution: Followed,
     goal: Goal,
     rules: StopRules,
-    shown: Work,
+    shown: Progress,
     callback: Callback | None,
 ) -> _End:
     """Follow a run until one of the rules ends it, it can be followed no further, or Ctrl-C is pressed."""

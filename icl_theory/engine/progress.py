@@ -15,7 +15,7 @@ from icl_theory.engine.interrupts import SWALLOWED, raise_swallowed
 T = TypeVar("T")
 
 
-class Work(contextlib.ContextDecorator):
+class Progress(contextlib.ContextDecorator):
     """Something that may last, within or in a function, and is then shown; ``quiet`` hides what is done there."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Work(contextlib.ContextDecorator):
 def counted(items: Iterable[T], unit: str) -> Iterator[T]:
     """Yield some things, and show how many are done."""
     total = len(items) if isinstance(items, Sized) else -1
-    with Work("", unit) as shown:
+    with Progress("", unit) as shown:
         for done, item in enumerate(items):
             shown.update(done, total)
             yield item
@@ -93,7 +93,7 @@ class Display:
 
     def __init__(self, delay: float = 1.0) -> None:
         self.delay = delay
-        self.works = list[Work]()
+        self.works = list[Progress]()
         self.live: Any = None  # False where nothing can be drawn
 
     def look(self) -> None:
@@ -112,11 +112,11 @@ class Display:
                 if self.shown() and _is_terminal(sys.stderr) and not _is_taken():
                     self.live = self._begun()
 
-    def shown(self) -> list[Work]:
+    def shown(self) -> list[Progress]:
         """Return what is not hidden, the outermost first."""
         return [*takewhile(lambda work: not work.quiet, [*self.works])]
 
-    def _lasts(self, work: Work) -> bool:
+    def _lasts(self, work: Progress) -> bool:
         return time.monotonic() >= work.start + self.delay
 
     def _begun(self) -> Any:

@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     choice,
     instance,
     integer,
     number,
     real_array,
-    refuse,
     sequence,
-    store,
+    set_fields,
 )
 from icl_theory.engine.risk import Risk, Started
 from icl_theory.memory import check_fits
@@ -91,12 +91,12 @@ class Embedding(Map):
             vectors if self.queries is None else real_array("queries", self.queries, 2)
         )
         if asked.shape[1] != vectors.shape[1]:
-            raise refuse(
+            raise argument_error(
                 "queries",
                 asked.shape,
                 f"rows of {vectors.shape[1]} numbers, as in vectors",
             )
-        store(self, vectors=vectors, asked=asked)
+        set_fields(self, vectors=vectors, asked=asked)
 
     @property
     def initial(self) -> Array:
@@ -151,12 +151,12 @@ class Linear(Started, Map):
             max(np.asarray(self.matrix, dtype=object).ndim, start.ndim + 1),
         )
         if matrix.shape[-start.ndim :] != start.shape:
-            raise refuse(
+            raise argument_error(
                 "matrix",
                 matrix.shape,
                 f"finite, with last axes of {start.shape}, as start",
             )
-        store(self, matrix=matrix, start=start)
+        set_fields(self, matrix=matrix, start=start)
 
     def inward(self, params: Array) -> Array:
         """``M theta``, of the shape of the scores."""
@@ -191,10 +191,10 @@ class Factored(Started, Map):
         # products of two are finite
         start = real_array("start", self.start, 3, most=1e150)
         if start.shape[0] != 2 or not 1 <= start.shape[1] <= start.shape[2]:
-            raise refuse(
+            raise argument_error(
                 "start", start.shape, "of shape (2, rank, d) with a rank from 1 to d"
             )
-        store(self, start=start)
+        set_fields(self, start=start)
 
     @classmethod
     def random(
@@ -280,8 +280,8 @@ class Affine(Map):
         )
         real_array("columns", columns.data, 1)
         if columns.shape != shape:
-            raise refuse("columns", columns.shape, f"of shape {shape}")
-        store(self, base=base, sizes=sizes)
+            raise argument_error("columns", columns.shape, f"of shape {shape}")
+        set_fields(self, base=base, sizes=sizes)
 
     @property
     def initial(self) -> Array:
@@ -343,7 +343,7 @@ class Pullback(Risk):
     def __post_init__(self) -> None:
         instance("risk", self.risk, Risk, "a Risk")  # type: ignore[type-abstract]
         if not isinstance(self.map, Map):
-            raise refuse(
+            raise argument_error(
                 "map",
                 self.map,
                 "a Map (with initial, inward, push, outward and stretch)",
@@ -354,7 +354,7 @@ class Pullback(Risk):
         except (ValueError, IndexError, TypeError, AttributeError) as error:
             found = str(error)
         if found != shape:
-            raise refuse(
+            raise argument_error(
                 "map", found, f"one to parameters of the inner risk, of shape {shape}"
             )
 
@@ -494,7 +494,7 @@ def in_coordinates(
         matrix = np.asarray(vectors, dtype=np.float64)
         given = np.zeros(matrix.shape[-1:]) if start is None else np.asarray(start)
         if matrix.shape[: matrix.ndim - given.ndim] != shape:
-            raise refuse(
+            raise argument_error(
                 "vectors", matrix.shape, f"of shape ({', '.join(map(str, shape))}, k)"
             )
         return Pullback(risk, Linear(matrix, given))
@@ -502,7 +502,7 @@ def in_coordinates(
         np.asarray(vectors), None if queries is None else np.asarray(queries)
     )
     if len(shape) != 2 or (shape[0] != shape[1] and queries is None):
-        raise refuse(
+        raise argument_error(
             "risk",
             shape,
             "one whose parameters are a square matrix, unless queries are given",
@@ -512,7 +512,7 @@ def in_coordinates(
         ("queries", points.asked, shape[1]),
     ):
         if len(rows) != size:
-            raise refuse(
+            raise argument_error(
                 name, rows.shape, f"an array with {size} rows, one for each feature"
             )
     if coordinates == "class":
@@ -527,7 +527,7 @@ def in_coordinates(
         else Factored(np.asarray(start))
     )
     if factors.start.shape[2] != d:
-        raise refuse(
+        raise argument_error(
             "start",
             factors.start.shape,
             f"of shape (2, rank, {d}) with a rank from 1 to {d}",

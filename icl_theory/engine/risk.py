@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, real_array, refuse
+from icl_theory._validate import Array, argument_error, real_array
 
 if TYPE_CHECKING:
     from icl_theory.engine.rules import Rule
@@ -117,7 +117,7 @@ class Risk(Protocol):
         with np.errstate(over="ignore", invalid="ignore"):
             found = self.evaluate(self._checked(params))[part]
         if np.isnan(found).any():
-            raise refuse(
+            raise argument_error(
                 "params",
                 params,
                 "less extreme: the result is beyond the range of float64",
@@ -128,7 +128,7 @@ class Risk(Protocol):
         shape = np.shape(self.initial)
         array = real_array("params", params, len(shape))
         if array.shape != shape:
-            raise refuse("params", array.shape, f"of shape {shape}")
+            raise argument_error("params", array.shape, f"of shape {shape}")
         return array
 
     def excess(self, params: ArrayLike) -> float:
@@ -229,7 +229,7 @@ class Risk(Protocol):
             with np.errstate(over="ignore", invalid="ignore"):
                 found = self.hessian_product(at, direction)
             if not np.isfinite(found).all():
-                raise refuse(
+                raise argument_error(
                     "params",
                     params,
                     "less extreme: the Hessian is beyond the range of float64",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from icl_theory._validate import flag, instance, refuse, text
+from icl_theory._validate import argument_error, flag, instance, text
 from icl_theory.engine.rules import GradientDescent, Normalised, Rule, is_rule
 
 
@@ -59,11 +59,11 @@ class Scope:
         if not all(
             isinstance(rule, type) and Rule in rule.__mro__ for rule in self.rules
         ):
-            raise refuse("rules", self.rules, "classes of rules")
+            raise argument_error("rules", self.rules, "classes of rules")
         iteration = flag("iteration", self.iteration)
         flow = flag("flow", self.flow)
         if not self.rules or not (iteration or flow):
-            raise refuse(
+            raise argument_error(
                 "scope",
                 self,
                 "one with a rule, and with the iteration, the flow, or both",
@@ -72,14 +72,16 @@ class Scope:
     def applies(self, training: Training) -> bool:
         """Whether the theory speaks of a run or a problem."""
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
-            raise refuse("training", training, "a run or a problem of a family")
+            raise argument_error("training", training, "a run or a problem of a family")
         return self.covers(training.trained_by, training.method)
 
     def covers(self, rule: Rule | None, method: str) -> bool:
         """Whether the theory speaks of training by a rule and a method."""
         text("method", method)
         if rule is not None and not is_rule(rule):
-            raise refuse("rule", rule, "an update rule, or None if it is not known")
+            raise argument_error(
+                "rule", rule, "an update rule, or None if it is not known"
+            )
         return type(rule) in self.rules and (
             self.flow if method == "flow" else self.iteration
         )
@@ -119,10 +121,10 @@ class Scope:
         try:
             given = list(rules)
         except TypeError:
-            raise refuse("rules", rules, allowed) from None
+            raise argument_error("rules", rules, allowed) from None
         for rule in given:
             if rule is not None and not is_rule(rule):
-                raise refuse("rules", rule, allowed)
+                raise argument_error("rules", rule, allowed)
         names = [
             rule.name
             for rule in given

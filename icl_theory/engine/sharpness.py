@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, instance, integer, refuse
-from icl_theory.engine.progress import Work
+from icl_theory._validate import Array, argument_error, instance, integer
+from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 
@@ -53,9 +53,9 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     instance("run", run, Trajectory, "a run")
     points = integer("points", points, minimum=1)
     if run.risk is None:
-        raise refuse("run", "loaded from a file", "a run with its risk")
+        raise argument_error("run", "loaded from a file", "a run with its risk")
     if run.risk.stochastic:
-        raise refuse(
+        raise argument_error(
             "run", "of a risk that draws its data", "a run of a risk with a Hessian"
         )
     chosen = np.unique(
@@ -101,7 +101,7 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
 
     instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
     if risk.stochastic:
-        raise refuse("risk", risk, "one that does not draw its data")
+        raise argument_error("risk", risk, "one that does not draw its data")
     shape = np.shape(risk.initial)
     origin = risk.initial if start is None else risk._checked(start)
 
@@ -116,7 +116,7 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
         )
 
     count = itertools.count()
-    with Work("", "steps") as shown:
+    with Progress("", "steps") as shown:
         size = float(np.linalg.norm(objective(np.ravel(origin))[1]))
         # on a plateau the ratio of actual and predicted reduction is 0/0
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -135,7 +135,7 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
             )
     params = _settled(risk, np.asarray(found.x).reshape(shape), size, origin)
     if params is None:
-        raise refuse("risk", risk, "one with a minimum at finite parameters")
+        raise argument_error("risk", risk, "one with a minimum at finite parameters")
     value = risk.sharpness(params)
     return Stability(2.0 / value, value, params, float(risk.evaluate(params)[0]))
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, argument_error
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import NO_MEMORY, Rule
 from icl_theory.engine.trajectory import Stop, saved_steps
@@ -129,7 +129,7 @@ class Descent:
         params = self.risk.initial
         memory = self.rule.init(self.risk, params)
         if not isinstance(memory, np.ndarray):
-            raise refuse(
+            raise argument_error(
                 f"memory of the rule {self.rule.name!r}",
                 memory,
                 "an array, returned by its init",
@@ -151,7 +151,7 @@ class Descent:
         if not same_shape and np.shape(gradient) != np.shape(
             params
         ):  # one would be broadcast to the other
-            raise refuse(
+            raise argument_error(
                 "gradient",
                 np.shape(gradient),
                 f"of the shape of the parameters, {np.shape(params)}",
@@ -214,13 +214,13 @@ class Descent:
             ) from error
         if not (isinstance(returned, tuple) and len(returned) == 2):
             allowed = "a pair of arrays: the change, and the memory"
-            raise refuse(f"step of the rule {rule.name!r}", returned, allowed)
+            raise argument_error(f"step of the rule {rule.name!r}", returned, allowed)
         for name, expected, value in zip(
             ("change", "memory"), ("params", "memory"), returned, strict=True
         ):
             shape = before[expected].shape
             if np.shape(value) != shape:
-                raise refuse(
+                raise argument_error(
                     f"{name} of the rule {rule.name!r}",
                     np.shape(value),
                     f"of shape {shape}",
@@ -376,7 +376,7 @@ class Followed(Solution):
                     known[t] = self._later(known[start], t)
             except Ended as ended:
                 allowed = f"a step that can be reached from step {start}: on the way the run {ended}"
-                raise refuse("t", t, allowed) from None
+                raise argument_error("t", t, allowed) from None
         return known[t]
 
     @abstractmethod
@@ -415,14 +415,14 @@ class SingleSteps(Followed):
     def _later(self, state: TrainingState, t: int) -> TrainingState:
         horizon = self.descent.rule.horizon
         if horizon is not None and t > horizon:
-            raise refuse(
+            raise argument_error(
                 "t",
                 t,
                 f"at most {horizon}: from there on the learning rate of this run is zero",
             )
         if t > self._most:
             allowed = f"at most {self._most} here: a run in which every step is taken does not continue beyond that"
-            raise refuse("t", t, allowed)
+            raise argument_error("t", t, allowed)
         return next(
             point.state for point in self.descent.iterates(state) if point.step == t
         )

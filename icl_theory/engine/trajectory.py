@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, integer, refuse
+from icl_theory._validate import Array, argument_error, integer
 from icl_theory._version import __version__
 from icl_theory.engine.display import Drawn
 from icl_theory.engine.interrupts import load_whole
@@ -291,12 +291,12 @@ class Trajectory(Drawn):
             )
         if self.solution is None or self.risk is None:
             allowed = "a saved step (see .t): the file of this run has no risk from which others could be computed"
-            raise refuse("t", t, allowed)
+            raise argument_error("t", t, allowed)
         params = np.asarray(self.solution.states(np.array([t]))[0])
         with np.errstate(over="ignore", invalid="ignore"):
             loss = self.risk.evaluate(params, t)[0]
         if not (math.isfinite(loss) and np.isfinite(params).all()):
-            raise refuse(
+            raise argument_error(
                 "t",
                 t,
                 "a step at which loss and parameters are within the range of float64",
@@ -327,7 +327,7 @@ class Trajectory(Drawn):
         True
         """
         if not callable(condition):
-            raise refuse("condition", condition, "a function of a state")
+            raise argument_error("condition", condition, "a function of a state")
         after = integer("after", after, minimum=0, maximum=int(self.t[-1]))
         saved = self.t[self.t >= after].tolist()
         if self.solution is not None and saved[0] != after:
@@ -404,7 +404,9 @@ class Trajectory(Drawn):
         from icl_theory.engine.curves import beside, curve_of  # few runs are compared
 
         if self.risk is not None and self.risk.stochastic:
-            raise refuse("run", repr(self), "of exact losses, not of sampled ones")
+            raise argument_error(
+                "run", repr(self), "of exact losses, not of sampled ones"
+            )
         t, values, known = curve_of(self, losses, steps, errors)
         if (batch is not None) == (
             errors is not None or (batch is None and known is not None)
@@ -538,7 +540,7 @@ def named(observed: Mapping[str, Any]) -> dict[str, Array]:
     """Return observations as arrays; one that has the name of an entry of runs is refused."""
     for name in observed:
         if name in TAKEN:
-            raise refuse(
+            raise argument_error(
                 "observation",
                 name,
                 "called something else: runs have an entry of this name",
@@ -548,7 +550,7 @@ def named(observed: Mapping[str, Any]) -> dict[str, Array]:
 
 def _attention(observed: dict[str, Array]) -> Array:
     if "attention" not in observed:
-        raise refuse(
+        raise argument_error(
             "attention",
             sorted(observed),
             "recorded by the risk's observe() to be read here",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, number, refuse
+from icl_theory._validate import Array, argument_error, number
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.rules import NO_MEMORY
 from icl_theory.engine.steps import Descent, Point, TrainingState, Update
@@ -97,7 +97,7 @@ class WholeState(Descent):
             allowed = (
                 f"of the shape of the parameters, {shape}, or skippable must be False"
             )
-            raise refuse(
+            raise argument_error(
                 f"memory of the skippable rule {descent.rule.name!r}",
                 start.memory.shape,
                 allowed,
@@ -106,7 +106,7 @@ class WholeState(Descent):
             # a stride is longer than a memory lasts: without Newton's method its
             # equations have no quick solution
             allowed = "derivatives of a step with a memory, or skippable must be False"
-            raise refuse(
+            raise argument_error(
                 f"jacobian of the skippable rule {descent.rule.name!r}", None, allowed
             )
         # a power of two, so that scaling rounds nothing

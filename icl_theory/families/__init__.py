@@ -7,13 +7,13 @@ import warnings
 from functools import cache
 from typing import Any
 
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     LOSS,
     Fraction,
     Kind,
-    Later,
+    LazySlot,
     Number,
     Object,
     Panel,
@@ -54,7 +54,7 @@ __all__ = [
     "Family",
     "Fraction",
     "Kind",
-    "Later",
+    "LazySlot",
     "Number",
     "Object",
     "Panel",
@@ -111,7 +111,7 @@ def default() -> type[Family]:
 def find(name: str) -> type[Family]:
     """Return the family with a name, or the problem of a family that has its own command."""
     if not isinstance(name, str):
-        raise refuse("family", name, f"one of {', '.join(families_known())}")
+        raise argument_error("family", name, f"one of {', '.join(families_known())}")
     if name in CORE:  # which needs no other family to be looked at
         return _of_the_core(name)
     known = families_known()
@@ -123,7 +123,9 @@ def find(name: str) -> type[Family]:
             problems |= {problem.name: problem for problem in commands.values()}
     if name in problems:
         return problems[name]
-    raise refuse("family", name, f"one of {', '.join(known)}{nearest(name, known)}")
+    raise argument_error(
+        "family", name, f"one of {', '.join(known)}{nearest(name, known)}"
+    )
 
 
 def broken() -> tuple[str, ...]:
@@ -146,22 +148,22 @@ def asked(slot: str) -> tuple[dict[str, Any], list[str]]:
 def sound(cls: object) -> type[Family]:
     """Return a class if it is a family that can be used: a name, a title, `Family.risk` and declared fields."""
     if not (isinstance(cls, type) and issubclass(cls, Family)):
-        raise refuse("family", cls, "a subclass of icl_theory.Family")
+        raise argument_error("family", cls, "a subclass of icl_theory.Family")
     for attribute in ("name", "title"):
         if not (isinstance(getattr(cls, attribute), str) and getattr(cls, attribute)):
-            raise refuse(
+            raise argument_error(
                 f"{cls.__name__}.{attribute}",
                 getattr(cls, attribute),
                 "a text that is not empty",
             )
     if not re.fullmatch(r"[a-z][a-z0-9-]*", cls.name) or cls.name in COMMANDS:
-        raise refuse(
+        raise argument_error(
             f"{cls.__name__}.name",
             cls.name,
             "small letters, digits and dashes, and none of " + ", ".join(COMMANDS),
         )
     if cls.risk is Family.risk:
-        raise refuse(
+        raise argument_error(
             f"{cls.__name__}.risk", None, "a method that returns the risk to be trained"
         )
     cls.parameters()
@@ -208,7 +210,7 @@ def _installed() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
 
 def _new(family: type[Family], taken: set[str]) -> type[Family]:
     if family.name in taken:
-        raise refuse(
+        raise argument_error(
             "name", family.name, "another name: a family of this name is known already"
         )
     return family

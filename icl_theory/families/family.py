@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._calls import written_problem
-from icl_theory._validate import iterable, mapping, refuse
+from icl_theory._validate import argument_error, iterable, mapping
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, refuse_reduced, rule_of
@@ -32,7 +32,7 @@ from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.parameters import (
     LOSS,
     RESERVED,
-    Later,
+    LazySlot,
     Number,
     Parameter,
     Whole,
@@ -130,10 +130,10 @@ class Family(RuleParameters):
     phase_names: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[Column, ...]] = ()
     claims: ClassVar[Any] = Contributed("claims")
-    figures: ClassVar[Mapping[str, str | Path | Callable[..., Any]] | Later] = {}
+    figures: ClassVar[Mapping[str, str | Path | Callable[..., Any]] | LazySlot] = {}
     explorer: ClassVar[Any] = Contributed("explorer")
     theory_columns: ClassVar[Any] = Contributed("theory_columns")
-    commands: ClassVar[Mapping[str, type[Family]] | Later] = {}
+    commands: ClassVar[Mapping[str, type[Family]] | LazySlot] = {}
     theory: ClassVar[Scope] = DESCENT_OR_FLOW
 
     eta: float | str = learning_rate()
@@ -166,7 +166,7 @@ class Family(RuleParameters):
                 continue
             object.__setattr__(self, name, declared.check(value))
         if self.epsilon is not None and self.above is not None:
-            raise refuse(
+            raise argument_error(
                 "above",
                 self.above,
                 f"left out where epsilon = {self.epsilon!r} is given: both are targets",
@@ -189,7 +189,7 @@ class Family(RuleParameters):
             dataclass, or a parameter has the name of something else.
         """
         if any(isinstance(value, dataclasses.Field) for value in vars(cls).values()):
-            raise refuse(
+            raise argument_error(
                 cls.__name__, cls, "decorated by @dataclass(frozen=True, eq=False)"
             )
         taken = {*RESERVED, *vars(Family)} - {
@@ -200,20 +200,20 @@ class Family(RuleParameters):
         for field in dataclasses.fields(cls):
             declared = field.metadata.get("parameter")
             if declared is None:
-                raise refuse(
+                raise argument_error(
                     f"{cls.__name__}.{field.name}",
                     field.default,
                     "declared by icl_theory.parameter(...)",
                 )
             if field.name in taken:
-                raise refuse(
+                raise argument_error(
                     f"{cls.__name__}.{field.name}",
                     field.name,
                     "called something else: the name is taken",
                 )
             found[field.name] = declared._replace(name=field.name)
         if cls.goal is not None and cls.goal[0] not in ("epsilon", "above"):
-            raise refuse(
+            raise argument_error(
                 f"{cls.__name__}.goal",
                 cls.goal,
                 '("epsilon", value) or ("above", value), or None',
@@ -232,7 +232,7 @@ class Family(RuleParameters):
         """Refuse names that are no parameters, suggesting the nearest."""
         listed = [*iterable("names", names, "names of parameters")]
         if not all(isinstance(name, str) for name in listed):
-            raise refuse("names", names, "names of parameters")
+            raise argument_error("names", names, "names of parameters")
         known = cls.parameters()
         for name in listed:
             if name not in known:
@@ -278,7 +278,7 @@ class Family(RuleParameters):
 
     def stable_rate(self) -> float:
         """Return the learning rate that ``eta="auto"`` stands for."""
-        raise refuse(
+        raise argument_error(
             "eta",
             self.eta,
             f"a number: the family {self.name} has no rule for its learning rate",
@@ -306,7 +306,7 @@ class Family(RuleParameters):
         risk = self.risk()
         core = innermost(risk)[0]
         if not hasattr(core, "sampled"):
-            raise refuse("family", self.name, "one that can be sampled")
+            raise argument_error("family", self.name, "one that can be sampled")
         return around(risk, core.sampled(batch, seed))
 
     def describe(self, run: Trajectory) -> None:
@@ -416,7 +416,7 @@ class Family(RuleParameters):
         Trajectory
             With the family's phases, regime and notes; ``run.family`` is this problem.
         """
-        with Work("before the first step", quiet=callback is not None):
+        with Progress("before the first step", quiet=callback is not None):
             risk = self.risk()
             rate = self.rate()
         run = descend(
@@ -435,7 +435,7 @@ class Family(RuleParameters):
     def _own(self, run: Any) -> Trajectory:
         """Return a run of this problem, or refuse what is none."""
         if not isinstance(run, Trajectory) or not self._fits(run):
-            raise refuse("run", run, f"a run of this problem: {self!r}")
+            raise argument_error("run", run, f"a run of this problem: {self!r}")
         return run
 
     def _fits(self, run: Trajectory) -> bool:
@@ -583,7 +583,7 @@ def check_points(
     sizes = set()
     for name, values in points.items():
         if not isinstance(values, np.ndarray) or values.ndim != 1 or not values.size:
-            raise refuse(
+            raise argument_error(
                 f"points[{name!r}]", values, "an array of one value for each point"
             )
         declared = family.parameters()[name]
@@ -593,7 +593,9 @@ def check_points(
         )
         sizes.add(values.size)
     if len(sizes) != 1:
-        raise refuse("points", sorted(sizes), "arrays of the same length, at least one")
+        raise argument_error(
+            "points", sorted(sizes), "arrays of the same length, at least one"
+        )
     for name, value in common.items():
         if name != "max_steps" or value != 0:  # 0 asks which points can be batched
             family.parameters()[name].check(value)
@@ -604,7 +606,7 @@ def check_points(
             and declared.default is not None
             and name not in RULE_PARAMETERS
         ):
-            raise refuse(
+            raise argument_error(
                 "points",
                 [*points],
                 f"all parameters that are not in common; {name} is in neither",

@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icl_theory import _validate
-from icl_theory._validate import INT64_MAX, LARGEST, integer, iterable, number, refuse
+from icl_theory._validate import (
+    INT64_MAX,
+    LARGEST,
+    argument_error,
+    integer,
+    iterable,
+    number,
+)
 from icl_theory.engine.trajectory import Label
 
 LOSS = "(units of the loss)"  # stands for the loss unit of the family
@@ -81,7 +88,7 @@ class Kind:
     def check(self, name: str, value: Any) -> Any:
         """Return a sound value, or raise a ValueError with the name, the value and what is allowed."""
         if not isinstance(name, str):
-            raise refuse("name", name, "a text")
+            raise argument_error("name", name, "a text")
         if value is None and self.optional:
             return None
         if not isinstance(value, str) or not self.words:
@@ -89,7 +96,7 @@ class Kind:
         if value in self.words:
             return value
         if not self.numeric:
-            raise refuse(
+            raise argument_error(
                 name, value, f"one of {self.allowed}{nearest(value, self.words)}"
             )
         try:
@@ -176,7 +183,7 @@ class Number(Kind):
                     return values.astype(np.float64)
         listed = [*iterable(name, values, "a list of values")]
         if self.words and any(isinstance(value, str) for value in listed):
-            raise refuse(name, values, f"numbers, or {self.allowed} alone")
+            raise argument_error(name, values, f"numbers, or {self.allowed} alone")
         return super().check_all(name, listed)  # names the wrong value
 
     def parse(self, name: str, text: str) -> Any:
@@ -187,7 +194,7 @@ class Number(Kind):
         try:
             return float(text)
         except ValueError:
-            raise refuse(
+            raise argument_error(
                 name, text, "a number" + (f", or {self.allowed}" if self.words else "")
             ) from None
 
@@ -226,7 +233,7 @@ class Whole(Number):
         try:
             found = float(text)
         except ValueError:
-            raise refuse(
+            raise argument_error(
                 name, text, "an integer" + (", or inf" if self.infinite else "")
             ) from None
         return int(found) if found.is_integer() else found
@@ -240,7 +247,7 @@ class Word(Kind):
 
     def value(self, name: str, value: Any) -> Any:
         """Refuse everything but words."""
-        raise refuse(name, value, f"one of {self.allowed}")
+        raise argument_error(name, value, f"one of {self.allowed}")
 
 
 @dataclass(frozen=True)
@@ -258,7 +265,7 @@ class Wholes(Kind):
         except TypeError:
             found = (value,)
         if not found:
-            raise refuse(name, value, "one or more integers")
+            raise argument_error(name, value, "one or more integers")
         return tuple(
             integer(name, each, minimum=1, maximum=int(self.maximum)) for each in found
         )
@@ -284,7 +291,9 @@ class Probabilities(Kind):
         try:
             size = len(value)
         except TypeError:
-            raise refuse(name, value, "positive numbers that sum to 1") from None
+            raise argument_error(
+                name, value, "positive numbers that sum to 1"
+            ) from None
         _validate.probabilities(name, value, size)
         return tuple(map(float, value))
 
@@ -297,7 +306,9 @@ class Probabilities(Kind):
             return [float(part) for part in text.split(",")]
         except ValueError:
             others = f", or {self.allowed}" if self.words else ""
-            raise refuse(name, text, f"numbers separated by commas{others}") from None
+            raise argument_error(
+                name, text, f"numbers separated by commas{others}"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -344,7 +355,7 @@ class Parameter(NamedTuple):
     def label(self, loss_unit: str) -> Label:
         """Return its label for tables, plots and reports."""
         if not isinstance(loss_unit, str):
-            raise refuse("loss_unit", loss_unit, "a text")
+            raise argument_error("loss_unit", loss_unit, "a text")
         unit = loss_unit if self.unit == LOSS else self.unit
         symbol = self.symbol or self.name
         word = self.name.replace("_", r"\_")
@@ -464,7 +475,7 @@ def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
 # ---- slots
 
 
-class Later:
+class LazySlot:
     """A slot of a family whose value is loaded from another module when it is first used.
 
     The theory of a family imports the family, so the family cannot import it; and most
@@ -508,7 +519,7 @@ class Panel(NamedTuple):
     constants: Callable[[], Mapping[str, Any]] = dict
 
 
-class LaterMethod(Later):
+class LazyMethod(LazySlot):
     """A method whose function is loaded when it is first called: of an object, or of a class that calls it."""
 
     def __get__(self, instance: object, owner: type) -> Any:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from icl_theory._validate import instance, refuse
+from icl_theory._validate import argument_error, instance
 from icl_theory.engine.interrupts import deferred, is_pressed
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.sweeps.grid import Column
@@ -73,11 +73,11 @@ class PlugIn:
         for family, slots in self.slots.items():
             for slot, place in slots.items():
                 if slot not in SLOTS:
-                    raise refuse("slot", slot, f"one of {', '.join(SLOTS)}")
+                    raise argument_error("slot", slot, f"one of {', '.join(SLOTS)}")
                 places[f"{family}.{slot}"] = place
         for name, place in places.items():
             if not isinstance(place, str) or place.count(":") != 1:
-                raise refuse(name, place, 'a place like "package.module:NAME"')
+                raise argument_error(name, place, 'a place like "package.module:NAME"')
 
 
 @dataclass(frozen=True)

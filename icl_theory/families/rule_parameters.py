@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import below_one, instance, refuse
+from icl_theory._validate import argument_error, below_one, instance
 from icl_theory.engine.rules import (
     RULES,
     Clipped,
@@ -66,7 +66,7 @@ class RuleKind(Word):
     def value(self, name: str, value: Any) -> Any:
         """Return a rule, or refuse what is none."""
         if not is_rule(value):
-            raise refuse(
+            raise argument_error(
                 name, value, f"one of {self.allowed}, or an icl_theory.engine.Rule"
             )
         return value
@@ -79,7 +79,7 @@ def _schedule(name: str, value: Any) -> Any:
     ):
         allowed = f"one of {', '.join(SCHEDULES)}, a Schedule, or a function of the step number"
         suggestion = nearest(value, SCHEDULES) if isinstance(value, str) else ""
-        raise refuse(name, value, allowed + suggestion)
+        raise argument_error(name, value, allowed + suggestion)
     return value
 
 
@@ -242,7 +242,7 @@ def _with_settings(values: Mapping[str, Any]) -> Rule:
     given = {name: values[name] for name in RULE_SETTINGS if values[name] is not None}
     if not isinstance(values["rule"], str):
         for name, value in given.items():
-            raise refuse(
+            raise argument_error(
                 name, value, f"left out: the rule {rule!r} brings its own settings"
             )
     fields: set[str] = set()
@@ -253,7 +253,7 @@ def _with_settings(values: Mapping[str, Any]) -> Rule:
             with_it = ", ".join(
                 word for word, candidate in RULES.items() if hasattr(candidate, name)
             )
-            raise refuse(
+            raise argument_error(
                 name,
                 value,
                 f"left out for the rule {rule.name!r}; it belongs to {with_it}",
@@ -282,7 +282,7 @@ def _schedule_from(values: Mapping[str, Any]) -> Schedule:
             words = [
                 word for word, needed in SCHEDULE_SETTINGS.items() if setting in needed
             ]
-            raise refuse(
+            raise argument_error(
                 setting,
                 values[setting],
                 f"left out unless schedule is {' or '.join(words)}",
@@ -302,9 +302,9 @@ def _named_schedule(name: str, values: Mapping[str, Any]) -> Schedule:
     milestones = values["milestones"]
     factor = DECAY_FACTOR if values["decay_factor"] is None else values["decay_factor"]
     if name in ("cosine", "step") and steps is None:
-        raise refuse("decay_steps", None, f"given with schedule = {name!r}")
+        raise argument_error("decay_steps", None, f"given with schedule = {name!r}")
     if name == "piecewise" and milestones is None:
-        raise refuse("milestones", None, "given with schedule = 'piecewise'")
+        raise argument_error("milestones", None, "given with schedule = 'piecewise'")
     match name:
         case "cosine":
             return Cosine(steps)

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     choice,
     instance,
     integer,
     number,
-    refuse,
     signed,
 )
 from icl_theory.engine.descent import METHODS, attach
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.trajectory import Label, Phases, Stop, Trajectory, named
@@ -50,7 +50,7 @@ UNKNOWN = (
 )
 
 
-@Work("making the problem of the run")
+@Progress("making the problem of the run")
 def load(path: str | os.PathLike[str]) -> Trajectory:
     """Read a run written by `Trajectory.save`.
 
@@ -105,7 +105,7 @@ def loaded(
         Exception
     ) as error:  # damage shows as anything, a SyntaxError of a header among others
         reason = " ".join(str(error).split())[:200]
-        raise refuse(
+        raise argument_error(
             "path", path, f"a file written by Trajectory.save ({reason})"
         ) from None
     said, run.family = run.family, None

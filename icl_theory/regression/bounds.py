@@ -10,11 +10,11 @@ from icl_theory._validate import (
     LARGEST,
     MOST_FEATURES,
     Array,
+    argument_error,
     instance,
     number,
     plain_numbers,
     real_array,
-    refuse,
 )
 from icl_theory.regression.closed.flow import flow_difference
 from icl_theory.regression.risks.population import PopulationRisk
@@ -206,7 +206,7 @@ def worst_prediction(
     distances = real_array("distances", distances, 2)
     K = len(attention)
     if distances.shape != (K, K):
-        raise refuse("distances", distances.shape, f"of shape ({K}, {K})")
+        raise argument_error("distances", distances.shape, f"of shape ({K}, {K})")
     L = number("L", L)
     first, second = np.nonzero(~np.eye(K, dtype=bool))
     each = eye_array(K, format="csr")
@@ -286,7 +286,7 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     c = number("c", c)
     rate = number("rate", rate)
     if not end <= start < 0.5 * c:
-        raise refuse(
+        raise argument_error(
             "start", start, f"at least end = {end:g} and below c/2 = {0.5 * c:g}"
         )
     first = math.sqrt(2.0 * start / c)

@@ -9,7 +9,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from icl_theory._validate import MOST_FEATURES, instance, mapping, probabilities, refuse
+from icl_theory._validate import (
+    MOST_FEATURES,
+    argument_error,
+    instance,
+    mapping,
+    probabilities,
+)
 from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
@@ -18,7 +24,7 @@ from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     LIPSCHITZ,
     Fraction,
-    LaterMethod,
+    LazyMethod,
     Object,
     Probabilities,
     Whole,
@@ -147,7 +153,7 @@ def _task(name: str, value: Any) -> Any:
             return word
     if isinstance(value, Task) or callable(value):
         return value
-    raise refuse(
+    raise argument_error(
         name, value, "a Task or a function that makes one from L (see icl_theory.tasks)"
     )
 
@@ -185,8 +191,8 @@ class Regression(Family):
     goal: ClassVar[tuple[str, float]] = ("epsilon", 1e-3)
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
-    measure = LaterMethod("icl_theory.regression.batches.infinite_prompts:measured")
-    batched = LaterMethod("icl_theory.regression.batches.infinite_prompts:batched")
+    measure = LazyMethod("icl_theory.regression.batches.infinite_prompts:measured")
+    batched = LazyMethod("icl_theory.regression.batches.infinite_prompts:batched")
 
     L: float = lipschitz_constant()
     delta: float = feature_gap()
@@ -230,7 +236,7 @@ class Regression(Family):
         """Refuse features, probabilities and gap that contradict each other."""
         if self.features is not None:
             if self.probs is not None:
-                raise refuse(
+                raise argument_error(
                     "probs",
                     self.probs,
                     "left out: features have probabilities of their own",
@@ -262,7 +268,7 @@ class Regression(Family):
         if not isinstance(found, Task):
             found = (LAWS[found] if isinstance(found, str) else found)(self.L)
         if not isinstance(found, Task):
-            raise refuse(
+            raise argument_error(
                 "task",
                 self.task,
                 "a Task or a function that makes one from L (see icl_theory.tasks)",
@@ -298,7 +304,9 @@ class Regression(Family):
         risk = expanded(self.risk())
         core, _ = innermost(risk)
         if math.isinf(core.N):
-            raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
+            raise argument_error(
+                "N", self.N, "finite: infinite prompts cannot be sampled"
+            )
         from icl_theory.regression.sampled.counts import CountedRisk
 
         trainer = CountedRisk(
@@ -328,7 +336,7 @@ class Regression(Family):
             In factored coordinates, in which the curvature has no bound.
         """
         if self.coordinates == "factored":
-            raise refuse(
+            raise argument_error(
                 "eta",
                 self.eta,
                 "a number: in factored coordinates the curvature has no bound",

@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import (
     LARGEST,
     Array,
+    argument_error,
     integer,
     number,
     probabilities,
     real_array,
-    refuse,
 )
 from icl_theory.memory import check_fits
 
@@ -47,7 +47,7 @@ class Features:
     def __init__(self, vectors: ArrayLike, probs: ArrayLike | None = None) -> None:
         points = real_array("vectors", vectors, 2)
         if len(points) < 2 or points.shape[1] < 1:
-            raise refuse(
+            raise argument_error(
                 "vectors", points.shape, "an array of shape (K, d) with K >= 2, d >= 1"
             )
         self.vectors = points
@@ -57,11 +57,11 @@ class Features:
             else probabilities("probs", probs, len(points))
         )
         if np.abs(points).max() > LARGEST:
-            raise refuse(
+            raise argument_error(
                 "vectors", points.tolist(), f"of coordinates up to {LARGEST:g}"
             )
         if not self.gap > 0:
-            raise refuse(
+            raise argument_error(
                 "vectors", points.tolist(), "pairwise distinct (two of these coincide)"
             )
         self.vectors.flags.writeable = self.probs.flags.writeable = False

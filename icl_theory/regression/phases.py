@@ -18,12 +18,12 @@ import numpy as np
 from icl_theory._validate import (
     MOST_FEATURES,
     Array,
+    argument_error,
     flag,
     fraction,
     instance,
     integer,
     number,
-    refuse,
 )
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
@@ -232,13 +232,13 @@ def query_phases(run: Trajectory) -> list[Phases]:
     """
     instance("run", run, Trajectory, "a run")
     if run.attention.ndim != 2:
-        raise refuse(
+        raise argument_error(
             "run",
             run.attention.shape,
             "one with an attention per query; for this one see run.phases",
         )
     if run.risk is None and not math.isinf(run.info.get("N", math.nan)):
-        raise refuse(
+        raise argument_error(
             "run",
             "loaded from a file",
             "one with its risk, unless prompts are infinite",
@@ -333,7 +333,7 @@ def run_phases(
         None if tail_deficit is None else fraction("tail_deficit", tail_deficit)
     )
     if not instance("run", run, Trajectory, "a run").attention.size:
-        raise refuse("run", run.stop_reason, "one with an attention")
+        raise argument_error("run", run.stop_reason, "one with an attention")
     present = _presence(run.risk)
     first = run.first(lambda state: bool(np.min(state.attention / present) >= 0.5))
     second = None

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 from icl_theory.engine.descent import MAX_STEPS, Callback
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.pullback import COORDINATES
@@ -189,7 +189,7 @@ def compare_coordinates(
     {'class': 27, 'embedding': 111, 'factored': 36}
     """
     if "coordinates" in arguments:
-        raise refuse(
+        raise argument_error(
             "coordinates",
             arguments["coordinates"],
             "left out: there is one run for each",

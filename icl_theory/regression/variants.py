@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import MOST_FEATURES, integer, probabilities, refuse
+from icl_theory._validate import MOST_FEATURES, argument_error, integer, probabilities
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -109,7 +109,7 @@ class GroupedRegression(Family):
     def validate(self) -> None:
         """Refuse a number of shares other than that of the groups."""
         if len(self.shares) != len(self.sizes):
-            raise refuse(
+            raise argument_error(
                 "shares",
                 self.shares,
                 f"{len(self.sizes)} numbers, one for each entry of sizes",
@@ -134,9 +134,11 @@ class GroupedRegression(Family):
     def sampled(self, batch: int, seed: int = 0) -> SampledRisk:
         """Return the trainer on sampled prompts, over the scores of all single features."""
         if math.isinf(self.N):
-            raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
+            raise argument_error(
+                "N", self.N, "finite: infinite prompts cannot be sampled"
+            )
         if sum(self.sizes) > 1000:
-            raise refuse(
+            raise argument_error(
                 "sizes",
                 self.sizes,
                 "at most 1000 features in all if prompts are sampled",
@@ -254,7 +256,9 @@ class GaussianRegression(Family):
     def sampled(self, batch: int, seed: int = 0) -> SampledGaussianRisk:
         """Return the trainer on sampled prompts, over Q."""
         if math.isinf(self.N):
-            raise refuse("N", self.N, "finite: infinite prompts cannot be sampled")
+            raise argument_error(
+                "N", self.N, "finite: infinite prompts cannot be sampled"
+            )
         return SampledGaussianRisk(
             self.risk().law, int(self.N), batch, seed, noise=self.noise
         )
@@ -262,7 +266,7 @@ class GaussianRegression(Family):
     def stable_rate(self) -> float:
         """Return 1/λ, with which descent from zero comes closer to the minimum at every step."""
         if self.N == 1:
-            raise refuse(
+            raise argument_error(
                 "N",
                 self.N,
                 "at least 2 for eta='auto': a single token has all attention",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_theory._validate import choice, refuse
+from icl_theory._validate import argument_error, choice
 
 if TYPE_CHECKING:
     import xarray
@@ -35,7 +35,7 @@ def steps_of(dataset: xarray.Dataset) -> str | None:
 def dimensions(dataset: xarray.Dataset) -> list[str]:
     """Return the names of the swept parameters."""
     if not hasattr(dataset, "data_vars") or "status" not in dataset.data_vars:
-        raise refuse("dataset", dataset, "the dataset of a sweep")
+        raise argument_error("dataset", dataset, "the dataset of a sweep")
     return [str(name) for name in dataset.dims]
 
 
@@ -43,7 +43,9 @@ def dimension(dataset: xarray.Dataset, over: str | None) -> str:
     """Return the swept parameter called ``over``, or the first one."""
     names = dimensions(dataset)
     if not names:
-        raise refuse("over", over, "a swept parameter; this sweep has a single point")
+        raise argument_error(
+            "over", over, "a swept parameter; this sweep has a single point"
+        )
     return names[0] if over is None else choice("over", over, names)
 
 

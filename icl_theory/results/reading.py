@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.results.columns import dimensions, steps_of
 from icl_theory.sweeps.exponents import exponent_along
 from icl_theory.sweeps.grid import DONE, PENDING, room
@@ -141,7 +141,7 @@ def slabs(
         kinds = (variable.dtype for variable in dataset.data_vars.values())
         each = sum(message if kind.hasobject else kind.itemsize for kind in kinds)
         most = max(SLAB, int(room(BLOCK)) // each)
-    with Work() as shown:
+    with Progress() as shown:
         shown.update(0, total)
         for block in parts(dataset, over, most):
             yield from parts(block.compute(), over, SLAB)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_theory._validate import choice, instance, refuse
-from icl_theory.engine.progress import Work, counted
+from icl_theory._validate import argument_error, choice, instance
+from icl_theory.engine.progress import Progress, counted
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.plug_ins import left_out
 from icl_theory.results.columns import (
@@ -57,7 +57,7 @@ ELSEWHERE = (
 )
 
 
-@Work("writing the report")
+@Progress("writing the report")
 def html_report(
     found: Trajectory | xarray.Dataset,
     *,
@@ -105,7 +105,7 @@ def html_report(
         command = found.attrs.get("command")
         version = found.attrs.get("version")
     else:
-        raise refuse("found", found, "a run, or the dataset of a sweep")
+        raise argument_error("found", found, "a run, or the dataset of a sweep")
     day = None if date is None else date.isoformat()
     return page(
         title,

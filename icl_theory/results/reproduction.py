@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from icl_theory import figures
 from icl_theory._validate import choice, flag
 from icl_theory._version import __version__
-from icl_theory.engine.progress import Work, counted
+from icl_theory.engine.progress import Progress, counted
 from icl_theory.families.plug_ins import left_out
 from icl_theory.files import replacing
 from icl_theory.results import notebook
@@ -200,7 +200,7 @@ class Reproduction:
             self.paper.title, body, [self.command], version=__version__
         )
 
-    @Work("writing the pages")
+    @Progress("writing the pages")
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write both pages and the pictures of the Markdown one into a folder, which is made if need be.
 

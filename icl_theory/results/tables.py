@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from icl_theory import _validate
 from icl_theory._extras import install
-from icl_theory._validate import flag, refuse
+from icl_theory._validate import argument_error, flag
 from icl_theory.engine.interrupts import load_whole
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.files import checked_path, replacing
 from icl_theory.memory import check_fits
 from icl_theory.results.columns import (
@@ -44,7 +44,7 @@ ESCAPES = str.maketrans(
 )
 
 
-@Work("making the table")
+@Progress("making the table")
 def phase_table(
     dataset: xarray.Dataset, over: str | None = None, *, every: bool = False
 ) -> pd.DataFrame:
@@ -175,12 +175,14 @@ def write_table(
     target = checked_path(path)
     ending = target.suffix.lower()
     if ending not in FORMATS:
-        raise refuse("path", str(path), "a file name ending in " + ", ".join(FORMATS))
+        raise argument_error(
+            "path", str(path), "a file name ending in " + ", ".join(FORMATS)
+        )
     over = dimension(dataset, over)
     check_format(target, dataset["status"].size)
     dataset = computed(dataset)
     load_whole("pandas.io.formats.csvs", "pyarrow.parquet")
-    with replacing(target) as temporary, Work(f"writing {target}"):
+    with replacing(target) as temporary, Progress(f"writing {target}"):
         if ending == ".parquet":
             _write_parquet(dataset, temporary, over)
         elif ending == ".csv":
@@ -224,7 +226,7 @@ def check_format(path: Path, rows: int, most: int = 100_000) -> None:
             f"path = {str(path)!r}: {rows:,} rows are too many for {form}; write CSV or Parquet"
         )
     if ending == ".parquet" and find_spec("pyarrow") is None:
-        raise refuse(
+        raise argument_error(
             "path", str(path), f"another format: Parquet needs {install('parquet')}"
         )
 
@@ -272,7 +274,7 @@ def escaped(text: str) -> str:
 def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
     """Return the headings of a table with their columns; two columns may have the same heading."""
     if not hasattr(table, "columns") or not len(table.columns):
-        raise refuse("table", table, "a table of pandas with a column or more")
+        raise argument_error("table", table, "a table of pandas with a column or more")
     return [(str(name), list(column)) for name, column in table.items()]
 
 
@@ -280,5 +282,5 @@ def _sentences(notes: Iterable[str]) -> list[str]:
     allowed = "sentences, one or more in a tuple"
     sentences = [*_validate.iterable("notes", notes, allowed)]
     if not all(isinstance(sentence, str) for sentence in sentences):
-        raise refuse("notes", notes, allowed)
+        raise argument_error("notes", notes, allowed)
     return sentences

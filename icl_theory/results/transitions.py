@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, refuse
-from icl_theory.engine.progress import Work
+from icl_theory._validate import Array, argument_error
+from icl_theory.engine.progress import Progress
 from icl_theory.results.columns import (
     dimension,
     dimensions,
@@ -63,7 +63,7 @@ def bars(measured: Any, error: Any) -> Array:
     return np.array([below, above])
 
 
-@Work("looking for transitions")
+@Progress("looking for transitions")
 def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
     """Return the points at which the regimes change along a parameter, measured and predicted.
 
@@ -109,7 +109,7 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
             or "here none"
         )
         reason = f". {not_applicable(dataset)}".rstrip(". ") if limits is None else ""
-        raise refuse(
+        raise argument_error(
             "over",
             over,
             f"a swept parameter whose exponent has two limits ({known}){reason}",

@@ -8,7 +8,7 @@ from typing import Any
 
 from icl_theory._validate import choice, flag, integer
 from icl_theory.engine.display import Shown
-from icl_theory.engine.progress import Work, counted
+from icl_theory.engine.progress import Progress, counted
 from icl_theory.families import asked
 from icl_theory.families.plug_ins import left_out
 from icl_theory.results.numbers import markdown
@@ -256,6 +256,6 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     """
     flag("quick", quick)
     every = questions()
-    with Work(f"answering question {choice('question', name, every)}"):
+    with Progress(f"answering question {choice('question', name, every)}"):
         found: Answer = _checked(every[name].answer(quick), Answer)
         return found

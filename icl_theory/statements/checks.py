@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from icl_theory._validate import instance, integer, refuse
+from icl_theory._validate import argument_error, instance, integer
 from icl_theory.engine.comparison import Check as Check
 from icl_theory.engine.comparison import Comparison as Comparison
 from icl_theory.engine.comparison import CrossCheck as CrossCheck
@@ -52,7 +52,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     """
     family = _family(instance("run", run, Trajectory, "a Trajectory"))
     if family.claims is None or family.claims.check is None:
-        raise refuse(
+        raise argument_error(
             "run",
             f"a run of the family {family.name}",
             "of a family that has statements to check",
@@ -106,7 +106,7 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
-        raise refuse(
+        raise argument_error(
             "options", sorted(options), f"those of the comparison ({error})"
         ) from None
     return found

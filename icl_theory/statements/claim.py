@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import instance, refuse, text
+from icl_theory._validate import argument_error, instance, text
 from icl_theory.engine.display import Drawn
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.statements.numbers import decade, off
@@ -86,7 +86,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         if not str(self.verdict).startswith((Outcome.HOLDS.value, Outcome.FAILS.value)):
-            raise refuse(
+            raise argument_error(
                 "verdict", self.verdict, "a sentence that begins with holds or fails"
             )
 

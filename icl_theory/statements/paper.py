@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from icl_theory._validate import refuse, store
+from icl_theory._validate import argument_error, set_fields
 from icl_theory.statements.claim import Question, Row
 
 
@@ -134,23 +134,25 @@ class Claims:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.rows, tuple) and all(map(callable, self.rows))):
-            raise refuse("rows", self.rows, "a tuple of functions that return a Claim")
+            raise argument_error(
+                "rows", self.rows, "a tuple of functions that return a Claim"
+            )
         if not (
             isinstance(self.questions, tuple)
             and all(isinstance(each, Question) for each in self.questions)
         ):
-            raise refuse("questions", self.questions, "a tuple of Questions")
+            raise argument_error("questions", self.questions, "a tuple of Questions")
         if not (
             isinstance(self.papers, tuple)
             and all(isinstance(paper, Paper) for paper in self.papers)
         ):
-            raise refuse("papers", self.papers, "a tuple of Papers")
+            raise argument_error("papers", self.papers, "a tuple of Papers")
         readings = [reading for paper in self.papers for reading in paper.readings]
         rows = dict.fromkeys(row for reading in readings for row in reading.rows)
         questions = dict.fromkeys(
             reading.question for reading in readings if reading.question
         )
-        store(
+        set_fields(
             self, rows=self.rows or (*rows,), questions=self.questions or (*questions,)
         )
 

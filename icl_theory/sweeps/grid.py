@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import INT64_MAX, Array, dimensions, integer, refuse
+from icl_theory._validate import INT64_MAX, Array, argument_error, dimensions, integer
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.memory import check_fits, free
 
@@ -130,7 +130,7 @@ class Grid:
         integer("chunk", self.chunk, minimum=1, maximum=LARGEST_CHUNK)
         integer("points", self.size, minimum=1, maximum=INT64_MAX)
         if self.chunks > (most := _most_chunks(self.axes)):
-            raise refuse(
+            raise argument_error(
                 "points",
                 self.size,
                 f"in at most {most:,} chunks, not in {self.chunks:,}",
@@ -376,15 +376,17 @@ def axis_values(
     if isinstance(given, str | bytes) or dimensions(given) == 0:
         return _array(check_all([given])), False
     if dimensions(given) > 1:
-        raise refuse(name, given, "one value or a one-dimensional sequence of them")
+        raise argument_error(
+            name, given, "one value or a one-dimensional sequence of them"
+        )
     values = _array(check_all(given))
     if not values.size:
-        raise refuse(name, given, "a sequence of at least one value")
+        raise argument_error(name, given, "a sequence of at least one value")
     found, count = np.unique(values, return_counts=True)
     if found.size < values.size:
         twice = found[count > 1][0]
         shown = repr(str(twice)) if values.dtype.kind == "U" else f"{twice:.15g}"
-        raise refuse(
+        raise argument_error(
             name, given, f"a sequence without duplicates ({shown} occurs twice)"
         )
     return values, True

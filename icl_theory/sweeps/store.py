@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._extras import install
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import counted
 from icl_theory.files import checked_path
@@ -413,7 +413,9 @@ def _commands_of(folder: Path, wanted: Manifest) -> list[str] | None:
     manifest, commands = found
     if manifest.facts != wanted.facts:
         named = difference(manifest.facts, wanted.facts)
-        raise refuse("store", str(folder), f"one made by the same call: {named}")
+        raise argument_error(
+            "store", str(folder), f"one made by the same call: {named}"
+        )
     return commands
 
 
@@ -423,7 +425,7 @@ def _no_store(folder: Path, wanted: str) -> ValueError:
             f"store {str(folder)!r} was written by an earlier version of the package and cannot be read: "
             "run the sweep again, in another folder"
         )
-    return refuse("store", str(folder), wanted)
+    return argument_error("store", str(folder), wanted)
 
 
 @contextlib.contextmanager
@@ -435,7 +437,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise refuse(
+        raise argument_error(
             "store", str(folder), "used by one run at a time, and another has it open"
         ) from None
     try:
@@ -457,7 +459,7 @@ def _clear(folder: Path) -> None:
 def _write(folder: Path, content: bytes) -> None:
     """Put the JSON file in its place whole, when the disk has it."""
     if len(content) > LARGEST:
-        raise refuse(
+        raise argument_error(
             "store",
             str(folder),
             f"left out: the values of the parameters take more than {LARGEST} bytes",
@@ -503,7 +505,7 @@ def _manifest_of(folder: Path, wanted: str) -> Manifest:
     with plain_errors(folder):
         content = _content(folder, MANIFEST, LARGEST)
     if content is None:
-        raise refuse(
+        raise argument_error(
             "store",
             str(folder),
             "the store that this dataset reads part by part; it was removed",
@@ -514,7 +516,7 @@ def _manifest_of(folder: Path, wanted: str) -> Manifest:
         raise damaged(folder, MANIFEST, str(error)) from None
     if manifest.digest != wanted:
         again = "it holds another sweep now. Read it again with icl_theory.load_sweep"
-        raise refuse(
+        raise argument_error(
             "store",
             str(folder),
             f"the store that this dataset reads part by part; {again}",

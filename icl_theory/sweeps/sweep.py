@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from icl_theory._calls import written_sweep
-from icl_theory._validate import dimensions, flag, instance, integer, refuse
+from icl_theory._validate import argument_error, dimensions, flag, instance, integer
 from icl_theory._version import __version__
 from icl_theory.engine.interrupts import load_whole
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.families import Family, default, find, sound
 from icl_theory.families.rule_parameters import rules_of_points
 from icl_theory.sweeps.evaluate import evaluate
@@ -134,7 +134,9 @@ def sweep(
         values = values[1:]
     names = list(family.parameters())
     if len(values) > len(names) or parameters.keys() & set(names[: len(values)]):
-        raise refuse("sweep", values, f"values of {', '.join(names)}, each given once")
+        raise argument_error(
+            "sweep", values, f"values of {', '.join(names)}, each given once"
+        )
     given = family.unfolded({**dict(zip(names, values, strict=False)), **parameters})
     made = plan(family, given)
     command = written_sweep(family, given, named=family is not default())
@@ -154,7 +156,7 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     family.refuse_unknown(given)
     goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(goals) == 2:
-        raise refuse(
+        raise argument_error(
             "above", given["above"], "left out where epsilon is given: both are targets"
         )
     given = (
@@ -169,7 +171,7 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     integer("points", _count(family, given), minimum=0)
     for name, declared in family.parameters().items():
         if name not in given and declared.required:
-            raise refuse(
+            raise argument_error(
                 name, None, f"given: the family {family.name} has no default for it"
             )
         value = given.get(name, declared.default)
@@ -289,13 +291,13 @@ def run_with(
     if executor is not None:
         instance("executor", executor, Executor, "a concurrent.futures.Executor")
     if executor is not None and workers is not None:
-        raise refuse("workers", workers, "left out where an executor is given")
+        raise argument_error("workers", workers, "left out where an executor is given")
     with contextlib.ExitStack() as stack:
         if workers is not None:
             count = integer("workers", workers, minimum=1, maximum=10_000)
             check_picklable(model)
             executor = stack.enter_context(processes(count))
-        shown = stack.enter_context(Work(quiet=not flag("progress", progress)))
+        shown = stack.enter_context(Progress(quiet=not flag("progress", progress)))
         kept = None
         held = store is None or not is_large(model.columns, grid)
         if not held:
@@ -319,7 +321,7 @@ def run_with(
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
-@Work("opening the store")
+@Progress("opening the store")
 def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     """Read the results in a store, finished or not, without running anything.
 
@@ -345,7 +347,7 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
         [column.name for column in each] for each in (family.every_column(), columns)
     ]
     if names[0] != names[1] or "version" not in arguments:
-        raise refuse(
+        raise argument_error(
             "store", os.fspath(path), "one written by this version of the package"
         )
     if is_large(columns, grid):
@@ -420,7 +422,7 @@ def check_picklable(model: FamilyModel) -> None:
         try:
             pickle.dumps(value)
         except Exception:
-            raise refuse(name, value, wanted) from None
+            raise argument_error(name, value, wanted) from None
 
 
 def _identity(value: Any) -> Any:

@@ -13,7 +13,7 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 from icl_theory._extras import install
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 
 TIMEOUT = 7.0  # seconds until a scheduler that does not answer is given up
 
@@ -93,7 +93,7 @@ def cluster(address: str) -> Iterator[Executor]:
     try:
         asyncio.run(probe())  # a client without a scheduler takes long to end
     except Exception as error:  # whatever may answer there
-        raise refuse(
+        raise argument_error(
             "dask", address, f"{wanted} ({str(error) or type(error).__name__})"
         ) from None
     make: Any = Client
@@ -102,7 +102,7 @@ def cluster(address: str) -> Iterator[Executor]:
         try:
             client.wait_for_workers(1, timeout=TIMEOUT)
         except TimeoutError:
-            raise refuse(
+            raise argument_error(
                 "dask",
                 address,
                 f"a scheduler that has workers: start one with `dask worker {address}`",

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, dimensions, integer, number, real_array, refuse
+from icl_theory._validate import (
+    Array,
+    argument_error,
+    dimensions,
+    integer,
+    number,
+    real_array,
+)
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import check_blocks
@@ -109,7 +116,7 @@ def check_risk(
     AssertionError: gradient of the loss at the initial point, entry (0,): expected 2, found 2.02
     """
     if not isinstance(risk, Risk):
-        raise refuse("risk", risk, "a Risk (inherit from icl_theory.Risk)")
+        raise argument_error("risk", risk, "a Risk (inherit from icl_theory.Risk)")
     spread = number("spread", spread)
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
     step = integer("step", step, minimum=0)
@@ -120,7 +127,7 @@ def check_risk(
         places |= {f"random point {i + 1}": point for i, point in enumerate(random)}
     else:
         if dimensions(points) == 0:
-            raise refuse("points", points, "parameters, one array or more")
+            raise argument_error("points", points, "parameters, one array or more")
         given = [
             real_array(f"points[{i}]", point, start.ndim)
             for i, point in enumerate(points)
@@ -128,7 +135,7 @@ def check_risk(
         places |= {f"points[{i}]": point for i, point in enumerate(given)}
     for where, params in places.items():
         if params.shape != start.shape:
-            raise refuse(
+            raise argument_error(
                 where,
                 params.shape,
                 f"of the shape of the initial parameters, {start.shape}",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icl_theory._validate import Array, integer, number, refuse
+from icl_theory._validate import Array, argument_error, integer, number
 from icl_theory.engine.descent import descend
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, is_rule, refuse_reduced
@@ -100,7 +100,7 @@ def check_rule(
     AssertionError: change in step ..., asked for again, entry ...: expected the same bits, ...
     """
     if not is_rule(rule):
-        raise refuse(
+        raise argument_error(
             "rule",
             rule,
             "a Rule (inherit from icl_theory.engine.Rule; define name and step)",

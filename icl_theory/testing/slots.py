@@ -17,7 +17,7 @@ from icl_theory.engine.rules import rule_of
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.steps import Descent
 from icl_theory.engine.trajectory import Stop, Trajectory
-from icl_theory.families import Family, Later, Panel, sound
+from icl_theory.families import Family, LazySlot, Panel, sound
 from icl_theory.figures import title
 from icl_theory.statements.claim import Answer, BoundChecks, Claim
 from icl_theory.statements.paper import Claims, Reading
@@ -32,7 +32,7 @@ def check_slots(problem: Family, run: Trajectory) -> None:
     family = type(problem)
     for cls in family.__mro__:
         for name, value in vars(cls).items():
-            if isinstance(value, Later):
+            if isinstance(value, LazySlot):
                 attempt(
                     f"slot {name}, loaded from {value.place}", getattr, family, name
                 )

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     dimensions,
     distributions,
     instance,
@@ -32,7 +33,6 @@ from icl_theory._validate import (
     number,
     probabilities,
     real_array,
-    refuse,
 )
 from icl_theory.engine.risk import ColumnGradients, Risk, Started
 from icl_theory.memory import check_fits
@@ -92,7 +92,7 @@ class Chains:
     ) -> None:
         P = distributions("transitions", transitions)
         if P.ndim not in (2, 3) or P.shape[-2] != P.shape[-1] or P.shape[-1] < 2:
-            raise refuse(
+            raise argument_error(
                 "transitions", P.shape, "of shape (k, k) or (C, k, k) with k >= 2"
             )
         self.transitions = P = P.reshape(-1, *P.shape[-2:])
@@ -115,7 +115,7 @@ class Chains:
             else distributions("start", start)
         )
         if law.shape not in ((W,), (C, W), (k,), (C, k)):
-            raise refuse(
+            raise argument_error(
                 "start",
                 law.shape,
                 f"of shape {(W,)} or {(C, W)}, or {k} in place of {W}",
@@ -165,7 +165,7 @@ def _stationary(P: Array) -> Array:
     if groups > 1:
         other = np.argmax(group != group[0])
         allowed = f"irreducible unless start is given (there is no way from 0 to {other}, or none back)"
-        raise refuse("transitions", P.tolist(), allowed)
+        raise argument_error("transitions", P.tolist(), allowed)
     given = P
     P = P.copy()
     law = np.ones(k)
@@ -178,7 +178,7 @@ def _stationary(P: Array) -> Array:
         law /= law.sum()
     if not np.isfinite(law).all():
         allowed = "such that float64 holds the odds of all states, or with start given"
-        raise refuse("transitions", given.tolist(), allowed)
+        raise argument_error("transitions", given.tolist(), allowed)
     return law
 
 
@@ -398,7 +398,9 @@ class ChainRisk(Started, Risk):
         self.step = number("step", step, maximum=0.6)
         self.sink = None if sink is None else distributions("sink", sink)
         if self.sink is not None and self.sink.shape != (k,):
-            raise refuse("sink", sink, f"{k} probabilities, one for each symbol")
+            raise argument_error(
+                "sink", sink, f"{k} probabilities, one for each symbol"
+            )
         front = int(sink is not None)
         found = np.zeros((2, *shape) if front else shape) if scores is None else scores
         self.start = real_array("scores", found, 2 if dimensions(found) == 2 else 3)
@@ -407,7 +409,7 @@ class ChainRisk(Started, Risk):
             1 + front <= places[0] <= self.length + front if places else not front
         ):
             allowed = f"({1 + front} to {self.length + front}, {shape[0]}, {shape[1]})"
-            raise refuse(
+            raise argument_error(
                 "scores",
                 (*places, W, k),
                 "of shape " + (allowed if front else f"{shape} or {allowed}"),

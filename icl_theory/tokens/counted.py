@@ -21,14 +21,14 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     choice,
     dimensions,
     distributions,
     instance,
     number,
     real_array,
-    refuse,
-    store,
+    set_fields,
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.tokens.counts import CountLaw, Table
@@ -73,7 +73,7 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     instance("table", table, Table, "a Table")
     o = real_array("predicted", predicted, dimensions(predicted))
     if o.shape != table.truth.shape:
-        raise refuse("predicted", o.shape, f"of shape {table.truth.shape}")
+        raise argument_error("predicted", o.shape, f"of shape {table.truth.shape}")
     o = distributions("predicted", o, 1e-12)
     with np.errstate(divide="ignore"):
         excess = float(table.mean(excess_loss(loss, np.log(o.T), o.T, table.truth.T)))
@@ -146,12 +146,12 @@ class CountRisk(Risk):
             "a law of counts, as IndependentCounts or TwoStateCounts",
         )
         choice("objective", self.objective, LOSSES)
-        store(self, scale=number("scale", self.scale))
+        set_fields(self, scale=number("scale", self.scale))
         table, values = self.law.table, self.law.values
         if self.sink is not None:
             sink = distributions("sink", self.sink)
             if sink.shape != table.truth.shape[1:]:
-                raise refuse(
+                raise argument_error(
                     "sink",
                     self.sink,
                     f"{table.truth.shape[1]} probabilities, one for each label",
@@ -163,12 +163,14 @@ class CountRisk(Risk):
             self.objective == "log"
             and ((table.counts @ values == 0.0) & (table.truth > 0.0)).any()
         ):
-            raise refuse(
+            raise argument_error(
                 "sink",
                 self.sink,
                 "positive for each label: without tokens it has infinite log loss",
             )
-        store(self, table=table, values=values, least=_floor(self.objective, table))
+        set_fields(
+            self, table=table, values=values, least=_floor(self.objective, table)
+        )
 
     @property
     def initial(self) -> Array:

@@ -20,6 +20,7 @@ from icl_theory._validate import (
     EXACT,
     LARGEST,
     Array,
+    argument_error,
     choice,
     dimensions,
     distributions,
@@ -29,8 +30,7 @@ from icl_theory._validate import (
     number,
     plain_numbers,
     real_array,
-    refuse,
-    store,
+    set_fields,
 )
 from icl_theory.memory import check_fits
 from icl_theory.tokens.labels import log_poisson
@@ -53,7 +53,7 @@ class Table(NamedTuple):
         """Return the mean of numbers that each row has, (A, ...): the exact expectation of any loss."""
         rows = plain_numbers("values", values, -math.inf)
         if rows.shape[:1] != self.probability.shape:
-            raise refuse(
+            raise argument_error(
                 "values",
                 rows.shape,
                 f"with {len(self.probability)} rows, one for each row of the table",
@@ -134,25 +134,25 @@ class IndependentCounts(CountLaw):
         values = distributions("values", self.values)
         Z, k = probs.shape
         if values.ndim != 2 or len(values) != k:
-            raise refuse(
+            raise argument_error(
                 "values",
                 values.shape,
                 f"of shape (k, V) with k = {k}, one row for each kind",
             )
         if len(targets) not in (1, Z) or targets.shape[1] != values.shape[1]:
-            raise refuse(
+            raise argument_error(
                 "targets",
                 targets.shape,
                 f"of shape (V,) or ({Z}, V) with V = {values.shape[1]}",
             )
         weights = _shares("weights", self.weights, Z)
-        store(
+        set_fields(
             self,
             N=integer("N", self.N, minimum=1, maximum=EXACT),
             rare=fraction("rare", self.rare),
         )
-        store(self, probs=probs, values=values, weights=weights)
-        store(self, targets=np.broadcast_to(targets, (Z, values.shape[1])))
+        set_fields(self, probs=probs, values=values, weights=weights)
+        set_fields(self, targets=np.broadcast_to(targets, (Z, values.shape[1])))
 
     @cached_property
     def table(self) -> Table:
@@ -331,14 +331,14 @@ class TwoStateCounts(CountLaw):
     queries = 2  # the last symbol
 
     def __post_init__(self) -> None:
-        store(self, T=integer("T", self.T, minimum=2, maximum=EXACT))
+        set_fields(self, T=integer("T", self.T, minimum=2, maximum=EXACT))
         # what a token stands for: the second symbol of its window, or x_1
-        store(self, values=np.tile(np.eye(2), (2 + flag("first", self.first), 1)))
+        set_fields(self, values=np.tile(np.eye(2), (2 + flag("first", self.first), 1)))
         known = self.transitions is not None
         wanted = self.transitions
         without = "concentration" if known else "probs"
         if getattr(self, without) is not None:
-            raise refuse(
+            raise argument_error(
                 without,
                 getattr(self, without),
                 f"left out {'with' if known else 'without'} transitions",
@@ -346,11 +346,11 @@ class TwoStateCounts(CountLaw):
         if known:
             chains = distributions("transitions", wanted)  # type: ignore[arg-type]
             if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
-                raise refuse(
+                raise argument_error(
                     "transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)"
                 )
             chains = chains.reshape(-1, 2, 2)
-            store(
+            set_fields(
                 self,
                 transitions=chains,
                 probs=_shares("probs", self.probs, len(chains)),
@@ -359,14 +359,14 @@ class TwoStateCounts(CountLaw):
             given = 1.0 if self.concentration is None else self.concentration
             found = real_array("concentration", given, dimensions(given), LARGEST)
             if found.shape not in ((), (2, 2)) or (found <= 0).any():
-                raise refuse(
+                raise argument_error(
                     "concentration", given, "a positive number, or four of shape (2, 2)"
                 )
-            store(self, concentration=np.broadcast_to(found, (2, 2)))
+            set_fields(self, concentration=np.broadcast_to(found, (2, 2)))
         if not isinstance(self.start, str):
-            store(self, start=number("start", self.start, zero=True, maximum=1.0))
+            set_fields(self, start=number("start", self.start, zero=True, maximum=1.0))
         elif not known:
-            raise refuse(
+            raise argument_error(
                 "start",
                 self.start,
                 "the probability of the symbol 1; stationary needs transitions",
@@ -375,7 +375,7 @@ class TwoStateCounts(CountLaw):
             choice("start", self.start, ("stationary",))
             and (chains[:, 0, 1] + chains[:, 1, 0] == 0).any()
         ):
-            raise refuse(
+            raise argument_error(
                 "transitions",
                 wanted,
                 "without a chain that never changes, if the start is stationary",
@@ -509,7 +509,7 @@ def _shares(name: str, value: ArrayLike | None, size: int) -> Array:
     """Return the probabilities of tasks or chains; equal ones by default."""
     found = np.full(size, 1.0 / size) if value is None else distributions(name, value)
     if found.shape != (size,):
-        raise refuse(name, found.shape, f"of shape ({size},)")
+        raise argument_error(name, found.shape, f"of shape ({size},)")
     return found
 
 

@@ -10,7 +10,14 @@ from functools import cache, cached_property, lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, instance, integer, real_array, refuse, store
+from icl_theory._validate import (
+    Array,
+    argument_error,
+    instance,
+    integer,
+    real_array,
+    set_fields,
+)
 from icl_theory.engine.risk import Risk, Started
 from icl_theory.tokens.cross import product
 from icl_theory.tokens.gaussian import gaussian_queries, reach_of
@@ -68,11 +75,11 @@ class HeadsRisk(Risk):
     def __post_init__(self) -> None:
         instance("tokens", self.tokens, TokenRisk, "a TokenRisk")
         if self.tokens.second is not None:
-            raise refuse("tokens", self.tokens, "given by values and a target")
-        store(self, heads=integer("heads", self.heads, minimum=1, maximum=64))
+            raise argument_error("tokens", self.tokens, "given by values and a target")
+        set_fields(self, heads=integer("heads", self.heads, minimum=1, maximum=64))
         Q, _, D = self.tokens.errors.shape
-        store(self, _target=np.broadcast_to(self.tokens.target.T, (Q, D)))
-        store(
+        set_fields(self, _target=np.broadcast_to(self.tokens.target.T, (Q, D)))
+        set_fields(
             self,
             _without=replace(self.tokens, target=np.zeros_like(self.tokens.target)),
         )
@@ -103,7 +110,7 @@ class HeadsRisk(Risk):
         given = real_array("scores", scores, 2)
         columns = self.tokens.own.size
         if not len(given) or given.shape[1] != columns:
-            raise refuse(
+            raise argument_error(
                 "scores", given.shape, f"of shape (H, {columns}), a row for each head"
             )
         gram = np.sum([p * each for p, each, _ in self._products(given)], axis=0)

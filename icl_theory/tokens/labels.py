@@ -23,11 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 from icl_theory._validate import (
     EXACT,
     Array,
+    argument_error,
     integer,
     number,
     plain_numbers,
     real_array,
-    refuse,
     signed,
 )
 from icl_theory.memory import check_fits
@@ -117,7 +117,7 @@ def mean_log_loss(
         worst = int(np.argmax(lost))
         if lost[worst] > MOST_LOST:
             allowed = f"nearer to tokens/labels: {free[worst]} tokens on {P + S} labels would not keep ten digits"
-            raise refuse("density", density, allowed)
+            raise argument_error("density", density, allowed)
         return LogLoss(*_integrated(top, beta, log_rest, free, P, S, density))
     sums = np.empty((4, len(top)))
     for n in np.unique(free):
@@ -162,14 +162,16 @@ def _checked(
     top = real_array("top", top, 1, most)
     free = numbers.astype(np.int64)
     if not top.size or free.shape != top.shape or (free != numbers).any():
-        raise refuse("tokens", tokens, "integers >= 0, one for each entry of top")
+        raise argument_error(
+            "tokens", tokens, "integers >= 0, one for each entry of top"
+        )
     if not (isinstance(log_rest, float | np.floating) and log_rest == -math.inf):
         log_rest = signed("log_rest", log_rest, maximum=most)
     beta = signed("beta", beta, maximum=most / max(float(free.max()), 1.0))
     P = integer("labels", labels, minimum=0)
     S = integer("silent", silent, minimum=0)
     if P + S == 0 and free.any():
-        raise refuse("labels", labels, "at least 1: there are tokens to spread")
+        raise argument_error("labels", labels, "at least 1: there are tokens to spread")
     return top, beta, float(log_rest), free, P, S
 
 

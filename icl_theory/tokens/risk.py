@@ -13,15 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from icl_theory._validate import (
     LARGEST,
     Array,
+    argument_error,
     flag,
     integer,
     number,
     plain_numbers,
     probabilities,
     real_array,
-    refuse,
     sequence,
-    store,
+    set_fields,
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
@@ -92,10 +92,10 @@ class Kind:
         values = _shaped("values", self.values, 3, U)
         spread = _shaped("spread", self.spread, 2, U)
         if (spread < 0.0).any():
-            raise refuse(
+            raise argument_error(
                 "spread", float(spread.min()), "at least 0 (the least is shown)"
             )
-        store(
+        set_fields(
             self,
             number=integer("number", self.number, minimum=1, maximum=MOST_TOKENS),
             probs=probs,
@@ -112,7 +112,7 @@ def _shaped(
     array = plain_numbers(name, value, -math.inf)
     largest = float(np.abs(array).max(initial=0.0))
     if not largest <= LARGEST:
-        raise refuse(
+        raise argument_error(
             name,
             largest,
             f"finite, and at most {LARGEST:g} in size (the largest is shown)",
@@ -120,7 +120,7 @@ def _shaped(
     rows = array if array.ndim else np.full(size, float(array))
     if rows.ndim > ndim or len(rows) != size or not rows.size:
         rows_of = f"{size} row{'s' if size != 1 else ''}, one for each {of}"
-        raise refuse(
+        raise argument_error(
             name, array.shape, f"an array with {rows_of}, and up to {ndim} axes"
         )
     return rows.reshape(*rows.shape, *(1,) * (ndim - rows.ndim))
@@ -189,7 +189,7 @@ class TokenRisk(Risk):
         given = (self.kinds,) if isinstance(self.kinds, Kind) else self.kinds
         kinds = tuple(sequence("kinds", given, Kind, "one Kind or more"))
         if sum(kind.each for kind in kinds) > 1:
-            raise refuse(
+            raise argument_error(
                 "each", [kind.each for kind in kinds], "true of one kind at most"
             )
         asked = None if self.queries is None else real_array("queries", self.queries, 1)
@@ -198,7 +198,7 @@ class TokenRisk(Risk):
             self.second is not None
             and plain_numbers("target", self.target, -math.inf).any()
         ):
-            raise refuse(
+            raise argument_error(
                 "second",
                 "given",
                 f"left out with target = {self.target}: it is of the errors",
@@ -212,11 +212,11 @@ class TokenRisk(Risk):
         errors = self._given(kinds, Q) if self.second is None else self._factors(U, Q)
         for kind in kinds:
             if kind.spread.shape[1] not in (1, Q):
-                raise refuse("spread", kind.spread.shape, f"one column, or {Q}")
+                raise argument_error("spread", kind.spread.shape, f"one column, or {Q}")
         spread = np.concatenate(
             [np.broadcast_to(kind.spread, (len(kind.probs), Q)) for kind in kinds]
         )
-        store(
+        set_fields(
             self,
             kinds=kinds,
             queries=queries,
@@ -235,15 +235,17 @@ class TokenRisk(Risk):
         """Errors of all nodes, (Q, U, D), from values and target."""
         sizes = {kind.values.shape[1] for kind in kinds}
         if len(sizes) > 1:
-            raise refuse("values", sorted(sizes), "of one dimension in all kinds")
+            raise argument_error(
+                "values", sorted(sizes), "of one dimension in all kinds"
+            )
         target = _shaped("target", self.target, 2, sizes.pop(), "coordinate")
-        store(self, target=target)
+        set_fields(self, target=target)
         for name, columns in (
             ("target", target.shape[1]),
             *(("values", kind.values.shape[2]) for kind in kinds),
         ):
             if columns not in (1, Q):
-                raise refuse(
+                raise argument_error(
                     name,
                     columns,
                     f"given for one query, or for {Q} (their number is shown)",
@@ -266,7 +268,7 @@ class TokenRisk(Risk):
             else second
         )
         if second.shape not in ((U, U, 1), (U, U, Q)) or not np.isfinite(second).all():
-            raise refuse(
+            raise argument_error(
                 "second", given, f"finite and of shape ({U}, {U}) or ({U}, {U}, {Q})"
             )
         values, vectors = np.linalg.eigh(second.transpose(2, 0, 1))
@@ -279,7 +281,7 @@ class TokenRisk(Risk):
         )
         if not symmetric or (values < -small * largest).any():
             allowed = "symmetric and positive semidefinite (an eigenvalue is shown)"
-            raise refuse("second", float(values.min()), allowed)
+            raise argument_error("second", float(values.min()), allowed)
         root = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         return np.ascontiguousarray(np.broadcast_to(root, (Q, U, U)))
 

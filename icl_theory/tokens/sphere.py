@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, argument_error
 from icl_theory.engine.pullback import Linear, Pullback
 from icl_theory.tokens.risk import Kind, TokenRisk
 
@@ -30,7 +30,7 @@ def sphere_tokens(
     from scipy.special import roots_jacobi  # slow to load
 
     if not callable(kernel):
-        raise refuse("kernel", kernel, "a function of the cosine")
+        raise argument_error("kernel", kernel, "a function of the cosine")
     c, weights = roots_jacobi(nodes, (d - 3.0) / 2.0, (d - 3.0) / 2.0)
     # P_0, P_1
     probs = weights / weights.sum()
@@ -91,7 +91,7 @@ class SphereRisk(Pullback):
                 if error <= 1e-7 or nodes == 240:
                     return cls(risk.risk, risk.map, best, least, error)
             risk = finer
-        raise refuse(
+        raise argument_error(
             "N", N, f"less, or noise more: the best κ is beyond {nodes**2 // 32}"
         )
 

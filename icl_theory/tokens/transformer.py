@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     choice,
     instance,
     integer,
     real_array,
-    refuse,
+    set_fields,
     signed,
-    store,
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
@@ -104,27 +104,27 @@ class TwoLayerTransformer(Risk):
     def __post_init__(self) -> None:
         k = instance("chains", self.chains, Chains, "Chains").symbols
         m = self.chains.window
-        store(
+        set_fields(
             self,
             length=integer("length", self.length, minimum=1),
             seed=integer("seed", self.seed, minimum=0),
         )
-        store(
+        set_fields(
             self,
             batch=integer("batch", self.batch, minimum=1),
             start=real_array("start", self.start, 1),
         )
         if np.shape(self.start) != (m + 1,):
-            raise refuse("start", np.shape(self.start), f"of shape ({m + 1},)")
+            raise argument_error("start", np.shape(self.start), f"of shape ({m + 1},)")
         choice("trained", self.trained, ("reduction", "all"))
         if (
             choice("objective", self.objective, ("square", "log")) == "log"
             and self.sink is None
         ):
-            raise refuse(
+            raise argument_error(
                 "sink", self.sink, "a number: without a sink the log loss is infinite"
             )
-        store(self, sink=None if self.sink is None else signed("sink", self.sink))
+        set_fields(self, sink=None if self.sink is None else signed("sink", self.sink))
         check_fits(
             "batch",
             self.batch,
@@ -157,7 +157,7 @@ class TwoLayerTransformer(Risk):
         """Return the matrices of the reduction, whose parameters (r, b) are given, (m + 1,)."""
         parameters = real_array("reduced", reduced, 1)
         if parameters.shape != np.shape(self.start):
-            raise refuse(
+            raise argument_error(
                 "reduced",
                 parameters.shape,
                 f"of shape {np.shape(self.start)}: scores of the lags, and b",

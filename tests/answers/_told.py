@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import icl_theory as icl
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, argument_error
 
 HELD = (
     "t",
@@ -179,7 +179,7 @@ def every(values: Mapping[str, Any], check: Callable[[Any], Any]) -> dict[str, A
             )
         except Exception as error:
             usual, said = (
-                str(refuse("x", value, "")),
+                str(argument_error("x", value, "")),
                 f"{type(error).__name__}: {error}",
             )
             words = said.removeprefix(f"ValueError: {usual}")

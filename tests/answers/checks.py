@@ -15,7 +15,15 @@ import numpy as np
 import icl_theory as icl
 from icl_theory import _calls, _validate
 from icl_theory.engine.trajectory import Phases
-from icl_theory.families import Column, Family, Later, Number, Object, Panel, parameter
+from icl_theory.families import (
+    Column,
+    Family,
+    LazySlot,
+    Number,
+    Object,
+    Panel,
+    parameter,
+)
 from icl_theory.statements.claim import Answer, Question, Series
 from icl_theory.statements.paper import Claims, Paper, Reading
 from icl_theory.testing import check_family, check_risk
@@ -290,7 +298,7 @@ def _raises(*_: Any, **__: Any) -> Any:
 
 MADE: list[str] = []
 SLOTS: dict[str, dict[str, Any]] = {
-    "later": {"claims": Later("no_such_module:CLAIMS")},
+    "later": {"claims": LazySlot("no_such_module:CLAIMS")},
     "expected": {"expected_steps": lambda self: -1.0},
     "expected raises": {"expected_steps": _raises},
     "levels": {"levels": lambda self: {"high": math.inf}},
@@ -543,7 +551,7 @@ VALUES: dict[str, Any] = {
     "strings": ["a", "b"],
 }
 CHECKS: dict[str, Callable[[Any], Any]] = {
-    "refuse": lambda value: str(_validate.refuse("x", value, "something")),
+    "refuse": lambda value: str(_validate.argument_error("x", value, "something")),
     "flag": partial(_validate.flag, "x"),
     "instance": lambda value: _validate.instance(
         "x", value, (int, str), "a word or an integer"

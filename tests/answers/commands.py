@@ -19,7 +19,7 @@ from icl_theory import cli, families
 from icl_theory.cli import options, shared
 from icl_theory.cli import sweep as sweeping
 from icl_theory.engine import progress
-from icl_theory.engine.progress import Display, Work
+from icl_theory.engine.progress import Display, Progress
 from icl_theory.families import find
 from icl_theory.statements.audit import Audit
 from icl_theory.statements.claim import Claim
@@ -850,7 +850,7 @@ def progresses() -> Asked:
             clocked("icl_theory.engine.progress.time.monotonic", tick=tick),
             patch("icl_theory.engine.progress.DISPLAY", Display(1e9)),
         ):
-            with Work(words, unit) as shown:
+            with Progress(words, unit) as shown:
                 said = [shown.line()]
                 for update in updates:
                     shown.update(*update)
@@ -900,7 +900,7 @@ def progresses() -> Asked:
                 [item, *(work.line() for work in display.works)]
                 for item in progress.counted(iter("ab"), "letters")
             ]
-            with Work("outer"), Work("hidden", quiet=True), Work("inner"):
+            with Progress("outer"), Progress("hidden", quiet=True), Progress("inner"):
                 said.append(
                     [work.words for work in display.shown()] + [len(display.works)]
                 )
@@ -937,9 +937,9 @@ def progresses() -> Asked:
             patch("icl_theory.engine.progress._is_taken", lambda: taken),
             patch("rich.live.Live", Live),
         ):
-            with Work("outer") as outer:
+            with Progress("outer") as outer:
                 outer.update(3, 10)
-                with Work("inner", "steps") as inner:
+                with Progress("inner", "steps") as inner:
                     inner.update(1, -1, 0.5)
                     inner.update(4, -1, 0.25)
                     grid = display.live.get() if display.live else None

@@ -13,7 +13,7 @@ import icl_theory as icl
 from icl_theory._validate import Array
 from icl_theory.engine import Rule
 from icl_theory.engine.descent import _followed
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import largest_eigenvalue
 from icl_theory.engine.rules import RULES, check_blocks, rule_of
 from icl_theory.engine.skip import Skipper
@@ -569,7 +569,12 @@ def _worked(budget: int) -> Any:
     risk = Slope()
     solution = Skipper(Descent(risk, 0.05, rule_of("gd")), 1e-7, budget=budget)
     run = _followed(
-        solution, Goal(1e-9, 0.0, 10**12, True), "fast", 1e-7, Work(quiet=True), None
+        solution,
+        Goal(1e-9, 0.0, 10**12, True),
+        "fast",
+        1e-7,
+        Progress(quiet=True),
+        None,
     )
     return run.stop.name, run.stop_reason, int(run.t[-1])
 

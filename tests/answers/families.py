@@ -22,7 +22,7 @@ from icl_theory.families import (
     Family,
     Fraction,
     Kind,
-    Later,
+    LazySlot,
     Number,
     Object,
     Panel,
@@ -33,7 +33,7 @@ from icl_theory.families import (
     parameter,
 )
 from icl_theory.families.family import _is_plain
-from icl_theory.families.parameters import LaterMethod, nearest, nested
+from icl_theory.families.parameters import LazyMethod, nearest, nested
 from icl_theory.papers.fixed_chain.family import ChainLogitsRisk
 from icl_theory.papers.induction_heads.family import Staged, TwoLayers, dirichlet_points
 from icl_theory.papers.representation.family import DictionaryRisk
@@ -851,8 +851,8 @@ class Endless(Toy):
 
 
 class Loaded(Toy):
-    figures: ClassVar[Any] = Later("math:pi")
-    power = LaterMethod("builtins:repr")
+    figures: ClassVar[Any] = LazySlot("math:pi")
+    power = LazyMethod("builtins:repr")
 
 
 def made() -> Asked:

@@ -1070,7 +1070,7 @@ def _work(
     clock = [100.0]
     with mock.patch.object(progress.time, "monotonic", side_effect=lambda: clock[0]):
         said = []
-        with progress.Work(words, unit, quiet=True) as work:
+        with progress.Progress(words, unit, quiet=True) as work:
             said.append(work.line())
             for later, given in calls:
                 clock[0] += later
@@ -1078,7 +1078,7 @@ def _work(
                 said.append(work.line())
             clock[0] += 3723.0
             said.append(work.line())
-    with progress.Work(words, unit, quiet=True) as work:
+    with progress.Progress(words, unit, quiet=True) as work:
         work.add(3)
         work.add()
         said.append((work.done, work.total))
@@ -1142,9 +1142,9 @@ def _interrupts() -> Any:
 def _display() -> Any:
     display = progress.Display(delay=5.0)
     outer, quiet, inner = (
-        progress.Work("one"),
-        progress.Work("two", quiet=True),
-        progress.Work("three"),
+        progress.Progress("one"),
+        progress.Progress("two", quiet=True),
+        progress.Progress("three"),
     )
     display.works += [outer, quiet, inner]
     shown = [work.words for work in display.shown()]

@@ -11,7 +11,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import explorer, figures
-from icl_theory.families import Family, Later, Panel, asked, find, list_families
+from icl_theory.families import Family, LazySlot, Panel, asked, find, list_families
 from icl_theory.results.reproduction import papers, reproduce
 from icl_theory.statements import Claims, Found, Paper, Reading, row
 from icl_theory.statements.claim import Question
@@ -61,10 +61,10 @@ class Good(Bowl):
 @dataclass(frozen=True, eq=False)
 class Lost(Family):
     name, title = "lost", "a family all of whose slots are at fault"
-    claims = Later("no_such_module:CLAIMS")
-    figures = Later("no_such_module:FIGURES")
-    explorer = Later("no_such_module:PANEL")
-    commands = Later("no_such_module:COMMANDS")
+    claims = LazySlot("no_such_module:CLAIMS")
+    figures = LazySlot("no_such_module:FIGURES")
+    explorer = LazySlot("no_such_module:PANEL")
+    commands = LazySlot("no_such_module:COMMANDS")
 
     def risk(self) -> icl.Risk:
         return Parabola()

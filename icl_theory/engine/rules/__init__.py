@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from icl_theory._validate import refuse
+from icl_theory._validate import argument_error
 from icl_theory.engine.rules.adam import Adam, AdamW, refuse_reduced
 from icl_theory.engine.rules.descent import (
     GradientDescent,
@@ -65,7 +65,7 @@ def rule_of(rule: str | Rule) -> Rule:
         return RULES[rule]
     if is_rule(rule):
         return rule
-    raise refuse(
+    raise argument_error(
         "rule",
         rule,
         f"one of {', '.join(RULES)}, or an icl_theory.engine.Rule with name, init and step",

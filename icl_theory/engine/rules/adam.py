@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icl_theory._validate import Array, below_one, number, refuse, store
+from icl_theory._validate import Array, argument_error, below_one, number, set_fields
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.rule import Rule
 
@@ -65,10 +65,12 @@ class Adam(Rule):
     reducible = False
 
     def __post_init__(self) -> None:
-        store(self, beta1=below_one("beta1", self.beta1))
-        store(self, beta2=below_one("beta2", self.beta2))
-        store(self, stabiliser=number("stabiliser", self.stabiliser))
-        store(self, weight_decay=number("weight_decay", self.weight_decay, zero=True))
+        set_fields(self, beta1=below_one("beta1", self.beta1))
+        set_fields(self, beta2=below_one("beta2", self.beta2))
+        set_fields(self, stabiliser=number("stabiliser", self.stabiliser))
+        set_fields(
+            self, weight_decay=number("weight_decay", self.weight_decay, zero=True)
+        )
 
     def init(self, risk: Risk, params: Array) -> Array:
         """Return both running means at step 0, which are zero, (2, ...)."""
@@ -152,4 +154,4 @@ def refuse_reduced(risk: Risk, rule: Rule) -> None:
         f"one that commutes with reductions: {type(risk).__name__} stands for larger parameters, whose entries "
         f"{rule.name} would scale one by one"
     )
-    raise refuse("rule", rule.name, allowed)
+    raise argument_error("rule", rule.name, allowed)

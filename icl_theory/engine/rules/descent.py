@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, argument_error
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.rule import NO_MEMORY, Rule
 
@@ -103,7 +103,7 @@ def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
         block += 1  # in place if it is a view
     if (times_covered != 1).any():
         shapes = [np.shape(block) for block in blocks]
-        raise refuse(
+        raise argument_error(
             "blocks",
             shapes,
             f"views that together hold each entry of an array of shape {shape} once",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icl_theory._validate import Array, below_one, number, store
+from icl_theory._validate import Array, below_one, number, set_fields
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.rule import Rule
 
@@ -32,8 +32,10 @@ class Velocity(Rule):
     may_stagnate = True
 
     def __post_init__(self) -> None:
-        store(self, momentum=below_one("momentum", self.momentum))
-        store(self, weight_decay=number("weight_decay", self.weight_decay, zero=True))
+        set_fields(self, momentum=below_one("momentum", self.momentum))
+        set_fields(
+            self, weight_decay=number("weight_decay", self.weight_decay, zero=True)
+        )
 
     def init(self, risk: Risk, params: Array) -> Array:
         """Return the velocity at step 0, which is zero."""

@@ -13,12 +13,12 @@ import numpy as np
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     dimensions,
     instance,
     integer,
     number,
-    refuse,
-    store,
+    set_fields,
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.wrappers import Wrapper
@@ -81,8 +81,8 @@ class Cosine(Schedule):
     name = "cosine"
 
     def __post_init__(self) -> None:
-        store(self, steps=integer("decay_steps", self.steps, minimum=1))
-        store(self, final=number("final", self.final, zero=True, maximum=1.0))
+        set_fields(self, steps=integer("decay_steps", self.steps, minimum=1))
+        set_fields(self, final=number("final", self.final, zero=True, maximum=1.0))
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
@@ -101,7 +101,7 @@ def _power(t: int, base: float, exponent: int) -> float:
     try:
         return float(base**exponent)
     except OverflowError:
-        raise refuse(
+        raise argument_error(
             "t", t, f"a step with {base!r} ** {exponent} within the range of float64"
         ) from None
 
@@ -124,8 +124,8 @@ class StepDecay(Schedule):
     name = "step"
 
     def __post_init__(self) -> None:
-        store(self, steps=integer("decay_steps", self.steps, minimum=1))
-        store(self, decay=number("decay_factor", self.decay))
+        set_fields(self, steps=integer("decay_steps", self.steps, minimum=1))
+        set_fields(self, decay=number("decay_factor", self.decay))
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
@@ -155,12 +155,16 @@ class Piecewise(Schedule):
             not isinstance(self.milestones, Iterable)
             or dimensions(self.milestones) != 1
         ):
-            raise refuse("milestones", self.milestones, "one or more increasing steps")
+            raise argument_error(
+                "milestones", self.milestones, "one or more increasing steps"
+            )
         steps = [integer("milestones", step, minimum=1) for step in self.milestones]
         if not steps or any(later <= earlier for earlier, later in pairwise(steps)):
-            raise refuse("milestones", self.milestones, "one or more increasing steps")
+            raise argument_error(
+                "milestones", self.milestones, "one or more increasing steps"
+            )
         object.__setattr__(self, "milestones", tuple(steps))
-        store(self, decay=number("decay_factor", self.decay))
+        set_fields(self, decay=number("decay_factor", self.decay))
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
@@ -183,7 +187,7 @@ class InverseSqrt(Schedule):
     name = "inverse-sqrt"
 
     def __post_init__(self) -> None:
-        store(self, steps=integer("decay_steps", self.steps, minimum=1))
+        set_fields(self, steps=integer("decay_steps", self.steps, minimum=1))
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
@@ -210,7 +214,7 @@ class WarmUp(Schedule):
     after: Schedule = Constant()
 
     def __post_init__(self) -> None:
-        store(self, steps=integer("warmup", self.steps, minimum=1))
+        set_fields(self, steps=integer("warmup", self.steps, minimum=1))
         instance("after", self.after, Schedule, "a Schedule")
 
     @property
@@ -289,7 +293,7 @@ class Scheduled(Wrapper):
         super().__post_init__()
         if not isinstance(self.schedule, Schedule):
             if not callable(self.schedule):
-                raise refuse(
+                raise argument_error(
                     "schedule",
                     self.schedule,
                     "a Schedule, or a function of the step number",
@@ -338,5 +342,5 @@ class Scheduled(Wrapper):
         """
         factor = self._schedule.factor(t)
         if np.ndim(factor) != 0:
-            raise refuse("schedule", factor, f"one number at step {t}")
+            raise argument_error("schedule", factor, f"one number at step {t}")
         return number(f"schedule at step {t}", factor)

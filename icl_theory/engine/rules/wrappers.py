@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, flag, number, refuse, store
+from icl_theory._validate import Array, argument_error, choice, flag, number, set_fields
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.descent import check_blocks, norm_in
 from icl_theory.engine.rules.rule import Rule
@@ -23,7 +23,7 @@ class Wrapper(Rule):
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, Rule):
-            raise refuse("rule", self.rule, "an icl_theory.engine.Rule")
+            raise argument_error("rule", self.rule, "an icl_theory.engine.Rule")
 
     @property
     def may_stagnate(self) -> bool:  # type: ignore[override]
@@ -67,7 +67,9 @@ class Decayed(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store(self, weight_decay=number("weight_decay", self.weight_decay, zero=True))
+        set_fields(
+            self, weight_decay=number("weight_decay", self.weight_decay, zero=True)
+        )
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -136,8 +138,8 @@ class Clipped(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store(self, norm=number("norm", self.norm))
-        store(self, blocks=flag("blocks", self.blocks))
+        set_fields(self, norm=number("norm", self.norm))
+        set_fields(self, blocks=flag("blocks", self.blocks))
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -207,7 +209,7 @@ class Projected(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store(self, radius=number("radius", self.radius))
+        set_fields(self, radius=number("radius", self.radius))
         choice("onto", self.onto, ("ball", "sphere"))
 
     @property

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import store
+from icl_theory._validate import set_fields
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families import Column, Family, Later, Number, Whole, parameter
+from icl_theory.families import Column, Family, LazySlot, Number, Whole, parameter
 from icl_theory.families.parameters import label_noise, learning_rate
 from icl_theory.tokens.heads import GaussianHeadsRisk
 
@@ -54,7 +54,7 @@ class SoftmaxHeads(Family):
     name: ClassVar[str] = "softmax-heads"
     title: ClassVar[str] = "in-context linear regression with softmax heads"
     goal: ClassVar[tuple[str, float]] = ("above", 0.05)
-    claims = Later("icl_theory.papers.debiased_descent.statements:CLAIMS")
+    claims = LazySlot("icl_theory.papers.debiased_descent.statements:CLAIMS")
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             "best", "f8", "", "best size of ω of one head or two", "ω*", r"\omega^*"
@@ -80,7 +80,7 @@ class SoftmaxHeads(Family):
     def validate(self) -> None:
         """Make the risk; its floor is searched for when it is first needed, once for all starts and rates."""
         start = np.random.default_rng(self.seed).normal(0.0, self.start, 2 * self.heads)
-        store(self, _risk=GaussianHeadsRisk(self.d, self.N, self.noise, start))
+        set_fields(self, _risk=GaussianHeadsRisk(self.d, self.N, self.noise, start))
 
     def risk(self) -> GaussianHeadsRisk:
         """Return the risk over output weights and inverse temperatures."""

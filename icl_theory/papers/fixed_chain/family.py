@@ -10,10 +10,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from icl_theory._validate import Array, refuse, signed
+from icl_theory._validate import Array, argument_error, signed
 from icl_theory.engine import Risk, Trajectory
 from icl_theory.engine.risk import Started
-from icl_theory.families import Column, Family, Fraction, Later, Number, Word, parameter
+from icl_theory.families import (
+    Column,
+    Family,
+    Fraction,
+    LazySlot,
+    Number,
+    Word,
+    parameter,
+)
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.counted import excess_loss
 
@@ -85,7 +93,7 @@ class ChainLogitsRisk(Started, Risk):
         with np.errstate(over="ignore", invalid="ignore"):
             found = self._strength(self._checked(params))
         if not math.isfinite(found):
-            raise refuse(
+            raise argument_error(
                 "params",
                 params,
                 "less extreme: the strength is beyond the range of float64",
@@ -101,7 +109,7 @@ class ChainLogitsRisk(Started, Risk):
         with np.errstate(over="ignore", invalid="ignore"):
             logits = self._predicted(self._checked(params))
         if not np.isfinite(logits).all():
-            raise refuse(
+            raise argument_error(
                 "params",
                 params,
                 "less extreme: the logits are beyond the range of float64",
@@ -194,7 +202,7 @@ class FixedChain(Family):
     title: ClassVar[str] = "one layer on a fixed Markov chain"
     goal: ClassVar[tuple[str, float]] = ("above", 1e-6)
     loss_unit: ClassVar[str] = "nats"
-    claims = Later("icl_theory.papers.fixed_chain.statements:CLAIMS")
+    claims = LazySlot("icl_theory.papers.fixed_chain.statements:CLAIMS")
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             "gap", "f8", "nats", "loss of the stationary law above the floor", "I", "I"
@@ -236,7 +244,7 @@ class FixedChain(Family):
         """Refuse probabilities that leave no digits to their complement."""
         for name, value in (("p", self.p), ("q", self.q)):
             if not 1e-12 <= value <= 1.0 - 1e-12:
-                raise refuse(name, value, "at least 1e-12 from 0 and 1")
+                raise argument_error(name, value, "at least 1e-12 from 0 and 1")
 
     def risk(self) -> ChainLogitsRisk:
         """Return the risk over (e, w[, u][, b])."""

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, probabilities, real_array, refuse
+from icl_theory._validate import Array, argument_error, probabilities, real_array
 from icl_theory.engine import Map, Phases, Pullback, Risk, Trajectory
 from icl_theory.engine.risk import Started
 from icl_theory.engine.rules import Rule, Wrapper, rule_of
 from icl_theory.families import (
     Column,
     Family,
-    Later,
+    LazySlot,
     Number,
     Object,
     Panel,
@@ -309,7 +309,7 @@ class InductionHeads(Family):
 
     name: ClassVar[str] = "induction-heads"
     title: ClassVar[str] = "two layers of attention on Markov chains"
-    claims = Later("icl_theory.papers.induction_heads.statements:CLAIMS")
+    claims = LazySlot("icl_theory.papers.induction_heads.statements:CLAIMS")
     explorer = Panel(Path(__file__).parent / "panel", ("closed.js", "panel.js"))
     goal: ClassVar[tuple[str, float] | None] = None
     loss_unit: ClassVar[str] = "squared probabilities, or nats"
@@ -420,34 +420,36 @@ class InductionHeads(Family):
         """Check the parameters against each other, and make the risk."""
         k, m = self.k, self.lags
         if self.T - 2 * m + 1 < 0:
-            raise refuse("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
+            raise argument_error("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
         check_fits("lags", m, 16.0 * m * (m + 1) * k ** (m + 1.0))
         if np.shape(self.concentration) not in ((), (k, k)):
-            raise refuse(
+            raise argument_error(
                 "concentration",
                 self.concentration,
                 f"a positive number, or {k} rows of {k} of them",
             )
         if self.transitions is not None and np.shape(self.transitions)[1:] != (k, k):
-            raise refuse(
+            raise argument_error(
                 "transitions", np.shape(self.transitions), f"of shape (C, {k}, {k})"
             )
         if self.transitions is not None and self.chains is not None:
-            raise refuse("chains", self.chains, "left out with transitions")
+            raise argument_error("chains", self.chains, "left out with transitions")
         if not isinstance(self.start, str) and len(self.start) != k:
-            raise refuse(
+            raise argument_error(
                 "start",
                 self.start,
                 f"uniform, stationary, or {k} positive numbers that sum to 1",
             )
         if self.scores is not None and len(self.scores) != m:
-            raise refuse("scores", self.scores, f"{m} numbers, one for each lag")
+            raise argument_error(
+                "scores", self.scores, f"{m} numbers, one for each lag"
+            )
         if k > 2 and self.points & (self.points - 1):
-            raise refuse(
+            raise argument_error(
                 "points", self.points, "a power of two for more than two symbols"
             )
         if self.objective == "log" and not (self.counted and self.sink is not None):
-            raise refuse(
+            raise argument_error(
                 "objective",
                 self.objective,
                 "'square' unless k = 2, lags = 2, and a sink is given",

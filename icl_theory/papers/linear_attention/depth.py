@@ -26,7 +26,7 @@ from icl_theory._validate import (
     number,
     prompt_length,
     real_array,
-    store,
+    set_fields,
 )
 from icl_theory.papers.linear_attention.law import shaped
 from icl_theory.papers.linear_attention.risks import BestKnown
@@ -197,10 +197,10 @@ class LoopedRisk(BestKnown):
     start: float = 0.0
 
     def __post_init__(self) -> None:
-        store(self, d=integer("d", self.d, minimum=1), N=prompt_length(self.N))
-        store(self, depth=integer("depth", self.depth, minimum=1, maximum=DEEPEST))
-        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
-        store(self, start=float(real_array("start", self.start, 0, LARGEST)))
+        set_fields(self, d=integer("d", self.d, minimum=1), N=prompt_length(self.N))
+        set_fields(self, depth=integer("depth", self.depth, minimum=1, maximum=DEEPEST))
+        set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        set_fields(self, start=float(real_array("start", self.start, 0, LARGEST)))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its derivative."""
@@ -344,8 +344,8 @@ class PlusPlusRisk(BestKnown):
     start: Sequence[float] | Array = (0.0, 0.0, 0.0)
 
     def __post_init__(self) -> None:
-        store(self, d=integer("d", self.d, minimum=1), N=prompt_length(self.N))
-        store(self, start=shaped("start", self.start, (3,)))
+        set_fields(self, d=integer("d", self.d, minimum=1), N=prompt_length(self.N))
+        set_fields(self, start=shaped("start", self.start, (3,)))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""

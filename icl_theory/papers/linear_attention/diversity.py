@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from icl_theory._validate import (
     LARGEST,
     Array,
+    argument_error,
     flag,
     instance,
     integer,
@@ -21,7 +22,6 @@ from icl_theory._validate import (
     plain_numbers,
     prompt_length,
     real_array,
-    refuse,
 )
 from icl_theory.engine.progress import counted
 from icl_theory.memory import check_fits
@@ -270,7 +270,7 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
     U, V = bases
     sigma = np.outer(q, s**2)
     if not sigma.all():
-        raise refuse(
+        raise argument_error(
             "problem", problem, "one whose features have no direction without variance"
         )
     noise = 2.0 * law.floor + law.noise**2
@@ -370,13 +370,13 @@ def posterior_loss(
     """
     flag("new", new)
     if prompt_law(law).noise == 0.0:
-        raise refuse(
+        raise argument_error(
             "noise", law.noise, "> 0: without it the posterior is a single task"
         )
     known = real_array("tasks", tasks, 2)
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
     if known.shape[1] != law.d or not len(known):
-        raise refuse("tasks", known.shape, f"of shape (k, {law.d})")
+        raise argument_error("tasks", known.shape, f"of shape (k, {law.d})")
     covariance, prior, query = (root(matrix) for matrix in law.dense.moments)
 
     def loss() -> float:
@@ -397,7 +397,7 @@ def posterior_loss(
 def _law(problem: LinearAttention) -> PromptLaw:
     """Return the law of the prompts of a problem with one layer, with matrices."""
     if instance("problem", problem, LinearAttention, "a LinearAttention").depth > 1:
-        raise refuse("problem", problem, "of one layer")
+        raise argument_error("problem", problem, "of one layer")
     return problem.law().dense
 
 
@@ -409,7 +409,7 @@ def _one_thread(count: int, unit: str = "prompts") -> Iterator[int]:
 
 def _length(law: PromptLaw) -> int:
     if math.isinf(law.N):
-        raise refuse("N", law.N, "finite: infinite prompts cannot be sampled")
+        raise argument_error("N", law.N, "finite: infinite prompts cannot be sampled")
     return int(law.N)
 
 

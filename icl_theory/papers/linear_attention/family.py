@@ -13,7 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import LARGEST, Array, dimensions, integer, real_array, refuse
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    argument_error,
+    dimensions,
+    integer,
+    real_array,
+)
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT
@@ -21,7 +28,7 @@ from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
     Column,
     Family,
-    Later,
+    LazySlot,
     Number,
     Object,
     Panel,
@@ -93,7 +100,7 @@ class Tasks(Whole):
             return super().value(name, value)
         found = real_array(name, value, 2)
         if not found.size or not found.any():
-            raise refuse(name, value, "one task or more, not all of them zero")
+            raise argument_error(name, value, "one task or more, not all of them zero")
         return nested(found)
 
 
@@ -165,7 +172,7 @@ class LinearAttention(Family):
         ),
     )
     explorer = Panel(Path(__file__).parent / "panel", ("closed.js", "panel.js"))
-    claims = Later("icl_theory.papers.linear_attention.statements:CLAIMS")
+    claims = LazySlot("icl_theory.papers.linear_attention.statements:CLAIMS")
 
     eta: float | str = learning_rate("auto")
     d: int = parameter(
@@ -245,18 +252,22 @@ class LinearAttention(Family):
         """Make the law and the risk, which check the parts against each other."""
         if self.covariance is not None:
             if self.decay:
-                raise refuse("decay", self.decay, "left out if a covariance is given")
+                raise argument_error(
+                    "decay", self.decay, "left out if a covariance is given"
+                )
             object.__setattr__(self, "d", len(self.covariance))
         if isinstance(self.tasks, tuple) and len(self.tasks[0]) != self.d:
-            raise refuse("tasks", np.shape(self.tasks), f"of shape (k, {self.d})")
+            raise argument_error(
+                "tasks", np.shape(self.tasks), f"of shape (k, {self.d})"
+            )
         if self.coordinates != "heads":
             self._refuse_others(
                 ("heads", "rank"), "left out unless coordinates = 'heads'"
             )
         if self.rank > self.d:
-            raise refuse("rank", self.rank, f"at most d = {self.d}")
+            raise argument_error("rank", self.rank, f"at most d = {self.d}")
         if self.coordinates != "merged" and self.start == 0.0:
-            raise refuse(
+            raise argument_error(
                 "start",
                 self.start,
                 f"> 0 for coordinates = {self.coordinates!r}: zero is a saddle",
@@ -264,12 +275,12 @@ class LinearAttention(Family):
         if self.depth > 1:
             self._refuse_others(ISOTROPIC, "{default!r} for several layers")
             if not isinstance(self.start, float):
-                raise refuse("start", self.start, "a number for several layers")
+                raise argument_error("start", self.start, "a number for several layers")
         self.risk()
         if self.coordinates == "merged" and self.depth == 1 and DESCENT.applies(self):
             limit = 2.0 * self.stable_rate()
             if not isinstance(self.eta, str) and self.eta >= limit:
-                raise refuse(
+                raise argument_error(
                     "eta",
                     self.eta,
                     f"below 2/(q_max m_max) = {limit:.6g}, beyond which descent diverges",
@@ -280,7 +291,9 @@ class LinearAttention(Family):
         for name in names:
             default = self.parameters()[name].default
             if getattr(self, name) != default:
-                raise refuse(name, getattr(self, name), allowed.format(default=default))
+                raise argument_error(
+                    name, getattr(self, name), allowed.format(default=default)
+                )
 
     @cached_property
     def _laws(self) -> tuple[PromptLaw, PromptLaw]:
@@ -293,7 +306,7 @@ class LinearAttention(Family):
         if new.d > 4000 and (
             self.tasks is not None or self.coordinates == "heads" or not new.diagonal
         ):
-            raise refuse("d", self.d, "at most 4000 unless Γ is diagonal")
+            raise argument_error("d", self.d, "at most 4000 unless Γ is diagonal")
         if self.tasks is None:
             return new, new
         tasks = (
@@ -343,7 +356,9 @@ class LinearAttention(Family):
                 else np.random.default_rng([self.seed, 1]).normal(0.0, scale, wanted)
             )
         if whole.shape != wanted:
-            raise refuse("start", whole.shape, f"a number, or of shape {wanted}")
+            raise argument_error(
+                "start", whole.shape, f"a number, or of shape {wanted}"
+            )
         return Pullback(
             merged,
             Pair(whole, unit.shape)

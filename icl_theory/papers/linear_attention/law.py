@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import (
     LARGEST,
     Array,
+    argument_error,
     floats,
     instance,
     integer,
@@ -20,8 +21,7 @@ from icl_theory._validate import (
     number,
     plain_numbers,
     prompt_length,
-    refuse,
-    store,
+    set_fields,
 )
 
 
@@ -81,14 +81,14 @@ class PromptLaw:
             found = [
                 np.diag(matrix) if matrix.ndim == 1 else matrix for matrix in found
             ]
-        store(
+        set_fields(
             self,
             covariance=found[0],
             prior=found[1],
             query=found[2],
             N=prompt_length(self.N),
         )
-        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
 
     @property
     def d(self) -> int:
@@ -352,7 +352,9 @@ def shaped(name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> Array:
     """Return a copy of an array of one of these shapes, with entries up to 1e40."""
     found = plain_numbers(name, value, -LARGEST, LARGEST)
     if found.shape not in shapes:
-        raise refuse(name, found.shape, "of shape " + " or ".join(map(str, shapes)))
+        raise argument_error(
+            name, found.shape, "of shape " + " or ".join(map(str, shapes))
+        )
     return found.copy()
 
 
@@ -379,23 +381,27 @@ def moment(name: str, value: object, d: int | None = None) -> Array:
         and {*found.shape} == {d or len(found)}
     )
     if found is None or not fits or not np.isfinite(found).all():
-        raise refuse(name, value, allowed)
+        raise argument_error(name, value, allowed)
     largest = float(np.abs(found).max())
     if not 1e-40 <= largest <= LARGEST:
-        raise refuse(
+        raise argument_error(
             name, value, f"{allowed}; its largest entry between 1e-40 and {LARGEST:g}"
         )
     if found.ndim == 1:
         if (found < 0.0).any():
-            raise refuse(name, value, f"{allowed} (the least is {found.min():.3g})")
+            raise argument_error(
+                name, value, f"{allowed} (the least is {found.min():.3g})"
+            )
         return found.copy()
     apart = float(np.abs(found - found.T).max())
     if apart > 1e-12 * largest:
-        raise refuse(
+        raise argument_error(
             name, value, f"{allowed} (it differs from its transpose by {apart:.3g})"
         )
     found = 0.5 * (found + found.T)
     least = float(np.linalg.eigvalsh(found)[0])
     if least < -1e-12 * len(found) * largest:
-        raise refuse(name, value, f"{allowed} (its least eigenvalue is {least:.3g})")
+        raise argument_error(
+            name, value, f"{allowed} (its least eigenvalue is {least:.3g})"
+        )
     return found

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, integer, real_array, refuse, store
+from icl_theory._validate import Array, argument_error, integer, real_array, set_fields
 from icl_theory.engine.risk import Risk, Started
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root, shaped
@@ -54,13 +54,15 @@ class SampledRisk(Started, Risk):
 
     def __post_init__(self) -> None:
         if not np.isfinite(prompt_law(self.law).N):
-            raise refuse("N", self.law.N, "finite: infinite prompts cannot be sampled")
-        store(
+            raise argument_error(
+                "N", self.law.N, "finite: infinite prompts cannot be sampled"
+            )
+        set_fields(
             self,
             batch=integer("batch", self.batch, minimum=1),
             seed=integer("seed", self.seed, minimum=0),
         )
-        store(self, start=shaped("start", self.start, self._shape))
+        set_fields(self, start=shaped("start", self.start, self._shape))
         check_fits(
             "batch",
             self.batch,
@@ -113,7 +115,7 @@ class SampledLoop(SampledRisk):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store(self, depth=integer("depth", self.depth, minimum=1, maximum=10_000))
+        set_fields(self, depth=integer("depth", self.depth, minimum=1, maximum=10_000))
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -161,7 +163,9 @@ class LayerRisk(SampledRisk):
         d = prompt_law(law).d
         pair = real_array("pair", pair, 1)
         if len(pair) not in {1 + d, 1 + d * d}:
-            raise refuse("pair", pair.shape, f"of shape ({1 + d},) or ({1 + d * d},)")
+            raise argument_error(
+                "pair", pair.shape, f"of shape ({1 + d},) or ({1 + d * d},)"
+            )
         both = np.zeros((2, d + 1, d + 1))
         both[0, d, d] = pair[0]
         both[1, :d, :d] = (

@@ -9,7 +9,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, probabilities, refuse, sequence, store
+from icl_theory._validate import (
+    Array,
+    argument_error,
+    probabilities,
+    sequence,
+    set_fields,
+)
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.law import PromptLaw, shaped
 from icl_theory.papers.linear_attention.risks import BestKnown
@@ -57,7 +63,7 @@ class MixtureRisk(BestKnown):
         count = len(laws)
         flat = all(law.diagonal for law in laws)
         if any(law.d != d for law in laws):
-            raise refuse("laws", [law.d for law in laws], "of one dimension")
+            raise argument_error("laws", [law.d for law in laws], "of one dimension")
         probs = (
             np.full(count, 1.0 / count)
             if self.probs is None
@@ -66,7 +72,7 @@ class MixtureRisk(BestKnown):
         start = np.zeros((d,) if flat else (d, d)) if self.start is None else self.start
         start = shaped("start", start, *[(d,)] * flat, (d, d))
         check_fits("laws", d, 24.0 * count * start.size**2)
-        store(
+        set_fields(
             self,
             laws=laws if start.ndim == 1 else tuple(law.dense for law in laws),
             probs=probs,
@@ -104,7 +110,7 @@ class MixtureRisk(BestKnown):
         with np.errstate(over="ignore", invalid="ignore"):
             excess = 0.5 * float(np.sum((self._squares[0] @ off.ravel()) ** 2))
         if np.isnan(excess):
-            raise refuse(
+            raise argument_error(
                 "params",
                 params,
                 "less extreme: the excess is beyond the range of float64",

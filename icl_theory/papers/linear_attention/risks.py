@@ -14,13 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from icl_theory._validate import (
     LARGEST,
     Array,
+    argument_error,
     integer,
     number,
     plain_numbers,
     real_array,
-    refuse,
     sequence,
-    store,
+    set_fields,
 )
 from icl_theory.engine.counting import ROUNDING, Counted, Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
@@ -87,9 +87,9 @@ class MergedRisk(BestKnown):
     def __post_init__(self) -> None:
         d = prompt_law(self.law).d
         shapes = [(d,), (d, d)] if self.law.diagonal else [(d, d)]
-        store(self, start=shaped("start", self.start, *shapes))
+        set_fields(self, start=shaped("start", self.start, *shapes))
         if self.rank is not None:
-            store(self, rank=integer("rank", self.rank, minimum=1))
+            set_fields(self, rank=integer("rank", self.rank, minimum=1))
 
     @cached_property
     def curvature(self) -> Array:
@@ -118,7 +118,7 @@ class MergedRisk(BestKnown):
         matrices = plain_numbers(name, value, -LARGEST, LARGEST)
         shape = np.shape(self.initial)
         if matrices.shape[-len(shape) :] != shape:
-            raise refuse(
+            raise argument_error(
                 name,
                 matrices.shape,
                 f"of shape {shape}, or (..., {', '.join(map(str, shape))})",
@@ -349,7 +349,7 @@ class Pair(Started, Map):
 
     def __post_init__(self) -> None:
         size = math.prod(sequence("shape", self.shape, int, "(d, d) or (d,)"))
-        store(self, start=shaped("start", self.start, (1 + size,)))
+        set_fields(self, start=shaped("start", self.start, (1 + size,)))
 
     def inward(self, params: Array) -> Array:
         """Return vA."""
@@ -399,16 +399,16 @@ class Heads(Started, Map):
     d: int
 
     def __post_init__(self) -> None:
-        store(self, d=integer("d", self.d, minimum=1))
+        set_fields(self, d=integer("d", self.d, minimum=1))
         start = real_array("start", self.start, 2, LARGEST)
         rows, left = divmod(start.shape[1] - 1, 2 * self.d)
         if not len(start) or rows < 1 or left:
-            raise refuse(
+            raise argument_error(
                 "start",
                 start.shape,
                 f"of shape (H, 1 + 2R·{self.d}), with one head and one row or more",
             )
-        store(self, start=start)
+        set_fields(self, start=start)
 
     def _split(self, params: Array) -> tuple[Array, Array, Array]:
         """Return values (H, 1, 1), keys and queries, (H, R, d) each."""
@@ -490,7 +490,7 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     q = prompt_law(law).moments[2]
     plain = law.diagonal and np.ptp(q) == 0.0 and bool(np.all(law.moments[1] == 1.0))
     if not plain or np.any(q != law.covariance):
-        raise refuse("law", law, "isotropic: Λ = Λ_q = λI and W = I")
+        raise argument_error("law", law, "isotropic: Λ = Λ_q = λI and W = I")
     root = np.sqrt(law.d)
     first = number("start", start, minimum=1.0 / LARGEST, maximum=LARGEST) ** 2 / root
     times = plain_numbers("time", time, 0.0, LARGEST)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, refuse
+from icl_theory._validate import Array, argument_error, choice
 from icl_theory.papers.linear_attention.family import LinearAttention
 from icl_theory.results import notebook
 from icl_theory.results.numbers import markdown, number
@@ -95,10 +95,12 @@ def shift_table(
     if not isinstance(problems, Mapping) or not all(
         isinstance(each, LinearAttention) for each in problems.values()
     ):
-        raise refuse("problems", problems, "a mapping of names to LinearAttention")
+        raise argument_error(
+            "problems", problems, "a mapping of names to LinearAttention"
+        )
     sizes = {problem.d for problem in problems.values()}
     if len(sizes) != 1 or any(problem.depth > 1 for problem in problems.values()):
-        raise refuse(
+        raise argument_error(
             "problems", dict(problems), "one or more of one dimension and one layer"
         )
     laws = [problem.law() for problem in problems.values()]

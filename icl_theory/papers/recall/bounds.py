@@ -9,13 +9,13 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     choice,
     fraction,
     instance,
     integer,
     number,
     plain_numbers,
-    refuse,
 )
 from icl_theory.memory import check_fits
 from icl_theory.papers.recall.divergence import divergence
@@ -102,12 +102,12 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     """
     instance("risk", risk, RecallRisk, "a RecallRisk")
     if risk.scaled or risk.kappa == 0:
-        raise refuse(
+        raise argument_error(
             "risk", risk.attention, "one with linear or relu attention, and kappa = 1"
         )
     strength, _, _ = risk.split(params)
     if (strength < 0).any():
-        raise refuse("params", params, "of strengths >= 0")
+        raise argument_error("params", params, "of strengths >= 0")
     probs = np.ones(1) if risk.tied else risk.task.probs
     return float((risk.task.V - (2 if risk.noisy else 1)) * (probs @ np.exp(-strength)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import block_diag, csc_array
 
-from icl_theory._validate import instance, refuse, signed
+from icl_theory._validate import argument_error, instance, signed
 from icl_theory.engine.pullback import Affine, Pullback
 from icl_theory.papers.recall.sampled import TransformerRisk
 from icl_theory.papers.recall.weights import gates
@@ -61,12 +61,12 @@ def reparameterised(
     d = 2 * task.V
     wanted = ("attention", "value", "feed_forward") if noisy else ("attention", "value")
     if full.trained != wanted:
-        raise refuse(
+        raise argument_error(
             "full", full.trained, "a TransformerRisk that trains " + ", ".join(wanted)
         )
     for name, value, there in (("gamma", gamma, noisy), ("v", v, softmax)):
         if value is not None and not there:
-            raise refuse(
+            raise argument_error(
                 name,
                 value,
                 "left out if alpha = 0"

@@ -10,13 +10,13 @@ import numpy as np
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     floats,
     fraction,
     instance,
     integer,
     number,
-    refuse,
-    store,
+    set_fields,
 )
 
 # counts, and words of a random sentence: a joint table has (H/2)² probabilities
@@ -59,19 +59,19 @@ class Counts:
             or not np.isfinite(pmf).all()
             or (pmf < 0).any()
         ):
-            raise refuse(
+            raise argument_error(
                 "pmf",
                 self.pmf,
                 "probabilities of c = 0, 1, ..., one a row (columns: c_tau = 0, 1, ...)",
             )
         if abs(pmf.sum() - 1.0) > 1e-6:
-            raise refuse(
+            raise argument_error(
                 "pmf",
                 self.pmf,
                 f"probabilities that sum to 1 (these sum to {pmf.sum():.9g})",
             )
         if pmf[0].any():
-            raise refuse(
+            raise argument_error(
                 "pmf",
                 self.pmf,
                 f"without mass at c = 0 (this has {pmf[0].sum():.3g}): c is at least 1",
@@ -79,7 +79,7 @@ class Counts:
         rows = np.flatnonzero(pmf.any(axis=1))
         columns = np.flatnonzero(pmf.any(axis=0))
         pmf = pmf[: rows[-1] + 1, : columns[-1] + 1] / pmf.sum()
-        store(self, pmf=pmf)
+        set_fields(self, pmf=pmf)
 
     @classmethod
     def fixed(cls, c: int, c_tau: int = 0) -> Counts:
@@ -130,11 +130,11 @@ class Counts:
         from scipy.special import gammaln, xlogy
 
         if integer("H", H, minimum=0) < 3:
-            raise refuse(
+            raise argument_error(
                 "H", H, "at least 3: a trigger, its output, and the trigger again"
             )
         if H > LONGEST:
-            raise refuse(
+            raise argument_error(
                 "H", H, f"at most {LONGEST} if the counts are those of random sentences"
             )
         d = fraction("density", density)
@@ -199,4 +199,4 @@ def noise_level(name: str, value: Any) -> float:
     try:
         return number(name, value, zero=True, maximum=math.nextafter(1.0, 0.0))
     except ValueError:
-        raise refuse(name, value, "a number in [0, 1)") from None
+        raise argument_error(name, value, "a number in [0, 1)") from None

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import instance, integer, mapping, store
+from icl_theory._validate import instance, integer, mapping, set_fields
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Normalised, Rule, rule_of
@@ -21,7 +21,7 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import (
     Column,
     Family,
-    Later,
+    LazySlot,
     Number,
     Object,
     Panel,
@@ -96,8 +96,8 @@ class Recall(Family):
         ),
         Column("bayes_risk", "f8", "nats", "entropy of the noise"),
     )
-    claims = Later("icl_theory.papers.recall.statements:CLAIMS")
-    commands = Later("icl_theory.papers.recall.training:COMMANDS")
+    claims = LazySlot("icl_theory.papers.recall.statements:CLAIMS")
+    commands = LazySlot("icl_theory.papers.recall.training:COMMANDS")
 
     eta: float | str = learning_rate(0.5)
     V: int = parameter(
@@ -194,7 +194,7 @@ class Recall(Family):
             if (
                 parts := self.task.parts
             ) is not None:  # else the task has words of its own, and is kept
-                store(
+                set_fields(
                     self,
                     **{
                         name: declared[name].check(value)

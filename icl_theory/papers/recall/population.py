@@ -19,7 +19,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from threadpoolctl import ThreadpoolController
 
-from icl_theory._validate import Array, choice, flag, instance, refuse, signed, store
+from icl_theory._validate import (
+    Array,
+    argument_error,
+    choice,
+    flag,
+    instance,
+    set_fields,
+    signed,
+)
 from icl_theory.engine.counting import Counted, Steps
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Normalised, Rule, rule_of
@@ -132,13 +140,13 @@ class RecallRisk(Risk):
             "projection",
             "markov",
         ):
-            raise refuse(
+            raise argument_error(
                 "attention",
                 self.attention,
                 "'softmax' unless weights = 'projection' and law = 'markov'",
             )
         if self.data is not None and (self.attention == "softmax" or self.kappa == 0):
-            raise refuse(
+            raise argument_error(
                 "data",
                 "sentences",
                 "left out with softmax attention or kappa = 0 (see reparameterised)",
@@ -147,20 +155,22 @@ class RecallRisk(Risk):
             check_sentences(self.data, self.task)
         if self.v is not None:
             if not self.scaled:
-                raise refuse("v", self.v, f"left out if attention = {self.attention!r}")
-            store(self, v=signed("v", self.v))
+                raise argument_error(
+                    "v", self.v, f"left out if attention = {self.attention!r}"
+                )
+            set_fields(self, v=signed("v", self.v))
         if flag("tied", self.tied) and (not self.task.alike or self.data is not None):
-            raise refuse(
+            raise argument_error(
                 "tied", self.tied, "False for empirical risks, and if triggers differ"
             )
         if self.gamma is not None:
             if not self.noisy:
-                raise refuse(
+                raise argument_error(
                     "gamma",
                     self.gamma,
                     "left out if alpha = 0: there is no noise to predict",
                 )
-            store(self, gamma=signed("gamma", self.gamma))
+            set_fields(self, gamma=signed("gamma", self.gamma))
 
     @property
     def noisy(self) -> bool:

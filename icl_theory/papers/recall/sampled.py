@@ -25,13 +25,13 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import (
     INT64_MAX,
     Array,
+    argument_error,
     choice,
     instance,
     integer,
     number,
-    refuse,
+    set_fields,
     signed,
-    store,
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
@@ -142,7 +142,7 @@ class TransformerRisk(Risk):
         choice("attention", self.attention, ATTENTION[:3])
         check_weights(task, self.weights, self.kappa)
         if self.kink and self.attention != "relu":
-            raise refuse("kink", self.kink, "0 unless attention = 'relu'")
+            raise argument_error("kink", self.kink, "0 unless attention = 'relu'")
         given = self.trained if isinstance(self.trained, Iterable) else ()
         names = (
             MATRICES[: 3 if task.alpha else 2] if self.trained is None else tuple(given)
@@ -150,9 +150,11 @@ class TransformerRisk(Risk):
         if not (
             names and all(isinstance(name, str) and name in MATRICES for name in names)
         ):
-            raise refuse("trained", self.trained, "some of " + ", ".join(MATRICES))
+            raise argument_error(
+                "trained", self.trained, "some of " + ", ".join(MATRICES)
+            )
         if len(set(names)) * (2 * task.V) ** 2 > 10**7:
-            raise refuse(
+            raise argument_error(
                 "V",
                 task.V,
                 "smaller: the matrices may have at most 10000000 entries together",
@@ -165,7 +167,7 @@ class TransformerRisk(Risk):
             if self.batch is None
             else integer("batch", self.batch, minimum=1, maximum=most)
         )
-        store(
+        set_fields(
             self,
             batch=batch,
             seed=integer("seed", self.seed, minimum=0),
@@ -283,13 +285,13 @@ class TransformerRisk(Risk):
             "sentences", sentences, Sentences, "sentences of a RecallTask"
         ).tokens
         if tokens.max(initial=0) >= self.task.V:
-            raise refuse(
+            raise argument_error(
                 "sentences", int(tokens.max()), f"made of words below V = {self.task.V}"
             )
         forward = self._forward(self.matrices(params), tokens, without)
         measured = self._measured(forward.logits, sentences)
         if not math.isfinite(measured.loss):
-            raise refuse(
+            raise argument_error(
                 "params",
                 float(np.max(np.abs(params))),
                 "numbers with finite logits (largest shown)",

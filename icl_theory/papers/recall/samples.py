@@ -11,7 +11,14 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import Array, fraction, instance, integer, number, refuse
+from icl_theory._validate import (
+    Array,
+    argument_error,
+    fraction,
+    instance,
+    integer,
+    number,
+)
 from icl_theory.papers.recall.divergence import divergence
 from icl_theory.papers.recall.task import RecallTask
 
@@ -253,7 +260,7 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     while high < most and failure_bound(task, high, epsilon) > delta:
         high = min(2 * high, most)
     if failure_probability(task, high, epsilon) > delta:
-        raise refuse(
+        raise argument_error(
             "epsilon",
             epsilon,
             f"larger: {most:,} sentences are not enough (delta = {delta:g})",
@@ -278,7 +285,7 @@ def _sums(task: RecallTask, most: float, name: str) -> tuple[Array, float]:
         beyond = min([beyond, *(each for each in more if each > limit)])
         sums |= {each for each in more if each <= limit}
         if len(sums) > MOST_SETS:
-            raise refuse(
+            raise argument_error(
                 name,
                 most,
                 f"smaller: more than {MOST_SETS:,} sums of probabilities are below it",

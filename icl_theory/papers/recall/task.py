@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     choice,
     floats,
     instance,
     integer,
     is_masked,
     probabilities,
-    refuse,
 )
 from icl_theory.memory import check_fits
 from icl_theory.papers.recall.counts import Counts, noise_level
@@ -135,30 +135,32 @@ class RecallTask:
         self.outputs = self._words("outputs", outputs, first)
         needed = len(self.triggers) + len(self.outputs) + 1
         if needed > self.V:
-            raise refuse(
+            raise argument_error(
                 "V",
                 V,
                 f"at least {needed}, the number of triggers, outputs and noise words",
             )
         for name, words in (("triggers", self.triggers), ("outputs", self.outputs)):
             if self.noise_word in words:
-                raise refuse(
+                raise argument_error(
                     name, words.tolist(), f"without the noise word {self.noise_word}"
                 )
         if np.intersect1d(self.triggers, self.outputs).size:
-            raise refuse("outputs", self.outputs.tolist(), "disjoint from the triggers")
+            raise argument_error(
+                "outputs", self.outputs.tolist(), "disjoint from the triggers"
+            )
         self.alpha = noise_level("alpha", alpha)
         Q = len(self.triggers)
         self.probs = (
             np.full(Q, 1.0 / Q) if probs is None else probabilities("probs", probs, Q)
         )
         if integer("H", H, minimum=0) < 3:
-            raise refuse(
+            raise argument_error(
                 "H", H, "at least 3: a trigger, its output, and the trigger again"
             )
         self.H = int(H)
         if self.law == "planted" and self.alpha and Q > 1:
-            raise refuse(
+            raise argument_error(
                 "triggers",
                 Q,
                 "1 with noise and law = 'planted', as in the paper's sentences",
@@ -166,7 +168,7 @@ class RecallTask:
         self.counts = self._laws(counts)
         longest = max(law.longest for law in set(self.counts))
         if 2 * longest + 1 > self.H:
-            raise refuse(
+            raise argument_error(
                 "H",
                 H,
                 f"at least {2 * longest + 1}: there are up to {longest} bigrams of two words",
@@ -278,7 +280,7 @@ class RecallTask:
             else self._words("outputs", np.asarray(outputs), 0)
         )
         if np.isin(words, [*self.triggers, self.noise_word]).any():
-            raise refuse(
+            raise argument_error(
                 "outputs", words.tolist(), "words that are neither triggers nor noise"
             )
         trigger = np.searchsorted(
@@ -316,7 +318,7 @@ class RecallTask:
             The task cannot produce one of the sentences.
         """
         if is_masked(tokens) or floats(tokens) is None:
-            raise refuse(
+            raise argument_error(
                 "tokens", tokens, f"an array of integers, of shape (B, {self.H})"
             )
         read = np.asarray(tokens)
@@ -325,11 +327,11 @@ class RecallTask:
             or read.shape[1] != self.H
             or not np.issubdtype(read.dtype, np.integer)
         ):
-            raise refuse(
+            raise argument_error(
                 "tokens", read.shape, f"an array of integers, of shape (B, {self.H})"
             )
         if read.size and not (read.min() >= 0 and read.max() < self.V):
-            raise refuse(
+            raise argument_error(
                 "tokens", [int(read.min()), int(read.max())], f"words 0 to {self.V - 1}"
             )
         q = read[:, -1:]
@@ -344,7 +346,7 @@ class RecallTask:
             | np.isin(output, self.triggers)
         )
         for row in np.flatnonzero(wrong)[:1]:
-            raise refuse(
+            raise argument_error(
                 "tokens", read[row].tolist(), "a sentence of the task: see RecallTask"
             )
         check_fits("tokens", read.shape, 8.0 * len(read) * self.V)
@@ -360,16 +362,16 @@ class RecallTask:
             count = integer(name, value, minimum=1, maximum=10**6)
             check_fits(name, value, 200.0 * count)
             if first + count >= self.V:
-                raise refuse(
+                raise argument_error(
                     "V", self.V, f"at least {first + count + 1} with {count} {name}"
                 )
             candidates = np.arange(first, first + count + 1)
             return candidates[candidates != self.noise_word][:count].astype(np.intp)
         if not np.iterable(value) or isinstance(value, str | bytes):
-            raise refuse(name, value, "a number of words, or the words")
+            raise argument_error(name, value, "a number of words, or the words")
         words = np.array([self._word(name, word) for word in value], dtype=np.intp)
         if not words.size or np.unique(words).size < words.size:
-            raise refuse(name, value, "one word at least, none of them twice")
+            raise argument_error(name, value, "one word at least, none of them twice")
         return words
 
     def _word(self, name: str, value: int) -> int:
@@ -394,7 +396,7 @@ class RecallTask:
             if len(counts) != self.Q or not all(
                 isinstance(law, Counts) for law in counts
             ):
-                raise refuse(
+                raise argument_error(
                     "counts", counts, f"one Counts, or {self.Q} of them, one a trigger"
                 )
             return tuple(counts)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, argument_error
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule
 from icl_theory.engine.trajectory import Trajectory
@@ -149,14 +149,14 @@ class Training(Family):
             check_fits("M", self.M, BYTES * self.M * self.H)
             replace(self, M=math.inf)
         if self.model == "full" and self.scale == 0 and self.attention == "linear":
-            raise refuse(
+            raise argument_error(
                 "scale",
                 0,
                 "positive for full matrices with linear attention: zero is a critical point",
             )
         for name in ("gamma", "v"):
             if self.model != "reparameterised" and getattr(self, name) == "trained":
-                raise refuse(
+                raise argument_error(
                     name,
                     "trained",
                     "a number unless model = 'reparameterised': full matrices contain it",

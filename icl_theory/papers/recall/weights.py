@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import Array, choice, integer, refuse
+from icl_theory._validate import Array, argument_error, choice, integer
 from icl_theory.papers.recall.task import RecallTask, Sentences
 
 WEIGHTS = ("projection", "identity")
@@ -18,11 +18,11 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
     integer("kappa", kappa, minimum=0, maximum=1)
     if weights == "projection" or not task.alpha:
         if kappa != 1:
-            raise refuse(
+            raise argument_error(
                 "kappa", kappa, "1 unless weights = 'identity' and there is noise"
             )
     elif task.law != "planted":
-        raise refuse(
+        raise argument_error(
             "weights",
             weights,
             "'projection' with noise and law = 'markov': -E(τ) in W repels all noise",
@@ -32,7 +32,7 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
         and not task.alpha
         and any(law.noise_mean for law in task.counts)
     ):
-        raise refuse(
+        raise argument_error(
             "counts",
             "with noise",
             "without noise if alpha = 0 and weights = 'identity'",

@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, argument_error
 from icl_theory.engine.risk import Risk, Started
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
-    Later,
+    LazySlot,
     Number,
     Whole,
     Word,
@@ -231,7 +231,7 @@ class Representation(Family):
     name: ClassVar[str] = "representation"
     title: ClassVar[str] = "in-context regression over a dictionary"
     goal: ClassVar[tuple[str, float]] = ("above", 1e-4)
-    claims = Later("icl_theory.papers.representation.statements:CLAIMS")
+    claims = LazySlot("icl_theory.papers.representation.statements:CLAIMS")
 
     eta: float | str = learning_rate(1.0)
     K: int = parameter(
@@ -280,9 +280,9 @@ class Representation(Family):
     def validate(self) -> None:
         """Refuse more labels than tokens, and labels without noise that many predictors fit."""
         if self.N > self.K:
-            raise refuse("N", self.N, f"at most K = {self.K}")
+            raise argument_error("N", self.N, f"at most K = {self.K}")
         if self.noise < 1e-5 and self.m < self.N:  # rounding would choose the ridge
-            raise refuse(
+            raise argument_error(
                 "noise",
                 self.noise,
                 "at least 1e-5 if N > m, where many predictors are best without it",

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, argument_error
 from icl_theory.engine import Risk, Trajectory, in_coordinates
 from icl_theory.engine.risk import Started
-from icl_theory.families import Column, Family, Later, Number, Whole, Word, parameter
+from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
 from icl_theory.families.parameters import Fraction, label_noise, learning_rate
 from icl_theory.memory import check_fits
 from icl_theory.tokens.gaussian import normal, reach_of
@@ -37,7 +37,7 @@ class LocationRisk(Started, Risk):
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             vectors, slopes = self._vectors(self._checked(params))
         if not (np.isfinite(vectors).all() and np.isfinite(slopes).all()):
-            raise refuse(
+            raise argument_error(
                 "params",
                 params,
                 "directions, not zero, of a length within the range of float64",
@@ -274,7 +274,7 @@ class SingleLocation(Family):
     name: ClassVar[str] = "single-location"
     title: ClassVar[str] = "single-location regression"
     goal: ClassVar[tuple[str, float] | None] = None
-    claims = Later("icl_theory.papers.single_location.statements:CLAIMS")
+    claims = LazySlot("icl_theory.papers.single_location.statements:CLAIMS")
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             "semantic", "f8", "", "overlap κ of k with k* at the end", "κ", r"\kappa"
@@ -331,11 +331,11 @@ class SingleLocation(Family):
     def validate(self) -> None:
         """Refuse a start and positions that this attention has not."""
         if self.attention == "softmax" and self.start == "sphere":
-            raise refuse(
+            raise argument_error(
                 "start", self.start, "manifold for softmax, whose risk is known there"
             )
         if self.attention != "softmax" and self.first is not None:
-            raise refuse(
+            raise argument_error(
                 "first",
                 self.first,
                 "left out unless attention is softmax: the others have no positions",

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import Array, refuse, store
+from icl_theory._validate import Array, argument_error, set_fields
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import (
     Column,
     Family,
-    Later,
+    LazySlot,
     Number,
     Panel,
     Whole,
@@ -23,7 +23,7 @@ from icl_theory.families import (
     parameter,
 )
 from icl_theory.families.parameters import (
-    LaterMethod,
+    LazyMethod,
     label_noise,
     learning_rate,
     lipschitz_constant,
@@ -79,7 +79,7 @@ class Sphere(Family):
 
     name: ClassVar[str] = "sphere"
     title: ClassVar[str] = "in-context regression on the sphere"
-    claims = Later("icl_theory.papers.sphere.statements:CLAIMS")
+    claims = LazySlot("icl_theory.papers.sphere.statements:CLAIMS")
     explorer = Panel(Path(__file__).parent / "panel", ("closed.js", "panel.js"))
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
@@ -119,14 +119,14 @@ class Sphere(Family):
         0.0, kind=Number(zero=True, maximum=1e3), meaning="κ at step 0"
     )
 
-    predicted = LaterMethod("icl_theory.papers.sphere.statements:predicted")
+    predicted = LazyMethod("icl_theory.papers.sphere.statements:predicted")
 
     def validate(self) -> None:
         """Find the best κ."""
         if self.task == "cosine" and self.L > 20.0:
-            raise refuse("L", self.L, "at most 20 for cosine tasks")
+            raise argument_error("L", self.L, "at most 20 for cosine tasks")
         of_tasks = partial(kernel, self.task, self.L)
-        store(
+        set_fields(
             self,
             _risk=SphereRisk.made(of_tasks, self.d, self.N, self.noise, self.start),
         )

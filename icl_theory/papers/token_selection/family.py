@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, number, real_array, refuse, store
+from icl_theory._validate import Array, argument_error, number, real_array, set_fields
 from icl_theory.engine import Factored, Pullback, Risk, Trajectory
 from icl_theory.engine.pullback import in_coordinates, innermost
-from icl_theory.families import Column, Family, Later, Number, Whole, Word, parameter
+from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.sampled import softmax
 
@@ -33,10 +33,10 @@ class SelectionRisk(Risk):
     def __post_init__(self) -> None:
         values = real_array("values", self.values, 2, most=1e150)
         if not values.size:
-            raise refuse(
+            raise argument_error(
                 "values", values.shape, "at least one input with at least one token"
             )
-        store(self, values=values)
+        set_fields(self, values=values)
 
     @property
     def initial(self) -> Array:
@@ -154,7 +154,7 @@ class TokenSelection(Family):
     name: ClassVar[str] = "token-selection"
     title: ClassVar[str] = "token selection by softmax attention"
     loss_unit: ClassVar[str] = "nats"
-    claims = Later("icl_theory.papers.token_selection.statements:CLAIMS")
+    claims = LazySlot("icl_theory.papers.token_selection.statements:CLAIMS")
     columns: ClassVar[tuple[Column, ...]] = (
         Column(
             "cosine",
@@ -206,15 +206,15 @@ class TokenSelection(Family):
                 if self.trained == "KQ"
                 else "0 for W"
             )
-            raise refuse("start", self.start, allowed)
+            raise argument_error("start", self.start, allowed)
         if self.trained == "KQ" and self.eta == "auto":
-            raise refuse(
+            raise argument_error(
                 "eta",
                 self.eta,
                 "a number for KQ: the curvature of a product has no bound",
             )
         if self.trained != "p" and self.n * self.T * self.d**2 > 1e6:
-            raise refuse(
+            raise argument_error(
                 "d",
                 self.d,
                 "less: with a matrix W scores take n T d² numbers, at most 1e6",
@@ -251,7 +251,7 @@ class TokenSelection(Family):
     def _start(self, start: Any, shape: tuple[int, ...]) -> Array:
         checked = real_array("start", start, len(shape))
         if checked.shape != shape:
-            raise refuse("start", checked.shape, f"of shape {shape}")
+            raise argument_error("start", checked.shape, f"of shape {shape}")
         return checked
 
     def stable_rate(self) -> float:
@@ -278,7 +278,7 @@ class TokenSelection(Family):
     def _one_of_each(self, selected: ArrayLike) -> NDArray[np.intp]:
         given = real_array("selected", selected, 1)
         if len(given) != self.n or not np.isin(given, np.arange(self.T)).all():
-            raise refuse(
+            raise argument_error(
                 "selected",
                 selected,
                 f"{self.n} integers from 0 to {self.T - 1}, one for each input",

@@ -19,7 +19,7 @@ from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.collocation import Index
 from icl_theory.engine.counting import ROUNDING
 from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.rules import GradientDescent
 from icl_theory.engine.skip import NODES, Strides
@@ -336,7 +336,7 @@ def batched_scores(
         if not group:
             groups.append(group)
         group.append(i)
-    with Work("", "runs") as shown:
+    with Progress("", "runs") as shown:
         for done, members in enumerate(groups):
             shown.update(done, len(groups))
             yield members, _measured([posed[i] for i in members], max_steps)

@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import INT64_MAX, MOST_FEATURES, Array, plain_numbers, refuse
+from icl_theory._validate import (
+    INT64_MAX,
+    MOST_FEATURES,
+    Array,
+    argument_error,
+    plain_numbers,
+)
 from icl_theory.regression.closed.flow import Place, flow_back
 from icl_theory.regression.closed.polynomials import QUOTIENTS, TERMS
 
@@ -68,7 +74,7 @@ class StepCounter:
         try:
             each, constant = np.broadcast_arrays(*numbers)
         except ValueError as reason:
-            raise refuse(
+            raise argument_error(
                 "K", K, f"numbers of features that go with c ({reason})"
             ) from None
         self.shape = each.shape
@@ -125,7 +131,7 @@ class StepCounter:
         try:
             shape = np.broadcast_shapes(given.shape, self.shape)
         except ValueError:
-            raise refuse(
+            raise argument_error(
                 name, values, f"of a shape that broadcasts against {self.shape}"
             ) from None
         each = np.broadcast_to(given, shape)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import MOST_FEATURES, Array, integer, number, refuse
+from icl_theory._validate import MOST_FEATURES, Array, argument_error, integer, number
 
 
 def attention_pair(u: float, K: int) -> tuple[float, float]:
@@ -56,7 +56,7 @@ def flow_time(a: float, K: int) -> float:
     """
     K = integer("K", K, minimum=2, maximum=MOST_FEATURES)
     if not 1.0 / K * (1.0 - 1e-15) <= number("a", a) < 1.0:
-        raise refuse("a", a, f"in [1/K, 1) = [{1.0 / K:.6g}, 1)")
+        raise argument_error("a", a, f"in [1/K, 1) = [{1.0 / K:.6g}, 1)")
     u = max(0.0, math.log(K - 1.0) + math.log(a) - math.log1p(-a))
     return float(flow_difference(np.zeros(()), np.asarray(u), K))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, refuse
+from icl_theory._validate import Array, argument_error
 from icl_theory.memory import blocks
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
@@ -25,7 +25,7 @@ class ErrorForm:
         with np.errstate(over="ignore", invalid="ignore"):
             self.variogram = np.ascontiguousarray(task.variogram(features))
             if not (np.isfinite(self.variogram).all() and self.variogram.max() < 1e250):
-                raise refuse(
+                raise argument_error(
                     "task",
                     task,
                     "finite in its mean squared differences, and below 1e250",

@@ -21,12 +21,12 @@ from icl_theory._validate import (
     LARGEST,
     MOST_FEATURES,
     Array,
+    argument_error,
     integer,
     number,
     prompt_length,
-    refuse,
+    set_fields,
     signed,
-    store,
 )
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
@@ -84,7 +84,7 @@ class ExchangeableRisk(Risk):
     origin: tuple[Features, Task] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        store(
+        set_fields(
             self,
             K=integer("K", self.K, minimum=2, maximum=MOST_FEATURES),
             gamma=number("gamma", self.gamma, zero=True, maximum=1e290),
@@ -95,7 +95,7 @@ class ExchangeableRisk(Risk):
         match self.origin:
             case None | (Features(), Task()):
                 return
-        raise refuse("origin", self.origin, "features and a task")
+        raise argument_error("origin", self.origin, "features and a task")
 
     @property
     def initial(self) -> Array:
@@ -154,7 +154,7 @@ class ExchangeableRisk(Risk):
             return None
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
         if not c < 1e300:
-            raise refuse(
+            raise argument_error(
                 "eta",
                 eta,
                 f"smaller: a step eta*gamma*K/(K-1)^2 = {c:.3g} is not below 1e300",
@@ -311,7 +311,9 @@ def alike(
 def embedding_speed(delta: float) -> float:
     """Factor Δ⁴/4 on the learning rate in embedding coordinates over a regular simplex."""
     if not 1e-60 < delta < 1e60:
-        raise refuse("delta", delta, "between 1e-60 and 1e60 in embedding coordinates")
+        raise argument_error(
+            "delta", delta, "between 1e-60 and 1e60 in embedding coordinates"
+        )
     return delta**4 / 4.0
 
 

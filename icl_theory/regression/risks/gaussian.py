@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import (
     LARGEST,
     Array,
+    argument_error,
     instance,
     integer,
     lipschitz,
     number,
-    refuse,
-    store,
+    set_fields,
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.regression.sampled.layer import PromptRisk, Prompts
@@ -63,16 +63,16 @@ class QuadraticLaw:
     sigma_b: float
 
     def __post_init__(self) -> None:
-        store(self, d=integer("d", self.d, minimum=1, maximum=MOST_DIMENSIONS))
+        set_fields(self, d=integer("d", self.d, minimum=1, maximum=MOST_DIMENSIONS))
         for name in ("sigma_a", "sigma_b"):
             value = number(name, getattr(self, name), zero=True, maximum=LARGEST)
             if 0.0 < value < 1.0 / LARGEST:  # products of squares would underflow
-                raise refuse(
+                raise argument_error(
                     name, value, f"0, or between {1.0 / LARGEST:g} and {LARGEST:g}"
                 )
-            store(self, **{name: value})
+            set_fields(self, **{name: value})
         if self.sigma_a == self.sigma_b == 0.0:
-            raise refuse("sigma_b", self.sigma_b, "positive if sigma_a is 0")
+            raise argument_error("sigma_b", self.sigma_b, "positive if sigma_a is 0")
 
     @classmethod
     def lipschitz(cls, d: int, L: float, curved: float = 0.5) -> QuadraticLaw:
@@ -239,7 +239,7 @@ class GaussianRisk(Risk):
             product = change_along(lambda Q: self._around(Q)[1], params, direction)
         if not np.isfinite(product).all():
             largest = float(np.abs(params).max())
-            raise refuse(
+            raise argument_error(
                 "params",
                 largest,
                 "entries with a finite Hessian (the largest is shown)",
@@ -331,10 +331,12 @@ class FiniteGaussianRisk(Risk):
     def __post_init__(self) -> None:
         instance("law", self.law, QuadraticLaw, "a QuadraticLaw")
         if self.law.d > MOST_FOLLOWED:
-            raise refuse("d", self.law.d, f"at most {MOST_FOLLOWED} for finite prompts")
-        store(self, N=integer("N", self.N, minimum=1, maximum=MOST_TOKENS))
-        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
-        store(
+            raise argument_error(
+                "d", self.law.d, f"at most {MOST_FOLLOWED} for finite prompts"
+            )
+        set_fields(self, N=integer("N", self.N, minimum=1, maximum=MOST_TOKENS))
+        set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        set_fields(
             self,
             tolerance=number("tolerance", self.tolerance, minimum=1e-12, maximum=1e-2),
         )
@@ -526,7 +528,7 @@ class SampledGaussianRisk(PromptRisk):
 
     def __post_init__(self) -> None:
         instance("law", self.law, QuadraticLaw, "a QuadraticLaw")
-        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
         self._prepare()
 
     @property

@@ -14,7 +14,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import LARGEST, Array, instance, number, prompt_length, store
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    instance,
+    number,
+    prompt_length,
+    set_fields,
+)
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
@@ -77,7 +84,7 @@ class PopulationRisk(Risk):
         instance("task", self.task, Task, "a Task (see icl_theory.tasks)")  # type: ignore[type-abstract]
         check_fits("K", self.features.K, 8.0 * 8 * self.features.K**2)
         noise = number("noise", self.noise, zero=True, maximum=LARGEST)
-        store(
+        set_fields(
             self,
             N=prompt_length(self.N),
             noise=noise,

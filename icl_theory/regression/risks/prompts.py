@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.tokens.square import (
     LOG_LATEST,
     Count,
@@ -148,7 +148,7 @@ def infima(
     first = np.where(free, start, 0.0)
     # with noise there are local minima
     begins = (first, np.zeros_like(first)) if first.any() else (first,)
-    with Work("", "evaluations for the floor") as shown:
+    with Progress("", "evaluations for the floor") as shown:
         shown.update(0, 2 * rounds * len(begins))
         for begin in begins:
             minimize(

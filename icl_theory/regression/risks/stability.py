@@ -6,7 +6,13 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import LARGEST, Array, plain_numbers, prompt_lengths, refuse
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    argument_error,
+    plain_numbers,
+    prompt_lengths,
+)
 from icl_theory.engine.risk import largest_eigenvalue
 
 _WORST = (
@@ -102,7 +108,7 @@ def stable_rate(
             "speed", speed, 1e-300, 1e200
         )
     if not ((bound > 1e-300) & (bound < 1e300)).all():
-        raise refuse(
+        raise argument_error(
             "variogram", variogram, "one with a curvature between 1e-300 and 1e300"
         )
     return 1.0 / bound

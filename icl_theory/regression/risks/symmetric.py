@@ -19,13 +19,13 @@ from icl_theory._validate import (
     LARGEST,
     MOST_FEATURES,
     Array,
+    argument_error,
     dimensions,
     integer,
     number,
     prompt_length,
     real_array,
-    refuse,
-    store,
+    set_fields,
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
@@ -96,11 +96,11 @@ class SymmetricRisk(Risk):
         for size in sizes:
             integer("sizes", float(size), minimum=1, maximum=MOST_FEATURES)
         if sizes.sum() < 2:
-            raise refuse("sizes", self.sizes, "two features or more altogether")
+            raise argument_error("sizes", self.sizes, "two features or more altogether")
         probs = real_array("probs", self.probs, 1)
         total = float(sizes @ probs) if probs.shape == sizes.shape else math.nan
         if not ((probs > 0).all() and abs(total - 1.0) <= 1e-6):
-            raise refuse(
+            raise argument_error(
                 "probs",
                 self.probs,
                 f"{len(sizes)} positive numbers with sizes @ probs = 1",
@@ -118,7 +118,7 @@ class SymmetricRisk(Risk):
             gamma, gamma.T, rtol=1e-12, atol=0.0
         )
         if not symmetric or (gamma < 0).any() or gamma.max(initial=0.0) > 1e250:
-            raise refuse(
+            raise argument_error(
                 "variogram",
                 self.variogram,
                 f"a number or a symmetric ({G}, {G}) array, >= 0",
@@ -135,12 +135,12 @@ class SymmetricRisk(Risk):
             np.linalg.eigvalsh(matrix)[:, 0]
             < -1e-9 * np.maximum(np.abs(matrix).max(axis=(1, 2)), 1e-300)
         ).any():
-            raise refuse(
+            raise argument_error(
                 "variogram",
                 self.variogram,
                 "one for which all mean squared differences are >= 0",
             )
-        store(
+        set_fields(
             self,
             sizes=sizes,
             probs=probs / total,
@@ -197,7 +197,7 @@ class SymmetricRisk(Risk):
         np.fill_diagonal(expected, 0.0)
         uneven = np.abs(probs - probs[first][labels]) > 1e-12 * probs
         if uneven.any() or (np.abs(variogram - expected) > 1e-12 * scale).any():
-            raise refuse(
+            raise argument_error(
                 "groups",
                 groups,
                 "groups of features that can be exchanged with each other",
@@ -255,7 +255,7 @@ class SymmetricRisk(Risk):
         """Scores of all single features, (K, K), group after group."""
         theta = self._checked(params)
         if self.K > 20_000:
-            raise refuse(
+            raise argument_error(
                 "sizes", self.sizes, "20000 features at most to write out their scores"
             )
         group = np.repeat(np.arange(len(self.sizes)), self.sizes.astype(int))
@@ -388,5 +388,7 @@ def _labels(groups: ArrayLike, K: int) -> NDArray[np.int64]:
         or (labels != given).any()
         or set(labels.tolist()) != set(range(int(labels.max()) + 1))
     ):
-        raise refuse("groups", groups, f"{K} integers that cover 0, 1, ..., G - 1")
+        raise argument_error(
+            "groups", groups, f"{K} integers that cover 0, 1, ..., G - 1"
+        )
     return labels

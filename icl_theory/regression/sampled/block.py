@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, instance, integer, refuse, store
+from icl_theory._validate import Array, argument_error, instance, integer, set_fields
 from icl_theory.engine.risk import Risk
 from icl_theory.regression.sampled.layer import Prompts, attend
 from icl_theory.regression.sampled.risk import SampledRisk
@@ -93,9 +93,11 @@ class BlockRisk(Risk):
             SampledRisk,
             "a SampledRisk, on whose prompts the block is trained",
         )
-        store(self, hidden=integer("hidden", self.hidden, minimum=1, maximum=10**6))
-        store(self, seed=integer("seed", self.seed, minimum=0))
-        store(self, held_out=integer("held_out", self.held_out, minimum=1))
+        set_fields(
+            self, hidden=integer("hidden", self.hidden, minimum=1, maximum=10**6)
+        )
+        set_fields(self, seed=integer("seed", self.seed, minimum=0))
+        set_fields(self, held_out=integer("held_out", self.held_out, minimum=1))
 
     @property
     def stochastic(self) -> bool:
@@ -146,10 +148,10 @@ class BlockRisk(Risk):
         known = prompts.token.max(initial=0) < features.K > prompts.query.max(initial=0)
         vectors = (each for each in (prompts.key, prompts.asked) if each is not None)
         if not (known and all(each.shape[-1] == features.d for each in vectors)):
-            raise refuse("prompts", "those of other features", f"of {features}")
+            raise argument_error("prompts", "those of other features", f"of {features}")
         weight, prediction, _ = self._forward(self.unpack(params), prompts)
         if not np.isfinite(prediction).all():
-            raise refuse(
+            raise argument_error(
                 "params",
                 float(np.abs(params).max()),
                 "numbers with finite predictions (largest shown)",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import EXACT, LARGEST, Array, integer, number, store
+from icl_theory._validate import EXACT, LARGEST, Array, integer, number, set_fields
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import blocks, check_fits
 from icl_theory.regression.features import Features
@@ -49,13 +49,13 @@ class CountedRisk(Risk):
     stochastic = True  # the steps draw different prompts
 
     def __post_init__(self) -> None:
-        store(
+        set_fields(
             self,
             N=integer("N", self.N, minimum=1, maximum=EXACT),
             batch=integer("batch", self.batch, minimum=1),
         )
-        store(self, seed=integer("seed", self.seed, minimum=0))
-        store(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
+        set_fields(self, seed=integer("seed", self.seed, minimum=0))
+        set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
         if not self.every_query:  # all prompts at once, not in blocks
             each = self.features.K + (self.N if self._by_tokens else 0)
             check_fits("batch", self.batch, 48.0 * self.batch * each)

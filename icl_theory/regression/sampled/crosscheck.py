@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, integer, number, refuse
+from icl_theory._validate import Array, argument_error, integer, number
 from icl_theory.engine.comparison import (
     Check,
     CrossCheck,
@@ -21,7 +21,7 @@ from icl_theory.engine.comparison import (
     z_score,
 )
 from icl_theory.engine.descent import descend
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.engine.pullback import around, innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
@@ -122,7 +122,7 @@ def crosscheck(
     population, note = _population(run_or_risk, N)
     run = run_or_risk if isinstance(run_or_risk, Trajectory) else None
     if phases and run is None:
-        raise refuse("phases", phases, "0 for a risk, which has no phases")
+        raise argument_error("phases", phases, "0 for a risk, which has no phases")
     eta = number("eta", eta if eta is not None else 1.0 if run is None else run.eta)
     core = innermost(population)[0]
     K = innermost(population)[0].features.K
@@ -141,7 +141,7 @@ def crosscheck(
     known = _known(population, points, np.random.default_rng(streams[-1]))
     args = (core.features, core.task, int(core.N))
 
-    with Work("", "samples") as shown:
+    with Progress("", "samples") as shown:
         shown.update(0, points * (counted_batches + batches) + runs + 1)
         needed = _prompts_needed(
             known,
@@ -375,13 +375,13 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
     risk = run_or_risk.risk if isinstance(run_or_risk, Trajectory) else run_or_risk
     if isinstance(risk, ExchangeableRisk):
         if risk.K > 1000:
-            raise refuse(
+            raise argument_error(
                 "run_or_risk", risk, "of at most 1000 features if prompts are sampled"
             )
         risk = expanded(risk)
     inner, _ = innermost(risk)
     if risk is None or not isinstance(inner, PopulationRisk):
-        raise refuse(
+        raise argument_error(
             "run_or_risk",
             run_or_risk,
             "a run of simulate (not loaded from a file), or a regression risk",
@@ -392,6 +392,6 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
         return risk, f"prompts of N = {inner.N:g} tokens"
     length = sampled_length(N)
     if math.isinf(length):
-        raise refuse("N", N, "finite: infinite prompts cannot be sampled")
+        raise argument_error("N", N, "finite: infinite prompts cannot be sampled")
     note = f"prompts of N = {length:g} tokens on both sides (N = ∞ cannot be sampled)"
     return around(risk, replace(inner, N=length)), note

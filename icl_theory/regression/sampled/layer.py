@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import EXACT, Array, instance, integer, store
+from icl_theory._validate import EXACT, Array, instance, integer, set_fields
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import blocks, check_fits
 
@@ -74,12 +74,12 @@ class PromptRisk(Risk):
         return attend(params.T[prompts.query[:, None], prompts.token], prompts.label)
 
     def _prepare(self) -> None:
-        store(
+        set_fields(
             self,
             N=integer("N", self.N, minimum=1, maximum=EXACT),
             batch=integer("batch", self.batch, minimum=1),
         )
-        store(self, seed=integer("seed", self.seed, minimum=0))
+        set_fields(self, seed=integer("seed", self.seed, minimum=0))
         fixed = None
         if self.dataset is not None:
             size = integer("dataset", self.dataset, minimum=1)
@@ -89,7 +89,7 @@ class PromptRisk(Risk):
                 if part is not None:
                     part.flags.writeable = False
         check_fits("N", self.N, self._bytes(self.batch))
-        store(self, _fixed=fixed)
+        set_fields(self, _fixed=fixed)
 
     def _bytes(self, size: int) -> float:
         return 40.0 * size * self.N

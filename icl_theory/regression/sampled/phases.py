@@ -10,9 +10,9 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, instance, integer, prompt_length, refuse
+from icl_theory._validate import Array, argument_error, instance, integer, prompt_length
 from icl_theory.engine.comparison import Comparison, limit_of, mean_check
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.engine.pullback import innermost
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT_OR_FLOW
@@ -136,7 +136,7 @@ def sampled_phases(
     """
     problem = instance("run", run, Trajectory, "a run").family
     if not isinstance(problem, Regression) or not DESCENT_OR_FLOW.applies(run):
-        raise refuse(
+        raise argument_error(
             "run",
             run.stop_reason,
             "one of simulate by gradient descent, not loaded from a file",
@@ -150,7 +150,7 @@ def sampled_phases(
         raise ValueError(f"N = {N!r} contradicts the run (N = {problem.N:g})")
     exact = problem.changed(method="auto", max_steps=100_000).simulate()
     if exact.steps is None or exact.steps < 2 or exact.phases is None:
-        raise refuse(
+        raise argument_error(
             "run",
             exact.stop_reason,
             "one that reaches its target in two steps or more with this N",
@@ -181,7 +181,7 @@ def sampled_phases(
     )
     expected = measure(path)
     sampled = []
-    with Work("", "sampled steps") as shown:
+    with Progress("", "sampled steps") as shown:
         shown.update(0, runs * last)
         for each in (
             np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32).tolist()
@@ -193,7 +193,7 @@ def sampled_phases(
                 measure(_Path(core, lambda t, states=states: inward(states[t]), last))  # type: ignore[misc]
             )
     if not all(sampled):
-        raise refuse(
+        raise argument_error(
             "batch",
             batch,
             f"larger: a sampled run does not pass all phases in {last} steps",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import LARGEST, Array, integer, number, store
+from icl_theory._validate import LARGEST, Array, integer, number, set_fields
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
 from icl_theory.regression.sampled.layer import PromptRisk, Prompts
@@ -67,7 +67,7 @@ class SampledRisk(PromptRisk):
     def __post_init__(self) -> None:
         variogram_of(self.features, self.task)
         for name in ("noise", "token_noise"):
-            store(
+            set_fields(
                 self,
                 **{name: number(name, getattr(self, name), zero=True, maximum=LARGEST)},
             )

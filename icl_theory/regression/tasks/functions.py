@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import (
     LARGEST,
     Array,
+    argument_error,
     choice,
     integer,
     number,
     real_array,
-    refuse,
-    store,
+    set_fields,
 )
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
@@ -59,8 +59,10 @@ class RandomCosine(OnSpace):
         if self.direction is not None:
             direction = real_array("direction", self.direction, 1)
             if not direction.any():
-                raise refuse("direction", self.direction, "a vector other than zero")
-            store(self, direction=direction)
+                raise argument_error(
+                    "direction", self.direction, "a vector other than zero"
+                )
+            set_fields(self, direction=direction)
 
     @property
     def amplitude(self) -> float:
@@ -76,7 +78,7 @@ class RandomCosine(OnSpace):
             else np.asarray(self.direction, dtype=float)
         )
         if direction.shape != (d,):
-            raise refuse(
+            raise argument_error(
                 "direction",
                 self.direction,
                 f"a vector of length {d}, the dimension of the features",
@@ -138,7 +140,7 @@ class RandomFourier(OnSpace):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store(
+        set_fields(
             self,
             length_scale=number(
                 "length_scale",

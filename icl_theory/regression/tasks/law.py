@@ -19,14 +19,14 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     generator,
     instance,
     integer,
     lipschitz,
     number,
     real_array,
-    refuse,
-    store,
+    set_fields,
 )
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
@@ -192,7 +192,7 @@ class LipschitzTask(Task):
     L: float
 
     def __post_init__(self) -> None:
-        store(self, L=lipschitz(self.L))
+        set_fields(self, L=lipschitz(self.L))
 
 
 class OnSpace(LipschitzTask):
@@ -255,7 +255,7 @@ def exchangeable_gamma(L: float, delta: float) -> float:
     # not a power: NumPy rounds those its own way
     gamma = 0.5 * (product * product) if product < 1e150 else np.inf
     if not 1e-290 < gamma < 1e290:
-        raise refuse(
+        raise argument_error(
             "L", L, f"a number with 1e-140 < L*delta < 1e140 (delta = {delta!r})"
         )
     return float(gamma)
@@ -280,12 +280,12 @@ class KernelTask(Task):
         size = np.abs(kernel).max(initial=0.0)
         square = kernel.shape[0] == kernel.shape[1] and kernel.shape[0] >= 2
         if not square or np.abs(kernel - kernel.T).max() > 1e-10 * size:
-            raise refuse("matrix", matrix, "a symmetric (K, K) matrix, K >= 2")
+            raise argument_error("matrix", matrix, "a symmetric (K, K) matrix, K >= 2")
         self.matrix = 0.5 * (kernel + kernel.T)
         self.matrix.flags.writeable = False
         eigenvalues, vectors = np.linalg.eigh(self.matrix)
         if eigenvalues[0] < -1e-10 * size:
-            raise refuse(
+            raise argument_error(
                 "matrix",
                 matrix,
                 f"positive semi-definite (lowest eigenvalue: {eigenvalues[0]:.3g})",
@@ -295,7 +295,7 @@ class KernelTask(Task):
     def kernel(self, features: Features) -> Array:
         """Return the matrix."""
         if len(self.matrix) != features.K:
-            raise refuse(
+            raise argument_error(
                 "matrix",
                 self.matrix.shape,
                 f"of shape ({features.K}, {features.K}), one row for each feature",
@@ -325,7 +325,7 @@ class FiniteTask(Task):
         self.values = real_array("values", values, 2)
         rows = len(self.values)
         if rows < 1 or self.values.shape[1] < 2:
-            raise refuse(
+            raise argument_error(
                 "values",
                 self.values.shape,
                 "an array of shape (M, K) with M >= 1, K >= 2",
@@ -336,7 +336,7 @@ class FiniteTask(Task):
             else real_array("weights", weights, 1)
         )
         if given.shape != (rows,) or (given < 0).any() or abs(given.sum() - 1.0) > 1e-9:
-            raise refuse(
+            raise argument_error(
                 "weights",
                 weights,
                 f"{rows} numbers >= 0 that sum to 1, one for each function",
@@ -347,7 +347,7 @@ class FiniteTask(Task):
     def factor(self, features: Features) -> Array:
         """Values relative to the first feature's, weighted, (K, M); classical scaling where M > K."""
         if self.values.shape[1] != features.K:
-            raise refuse(
+            raise argument_error(
                 "values",
                 self.values.shape,
                 f"of shape (M, {features.K}), one column for each feature",

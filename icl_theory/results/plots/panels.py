@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import instance, integer, number, real_array, refuse, sequence
+from icl_theory._validate import (
+    argument_error,
+    instance,
+    integer,
+    number,
+    real_array,
+    sequence,
+)
 from icl_theory.results.plots.style import (
     CYCLE,
     LARGEST,
@@ -68,7 +75,7 @@ class Curve:
         given: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
         curves = [real_array("runs", run, 1) for run in given]
         if len(curves) < 2:
-            raise refuse(
+            raise argument_error(
                 "runs", len(curves), "two or more: a single run has no standard error"
             )
         length = min(map(len, curves))
@@ -148,7 +155,9 @@ def draw_panels(
     inches = real_array("size", size, 1)
     rows = -(-len(panels) // columns)
     if inches.shape != (2,) or not ((inches > 0.0) & (inches <= INCHES)).all():
-        raise refuse("size", size, f"a width and a height in inches, up to {INCHES}")
+        raise argument_error(
+            "size", size, f"a width and a height in inches, up to {INCHES}"
+        )
     width, height = inches.tolist()
     with styled():
         figure = new_figure(width * columns, height * rows, returned=True)
@@ -189,7 +198,7 @@ def draw_maps(
     instance("rows", rows, Mapping, "maps by the names of their rows")
     titles = sequence("titles", titles, str, "one text or more")
     if not rows or any(len(maps) != len(titles) for maps in rows.values()):
-        raise refuse(
+        raise argument_error(
             "rows",
             rows,
             f"one or more, each with a map for each of the {len(titles)} titles",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_theory._validate import instance, refuse, sequence
+from icl_theory._validate import argument_error, instance, sequence
 from icl_theory.engine.curves import CurveComparison
 from icl_theory.engine.rules import Normalised
 from icl_theory.engine.trajectory import Label, Trajectory
@@ -105,7 +105,7 @@ def _side_by_side(
 def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     """Draw the figure of an answer of `icl_theory.audit` or `icl_theory.answer`, and return its axes."""
     if not hasattr(answer, "series"):
-        raise refuse("answer", answer, "an answer of the audit")
+        raise argument_error("answer", answer, "an answer of the audit")
     # a legend of many lines, or on a map, would lie on what is drawn: it goes below, in
     # columns if there is room
     columns = 2 if all(len(series.label) <= 24 for series in answer.series) else 1

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from icl_theory._validate import flag, instance, number, refuse
+from icl_theory._validate import argument_error, flag, instance, number
 from icl_theory.engine.interrupts import load_whole
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.files import checked_path, replacing
 
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ def axes(name: str, value: Any) -> Axes:
     return instance(name, value, Axes, "matplotlib Axes")
 
 
-@Work("writing the figure")
+@Progress("writing the figure")
 def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure, or that of some axes, whole or not at all; the ending of the path chooses the format."""
     figure = whole_figure(drawn)
     load_whole(*DRAWING, *WRITING.get(checked_path(path).suffix.lower(), ()))
     formats = figure.canvas.get_supported_filetypes()
     if checked_path(path).suffix[1:].lower() not in formats:
-        raise refuse(
+        raise argument_error(
             "path",
             str(path),
             "a file name ending in " + ", ".join(f".{name}" for name in formats),
@@ -104,7 +104,7 @@ def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
 def whole_figure(drawn: Axes | Figure) -> Figure:
     """Return the figure that some axes are part of, or the figure itself."""
     if getattr(drawn, "figure", None) is None:
-        raise refuse("drawn", drawn, "axes of a figure, or a figure")
+        raise argument_error("drawn", drawn, "axes of a figure, or a figure")
     # that of a part of a figure is the whole one; get_figure(root=True) needs 3.10
     return drawn.figure.figure
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, choice
-from icl_theory.engine.progress import Work
+from icl_theory.engine.progress import Progress
 from icl_theory.results.columns import dimensions, lines, steps_of, symbol, with_role
 from icl_theory.results.numbers import told_apart
 from icl_theory.results.plots import style
@@ -77,7 +77,7 @@ class Scale(NamedTuple):
         return np.exp(found) if self.kind == "log" else found
 
 
-@Work("drawing the figure")
+@Progress("drawing the figure")
 def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """Draw a sweep: steps and local exponent along one parameter, or a phase diagram over two.
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from icl_theory._validate import Array, instance, refuse
+from icl_theory._validate import Array, argument_error, instance
 from icl_theory.engine.comparison import limit_of, mean_check
 from icl_theory.engine.pullback import Pullback, around, innermost
 from icl_theory.engine.risk import Risk
@@ -86,7 +86,9 @@ def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
     """Population risk over class scores behind a run and its final scores; None where that would be too large."""
     risk: Risk | None = run.risk
     if risk is None:
-        raise refuse("run", run.stop_reason, "a run that was not loaded from a file")
+        raise argument_error(
+            "run", run.stop_reason, "a run that was not loaded from a file"
+        )
     if isinstance(risk, ExchangeableRisk):
         if risk.K > LARGEST:
             return None, np.zeros((0, 0))
@@ -94,7 +96,7 @@ def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
         return innermost(full)[0], risk.scores(float(run.params))
     risk, params = innermost(population_of(risk) or risk, run.params)
     if not isinstance(risk, PopulationRisk):
-        raise refuse(
+        raise argument_error(
             "run",
             type(run.risk).__name__,
             "a run on a population risk of in-context regression",

@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import (
     Array,
+    argument_error,
     fraction,
     integer,
     probabilities,
     real_array,
-    refuse,
 )
 from icl_theory.memory import check_fits
 
@@ -117,7 +117,7 @@ def _prompt(N: int, probs: ArrayLike | int, most: int = 10**7) -> tuple[int, Arr
         return N, np.full(K, 1.0 / K)
     size = len(real_array("probs", probs, 1))
     if size < 2:
-        raise refuse(
+        raise argument_error(
             "probs", probs, "at least two probabilities, or their number K >= 2"
         )
     return N, probabilities("probs", probs, size)

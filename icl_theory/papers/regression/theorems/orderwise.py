@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import INT64_MAX, Array, store
+from icl_theory._validate import INT64_MAX, Array, set_fields
 from icl_theory.engine.scope import DESCENT, Scope
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.regression.closed.abel import StepCounter
@@ -152,7 +152,7 @@ class OrderStatement(Statement):
     falls: Limit | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        store(self, sides=lambda run: _sides(self, run))
+        set_fields(self, sides=lambda run: _sides(self, run))
 
 
 def _gap(K: Array, deficit: Array) -> Array:
