@@ -257,8 +257,8 @@ MARGIN = Paper(
     setting=Setting(
         "max-margin-tokens?T=5&t=1000000",
         (
-            "Each input comes to attend to one token, and p turns to the hard- "
-            "margin solution of the selected ones, ever more slowly: there are 10¹² "
+            "Each input comes to attend to one token, and p turns to the "
+            "hard-margin solution of the selected ones, ever more slowly: there are 10¹² "
             "steps to play."
         ),
     ),
