@@ -14,7 +14,7 @@ from icl_theory._validate import Array, flag
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.regression.risks.floors import on_levels
+from icl_theory.regression.risks.floors import smallest_squared_norm
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.symmetric import SymmetricRisk
 
@@ -100,7 +100,7 @@ def query_constants(risk: Risk) -> Array | None:
         return None
     return np.array(
         [
-            on_levels(levels, column[column > 0])
+            smallest_squared_norm(levels, column[column > 0])
             for levels, column in zip(risk.levels, members.T, strict=True)
         ]
     )

@@ -569,7 +569,7 @@ def gaussian_risk() -> Asked:
             ),
         }
     )
-    yield "limits", lambda: [gaussian.MOST_DIMENSIONS, gaussian.MOST_FOLLOWED]
+    yield "limits", lambda: [gaussian.MOST_DIMENSIONS, gaussian.MOST_WITH_FINITE_PROMPTS]
 
 
 def curvature() -> Asked:

@@ -30,7 +30,8 @@ from icl_theory._validate import (
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
-from icl_theory.regression.risks.floors import Levels, Query, levels_of
+from icl_theory.regression.risks.floors import Levels, levels_of
+from icl_theory.regression.risks.level_loss import Query
 from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tasks import Task, variogram_of
 from icl_theory.tokens.square import Count, Moments, change_along, moments
