@@ -235,8 +235,8 @@ def _smallest_for_levels(levels_of_queries: Sequence[Levels], x: Array) -> Array
         gaps += levels.gaps
         for upper, lower in itertools.pairwise(levels.classes):
             rows.append(_margin(x, query, upper[0], lower[0]))
-        for first, *others in levels.classes:
-            within += [_margin(x, query, first, other) for other in others]
+        for first, *more in levels.classes:
+            within += [_margin(x, query, first, second) for second in more]
     return smallest_above(np.array(rows), np.array(gaps), np.array(within))
 
 

@@ -140,8 +140,8 @@ class ExchangeableRisk(Risk):
         u = float(params)
         if math.isinf(self.N):
             target, missed = attention_pair(u, self.K)
-            bend = target * missed**2 * (2.0 * target - missed)
-            return self.gamma * (self.K / (self.K - 1.0)) * bend * direction
+            curvature = target * missed**2 * (2.0 * target - missed)
+            return self.gamma * (self.K / (self.K - 1.0)) * curvature * direction
         # Loaded here, because closed forms do not need it.
         from icl_theory.tokens.square import change_along
 

@@ -90,11 +90,13 @@ class SymmetricRisk(Risk):
     variogram: Array
     N: float = math.inf
     noise: float = 0.0
-    # Arrays over the classes of the queries, the class of the own feature first.
-    members: Array = field(init=False, repr=False)  # number of features, (G + 1, G)
-    _mass: Array = field(init=False, repr=False)  # probabilities, (G + 1, G)
-    _spread: Array = field(init=False, repr=False)  # mean variograms, (G, G + 1, G + 1)
-    _matrix: Array = field(init=False, repr=False)  # error forms, of the same shape
+    # Arrays over the classes of the queries, the class of the own feature first: the
+    # number of features and the probability of each class, (G + 1, G), and between two
+    # classes the mean variograms and the error forms, (G, G + 1, G + 1).
+    members: Array = field(init=False, repr=False)
+    _class_probs: Array = field(init=False, repr=False)
+    _mean_variograms: Array = field(init=False, repr=False)
+    _error_forms: Array = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         sizes = _checked_sizes(self.sizes)
@@ -113,10 +115,11 @@ class SymmetricRisk(Risk):
         gamma = _checked_variogram(self.variogram, G)
         members = np.vstack([np.ones(G), sizes[:, None] - np.eye(G)])
         probs_of_classes = np.vstack([probs, np.tile(probs[:, None], (1, G))])
-        spread = _mean_variograms(gamma, members[1:])
-        matrix = spread[:, 0, :, None] + spread[:, :1] - spread
-        lowest = np.linalg.eigvalsh(matrix)[:, 0]
-        largest = np.maximum(np.abs(matrix).max(axis=(1, 2)), 1e-300)
+        variograms = _variograms_of_classes(gamma, members[1:])
+        to_own = variograms[:, 0]
+        error_forms = to_own[:, :, None] + to_own[:, None] - variograms
+        lowest = np.linalg.eigvalsh(error_forms)[:, 0]
+        largest = np.maximum(np.abs(error_forms).max(axis=(1, 2)), 1e-300)
         if (lowest < -1e-9 * largest).any():
             raise argument_error(
                 "variogram",
@@ -131,9 +134,9 @@ class SymmetricRisk(Risk):
             N=prompt_length(self.N),
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
             members=members,
-            _mass=members * probs_of_classes / total,
-            _spread=spread,
-            _matrix=matrix,
+            _class_probs=members * probs_of_classes / total,
+            _mean_variograms=variograms,
+            _error_forms=error_forms,
         )
         for array in (self.sizes, self.probs, self.variogram, self.members):
             array.flags.writeable = False
@@ -173,8 +176,8 @@ class SymmetricRisk(Risk):
         first = [int(indices[0]) for indices in members]
         gamma = variogram[np.ix_(first, first)]
         for g in np.flatnonzero(sizes > 1):
-            one, other = members[g][:2]
-            gamma[g, g] = variogram[one, other]
+            first_two = members[g][:2]
+            gamma[g, g] = variogram[first_two[0], first_two[1]]
         # In an exchangeable group, all features and pairs are equal to the first ones.
         expected = gamma[np.ix_(labels, labels)]
         np.fill_diagonal(expected, 0.0)
@@ -240,9 +243,9 @@ class SymmetricRisk(Risk):
 
         The condition that is tested is sufficient, and not necessary.
         """
-        for matrix, members in zip(self._matrix, self.members.T, strict=True):
-            others = np.flatnonzero(members > 0)[1:]
-            eigenvalues = np.linalg.eigvalsh(matrix[np.ix_(others, others)])
+        for error_form, members in zip(self._error_forms, self.members.T, strict=True):
+            wrong = np.flatnonzero(members > 0)[1:]
+            eigenvalues = np.linalg.eigvalsh(error_form[np.ix_(wrong, wrong)])
             if not eigenvalues[0] > 1e-10 * eigenvalues[-1]:
                 return False
         return True
@@ -269,7 +272,7 @@ class SymmetricRisk(Risk):
         if self.levels is not None:
             lowest = np.array([levels.lowest for levels in self.levels])
         else:
-            is_own = np.zeros(self._mass.shape, dtype=bool)
+            is_own = np.zeros(self._class_probs.shape, dtype=bool)
             is_own[0] = True
             lowest = infima(self._moments_finite, is_own, self.N, self.noise)
         return float(self._group_probs @ lowest)
@@ -286,9 +289,9 @@ class SymmetricRisk(Risk):
         """The query of group g over its nonempty classes, the own feature first."""
         nonempty = np.flatnonzero(self.members[:, g] > 0)
         return Query(
-            error_form=self._matrix[g][np.ix_(nonempty, nonempty)],
+            error_form=self._error_forms[g][np.ix_(nonempty, nonempty)],
             squared_errors=self._squared_errors[nonempty, g],
-            probs=self._mass[nonempty, g],
+            probs=self._class_probs[nonempty, g],
             N=self.N,
             noise=self.noise,
             target=0,
@@ -302,7 +305,7 @@ class SymmetricRisk(Risk):
     @property
     def _squared_errors(self) -> Array:
         """Mean squared errors of a token of each class, (G + 1, G)."""
-        return 2.0 * self._spread[:, 0].T + self.noise**2
+        return 2.0 * self._mean_variograms[:, 0].T + self.noise**2
 
     def _moments(self, params: Array) -> Moments:
         """Losses of a query of each group, gradients ∂ℓ_g/∂θ_gc and attention."""
@@ -313,11 +316,11 @@ class SymmetricRisk(Risk):
     def _moments_infinite(self, scores: Array) -> Moments:
         """N = ∞, from scores (G + 1, G)."""
         with np.errstate(divide="ignore"):
-            tilted = scores + np.log(self._mass)
+            tilted = scores + np.log(self._class_probs)
         weight = np.exp(tilted - tilted.max(axis=0))
         a = weight / weight.sum(axis=0)
-        # r = C a up to a constant; the own feature has r = 0, so that R = a^T C a is
-        # the mean of r over the attention, less the entry of the own feature.
+        # The residual is r = C a less a constant. The own feature has r = 0, so that
+        # R = a^T C a is the mean residual, less the residual of the own feature.
         residual = self._residual(a, a.argmax(axis=0))
         mean = np.einsum("cg,cg->g", a, residual)
         return Moments(0.5 * (mean - residual[0]), a * (residual - mean), a)
@@ -325,12 +328,14 @@ class SymmetricRisk(Risk):
     def _residual(self, z: Array, reference: NDArray[np.intp]) -> Array:
         """``(C z)_c - (C z)_r`` with a reference class r for each group, (G + 1, G).
 
-        Subtracting before the sum keeps the digits even if a wrong class has nearly all
-        attention, and is the reference.
+        Subtracting before the sum keeps the digits even if a wrong class, as the
+        reference, has nearly all attention.
         """
         groups = np.arange(len(reference))
-        to_own = self._spread[:, 0].T
-        between = self._spread[groups, reference][:, None] - self._spread
+        to_own = self._mean_variograms[:, 0].T
+        between = (
+            self._mean_variograms[groups, reference][:, None] - self._mean_variograms
+        )
         from_pairs = np.einsum("gcd,dg->cg", between[..., 1:], z[1:])
         from_own = (to_own - to_own[reference, groups]) * z[1:].sum(axis=0)
         return np.asarray(from_pairs + from_own)
@@ -341,14 +346,14 @@ class SymmetricRisk(Risk):
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
-            np.matmul(self._matrix[queries], z, out=product)
+            np.matmul(self._error_forms[queries], z, out=product)
 
         squared_errors = self._squared_errors
         # Label noise, and the differences between the features of a class.
-        within = squared_errors - np.diagonal(self._matrix, axis1=1, axis2=2).T
+        within = squared_errors - np.diagonal(self._error_forms, axis1=1, axis2=2).T
         return moments(
-            np.where(self._mass > 0, scores, -np.inf),
-            self._mass,
+            np.where(self._class_probs > 0, scores, -np.inf),
+            self._class_probs,
             squared_errors,
             [Count(self.N)],
             form,
@@ -436,7 +441,7 @@ def _checked_variogram(variogram: ArrayLike, G: int) -> Array:
     return gamma
 
 
-def _mean_variograms(gamma: Array, members: Array) -> Array:
+def _variograms_of_classes(gamma: Array, members: Array) -> Array:
     """Mean variograms between the classes of each query, (G, G + 1, G + 1).
 
     ``members[h, g]`` is the number of features of group h without the query's own. The
@@ -445,8 +450,9 @@ def _mean_variograms(gamma: Array, members: Array) -> Array:
     """
     G = len(gamma)
     share_of_one = np.divide(1.0, members, out=np.ones((G, G)), where=members > 0)
-    spread = np.zeros((G, G + 1, G + 1))
-    spread[:, 0, 1:] = gamma
-    spread[:, 1:, 0] = gamma
-    spread[:, 1:, 1:] = gamma * (1.0 - np.eye(G) * share_of_one.T[:, None])
-    return spread
+    within = np.eye(G) * share_of_one.T[:, None]
+    variograms = np.zeros((G, G + 1, G + 1))
+    variograms[:, 0, 1:] = gamma
+    variograms[:, 1:, 0] = gamma
+    variograms[:, 1:, 1:] = gamma * (1.0 - within)
+    return variograms
