@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,14 @@ from icl_theory.tokens.square import Count, Moments, change_along, moments
 
 # A gradient below this share of its terms has lost two digits or more by subtraction.
 CANCELLED = 0.01
+
+
+class QueryLosses(NamedTuple):
+    """Losses ℓ_k of Q queries, the gradient of Σ p_k ℓ_k, and target attention."""
+
+    losses: Array  # (Q,)
+    gradient: Array  # (K, Q)
+    target_attention: Array  # (Q,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +112,7 @@ class PopulationRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to S, (K, K)."""
-        losses, gradient, _ = self._parts(params)
+        losses, gradient, _ = self._evaluated(params)
         return float(self.features.probs @ losses), gradient
 
     @property
@@ -113,7 +122,7 @@ class PopulationRisk(Risk):
             return None
 
         def gradients(columns: Array, query: NDArray[np.intp]) -> Array:
-            return self._infinite(columns, query)[1]
+            return self._infinite(columns, query).gradient
 
         return gradients
 
@@ -131,7 +140,7 @@ class PopulationRisk(Risk):
 
     def loss_per_query(self, S: Array) -> Array:
         """Losses ℓ_k of the queries, (K,), squared label units."""
-        return self._parts(self._checked(S))[0]
+        return self._evaluated(self._checked(S)).losses
 
     def growth(self, S: Array) -> Array:
         r"""Lemma 2: the growth ``-∂L/∂S`` of the scores, (K, K).
@@ -157,7 +166,7 @@ class PopulationRisk(Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected target attention and loss of every query, (K,) each."""
-        losses, _, attention = self._parts(params)
+        losses, _, attention = self._evaluated(params)
         return {"attention": attention, "loss_per_query": losses}
 
     def floor(self) -> float:
@@ -229,22 +238,19 @@ class PopulationRisk(Risk):
         """Product of the Hessian with a direction, exactly, (K, K)."""
 
         def gradient(scores: Array) -> Array:
-            return self._parts(scores)[1]
+            return self._evaluated(scores).gradient
 
         return change_along(gradient, params, direction)
 
-    def _parts(self, scores: Array) -> tuple[Array, Array, Array]:
-        """Losses ℓ_k, (K,), the gradient of their mean, (K, K), target attention, (K,).
-
-        The mean weights each query with its probability.
-        """
+    def _evaluated(self, scores: Array) -> QueryLosses:
+        """Losses of all queries, the gradient of the risk, and target attention."""
         if math.isinf(self.N):
             return self._infinite(scores)
         moments_of_queries = self._moments(scores)
-        return (
-            moments_of_queries.loss,
-            self.features.probs * moments_of_queries.gradient,
-            np.diagonal(moments_of_queries.attention).copy(),
+        return QueryLosses(
+            losses=moments_of_queries.loss,
+            gradient=self.features.probs * moments_of_queries.gradient,
+            target_attention=np.diagonal(moments_of_queries.attention).copy(),
         )
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
@@ -262,11 +268,10 @@ class PopulationRisk(Risk):
 
     def _infinite(
         self, scores: Array, query: NDArray[np.intp] | None = None
-    ) -> tuple[Array, Array, Array]:
+    ) -> QueryLosses:
         """N = ∞, Lemma 2, for the columns of the queries, (Q,), by default of all K.
 
-        Returns the losses R_k/2, (Q,), the gradients p_k a_m (r_m - R_k), (K, Q), and
-        the target attention, (Q,).
+        The losses are R_k/2, the gradients p_k a_m (r_m - R_k).
         """
         weight, total = self._softmax(scores)
         columns = np.arange(scores.shape[1])
@@ -294,7 +299,11 @@ class PopulationRisk(Risk):
             a[queries, np.arange(len(cancelled))] = target_attention
             exact = self._gradient_of_differences(a, queries)
             gradient[:, cancelled] = probs[cancelled] * exact
-        return 0.5 * squared / total**2, gradient, target / total
+        return QueryLosses(
+            losses=0.5 * squared / total**2,
+            gradient=gradient,
+            target_attention=target / total,
+        )
 
     def _gradient_of_differences(self, a: Array, query: NDArray[np.intp]) -> Array:
         """``a_m (r_m - R)`` as ``a_m Σ_j a_j (r_m - r_j)``, (K, Q).
