@@ -80,8 +80,8 @@ class ErrorForm:
         for rows in blocks(len(z), z.shape[1], CACHED):
             part = product[rows]
             if self.use_factor:
-                # First the shift, which cancels exactly for a feature with the values
-                # of the query's.
+                # First the shift: for a feature with the same values as the query's, it
+                # cancels exactly.
                 part += shift
                 part -= mean
             else:

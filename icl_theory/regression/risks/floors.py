@@ -74,16 +74,16 @@ def find_levels(query: Query) -> Levels | None:
     None if the infimum is of another kind, for which no tail law is known.
     """
     C = len(query.probs)
-    nobody = np.zeros(C, dtype=bool)
+    no_class = np.zeros(C, dtype=bool)
     equal_scores = np.zeros(C)
     if query.N == 1 or C == 1:
-        everybody = LevelLoss(query, level=~nobody, above=nobody)
-        return _on_top(everybody, equal_scores, None)
+        all_classes = LevelLoss(query, level=~no_class, above=no_class)
+        return _on_top(all_classes, equal_scores, None)
     if query.noise > 0.0:
-        return _search(query, nobody)
+        return _search(query, no_class)
     # Without noise the query's own feature answers every prompt that has it, exactly.
     is_target = np.arange(C) == query.target
-    target = LevelLoss(query, level=is_target, above=nobody)
+    target = LevelLoss(query, level=is_target, above=no_class)
     return _on_top(target, equal_scores, _search(query, is_target))
 
 
