@@ -38,11 +38,11 @@ from icl_theory.tokens.square import change_along
 MOST_DIMENSIONS = 10_000
 # With finite prompts the weights of tokens span a factor e^(20 √d).
 MOST_WITH_FINITE_PROMPTS = 100
-# How often the distance between the lengths of queries is halved. The lengths after
-# that many halvings take minutes.
+# How often the distance between the lengths of queries is halved at most. After so many
+# halvings a loss takes minutes.
 MOST_HALVINGS = 5
-# A probability below e^-36 of the whole is left out; an estimate of the error of that
-# uses e^-42.
+# Nodes for the tokens are good for an error of e^-36 of the loss. The estimate of that
+# error compares them with nodes for e^-42.
 LOG_PRECISION = 36.0
 LOG_PRECISION_OF_ERROR = 42.0
 
