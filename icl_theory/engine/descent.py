@@ -19,6 +19,7 @@ from icl_theory._validate import (
     number,
     plain_numbers,
 )
+from icl_theory.engine.capabilities import series_at
 from icl_theory.engine.interrupts import is_for_the_user, returns_runs
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk, Solution
@@ -276,7 +277,7 @@ class _Curves:
 
     def __call__(self) -> dict[str, Any]:
         states = self.form.states(self.steps)
-        loss, observed = self.risk.series(states, self.steps)
+        loss, observed = series_at(self.risk, states, self.steps)
         return {"states": states, "loss": loss, "observed": named(observed)}
 
 

@@ -22,6 +22,7 @@ from icl_theory._validate import (
     sequence,
     set_fields,
 )
+from icl_theory.engine.capabilities import gain_at, gradients_at
 from icl_theory.engine.risk import Risk, Started
 from icl_theory.memory import check_fits
 
@@ -375,8 +376,8 @@ class Pullback(Risk):
 
     def gradients(self, states: Array) -> Array:
         """Gradients of the inner risk, pulled back."""
-        inner = self.risk.gradients(
-            np.stack([self.map.inward(state) for state in states])
+        inner = gradients_at(
+            self.risk, np.stack([self.map.inward(state) for state in states])
         )
         return np.stack(
             [self.map.outward(*each) for each in zip(states, inner, strict=True)]
@@ -396,7 +397,7 @@ class Pullback(Risk):
 
     def gain(self, params: Array) -> float:
         """Stretch of the map times the gain of the inner risk."""
-        return self.map.stretch(params) * self.risk.gain(self.map.inward(params))
+        return self.map.stretch(params) * gain_at(self.risk, self.map.inward(params))
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r"""``φ'^T H φ' v`` with the inner Hessian H, plus the bend of the map."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 # relative; losses that are sums of terms of one sign lose a few units
 LOSS_ROUNDING = 64.0 * 2.0**-52
 
-ColumnGradients = Callable[[Array, NDArray[np.intp]], Array]
-
 
 class Solution(Protocol):
     """The iterates of a training run by their numbers: in closed form, see `Risk.closed_form`, or followed."""
@@ -90,16 +88,6 @@ class Risk(Protocol):
         """Whether ``evaluate`` draws data, so that losses of single steps decide nothing."""
         return False
 
-    @property
-    def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns of the parameters, where the loss is a sum of one term for each; else None.
-
-        The function takes columns, (m, n), of which there may be several for one of the
-        parameters, and which they stand for, (n,). Where it is known, ``method="fast"``
-        gives each column a stride of its own.
-        """
-        return None
-
     def loss(self, params: ArrayLike) -> float:
         """Loss at ``params``, which must be finite and of the shape of ``initial``."""
         return self._within(params, 0)
@@ -107,10 +95,6 @@ class Risk(Protocol):
     def gradient(self, params: ArrayLike) -> Array:
         """Gradient of the loss at ``params``, of the same shape."""
         return self._within(params, 1)
-
-    def gradients(self, states: Array) -> Array:
-        """Gradients at some states, (n, ...), unchecked; for risks to which many cost less than each by itself."""
-        return np.stack([self.evaluate(state)[1] for state in states])
 
     def _within(self, params: ArrayLike, part: int) -> Any:
         """Return a part of what is evaluated at parameters, which may be infinite; NaN is refused."""
@@ -161,28 +145,6 @@ class Risk(Protocol):
         whether it is gradient descent.
         """
         return None
-
-    def series(
-        self, states: Array, steps: NDArray[np.int64]
-    ) -> tuple[Array, dict[str, Array]]:
-        """Return losses, (T,), and observations, (T, ...) each, at many states, (T, ...), unchecked."""
-        losses = np.array(
-            [
-                self.evaluate(state, int(t))[0]
-                for state, t in zip(states, steps, strict=True)
-            ]
-        )
-        seen = [
-            self.observe(state, int(t)) for state, t in zip(states, steps, strict=True)
-        ]
-        return losses, {
-            name: np.stack([np.asarray(each[name]) for each in seen])
-            for name in seen[0]
-        }
-
-    def gain(self, params: Array) -> float:
-        """Norm of the change of the scores per unit change of the parameters: 1 where the parameters are scores."""
-        return 1.0
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, unchecked: a central difference unless a risk knows better."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icl_theory._validate import INT64_MAX, Array
+from icl_theory.engine.capabilities import gain_at
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import NO_MEMORY
 from icl_theory.engine.steps import NOTHING, Descent, Followed, Point
@@ -150,7 +151,7 @@ class Recorder:
             [saved for saved in self.saved if saved.step <= last.step // n][-1]
             for n in (2, 4)
         )
-        gain = self._risk.gain(last.params)
+        gain = gain_at(self._risk, last.params)
         before, now = (
             gain * float(np.abs(b.params - a.params).max(initial=0.0))
             for a, b in ((quarter, half), (half, last))

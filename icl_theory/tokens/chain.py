@@ -34,7 +34,8 @@ from icl_theory._validate import (
     probabilities,
     real_array,
 )
-from icl_theory.engine.risk import ColumnGradients, Risk, Started
+from icl_theory.engine.capabilities import ColumnGradients
+from icl_theory.engine.risk import Risk, Started
 from icl_theory.memory import check_fits
 from icl_theory.tokens.sampled import (
     Pass,

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, argument_error, number, real_array, set_fields
 from icl_theory.engine import Factored, Pullback, Risk, Trajectory
+from icl_theory.engine.capabilities import gain_at
 from icl_theory.engine.pullback import in_coordinates, innermost
 from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate
@@ -262,7 +263,7 @@ class TokenSelection(Family):
         """
         gap = float(np.ptp(self.drawn[1], axis=1).max())
         risk = self.risk()
-        bound = (gap**2 / 32.0 + gap / 2.0) * risk.gain(risk.initial) ** 2 / self.n
+        bound = (gap**2 / 32.0 + gap / 2.0) * gain_at(risk, risk.initial) ** 2 / self.n
         # where all values are equal nothing moves
         return 1.0 / bound if bound > 0.0 else 1.0
 

@@ -22,7 +22,8 @@ from icl_theory._validate import (
     prompt_length,
     set_fields,
 )
-from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.capabilities import ColumnGradients, gradients_one_by_one
+from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
 from icl_theory.regression.risks.error_form import ErrorForm, at_nodes
@@ -118,7 +119,7 @@ class PopulationRisk(Risk):
     def gradients(self, states: Array) -> Array:
         """Gradients at n matrices of scores, (n, K, K); for finite N all their queries are one batch."""
         if math.isinf(self.N):
-            return super().gradients(states)
+            return gradients_one_by_one(self, states)
         found = self._moments(np.concatenate(states, axis=1)).gradient
         return self.features.probs * found.reshape(
             len(found), *states.shape[:2]
