@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.display import Shown
+from icl_theory.engine.display import Displayable
 from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 
@@ -65,7 +65,7 @@ class Power(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison(Shown):
+class Comparison(Displayable):
     """Exact values and sampled values of the same quantities.
 
     Attributes

@@ -26,7 +26,7 @@ from icl_theory._validate import (
     real_array,
 )
 from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
-from icl_theory.engine.display import Drawn
+from icl_theory.engine.display import Plottable
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.steps import Descent
@@ -60,7 +60,7 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True)
-class CurveComparison(Comparison, Drawn):
+class CurveComparison(Comparison, Plottable):
     """Outcome of `Trajectory.compare`: the two curves, and a check for each window of steps.
 
     Attributes

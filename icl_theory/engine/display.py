@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Shown:
+class Displayable:
     """Shows itself in a notebook, by the functions ``html`` and ``plot`` of a module that the package names."""
 
     _display: ClassVar[str]
@@ -26,7 +26,7 @@ class Shown:
             return importlib.import_module(self._display)
 
 
-class Drawn(Shown):
+class Plottable(Displayable):
     """Shows itself in a notebook, and has a figure."""
 
     def plot(self, ax: Axes | None = None) -> Axes:

@@ -23,7 +23,7 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.capabilities import gain_at, gradients_at
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.memory import check_fits
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Embedding(Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(Started, Map):
+class Linear(WithStart, Map):
     r"""Scores that are linear in the parameters, :math:`S = \sum_j M_j \theta_j`: a temperature, or positions.
 
     Parameters
@@ -177,7 +177,7 @@ class Linear(Started, Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Factored(Started, Map):
+class Factored(WithStart, Map):
     r"""The matrix :math:`Q = W_K^\top W_Q` of two factors.
 
     Parameters
@@ -417,22 +417,26 @@ class Pullback(Risk):
         return self.map.blocks(array)
 
 
-def around(risk: Risk, core: Risk) -> Risk:
-    """Replace the innermost risk, and keep the changes of coordinates around it."""
-    return (
-        replace(risk, risk=around(risk.risk, core))
-        if isinstance(risk, Pullback)
-        else core
-    )
-
-
-def innermost(risk: Risk | None, params: Array | None = None) -> tuple[Any, Array]:
-    """Return the risk inside all changes of coordinates, and its parameters for the given outer ones."""
-    params = np.zeros(0) if params is None or risk is None else params
+def core_risk(risk: Risk | None) -> Any:
+    """Return the risk inside all changes of coordinates, which may be the risk itself."""
     while isinstance(risk, Pullback):
-        params = risk.map.inward(params) if params.size else params
         risk = risk.risk
-    return risk, params
+    return risk
+
+
+def core_params(risk: Risk, params: Array) -> Array:
+    """Return the parameters of the core risk at given parameters of the whole."""
+    while isinstance(risk, Pullback):
+        params = risk.map.inward(params)
+        risk = risk.risk
+    return params
+
+
+def replace_core(risk: Risk, core: Risk) -> Risk:
+    """Return the same changes of coordinates around another core risk."""
+    if not isinstance(risk, Pullback):
+        return core
+    return replace(risk, risk=replace_core(risk.risk, core))
 
 
 def in_coordinates(

@@ -201,8 +201,8 @@ class Risk(Protocol):
         return largest_eigenvalue(product, at.shape, self.metric)[0]
 
 
-class Started:
-    """A risk, or a map, that is given its parameters at step 0 as ``start``."""
+class WithStart:
+    """A risk or a map with a field ``start``, the parameters at step 0."""
 
     start: Array
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array, argument_error, integer
 from icl_theory._version import __version__
-from icl_theory.engine.display import Drawn
+from icl_theory.engine.display import Plottable
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.memory import check_fits
@@ -119,7 +119,7 @@ class State(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class Trajectory(Drawn):
+class Trajectory(Plottable):
     """A training run, saved at log-spaced steps.
 
     Attributes

@@ -23,7 +23,7 @@ from icl_theory.engine.capabilities import (
     gradients_at,
     series_at,
 )
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.pullback import core_params, core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import check_blocks
 from icl_theory.engine.trajectory import named
@@ -154,7 +154,8 @@ def check_risk(
         _gradient(risk, params, step, where, rng)
         if not risk.stochastic:
             _hessian(risk, params, where, rng)
-        inner, scores = innermost(risk, params)
+        inner = core_risk(risk)
+        scores = core_params(risk, params)
         if isinstance(inner, TokenRisk):
             check_tokens(inner, scores, where)
     if not risk.stochastic:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from icl_theory._validate import Array, argument_error, number, real_array, set_fields
 from icl_theory.engine import Factored, Pullback, Risk, Trajectory
 from icl_theory.engine.capabilities import gain_at
-from icl_theory.engine.pullback import in_coordinates, innermost
+from icl_theory.engine.pullback import core_params, in_coordinates
 from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.sampled import softmax
@@ -270,7 +270,7 @@ class TokenSelection(Family):
     def selected(self, params: ArrayLike) -> NDArray[np.intp]:
         """Return the token that each input attends to most, (n,)."""
         risk = self.risk()
-        return np.asarray(np.argmax(innermost(risk, risk._checked(params))[1], axis=1))
+        return np.asarray(np.argmax(core_params(risk, risk._checked(params)), axis=1))
 
     def margin(self, selected: ArrayLike) -> Array | None:
         """Return the hard-margin solution of some tokens, one of each input, (n,): p or W, or None."""
