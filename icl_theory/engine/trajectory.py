@@ -401,23 +401,28 @@ class Trajectory(Plottable):
         >>> run.compare(1.1 * run.loss, run.t, errors=0.01).leaves
         (0, 0)
         """
-        from icl_theory.engine.curves import beside, curve_of  # few runs are compared
+        # few runs are compared
+        from icl_theory.engine.curves import compare_with_run
+        from icl_theory.engine.loss_curve import loss_curve
 
         if self.risk is not None and self.risk.stochastic:
             raise argument_error(
                 "run", repr(self), "of exact losses, not of sampled ones"
             )
-        t, values, known = curve_of(self, losses, steps, errors)
-        if (batch is not None) == (
-            errors is not None or (batch is None and known is not None)
-        ):
+        curve = loss_curve(self, losses, steps, errors)
+        has_errors = curve.errors is not None
+        # errors of a file or of single prompts may be overruled by a batch, but errors
+        # that are given beside a batch contradict it
+        contradicts = batch is not None and errors is not None
+        if contradicts or (batch is None and not has_errors):
             raise ValueError(
-                f"batch = {batch!r}: give either batch or errors, which say how far losses scatter "
-                "(a function may return the loss of each prompt instead of their mean)"
+                f"batch = {batch!r}: give either batch or errors, which say how far "
+                "losses scatter (a function may return the loss of each prompt instead "
+                "of their mean)"
             )
         runs = integer("runs", runs, minimum=4, maximum=1000)
         seed = integer("seed", seed, minimum=0)
-        return beside(self, (t, values, known), batch, scale, runs, seed)
+        return compare_with_run(self, curve, batch, scale, runs, seed)
 
     def summary(self) -> str:
         """Describe the run in a few lines of text, at most 80 columns."""
