@@ -191,10 +191,10 @@ def _newton_step(
 ) -> Array | None:
     """Solve ``H step = gradient`` by conjugate gradients.
 
-    It returns None if a curvature is at most ``flat``. Directions that do not change the
-    loss, such as a constant added to all scores, have neither curvature nor gradient,
-    except for ``rounding`` of the gradient. So the iteration ends at a residual as small
-    as that, before it meets them.
+    It returns None if a curvature is at most ``flat``. Directions that do not change
+    the loss, such as a constant added to all scores, have neither curvature nor
+    gradient, except for ``rounding`` of the gradient. So the iteration ends at a
+    residual as small as that, before it meets them.
     """
     step = np.zeros_like(params)
     residual = gradient
