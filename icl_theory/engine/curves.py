@@ -129,26 +129,26 @@ def compare_with_run(
         # a curve that lacks the factor 1/2 may come from a training at another pace
         halved_pace = paces.fit(0.5 * means) if paces.fit(means) is None else None
         _refuse_doubled(losses, exact, scatter, run.loss[0], halved_pace)
-    checks = tuple(
-        Check(
-            _title(window),
-            float(exact_mean),
-            float(mean),
-            float(error),
-            float(z_score(mean - exact_mean, error, exact_mean)),
-            float(limit),
+    checks = []
+    for i, window in enumerate(windows.intervals()):
+        z = z_score(means[i] - expected[i], errors[i], expected[i])
+        checks.append(
+            Check(
+                _title(window),
+                float(expected[i]),
+                float(means[i]),
+                float(errors[i]),
+                float(z),
+                float(limit),
+            )
         )
-        for window, exact_mean, mean, error in zip(
-            windows.intervals(), expected, means, errors, strict=True
-        )
-    )
     pace = None
     if all(check.passed for check in checks):
         note = f"{paces.power()}; {note}"
     else:
         pace = paces.fit(means)
     return CurveComparison(
-        checks,
+        tuple(checks),
         note,
         windows.intervals(),
         t,

@@ -454,9 +454,13 @@ class Trajectory(Plottable):
 
     def facts(self) -> dict[str, str]:
         """Return the lines of `summary` as name and text."""
-        known = {name: value for name, value in self.info.items() if value is not None}
-        info = ", ".join(f"{name}={_short(value)}" for name, value in known.items())
-        facts = {"run": info or f"eta={self.eta:g}, rule={self.rule}"}
+        parameters = []
+        for name, value in self.info.items():
+            if value is not None:
+                parameters.append(f"{name}={_short(value)}")
+        if not parameters:
+            parameters = [f"eta={self.eta:g}", f"rule={self.rule}"]
+        facts = {"run": ", ".join(parameters)}
         facts["method"] = self.method
         if self.error is not None and self.error > 0.1:
             facts["method"] += f" (the step count may be off by {self.error:.1g})"
