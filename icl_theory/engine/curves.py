@@ -54,9 +54,9 @@ class CurveComparison(Comparison, Plottable):
         Steps, the exact loss, the loss that was given, times ``scale``, and the
         standard error of a single one.
     pace : float or None
-        Where the curves part: a factor c from 1/16 to 16 with which loss(t) agrees with
-        exact(c t), as that of a training with c times the learning rate does; None if
-        there is no such factor.
+        If the curves part, a factor c from 1/16 to 16 with which loss(t) agrees with
+        exact(c t), as in a training with c times the learning rate. None if there is
+        no such factor.
     """
 
     windows: tuple[Interval, ...]
@@ -258,8 +258,8 @@ class SgdScatter(NamedTuple):
     def of_losses(self, windows: Windows) -> Array:
         """Standard errors of the single losses, the same for all steps of a window.
 
-        A few runs tell the error at one step only roughly, and those of a window
-        together better.
+        A few runs tell the error at one step only roughly. All steps of a window
+        together tell it better.
         """
         error = _root_mean_square(self.deviations)
         return np.asarray(

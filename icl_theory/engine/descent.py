@@ -4,7 +4,7 @@
 most of them with an estimate of the error ("fast"), does both in turn ("auto"),
 evaluates a closed form ("closed"), or follows gradient flow ("flow"). The iterates come
 from `icl_theory.engine.steps` and `icl_theory.engine.skip`, `icl_theory.engine.stops`
-ends the run, and a `Trajectory` holds what is saved of it.
+ends the run, and a `Trajectory` holds its saved states.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def descend(
     Parameters
     ----------
     risk : Risk
-        What to train.
+        The model to train.
     eta : float
         Learning rate.
     epsilon : float, optional
@@ -348,7 +348,7 @@ def _followed_run(
     display: Progress,
     callback: Callback | None,
 ) -> Trajectory:
-    """Follow the iterates until the run ends, and return what was saved of it."""
+    """Follow the iterates until the run ends, and return the run."""
     descent = iterates.descent
     rules = StopRules(goal, iterates, tolerance)
     end = _follow_to_end(iterates, goal, rules, display, callback)

@@ -1,4 +1,4 @@
-"""Ctrl-C during a run, while modules are loaded, and where Python would ignore it.
+"""Ctrl-C during a run, while modules are loaded, and if Python ignores it.
 
 Ctrl-C ends a run, which is returned up to there if the user asked for the run, and not
 a function that measures with it (`returns_runs`). It is put off while modules are

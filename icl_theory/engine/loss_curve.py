@@ -42,7 +42,7 @@ COLUMNS = {
 
 
 class Run(Protocol):
-    """What the comparison needs of a `Trajectory`."""
+    """The part of a `Trajectory` that the comparison needs."""
 
     t: Steps
     loss: Array
@@ -76,9 +76,8 @@ def loss_curve(run: Run, losses: Any, steps: Any, errors: Any) -> LossCurve:
     """Return a checked curve from the arguments of `Trajectory.compare`."""
     columns = _columns(run, losses, steps)
     values = _loss_values(columns.losses)
-    t = increasing(
-        np.arange(len(values)) if columns.steps is None else columns.steps,
-    )
+    steps = columns.steps
+    t = increasing(np.arange(len(values)) if steps is None else steps)
     if values.shape != t.shape:
         raise ValueError(f"losses: {values.size} numbers for {t.size} steps")
     # NaN is not <= LARGEST, either
@@ -134,7 +133,7 @@ def _standard_errors(own: Any, errors: Any, t: Steps) -> Array | None:
 
 
 def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> _Columns:
-    """Evaluate a function of a state, which returns one loss or those of prompts.
+    """Evaluate a function of a state, which returns one loss or one for each prompt.
 
     Standard errors come from the scatter of the prompts, if each step has several.
     """

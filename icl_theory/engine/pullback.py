@@ -86,8 +86,8 @@ class Map(Protocol):
 class Embedding(Map):
     r"""The scores :math:`S = X Q Y^\top` of a matrix ``Q`` that starts at zero.
 
-    The rows of X are the features, and those of Y the queries, which are the features
-    unless they are given.
+    The rows of X are the features. The rows of Y are the queries, by default the
+    features.
 
     Gradient descent on ``Q`` moves the scores by
     :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with

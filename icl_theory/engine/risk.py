@@ -2,7 +2,7 @@
 
 A risk is an initial parameter array and a loss with its gradient; everything else has a
 default. The engine (`icl_theory.engine.descent`) knows nothing else about a model.
-`icl_theory.engine.capabilities` lists what a risk may offer beyond the contract.
+`icl_theory.engine.capabilities` lists optional methods beyond the contract.
 """
 
 from __future__ import annotations

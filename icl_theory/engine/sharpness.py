@@ -163,7 +163,7 @@ def _newton_minimum(
     """Follow Newton's steps to a minimum nearby; None if there is none.
 
     On the way to a minimum at infinity gradient and curvature vanish together in some
-    direction, and the steps do not shrink: those of the function e^-x all have length
+    direction, and the steps do not shrink: for the function e^-x all have the length
     1. A minimum is accepted if one of ``steps`` steps is smaller than ``small``,
     relative to the way from ``origin``, or if the gradient is rounding: ``eps`` times
     the curvature or the norm of the gradient at the origin.

@@ -1,4 +1,4 @@
-"""When a run ends, and what is saved of it on the way.
+"""The end of a run, and the states that are saved on the way.
 
 A `Goal` is the end that was asked for. A `Recorder` saves states at log-spaced steps,
 from which it judges whether the loss still moves. `StopRules` asks every rule by which
@@ -264,7 +264,7 @@ class StopRules:
             stop = Stop.SETTLED
         else:
             return None
-        # What looks like rest may be a saddle that is left later.
+        # The run may rest at a saddle, which it leaves later.
         if self._saddle.is_left(point, min(steps_left, self._longest)):
             return None
         return stop
@@ -298,7 +298,7 @@ class Saddle:
         from icl_theory.engine.blocks import Blocks  # few runs stand still
 
         blocks = Blocks(self._descent)
-        # what rests at zero is moved by rounding alone
+        # parameters that rest at zero are moved by rounding alone
         if not blocks.solvable or not point.params.any():
             return False
         if self._growth_rate < 0.0 or point.step >= 2 * self._computed_at:
