@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.pullback import core_risk
 from icl_theory.papers.single_location.family import LocationRisk
 from icl_theory.recall import RecallTask, TransformerRisk
 
@@ -18,7 +18,7 @@ TIED = icl.FixedChain().risk()
 TOKENS = icl.TokenSelection(n=3, T=3, d=4)
 MATRIX = icl.TokenSelection(n=3, T=3, d=4, trained="W")
 LOCATION = icl.SingleLocation().risk()
-DIRECTIONS, _ = innermost(icl.SingleLocation(attention="erf").risk())
+DIRECTIONS = core_risk(icl.SingleLocation(attention="erf").risk())
 LAW = icl.LinearAttention(d=3, N=5).law()
 CORRELATED = icl.linear_attention.PromptLaw(
     np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]]), N=5

@@ -14,7 +14,7 @@ import numpy as np
 from icl_theory._extras import install
 from icl_theory._validate import argument_error, choice, instance, integer
 from icl_theory.engine.progress import counted
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
@@ -227,7 +227,7 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
     from icl_theory.certified import closed, losses  # need python-flint
 
     given = closed.given(run)
-    core = innermost(risk)[0]
+    core = core_risk(risk)
     sums = not isinstance(core, MergedRisk) and math.isfinite(getattr(core, "N", 0.0))
     basis = f"the {'parameters L and Δ' if given else 'doubles of the risk'} and of the state as they are, "
     basis += (

@@ -24,7 +24,7 @@ from icl_theory._validate import argument_error, iterable, mapping
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Progress
-from icl_theory.engine.pullback import around, innermost
+from icl_theory.engine.pullback import core_risk, replace_core
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, refuse_reduced, rule_of
 from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
@@ -304,10 +304,10 @@ class Family(RuleParameters):
     def sampled(self, batch: int, seed: int = 0) -> Risk:
         """Return a trainer on sampled data whose mean is the risk: that of the innermost risk, if it has one."""
         risk = self.risk()
-        core = innermost(risk)[0]
+        core = core_risk(risk)
         if not hasattr(core, "sampled"):
             raise argument_error("family", self.name, "one that can be sampled")
-        return around(risk, core.sampled(batch, seed))
+        return replace_core(risk, core.sampled(batch, seed))
 
     def describe(self, run: Trajectory) -> None:
         """Add phases, regime and notes to a run of this problem."""

@@ -16,7 +16,12 @@ from icl_theory._validate import (
     mapping,
     probabilities,
 )
-from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
+from icl_theory.engine.pullback import (
+    COORDINATES,
+    core_risk,
+    in_coordinates,
+    replace_core,
+)
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
@@ -304,7 +309,7 @@ class Regression(Family):
     def sampled(self, batch: int, seed: int = 0) -> Risk:
         """Return the trainer on sampled prompts, drawn by their counts, in the same coordinates."""
         risk = expanded(self.risk())
-        core, _ = innermost(risk)
+        core = core_risk(risk)
         if math.isinf(core.N):
             raise argument_error(
                 "N", self.N, "finite: infinite prompts cannot be sampled"
@@ -320,7 +325,7 @@ class Regression(Family):
             core.noise,
             every_query=False,
         )
-        return around(risk, trainer)
+        return replace_core(risk, trainer)
 
     def stable_rate(self) -> float:
         r"""Return a learning rate at which every step lowers the loss: one over a bound on the curvature.

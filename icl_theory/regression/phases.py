@@ -25,7 +25,7 @@ from icl_theory._validate import (
     integer,
     number,
 )
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Phases, State, Trajectory
@@ -289,7 +289,7 @@ def _presence(risk: Risk | None) -> Array:
     from icl_theory.regression.risks.prompts import presence
     from icl_theory.regression.risks.symmetric import SymmetricRisk
 
-    risk, _ = innermost(risk)
+    risk = core_risk(risk)
     if isinstance(risk, ExchangeableRisk):
         return presence(np.asarray(1.0 / risk.K), risk.N)
     return (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from icl_theory._validate import choice, flag, integer
-from icl_theory.engine.display import Shown
+from icl_theory.engine.display import Displayable
 from icl_theory.engine.progress import Progress, counted
 from icl_theory.families import asked
 from icl_theory.families.plug_ins import left_out
@@ -59,7 +59,7 @@ def questions() -> dict[str, Question]:
 
 
 @dataclass(frozen=True)
-class Audit(Shown):
+class Audit(Displayable):
     """A table of claims with verdicts, and a table of answered questions.
 
     Attributes

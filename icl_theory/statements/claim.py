@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import argument_error, instance, text
-from icl_theory.engine.display import Drawn
+from icl_theory.engine.display import Plottable
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.statements.numbers import decade, off
 from icl_theory.statements.statement import OURS as OURS
@@ -268,7 +268,7 @@ def above(
 
 
 @dataclass(frozen=True)
-class Answer(Drawn):
+class Answer(Plottable):
     """An open question about the theory, answered by measurement.
 
     Attributes

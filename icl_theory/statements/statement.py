@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icl_theory.engine.display import Shown
+from icl_theory.engine.display import Displayable
 from icl_theory.engine.scope import Scope, Training
 
 OURS = "this package"
@@ -61,7 +61,7 @@ class BoundCheck(NamedTuple):
     note: str = ""
 
 
-class BoundChecks(Shown, list[BoundCheck]):
+class BoundChecks(Displayable, list[BoundCheck]):
     """A list of `BoundCheck` that notebooks show as a table."""
 
 

@@ -17,7 +17,13 @@ from icl_theory._validate import (
     number,
     real_array,
 )
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.capabilities import (
+    column_gradients_of,
+    gain_at,
+    gradients_at,
+    series_at,
+)
+from icl_theory.engine.pullback import core_params, core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import check_blocks
 from icl_theory.engine.trajectory import named
@@ -59,9 +65,9 @@ def check_risk(
     Hessian products are derivatives of the gradient. No loss is below the floor.
     `Risk.excess`, and ``excess`` if it is observed, are the loss minus one number, at
     most the floor. The metric is positive. Blocks are views that together hold each
-    parameter once. `Risk.series`, `Risk.gradients` and `Risk.column_gradients` agree
-    with `Risk.evaluate`, and a `TokenRisk` with the sum over all prompts of a few
-    tokens at a few nodes.
+    parameter once. ``series``, ``gradients`` and ``column_gradients`` agree, if they
+    are defined, with `Risk.evaluate`, and a `TokenRisk` with the sum over all prompts
+    of a few tokens at a few nodes.
 
     Parameters
     ----------
@@ -148,7 +154,8 @@ def check_risk(
         _gradient(risk, params, step, where, rng)
         if not risk.stochastic:
             _hessian(risk, params, where, rng)
-        inner, scores = innermost(risk, params)
+        inner = core_risk(risk)
+        scores = core_params(risk, params)
         if isinstance(inner, TokenRisk):
             check_tokens(inner, scores, where)
     if not risk.stochastic:
@@ -244,7 +251,7 @@ def _metric(risk: Risk, start: Array) -> None:
     expect(
         (np.isfinite(metric) & (metric > 0)).all(), "metric", "positive numbers", metric
     )
-    gain: Any = attempt("gain at the initial point", risk.gain, start)
+    gain: Any = attempt("gain at the initial point", gain_at, risk, start)
     expect(
         np.isfinite(gain) and gain >= 0,
         "gain at the initial point",
@@ -448,7 +455,9 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
 
 def _series(risk: Risk, places: dict[str, Array]) -> None:
     steps = np.arange(len(places), dtype=np.int64)
-    found: Any = attempt("series", risk.series, np.stack(list(places.values())), steps)
+    found: Any = attempt(
+        "series", series_at, risk, np.stack(list(places.values())), steps
+    )
     losses, seen = found
     array(losses, steps.shape, "losses of series")
     for i, (where, params) in enumerate(places.items()):
@@ -473,7 +482,7 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
 
 
 def _columns(risk: Risk, places: dict[str, Array]) -> None:
-    gradients = risk.column_gradients
+    gradients = column_gradients_of(risk)
     if gradients is None:
         return
     for where, params in places.items():
@@ -493,7 +502,7 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
 
 def _at_once(risk: Risk, places: dict[str, Array]) -> None:
     states = np.stack(list(places.values()))
-    found: Any = attempt("gradients", risk.gradients, states)
+    found: Any = attempt("gradients", gradients_at, risk, states)
     array(found, states.shape, "gradients at several points")
     each = [risk.evaluate(params)[1] for params in places.values()]
     largest = float(np.abs(each).max(initial=0.0))

@@ -557,7 +557,7 @@ def others() -> Asked:
 
 
 def _vectors(problem: Any) -> Any:
-    core = icl.engine.pullback.innermost(problem.risk())[0]
+    core = icl.engine.pullback.core_risk(problem.risk())
     return core.vectors(_beside(core))
 
 

@@ -26,9 +26,9 @@ from icl_theory.engine import (
     progress,
 )
 from icl_theory.engine.collocation import Solved, legendre, radau, valued, weights_of
-from icl_theory.engine.display import Shown
+from icl_theory.engine.display import Displayable
 from icl_theory.engine.interrupts import is_for_the_user, is_pressed, returns_runs
-from icl_theory.engine.pullback import Linear, around, innermost
+from icl_theory.engine.pullback import Linear, core_params, core_risk, replace_core
 from icl_theory.engine.sharpness import largest_stable_eta, sharpness_along
 from icl_theory.engine.trajectory import Label, Stop, Trajectory
 from icl_theory.statements.statement import (
@@ -896,21 +896,21 @@ def coordinates() -> Asked:
         yield (
             f"{name}, innermost",
             lambda risk=risk, at=at: [
-                type(innermost(risk)[0]).__name__,
-                *innermost(risk, at)[1:],
+                type(core_risk(risk)).__name__,
+                core_params(risk, at),
             ],
         )
     yield (
         "around",
         lambda: of_risk(
-            around(
+            replace_core(
                 risks["factored"], POPULATION.__class__(FEATURES, icl.tasks.Linear(1.1))
             ),
             np.ones((2, 2, 3)),
         ),
     )
-    yield "around itself", lambda: type(around(Bowl(), Saddle(0.1))).__name__
-    yield "no risk inside", lambda: innermost(None)
+    yield "around itself", lambda: type(replace_core(Bowl(), Saddle(0.1))).__name__
+    yield "no risk inside", lambda: (core_risk(None), np.zeros(0))
     for d, rank, scale, seed in (
         (3, None, 0.01, 0),
         (3, 2, 1.5, 4),
@@ -1148,4 +1148,4 @@ def _display() -> Any:
     )
     display.works += [outer, quiet, inner]
     shown = [work.words for work in display.shown()]
-    return shown, Shown._display
+    return shown, Displayable._display

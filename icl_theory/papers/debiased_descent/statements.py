@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, descend
-from icl_theory.engine.risk import Started
+from icl_theory.engine.risk import WithStart
 from icl_theory.papers.debiased_descent.family import SoftmaxHeads
 from icl_theory.papers.linear_attention import PromptLaw, ridge_loss
 from icl_theory.statements.claim import Found, row
@@ -84,7 +84,7 @@ def unpaired(params: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class InterpolatedHeads(Started, Risk):
+class InterpolatedHeads(WithStart, Risk):
     r"""The loss of H heads whose moments are polynomials in ω.
 
     .. math:: \mathcal L = \tfrac12 \mu^\top G(\omega) \mu - \mu^\top g(\omega) + \tfrac d2

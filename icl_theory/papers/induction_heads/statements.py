@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, descend, in_coordinates
-from icl_theory.engine.pullback import innermost
-from icl_theory.engine.risk import Started
+from icl_theory.engine.pullback import core_risk
+from icl_theory.engine.risk import WithStart
 from icl_theory.papers.induction_heads.family import InductionHeads, dirichlet_points
 from icl_theory.statements.claim import (
     Errors,
@@ -373,7 +373,7 @@ def pretrained(T: int, chains: int, seed: int) -> tuple[str, list[float]]:
     )
     # the Bayes-optimal prediction for the chains that are trained on, which has to know
     # them by heart
-    table, own = (innermost(each)[0].law.table for each in (every, risk))
+    table, own = (core_risk(each).law.table for each in (every, risk))
     excesses = [each.excess(params) for each in (risk, every) for params in (end, head)]
     unit = new.predictors["unigram"] - new.predictors["Bayes"]
     return few.outcome(end), [
@@ -794,7 +794,7 @@ def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
 
 
 @dataclass(frozen=True, eq=False)
-class NestedLogits(Started, Risk):
+class NestedLogits(WithStart, Risk):
     """A reduced induction head, (α, β, ξ): each of three logits needs the one before.
 
     The first layer finds the parent among N by α, the second one its copy by β times

@@ -22,7 +22,7 @@ from icl_theory.engine.comparison import (
 )
 from icl_theory.engine.descent import descend
 from icl_theory.engine.progress import Progress
-from icl_theory.engine.pullback import around, innermost
+from icl_theory.engine.pullback import core_params, core_risk, replace_core
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.memory import check_fits
@@ -124,8 +124,8 @@ def crosscheck(
     if phases and run is None:
         raise argument_error("phases", phases, "0 for a risk, which has no phases")
     eta = number("eta", eta if eta is not None else 1.0 if run is None else run.eta)
-    core = innermost(population)[0]
-    K = innermost(population)[0].features.K
+    core = core_risk(population)
+    K = core.features.K
     counted_batches = 64  # enough for Student's law to be nearly normal
     check_fits(
         "points",
@@ -214,14 +214,14 @@ def _known(
 ) -> list[_Known]:
     """Population values at normal parameters, halved until scores spread less: beyond 8 rare prompts decide."""
     result = []
-    core = innermost(population)[0]
+    core = core_risk(population)
     # Sampled losses are squares of differences of labels, which rounding leaves at
     # 1e-32
     # of their second moment even if they are zero.
     moment = float(np.max(np.diagonal(core.task.kernel(core.features)))) + core.noise**2
     for _ in range(points):
         params = rng.normal(size=population.initial.shape)
-        while np.ptp(scores := innermost(population, params)[1], axis=0).max() > spread:
+        while np.ptp(scores := core_params(population, params), axis=0).max() > spread:
             params = 0.5 * params
         loss, gradient = core.evaluate(scores)
         norm = float(np.linalg.norm(gradient))
@@ -315,7 +315,10 @@ def _curves(
     curves = []
     for trainer in trainers:
         states = descend(
-            around(population, trainer), eta, steps=steps, callback=lambda *_: add(0)
+            replace_core(population, trainer),
+            eta,
+            steps=steps,
+            callback=lambda *_: add(0),
         ).states
         curves.append([population.loss(state) for state in states[1:]])
         add(1)
@@ -379,7 +382,7 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
                 "run_or_risk", risk, "of at most 1000 features if prompts are sampled"
             )
         risk = expanded(risk)
-    inner, _ = innermost(risk)
+    inner = core_risk(risk)
     if risk is None or not isinstance(inner, PopulationRisk):
         raise argument_error(
             "run_or_risk",
@@ -394,4 +397,4 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
     if math.isinf(length):
         raise argument_error("N", N, "finite: infinite prompts cannot be sampled")
     note = f"prompts of N = {length:g} tokens on both sides (N = ∞ cannot be sampled)"
-    return around(risk, replace(inner, N=length)), note
+    return replace_core(risk, replace(inner, N=length)), note

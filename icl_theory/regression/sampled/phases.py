@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, argument_error, instance, integer, prompt_length
 from icl_theory.engine.comparison import Comparison, limit_of, mean_check
 from icl_theory.engine.progress import Progress
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.pullback import core_params, core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
@@ -158,10 +158,10 @@ def sampled_phases(
     assert exact.risk is not None
     reduced = exact.risk if isinstance(exact.risk, ExchangeableRisk) else None
     whole = expanded(exact.risk)
-    core, _ = innermost(whole)
+    core = core_risk(whole)
 
     def inward(params: Array) -> Array:
-        return innermost(whole, params)[1]
+        return core_params(whole, params)
 
     def exact_scores(t: int) -> Array:
         params = exact.at(t).params

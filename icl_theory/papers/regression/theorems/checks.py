@@ -8,7 +8,12 @@ import numpy as np
 
 from icl_theory._validate import Array, argument_error, instance
 from icl_theory.engine.comparison import limit_of, mean_check
-from icl_theory.engine.pullback import Pullback, around, innermost
+from icl_theory.engine.pullback import (
+    Pullback,
+    core_params,
+    core_risk,
+    replace_core,
+)
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT, DESCENT_OR_FLOW, ONLY_FLOW
 from icl_theory.engine.trajectory import Trajectory
@@ -93,8 +98,10 @@ def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
         if risk.K > LARGEST:
             return None, np.zeros((0, 0))
         full = expanded(risk)
-        return innermost(full)[0], risk.scores(float(run.params))
-    risk, params = innermost(population_of(risk) or risk, run.params)
+        return core_risk(full), risk.scores(float(run.params))
+    whole = population_of(risk) or risk
+    risk = core_risk(whole)
+    params = core_params(whole, run.params)
     if not isinstance(risk, PopulationRisk):
         raise argument_error(
             "run",
@@ -488,11 +495,11 @@ SAMPLED = tuple(
 
 def population_of(trainer: Risk) -> Risk | None:
     """Return the risk, in the same coordinates, that a trainer's prompts are drawn from; None for token noise."""
-    core, _ = innermost(trainer)
+    core = core_risk(trainer)
     if isinstance(core, CountedRisk) or (
         isinstance(core, SampledRisk) and not core.token_noise
     ):
-        return around(
+        return replace_core(
             trainer, PopulationRisk(core.features, core.task, core.N, core.noise)
         )
     return None
@@ -510,7 +517,7 @@ def within_noise(
     within their standard errors, without a bias.
     """
     assert run.risk is not None
-    fixed = getattr(innermost(run.risk)[0], "dataset", None) is not None
+    fixed = getattr(core_risk(run.risk), "dataset", None) is not None
     if fixed or len(run.t) < fewest:
         fresh = "the prompts are a fixed set: their mean is not that of fresh ones"
         reason = fresh if fixed else f"needs {fewest} saved steps"
