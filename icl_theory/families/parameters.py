@@ -66,7 +66,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ParameterKind:
     """The values that a parameter may have: ``check`` returns a sound value or refuses it, ``parse`` reads a text.
 
     Parameters
@@ -133,7 +133,7 @@ def nested(array: _validate.Array) -> Any:
 
 
 @dataclass(frozen=True)
-class Number(Kind):
+class Number(ParameterKind):
     """A finite float between ``minimum`` and ``maximum``; positive, or not negative with ``zero``.
 
     With ``signed`` it may be negative, and ``maximum`` limits its size. With ``matrix``
@@ -240,7 +240,7 @@ class Whole(Number):
 
 
 @dataclass(frozen=True)
-class Word(Kind):
+class Word(ParameterKind):
     """One of some words."""
 
     text = True
@@ -251,7 +251,7 @@ class Word(Kind):
 
 
 @dataclass(frozen=True)
-class Wholes(Kind):
+class Wholes(ParameterKind):
     """One or more positive integers up to ``maximum``, as a tuple; ``1,19`` as text."""
 
     maximum: float = INT64_MAX
@@ -277,7 +277,7 @@ class Wholes(Kind):
 
 
 @dataclass(frozen=True)
-class Probabilities(Kind):
+class Probabilities(ParameterKind):
     """Positive numbers that sum to 1, as a tuple of floats as they are given; ``0.5,0.3,0.2`` as text.
 
     They may be off by 1e-6 and are normalised once, by what is made of them: twice,
@@ -312,7 +312,7 @@ class Probabilities(Kind):
 
 
 @dataclass(frozen=True)
-class Object(Kind):
+class Object(ParameterKind):
     """An object that ``checker`` makes or refuses, from Python only, or one of the words."""
 
     checker: Callable[[str, Any], Any] = lambda name, value: value
@@ -332,7 +332,7 @@ class Parameter(NamedTuple):
 
     name: str
     default: Any
-    kind: Kind
+    kind: ParameterKind
     meaning: str
     symbol: str
     tex: str
@@ -366,7 +366,7 @@ class Parameter(NamedTuple):
 def parameter(
     default: Any = REQUIRED,
     *,
-    kind: Kind,
+    kind: ParameterKind,
     meaning: str,
     symbol: str = "",
     tex: str = "",
@@ -379,7 +379,7 @@ def parameter(
     ----------
     default : object
         Its value unless given; a parameter without a default must be given.
-    kind : Kind
+    kind : ParameterKind
         The values that it may have: `Number`, `Whole`, `Fraction`, `Word`,
         `Probabilities` or `Object`.
     meaning : str

@@ -21,11 +21,11 @@ from icl_theory.families import (
     Column,
     Family,
     Fraction,
-    Kind,
     LazySlot,
     Number,
     Object,
     Panel,
+    ParameterKind,
     Probabilities,
     Whole,
     Wholes,
@@ -104,7 +104,7 @@ def _class(family: type[Family]) -> Any:
     )
 
 
-def _kind(kind: Kind) -> str:
+def _kind(kind: ParameterKind) -> str:
     """The name of a kind, and what it allows."""
     given = {field.name: getattr(kind, field.name) for field in fields(kind)}
     own = (
@@ -1014,10 +1014,10 @@ VALUES: tuple[Any, ...] = (
     b"a",
     {"a": 1},
 )
-KINDS: dict[str, Kind] = {
-    "any": Kind(),
+KINDS: dict[str, ParameterKind] = {
+    "any": ParameterKind(),
     "words": Word(words=("a", "auto")),
-    "no words": Kind(words=("a",), optional=True),
+    "no words": ParameterKind(words=("a",), optional=True),
     "number": Number(),
     "number or word": Number(words=("auto",)),
     "number from 0": Number(zero=True, maximum=2.5),
