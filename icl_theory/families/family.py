@@ -318,11 +318,6 @@ class Family(RuleParameters):
         `measured` do.
         """
 
-    @classmethod
-    def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the parameters of a sweep, with those that an object in them carries."""
-        return mapping("given", given, "parameters")
-
     def stable_rate(self) -> float:
         """Return the learning rate that ``eta="auto"`` stands for."""
         raise argument_error(

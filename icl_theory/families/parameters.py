@@ -313,9 +313,20 @@ class Probabilities(ParameterKind):
 
 @dataclass(frozen=True)
 class Object(ParameterKind):
-    """An object that ``checker`` makes or refuses, from Python only, or one of the words."""
+    """An object, from Python only, or one of the words.
+
+    Parameters
+    ----------
+    checker : callable
+        Takes the name and the value, and returns the object or refuses the value.
+    unfold : callable, optional
+        For an object that carries values of other parameters: takes the parameters of a
+        sweep, by name, and returns them with the values that the object among them
+        carries.
+    """
 
     checker: Callable[[str, Any], Any] = lambda name, value: value
+    unfold: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     @property
     def text(self) -> bool:  # type: ignore[override]
@@ -410,6 +421,17 @@ def parameter(
     return dataclasses.field(
         default=default, kw_only=True, metadata={"parameter": declared}
     )
+
+
+def unfolded(
+    declared: Mapping[str, Parameter], values: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the parameters of a sweep, with those that objects among them carry."""
+    for name, parameter in declared.items():
+        kind = parameter.kind
+        if name in values and isinstance(kind, Object) and kind.unfold is not None:
+            values = kind.unfold(values)
+    return values
 
 
 # ---- parameters that several families share

@@ -110,7 +110,7 @@ def _kind(kind: ParameterKind) -> str:
     own = (
         f"{name}={value}"
         for name, value in given.items()
-        if value != getattr(type(kind), name) and name != "checker"
+        if value != getattr(type(kind), name) and name not in ("checker", "unfold")
     )
     return " ".join([type(kind).__name__, *own])
 
