@@ -947,11 +947,15 @@ def made() -> Asked:
     yield "broken", families.broken
     yield (
         "figures",
-        lambda: {name: [*each] for name, each in families.filled_slots("figures")[0].items()},
+        lambda: {
+            name: [*each] for name, each in families.filled_slots("figures")[0].items()
+        },
     )
     yield (
         "commands",
-        lambda: {name: [*each] for name, each in families.filled_slots("commands")[0].items()},
+        lambda: {
+            name: [*each] for name, each in families.filled_slots("commands")[0].items()
+        },
     )
     yield "left out", _left_out
     yield (
