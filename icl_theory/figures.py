@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from icl_theory._validate import argument_error, choice, flag, integer, number
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
-from icl_theory.families import asked
+from icl_theory.families import filled_slots
 from icl_theory.families.plug_ins import left_out, plug_ins
 from icl_theory.files import checked_path, replacing
 from icl_theory.results.plots import draw_maps, release, save
@@ -200,7 +200,7 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
     found: dict[str, Recipe] = {
         path.stem: path for folder in folders for path in folder.glob("*.py")
     }
-    slots, lines = asked("figures")
+    slots, lines = filled_slots("figures")
     for family, figures in slots.items():
         with left_out(f"the slot figures of the family {family}", lines):
             for name, recipe in figures.items():

@@ -17,11 +17,11 @@ from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
     Column,
     Family,
-    Kind,
     LazySlot,
     Number,
     Object,
     Panel,
+    ParameterKind,
     parameter,
     saved,
 )
@@ -139,7 +139,7 @@ class Unchecked(Sound):
     bowl: Any = parameter(None, kind=Object(optional=True), meaning="anything")
 
 
-class Lenient(Kind):
+class Lenient(ParameterKind):
     def value(self, name: str, value: Any) -> Any:
         return len(value)
 

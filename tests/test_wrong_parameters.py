@@ -118,9 +118,8 @@ def test_other_arguments_are_refused_by_name() -> None:
     for value in (None, 3, "a"):
         with pytest.raises(ValueError, match=r"^run = "):
             icl.Recall().population_excess(value)
-        for family in (icl.Recall, icl.Regression):
-            with pytest.raises(ValueError, match=r"^given = "):
-                family.unfolded(value)
+        with pytest.raises(ValueError, match=r"^given = "):
+            icl.Recall.unfolded(value)
     for value in (None, [[1, 2], [3]], masked(np.ones((2, 9)))):
         with pytest.raises(ValueError, match=r"^tokens = "):
             WORDS.predict(value)

@@ -17,7 +17,7 @@ from typing import Any
 from icl_theory import families
 from icl_theory._validate import EXACT
 from icl_theory._version import __version__
-from icl_theory.families import asked
+from icl_theory.families import filled_slots
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Fraction, Number
 from icl_theory.families.plug_ins import left_out
@@ -76,7 +76,7 @@ def shared() -> Iterator[str]:
 def panels() -> tuple[dict[str, str], list[str]]:
     """Return the modules of each family that has a panel, by its name, and a line for each that is left out."""
     found: dict[str, str] = {}
-    slots, lines = asked("explorer")
+    slots, lines = filled_slots("explorer")
     for name, panel in slots.items():
         with left_out(f"the slot explorer of the family {name}", lines):
             said = {

@@ -9,7 +9,7 @@ from typing import Any
 from icl_theory._validate import choice, flag, integer
 from icl_theory.engine.display import Displayable
 from icl_theory.engine.progress import Progress, counted
-from icl_theory.families import asked
+from icl_theory.families import filled_slots
 from icl_theory.families.plug_ins import left_out
 from icl_theory.results.numbers import markdown
 from icl_theory.statements.claim import (
@@ -36,7 +36,7 @@ WHOSE = {
 
 def known() -> tuple[dict[str, Claims], list[str]]:
     """Return what is claimed of each family, by its name, and a line for each whose slot ``claims`` is at fault."""
-    found, lines = asked("claims")
+    found, lines = filled_slots("claims")
     for name in [
         name for name, claims in found.items() if not isinstance(claims, Claims)
     ]:
