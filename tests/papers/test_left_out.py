@@ -13,7 +13,7 @@ import icl_theory as icl
 from icl_theory import explorer, figures
 from icl_theory.families import Family, LazySlot, Panel, asked, find, list_families
 from icl_theory.results.reproduction import papers, reproduce
-from icl_theory.statements import Claims, Found, Paper, Reading, row
+from icl_theory.statements import Claim, Claims, Paper, Reading, row
 from icl_theory.statements.claim import Question
 from tests.browser import visit
 from tests.test_cli import run_main
@@ -21,9 +21,9 @@ from tests.test_families import Bowl, Parabola
 
 
 @row("theirs", "a paper", bound="2")
-def fine(quick: bool) -> Found:
+def fine(quick: bool) -> Claim:
     """1 + 1 = 2"""
-    return Found(1 + 1 == 2, "a point", "2")
+    return Claim.of(1 + 1 == 2, "a point", "2")
 
 
 def raising(quick: bool) -> Any:
