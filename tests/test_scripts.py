@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 # The options that make every script short, by its name; a part of a script is a call of
 # its own. OUT is a folder.
 SHORT = {
+    "indexes": ["--check"],
     "benchmark": ["--quick"],
     "cluster": ["--points 200000 --times 1"],
     "costs": ["--quick --plot OUT/cost.png"],
