@@ -1,7 +1,7 @@
 """Rows of the audit (`Claim`) and answered open questions (`Answer`).
 
-A row is a function that measures whether a statement holds, made by `row` or `identity`;
-a question is a function that answers it in words and curves, made by `question`.
+`row` and `identity` make functions that measure a statement into rows; `question` makes
+a function that returns an answer in words and curves into a question.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Claim:
 
     @property
     def finding(self) -> str:
-        """The verdict, which also says so if the formula is ours and not the paper's."""
+        """The verdict, which also says if the formula is ours and not the paper's."""
         if self.formula != RECONSTRUCTED:
             return self.verdict
         # A failure of our formula must not be read, or quoted, as one of the paper's.
@@ -253,7 +253,7 @@ def _errors_and_grid(cases: Errors) -> tuple[list[float], str]:
 
 
 class Series(NamedTuple):
-    """A curve of a figure: label, abscissae, ordinates; drawn as points or as a line."""
+    """A curve of a figure; ``points`` says if it is drawn as points or as a line."""
 
     label: str
     x: NDArray[Any]

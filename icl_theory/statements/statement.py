@@ -73,7 +73,7 @@ class BoundCheck(NamedTuple):
         slack: float | None = None,
         note: str = "",
     ) -> BoundCheck:
-        """Return both sides of a statement on a run; `Statement.check` adds its name."""
+        """Return both sides of a statement on a run; `Statement.check` names it."""
         return cls("", "", "", "", measured, bound, holds, slack, note)
 
 
@@ -109,7 +109,7 @@ class Statement:
     scope: Scope | None = field(default=None, kw_only=True)
 
     def applies(self, run: Training) -> bool:
-        """Whether it speaks about the training of a run; `check` tests the hypotheses."""
+        """Whether it speaks about the training of a run; `check` tests hypotheses."""
         return self.scope is None or self.scope.applies(run)
 
     def check(self, *arguments: Any) -> BoundCheck:
