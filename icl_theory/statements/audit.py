@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from icl_theory import families
 from icl_theory._validate import choice, flag, integer
 from icl_theory.engine.display import Shown
 from icl_theory.engine.progress import Progress, counted
-from icl_theory.families import Family, default, families_known
+from icl_theory.families import Family
 from icl_theory.families.plug_ins import left_out, plug_ins
 from icl_theory.results.numbers import markdown
 from icl_theory.statements.claim import (
@@ -68,10 +69,11 @@ def _families_in_order() -> Iterator[type[Family]]:
     # Most rows are of the default family. It comes first unless a plug-in asks for an
     # earlier place, and it can be yielded before any other family is loaded.
     default_is_first = all(plug_in.order >= 0.0 for plug_in in plug_ins()[0])
+    default = families.default()
     if default_is_first:
-        yield default()
-    for family in families_known().values():
-        if not (default_is_first and family is default()):
+        yield default
+    for family in families.families_known().values():
+        if not (default_is_first and family is default):
             yield family
 
 
@@ -233,15 +235,15 @@ def audit(*, quick: bool = False, claim: int | None = None) -> Audit:
         failures: list[str] = []
         claims = _measured([_row_at(claim)], quick, failures)
         return Audit(claims, (), tuple(failures))
-    families, failures = known()
+    claims_by_family, failures = known()
     rows = []
-    asked = []
-    for family, family_claims in families.items():
+    names = []
+    for family, family_claims in claims_by_family.items():
         rows += [(family, row) for row in family_claims.rows]
-        asked += [(family, question.name) for question in family_claims.questions]
+        names += [(family, question.name) for question in family_claims.questions]
     claims = _measured(rows, quick, failures)
     answers: list[Answer] = []
-    for family, name in asked:
+    for family, name in names:
         with left_out(f"the question {name} of the family {family}", failures):
             answers.append(answer(name, quick=quick))
     return Audit(claims, tuple(answers), tuple(failures))
