@@ -42,6 +42,7 @@ SHORT = {
         "skipping --problems 1 --workers 1",
         "batches --problems 1 --workers 1",
     ],
+    "mutants": ["--number 1 --seconds 5"],
     "notebooks": ["--out OUT/notebooks"],
     "own_run": ["--into OUT", "--time"],
     "proofs": [
@@ -58,6 +59,7 @@ SHORT = {
 }
 RUN = 'if __name__ == "__main__":'
 NEEDS = {
+    "mutants": "cosmic_ray",
     "own_run": "torch",
     "torch_rules": "torch",
     "cluster": "distributed",
