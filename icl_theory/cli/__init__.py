@@ -171,10 +171,7 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # some terminals lack Greek letters
-    # The commands of the default family load no other one, so none is looked at.
-    if arguments[:1] not in (["simulate"], ["sweep"]):
-        for line in broken():
-            print(f"icl-theory: {line}", file=sys.stderr)
+    _say_broken(arguments)
     try:
         status = _run(arguments)
     except ValueError as error:
@@ -187,14 +184,17 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
     except Exception as error:
         # typer's usage errors have no public class of their own
-        format_message = getattr(error, "format_message", None)
-        if format_message is None:
+        if not hasattr(error, "format_message"):
             raise
-        options = _same_letters(error)
-        if options:
-            error.possibilities = options  # type: ignore[attr-defined]
-        _fail(format_message())
+        _fail(_usage(error))
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say_broken(arguments: list[str]) -> None:
+    # The commands of the default family load no other one, so none is looked at.
+    if arguments[:1] not in (["simulate"], ["sweep"]):
+        for line in broken():
+            print(f"icl-theory: {line}", file=sys.stderr)
 
 
 @returns_runs
@@ -205,6 +205,15 @@ def _run(arguments: list[str]) -> Any:
             standalone_mode=False,
             obj=shlex.join(["icl-theory", *arguments]),
         )
+
+
+def _usage(error: Any) -> str:
+    """Return the message of a usage error, which names similar options if it can."""
+    options = _same_letters(error)
+    if options:
+        error.possibilities = options
+    message: str = error.format_message()
+    return message
 
 
 def _same_letters(error: Any) -> list[str]:

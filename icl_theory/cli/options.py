@@ -242,11 +242,7 @@ def _configured(context: typer.Context, path: Path | None) -> Path | None:
     """Take the options in a TOML file, spelt as on the command line, as defaults."""
     if path is None:
         return None
-    names: dict[str, Any] = {}  # of parameters, by the keys that they may have
-    for parameter in context.command.params:
-        if parameter.name != "config":
-            for option in parameter.opts:
-                names[option.lstrip("-").replace("-", "_")] = parameter.name
+    names = _parameters_by_key(context.command)
     context.default_map = {}
     for key, value in _toml(path).items():
         name = key.replace("-", "_")
@@ -255,14 +251,28 @@ def _configured(context: typer.Context, path: Path | None) -> Path | None:
                 f"config: there is no option {key!r}{nearest(name, names)}; the"
                 f" options are {', '.join(names)}"
             )
-        values = value if isinstance(value, list) else [value]
-        if any(isinstance(entry, dict | list) for entry in values):
-            raise argument_error(name, value, "a number, a text, or a list of them")
-        text = ",".join(map(str, values))
-        if isinstance(value, list) and len(values) == 1:
-            text += ","  # a list of one value is still a list
-        context.default_map[names[name]] = text
+        context.default_map[names[name]] = _option_text(name, value)
     return path
+
+
+def _parameters_by_key(command: Any) -> dict[str, str]:
+    """Return the parameters of a command by the keys that they have in a file."""
+    names: dict[str, str] = {}
+    for parameter in command.params:
+        if parameter.name != "config":
+            for option in parameter.opts:
+                names[option.lstrip("-").replace("-", "_")] = parameter.name
+    return names
+
+
+def _option_text(name: str, value: Any) -> str:
+    """Return a value of a TOML file as it is written on the command line."""
+    entries = value if isinstance(value, list) else [value]
+    if any(isinstance(entry, dict | list) for entry in entries):
+        raise argument_error(name, value, "a number, a text, or a list of them")
+    text = ",".join(map(str, entries))
+    is_list_of_one = isinstance(value, list) and len(entries) == 1
+    return text + "," if is_list_of_one else text
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -86,9 +86,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         if save is not None:
             runs[0].save(save)
         if plot is not None:
-            is_comparison = "" not in problems
-            axes = plots.compare_runs(runs) if is_comparison else runs[0].plot()
-            plots.save(axes, str(plot))
+            _draw(runs, plot, is_comparison="" not in problems)
         return _status(runs)
 
     simulate.__doc__ = (
@@ -161,6 +159,11 @@ def _warn_of_unreachable_targets(simulations: list[Simulation]) -> None:
                 " instead",
                 file=sys.stderr,
             )
+
+
+def _draw(runs: list[Trajectory], path: Path, *, is_comparison: bool) -> None:
+    axes = plots.compare_runs(runs) if is_comparison else runs[0].plot()
+    plots.save(axes, str(path))
 
 
 def _status(runs: list[Trajectory]) -> int:

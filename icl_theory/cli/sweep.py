@@ -338,15 +338,7 @@ def _print_table(dataset: xarray.Dataset, over: str | None, done: int) -> None:
     for row in zip(*(cells[name] for name in columns.shown), strict=True):
         shown.add_row(*row)
     console.print(shown)
-    if done > len(head):
-        console.print(
-            f"... and {number(done - len(head))} rows more: --table or --csv writes"
-            " them all."
-        )
-    if columns.constant:
-        facts = ", ".join(f"{name} = {cell}" for name, cell in columns.constant.items())
-        rows = "rows" if done == len(head) else "rows shown"
-        console.print(f"The same in all {rows}: {facts}.")
+    _print_remarks(console, columns, len(head), done)
     printed = {*columns.shown, *columns.constant}
     explained = [name for name in quantities if symbol(dataset, name) in printed]
     for sentence in meanings(dataset, explained):
@@ -356,6 +348,19 @@ def _print_table(dataset: xarray.Dataset, over: str | None, done: int) -> None:
             f"No room for {', '.join(columns.unshown)}: --table or --csv writes them,"
             " too."
         )
+
+
+def _print_remarks(console: Console, columns: Columns, rows: int, done: int) -> None:
+    """Say what a table of ``rows`` of ``done`` points does not show."""
+    if done > rows:
+        console.print(
+            f"... and {number(done - rows)} rows more: --table or --csv writes"
+            " them all."
+        )
+    if columns.constant:
+        facts = ", ".join(f"{name} = {cell}" for name, cell in columns.constant.items())
+        which = "rows" if done == rows else "rows shown"
+        console.print(f"The same in all {which}: {facts}.")
 
 
 def _important_quantities(dataset: xarray.Dataset, over: str) -> list[str]:
@@ -385,11 +390,8 @@ def _fitted(
         if name not in axes and any(cells.get(name, []))
     ]
     constant: dict[str, str] = {}
-    has_rows = any(len(column) > 1 for column in cells.values())
-    if has_rows and sum(widths[name] for name in candidates) > room:
-        for name in candidates:
-            if len(set(cells[name])) == 1:
-                constant[name] = cells[name][0]
+    if sum(widths[name] for name in candidates) > room:
+        constant = _constant_cells(cells, candidates)
     shown = [*axes]
     unshown = []
     for name in candidates:
@@ -402,3 +404,13 @@ def _fitted(
             unshown.append(name)
     order = list(cells)
     return Columns(sorted(shown, key=order.index), constant, unshown)
+
+
+def _constant_cells(cells: dict[str, list[str]], names: list[str]) -> dict[str, str]:
+    """Return the cell of each column that has the same one in two rows or more."""
+    constant = {}
+    for name in names:
+        column = cells[name]
+        if len(column) > 1 and len(set(column)) == 1:
+            constant[name] = column[0]
+    return constant
