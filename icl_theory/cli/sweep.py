@@ -128,10 +128,16 @@ class Outputs(NamedTuple):
         if self.plot is not None:
             save(plot_sweep(dataset, over), self.plot)
 
-    def show(self, dataset: xarray.Dataset, over: str | None, done: int) -> None:
+    def show(
+        self,
+        dataset: xarray.Dataset,
+        over: str | None,
+        done: int,
+        most_points: int = MOST_POINTS,
+    ) -> None:
         """Print the table of ``done`` points unless there are files, and transitions.
 
-        Transitions of more than `MOST_POINTS` points would take minutes.
+        Transitions of more than ``most_points`` points would take minutes.
         """
         if not dataset.dims:
             facts = point_facts(dataset)
@@ -139,7 +145,7 @@ class Outputs(NamedTuple):
             return
         if not any(self):
             _print_table(dataset, over, done)
-        if dataset["status"].size <= MOST_POINTS:
+        if dataset["status"].size <= most_points:
             for note in transition_notes(dataset, over):
                 print(note)
 
@@ -317,12 +323,14 @@ class Columns(NamedTuple):
     unshown: list[str]
 
 
-def _print_table(dataset: xarray.Dataset, over: str | None, done: int) -> None:
-    """Print up to `MOST_ROWS` rows, with the columns that fit, and their meanings."""
+def _print_table(
+    dataset: xarray.Dataset, over: str | None, done: int, most: int = MOST_ROWS
+) -> None:
+    """Print up to ``most`` rows, with the columns that fit, and their meanings."""
     over = dimension(dataset, over)
     quantities = _important_quantities(dataset, over)
     table = phase_table(first_part(dataset[["status", *quantities]], over), over)
-    head = table.head(MOST_ROWS)
+    head = table.head(most)
     values = dict(contents(head))
     cells = {
         name: [number(value) for value in column] for name, column in values.items()
