@@ -28,7 +28,7 @@ from icl_theory.families import (
 from icl_theory.statements.claim import (
     Answer,
     BoundChecks,
-    Found,
+    Claim,
     Question,
     Series,
     row,
@@ -361,9 +361,9 @@ class FromZero(Sound):
 
 
 @row("a row", "nowhere", bound="0")
-def fine(quick: bool) -> Found:
+def fine(quick: bool) -> Claim:
     """0 = 0"""
-    return Found(True, "a point", "0")
+    return Claim.of(True, "a point", "0")
 
 
 def why(quick: bool) -> Answer:

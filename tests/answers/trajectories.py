@@ -32,7 +32,7 @@ from icl_theory.engine.pullback import Linear, core_params, core_risk, replace_c
 from icl_theory.engine.sharpness import largest_stable_eta, sharpness_along
 from icl_theory.engine.trajectory import Label, Stop, Trajectory
 from icl_theory.statements.statement import (
-    Sides,
+    BoundCheck,
     Statement,
     Status,
     require,
@@ -979,13 +979,13 @@ def _wrong_maps(vectors: Array, queries: Array) -> dict[str, Callable[[], Any]]:
 
 def statements() -> Asked:
     @stated("a bound", "nowhere, Theorem 1", "upper", Status.MEASURED)
-    def bound(measured: float, limit: Any, slack: float | None = None) -> Sides:
+    def bound(measured: float, limit: Any, slack: float | None = None) -> BoundCheck:
         """What is measured
 
         is at most the limit.
         """
         require(measured >= 0.0, "it is negative")
-        return Sides(
+        return BoundCheck.of(
             measured, limit, bool(measured <= np.max(limit)), slack, "a remark"
         )
 
@@ -1011,7 +1011,9 @@ def statements() -> Asked:
         yield f"check {given}", partial(bound.check, *given)
     yield (
         "found",
-        lambda: Statement("a", "b", "c", "lower").found(Sides(1.0, 2.0, False)),
+        lambda: Statement("a", "b", "c", "lower").complete(
+            BoundCheck.of(1.0, 2.0, False)
+        ),
     )
     yield "unstated", lambda: Statement("a", "b", "c", "lower").unstated("no reason")
     yield "no sides", lambda: Statement("a", "b", "c", "lower").check()
