@@ -193,7 +193,7 @@ def recipes() -> tuple[dict[str, Recipe], list[str]]:
     for folder in folders:
         for path in folder.glob("*.py"):
             by_name[path.stem] = path
-    slots, lines = asked("figures")
+    slots, lines = filled_slots("figures")
     for family, figures in slots.items():
         with left_out(f"the slot figures of the family {family}", lines):
             for name, recipe in figures.items():

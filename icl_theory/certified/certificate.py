@@ -275,7 +275,7 @@ def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Pro
 
 def _basis_of_losses(risk: Risk, is_exact: bool) -> str:
     numbers = "parameters L and Δ" if is_exact else "doubles of the risk"
-    core = innermost(risk)[0]
+    core = core_risk(risk)
     # Prompts of finite length need the integral over tokens, except in linear
     # attention, whose loss is a function of second moments.
     has_finite_prompts = math.isfinite(getattr(core, "N", 0.0))

@@ -77,7 +77,7 @@ def shared() -> Iterator[str]:
 def panels() -> tuple[dict[str, str], list[str]]:
     """Return the modules of all panels by family, and a line for each left out."""
     modules: dict[str, str] = {}
-    slots, lines = asked("explorer")
+    slots, lines = filled_slots("explorer")
     for name, panel in slots.items():
         with left_out(f"the slot explorer of the family {name}", lines):
             data = {

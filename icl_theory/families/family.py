@@ -350,7 +350,7 @@ class Family(RuleParameters):
         By default it is the trainer of the innermost risk, in the same coordinates.
         """
         risk = self.risk()
-        core, _ = innermost(risk)
+        core = core_risk(risk)
         if not hasattr(core, "sampled"):
             raise argument_error("family", self.name, "one that can be sampled")
         return replace_core(risk, core.sampled(batch, seed))

@@ -314,7 +314,7 @@ def _presence(risk: Risk | None) -> Array:
     from icl_theory.regression.risks.prompts import presence
     from icl_theory.regression.risks.symmetric import SymmetricRisk
 
-    core, _ = innermost(risk)
+    core = core_risk(risk)
     if isinstance(core, ExchangeableRisk):
         return presence(np.asarray(1.0 / core.K), core.N)
     if isinstance(core, PopulationRisk | SymmetricRisk):

@@ -24,8 +24,6 @@ from icl_theory._validate import (
 from icl_theory.engine.capabilities import (
     column_gradients_of,
     gain_at,
-    gradients_at,
-    series_at,
 )
 from icl_theory.engine.pullback import core_params, core_risk
 from icl_theory.engine.risk import Risk
@@ -566,7 +564,7 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
 
 def _at_once(risk: Risk, places: dict[str, Array]) -> None:
     states = np.stack(list(places.values()))
-    gradients: Any = attempt("gradients", risk.gradients, states)
+    gradients: Any = attempt("gradients", gradients_at, risk, states)
     array(gradients, states.shape, "gradients at several points")
     one_by_one = [risk.evaluate(params)[1] for params in places.values()]
     largest = float(np.abs(one_by_one).max(initial=0.0))

@@ -139,7 +139,7 @@ def crosscheck(
     if eta is None:
         eta = 1.0 if run is None else run.eta
     eta = number("eta", eta)
-    core, _ = innermost(population)
+    core = core_risk(population)
     K = core.features.K
     gradients = points * (max(batches, COUNTED_BATCHES) + 4)
     check_fits("points", points, 8.0 * gradients * (K**2 + 2.0))
@@ -274,7 +274,7 @@ def _population_values(
     They are normal, and halved until the scores of a query differ by less than
     ``spread``: beyond 8 a few rare prompts decide the mean.
     """
-    core, _ = innermost(population)
+    core = core_risk(population)
     # Sampled losses are squares of differences of labels, which rounding leaves at
     # 1e-32 of their second moment even if they are zero.
     variances = np.diagonal(core.task.kernel(core.features))
@@ -282,10 +282,10 @@ def _population_values(
     values = []
     for _ in range(points):
         params = rng.normal(size=population.initial.shape)
-        scores = innermost(population, params)[1]
+        scores = core_params(population, params)
         while np.ptp(scores, axis=0).max() > spread:
             params = 0.5 * params
-            scores = innermost(population, params)[1]
+            scores = core_params(population, params)
         loss, gradient = core.evaluate(scores)
         norm = float(np.linalg.norm(gradient))
         scale = loss + 1e-16 * second_moment
@@ -394,7 +394,7 @@ def _curves(
     exact = descend(population, eta, steps=steps)
     curves = []
     for trainer in trainers:
-        risk = around(population, trainer)
+        risk = replace_core(population, trainer)
         sgd = descend(risk, eta, steps=steps, callback=lambda *_: add(0))
         curves.append([population.loss(state) for state in sgd.states[1:]])
         add(1)
@@ -463,7 +463,7 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
                 "run_or_risk", risk, "of at most 1000 features if prompts are sampled"
             )
         risk = expanded(risk)
-    core, _ = innermost(risk)
+    core = core_risk(risk)
     if risk is None or not isinstance(core, PopulationRisk):
         raise argument_error(
             "run_or_risk",
@@ -478,4 +478,4 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
     if math.isinf(length):
         raise argument_error("N", N, "finite: infinite prompts cannot be sampled")
     note = f"prompts of N = {length:g} tokens on both sides (N = ∞ cannot be sampled)"
-    return around(risk, replace(core, N=length)), note
+    return replace_core(risk, replace(core, N=length)), note

@@ -189,7 +189,7 @@ def sampled_phases(
     check_fits("runs", runs, 1e3 * runs)
 
     whole = expanded(exact.risk)
-    core, _ = innermost(whole)
+    core = core_risk(whole)
     path = _Path(core, _exact_scores(exact, whole), int(exact.t[-1]) + 1)
     ruler = _Ruler.of(exact, path)
     expected = ruler.measure(path)
@@ -222,12 +222,12 @@ def _exact_scores(exact: Trajectory, whole: Risk) -> Callable[[int], Array]:
     risk = exact.risk
     if isinstance(risk, ExchangeableRisk):
         return lambda t: risk.scores(float(exact.at(t).params))
-    return lambda t: innermost(whole, exact.at(t).params)[1]
+    return lambda t: core_params(whole, exact.at(t).params)
 
 
 def _scores_of(states: Array, whole: Risk) -> Callable[[int], Array]:
     """Return the scores of a sampled run as a function of the step."""
-    return lambda t: innermost(whole, states[t])[1]
+    return lambda t: core_params(whole, states[t])
 
 
 def run_states(
