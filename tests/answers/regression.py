@@ -12,7 +12,7 @@ import numpy as np
 import icl_theory as icl
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.regression import tasks, variants
-from icl_theory.regression.batches import finite_prompts, infinite_prompts
+from icl_theory.regression.batches import finite_prompts, infinite_prompts, tables
 from icl_theory.regression.family import COLUMNS, LAWS, Regression
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import query_phases, run_phases
@@ -1160,11 +1160,11 @@ def batches() -> Asked:
     )
     yield (
         "clear",
-        lambda: finite_prompts._clear(
+        lambda: finite_prompts._rounds_up_surely(
             np.array([3.2, 3.0005, 2.5, 7.0]), np.array([1e-6, 1e-3, 2e-3, 0.0])
         ),
     )
-    yield "table", lambda: finite_prompts.table(3, 5)
+    yield "table", lambda: tables.table(3, 5)
 
 
 def pullbacks() -> Asked:

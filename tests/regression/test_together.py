@@ -10,7 +10,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.regression.batches.finite_prompts import (
+from icl_theory.regression.batches.tables import (
     ATTENTION,
     BIAS,
     BIAS_SLOPE,

@@ -20,7 +20,11 @@ from icl_theory.engine.scope import DESCENT, DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family, check_points
 from icl_theory.families.rule_parameters import within
-from icl_theory.regression.batches.finite_prompts import MOST, Points, together
+from icl_theory.regression.batches.finite_prompts import (
+    MOST,
+    Points,
+    batch_columns,
+)
 from icl_theory.regression.batches.scores import batched_scores
 from icl_theory.regression.bounds import step_bounds
 from icl_theory.regression.closed.abel import StepCounter
@@ -261,7 +265,7 @@ def _exchangeable(P: Mapping[str, Any]) -> Mapping[str, Any]:
     made = Points(
         P["K"], P["N"], gamma, P["noise"] ** 2, eta, speed, P["epsilon"], "above" in P
     )
-    return together(made, P["max_steps"])
+    return batch_columns(made, P["max_steps"])
 
 
 def _reduced(
@@ -277,7 +281,9 @@ def _reduced(
     goal = np.array(
         [problem.above if above else problem.epsilon for problem, _ in posed]
     )
-    return together(Points(K, N, gamma, noise**2, eta, speed, goal, above), max_steps)
+    return batch_columns(
+        Points(K, N, gamma, noise**2, eta, speed, goal, above), max_steps
+    )
 
 
 def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Values:
