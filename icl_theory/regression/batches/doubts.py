@@ -58,17 +58,19 @@ class Doubt(IntEnum):
     HALF_UNCERTAIN = 13
     # The same of the first step of the tail.
     TAIL_UNCERTAIN = 14
+    # At the last step the run and its shadow differ too much.
+    SHADOW_APART = 15
 
     # where a simulation might give another answer than the true one
 
     # The run enters its tail more than once.
-    TAIL_TWICE = 15
+    TAIL_TWICE = 16
     # A simulation looks for the tail at the steps that it saves, and saves none here.
-    TAIL_UNSAVED = 16
+    TAIL_UNSAVED = 17
     # The steps are so short that a simulation may call the run settled.
-    MAY_SETTLE = 17
+    MAY_SETTLE = 18
     # The loss falls so slowly that a simulation may call the run stalled.
-    MAY_STALL = 18
+    MAY_STALL = 19
 
 
 class Doubts:

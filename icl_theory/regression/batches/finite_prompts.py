@@ -362,7 +362,7 @@ class _Batch:
         doubts.add(Doubt.UNFINISHED, self.last < 0)
         doubts.add(Doubt.TAIL_TWICE, tail.rises > 1)
 
-        # A simulation ends where steps are shorter than SETTLED * TOLERANCE.
+        # A simulation calls no run settled that moves by more in one step.
         may_settle = ~(self.shortest_step > 1.01 * SETTLED * TOLERANCE)
         doubts.add(Doubt.MAY_SETTLE, may_settle & (self.last > 1))
 

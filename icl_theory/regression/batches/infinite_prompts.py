@@ -25,7 +25,7 @@ from icl_theory.regression.batches.finite_prompts import (
     Points,
     batch_columns,
 )
-from icl_theory.regression.batches.scores import batched_scores
+from icl_theory.regression.batches.scores import score_batches
 from icl_theory.regression.bounds import step_bounds
 from icl_theory.regression.closed.abel import StepCounter
 from icl_theory.regression.closed.runs import (
@@ -142,7 +142,7 @@ def _found(
     others = {
         i: pair for i, pair in posed.items() if isinstance(pair[1], PopulationRisk)
     }
-    yield from batched_scores(others, common["max_steps"])
+    yield from score_batches(others, common["max_steps"])
 
 
 def _alike(P: Mapping[str, Any], common: Mapping[str, Any]) -> NDArray[np.bool_]:
