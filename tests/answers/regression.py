@@ -12,7 +12,8 @@ import numpy as np
 import icl_theory as icl
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.regression import tasks, variants
-from icl_theory.regression.batches import finite_prompts, infinite_prompts, tables
+from icl_theory.regression.batches import dispatch, finite_prompts, tables
+from icl_theory.regression.batches.points import by_distinct_value
 from icl_theory.regression.family import COLUMNS, LAWS, Regression
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import query_phases, run_phases
@@ -1003,7 +1004,7 @@ def columns(given: dict[str, Any], **axes: Any) -> Any:
     }
     arrays["K"] = arrays["K"].astype(np.int64)
     with np.errstate(all="ignore"):  # as sweeps call it
-        found = infinite_prompts.batched(Regression, arrays, common)
+        found = dispatch.batched(Regression, arrays, common)
     return found and {name: np.asarray(value) for name, value in found.items()}
 
 
@@ -1156,7 +1157,7 @@ def batches() -> Asked:
     )
     yield (
         "each",
-        lambda: infinite_prompts.each(lambda x: x * x, np.array([3.0, 1.0, 3.0, 2.0])),
+        lambda: by_distinct_value(lambda x: x * x, np.array([3.0, 1.0, 3.0, 2.0])),
     )
     yield (
         "clear",
