@@ -1,10 +1,11 @@
-"""Many exchangeable points with finite prompts at once, each as one simulation gives it.
+"""Many exchangeable points with finite prompts at once.
 
-A point descends along one number u, from u = 0 to its *goal*: the position of its
-target, or of its floor if that is higher. `_Batch` takes steps in whole arrays as long
-as they are long. From where each step differs little from the next, `_CountedPath`
-counts the remaining ones by an integral. Every result that rounding or the error of the
-integral might change raises a `Doubt`, which leaves the point to a simulation.
+Each point gets the results of a simulation of it alone. It descends along one number u,
+from u = 0 to its *goal*: the position of its target, or of its floor if that is higher.
+`_Batch` takes steps in whole arrays as long as they are long. From where each step
+differs little from the next, `_CountedPath` counts the remaining ones by an integral.
+Every result that rounding or the error of the integral might change raises a `Doubt`,
+which leaves the point to a simulation.
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ class _Batch:
         self.last = np.full(size, -1)
         self.attends = np.full(size, -1)
         self.tail = _TailWatch(points, losses, goals.floor, doubts)
-        # The points that still take steps, and the points whose steps are to be counted.
+        # The points that still take steps, and those whose steps are to be counted.
         self.active: Index = np.flatnonzero(doubts.none)
         self.slow_from = _slow_from(losses, small)
         self.is_slow = np.zeros(size, dtype=bool)
@@ -566,7 +567,7 @@ class _CountedPath:
         limit: Array,
         newton_steps: int = 5,
     ) -> StepCount:
-        """Real-valued step at which the slack vanishes within some parts, if it falls."""
+        """Real-valued step at which the slack vanishes in some parts, if it falls."""
         low = self.edges[self.rows, part]
         high = self.edges[self.rows, part + 1]
         if not falls.any():

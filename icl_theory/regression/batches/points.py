@@ -1,4 +1,4 @@
-"""The parameters of many points of a sweep, as arrays, and what descent makes of them."""
+"""Parameters of many points of a sweep as arrays, and constants of their descent."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class SweepPoints:
 
     @property
     def is_exchangeable(self) -> Mask:
-        """Whether the task is exchangeable, by its name, and probabilities are equal."""
+        """Whether the task is exchangeable by name, and probabilities are equal."""
         is_task = np.equal(self.task, "exchangeable") & self.has_uniform_features
         return np.broadcast_to(is_task, self.K.shape)
 
     def descent(self) -> ExchangeableDescent:
-        """What descent does for an exchangeable task."""
+        """Constants of the descent, if the tasks are exchangeable."""
         # Points out of range are computed with other numbers, which are not used.
         size = self.L * self.delta
         is_in_range = (size > SMALLEST_SIZE) & (size < LARGEST_SIZE)

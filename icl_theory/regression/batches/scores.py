@@ -3,7 +3,7 @@
 `score_batches` sorts the points of a sweep into batches. The first steps of a batch are
 taken one by one. From then on the runs are followed by strides, each with a shadow that
 tells its error, and are observed at times on a grid (`_follow`). Between two times of
-the grid, `_count` finds the first step at which a loss or an attention passes its level.
+the grid, `_count` finds the first step at which a loss or attention passes its level.
 A point is done if run, shadow and rounding leave only one integer for every count. All
 others are left to simulations, each with a `Doubt`.
 """
@@ -191,7 +191,7 @@ def _summary_at(
 
 
 class _Quantity(NamedTuple):
-    """A quantity that is negative at first and passes zero at the step to be counted."""
+    """A quantity that is negative until it passes zero at the step to be counted."""
 
     on_grid: Array  # at the times of a course, (T, P)
     # Maps times (n,), an observation and its points to values, (n,).
@@ -541,7 +541,7 @@ def _agree(run: Array, shadow: Array) -> Mask:
 
 
 class _Tails(NamedTuple):
-    """Tail laws: t (loss - rest) tends to a constant, which is NaN if not known, (P,)."""
+    """Tail laws: t (loss - rest) tends to a constant, NaN if unknown, (P,) each."""
 
     rest: Array
     constant: Array
