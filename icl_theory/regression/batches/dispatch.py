@@ -152,17 +152,10 @@ def _columns(
         put(ways.as_one_number, _one_number_columns(select(ways.as_one_number)))
 
     posed = _posed(family, points, common, ways.as_scores)
-    # Tasks by another name may be exchangeable, too.
-    reduced = []
-    full = {}
-    for i, (problem, risk) in posed.items():
-        if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N):
-            reduced.append(i)
-        elif isinstance(risk, PopulationRisk):
-            full[i] = problem, risk
+    reduced, full = _by_risk(posed)
     if reduced:
-        pairs = [posed[i] for i in reduced]
-        put(reduced, _reduced_columns(pairs, common["max_steps"]))
+        pairs = list(reduced.values())
+        put(list(reduced), _reduced_columns(pairs, common["max_steps"]))
     for members, columns in score_batches(full, common["max_steps"]):
         put(members, columns)
     return values
@@ -183,6 +176,21 @@ def _posed(
             problem: Any = family(**{**common, **own})
             posed[i] = problem, problem.risk()
     return posed
+
+
+def _by_risk(posed: dict[int, Posed]) -> tuple[dict[int, Posed], dict[int, Posed]]:
+    """Split problems into exchangeable ones and those with K x K scores.
+
+    Tasks by another name may be exchangeable, too.
+    """
+    reduced = {}
+    full = {}
+    for i, (problem, risk) in posed.items():
+        if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N):
+            reduced[i] = problem, risk
+        elif isinstance(risk, PopulationRisk):
+            full[i] = problem, risk
+    return reduced, full
 
 
 def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:

@@ -62,13 +62,13 @@ class Summary(NamedTuple):
     attention: Array  # mean over the queries
 
     @classmethod
-    def of(cls, batch: ScoreBatch, seen: Observation, points: Index) -> Summary:
+    def of(cls, batch: ScoreBatch, observed: Observation, points: Index) -> Summary:
         """Summarise an observation of some points."""
         return cls(
-            seen.loss,
-            batch.shares(seen.attention, points).min(axis=1),
-            np.abs(seen.move).max(axis=1),
-            seen.attention.mean(axis=1),
+            observed.loss,
+            batch.shares(observed.attention, points).min(axis=1),
+            np.abs(observed.move).max(axis=1),
+            observed.attention.mean(axis=1),
         )
 
 
@@ -145,13 +145,13 @@ def _take_single_steps(
     carry = np.zeros_like(rows)
     fitted = {}
     for t in range(SINGLE + 1):
-        seen = batch.observation(rows, points)
-        observations.add(t, points, Summary.of(batch, seen, points))
+        observed = batch.observation(rows, points)
+        observations.add(t, points, Summary.of(batch, observed, points))
         if t in FITTED:
             fitted[t] = rows
         if t < SINGLE:
             # Kahan's compensated sum
-            step = -seen.move.reshape(rows.shape) - carry
+            step = -observed.move.reshape(rows.shape) - carry
             moved = rows + step
             carry = (moved - rows) - step
             rows = moved
@@ -305,9 +305,9 @@ def _lateness(
     distance = strides.margin[columns, None] * np.abs(run - shadow)
     error = distance + strides.left[columns, None]
     error = error.reshape(len(points), -1)
-    off = np.sum(error * np.abs(move), axis=1)
+    loss_error = np.sum(error * np.abs(move), axis=1)
     decrease = np.sum(move**2, axis=1)
-    return np.asarray(off / decrease)
+    return np.asarray(loss_error / decrease)
 
 
 def crossing(
@@ -451,8 +451,8 @@ def _targets(problems: Sequence[Any], floor: Array, doubts: Doubts) -> Array:
 def _target_loss(course: Course, target: Array) -> _Quantity:
     """How far the loss is below its target."""
 
-    def value(t: Array, seen: Observation, points: Index) -> Array:
-        return target[points] - seen.loss
+    def value(t: Array, observed: Observation, points: Index) -> Array:
+        return target[points] - observed.loss
 
     return _Quantity(target - course.at.loss, value, ROUNDING * target)
 
@@ -460,8 +460,8 @@ def _target_loss(course: Course, target: Array) -> _Quantity:
 def _half_attention(batch: ScoreBatch, course: Course) -> _Quantity:
     """How far the least attended query is above half of its largest attention."""
 
-    def value(t: Array, seen: Observation, points: Index) -> Array:
-        return batch.shares(seen.attention, points).min(axis=1) - 0.5
+    def value(t: Array, observed: Observation, points: Index) -> Array:
+        return batch.shares(observed.attention, points).min(axis=1) - 0.5
 
     blur = np.full(batch.count, ROUNDING)
     return _Quantity(course.at.share - 0.5, value, blur)
@@ -580,8 +580,8 @@ def _end_of_phase_2(
     t = course.t[:, None]
     limit = tail.limit
 
-    def slack(t: Array, seen: Observation, points: Index) -> Array:
-        return limit[points] - t * (seen.loss - tail.rest[points])
+    def slack(t: Array, observed: Observation, points: Index) -> Array:
+        return limit[points] - t * (observed.loss - tail.rest[points])
 
     slack_on_grid = limit - t * (course.at.loss - tail.rest)
     is_above = (slack_on_grid < 0.0) & (t <= last)

@@ -207,12 +207,12 @@ class StepCounter:
         is_head = steps < head_steps
         is_tail = (steps > before_tail) & ~self._frozen[points]
         if is_head.any():
-            some = selection(is_head)
-            u[some] = self._inverted(_compose(points, some), steps[some], "a")
+            chosen = selection(is_head)
+            u[chosen] = self._inverted(_compose(points, chosen), steps[chosen], "a")
         if is_tail.any():
-            some = selection(is_tail)
-            beyond = steps[some] - before_tail[some]
-            u[some] = self._inverted(_compose(points, some), beyond, "s")
+            chosen = selection(is_tail)
+            beyond = steps[chosen] - before_tail[chosen]
+            u[chosen] = self._inverted(_compose(points, chosen), beyond, "s")
         return u
 
     def _inverted(self, points: Selection, steps: Array, form: str) -> Array:
@@ -235,27 +235,27 @@ class StepCounter:
         return counting.result(single)
 
     def _count_single(
-        self, counting: _Counting, goal: Array, points: Selection, some: Selection
+        self, counting: _Counting, goal: Array, points: Selection, chosen: Selection
     ) -> None:
         """Count steps to goals that single steps pass."""
-        which = _compose(points, some)
-        goal = goal[some]
+        which = _compose(points, chosen)
+        goal = goal[chosen]
         if not goal.size:
             return
         single = self._single
         column = single.column[which]
         below = single.count_below(column, goal)
-        counting.offset[some] = self._head_steps[which] + below
+        counting.offset[chosen] = self._head_steps[which] + below
         # Iterates that equal the goal to rounding, many if steps are short, may lie on
         # either side of it.
         place = Place.of(goal, self.K[which])
         blur = single.blur[which] + _rounding_of_goal(place)
-        counting.early[some] = below - single.count_below(column, goal - blur)
-        counting.late[some] = single.count_below(column, goal + blur) - below
+        counting.early[chosen] = below - single.count_below(column, goal - blur)
+        counting.late[chosen] = single.count_below(column, goal + blur) - below
         is_beyond = goal + blur > self._tail.u[which]
         if is_beyond.any():
             # The latest step may belong to the tail.
-            beyond = np.arange(counting.offset.size)[some][is_beyond]
+            beyond = np.arange(counting.offset.size)[chosen][is_beyond]
             latest = self._count(
                 goal[is_beyond] + blur[is_beyond], _compose(points, beyond)
             ).latest
@@ -266,13 +266,13 @@ class StepCounter:
         counting: _Counting,
         goal: Array,
         points: Selection,
-        some: Selection,
+        chosen: Selection,
         form: str,
     ) -> None:
         """Count steps to goals in the head (form "a") or the tail (form "s")."""
-        which = _compose(points, some)
+        which = _compose(points, chosen)
         c = self.c[which]
-        end = Place.of(goal[some], self.K[which])
+        end = Place.of(goal[chosen], self.K[which])
         begin, before = self._begin(which, form)
         # There may be infinitely many steps.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -287,7 +287,9 @@ class StepCounter:
             error = np.minimum(error, LARGEST_ERROR)
             least = np.maximum(steps - error, 0.0)
         if form == "s":
-            counting.offset[some] = self._head_steps[which] + self._single.taken[which]
+            counting.offset[chosen] = (
+                self._head_steps[which] + self._single.taken[which]
+            )
             frozen = self._frozen[which]
             steps[frozen] = np.inf
             if frozen.any():
@@ -296,9 +298,9 @@ class StepCounter:
                 is_there = end.u - begin.u <= blur
                 frozen_least = np.where(is_there, 0.0, np.inf)
                 least = np.where(frozen, frozen_least, least)
-        counting.real[some] = steps
-        counting.error[some] = error
-        counting.least[some] = least
+        counting.real[chosen] = steps
+        counting.error[chosen] = error
+        counting.least[chosen] = least
 
 
 class _Counting:
@@ -333,9 +335,9 @@ class _Counting:
         return Count(steps, error, earliest, latest)
 
 
-def _compose(points: Selection, some: Selection) -> Selection:
+def _compose(points: Selection, chosen: Selection) -> Selection:
     """Select some of some points."""
-    return some if isinstance(points, slice) else points[some]
+    return chosen if isinstance(points, slice) else points[chosen]
 
 
 def _rounding_of_goal(place: Place) -> Array:

@@ -184,19 +184,19 @@ class _LeadingInversion:
         is_far = (np.abs(change * rise) > 0.5 * steps) & ~is_early
         # At small a the count is nearly linear in 1/a.
         if is_early.any():
-            some = selection(is_early)
-            change[some] = -np.log1p(-np.minimum(change[some], 0.9))
+            chosen = selection(is_early)
+            change[chosen] = -np.log1p(-np.minimum(change[chosen], 0.9))
         # In the tail it is nearly exponential in u.
         if is_far.any():
-            some = selection(is_far)
-            ratio = steps[some] / count[some]
-            change[some] = count[some] / rise[some] * np.log(ratio)
+            chosen = selection(is_far)
+            ratio = steps[chosen] / count[chosen]
+            change[chosen] = count[chosen] / rise[chosen] * np.log(ratio)
         return change
 
     def _keep_results(self, is_solved: NDArray[np.bool_]) -> None:
         if is_solved.any():
-            some = selection(is_solved)
-            self.result[self.index[some]] = self.u[some]
+            chosen = selection(is_solved)
+            self.result[self.index[chosen]] = self.u[chosen]
 
     def _drop_solved(self) -> None:
         rest = np.flatnonzero(self.is_active)
