@@ -24,7 +24,7 @@ from icl_theory.regression.batches.doubts import Mask
 from icl_theory.regression.batches.finite_prompts import (
     MOST,
     Points,
-    batch_columns,
+    descend,
 )
 from icl_theory.regression.batches.infinite_prompts import closed_columns
 from icl_theory.regression.batches.points import SweepPoints
@@ -207,7 +207,7 @@ def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:
         target=points.target,
         is_excess=points.is_excess,
     )
-    return batch_columns(batch, points.max_steps)
+    return descend(batch, points.max_steps).columns()
 
 
 def _reduced_columns(posed: Sequence[Posed], max_steps: int) -> Mapping[str, Any]:
@@ -232,4 +232,4 @@ def _reduced_columns(posed: Sequence[Posed], max_steps: int) -> Mapping[str, Any
         target=np.array(targets),
         is_excess=is_excess,
     )
-    return batch_columns(batch, max_steps)
+    return descend(batch, max_steps).columns()

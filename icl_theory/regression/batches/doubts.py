@@ -74,14 +74,17 @@ class Doubt(IntEnum):
 
 
 class Doubts:
-    """The latest doubt about each point of a batch, ``reason``, (P,)."""
+    """The first doubt about each point of a batch, ``reason``, (P,)."""
 
     def __init__(self, size: int) -> None:
         self.reason = np.zeros(size, dtype=np.int8)
 
     def add(self, doubt: Doubt, points: Mask | Index) -> None:
         """Note a doubt about some points, a mask (P,) or their indices."""
-        self.reason[points] = doubt
+        if not points.size:
+            return
+        index = np.arange(self.reason.size)[points]
+        self.reason[index[self.none_of(index)]] = doubt
 
     @property
     def none(self) -> Mask:

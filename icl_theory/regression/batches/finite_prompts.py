@@ -2,7 +2,7 @@
 
 Each point gets the results of a simulation of it alone. It descends along one number u,
 from u = 0 to its *goal*: the position of its target, or of its floor if that is higher.
-`_Batch` takes steps in whole arrays as long as they are long. From where each step
+`Batch` takes steps in whole arrays as long as they are long. From where each step
 differs little from the next, `_CountedPath` counts the remaining ones by an integral.
 Every result that rounding or the error of the integral might change raises a `Doubt`,
 which leaves the point to a simulation.
@@ -86,12 +86,10 @@ class _Goals(NamedTuple):
     half: Array
 
 
-def batch_columns(
-    points: Points, max_steps: int, small: float = 1.0 / 40.0
-) -> dict[str, Any]:
-    """Compute the columns of a sweep, as one simulation of each point gives them.
+def descend(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> Batch:
+    """Let each point descend to its goal, as one simulation of it would.
 
-    Integers are exact, and losses are right to rounding.
+    For all points without a doubt, integers are exact and losses right to rounding.
 
     Parameters
     ----------
@@ -104,8 +102,8 @@ def batch_columns(
 
     Returns
     -------
-    dict of str to ndarray, (P,)
-        Columns. Points in doubt have NaN as their loss.
+    Batch
+        The points at their ends, with ``doubts`` and ``columns``.
     """
     losses = TabulatedLosses(
         points.K,
@@ -116,11 +114,11 @@ def batch_columns(
     )
     doubts = Doubts(points.size)
     goals = _goals(points, losses, doubts)
-    batch = _Batch(points, losses, goals, doubts, max_steps, small)
+    batch = Batch(points, losses, goals, doubts, max_steps, small)
     batch.take_steps()
     batch.count_steps()
     batch.compare_with_simulation()
-    return batch.columns()
+    return batch
 
 
 def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
@@ -241,7 +239,7 @@ class _TailWatch:
         self.last_above[index[is_above]] = last_above[is_above]
 
 
-class _Batch:
+class Batch:
     """Points on their way to their goals: the state of their runs, (P,) each."""
 
     def __init__(
@@ -385,7 +383,7 @@ class _Batch:
         doubts.add(Doubt.TAIL_UNSAVED, has_tail & is_unsaved)
 
     def columns(self) -> dict[str, Any]:
-        """Columns of a sweep."""
+        """Columns of a sweep, (P,) each. Points in doubt have NaN as their loss."""
         points = self.points
         last = self.last
         floor = self.goals.floor
