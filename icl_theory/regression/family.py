@@ -202,7 +202,7 @@ class Regression(Family):
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
     measure = LazyMethod("icl_theory.regression.batches.infinite_prompts:measured")
-    batched = LazyMethod("icl_theory.regression.batches.infinite_prompts:batched")
+    batched = LazyMethod("icl_theory.regression.batches.dispatch:batched")
 
     L: float = lipschitz_constant()
     delta: float = feature_gap()

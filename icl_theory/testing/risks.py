@@ -24,6 +24,8 @@ from icl_theory._validate import (
 from icl_theory.engine.capabilities import (
     column_gradients_of,
     gain_at,
+    gradients_at,
+    series_at,
 )
 from icl_theory.engine.pullback import core_params, core_risk
 from icl_theory.engine.risk import Risk
@@ -519,7 +521,7 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
 
 def _series(risk: Risk, places: dict[str, Array]) -> None:
     steps = np.arange(len(places), dtype=np.int64)
-    result: Any = attempt("series", risk.series, np.stack(list(places.values())), steps)
+    result: Any = attempt("series", series_at, risk, np.stack(list(places.values())), steps)
     losses, observed = result
     array(losses, steps.shape, "losses of series")
     for i, (where, params) in enumerate(places.items()):

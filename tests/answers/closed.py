@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from icl_theory.regression import phases
-from icl_theory.regression.closed import abel, flow, polynomials, runs
+from icl_theory.regression.closed import abel, abel_function, flow, polynomials, runs
 from icl_theory.regression.closed.abel import StepCounter
 from tests.answers import Call
 from tests.answers._runs import Asked, refused
@@ -97,11 +97,13 @@ def series() -> Asked:
         )
         yield (
             f"series in {form}",
-            partial(abel.series, np.array([0.1, 2.0]), np.array([0.05, 0.01]), form),
+            partial(
+                abel_function.series, np.array([0.1, 2.0]), np.array([0.05, 0.01]), form
+            ),
         )
         yield (
             f"series of one in {form}",
-            partial(abel.series, np.array([0.3]), np.array([0.04]), form),
+            partial(abel_function.series, np.array([0.3]), np.array([0.04]), form),
         )
     yield "polynomials in x", partial(polynomials.abel_polynomials, "x")
     yield "constants", lambda: [abel.ROUNDING, abel.SMALL_STEP, polynomials.TERMS]
@@ -109,8 +111,8 @@ def series() -> Asked:
         flow.Place.of(np.array([0.3, 2.0]), 9.0),
         flow.Place.of(np.array([1.1, 6.0]), 9.0),
     )
-    yield "leading", partial(abel.leading, np.array([0.1, 2.0]), here, there)
-    yield "slope", partial(abel.slope, np.array([0.1, 2.0]), there)
+    yield "leading", partial(abel_function.leading, np.array([0.1, 2.0]), here, there)
+    yield "slope", partial(abel_function.slope, np.array([0.1, 2.0]), there)
 
 
 def places() -> Asked:

@@ -13,7 +13,8 @@ import icl_theory as icl
 from icl_theory.engine.capabilities import column_gradients_of, gradients_at, series_at
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.regression import tasks, variants
-from icl_theory.regression.batches import finite_prompts, infinite_prompts
+from icl_theory.regression.batches import dispatch, finite_prompts, tables
+from icl_theory.regression.batches.points import by_distinct_value
 from icl_theory.regression.family import COLUMNS, LAWS, Regression
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import query_phases, run_phases
@@ -1007,7 +1008,7 @@ def columns(given: dict[str, Any], **axes: Any) -> Any:
     }
     arrays["K"] = arrays["K"].astype(np.int64)
     with np.errstate(all="ignore"):  # as sweeps call it
-        found = infinite_prompts.batched(Regression, arrays, common)
+        found = dispatch.batched(Regression, arrays, common)
     return found and {name: np.asarray(value) for name, value in found.items()}
 
 
@@ -1160,15 +1161,15 @@ def batches() -> Asked:
     )
     yield (
         "each",
-        lambda: infinite_prompts.each(lambda x: x * x, np.array([3.0, 1.0, 3.0, 2.0])),
+        lambda: by_distinct_value(lambda x: x * x, np.array([3.0, 1.0, 3.0, 2.0])),
     )
     yield (
         "clear",
-        lambda: finite_prompts._clear(
+        lambda: finite_prompts._rounds_up_surely(
             np.array([3.2, 3.0005, 2.5, 7.0]), np.array([1e-6, 1e-3, 2e-3, 0.0])
         ),
     )
-    yield "table", lambda: finite_prompts.table(3, 5)
+    yield "table", lambda: tables.table(3, 5)
 
 
 def pullbacks() -> Asked:

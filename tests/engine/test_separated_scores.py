@@ -12,7 +12,7 @@ import pytest
 from scipy.optimize import minimize
 
 import icl_theory as icl
-from icl_theory.regression.batches.scores import ScoreBatch
+from icl_theory.regression.batches.score_batch import ScoreBatch
 from icl_theory.tokens import ChainRisk, Chains, square
 from icl_theory.tokens.square import Count, moments
 from tests.references import Array, compositions
