@@ -29,7 +29,7 @@ from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_s
 from icl_theory.engine.display import Drawn
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule, rule_of
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.files import checked_path
 
 Steps = NDArray[np.int64]
@@ -425,7 +425,7 @@ def _sampled(
     index = {step: place for place, step in enumerate(t.tolist())}
     found = np.empty((runs, len(t)))
     for row, trainer in zip(found, counted(trainers, "runs of SGD"), strict=True):
-        descent = Descent(trainer, run.eta, rule)
+        descent = UpdateMap(trainer, run.eta, rule)
         with np.errstate(over="ignore", invalid="ignore"):
             for point in descent.iterates(descent.start()):
                 if point.step in index:

@@ -23,7 +23,13 @@ from icl_theory.engine.interrupts import is_for_the_user, returns_runs
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import NO_MEMORY, Rule, refuse_reduced, rule_of
-from icl_theory.engine.steps import Descent, Ended, Followed, SingleSteps, TrainingState
+from icl_theory.engine.steps import (
+    Ended,
+    Iterates,
+    SingleSteps,
+    TrainingState,
+    UpdateMap,
+)
 from icl_theory.engine.stops import Goal, StopRules
 from icl_theory.engine.trajectory import Stop, Trajectory, named, saved_steps
 
@@ -136,7 +142,7 @@ def descend(
         if given is not None:
             flag(name, given)
     _check_risk(risk)
-    descent = Descent(risk, number("eta", eta), rule_of(rule))
+    descent = UpdateMap(risk, number("eta", eta), rule_of(rule))
     refuse_reduced(risk, descent.rule)
     last = _last(epsilon, above, steps)
     if descent.rule.horizon is not None:
@@ -194,7 +200,7 @@ def _last(epsilon: float | None, above: float | None, steps: int | None) -> int:
     return MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
 
 
-def _method(descent: Descent, method: str) -> str:
+def _method(descent: UpdateMap, method: str) -> str:
     """Return a method that can follow the rule and the risk."""
     choice("method", method, METHODS)
     if method == "flow" and descent.skippable and descent.start().memory.size:
@@ -237,11 +243,11 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
 
 
 def follow(
-    descent: Descent,
+    descent: UpdateMap,
     method: str,
     tolerance: float,
     known: dict[int, TrainingState] | None = None,
-) -> Followed:
+) -> Iterates:
     """Choose how iterates are found where there is no closed form: one by one, by skipping, or along the flow.
 
     ``known`` are states of the run that are known already.
@@ -280,7 +286,7 @@ class _Curves:
         return {"states": states, "loss": loss, "observed": named(observed)}
 
 
-def _closed(form: Solution, descent: Descent, goal: Goal) -> Trajectory:
+def _closed(form: Solution, descent: UpdateMap, goal: Goal) -> Trajectory:
     """Run in closed form, whose curves are computed when they are first asked for."""
     risk, (level, reached) = descent.risk, goal.aim
     hit, error = form.first_below(level, goal.last) if level > 0.0 else (None, 0.0)
@@ -321,7 +327,7 @@ class _End(NamedTuple):
 
 @returns_runs
 def _followed(
-    solution: Followed,
+    solution: Iterates,
     goal: Goal,
     method: str,
     tolerance: float,
@@ -329,16 +335,16 @@ def _followed(
     callback: Callback | None,
 ) -> Trajectory:
     """Follow a run to its end, and return what was saved of it."""
-    descent = solution.descent
+    descent = solution.update_map
     rules = StopRules(goal, solution, tolerance)
     end = _follow(solution, goal, rules, shown, callback)
-    if solution.here is None:
+    if solution.last_point is None:
         raise argument_error(
             "risk",
             descent.risk,
             "finite in loss and gradient at its initial parameters",
         )
-    rules.recorder.save(solution.here)
+    rules.recorder.save(solution.last_point)
     if method == "auto":
         method = "fast" if solution.skipped else "exact"
     run = Trajectory(
@@ -365,7 +371,7 @@ def _followed(
 
 @returns_runs
 def _follow(
-    solution: Followed,
+    solution: Iterates,
     goal: Goal,
     rules: StopRules,
     shown: Progress,
@@ -395,14 +401,14 @@ def _follow(
     except Ended as ended:
         return _End(ended.stop, str(ended))
     except KeyboardInterrupt:
-        if solution.here is None or not is_for_the_user():
+        if solution.last_point is None or not is_for_the_user():
             raise
         stop = Stop.INTERRUPTED
     finally:
         points.close()
     assert stop is not None
-    assert solution.here is not None
-    reason = goal.say(stop, solution.here.step)
+    assert solution.last_point is not None
+    reason = goal.say(stop, solution.last_point.step)
     return (
         _End(stop, reason, hit, error) if stop is Stop.REACHED else _End(stop, reason)
     )
@@ -413,7 +419,7 @@ def attach(
 ) -> None:
     """Tell a run what was trained, so that it can answer for any step."""
     run.trained_by = rule_of(run.rule if rule is None else rule)
-    descent = Descent(risk, run.eta, run.trained_by)
+    descent = UpdateMap(risk, run.eta, run.trained_by)
     run.risk = risk
     if run.method == "closed":
         run.solution = risk.closed_form(run.eta, run.trained_by)

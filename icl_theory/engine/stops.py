@@ -10,7 +10,7 @@ import numpy as np
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import NO_MEMORY
-from icl_theory.engine.steps import NOTHING, Descent, Followed, Point
+from icl_theory.engine.steps import NOTHING, Iterates, Point, UpdateMap
 from icl_theory.engine.trajectory import Stop, named, saved_steps
 
 FLOOR_RTOL = 1e-3  # of the floor: a loss so near to it will not reach a target below it
@@ -167,13 +167,13 @@ class StopRules:
     """
 
     def __init__(
-        self, goal: Goal, run: Followed, tolerance: float, patience: int = 10**9
+        self, goal: Goal, run: Iterates, tolerance: float, patience: int = 10**9
     ) -> None:
         self._goal = goal
         self._run = run
-        self._descent = run.descent
+        self._descent = run.update_map
         self._tolerance = tolerance
-        risk = run.descent.risk
+        risk = run.update_map.risk
         self.recorder = Recorder(risk, goal.last)
         level, stop = goal.aim
         self._lowest = level if stop is Stop.FLOOR else -math.inf
@@ -181,9 +181,9 @@ class StopRules:
             -math.inf if risk.stochastic and goal.epsilon == 0 else goal.epsilon
         )
         self._last = goal.last
-        self._may_stagnate = run.descent.may_stagnate
+        self._may_stagnate = run.update_map.may_stagnate
         self._longest = math.inf if run.skips else patience
-        self._saddle = Saddle(run.descent)
+        self._saddle = Saddle(run.update_map)
 
     def stop(self, point: Point) -> Stop | None:
         """Return why the run ends at a point, or None; save the point where that is due."""
@@ -222,7 +222,7 @@ class StopRules:
 class Saddle:
     """Asks the Hessian, where all of its modes can be found, whether a direction grows."""
 
-    def __init__(self, descent: Descent) -> None:
+    def __init__(self, descent: UpdateMap) -> None:
         self._descent = descent
         self._asked = 0
         self._rate = -1.0
@@ -241,7 +241,7 @@ class Saddle:
 
         blocks = Blocks(self._descent)
         if (
-            not blocks.solvable or not point.params.any()
+            not blocks.can_find_modes or not point.params.any()
         ):  # what rests at zero is moved by rounding alone
             return False
         if self._rate < 0.0 or point.step >= 2 * self._asked:

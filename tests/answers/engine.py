@@ -17,7 +17,7 @@ from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import largest_eigenvalue
 from icl_theory.engine.rules import RULES, check_blocks, rule_of
 from icl_theory.engine.skip import Skipper
-from icl_theory.engine.steps import Descent, SingleSteps
+from icl_theory.engine.steps import SingleSteps, UpdateMap
 from icl_theory.engine.stops import Goal, Recorder, Saved, StopRules
 from icl_theory.engine.trajectory import Stop, Trajectory, named, saved_steps
 from tests.answers import MAGNITUDE, Call
@@ -567,7 +567,7 @@ def _end(risk: icl.Risk, eta: float, **options: Any) -> Any:
 
 def _worked(budget: int) -> Any:
     risk = Slope()
-    solution = Skipper(Descent(risk, 0.05, rule_of("gd")), 1e-7, budget=budget)
+    solution = Skipper(UpdateMap(risk, 0.05, rule_of("gd")), 1e-7, budget=budget)
     run = _followed(
         solution,
         Goal(1e-9, 0.0, 10**12, True),
@@ -688,7 +688,7 @@ def _settled(last: int) -> str:
 
 
 def _recorded() -> Any:
-    descent = Descent(Unknown(), 1e-3, rule_of("gd"))
+    descent = UpdateMap(Unknown(), 1e-3, rule_of("gd"))
     rules = StopRules(Goal(0.2, 0.0, 10**6, True), SingleSteps(descent), 1e-7)
     recorder, found = rules.recorder, []
     for point in descent.iterates(descent.risk.initial):

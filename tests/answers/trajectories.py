@@ -25,7 +25,13 @@ from icl_theory.engine import (
     comparison,
     progress,
 )
-from icl_theory.engine.collocation import Solved, legendre, radau, valued, weights_of
+from icl_theory.engine.collocation import (
+    Solved,
+    legendre,
+    polynomial_values,
+    radau,
+    stride_weights,
+)
 from icl_theory.engine.display import Shown
 from icl_theory.engine.interrupts import is_for_the_user, is_pressed, returns_runs
 from icl_theory.engine.pullback import Linear, around, innermost
@@ -1036,15 +1042,15 @@ def schemes() -> Asked:
     x, h = np.array([0.5, 3.0, 12.0]), np.array([0.4, 1.5, 0.9])
     yield "legendre", partial(legendre, np.array([-1.0, -0.3, 0.8]), 5)
     terms = np.random.default_rng(3).normal(size=(3, 4, 2))
-    yield "valued", lambda: valued(terms, x[:, None] + np.array([0.0, 0.1, 0.4]), x, h)
+    yield "valued", lambda: polynomial_values(terms, x[:, None] + np.array([0.0, 0.1, 0.4]), x, h)
     for flow in (True, False):
         yield (
             f"weights, flow {flow}",
-            Call(lambda flow=flow: weights_of(3, x, h, flow), 1e-7),
+            Call(lambda flow=flow: stride_weights(3, x, h, flow), 1e-7),
         )
     yield (
         "weights of short strides",
-        lambda: weights_of(3, np.zeros(2), np.array([1e-3, 1.0]), False),
+        lambda: stride_weights(3, np.zeros(2), np.array([1e-3, 1.0]), False),
     )
     falling = terms * (10.0 ** -np.arange(4.0))[:, None]
     for name, given in (
@@ -1057,9 +1063,9 @@ def schemes() -> Asked:
             f"errors, {name}",
             lambda solved=solved: [
                 solved.error,
-                solved.ratio,
-                solved.arrival,
-                solved.of(np.array([True, False, True])),
+                solved.error_ratio,
+                solved.end,
+                solved.select(np.array([True, False, True])),
             ],
         )
 

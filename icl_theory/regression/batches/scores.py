@@ -22,9 +22,9 @@ from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.rules import GradientDescent
-from icl_theory.engine.skip import NODES, Strides
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.stops import SETTLED, STALL_AFTER
+from icl_theory.engine.strides import NODES, Strides
 from icl_theory.engine.trajectory import saved_steps
 from icl_theory.regression.batches.finite_prompts import BLUR, MOST
 from icl_theory.regression.phases import TAIL_RATIO
@@ -189,7 +189,7 @@ def _follow(
     # moved by what rounding does in many steps, which an orbit may enlarge
     other = rows * (1.0 + np.where(np.arange(batch.K) % 2, 2.0**-44, -(2.0**-44)))
     strides = Strides(
-        Blocks(Descent(batch, 1.0, GradientDescent())),
+        Blocks(UpdateMap(batch, 1.0, GradientDescent())),
         TOLERANCE,
         rows,
         other,
@@ -200,9 +200,9 @@ def _follow(
         share=0.03,
         aim=0.8,
         separate=True,
-        solved=0.01,
+        solver_share=0.01,
     )
-    strides.expect(taken)
+    strides.guess_from(taken)
     times = [*map(float, range(SINGLE + 1))]
     x = math.log1p(SINGLE)
     while active.any() and times[-1] < last:
@@ -270,7 +270,7 @@ def _crossings(
         # where the value is bent in one sense, it rises by no less than it does on one
         # of the sides
         slope = np.fmin(ends[2] / (ends[0] - time), ends[3] / (ends[1] - time))
-        margin = found.strides.margin.reshape(batch.count, -1).max(axis=1)[points]
+        margin = found.strides.errors.margin.reshape(batch.count, -1).max(axis=1)[points]
         missed = at(x)
         apart = at(x, 1) - missed
         late = np.maximum(
@@ -295,8 +295,8 @@ def _late(
     gradient = look(batch, run, points).gradient
     columns = batch.of(points)
     off = (
-        strides.margin[columns, None] * np.abs(run - shadow)
-        + strides.left[columns, None]
+        strides.errors.margin[columns, None] * np.abs(run - shadow)
+        + strides.errors.solver_error[columns, None]
     )
     off = off.reshape(len(points), -1)
     return np.asarray(
