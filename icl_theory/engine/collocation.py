@@ -161,6 +161,14 @@ def legendre(x: Array, degree: int) -> Array:
     return values
 
 
+@cache
+def legendre_at_nodes(stages: int, degree: int) -> Array:
+    """Legendre polynomials up to a degree at Radau's nodes, (s, degree + 1)."""
+    values = legendre(2.0 * radau(stages).nodes - 1.0, degree)
+    values.flags.writeable = False
+    return values
+
+
 def polynomial_values(
     coefficients: Array, places: Array, begin: Array, length: Array
 ) -> Array:

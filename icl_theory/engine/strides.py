@@ -23,6 +23,7 @@ from icl_theory.engine.collocation import (
     Solved,
     collocate,
     legendre,
+    legendre_at_nodes,
     polynomial_values,
     radau,
     stride_weights,
@@ -185,8 +186,8 @@ class RunErrors:
         """
         difference = run.coefficients.copy()
         difference[:, :NODES] -= shadow.coefficients
-        nodes = 2.0 * radau(NODES).nodes - 1.0
-        distance = np.abs(legendre(nodes, NODES) @ difference).max(axis=(1, 2))
+        at_nodes = legendre_at_nodes(NODES, NODES) @ difference
+        distance = np.abs(at_nodes).max(axis=(1, 2))
         distance_after = np.abs(shadow.end - run.end).max(axis=1)
         # The coefficient that the shadow lacks may be small by chance. The distance
         # inside the stride is not.
@@ -720,8 +721,8 @@ class Strides:
             return np.ones(len(problem.blocks), dtype=bool)
         shadow_start = self.shadow_end[problem.blocks]
         offset = shadow_start - self.run_end[problem.blocks]
-        shadow_nodes = 2.0 * radau(SHADOW_NODES).nodes - 1.0
-        guess = legendre(shadow_nodes, NODES) @ run.coefficients + offset[:, None]
+        at_nodes = legendre_at_nodes(SHADOW_NODES, NODES) @ run.coefficients
+        guess = at_nodes + offset[:, None]
         # The guess is the solution of the run: after a single iteration the shadow
         # would have much of the same solver error, which their distance would not show.
         shadow = self._solve(
