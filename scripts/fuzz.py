@@ -65,7 +65,7 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "api"
 # classes to inherit from, words, and what takes only what the package or the author of
 # a family makes
 MADE = {
-    "Descent",
+    "UpdateMap",
     "Family",
     "Grid",
     "Map",

@@ -17,7 +17,7 @@ from skipping import (
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.engine.capabilities import gain_at
-from icl_theory.engine.skip import _growth
+from icl_theory.engine.strides import distance_growth
 from tests.linear import LinearAttention, MergedLinearAttention
 from tests.references import Array
 
@@ -278,7 +278,7 @@ def test_errors_that_cancel_what_parts_run_and_shadow_are_in_the_estimate() -> N
 def test_errors_grow_as_distances_do_but_for_the_shadow_s_own(
     before: float, after: float, new: float, least: float, most: float
 ) -> None:
-    growth = _growth(*(np.array([each]) for each in (before, after, new)))
+    growth = distance_growth(*(np.array([each]) for each in (before, after, new)))
     assert least <= growth.cautious[0] <= most
 
 

@@ -11,9 +11,9 @@ from scipy.integrate import quad
 
 import icl_theory as icl
 from icl_theory.engine.capabilities import gain_at
-from icl_theory.engine.collocation import collocate, weights_of
+from icl_theory.engine.collocation import collocate, stride_weights
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.stops import Saddle
 
 
@@ -207,7 +207,7 @@ def test_collocation_of_the_map_has_the_iterates_of_a_linear_map(rate: float) ->
     grown = rest + 0.1 * rest * (1.0 - rate) ** n if rate < 0.1 else rest
     start = np.array([1.1 * rest if rate < 0.1 else rest])
     x, h = math.log1p(begin), math.log1p(n / (begin + 1.0))
-    weights = weights_of(9, np.array([x]), np.array([h]), flow=False)
+    weights = stride_weights(9, np.array([x]), np.array([h]), flow=False)
     step = collocate(
         lambda rows, which: 1e-3 - rate * rows,
         np.zeros(1, dtype=int),
@@ -217,7 +217,7 @@ def test_collocation_of_the_map_has_the_iterates_of_a_linear_map(rate: float) ->
         np.array([1e-16]),
         np.array([1e-16]),
     )
-    assert step.arrival[0, 0] == pytest.approx(grown, rel=1e-12)
+    assert step.end[0, 0] == pytest.approx(grown, rel=1e-12)
 
 
 def test_a_saddle_is_told_from_a_minimum() -> None:
@@ -245,7 +245,7 @@ def test_a_saddle_is_told_from_a_minimum() -> None:
         (-1e-9, 10**7, False),
         (1e-9, 10**15, False),
     ):
-        descent = Descent(Bowl(second), 1.0, rule_of("gd"))
+        descent = UpdateMap(Bowl(second), 1.0, rule_of("gd"))
         assert (
             Saddle(descent).is_left(descent.point(np.array([0.0, 1e-8]), 0), steps)
             is left

@@ -22,7 +22,7 @@ from icl_theory.engine.display import Plottable
 from icl_theory.engine.loss_curve import LossCurve, Run, Steps
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule, rule_of
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 
 Interval = tuple[int, int]
 Index = NDArray[np.intp]
@@ -365,7 +365,7 @@ def _sgd_losses(run: Run, t: Steps, batch: int, runs: int, seed: int) -> Array:
     rule = _rule_of_run(run)
     losses = np.empty((runs, len(t)))
     for row, trainer in zip(losses, counted(trainers, "runs of SGD"), strict=True):
-        row[:] = _losses_at(Descent(trainer, run.eta, rule), t)
+        row[:] = _losses_at(UpdateMap(trainer, run.eta, rule), t)
     if not np.isfinite(losses).all():
         raise argument_error(
             "batch",
@@ -399,7 +399,7 @@ def _rule_of_run(run: Run) -> Rule:
     return rule_of(run.rule if run.family is None else run.family.update())
 
 
-def _losses_at(descent: Descent, t: Steps) -> Array:
+def _losses_at(descent: UpdateMap, t: Steps) -> Array:
     """Train step by step, and return the losses at some steps."""
     position = {step: index for index, step in enumerate(t.tolist())}
     losses = np.empty(len(t))

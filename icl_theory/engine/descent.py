@@ -32,12 +32,12 @@ from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import NO_MEMORY, Rule, refuse_reduced, rule_of
 from icl_theory.engine.steps import (
-    Descent,
     Ended,
-    Followed,
+    Iterates,
     Point,
     SingleSteps,
     TrainingState,
+    UpdateMap,
 )
 from icl_theory.engine.stops import Goal, StopRules
 from icl_theory.engine.trajectory import Stop, Trajectory, named, saved_steps
@@ -159,7 +159,7 @@ def descend(
         if value is not None:
             flag(name, value)
     _check_risk(risk)
-    descent = Descent(risk, number("eta", eta), rule_of(rule))
+    descent = UpdateMap(risk, number("eta", eta), rule_of(rule))
     refuse_reduced(risk, descent.rule)
     last = _last_step(epsilon, above, steps)
     if descent.rule.horizon is not None:
@@ -214,7 +214,7 @@ def _last_step(epsilon: float | None, above: float | None, steps: int | None) ->
     return MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
 
 
-def _method(descent: Descent, method: str) -> str:
+def _method(descent: UpdateMap, method: str) -> str:
     """Return a method that can follow the rule and the risk."""
     choice("method", method, METHODS)
     if descent.skippable:
@@ -256,11 +256,11 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
 
 
 def follow(
-    descent: Descent,
+    descent: UpdateMap,
     method: str,
     tolerance: float,
     saved_states: dict[int, TrainingState] | None = None,
-) -> Followed:
+) -> Iterates:
     """Return the iterates of a run without a closed form, none of them computed yet.
 
     If the run was made before, it goes on from its ``saved_states``, by their steps.
@@ -296,7 +296,7 @@ class _Curves:
         return {"states": states, "loss": loss, "observed": named(observed)}
 
 
-def _closed_run(solution: Solution, descent: Descent, goal: Goal) -> Trajectory:
+def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajectory:
     """Return a run in closed form, whose curves are computed at their first use."""
     risk = descent.risk
     hit: int | None = None
@@ -341,7 +341,7 @@ class _End(NamedTuple):
 
 @returns_runs
 def _followed_run(
-    iterates: Followed,
+    iterates: Iterates,
     goal: Goal,
     method: str,
     tolerance: float,
@@ -349,16 +349,16 @@ def _followed_run(
     callback: Callback | None,
 ) -> Trajectory:
     """Follow the iterates until the run ends, and return the run."""
-    descent = iterates.descent
+    descent = iterates.update_map
     rules = StopRules(goal, iterates, tolerance)
     end = _follow_to_end(iterates, goal, rules, display, callback)
-    if iterates.here is None:
+    if iterates.last_point is None:
         raise argument_error(
             "risk",
             descent.risk,
             "finite in loss and gradient at its initial parameters",
         )
-    rules.recorder.save(iterates.here)
+    rules.recorder.save(iterates.last_point)
     if method == "auto":
         method = "fast" if iterates.skipped else "exact"
     run = Trajectory(
@@ -388,7 +388,7 @@ def _followed_run(
 
 @returns_runs
 def _follow_to_end(
-    iterates: Followed,
+    iterates: Iterates,
     goal: Goal,
     rules: StopRules,
     display: Progress,
@@ -409,13 +409,13 @@ def _follow_to_end(
     except Ended as ended:
         return _End(ended.stop, str(ended))
     except KeyboardInterrupt:
-        if iterates.here is None or not is_for_the_user():
+        if iterates.last_point is None or not is_for_the_user():
             raise
         stop = Stop.INTERRUPTED
     finally:
         points.close()
-    assert iterates.here is not None
-    reason = goal.say(stop, iterates.here.step)
+    assert iterates.last_point is not None
+    reason = goal.say(stop, iterates.last_point.step)
     if stop is not Stop.REACHED:
         return _End(stop, reason)
     return _End(stop, reason, hit, error)
@@ -447,7 +447,7 @@ def attach(
 ) -> None:
     """Attach the risk and the rule to a run, so that it can compute any step."""
     run.trained_by = rule_of(run.rule if rule is None else rule)
-    descent = Descent(risk, run.eta, run.trained_by)
+    descent = UpdateMap(risk, run.eta, run.trained_by)
     run.risk = risk
     if run.method == "closed":
         run.solution = risk.closed_form(run.eta, run.trained_by)

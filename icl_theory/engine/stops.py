@@ -16,7 +16,7 @@ from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.capabilities import gain_at
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import NO_MEMORY
-from icl_theory.engine.steps import NOTHING, Descent, Followed, Point
+from icl_theory.engine.steps import NOTHING, Iterates, Point, UpdateMap
 from icl_theory.engine.trajectory import Stop, named, saved_steps
 
 FLOOR_RTOL = 1e-3  # of the floor: a loss so near to it will not reach a target below it
@@ -214,22 +214,22 @@ class StopRules:
     """
 
     def __init__(
-        self, goal: Goal, run: Followed, tolerance: float, patience: int = 10**9
+        self, goal: Goal, run: Iterates, tolerance: float, patience: int = 10**9
     ) -> None:
         self._goal = goal
         self._run = run
-        self._descent = run.descent
+        self._descent = run.update_map
         self._tolerance = tolerance
-        risk = run.descent.risk
+        risk = run.update_map.risk
         self.recorder = Recorder(risk, goal.last)
         self._lowest = goal.aim.loss if goal.aim.stop is Stop.FLOOR else -math.inf
         # the loss of a sampled batch may be zero by chance
         has_target = goal.epsilon > 0 or not risk.stochastic
         self._target = goal.epsilon if has_target else -math.inf
         self._last = goal.last
-        self._may_stagnate = run.descent.may_stagnate
+        self._may_stagnate = run.update_map.may_stagnate
         self._longest = math.inf if run.skips else patience
-        self._saddle = Saddle(run.descent)
+        self._saddle = Saddle(run.update_map)
 
     def stop(self, point: Point) -> Stop | None:
         """Return why the run ends at a point, or None; save the point if it is due."""
@@ -277,7 +277,7 @@ class StopRules:
 class Saddle:
     """Tells a saddle from a minimum by the modes of the Hessian."""
 
-    def __init__(self, descent: Descent) -> None:
+    def __init__(self, descent: UpdateMap) -> None:
         self._descent = descent
         self._computed_at = 0
         # of the direction that grows fastest, in e-folds a step; negative: not computed
@@ -299,7 +299,7 @@ class Saddle:
 
         blocks = Blocks(self._descent)
         # parameters that rest at zero are moved by rounding alone
-        if not blocks.solvable or not point.params.any():
+        if not blocks.can_find_modes or not point.params.any():
             return False
         if self._growth_rate < 0.0 or point.step >= 2 * self._computed_at:
             self._computed_at = point.step

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rich.filesize import decimal
 
 from icl_theory.engine.progress import duration
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.memory import free
 from icl_theory.sweeps.evaluate import attempt, one_line
 from icl_theory.sweeps.grid import FAILED, MESSAGE, STATUS, bytes_of, is_large
@@ -120,7 +120,7 @@ def _run(made: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
             problem.expected_steps() if problem.theory.applies(problem) else None
         )
         expected = min(predicted or math.inf, problem.max_steps)
-        skippable = Descent(
+        skippable = UpdateMap(
             problem.risk(), problem.rate(), problem.trained_by
         ).skippable
         return _left(seen, expected, problem.method == "exact" or not skippable)

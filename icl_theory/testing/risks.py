@@ -521,7 +521,9 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
 
 def _series(risk: Risk, places: dict[str, Array]) -> None:
     steps = np.arange(len(places), dtype=np.int64)
-    result: Any = attempt("series", series_at, risk, np.stack(list(places.values())), steps)
+    result: Any = attempt(
+        "series", series_at, risk, np.stack(list(places.values())), steps
+    )
     losses, observed = result
     array(losses, steps.shape, "losses of series")
     for i, (where, params) in enumerate(places.items()):

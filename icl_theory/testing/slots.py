@@ -15,7 +15,7 @@ from icl_theory.engine.comparison import CrossCheck
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.scope import DESCENT
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, LazySlot, Panel, sound
 from icl_theory.figures import title
@@ -218,7 +218,7 @@ def _update(problem: Family, run: Trajectory) -> None:
     rule = attempt("slot update", rule_of, given)
     kept = rule.name == run.rule or type(problem).simulate is not Family.simulate
     expect(kept, "rule of the run", f"that of the slot update, {rule.name}", run.rule)
-    descent = Descent(problem.risk(), run.eta, rule)
+    descent = UpdateMap(problem.risk(), run.eta, rule)
     start: Any = attempt("init of the slot update", descent.start)
     point = descent.point(start.params, 0, start.memory)
     attempt("step of the slot update", point.update, descent)

@@ -2,7 +2,7 @@
 
 The loss of a point is a sum over its K queries, and the loss of query k depends on
 column k of the scores alone. So the columns of P points make up one array, (K, P K), in
-which no column meets another one. Descent on `ScoreBatch` takes the steps of all points
+which no column meets another one. UpdateMap on `ScoreBatch` takes the steps of all points
 at once.
 """
 

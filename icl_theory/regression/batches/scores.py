@@ -22,9 +22,9 @@ from icl_theory.engine.counting import ROUNDING
 from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.rules import GradientDescent
-from icl_theory.engine.skip import NODES, Strides
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.stops import SETTLED, STALL_AFTER
+from icl_theory.engine.strides import NODES, Strides
 from icl_theory.engine.trajectory import saved_steps
 from icl_theory.regression.batches.doubts import Doubt, Doubts, Index, Mask
 from icl_theory.regression.batches.finite_prompts import BLUR, MOST
@@ -118,7 +118,7 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
     active: Mask = np.asarray((at.loss > target).all(axis=0) & is_finite)
 
     strides = _strides(batch, rows)
-    strides.expect(fitted)
+    strides.guess_from(fitted)
     x = math.log1p(SINGLE)
     while active.any() and observations.last_time < last:
         times = x + GRID * np.arange(1, 3)
@@ -165,7 +165,7 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
     is_odd = np.arange(batch.K) % 2
     shadow = rows * (1.0 + np.where(is_odd, 2.0**-44, -(2.0**-44)))
     return Strides(
-        Blocks(Descent(batch, 1.0, GradientDescent())),
+        Blocks(UpdateMap(batch, 1.0, GradientDescent())),
         TOLERANCE,
         rows,
         shadow,
@@ -176,7 +176,7 @@ def _strides(batch: ScoreBatch, rows: Array) -> Strides:
         share=0.03,
         aim=0.8,
         separate=True,
-        solved=0.01,
+        solver_share=0.01,
     )
 
 
@@ -283,7 +283,7 @@ def _crossing_time(
     run, shadow = states(x)
     remainder = value(x, run)
     shadow_distance = np.abs(value(x, shadow) - remainder)
-    margins = course.strides.margin.reshape(batch.count, -1).max(axis=1)
+    margins = course.strides.errors.margin.reshape(batch.count, -1).max(axis=1)
     lateness = np.maximum(
         margins[points] * shadow_distance / slope,
         _lateness(batch, course.strides, run, shadow, points),
@@ -302,8 +302,8 @@ def _lateness(
     """
     move = batch.observation(run, points).move
     columns = batch.columns_of(points)
-    distance = strides.margin[columns, None] * np.abs(run - shadow)
-    error = distance + strides.left[columns, None]
+    distance = strides.errors.margin[columns, None] * np.abs(run - shadow)
+    error = distance + strides.errors.solver_error[columns, None]
     error = error.reshape(len(points), -1)
     loss_error = np.sum(error * np.abs(move), axis=1)
     decrease = np.sum(move**2, axis=1)
