@@ -19,8 +19,8 @@ from icl_theory.papers.linear_attention.risks import Heads, MergedRisk, Pair
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.symmetric import SymmetricRisk
+from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.risk import TokenRisk
-from icl_theory.tokens.square import Count
 
 Balls = NDArray[Any]  # of arb
 # whose sums and products are the same for balls
@@ -149,7 +149,7 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
         pairs = balls([[risk.gamma if gamma is None else gamma]])
     else:
         raise argument_error("risk", type(risk).__name__, RISKS)
-    counts = [] if math.isinf(risk.N) else [Count(risk.N)]
+    counts = [] if math.isinf(risk.N) else [TokenCount(risk.N)]
     groups = np.arange(len(sizes))
     probs = balls(getattr(risk, "probs", [1.0]))
     pairs = balls(pairs)
@@ -175,7 +175,7 @@ def moments(
     probs: Balls,
     form: Balls,
     own: Balls,
-    counts: Sequence[Count],
+    counts: Sequence[TokenCount],
 ) -> tuple[arb, Balls]:
     """Return the loss of a query over U nodes and its gradient with respect to their scores, (U,).
 
@@ -256,7 +256,7 @@ def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
     )
 
 
-def _powers(mean: Balls, count: Count, order: int = 3) -> Balls:
+def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
     """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... order: n is the number, or all up to it."""
     # G + ε
     power = np.frompyfunc(lambda mean: arb_series([mean, 1], prec=order + 1), 1, 1)(
@@ -279,7 +279,7 @@ def _sums(
     weight: Balls,
     form: Balls,
     own: Balls,
-    counts: Sequence[Count],
+    counts: Sequence[TokenCount],
     s: Balls,
     jacobian: Balls,
 ) -> tuple[arb, Balls]:

@@ -36,6 +36,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import ColumnGradients, Risk, Started
 from icl_theory.memory import check_fits
+from icl_theory.tokens.quadrature import UNSEEN, capped, rule_error
 from icl_theory.tokens.sampled import (
     Pass,
     Sampled,
@@ -43,7 +44,6 @@ from icl_theory.tokens.sampled import (
     prompts_to_draw,
     softmax,
 )
-from icl_theory.tokens.square import UNSEEN, capped, rule_error
 
 Symbols = NDArray[np.intp]
 

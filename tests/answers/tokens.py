@@ -25,18 +25,14 @@ from icl_theory.tokens import (
 from icl_theory.tokens.counted import excess_loss
 from icl_theory.tokens.cross import product
 from icl_theory.tokens.gaussian import gaussian_queries, normal, reach_of
+from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.heads import GaussianHeadsRisk, HeadsRisk, least_output
 from icl_theory.tokens.labels import log_poisson
+from icl_theory.tokens.quadrature import capped, rule_error, trapezoid
 from icl_theory.tokens.risk import Kind, TokenRisk
 from icl_theory.tokens.sampled import Sampled, chosen, softmax
 from icl_theory.tokens.sphere import SphereRisk, sphere_tokens
-from icl_theory.tokens.square import (
-    Count,
-    balanced,
-    capped,
-    rule_error,
-    trapezoid,
-)
+from icl_theory.tokens.tilted import balanced
 from tests.answers import Call
 from tests.answers._told import bent, of_risk
 
@@ -165,7 +161,7 @@ def kinds() -> Asked:
     yield "a step of samples", lambda: risk.sampled(2, 0).evaluate(np.zeros(3), -1)
 
 
-def _count(count: Count) -> tuple[Any, ...]:
+def _count(count: TokenCount) -> tuple[Any, ...]:
     return count.number, count.rows.start, count.rows.stop, count.each
 
 
@@ -223,9 +219,9 @@ def rules() -> Asked:
     yield "capped", partial(capped, log_w)
     yield "capped at 20", partial(capped, log_w, 20.0)
     for counts in (
-        [Count(5)],
-        [Count(5, slice(0, 2)), Count(9, slice(2, 3), True)],
-        [Count(1e12)],
+        [TokenCount(5)],
+        [TokenCount(5, slice(0, 2)), TokenCount(9, slice(2, 3), True)],
+        [TokenCount(1e12)],
     ):
         yield (
             f"trapezoid {[int(count.number) for count in counts]}",
@@ -233,16 +229,16 @@ def rules() -> Asked:
         )
     mean = np.array([0.01, 0.5, 0.999999])
     for count in (
-        Count(1),
-        Count(2),
-        Count(5),
-        Count(13, each=True),
-        Count(1, each=True),
-        Count(10**6),
+        TokenCount(1),
+        TokenCount(2),
+        TokenCount(5),
+        TokenCount(13, each=True),
+        TokenCount(1, each=True),
+        TokenCount(10**6),
     ):
         yield (
             f"weights {int(count.number)} {count.each}",
-            partial(count.weights, mean, np.log(mean), 3, 0.7),
+            partial(count.derivatives, mean, np.log(mean), 3, 0.7),
         )
     yield (
         "balanced",

@@ -32,7 +32,8 @@ from icl_theory.regression.risks.error_form import at_nodes
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.prompts import presence
 from icl_theory.regression.tails import resting_loss, tail_limit
-from icl_theory.tokens.square import Count, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import moments
 
 Mask = NDArray[np.bool_]
 SINGLE = 64  # steps that are taken one by one at first
@@ -100,7 +101,12 @@ class ScoreBatch(Risk):
         if self._spread is not None:
             spread = np.broadcast_to(self._spread[which], own.shape)
         found = moments(
-            columns, self._probs[:, which], own, [Count(self.N)], form, spread=spread
+            columns,
+            self._probs[:, which],
+            own,
+            [TokenCount(self.N)],
+            form,
+            spread=spread,
         )
         attention = found.attention[self.query[which], np.arange(which.size)]
         return (

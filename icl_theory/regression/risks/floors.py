@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.regression.risks.prompts import Seen, one_query
-from icl_theory.tokens.square import Count, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import moments
 
 # classes of features up to which levels are searched; for more it takes too long
 MOST = 12
@@ -329,7 +330,7 @@ def _minimised(
             np.matmul(matrices[of[some]], z, out=out)
 
         log_w = np.where(above[of], -np.inf, scores)
-        count = Count(queries[0].N)
+        count = TokenCount(queries[0].N)
         # the rule's error is 2e-8 of the loss
         found = moments(log_w.T, probs[of].T, owns[of].T, [count], form, step=0.4)
         return found.loss / known[of], np.where(

@@ -29,7 +29,8 @@ from icl_theory.regression.risks.error_form import ErrorForm, at_nodes
 from icl_theory.regression.risks.floors import Levels, single_features
 from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tasks import Task
-from icl_theory.tokens.square import Count, Moments, change_along, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import Moments, change_along, moments
 
 # share of its terms below which subtracting these for a gradient loses two digits or
 # more
@@ -278,7 +279,7 @@ class PopulationRisk(Risk):
             scores,
             self.features.probs[:, None],
             own,
-            [Count(self.N)],
+            [TokenCount(self.N)],
             form,
             spread=spread,
         )

@@ -16,16 +16,10 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine.progress import Progress
-from icl_theory.tokens.square import (
-    LOG_LATEST,
-    Count,
-    Moments,
-    balanced,
-    capped,
-    is_kept,
-    log_mean,
-    trapezoid,
-)
+from icl_theory.tokens.generating import TokenCount, log_mean
+from icl_theory.tokens.quadrature import LOG_LATEST, capped, is_kept, trapezoid
+from icl_theory.tokens.square import Moments
+from icl_theory.tokens.tilted import balanced
 
 
 class Seen(NamedTuple):
@@ -53,7 +47,7 @@ def one_query(
     """
     there = np.isfinite(log_w)
     log_w = capped(log_w[:, None])
-    log_s, jacobian, _ = trapezoid(log_w, [Count(N)])
+    log_s, jacobian, _ = trapezoid(log_w, [TokenCount(N)])
     y = np.exp(np.minimum(log_w + log_s, LOG_LATEST))
     absent = float(probs[~there].sum())
     probs = np.where(there, probs, 0.0)
@@ -62,7 +56,7 @@ def one_query(
     mean = probs @ decay
     log = log_mean(mean, near_one)
     first, second, third, fourth = (
-        jacobian * each for each in Count(N).weights(mean, log, 4)[1:]
+        jacobian * each for each in TokenCount(N).derivatives(mean, log, 4)[1:]
     )
     b = decay * y * probs[:, None]
     double = b * y
@@ -133,7 +127,8 @@ def infima(
 
     rounds = int(
         np.clip(
-            work / (len(target) * trapezoid(capped(start), [Count(N)]).counts.sum()),
+            work
+            / (len(target) * trapezoid(capped(start), [TokenCount(N)]).needed.sum()),
             2,
             200,
         )

@@ -33,7 +33,8 @@ from icl_theory.regression.features import Features
 from icl_theory.regression.risks.floors import Levels, Query, levels_of
 from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tasks import Task, variogram_of
-from icl_theory.tokens.square import Count, Moments, change_along, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import Moments, change_along, moments
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,7 +338,7 @@ class SymmetricRisk(Risk):
             present,
             self._mass,
             own,
-            [Count(self.N)],
+            [TokenCount(self.N)],
             form,
             spread=np.maximum(spread, 0.0),
         )
