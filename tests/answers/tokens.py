@@ -379,7 +379,7 @@ def spheres() -> Asked:
                     risk.evaluate(0.7 * c),
                 ],
             )
-        risk = SphereRisk.made(kernel, 4, 12, 0.6, 0.3)
+        risk = SphereRisk.of_kernel(kernel, 4, 12, 0.6, 0.3)
         yield f"{name}, risk", Call(partial(of_risk, risk, [1.3]), 1e-7)
         yield (
             f"{name}, best",
@@ -389,11 +389,14 @@ def spheres() -> Asked:
     yield (
         "one token",
         Call(
-            lambda: of_risk(SphereRisk.made(kernels["linear"], 3, 1, 0.2), [0.4]),
+            lambda: of_risk(SphereRisk.of_kernel(kernels["linear"], 3, 1, 0.2), [0.4]),
             atol=1e-14,
         ),
     )
-    yield "beyond the nodes", lambda: SphereRisk.made(kernels["linear"], 2, 10**14, 0.0)
+    yield (
+        "beyond the nodes",
+        lambda: SphereRisk.of_kernel(kernels["linear"], 2, 10**14, 0.0),
+    )
 
 
 # ---- counts
