@@ -23,16 +23,18 @@ SMALL = 1e-14  # share of k(1) that counts as zero
 def sphere_tokens(
     kernel: Kernel, d: int, N: int, noise: float = 0.0, nodes: int = 60
 ) -> tuple[Array, TokenRisk]:
-    r"""Return Gauss–Jacobi nodes in :math:`c = x_i^\top x`, and the risk over their scores.
+    r"""Return nodes in the cosine c of a token and the query, and the risk over them.
 
-    Tasks have the ``kernel`` :math:`k(c) = E f(x_i)f(x)`, with the zonal expansion
+    The nodes are Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,); the parameters of
+    the risk are their scores. Tasks have the ``kernel`` :math:`k(c) = E f(x_i)f(x)`,
+    with the zonal expansion
 
     .. math:: k = \sum_l a_l P_l(c), \qquad P_l(1) = 1 .
 
     The coordinates of a token's value are :math:`\sqrt{a_l} P_l(c)`, those of the
     target :math:`\sqrt{a_l}`, and the variance of the value around them is
-    :math:`\sum_l a_l (1 - P_l(c)^2) + \sigma^2`. The degrees beyond half the number of
-    nodes share one coordinate, whose covariance with the target is exact.
+    :math:`\sum_l a_l (1 - P_l(c)^2) + \sigma^2`. The degrees beyond half the number
+    of nodes share one coordinate, whose covariance with the target is exact.
     """
     from scipy.special import roots_jacobi  # slow to load
 
@@ -115,8 +117,9 @@ class SphereRisk(Pullback):
                 if error <= 1e-7 or nodes == 240:
                     return cls(risk.risk, risk.map, best, least, error)
             risk = finer
+        largest = nodes**2 // 32
         raise argument_error(
-            "N", N, f"less, or noise more: the best κ is beyond {nodes**2 // 32}"
+            "N", N, f"less, or noise more: the best κ is beyond {largest}"
         )
 
     def floor(self) -> float:
