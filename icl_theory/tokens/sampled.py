@@ -77,8 +77,8 @@ class Sampled(Started, Risk):
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
         losses, place, slopes = self.draw(params, self.generator(step), self.batch)
         places = np.broadcast_to(place, slopes.shape)
-        gradient = np.bincount(places.ravel(), slopes.ravel(), params.size)
-        gradient = gradient / self.batch
+        summed = np.bincount(places.ravel(), slopes.ravel(), params.size)
+        gradient = summed / self.batch
         return float(losses.mean()), gradient.reshape(params.shape)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:

@@ -119,7 +119,9 @@ class SphereRisk(Pullback):
             risk = finer
         largest = nodes**2 // 32
         raise argument_error(
-            "N", N, f"less, or noise more: the best κ is beyond {largest}"
+            "N",
+            N,
+            f"smaller, unless there is more noise: the best κ is beyond {largest}",
         )
 
     def floor(self) -> float:
@@ -132,7 +134,7 @@ class SphereRisk(Pullback):
 
 
 def _best(risk: Pullback, most: float) -> float | None:
-    """Return the κ at which the loss begins to rise, None if that is beyond ``most``."""
+    """Return the κ at which the loss begins to rise, None if it is above ``most``."""
     from scipy.optimize import brentq  # slow to load
 
     def slope(kappa: float) -> float:

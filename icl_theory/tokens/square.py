@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -319,7 +319,7 @@ def _complex_decays(
     np.multiply(-real.decay, work.y.imag, out=work.decay.imag)
     means = []
     for count, (mean, log) in zip(counts, real_means, strict=True):
-        change: Array = 1j * weighted(queries.probs, work.decay.imag, count.rows)
+        change: Any = 1j * weighted(queries.probs, work.decay.imag, count.rows)
         log_change = change / np.maximum(mean, SMALLEST)
         means.append(GeneratingFunction(mean + change, log + log_change))
     return work, means
