@@ -20,6 +20,7 @@ from icl_theory._version import __version__
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
 from icl_theory.families import Family, default, find, sound
+from icl_theory.families.parameters import unfolded
 from icl_theory.families.rule_parameters import rules_of_points
 from icl_theory.sweeps.evaluate import evaluate
 from icl_theory.sweeps.exponents import exponent_along
@@ -137,7 +138,9 @@ def sweep(
         raise argument_error(
             "sweep", values, f"values of {', '.join(names)}, each given once"
         )
-    given = family.unfolded({**dict(zip(names, values, strict=False)), **parameters})
+    given = unfolded(
+        family.parameters(), {**dict(zip(names, values, strict=False)), **parameters}
+    )
     made = plan(family, given)
     command = written_sweep(family, given, named=family is not default())
     return run_with(

@@ -44,7 +44,8 @@ from icl_theory._validate import (
     probabilities,
     real_array,
 )
-from icl_theory.engine.risk import ColumnGradients, Risk, Started
+from icl_theory.engine.capabilities import ColumnGradients
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.memory import check_fits
 from icl_theory.tokens.quadrature import UNSEEN, capped, rule_error
 from icl_theory.tokens.sampled import (
@@ -461,7 +462,7 @@ def _nodes(
     return x - tail - log_Z_max[:, None], step * (1.0 + tail)
 
 
-class ChainRisk(Started, Risk):
+class ChainRisk(WithStart, Risk):
     r"""The exact loss of softmax attention over Markov chains, trained in its scores.
 
     .. math:: \mathcal L = \tfrac12 E|o - P_q|^2

@@ -23,7 +23,7 @@ from icl_theory._validate import (
     real_array,
     set_fields,
 )
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.tokens.cross import product
 from icl_theory.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.tokens.risk import Kind, TokenRisk
@@ -215,7 +215,7 @@ def least_output(gram: Array, means: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianHeadsRisk(Started, Risk):
+class GaussianHeadsRisk(WithStart, Risk):
     r"""The loss of softmax heads over Gaussian inputs.
 
     Parameters are the output weights μ and inverse temperatures ω of the heads, (2H,).

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, instance, integer
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
@@ -24,7 +24,7 @@ Draw = Callable[[Array, np.random.Generator, int], Pass]
 Observe = Callable[[Array, np.random.Generator, int], dict[str, Array]]
 
 
-class Sampled(Started, Risk):
+class Sampled(WithStart, Risk):
     """Mean loss over prompts that are drawn anew at each step.
 
     The prompts are a function of the seed and the step.
