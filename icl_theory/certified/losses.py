@@ -25,8 +25,8 @@ from icl_theory.papers.linear_attention.risks import Heads, MergedRisk, Pair
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.symmetric import SymmetricRisk
+from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.risk import TokenRisk
-from icl_theory.tokens.square import Count
 
 Balls = NDArray[Any]  # of arb
 # Maps that consist of sums and products, which balls can stand for.
@@ -49,7 +49,7 @@ class Query(NamedTuple):
     probs: Balls  # of the nodes, (U,), up to a factor for each kind of tokens
     form: Balls  # C, the mean products of errors, (U, U)
     own: Balls  # the mean squares of errors, (U,)
-    counts: Sequence[Count]  # empty if prompts are infinite
+    counts: Sequence[TokenCount]  # empty if prompts are infinite
 
 
 def balls(values: Any) -> Balls:
@@ -182,7 +182,7 @@ def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
     each feature, or one for all of them.
     """
     places, sizes, variogram = _groups_of(risk, gamma)
-    counts = [] if math.isinf(risk.N) else [Count(risk.N)]
+    counts = [] if math.isinf(risk.N) else [TokenCount(risk.N)]
     groups = np.arange(len(sizes))
     probs = balls(getattr(risk, "probs", [1.0]))
     for g in groups:
@@ -237,7 +237,7 @@ def moments(
     probs: Balls,
     form: Balls,
     own: Balls,
-    counts: Sequence[Count],
+    counts: Sequence[TokenCount],
 ) -> tuple[arb, Balls]:
     """Return the loss of a query over U nodes and its gradient in their scores, (U,).
 
@@ -359,7 +359,7 @@ def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
     return t, jacobian, errors
 
 
-def _powers(mean: Balls, count: Count, order: int = 3) -> Balls:
+def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
     """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... ``order``.
 
     These are the derivatives of E G^n. The number n of tokens is that of the kind, or
@@ -400,7 +400,7 @@ def _sums(
     weight: Balls,
     form: Balls,
     own: Balls,
-    counts: Sequence[Count],
+    counts: Sequence[TokenCount],
     s: Balls,
     jacobian: Balls,
 ) -> tuple[arb, Balls]:

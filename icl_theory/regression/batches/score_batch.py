@@ -22,7 +22,8 @@ from icl_theory.regression.batches.doubts import Index
 from icl_theory.regression.risks.error_form import at_nodes
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.prompts import presence
-from icl_theory.tokens.square import Count, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import moments
 
 
 class Columns(NamedTuple):
@@ -128,7 +129,7 @@ class ScoreBatch(Risk):
             scores,
             self._probs_of_column[:, which],
             own_errors,
-            [Count(self.N)],
+            [TokenCount(self.N)],
             error_form,
             spread=spread,
         )

@@ -32,7 +32,8 @@ from icl_theory.regression.risks.error_form import ErrorForm, at_nodes
 from icl_theory.regression.risks.floors import Levels, single_features
 from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tasks import Task
-from icl_theory.tokens.square import Count, Moments, change_along, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import Moments, change_along, moments
 
 # A gradient below this share of its terms has lost two digits or more by subtraction.
 CANCELLED = 0.01
@@ -347,7 +348,7 @@ class PopulationRisk(Risk):
             scores,
             self.features.probs[:, None],
             squared_errors,
-            [Count(self.N)],
+            [TokenCount(self.N)],
             form,
             spread=noise_alone,
         )
