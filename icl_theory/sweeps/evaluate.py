@@ -42,6 +42,7 @@ from icl_theory.sweeps.grid import (
     uniform,
 )
 from icl_theory.sweeps.store import Store
+from icl_theory.sweeps.stored_columns import ColumnMatch
 
 KEPT = 2**25 - 2**16  # bytes: the largest array that does so
 # tells this process from workers on machines with the same process numbers
@@ -86,6 +87,8 @@ def evaluate(
         Who evaluates the chunks; this process unless given.
     storage : Store, optional
         Chunks it has are not evaluated; new ones are added to it as they are finished.
+        It keeps the columns that it was made with, and so does the result; columns that
+        it lacks are without values.
     progress : callable, optional
         Called with the numbers of points done and in all, first for those of the
         storage, then after every chunk.
@@ -119,7 +122,9 @@ def evaluate(
     """
     # not touched; that it is freed tells glibc to keep freed memory for the next tile
     np.empty(min(KEPT, 64 * grid.size), dtype=np.uint8)
-    filled = Filled(model.columns, grid) if hold else None
+    stored = model.columns if storage is None else storage.columns
+    match = ColumnMatch(stored, model.columns)
+    filled = Filled(match.every, grid) if hold else None
     done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
     finished = int(grid.sizes[done].sum())
     interrupted = False
@@ -133,7 +138,9 @@ def evaluate(
         task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()))
         evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task)
         with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
-            for chunk, values, keep in found:
+            for chunk, computed, keep in found:
+                # so that the result is what the storage gives when it is read again
+                values = match.conform(computed)
                 if filled is not None:
                     filled.place(chunk, values)
                 if storage is not None and keep:

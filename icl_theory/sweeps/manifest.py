@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from icl_theory._version import __version__
 from icl_theory.sweeps.grid import MESSAGE, STATUS, Axis, Column, Grid
 
 FORMAT = 3
@@ -26,6 +27,8 @@ MOST_AXES = 30  # so that NumPy can index the grid
 MOST_CHARACTERS = 2**25  # of the words of an axis, each as long as the longest
 AXIS_TYPES = {"f": "float64", "i": "int64", "U": "str"}
 COLUMN_TYPES = {"f8", "i8", "i1", "O", *(f"U{length}" for length in range(1, 1000))}
+# of every column in a dataset
+ATTRIBUTES = {"units", "description", "symbol", "tex", "role"}
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -102,11 +105,7 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
         said = json.loads(content.decode("utf-8"))
         if said["format"] == FORMAT:
             axes = tuple(_axis(**axis) for axis in said["axes"][: MOST_AXES + 1])
-            described = (
-                each | {"extra": tuple(map(tuple, each["extra"]))}
-                for each in said["columns"]
-            )
-            columns = tuple(Column(**each) for each in described)
+            columns = tuple(_column(**fields) for fields in said["columns"])
             found = Manifest(
                 Grid(axes, said["chunk"]), columns, plain(said["arguments"])
             )
@@ -114,9 +113,23 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
             if columns[-2:] == (STATUS, MESSAGE) and found.written(commands) == content:
                 return found, commands
         else:
-            form = str(said["format"])[:20]
-            wrong = f"it has format {form}, and this version of the package reads format {FORMAT}"
+            wrong = _other_format(said)
     raise ValueError(wrong)
+
+
+def _other_format(said: dict[str, Any]) -> str:
+    """Say which format the file has, and which version of the package wrote it."""
+    arguments = said.get("arguments")
+    version = arguments.get("version") if isinstance(arguments, dict) else None
+    writer = "" if version is None else f", written by version {_short(version)}"
+    return (
+        f"it has format {_short(said['format'])}{writer}; "
+        f"this version of the package, {__version__}, reads format {FORMAT}"
+    )
+
+
+def _short(value: Any) -> str:
+    return " ".join(str(value)[:20].split())
 
 
 def digest(*parts: bytes) -> str:
@@ -134,7 +147,10 @@ def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """Name the first few things in which the facts of two sweeps differ."""
+    """Name the first few things in which the facts of two sweeps differ, "" if none.
+
+    A column that only one of them has is no difference: see `stored_columns`.
+    """
     pairs: dict[str, tuple[Any, Any]] = {"chunk": (found["chunk"], wanted["chunk"])}
     for part in ("arguments", "axes", "columns"):
         old, new = (each[part] for each in (found, wanted))
@@ -142,13 +158,17 @@ def difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
             old, new = (
                 {each["name"]: each for each in quantities} for quantities in (old, new)
             )
-        pairs |= {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})}
+        names = old.keys() & new.keys() if part == "columns" else {*old, *new}
+        pairs |= {name: (old.get(name), new.get(name)) for name in sorted(names)}
     differences = [
         f"{name} = {_brief(old)} there, {_brief(new)} here"
         for name, (old, new) in pairs.items()
         if old != new
     ]
-    return "; ".join(differences[:4]) or "its quantities have another order"
+    if differences:
+        return "; ".join(differences[:4])
+    same_order = found["axes"] == wanted["axes"]
+    return "" if same_order else "its quantities have another order"
 
 
 def _brief(value: Any) -> str:
@@ -182,11 +202,36 @@ def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
         if type == "float64"
         else values
     )
+    _check_texts(words.values())
     return Axis(
         values=np.array(listed, dtype=dtype).reshape(len(values)),
         swept=bool(swept),
         **words,
     )
+
+
+def _column(extra: list[list[Any]], **words: str) -> Column:
+    _check_texts(words.values())
+    attributes: list[tuple[str, Any]] = []
+    for name, value in extra:
+        _check_texts([name])
+        # A stored column may be one that no code knows. Its attributes become those of
+        # a dataset, and must not replace the ones that every column has.
+        if name in ATTRIBUTES:
+            raise ValueError("a column has further attributes of other names")
+        if isinstance(value, list):
+            _check_texts(value)
+            attributes.append((name, tuple(value)))
+        elif isinstance(value, str | int | float):
+            attributes.append((name, value))
+        else:
+            raise TypeError("an attribute is a text, a number, or several texts")
+    return Column(extra=tuple(attributes), **words)
+
+
+def _check_texts(values: Iterable[Any]) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError("a quantity is described by texts")
 
 
 def _bytes(document: Any) -> bytes:

@@ -108,6 +108,11 @@ class Store:
         if entry.stat(follow_symlinks=False).st_size >= int(found[2], 16):
             self.names[chunk], self.done[chunk] = entry.name, True
 
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Its columns, without status and message."""
+        return self.manifest.columns[:-2]
+
     def note(self, most: int = 3) -> str:
         """Return a sentence on the files that are ignored, of which it names ``most``; or nothing."""
         if not self.foreign:
@@ -326,8 +331,10 @@ def opened(
     """Open the store of a sweep, or make it, and keep other runs out while it is open.
 
     Columns are those besides status and message; ``command`` is kept for the record, as
-    another one may go on. What is no store, belongs to other arguments or another
-    version, is damaged, or is open elsewhere is a ValueError.
+    another one may go on. A store keeps the columns that it was made with, so that
+    ``manifest`` of the store may have others than these. What is no store, belongs to
+    other arguments or another version, is damaged, or is open elsewhere is a
+    ValueError.
     """
     folder = checked_path(path, "store")
     check_installed("pyarrow", "filelock")
@@ -335,16 +342,19 @@ def opened(
     manifest = Manifest(grid, (*columns, STATUS, MESSAGE), arguments)
     with contextlib.ExitStack() as stack:
         with plain_errors(folder):
-            _commands_of(folder, manifest)
+            _stored(folder, manifest)
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(folder))
             # another run may have made it just now
-            known = _commands_of(folder, manifest)
-            commands = [
-                *(known or ()),
-                *([] if command is None or command in (known or ()) else [command]),
-            ]
-            if commands != known:
+            stored = _stored(folder, manifest)
+            commands = []
+            if stored is not None:
+                manifest, stored_commands = stored
+                commands += stored_commands
+            is_new_command = command is not None and command not in commands
+            if command is not None and is_new_command:
+                commands.append(command)
+            if stored is None or is_new_command:
                 _write(folder, manifest.written(commands))
         yield Store(folder, manifest, commands)
 
@@ -399,8 +409,8 @@ def _manifest(folder: Path) -> tuple[Manifest, list[str]] | None:
         raise damaged(folder, MANIFEST, str(error)) from None
 
 
-def _commands_of(folder: Path, wanted: Manifest) -> list[str] | None:
-    """Return the commands of a store, None if it is to be made; refuse another sweep, or something else."""
+def _stored(folder: Path, wanted: Manifest) -> tuple[Manifest, list[str]] | None:
+    """Return manifest and commands of a store, None if it is to be made; refuse another sweep, or something else."""
     found = _manifest(folder)
     if found is None:
         if folder.is_dir() and not all(
@@ -410,13 +420,13 @@ def _commands_of(folder: Path, wanted: Manifest) -> list[str] | None:
                 folder, "a store made by a sweep, or an empty folder to make one in"
             )
         return None
-    manifest, commands = found
-    if manifest.facts != wanted.facts:
-        named = difference(manifest.facts, wanted.facts)
+    manifest, _ = found
+    named = difference(manifest.facts, wanted.facts)
+    if named:
         raise argument_error(
             "store", str(folder), f"one made by the same call: {named}"
         )
-    return commands
+    return found
 
 
 def _no_store(folder: Path, wanted: str) -> ValueError:
@@ -568,15 +578,17 @@ def tiles_done(status: Any) -> NDArray[np.bool_] | None:
     return _tiles_done.get(getattr(status, "name", ""))
 
 
-def lazy_values(store: Store) -> Values:
+def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
     """Return every column of a store as a Dask array over the swept axes, which reads a chunk at a time.
 
     They have the chunks that are done now: those that another run adds stay pending.
+    Columns ``missing`` in the store are arrays without values.
     """
-    from dask.array import from_array, map_blocks
+    from dask.array import from_array, full, map_blocks
 
     reading: Any = map_blocks
     names_of: Any = from_array
+    filling: Any = full
     grid, manifest = store.manifest.grid, store.manifest
     lengths = zip(grid.of_swept(grid.shape), grid.of_swept(grid.tile), strict=True)
     chunks = tuple(
@@ -597,6 +609,11 @@ def lazy_values(store: Store) -> Values:
         block = partial(_block, path=path, column=column, wanted=manifest.digest)
         found[column.name] = reading(
             block, parts, chunks=chunks, dtype=meta.dtype, meta=meta
+        )
+    for column in missing:
+        # Dask makes such a block of one value in memory, however large it is.
+        found[column.name] = filling(
+            grid.of_swept(grid.shape), empty(column), column.dtype, chunks=chunks
         )
     while len(_tiles_done) >= MOST_REMEMBERED:
         del _tiles_done[next(iter(_tiles_done))]

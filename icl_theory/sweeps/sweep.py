@@ -25,6 +25,7 @@ from icl_theory.sweeps.evaluate import evaluate
 from icl_theory.sweeps.exponents import exponent_along
 from icl_theory.sweeps.grid import (
     Axis,
+    Column,
     Filled,
     Grid,
     Values,
@@ -34,7 +35,14 @@ from icl_theory.sweeps.grid import (
     whole_numbers,
 )
 from icl_theory.sweeps.model import FamilyModel
-from icl_theory.sweeps.store import check_installed, existing, lazy_values, opened
+from icl_theory.sweeps.store import (
+    Store,
+    check_installed,
+    existing,
+    lazy_values,
+    opened,
+)
+from icl_theory.sweeps.stored_columns import ColumnMatch
 from icl_theory.sweeps.workers import processes
 
 if TYPE_CHECKING:
@@ -299,6 +307,7 @@ def run_with(
             executor = stack.enter_context(processes(count))
         shown = stack.enter_context(Progress(quiet=not flag("progress", progress)))
         kept = None
+        match = ColumnMatch(model.columns, model.columns)
         held = store is None or not is_large(model.columns, grid)
         if not held:
             check_installed("dask", extra="distributed")
@@ -306,6 +315,7 @@ def run_with(
             kept = stack.enter_context(
                 opened(store, grid, model.columns, arguments, command)
             )
+            match = ColumnMatch(kept.columns, model.columns)
         found = evaluate(
             grid,
             model,
@@ -314,10 +324,14 @@ def run_with(
             progress=shown.update,
             hold=held,
         )
-        values = found.values if held or kept is None else lazy_values(kept)
-    dataset = labelled(model.family, grid, values, arguments, found.interrupted)
-    if kept is not None and kept.foreign:
-        dataset.attrs["notes"] = kept.note()
+        values = (
+            found.values if held or kept is None else lazy_values(kept, match.missing)
+        )
+    dataset = labelled(
+        model.family, grid, match.every, values, arguments, found.interrupted
+    )
+    if kept is not None:
+        _add_notes(dataset, kept, match)
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
@@ -330,36 +344,34 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     xarray.Dataset
         As `sweep` returns it, and likewise left on the disk where it is large; points
         not done have the status "pending". ``attrs["command"]`` has the command lines
-        or calls that it was filled by, one a line.
+        or calls that it was filled by, one a line. Columns that the store has and the
+        family has not are kept, with their stored description; columns that the store
+        lacks have no values: NaN, -1 or the empty text. ``attrs["notes"]`` names both.
 
     Raises
     ------
     ValueError
-        It is no store of a sweep, a file in it is damaged, or there is not enough
-        memory for its points.
+        It is no store of a sweep, a file in it is damaged or has another format, or
+        there is not enough memory for its points.
     """
     kept = existing(path)
     grid = kept.manifest.grid
     arguments = kept.manifest.arguments
-    columns = kept.manifest.columns[:-2]
     family = find(arguments.get("family", ""))
-    names = [
-        [column.name for column in each] for each in (family.every_column(), columns)
-    ]
-    if names[0] != names[1] or "version" not in arguments:
-        raise argument_error(
-            "store", os.fspath(path), "one written by this version of the package"
-        )
-    if is_large(columns, grid):
+    _check_sweep_of_a_family(kept)
+    match = ColumnMatch(kept.columns, family.every_column())
+    match.check_kinds(kept.path)
+    if is_large(match.every, grid):
         check_installed("dask", extra="distributed")
-        values = lazy_values(kept)
+        values = lazy_values(kept, match.missing)
     else:
-        filled = Filled(columns, grid)
+        filled = Filled(match.every, grid)
         kept.fill(filled)
         values = filled.values()
-    dataset = labelled(family, grid, values, arguments, not kept.done.all())
-    if kept.foreign:
-        dataset.attrs["notes"] = kept.note()
+    dataset = labelled(
+        family, grid, match.every, values, arguments, not kept.done.all()
+    )
+    _add_notes(dataset, kept, match)
     return (
         dataset.assign_attrs(command="\n".join(kept.commands))
         if kept.commands
@@ -367,9 +379,36 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     )
 
 
+def _check_sweep_of_a_family(kept: Store) -> None:
+    names = {column.name for column in kept.columns}
+    for name in ("steps", "loss"):
+        if name not in names:
+            raise argument_error(
+                "store",
+                str(kept.path),
+                f"a sweep of a family, which has a column {name}",
+            )
+    if "version" not in kept.manifest.arguments:
+        raise argument_error(
+            "store",
+            str(kept.path),
+            "a sweep whose arguments name the version of the package that made it",
+        )
+
+
+def _add_notes(dataset: xarray.Dataset, kept: Store, match: ColumnMatch) -> None:
+    """Say which files of the store are ignored, and which of its columns are not those of today."""
+    notes = match.notes(kept.path)
+    if kept.foreign:
+        notes.insert(0, kept.note())
+    if notes:
+        dataset.attrs["notes"] = "\n".join(notes)
+
+
 def labelled(
     family: type[Family],
     grid: Grid,
+    columns: tuple[Column, ...],
     values: Values,
     arguments: Mapping[str, Any],
     interrupted: bool,
@@ -382,7 +421,7 @@ def labelled(
         "arguments": json.dumps(dict(arguments), ensure_ascii=False, sort_keys=True),
         "interrupted": int(interrupted),
     }
-    dataset = assembled(grid, family.every_column(), values, attributes)
+    dataset = assembled(grid, columns, values, attributes)
     rules = rules_of_points({axis.name: axis.values for axis in grid.axes}, arguments)
     method = str(arguments.get("method", ""))
     limits = {
