@@ -79,7 +79,7 @@ class ColumnMatch:
         return (*shared_or_missing, *self.unknown)
 
     def check_kinds(self, path: Path) -> None:
-        """Refuse a store if one of its columns is text and a number in the present code, say."""
+        """Refuse a store if a number there is a text in the present code, or the like."""
         computed = {column.name: column for column in self.computed}
         for column in self.stored:
             other = computed.get(column.name, column)
