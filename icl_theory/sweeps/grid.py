@@ -165,7 +165,7 @@ class Grid:
 
     @classmethod
     def cut(cls, axes: tuple[Axis, ...], chunk: int) -> Grid:
-        """Cut a grid into tiles of ``chunk`` points, or larger if there are too many."""
+        """Cut a grid into tiles of ``chunk`` points, or into larger ones if needed."""
         size = math.prod(len(axis.values) for axis in axes)
         # A tile has more than half of ``chunk`` points, and the last tile along an axis
         # may have a single one: a factor of two each.

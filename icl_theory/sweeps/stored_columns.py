@@ -79,7 +79,7 @@ class ColumnMatch:
         return (*shared_or_missing, *self.unknown)
 
     def check_kinds(self, path: Path) -> None:
-        """Refuse a store if a number there is a text in the present code, or the like."""
+        """Refuse a store with a number that is a text in the present code, say."""
         computed = {column.name: column for column in self.computed}
         for column in self.stored:
             other = computed.get(column.name, column)

@@ -392,23 +392,23 @@ def evaluation() -> Asked:
     )
     yield (
         "parts",
-        lambda: [
-            [chunk, keep]
-            for chunk, _, keep in evaluate._parts(
-                made,
-                Cubes(),
-                np.array([3, 1]),
-                Odd({}),
-                partial(
-                    evaluate._evaluate_chunk,
-                    Cubes(),
+        patch.object(evaluate, "MOST_CHUNKS", 1)(
+            lambda: [
+                [chunk, keep]
+                for chunk, _, keep in evaluate._finished_chunks(
                     made,
-                    (evaluate._HOME, os.getpid()),
-                ),
-                window=1,
-                points=1,
-            )
-        ],
+                    Cubes(),
+                    np.array([3, 1]),
+                    Odd({}),
+                    partial(
+                        evaluate._evaluate_chunk,
+                        Cubes(),
+                        made,
+                        (evaluate._HOME, os.getpid()),
+                    ),
+                )
+            ]
+        ),
     )
     yield (
         "one_line",
@@ -1380,7 +1380,9 @@ def estimates() -> Asked:
     yield (
         "left",
         lambda: [
-            estimate._left(each, expected, whole)
+            estimate._remaining(
+                [estimate.Progressed(*moment) for moment in each], expected, whole
+            )
             for each in (seen, seen[:2], seen[:3])
             for expected in (1e4, 200.0, math.inf)
             for whole in (True, False)
