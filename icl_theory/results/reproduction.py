@@ -1,4 +1,4 @@
-"""A page for a paper: each statement, the command that measures it, a figure or a number, and the verdict."""
+"""A page for a paper: its statements, commands, measurements and verdicts."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ COLUMNS = {
     "bound": "bound",
     "verdict": "finding",
 }
-PENDING = "A verdict “as reconstructed” concerns our formula, not the published one. A comparison of the two is pending."
+PENDING = (
+    "A verdict “as reconstructed” concerns our formula, not the published one. "
+    "A comparison of the two is pending."
+)
 
 
 class Drawn(NamedTuple):
-    """A figure, or the axes of one: name of its file, caption and command that draws it alone."""
+    """A figure or its axes, with the name of its file, a caption and a command."""
 
     name: str
     caption: str
@@ -53,7 +56,7 @@ class Drawn(NamedTuple):
 
 
 class Reproduced(NamedTuple):
-    """One statement with what was measured: rows of the audit, an answered question, and figures."""
+    """A statement with its measurements: audit rows, an answer, and figures."""
 
     reading: Reading
     command: str
@@ -63,7 +66,10 @@ class Reproduced(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Return how many claims hold and fail, counted by whose formula was measured, the worst first."""
+        """Count the claims that hold and fail, the worst first.
+
+        They are counted separately for published and reconstructed formulas.
+        """
         found = Counter((claim.formula, claim.outcome) for claim in self.claims)
         words = []
         for whose in dict.fromkeys(whose for whose, _ in found):
@@ -108,7 +114,7 @@ class Reproduction:
 
     @property
     def violations(self) -> tuple[Claim, ...]:
-        """Claims marked exact or certified that the measurements contradict; there should be none."""
+        """Exact or certified claims that measurements contradict: there should be none."""
         return tuple(
             c
             for part in self.parts
@@ -118,7 +124,7 @@ class Reproduction:
 
     @property
     def notes(self) -> list[str]:
-        """Return what holds for all statements, and what would settle those with a formula of ours."""
+        """Return remarks on all statements, and how to settle reconstructed formulas."""
         ours = any(
             claim.formula == RECONSTRUCTED
             for part in self.parts
@@ -128,7 +134,7 @@ class Reproduction:
 
     @property
     def overview(self) -> dict[str, list[str]]:
-        """Return the table of statements, commands, what each was tested by, and verdicts."""
+        """Return the table of statements, commands, tests and verdicts."""
         tests = [
             [c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn]
             for part in self.parts
@@ -141,7 +147,7 @@ class Reproduction:
         }
 
     def to_markdown(self) -> str:
-        """Return the page as Markdown; its pictures are files beside it, named after their figures."""
+        """Return the page as Markdown; its pictures are files beside it."""
         overview = self.overview | {
             "command": [f"`{part.command}`" for part in self.parts]
         }

@@ -466,7 +466,7 @@ def changes() -> Asked:
     yield (
         "apart",
         lambda: [
-            transitions._apart(np.array(each))
+            transitions._thinned(np.array(each))
             for each in (
                 [],
                 [1.0],
