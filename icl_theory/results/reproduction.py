@@ -114,7 +114,7 @@ class Reproduction:
 
     @property
     def violations(self) -> tuple[Claim, ...]:
-        """Exact or certified claims that measurements contradict: there should be none."""
+        """Exact or certified claims that measurements contradict; normally none."""
         return tuple(
             c
             for part in self.parts
@@ -124,7 +124,7 @@ class Reproduction:
 
     @property
     def notes(self) -> list[str]:
-        """Return remarks on all statements, and how to settle reconstructed formulas."""
+        """Return remarks on all statements and on reconstructed formulas."""
         ours = any(
             claim.formula == RECONSTRUCTED
             for part in self.parts
@@ -208,7 +208,9 @@ class Reproduction:
 
     @Progress("writing the pages")
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write both pages and the pictures of the Markdown one into a folder, which is made if need be.
+        """Write both pages and the pictures of the Markdown page into a folder.
+
+        The folder is made if it does not exist.
 
         Returns
         -------
@@ -266,9 +268,11 @@ def reproduce(
     Examples
     --------
     >>> from icl_theory.results.reproduction import reproduce
-    >>> found = reproduce("nonlinear-regression", only="Equation 9", quick=True)
-    >>> found.overview["tested by"], found.overview["verdict"]
-    (['Eq. 9, concentration; loss on the event'], ['as reconstructed: holds, loose (1), holds (1)'])
+    >>> page = reproduce("nonlinear-regression", only="Equation 9", quick=True)
+    >>> page.overview["tested by"]
+    ['Eq. 9, concentration; loss on the event']
+    >>> page.overview["verdict"]
+    ['as reconstructed: holds, loose (1), holds (1)']
     """
     flag("quick", quick)
     paper = papers()[choice("paper", name, papers())]

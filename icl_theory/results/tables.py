@@ -81,8 +81,8 @@ def phase_table(
     >>> import icl_theory as icl
     >>> dataset = icl.sweep(L=[0.1, 1.0, 10.0], delta=1.0, eta=4.0, epsilon=1e-4)
     >>> table = icl.phase_table(dataset)[["L", "regime", "T_I", "T_ε"]]
-    >>> table.iloc[-1].tolist()
-    [10.0, 'sharp', 4, 11967]
+    >>> [str(value) for value in table.iloc[-1]]
+    ['10.0', 'sharp', '4', '11967']
     """
     over = dimension(dataset, over)
     flag("every", every)

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 
 def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
-    """Return the numbers that describe a run, with their labels; those without a symbol only if none has one.
+    """Return the numbers that describe a run, with their labels.
 
-    Numbers that are zero or infinite are left out.
+    Numbers that are zero or infinite are left out, and so are numbers without a symbol
+    if others have one.
     """
     numbers = {
         name: value
@@ -58,7 +59,9 @@ def _label(run: Trajectory, name: str) -> Label:
 
 
 def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
-    """Draw the loss of a run against the step, and the attention below it unless ``ax`` is given.
+    """Draw the loss of a run against the step, with the attention below it.
+
+    If ``ax`` is given, only the loss is drawn.
 
     Both axes are logarithmic, but normalised descent that converged, which is
     exponential, has a linear axis of steps. If the risk observes its ``excess`` over
@@ -76,7 +79,9 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
 
 
 def compare_runs(runs: Sequence[Trajectory]) -> Axes:
-    """Draw several runs side by side with common axes: the loss, and below it the attention if all runs have it.
+    """Draw several runs side by side with common axes.
+
+    Each run has its loss, and the attention below it if all runs observe it.
 
     Returns the first axes of the figure.
     """

@@ -122,7 +122,7 @@ def escape(text: str) -> str:
 
 @cache
 def mathematics(tex: str, plain: str) -> str:
-    """Return a symbol for a figure: its TeX if matplotlib can read it, else plain text."""
+    """Return a symbol for a figure: its TeX if matplotlib can read it, else text."""
     load_whole(*DRAWING)
     from matplotlib.mathtext import MathTextParser
 
@@ -134,11 +134,11 @@ def mathematics(tex: str, plain: str) -> str:
 
 
 def new_figure(width: float, height: float, *, returned: bool = False) -> Figure:
-    """Return an empty figure, width and height in inches, that belongs to pyplot if pyplot is in use.
+    """Return an empty figure of a width and a height in inches.
 
-    Notebooks then show it below the cell, and ``pyplot.show()`` in a window. A notebook
-    shows a figure that a function returns as the value of the cell: ``returned`` keeps
-    it from pyplot, or it would appear twice.
+    It belongs to pyplot if pyplot is in use: notebooks then show it below the cell, and
+    ``pyplot.show()`` in a window. A notebook also shows a figure that is the value of a
+    cell. ``returned`` keeps such a figure from pyplot, or it would appear twice.
     """
     flag("returned", returned)
     load_whole(*DRAWING)

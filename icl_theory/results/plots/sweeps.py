@@ -154,7 +154,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
 
 
 def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
-    """Return the parameters of which one value in several is drawn, and one in how many.
+    """Return one in how many values is drawn, for parameters with too many values.
 
     They have more than ``most`` values, as many as a figure has pixels.
     """
@@ -303,7 +303,7 @@ def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
 
 
 def _look(scale: Scale, dash: str, colour: str) -> dict[str, Any]:
-    """Return how values are drawn: words as marks, numbers as lines, a few with marks."""
+    """Draw words as marks, and numbers as lines, with marks if they are few."""
     if scale.kind == "words":
         mark = (
             {"marker": "o"}
