@@ -49,7 +49,7 @@ extensions = [
     # the script and its fonts come with the site, not from a server
     "sphinx-mathjax-offline",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "gallery_header.rst"]
 templates_path = ["_templates"]
 autosectionlabel_prefix_document = True
 autosectionlabel_maxdepth = 3

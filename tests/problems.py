@@ -12,6 +12,14 @@ from icl_theory._validate import Array
 
 MOMENT = np.array([[1.5, 0.3], [0.3, 0.7]])
 UNEQUAL = icl.Features.random(4, 3, 0.8, seed=3, probs=[0.4, 0.3, 0.2, 0.1])
+
+
+def by_default(family: type[icl.Family]) -> icl.Family:
+    """A problem of a family about which these tests know nothing but its parameters."""
+    required = [name for name, each in family.parameters().items() if each.required]
+    return family(**dict.fromkeys(required, 0.1), max_steps=20)
+
+
 PROBLEMS: dict[str, icl.Family] = {
     "regression": icl.Regression(
         L=1.3, delta=0.8, eta=1.7, K=5, N=7, noise=0.4, above=0.02

@@ -10,6 +10,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import _calls
+from tests.problems import by_default
 from tests.test_testing_families import Sound
 
 SPACE = {"icl": icl, "np": np, "math": math}
@@ -183,10 +184,16 @@ def test_every_rule_trains_what_a_family_makes_and_one_block_is_all_parameters(
         assert size == 0.0 or size == pytest.approx(eta, rel=1e-9)
 
 
-def test_every_family_has_a_problem_above() -> None:
-    assert {type(problem) for problem in PROBLEMS.values()} >= {
-        *icl.list_families().values()
-    }
+def test_the_call_of_a_problem_of_a_family_not_named_above_makes_the_same_problem() -> (
+    None
+):
+    named = {type(problem) for problem in PROBLEMS.values()}
+    for family in icl.list_families().values():
+        if family not in named:
+            run = by_default(family).simulate()
+            assert run.command is not None
+            again = eval(run.command, {"icl": icl, "math": math, "np": np})
+            assert again.family.arguments() == run.family.arguments()
 
 
 def test_the_call_of_a_problem_of_another_package_finds_it_by_its_name() -> None:

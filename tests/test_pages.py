@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import indexes
 import numpy as np
 import pytest
 import remake
@@ -164,6 +165,11 @@ def test_every_page_and_picture_has_a_command() -> None:
     found -= {name for name in found if name.endswith(".html")} | {"papers/index.md"}
     known = {"audit.md", *found}
     assert known == {*remake.commands(), *remake.BY_HAND, *drawn}
+
+
+def test_the_lists_of_papers_are_made_of_the_papers_own_entries() -> None:
+    for name, text in indexes.rewritten().items():
+        assert text == (DOCS.parent / name).read_text(encoding="utf-8"), name
 
 
 def test_the_audits_page_has_the_rows_and_questions_that_there_are() -> None:

@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 # The options that make every script short, by its name; a part of a script is a call of
 # its own. OUT is a folder.
 SHORT = {
+    "indexes": ["--check"],
     "benchmark": ["--quick"],
     "cluster": ["--points 200000 --times 1"],
     "costs": ["--quick --plot OUT/cost.png"],
@@ -41,6 +42,7 @@ SHORT = {
         "skipping --problems 1 --workers 1",
         "batches --problems 1 --workers 1",
     ],
+    "mutants": ["--number 1 --seconds 5"],
     "notebooks": ["--out OUT/notebooks"],
     "own_run": ["--into OUT", "--time"],
     "proofs": [
@@ -57,6 +59,7 @@ SHORT = {
 }
 RUN = 'if __name__ == "__main__":'
 NEEDS = {
+    "mutants": "cosmic_ray",
     "own_run": "torch",
     "torch_rules": "torch",
     "cluster": "distributed",

@@ -1,4 +1,9 @@
-"""Certified quantities: bounds on step counts, the worst function for given attention, and progress of queries."""
+"""Certified bounds on steps, on the progress of queries, and on prediction errors.
+
+`step_bounds`, `phase_one_bounds` and `after_phase_one` bound the steps of the
+exchangeable case. `step_rate` and `tail_steps` bound the steps of a query for any task,
+and `worst_prediction` is the largest error of fixed attention.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +29,17 @@ from icl_theory.regression.risks.stability import curvature_bound
 def step_bounds(
     K: float | Array, c: float | Array, u: float | Array
 ) -> tuple[Array, Array]:
-    r"""Certified bounds on the number n of steps ``u <- u + c a s²`` from 0 to the n-th iterate ``u``.
+    r"""Certified bounds on the number n of steps from 0 to an iterate u.
 
-    Up to a = 1/3 the growth g = a s² increases and each step takes at most one unit of
-    flow time, beyond it decreases and takes at least one. With τ the flow time, the
-    peak at u_p, and :math:`R = e^{2 c\,4/27}` above any one-step ratio of g,
+    A step is ``u <- u + c a s²``. Up to a = 1/3 the growth g = a s² increases, and each
+    step takes at most one unit of flow time. Beyond it g decreases, and each step takes
+    at least one. With τ the flow time, the peak at u_p, and :math:`R = e^{2 c\,4/27}`
+    above any one-step ratio of g,
 
     .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
-        \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R};
+        \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R}.
 
-    if the run ends before the peak, :math:`\tau \le n \le \tau + \ln(g(u)/g_0)`.
+    If the run ends before the peak, :math:`\tau \le n \le \tau + \ln(g(u)/g_0)`.
     See docs/theory.md, "Steps in closed form" (certified bounds).
 
     Parameters
@@ -43,7 +49,7 @@ def step_bounds(
     c : float or ndarray
         Step constant, ``η γ K/(K-1)²``.
     u : float or ndarray
-        The iterate reached, at most 300.
+        The iterate, at most 300.
 
     Returns
     -------
@@ -54,50 +60,63 @@ def step_bounds(
     --------
     >>> import icl_theory as icl
     >>> run = icl.simulate(2.0, 1.0, 0.1, epsilon=1e-6)
-    >>> low, high = icl.regression.step_bounds(20, 0.1 * 2 * 20 / 19**2, float(run.params))
+    >>> c = 0.1 * 2 * 20 / 19**2
+    >>> low, high = icl.regression.step_bounds(20, c, float(run.params))
     >>> bool(low <= run.steps <= high), bool(high - low < 20)
     (True, True)
     """
     K = plain_numbers("K", K, 2.0, MOST_FEATURES)
     c = plain_numbers("c", c, 1e-300, 1e300)
     u = plain_numbers("u", u, 0.0, 300.0)
-    log = np.log(K - 1.0)
-    none = np.zeros(())
-    # a = 1/3, or the start if a is larger there
-    peak = np.maximum(0.0, log - np.log(2.0))
+    log_wrong = np.log(K - 1.0)
+    start = np.zeros(())
+    # The peak of g at a = 1/3, or the start if a is larger there.
+    peak = np.maximum(0.0, log_wrong - np.log(2.0))
 
     def log_growth(position: Array) -> Array:
         # ln(a s²), with ln a = -ln(1 + w) and ln s = ln w + ln a
-        log_w = log - position
+        log_w = log_wrong - position
         return 2.0 * log_w - 3.0 * np.logaddexp(0.0, log_w)
 
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        top = log_growth(peak)
-        started = log_growth(none)
-        climbed = flow_difference(none, peak, K)
-        before = u <= peak
-        total = flow_difference(none, u, K) / c
-        reached = log_growth(u)
+        log_growth_at_peak = log_growth(peak)
+        log_growth_at_start = log_growth(start)
+        log_growth_at_end = log_growth(u)
+        ends_before_peak = u <= peak
+        time = flow_difference(start, u, K) / c
+        time_to_peak = flow_difference(start, peak, K) / c
+        # R bounds the ratio of g before and after a step.
         log_ratio = 2.0 * c * 4.0 / 27.0
         rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
-        overshoot = np.where(peak > 0, peak + c * np.exp(top), 0.0)
-        # zero times infinity would be NaN
-        passed = np.where(np.isinf(rho), rho, rho * (top - reached))
-        after = np.maximum(
-            0.0, flow_difference(overshoot, np.maximum(u, overshoot), K) / c - passed
+        after_peak = np.where(peak > 0, peak + c * np.exp(log_growth_at_peak), 0.0)
+        # If rho is infinite, its product with zero would be NaN.
+        log_fall = log_growth_at_peak - log_growth_at_end
+        correction = np.where(np.isinf(rho), rho, rho * log_fall)
+        time_after_peak = flow_difference(after_peak, np.maximum(u, after_peak), K) / c
+        steps_after_peak = np.where(
+            u > after_peak, np.maximum(0.0, time_after_peak - correction), 0.0
         )
-        low = np.where(before, total, climbed / c + np.where(u > overshoot, after, 0.0))
-        rise = np.where(
-            before, reached - started, np.where(peak > 0, top - started + 1.0, 0.0)
+        low = np.where(ends_before_peak, time, time_to_peak + steps_after_peak)
+        excess_over_peak = np.where(
+            peak > 0, log_growth_at_peak - log_growth_at_start + 1.0, 0.0
         )
-        rounding = 1e-12 * (1.0 + total)
-        return np.maximum(0.0, low - rounding)[()], (total + rise + rounding)[()]
+        excess = np.where(
+            ends_before_peak, log_growth_at_end - log_growth_at_start, excess_over_peak
+        )
+        rounding = 1e-12 * (1.0 + time)
+        lower = np.maximum(0.0, low - rounding)
+        upper = time + excess + rounding
+        # The empty index makes numbers of arrays without dimensions.
+        return lower[()], upper[()]
 
 
 def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
-    r"""Certified bounds on the duration T₁ of Phase I, the first step with attention ½; exchangeable case, N = ∞.
+    r"""Certified bounds on the duration T₁ of Phase I; exchangeable case, N = ∞.
 
-    .. math:: \frac{F(\tfrac13) - F(\tfrac1K)}{c} \le T_1 \le \frac{3 K^2}{2 \eta\gamma} + \ln\frac K3 + 2
+    Phase I ends at the first step with attention ½,
+
+    .. math:: \frac{F(\tfrac13) - F(\tfrac1K)}{c} \le T_1 \le
+        \frac{3 K^2}{2 \eta\gamma} + \ln\frac K3 + 2
 
     for every K >= 3 and every learning rate; :math:`T_1 = 0` for K = 2.
     See docs/theory.md, "Bounds with constants".
@@ -132,12 +151,13 @@ def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
 def after_phase_one(
     K: float | Array, eta: float | Array, epsilon: float | Array
 ) -> Array:
-    r"""Certified upper bound on the steps from the end of Phase I to the loss ε; exchangeable case, N = ∞.
+    r"""Certified upper bound on the steps from the end of Phase I to the loss ε.
 
     .. math:: T - T_1 \le \tfrac{7}{16}\,\frac{K-1}{\eta\epsilon} + 1
 
-    for every K >= 2, every learning rate and every variogram. As ε falls the constant
-    tends to 1/4. See docs/theory.md, "Bounds with constants".
+    in the exchangeable case with N = ∞, for every K >= 2, every learning rate and every
+    variogram. As ε falls the constant tends to 1/4. See docs/theory.md, "Bounds with
+    constants".
 
     Parameters
     ----------
@@ -153,32 +173,33 @@ def after_phase_one(
     --------
     >>> import icl_theory as icl
     >>> run = icl.simulate(2.0, 1.0, 0.1, epsilon=1e-3)
-    >>> run.steps - run.phases.I[1], round(icl.regression.after_phase_one(20, 0.1, 1e-3))
+    >>> bound = icl.regression.after_phase_one(20, 0.1, 1e-3)
+    >>> run.steps - run.phases.I[1], round(bound)
     (53833, 83126)
     """
     K = plain_numbers("K", K, 2.0, MOST_FEATURES)
     eta = plain_numbers("eta", eta, 1e-300)
+    epsilon = plain_numbers("epsilon", epsilon, 1e-300)
     with np.errstate(over="ignore"):
-        return (
-            7.0 / 16.0 * (K - 1.0) / eta / plain_numbers("epsilon", epsilon, 1e-300)
-            + 1.0
-        )[()]
+        steps = 7.0 / 16.0 * (K - 1.0) / eta / epsilon + 1.0
+    return np.asarray(steps)[()]
 
 
 def worst_prediction(
     attention: Array, distances: Array, L: float
 ) -> tuple[float, Array]:
-    r"""Largest prediction error of fixed attention over all L-Lipschitz functions, by linear programming.
+    r"""Largest prediction error of fixed attention over all L-Lipschitz functions.
 
-    .. math:: \max_f \sum_m a_m (f_m - f_k) \quad\text{subject to}\quad |f_m - f_j| \le L\,d_{mj}
+    .. math:: \max_f \sum_m a_m (f_m - f_k) \quad\text{subject to}\quad
+        |f_m - f_j| \le L\,d_{mj}
 
-    for the query k in the first row of ``distances``; only differences matter, so f_k =
-    0.
+    by linear programming, for the query k in the first row of ``distances``. Only
+    differences matter, so that f_k = 0.
 
     Parameters
     ----------
     attention : ndarray, (K,)
-        Attention on the features, that of the query first.
+        Attention on the features, the feature of the query first.
     distances : ndarray, (K, K)
         Distances between the features, in the same order.
     L : float
@@ -195,7 +216,8 @@ def worst_prediction(
     --------
     >>> import numpy as np, icl_theory as icl
     >>> features = icl.Features.simplex(3, delta=1.0)
-    >>> error, f = icl.regression.worst_prediction(np.array([0.8, 0.15, 0.05]), features.distances, 2.0)
+    >>> attention = np.array([0.8, 0.15, 0.05])
+    >>> error, f = icl.regression.worst_prediction(attention, features.distances, 2.0)
     >>> round(float(error), 12), abs(f).round(12).tolist()
     (0.4, [0.0, 2.0, 2.0])
     """
@@ -208,33 +230,33 @@ def worst_prediction(
     if distances.shape != (K, K):
         raise argument_error("distances", distances.shape, f"of shape ({K}, {K})")
     L = number("L", L)
-    first, second = np.nonzero(~np.eye(K, dtype=bool))
-    each = eye_array(K, format="csr")
-    # in units of L times the largest distance, so that the solver's absolute tolerances
-    # are relative
+    # In units of L times the largest distance, so that the solver's absolute tolerances
+    # are relative.
     unit = L * distances.max()
     if unit == 0.0:
         return 0.0, np.zeros(K)
-    bounds = [(0.0, 0.0), *[(None, None)] * (K - 1)]
-    limits = L * distances[first, second] / unit
-    found = linprog(
+    first, second = np.nonzero(~np.eye(K, dtype=bool))
+    values = eye_array(K, format="csr")
+    value_of_query = (0.0, 0.0)
+    unbounded = (None, None)
+    result = linprog(
         -attention,
-        A_ub=each[first] - each[second],
-        b_ub=limits,
-        bounds=bounds,
+        A_ub=values[first] - values[second],
+        b_ub=L * distances[first, second] / unit,
+        bounds=[value_of_query, *[unbounded] * (K - 1)],
         method="highs",
     )
-    return -float(found.fun) * float(unit), np.asarray(found.x) * unit
+    return -float(result.fun) * float(unit), np.asarray(result.x) * unit
 
 
 def step_rate(risk: PopulationRisk, eta: float) -> Array:
-    r"""Certified growth g_k of 1/ℓ_k in one step of gradient descent at the attention 1, (K,); N = ∞.
+    r"""Certified growth g_k of 1/ℓ_k in a step of gradient descent at attention 1.
 
     .. math:: \frac{1}{\ell_k(n+1)} \ge \frac{1}{\ell_k(n)} + g_k\,a_k(n)^2, \qquad
         g_k = \Bigl(1 - \frac{\eta\lambda_k}{2}\Bigr) \frac{4\eta p_k K}{K-1}, \quad
         \lambda_k = \kappa\,p_k \max\Gamma
 
-    for every task and all probabilities, with κ of `curvature_bound`, where
+    for N = ∞, every task and all probabilities, with κ of `curvature_bound`, if
     :math:`\eta\lambda_k < 2`. See docs/tail-laws.md, "One step".
 
     Returns
@@ -243,21 +265,25 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
         Per squared label unit; not positive if the learning rate is too large to
         certify anything.
     """
-    p = instance("risk", risk, PopulationRisk, "a PopulationRisk").features.probs
+    instance("risk", risk, PopulationRisk, "a PopulationRisk")
+    p = risk.features.probs
     K = risk.features.K
     eta = number("eta", eta, maximum=LARGEST)
-    bend = curvature_bound(float(risk.task.variogram(risk.features).max()), 1.0 / p)
-    return np.asarray((1.0 - 0.5 * eta * bend) * 4.0 * eta * p * K / (K - 1.0))
+    largest = float(risk.task.variogram(risk.features).max())
+    curvature = curvature_bound(largest, 1.0 / p)
+    return np.asarray((1.0 - 0.5 * eta * curvature) * 4.0 * eta * p * K / (K - 1.0))
 
 
 def tail_steps(start: float, end: float, c: float, rate: float) -> float:
-    r"""Certified bound on the steps between two steps of a run with the losses ``start`` < c/2 and ``end``; N = ∞.
+    r"""Certified bound on the number of steps between two losses of a run; N = ∞.
 
-    With :math:`a \ge 1 - s`, :math:`s = \sqrt{2\ell/c}`, and F of `flow_time`,
+    The losses are ``start`` < c/2 and ``end``. With :math:`a \ge 1 - s`,
+    :math:`s = \sqrt{2\ell/c}`, and F of `flow_time`,
 
-    .. math:: n \le \frac{4}{c\,g} \bigl[F(1 - s_n) - F(1 - s_0)\bigr] + 2 \ln\frac{1 - s_n}{1 - s_0}.
+    .. math:: n \le \frac{4}{c\,g} \bigl[F(1 - s_n) - F(1 - s_0)\bigr]
+        + 2 \ln\frac{1 - s_n}{1 - s_0}.
 
-    For a target that is no loss of the run, add 1: the first step with a loss of at
+    For a target that is not a loss of the run, add 1: the first step with a loss of at
     most ``end`` comes at most one step after the bound, because the loss of the step
     before it is larger. See docs/tail-laws.md, "One step".
 
@@ -289,8 +315,13 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
         raise argument_error(
             "start", start, f"at least end = {end:g} and below c/2 = {0.5 * c:g}"
         )
-    first = math.sqrt(2.0 * start / c)
-    last = math.sqrt(2.0 * end / c)
-    near, far = (np.asarray(math.log1p(-s) - math.log(s)) for s in (first, last))
-    rise = math.log1p(-last) - math.log1p(-first)
-    return float(4.0 / (c * rate) * flow_difference(near, far, 2.0)) + 2.0 * rise
+    s_first = math.sqrt(2.0 * start / c)
+    s_last = math.sqrt(2.0 * end / c)
+    time = flow_difference(_gap_of_two(s_first), _gap_of_two(s_last), 2.0)
+    log_attention_ratio = math.log1p(-s_last) - math.log1p(-s_first)
+    return float(4.0 / (c * rate) * time) + 2.0 * log_attention_ratio
+
+
+def _gap_of_two(s: float) -> Array:
+    """The gap u of two features at which the wrong one has the attention s."""
+    return np.asarray(math.log1p(-s) - math.log(s))

@@ -47,9 +47,9 @@ from icl_theory.regression.phases import (
 )
 from icl_theory.regression.risks.exchangeable import (
     ExchangeableRisk,
-    alike,
     embedding_speed,
     expanded,
+    reduce_to_one_number,
 )
 from icl_theory.regression.risks.stability import (
     embedding_stretch,
@@ -289,7 +289,9 @@ class Regression(Family):
         features = self.features or Features.simplex(self.K, self.delta, self.probs)
         law = self.law()
         if reducible:
-            reduced = alike(features, law, self.N, self.noise, self.coordinates)
+            reduced = reduce_to_one_number(
+                features, law, self.N, self.noise, self.coordinates
+            )
             if reduced is not None:
                 return reduced
         from icl_theory.regression.risks.population import (

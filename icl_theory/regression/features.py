@@ -1,4 +1,8 @@
-"""The finite feature set of the prompts: vectors, their probabilities, gap and Gram matrix."""
+"""The finite set of features in prompts: vectors, their probabilities, gap and Gram.
+
+A `Features` object holds the vectors that tokens may have and how likely each is. Its
+class methods make the usual sets: a regular simplex, a scaled basis, random vectors.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,12 @@ from icl_theory._validate import (
 )
 from icl_theory.memory import check_fits
 
+# The Gram matrix of so many features takes 3 GiB.
+MOST_GENERATED = 20_000
+
 
 class Features:
-    r"""Features :math:`v_1, \ldots, v_K \in \mathbb R^d`, each drawn with probability :math:`p_m`.
+    r"""Features :math:`v_1, \ldots, v_K \in \mathbb R^d` and their probabilities.
 
     See docs/theory.md, "Setting".
 
@@ -34,7 +41,7 @@ class Features:
     Raises
     ------
     ValueError
-        There are fewer than two vectors, two of them coincide, or ``probs`` are no
+        There are fewer than two vectors, two of them coincide, or ``probs`` are not
         probabilities.
 
     Examples
@@ -51,11 +58,10 @@ class Features:
                 "vectors", points.shape, "an array of shape (K, d) with K >= 2, d >= 1"
             )
         self.vectors = points
-        self.probs = (
-            np.full(len(points), 1.0 / len(points))
-            if probs is None
-            else probabilities("probs", probs, len(points))
-        )
+        if probs is None:
+            self.probs = np.full(len(points), 1.0 / len(points))
+        else:
+            self.probs = probabilities("probs", probs, len(points))
         if np.abs(points).max() > LARGEST:
             raise argument_error(
                 "vectors", points.tolist(), f"of coordinates up to {LARGEST:g}"
@@ -64,11 +70,14 @@ class Features:
             raise argument_error(
                 "vectors", points.tolist(), "pairwise distinct (two of these coincide)"
             )
-        self.vectors.flags.writeable = self.probs.flags.writeable = False
+        self.vectors.flags.writeable = False
+        self.probs.flags.writeable = False
 
     @classmethod
     def simplex(cls, K: int, delta: float, probs: ArrayLike | None = None) -> Features:
-        """Centred regular simplex: K vectors in K dimensions, all pairs at distance ``delta``.
+        """Centred regular simplex, with the distance ``delta`` between all pairs.
+
+        It has K vectors in K dimensions.
 
         Examples
         --------
@@ -84,21 +93,23 @@ class Features:
     def orthonormal(
         cls, K: int, scale: float = 1.0, probs: ArrayLike | None = None
     ) -> Features:
-        """Scaled standard basis: K vectors in K dimensions, all pairs at distance ``scale * sqrt(2)``."""
+        """Scaled standard basis: K vectors in K dimensions.
+
+        All pairs have the distance ``scale * sqrt(2)``.
+        """
         return cls(_length("scale", scale) * np.eye(_count(K)), probs)
 
     @classmethod
     def random(
         cls, K: int, d: int, delta: float, seed: int, probs: ArrayLike | None = None
     ) -> Features:
-        """Normal vectors, scaled so that the smallest distance between two of them is ``delta``."""
+        """Normal vectors, scaled to the smallest distance ``delta`` between two."""
         K = _count(K)
         d = integer("d", d, minimum=1)
         delta = _length("delta", delta)
         check_fits("d", d, 24.0 * K * d)
-        points = np.random.default_rng(integer("seed", seed, minimum=0)).normal(
-            size=(K, d)
-        )
+        rng = np.random.default_rng(integer("seed", seed, minimum=0))
+        points = rng.normal(size=(K, d))
         return cls(points * (delta / cls(points).gap), probs)
 
     @property
@@ -143,19 +154,23 @@ class Features:
 
         if self.d == self.K:
             diagonal = np.diagonal(self.vectors)
-            others = self.vectors[~np.eye(self.K, dtype=bool)]
-            if not (
-                np.ptp(diagonal) or np.ptp(others)
-            ):  # a simplex or a scaled basis: all pairs are alike
-                return np.full(self.K * (self.K - 1) // 2, pdist(self.vectors[:2])[0])
+            off_diagonal = self.vectors[~np.eye(self.K, dtype=bool)]
+            if not (np.ptp(diagonal) or np.ptp(off_diagonal)):
+                # A simplex or a scaled basis: all distances are equal, also after
+                # rounding.
+                distance = pdist(self.vectors[:2])[0]
+                return np.full(self.K * (self.K - 1) // 2, distance)
         return np.asarray(pdist(self.vectors))
 
     def __repr__(self) -> str:
-        return f"Features(K={self.K}, d={self.d}, gap={self.gap:g}{'' if self.uniform else ', unequal probs'})"
+        unequal = ""
+        if not self.uniform:
+            unequal = ", unequal probs"
+        return f"Features(K={self.K}, d={self.d}, gap={self.gap:g}{unequal})"
 
 
 def _count(K: int) -> int:
-    K = integer("K", K, minimum=2, maximum=20_000)  # the Gram matrix takes 3 GiB then
+    K = integer("K", K, minimum=2, maximum=MOST_GENERATED)
     check_fits("K", K, 24.0 * K**2)
     return K
 

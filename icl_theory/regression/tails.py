@@ -1,12 +1,18 @@
-r"""The tail of a run: η t (L - L_∞) tends to the squared norm of the smallest scores with certain margins.
+r"""The tail of a run: the limit of η t (L - L_∞), from the margins of the problem.
 
-See docs/tail-laws.md for the theorems and their proofs.
+The limit is the squared norm of the smallest scores with certain margins.
+`tail_constant` gives it for a whole risk, `query_constants` for each query over class
+scores. `tail_limit`, `tail_limits`, `resting_loss` and `infima_of` give the same in the
+form in which a run is compared with it. See docs/tail-laws.md for the theorems and
+their proofs.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,20 +20,27 @@ from icl_theory._validate import Array, flag
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
-from icl_theory.regression.risks.floors import on_levels
+from icl_theory.regression.risks.floors import Levels, smallest_squared_norm
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.symmetric import SymmetricRisk
 
+# Over more margins than this, the search for the smallest matrix takes too long.
+MOST_MARGINS = 1000
+# A margin of the loss with N = ∞: the loss falls with twice a difference of scores.
+MARGIN = 0.5
+# Up to this distance from its least value a margin counts as met with equality.
+TIGHT = 1e-6
+
 
 def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
-    r"""Limit of :math:`\eta\,t\,(\mathcal L - \mathcal L_\infty)`, the constant of the tail law.
+    r"""The constant of the tail law: the limit of η t times the excess loss.
 
     Near its infimum the loss exceeds it by a sum of exponentials of differences of
     scores. Descent drifts in the direction in which all of them fall fastest,
 
-    .. math:: \eta\,t\,(\mathcal L(t) - \mathcal L_\infty) \to \lVert\hat s\rVert^2, \qquad
-        \hat s = \arg\min \lVert s\rVert^2 \text{ subject to the margins of the
-        problem.}
+    .. math:: \eta\,t\,(\mathcal L(t) - \mathcal L_\infty) \to
+        \lVert\hat s\rVert^2, \qquad \hat s = \arg\min \lVert s\rVert^2
+        \text{ subject to the margins of the problem.}
 
     For N = ∞ these are :math:`s_{kk} - s_{mk} \ge \tfrac12` for every query k and every
     other feature m, and over class scores the constant is (K-1)/4. For the matrix Q of
@@ -42,19 +55,19 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         A population risk of in-context regression, over class scores or in embedding
         coordinates.
     proved : bool
-        In embedding coordinates with N = ∞ the limit is proved if the error of a wrong
-        feature whose margin exceeds ½ is not negatively correlated with that of
-        another. With False the constant of the margins is returned in other cases too:
-        most runs tend to it, but not all.
+        In embedding coordinates with N = ∞, the limit is proved only if no wrong
+        feature whose margin exceeds ½ has an error that is negatively correlated with
+        that of another. With False the constant of the margins is returned in other
+        cases too: most runs tend to it, but not all.
 
     Returns
     -------
     float or None
-        In squared units of the scores. 0 if the excess falls faster than 1/t, because
-        all scores stay finite, as with label noise and exchangeable tasks. None if no
-        law is known: for degenerate tasks with N = ∞, factored coordinates, embeddings
-        with contradictory margins, embeddings of dependent features with finite
-        prompts, and more than 12 features with finite prompts.
+        In squared units of the scores. It is 0 if the excess falls faster than 1/t
+        because all scores stay finite, as with label noise and exchangeable tasks. None
+        if no law is known: for degenerate tasks with N = ∞, factored coordinates,
+        embeddings with contradictory margins, embeddings of dependent features with
+        finite prompts, and more than 12 features with finite prompts.
 
     Examples
     --------
@@ -66,150 +79,190 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     """
     flag("proved", proved)
     if isinstance(risk, ExchangeableRisk):
-        finite = math.isfinite(risk.N) and (risk.noise > 0.0 or risk.N == 1)
-        return 0.0 if finite else (risk.K - 1.0) / (4.0 * risk.speed)
+        all_scores_stay_finite = math.isfinite(risk.N) and (
+            risk.noise > 0.0 or risk.N == 1
+        )
+        if all_scores_stay_finite:
+            return 0.0
+        return (risk.K - 1.0) / (4.0 * risk.speed)
     if (
         isinstance(risk, Pullback)
         and isinstance(risk.risk, PopulationRisk)
         and isinstance(risk.map, Embedding)
     ):
         return _embedded(risk.risk, risk.map.vectors, proved)
-    each = query_constants(risk)
-    if each is None or not isinstance(risk, SymmetricRisk):
-        return None if each is None else float(each.sum())
-    return float(risk.sizes @ each)
+    constants = query_constants(risk)
+    if constants is None:
+        return None
+    if isinstance(risk, SymmetricRisk):
+        return float(risk.sizes @ constants)
+    return float(constants.sum())
 
 
 def query_constants(risk: Risk) -> Array | None:
-    """Limits of η t p_k (ℓ_k - inf ℓ_k) over class scores for each query or group; None if unknown."""
-    if not isinstance(risk, PopulationRisk | SymmetricRisk):
+    """Limits of η t p_k (ℓ_k - inf ℓ_k) over class scores, if known.
+
+    One for each query of a `PopulationRisk`, or for each group of a `SymmetricRisk`.
+    """
+    if isinstance(risk, PopulationRisk):
+        members = np.ones((risk.features.K, risk.features.K))
+    elif isinstance(risk, SymmetricRisk):
+        members = risk.members
+    else:
         return None
-    members = (
-        risk.members
-        if isinstance(risk, SymmetricRisk)
-        else np.ones((risk.features.K, risk.features.K))
-    )
     if math.isinf(risk.N):
+        if not risk.nondegenerate:
+            return None
         K = float(members[:, 0].sum())
-        return (
-            np.full(members.shape[1], (K - 1.0) / (4.0 * K))
-            if risk.nondegenerate
-            else None
-        )
+        return np.full(members.shape[1], (K - 1.0) / (4.0 * K))
     if risk.levels is None:
         return None
-    return np.array(
-        [
-            on_levels(levels, column[column > 0])
-            for levels, column in zip(risk.levels, members.T, strict=True)
-        ]
-    )
+    constants = []
+    for levels, members_of_query in zip(risk.levels, members.T, strict=True):
+        # The search for levels leaves out empty classes.
+        nonempty = members_of_query[members_of_query > 0]
+        constants.append(smallest_squared_norm(levels, nonempty))
+    return np.array(constants)
 
 
 def tail_limits(risk: Risk, eta: float) -> Array | None:
-    """Limits of t (ℓ_k - inf ℓ_k) over class scores for each query or group; None if unknown."""
-    each = query_constants(risk)
-    return None if each is None else np.asarray(each / (eta * risk.probs))  # type: ignore[attr-defined]
+    """Limits of t (ℓ_k - inf ℓ_k) over class scores, if known.
+
+    One for each query or group.
+    """
+    constants = query_constants(risk)
+    if constants is None:
+        return None
+    return np.asarray(constants / (eta * risk.probs))  # type: ignore[attr-defined]
 
 
 def infima_of(risk: Risk) -> Array:
-    """Infima of the ℓ_k that descent from zero scores approaches, for risks with `tail_limits`."""
+    """Infima of the ℓ_k that descent approaches, for risks with `tail_limits`.
+
+    Descent starts from zero scores.
+    """
     assert isinstance(risk, PopulationRisk | SymmetricRisk)
-    return (
-        np.array([levels.loss for levels in risk.levels])
-        if risk.levels
-        else np.zeros(len(risk.initial))
-    )
+    if risk.levels:
+        return np.array([levels.loss for levels in risk.levels])
+    return np.zeros(len(risk.initial))
 
 
 def resting_loss(risk: Risk | None, floor: float) -> float:
-    """Loss that descent from zero scores approaches: the floor, or more if that is an infimum elsewhere."""
-    whole = risk.risk if isinstance(risk, Pullback) else risk
-    if not isinstance(whole, PopulationRisk | SymmetricRisk) or not whole.levels:
+    """Loss that descent from zero scores approaches.
+
+    That is the ``floor``, or more if another infimum is lower than the one approached.
+    """
+    over_scores = risk
+    if isinstance(risk, Pullback):
+        over_scores = risk.risk
+    if isinstance(over_scores, PopulationRisk):
+        weights = over_scores.features.probs
+    elif isinstance(over_scores, SymmetricRisk):
+        weights = over_scores.sizes * over_scores.probs
+    else:
         return floor
-    sizes = (
-        whole.sizes * whole.probs
-        if isinstance(whole, SymmetricRisk)
-        else whole.features.probs
-    )
-    return floor + float(
-        sizes @ np.array([levels.loss - levels.lowest for levels in whole.levels])
-    )
+    if not over_scores.levels:
+        return floor
+    excess = [levels.loss - levels.lowest for levels in over_scores.levels]
+    return floor + float(weights @ np.array(excess))
 
 
 def tail_limit(risk: Risk, eta: float) -> float | None:
-    """Limit of t (loss - `resting_loss`), None if no law is known or the excess falls faster."""
+    """Limit of t (loss - `resting_loss`), if known.
+
+    None also if the excess falls faster.
+    """
     constant = tail_constant(risk, proved=False)
-    return constant / eta if constant else None
-
-
-def _embedded(
-    risk: PopulationRisk, vectors: Array, proved: bool, most: int = 1000
-) -> float | None:
-    """Constant over the matrix Q of the scores ``X Q X^T``; more than ``most`` margins take too long (None)."""
-    K = len(vectors)
-    scale = float(np.abs(vectors).max())
-    if most < K * (K - 1):
+    if not constant:
         return None
+    return constant / eta
+
+
+class _Pair(NamedTuple):
+    """A query and a wrong feature."""
+
+    query: int
+    wrong: int
+
+
+def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | None:
+    """Constant over the matrix Q of the scores ``X Q X^T``, if known."""
+    K = len(vectors)
+    if K * (K - 1) > MOST_MARGINS:
+        return None
+    # In units of the largest entry, squares of the features do not underflow.
+    scale = float(np.abs(vectors).max())
     x = vectors / scale
-
-    def between(k: int, first: int, second: int) -> Array:
-        return np.outer(x[first] - x[second], x[k]).ravel()
-
-    others = [(k, m) for k in range(K) for m in range(K) if m != k]
-    every = np.array([between(k, k, m) for k, m in others])
+    pairs = [_Pair(k, m) for k in range(K) for m in range(K) if m != k]
+    rows = np.array([_margin(x, k, k, m) for k, m in pairs])
     if math.isinf(risk.N):
-        smallest = (
-            smallest_above(every, np.full(len(every), 0.5))
-            if risk.nondegenerate
-            else None
-        )
-        if smallest is None or (
-            proved and not _monotone(risk, others, every @ smallest)
-        ):
-            return None
+        smallest = _smallest_for_infinite_prompts(risk, pairs, rows, proved)
+    elif risk.levels is None or np.linalg.matrix_rank(rows) < len(rows):
+        # The proof needs margins that can be chosen independently.
+        smallest = None
     else:
-        if risk.levels is None or np.linalg.matrix_rank(every) < len(every):
-            return None
-        gaps: list[Array] = []
-        least: list[float] = []
-        level: list[Array] = []
-        for k, levels in enumerate(risk.levels):
-            gaps += [
-                between(k, upper[0], lower[0])
-                for upper, lower in itertools.pairwise(levels.classes)
-            ]
-            least += levels.gaps
-            level += [
-                between(k, first, m)
-                for first, *others in levels.classes
-                for m in others
-            ]
-        smallest = smallest_above(np.array(gaps), np.array(least), np.array(level))
-        if smallest is None:
-            return None
+        smallest = _smallest_for_levels(risk.levels, x)
+    if smallest is None:
+        return None
     return float(smallest @ smallest) / scale**4
 
 
-def _monotone(
-    risk: PopulationRisk,
-    others: list[tuple[int, int]],
-    margins: Array,
-    tight: float = 1e-6,
+def _margin(x: Array, query: int, first: int, second: int) -> Array:
+    """The row m with ``m · Q = (x_first - x_second)^T Q x_query``, (d²,)."""
+    return np.outer(x[first] - x[second], x[query]).ravel()
+
+
+def _smallest_for_infinite_prompts(
+    risk: PopulationRisk, pairs: Sequence[_Pair], rows: Array, proved: bool
+) -> Array | None:
+    """The smallest matrix for which the query's own feature wins by the margin."""
+    if not risk.nondegenerate:
+        return None
+    smallest = smallest_above(rows, np.full(len(rows), MARGIN))
+    if smallest is None:
+        return None
+    if proved and not _is_proved(risk, pairs, rows @ smallest):
+        return None
+    return smallest
+
+
+def _smallest_for_levels(levels_of_queries: Sequence[Levels], x: Array) -> Array | None:
+    """The smallest matrix with the gaps of all levels, and equal scores within each."""
+    rows: list[Array] = []
+    gaps: list[float] = []
+    within: list[Array] = []
+    for query, levels in enumerate(levels_of_queries):
+        gaps += levels.gaps
+        for upper, lower in itertools.pairwise(levels.classes):
+            rows.append(_margin(x, query, upper[0], lower[0]))
+        for first, *more in levels.classes:
+            within += [_margin(x, query, first, second) for second in more]
+    return smallest_above(np.array(rows), np.array(gaps), np.array(within))
+
+
+def _is_proved(
+    risk: PopulationRisk, pairs: Sequence[_Pair], margins: Array, tight: float = TIGHT
 ) -> bool:
-    """Whether no wrong feature above its least margin (to ``tight``) has a negative entry in its error form."""
-    form = risk.task.variogram(risk.features)
-    rows = (np.delete(form[m, k] + form[k] - form[m], k) for k, m in others)
-    return all(
-        margin <= 0.5 + tight or row.min() >= -tight * form.max()
-        for margin, row in zip(margins, rows, strict=True)
-    )
+    """Whether Theorem 3 covers these margins.
+
+    No wrong feature above its least margin may have a negative entry in its row of the
+    error form: its error would be negatively correlated with another one.
+    """
+    variogram = risk.task.variogram(risk.features)
+    tolerance = tight * variogram.max()
+    for (query, wrong), margin in zip(pairs, margins, strict=True):
+        if margin <= MARGIN + tight:
+            continue
+        row = variogram[wrong, query] + variogram[query] - variogram[wrong]
+        if np.delete(row, query).min() < -tolerance:
+            return False
+    return True
 
 
 def smallest_above(
     rows: Array, least: Array, zero: Array | None = None
 ) -> Array | None:
-    r"""Return the smallest s with ``rows @ s >= least`` and ``zero @ s = 0``, or None.
+    r"""Return the smallest s with ``rows @ s >= least`` and ``zero @ s = 0``, if any.
 
     Lawson and Hanson's least distance programme: with :math:`E = (\text{rows},
     \text{least})^\top` and the residual r of :math:`\min_{u \ge 0} \lVert Eu -
@@ -220,12 +273,18 @@ def smallest_above(
 
     if not len(rows):
         return np.zeros(1)
-    basis = np.eye(rows.shape[1]) if zero is None or not len(zero) else null_space(zero)
-    inside = rows @ basis
-    matrix = np.vstack([inside.T, least])
-    target = np.append(np.zeros(len(matrix) - 1), 1.0)
-    weights, _ = nnls(matrix, target, maxiter=30 * len(rows))
+    basis = np.eye(rows.shape[1])
+    if zero is not None and len(zero):
+        basis = null_space(zero)
+    rows_in_basis = rows @ basis
+    E = np.vstack([rows_in_basis.T, least])
+    target = np.append(np.zeros(len(E) - 1), 1.0)
+    weights, _ = nnls(E, target, maxiter=30 * len(rows))
+    # The last entry of the residual is zero if the inequalities contradict each other.
     if 1.0 - float(least @ weights) < 1e-10:
         return None
+    # The solution meets the active inequalities with equality, which gives it with more
+    # digits than the residual does.
     active = weights > 0
-    return np.asarray(basis @ np.linalg.lstsq(inside[active], least[active])[0])
+    solution = np.linalg.lstsq(rows_in_basis[active], least[active])[0]
+    return np.asarray(basis @ solution)

@@ -18,6 +18,7 @@ from .claim import identity as identity
 from .claim import question as question
 from .claim import row as row
 from .paper import Claims as Claims
+from .paper import ModelEntry as ModelEntry
 from .paper import Paper as Paper
 from .paper import Reading as Reading
 from .paper import Setting as Setting

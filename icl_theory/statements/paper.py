@@ -54,6 +54,27 @@ class Setting(NamedTuple):
     text: str
 
 
+class ModelEntry(NamedTuple):
+    """A paper's line in the table of models.
+
+    Attributes
+    ----------
+    data : str
+        What prompts are made of.
+    attention : str
+        Which attention it has.
+    trained : str
+        What is trained.
+    command : str
+        A command that runs the model.
+    """
+
+    data: str
+    attention: str
+    trained: str
+    command: str
+
+
 @dataclass(frozen=True)
 class Paper:
     """A paper and its statements; ``reproduce`` makes a page of it.
@@ -74,6 +95,12 @@ class Paper:
         What holds for all of them: the version that was read, what is chosen.
     setting : Setting, optional
         What the explorer shows of the paper.
+    credit : str
+        What to cite the paper for.
+    related : str
+        Works that belong to it, as Markdown, which are cited beside it.
+    entry : ModelEntry, optional
+        Its line in the table of models.
 
     Examples
     --------
@@ -90,6 +117,9 @@ class Paper:
     readings: tuple[Reading, ...]
     note: str = ""
     setting: Setting | None = None
+    credit: str = ""
+    related: str = ""
+    entry: ModelEntry | None = None
 
     @property
     def reference(self) -> str:

@@ -250,13 +250,9 @@ def text() -> Asked:
     )
 
     def few() -> Any:
-        with patch(
-            "icl_theory.families.families_known",
-            lambda: {
-                name: find(name)
-                for name in ("regression", "representation", "linear-attention")
-            },
-        ):
+        names = ("regression", "representation", "linear-attention")
+        known = {name: find(name) for name in names}
+        with patch("icl_theory.families.families_known", lambda: known):
             return {
                 name: re.findall(r'"(?:tab|under)": "[^"]*"', text)
                 for name, text in explorer.recorded().items()

@@ -23,6 +23,7 @@ from tests.answers.results import TIGHT, _answers, _curve
 
 Asked = Iterator[tuple[str, Call | Callable[[], Any]]]
 SWEEPS, RUNS = swept.SWEEPS, swept.RUNS
+FIGURES = Path(icl.__file__).parent / "papers" / "regression" / "figures"
 
 
 def _axes(**given: Any) -> Any:
@@ -549,9 +550,7 @@ def recipes() -> Asked:
             lambda: figures.recipes()[1],
             lambda: (
                 len(figures.recipes()[0])
-                - len(
-                    figures._CHECKOUT.glob("*.py") and [*figures._CHECKOUT.glob("*.py")]
-                )
+                - len([*FIGURES.parent.parent.glob("*/figures/*.py")])
             ),
             front=_recipe,
         ),
@@ -561,7 +560,7 @@ def recipes() -> Asked:
         lambda: [
             figures.title(_recipe),
             figures.title(_untitled),
-            figures.title(figures._CHECKOUT / "maps.py"),
+            figures.title(FIGURES / "maps.py"),
         ],
     )
     changes: list[Mapping[str, Any]] = [

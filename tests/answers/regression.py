@@ -107,7 +107,7 @@ def exchangeable_risk() -> Asked:
     yield (
         "reductions",
         lambda: [
-            exchangeable.alike(features, law, N, 0.1, coordinates)
+            exchangeable.reduce_to_one_number(features, law, N, 0.1, coordinates)
             for features, law, N, coordinates in (
                 (Features.simplex(4, 0.5), tasks.Linear(2.0), math.inf, "class"),
                 (Features.simplex(4, 0.5), tasks.Quadratic(2.0), 9, "embedding"),
@@ -569,7 +569,10 @@ def gaussian_risk() -> Asked:
             ),
         }
     )
-    yield "limits", lambda: [gaussian.MOST_DIMENSIONS, gaussian.MOST_FOLLOWED]
+    yield (
+        "limits",
+        lambda: [gaussian.MOST_DIMENSIONS, gaussian.MOST_WITH_FINITE_PROMPTS],
+    )
 
 
 def curvature() -> Asked:

@@ -55,7 +55,8 @@ def test_every_paper_has_a_row_and_every_row_a_paper() -> None:
     ]
     pages = [match.groups() for match in named if match]
     assert all(name == target for name, target in pages)
-    assert sorted(name for name, _ in pages) == sorted(papers())
+    with_entry = [name for name, paper in papers().items() if paper.entry is not None]
+    assert sorted(name for name, _ in pages) == sorted(with_entry)
     assert len(pages) == len(lines())
 
 
@@ -66,7 +67,7 @@ def test_statements_are_those_of_the_page_and_have_rows(line: Line) -> None:
         for reading in papers()[re.findall(r"\[(.*?)\]", line.page)[0]].readings
     }
     assert line.statements
-    for statement in line.statements:
+    for statement in set(line.statements) - {"…"}:
         assert readings[statement].rows, statement
     assert all((line.data, line.attention, line.trained))
 

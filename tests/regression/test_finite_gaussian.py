@@ -203,8 +203,9 @@ def test_errors_are_stated_from_above_and_within_the_tolerance(
     law = QuadraticLaw.lipschitz(d, 1.0, 0.4)
     for tolerance in (1e-3, 1e-10):
         risk = FiniteGaussianRisk(law, N, 0.1, tolerance)
-        step, _ = risk._refined(2.0 ** math.ceil(math.log2(max(c, 1.0))))
-        finest = risk._at(2.0 ** math.ceil(math.log2(max(c, 1.0))), step / 3.0, 46.0)
+        reach = 2.0 ** math.ceil(math.log2(max(c, 1.0)))
+        step = risk._rule(reach).step
+        finest = risk._queries_at(reach, step / 3.0, 46.0)
         reference = sum(
             weight * single.evaluate(c * X)[0] for weight, X, single in finest
         )
@@ -216,7 +217,7 @@ def test_errors_are_stated_from_above_and_within_the_tolerance(
 def test_a_smaller_tolerance_takes_more_lengths() -> None:
     law = QuadraticLaw(1, 0.0, 1.0)
     numbers = [
-        len(FiniteGaussianRisk(law, 10**6, 0.0, tol)._queries(1.0))
+        len(FiniteGaussianRisk(law, 10**6, 0.0, tol)._lengths(1.0))
         for tol in (1e-2, 1e-8, 1e-12)
     ]
     assert numbers[0] < numbers[1] <= numbers[2]

@@ -14,8 +14,8 @@ from scipy.optimize import minimize
 
 import icl_theory as icl
 from icl_theory.regression.phases import query_phases, run_phases
-from icl_theory.regression.risks import floors
 from icl_theory.regression.risks.floors import Levels
+from icl_theory.regression.risks.level_loss import LevelLoss, Query
 from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tails import (
     query_constants,
@@ -256,16 +256,14 @@ def test_newtons_method_ends_at_a_minimum_nearby_or_nowhere() -> None:
     for far in (0.1, 1.0, 3.0, 6.0) * 12:
         x, p = rng.normal(size=(4, 2)), rng.dirichlet(np.full(4, 2.0))
         form = (x - x[0]) @ (x - x[0]).T / 2
-        query = floors.Query(form, np.diagonal(form) + 0.3**2, p, 6, 0.3, 0)
-        start = (
-            floors._descended(query, every, ~every, np.zeros(4))
-            + rng.normal(size=4) * far
-        )
-        found = floors._settled(query, every, ~every, start)
-        ended.append(found is not None)
-        if found is not None:
-            seen = query.seen(found, every, ~every)
-            assert np.abs(found - start).max() < 5.0
-            assert np.abs(seen.gradient).max() < 1e-8 * seen.loss
+        query = Query(form, np.diagonal(form) + 0.3**2, p, 6, 0.3, 0)
+        whole = LevelLoss(query, level=every, above=~every)
+        start = whole.minimise(np.zeros(4)) + rng.normal(size=4) * far
+        minimum = whole.nearest_minimum(start)
+        ended.append(minimum is not None)
+        if minimum is not None:
+            moments = whole.moments(minimum)
+            assert np.abs(minimum - start).max() < 5.0
+            assert np.abs(moments.gradient).max() < 1e-8 * moments.loss
     assert any(ended)
     assert not all(ended)

@@ -461,17 +461,16 @@ def test_wrong_features_beyond_their_margin_must_not_err_against_others(
     """Of query 0 feature 1 errs against 2: one of both beyond its margin is enough, and of other queries none."""
     values = tasks.FiniteTask([[0.0, 2.0, -1.0], [1.0, 2.5, 1.2]])
     form = values.kernel(icl.Features.simplex(3, 1.0))
-    others = [(k, m) for k in range(3) for m in range(3) if m != k]
+    others = [tails._Pair(k, m) for k in range(3) for m in range(3) if m != k]
     risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), values)
-    assert tails._monotone(risk, others, np.full(6, 0.5))
+    assert tails._is_proved(risk, others, np.full(6, 0.5))
     for i, (k, m) in enumerate(others):
         rest = 3 - k - m
         sign = (
             form[m, rest] - form[m, k] - form[k, rest] + form[k, k]
         )  # E (f_m - f_k)(f_rest - f_k)
-        assert tails._monotone(risk, others, 0.5 + over * (np.arange(6) == i)) == (
-            sign >= 0.0
-        )
+        margins = 0.5 + over * (np.arange(6) == i)
+        assert tails._is_proved(risk, others, margins) == (sign >= 0.0)
         assert (k == 0) == (sign < 0.0)
 
 

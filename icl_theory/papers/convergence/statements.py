@@ -14,7 +14,7 @@ from icl_theory.engine.trajectory import State, Trajectory
 from icl_theory.regression import Features, GroupedRegression, Regression
 from icl_theory.statements.claim import Errors, Found, identity, row
 from icl_theory.statements.numbers import listed, power, span
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 from icl_theory.statements.statement import OURS, Status
 
 SOURCE = "Huang, Cheng, Liang 2023, {} (reconstructed)"
@@ -459,6 +459,15 @@ CONVERGENCE = Paper(
             "Features that are orthonormal and equally frequent, and linear "
             "functions with w ~ N(0, I): attention grows in Phase I, which takes "
             "about K²/η steps, and then the loss converges."
+        ),
+    ),
+    credit="The stages of imbalanced features for linear tasks",
+    entry=ModelEntry(
+        data="orthonormal features, linear functions, one feature frequent",
+        attention="one softmax head",
+        trained="the matrix of keys and queries",
+        command=(
+            "icl-theory simulate --L 1 --delta 1.4142135623730951 --K 100 --eta 1"
         ),
     ),
 )

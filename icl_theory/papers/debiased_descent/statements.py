@@ -17,7 +17,7 @@ from icl_theory.papers.debiased_descent.family import SoftmaxHeads
 from icl_theory.papers.linear_attention import PromptLaw, ridge_loss
 from icl_theory.statements.claim import Found, row
 from icl_theory.statements.numbers import decade, listed, off, power, span
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 from icl_theory.tokens.heads import GaussianHeadsRisk
 
 SOURCE = "He, Pan, Chen, Yang 2025, {} (reconstructed)"
@@ -329,6 +329,13 @@ DEBIASED = Paper(
             "From this random start the two heads become a pair: output weights and "
             "temperatures of opposite signs. From others they become equal."
         ),
+    ),
+    credit="Several softmax heads (`icl.SoftmaxHeads`)",
+    entry=ModelEntry(
+        data="normal inputs, linear functions",
+        attention="several softmax heads",
+        trained="a temperature and an output weight for each head",
+        command="icl-theory softmax-heads simulate",
     ),
 )
 CLAIMS = Claims(papers=(DEBIASED,))

@@ -15,7 +15,7 @@ from icl_theory.papers.fixed_chain.family import SADDLE, FixedChain
 from icl_theory.papers.induction_heads.statements import CAUSAL_STRUCTURE
 from icl_theory.statements.claim import Errors, Found, identity, row
 from icl_theory.statements.numbers import listed, span
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
 LANDSCAPE = "Makkuva et al. 2402.04161, {} (reconstructed)"
 DYNAMICS = "Makkuva et al. 2406.03072, {} (reconstructed)"
@@ -178,7 +178,7 @@ def steps(quick: bool) -> Found:
 ATTENTION_WITH_MARKOV = Paper(
     "attention-with-markov",
     "Attention with Markov: A Framework for Principled Analysis of Transformers via Markov Chains",
-    "A. V. Makkuva, M. Bondaschi, A. Girish, A. Nagle, M. Jaggi, H. Kim, M. Gastpar",
+    "Ashok Vardhan Makkuva, Marco Bondaschi, Adway Girish, Alliot Nagle, Martin Jaggi, Hyeji Kim, Michael Gastpar",
     2024,
     "arXiv:2402.04161",
     (
@@ -207,6 +207,18 @@ ATTENTION_WITH_MARKOV = Paper(
             "above the floor; in grey dashes, for p + q = 0.7, at the prediction of "
             "the chain."
         ),
+    ),
+    credit="One layer on a fixed Markov chain (`icl.FixedChain`)",
+    related=(
+        "its dynamics: *Local to Global: Learning Dynamics and Effect of "
+        "Initialization for Transformers*. 2024. "
+        "[arXiv:2406.03072](https://arxiv.org/abs/2406.03072)."
+    ),
+    entry=ModelEntry(
+        data="a fixed Markov chain of two states",
+        attention="one layer",
+        trained="embedding, weight and bias",
+        command="icl-theory fixed-chain simulate",
     ),
 )
 CLAIMS = Claims(papers=(ATTENTION_WITH_MARKOV, CAUSAL_STRUCTURE))

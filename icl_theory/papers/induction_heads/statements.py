@@ -35,7 +35,7 @@ from icl_theory.statements.numbers import (
     power,
     span,
 )
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 from icl_theory.tokens import Chains, TwoLayerTransformer, mean_loss
 
 EDELMAN = "Edelman et al. 2024, {} (reconstructed)"
@@ -859,7 +859,7 @@ def circuits(quick: bool) -> Found:
 HEADS = Paper(
     "statistical-induction-heads",
     "The Evolution of Statistical Induction Heads: In-Context Learning Markov Chains",
-    "B. L. Edelman, E. Edelman, S. Goel, E. Malach, N. Tsilivis",
+    "Benjamin L. Edelman, Ezra Edelman, Surbhi Goel, Eran Malach, Nikolaos Tsilivis",
     2024,
     "arXiv:2402.11004",
     (
@@ -913,6 +913,13 @@ HEADS = Paper(
             "unigram, and in the end nearly those of the bigram."
         ),
     ),
+    credit="Induction heads (`icl.InductionHeads`)",
+    entry=ModelEntry(
+        data="random Markov chains",
+        attention="two softmax layers",
+        trained="scores of lags, and a match",
+        command="icl-theory induction-heads simulate",
+    ),
 )
 CAUSAL_STRUCTURE = Paper(
     "causal-structure",
@@ -954,6 +961,26 @@ CAUSAL_STRUCTURE = Paper(
             "here the symbol before, while the match hardly moves. Then the match "
             "grows, and there is an induction head."
         ),
+    ),
+    credit=(
+        "Two layers on Markov chains, trained in stages; the gradient of "
+        "the first layer, and the information of the parent"
+    ),
+    related=(
+        "Reduced models of an induction head: Gautam Reddy. *The "
+        "mechanistic basis of data dependence and abrupt learning in an in-"
+        "context classification task*. 2023. "
+        "[arXiv:2312.03002](https://arxiv.org/abs/2312.03002); and Tiberiu "
+        "Musat, Tiago Pimentel, Lorenzo Noci, Alessandro Stolfo, Mrinmaya "
+        "Sachan, Thomas Hofmann. *On the Emergence of Induction Heads for "
+        "In-Context Learning*. 2025. "
+        "[arXiv:2511.01033](https://arxiv.org/abs/2511.01033)."
+    ),
+    entry=ModelEntry(
+        data="random Markov chains",
+        attention="two softmax layers, also whole",
+        trained="the first layer, then the second one",
+        command="icl-theory induction-heads simulate --k 3 --T 16 --stage 2",
     ),
 )
 CLAIMS = Claims(

@@ -42,7 +42,7 @@ from icl_theory.statements.numbers import (
     off,
     power,
 )
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 from icl_theory.statements.statement import OURS, Status
 
 AHN = "Ahn, Cheng, Daneshmand, Sra 2023, {}"
@@ -893,6 +893,18 @@ PAPERS = (
                 "the 1/λ of least squares."
             ),
         ),
+        credit="The best layer of linear attention, and several",
+        related=(
+            "Layers as steps of descent: Johannes von Oswald et al. "
+            "*Transformers learn in-context by gradient descent*. 2023. "
+            "[arXiv:2212.07677](https://arxiv.org/abs/2212.07677)."
+        ),
+        entry=ModelEntry(
+            data="normal inputs, linear functions",
+            attention="linear, one layer or several",
+            trained="all matrices, layer by layer",
+            command="icl-theory linear-attention simulate --depth 4",
+        ),
     ),
     Paper(
         "trained-linear-models",
@@ -937,6 +949,13 @@ PAPERS = (
                 "isotropic tokens its loss ends above the one it began with."
             ),
         ),
+        credit="Its convergence, and distribution shifts",
+        entry=ModelEntry(
+            data="normal inputs, linear functions; random covariances",
+            attention="linear, one layer",
+            trained="a value and a matrix",
+            command="icl-theory linear-attention simulate --coordinates pair",
+        ),
     ),
     Paper(
         "linear-attention-dynamics",
@@ -980,6 +999,16 @@ PAPERS = (
                 "waits on a plateau, then its loss drops once."
             ),
         ),
+        credit="One drop and staircases",
+        entry=ModelEntry(
+            data="normal inputs, linear functions",
+            attention="linear, several heads",
+            trained="keys and queries, merged or separate",
+            command=(
+                "icl-theory linear-attention simulate --coordinates heads --heads 3"
+                " --d 3 --decay 1"
+            ),
+        ),
     ),
     Paper(
         "task-diversity",
@@ -1009,6 +1038,19 @@ PAPERS = (
                 "Trained on a quarter as many tasks as dimensions the layer memorises "
                 "them: on new tasks its loss stays many times that on its own."
             ),
+        ),
+        credit="Task diversity",
+        related=(
+            "observed by Allan Raventós, Mansheej Paul, Feng Chen, Surya "
+            "Ganguli. *Pretraining task diversity and the emergence of non-"
+            "Bayesian in-context learning for regression*. 2023. "
+            "[arXiv:2306.15063](https://arxiv.org/abs/2306.15063)."
+        ),
+        entry=ModelEntry(
+            data="normal inputs, a few linear functions",
+            attention="linear, one layer",
+            trained="the merged matrix",
+            command="icl-theory linear-attention simulate --tasks 4 --noise 0.5",
         ),
     ),
 )

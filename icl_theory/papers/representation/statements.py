@@ -8,7 +8,7 @@ from icl_theory._validate import Array
 from icl_theory.papers.representation.family import DictionaryRisk, Representation
 from icl_theory.statements.claim import Found, row
 from icl_theory.statements.numbers import apart, decade, listed, span
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
 SOURCE = "Yang, Huang, Liang, Chi 2024, {}"
 TARGETS = (1e-4, 1e-6, 1e-8, 1e-10)
@@ -180,6 +180,13 @@ DICTIONARY = Paper(
             "Several heads end as ridge regression over the representations. One "
             "head, in grey dashes, cannot."
         ),
+    ),
+    credit="Softmax heads over a dictionary (`icl.Representation`)",
+    entry=ModelEntry(
+        data="a fixed dictionary, random coefficients",
+        attention="several heads",
+        trained="attention scores and output weights",
+        command="icl-theory representation simulate",
     ),
 )
 CLAIMS = Claims(papers=(DICTIONARY,))

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from icl_theory.papers.single_location.family import SingleLocation
 from icl_theory.statements.claim import Errors, Found, identity, row
 from icl_theory.statements.numbers import decade, listed, minimum, span
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
 MARION = "Marion, Berthier, Biau, Boyer 2025 (reconstructed)"
 DURANTHON = "Duranthon, Marion, Boyer, Loureiro, Zdeborová 2025 (reconstructed)"
@@ -239,6 +239,25 @@ LOCATION = Paper(
             "After an escape that takes about ln d steps both overlaps rise to 1: "
             "the informative token is found."
         ),
+    ),
+    credit="Single-location regression (`icl.SingleLocation`)",
+    related=(
+        "Softmax against linear attention: Odilon Duranthon, Pierre Marion,"
+        " Claire Boyer, Bruno Loureiro, Lenka Zdeborová. *Statistical "
+        "Advantage of Softmax Attention: Insights from Single-Location "
+        "Regression*. 2025. "
+        "[arXiv:2509.21936](https://arxiv.org/abs/2509.21936). Semantic and"
+        " positional overlaps: Luca Arnaboldi, Bruno Loureiro, Ludovic "
+        "Stephan, Florent Krzakala, Lenka Zdeborová. *Asymptotics of SGD in"
+        " Sequence-Single Index Models and Single-Layer Attention "
+        "Networks*. 2025. "
+        "[arXiv:2506.02651](https://arxiv.org/abs/2506.02651)."
+    ),
+    entry=ModelEntry(
+        data="normal tokens, one of which is informative",
+        attention="erf, linear or softmax",
+        trained="a direction that is sought, and one that is read",
+        command="icl-theory single-location simulate",
     ),
 )
 CLAIMS = Claims(papers=(LOCATION,))

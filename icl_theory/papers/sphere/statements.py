@@ -10,7 +10,7 @@ from scipy.special import roots_jacobi
 from icl_theory.papers.sphere.family import Sphere, kernel
 from icl_theory.statements.claim import Found, row
 from icl_theory.statements.numbers import listed, named, off, power, span
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
 SOURCE = "Collins et al. 2024, window (reconstructed)"
 
@@ -181,7 +181,7 @@ def other_tasks(quick: bool) -> Found:
 WINDOW = Paper(
     "attention-window",
     "In-Context Learning with Transformers: Softmax Attention Adapts to Function Lipschitzness",
-    "L. Collins, A. Parulekar, A. Mokhtari, S. Sanghavi, S. Shakkottai",
+    "Liam Collins, Advait Parulekar, Aryan Mokhtari, Sujay Sanghavi, Sanjay Shakkottai",
     2024,
     "arXiv:2402.11639",
     (
@@ -214,6 +214,13 @@ WINDOW = Paper(
             "dashes it gets narrower. Steeper tasks, a larger L, narrow it further, "
             "and noise widens it."
         ),
+    ),
+    credit="Softmax attention on the sphere (`icl.Sphere`)",
+    entry=ModelEntry(
+        data="inputs on a sphere, linear, ReLU or cosine functions",
+        attention="one softmax head",
+        trained="the inverse temperature",
+        command="icl-theory sphere simulate --task relu",
     ),
 )
 CLAIMS = Claims(papers=(WINDOW,))

@@ -14,7 +14,7 @@ from icl_theory.engine import Risk, Trajectory, descend
 from icl_theory.papers.token_selection.family import TokenSelection, cosine, lead
 from icl_theory.statements.claim import Found, row
 from icl_theory.statements.numbers import listed, minimum, span
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
 FIRST = "Tarzanagh, Li, Zhang, Oymak 2023 (reconstructed)"
 SECOND = "Tarzanagh, Li, Thrampoulidis, Oymak 2023 (reconstructed)"
@@ -257,10 +257,23 @@ MARGIN = Paper(
     setting=Setting(
         "max-margin-tokens?T=5&t=1000000",
         (
-            "Each input comes to attend to one token, and p turns to the hard- "
-            "margin solution of the selected ones, ever more slowly: there are 10¹² "
+            "Each input comes to attend to one token, and p turns to the "
+            "hard-margin solution of the selected ones, ever more slowly: there are 10¹² "
             "steps to play."
         ),
+    ),
+    credit="Token selection (`icl.TokenSelection`)",
+    related=(
+        "and, for matrices, Davoud Ataee Tarzanagh, Yingcong Li, Christos "
+        "Thrampoulidis, Samet Oymak. *Transformers as Support Vector "
+        "Machines*. 2023. "
+        "[arXiv:2308.16898](https://arxiv.org/abs/2308.16898)."
+    ),
+    entry=ModelEntry(
+        data="fixed tokens with labels",
+        attention="one softmax head",
+        trained="a query vector, or matrices of keys and queries",
+        command="icl-theory token-selection simulate",
     ),
 )
 CLAIMS = Claims(papers=(MARGIN,))

@@ -1,1 +1,1 @@
-"""The risks of regression: over class scores, groups, one number, and Gaussian inputs."""
+"""The risks of regression: class scores, groups, one number, Gaussian inputs."""

@@ -1,4 +1,9 @@
-"""The quadratic forms of the mean squared errors of queries, as products with the variogram or its factor."""
+"""The quadratic forms of the mean squared errors of queries.
+
+`ErrorForm` applies them as products with the variogram of the task, or with its factor
+if the rank is low. `at_nodes` does the same for the nodes of the integral over finite
+prompts.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,10 @@ from icl_theory.memory import blocks
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 
-CACHED = 2**15  # numbers of a block that stays in the processor's cache
+# Numbers of a block that stays in the processor's cache.
+CACHED = 2**15
+# Up to this rank, sums over features are of differences from the query's vector.
+LOW_RANK = 3
 
 
 class ErrorForm:
@@ -30,25 +38,25 @@ class ErrorForm:
                     task,
                     "finite in its mean squared differences, and below 1e250",
                 )
-            low_rank = type(task).factor is not Task.factor
-            self.factor = (
-                np.ascontiguousarray(task.factor(features))
-                if low_rank
-                else np.zeros((features.K, 0))
-            )
-        self.use_factor = low_rank and 2 * self.factor.shape[1] <= features.K
+            # The general factor would cost an eigenvalue decomposition.
+            has_formula = type(task).factor is not Task.factor
+            if has_formula:
+                factor = np.ascontiguousarray(task.factor(features))
+            else:
+                factor = np.zeros((features.K, 0))
+        self.use_factor = has_formula and 2 * factor.shape[1] <= features.K
         if not self.use_factor:
-            self.factor = self.factor[
-                :, :0
-            ].copy()  # frees a factor that may be as large as the variogram
+            # A copy frees the factor, which may be as large as the variogram.
+            factor = factor[:, :0].copy()
+        self.factor = factor
 
     def __call__(
         self, z: Array, own: NDArray[np.intp], mass: Array, scale: Array
     ) -> tuple[Array, Array]:
-        """``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale`` for every column of z, (K, Q).
+        """``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale``, (K, Q).
 
-        Column q belongs to query ``own[q]``, whose row must be zero in it; ``mass`` and
-        ``scale`` are (Q,).
+        Column q of z, (K, Q), belongs to query ``own[q]``, whose row must be zero in
+        it. ``mass`` and ``scale`` are (Q,).
         """
         columns = np.arange(z.shape[1])
         total = z.sum(axis=0)
@@ -58,22 +66,23 @@ class ErrorForm:
             product = self.factor @ error
             shift = -product[own, columns]
         else:
-            # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m; with -Σz in the own row one product
-            # includes the first term
+            # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m. With -Σz in the own row, one product
+            # includes the first term.
             z[own, columns] = -total
-            # parts of complex z stand side by side
+            # Real and imaginary parts of a complex z stand side by side.
             product = (self.variogram @ z.view(np.float64)).view(z.dtype)
             z[own, columns] = 0.0
             shift = product[own, columns].copy()
-            # a square: rounding must not make it negative
+            # It is a square: rounding must not make it negative.
             squared = np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0)
         mean = squared / mass
+        # In blocks that stay in the cache, and in place.
         for rows in blocks(len(z), z.shape[1], CACHED):
             part = product[rows]
             if self.use_factor:
+                # First the shift: for a feature with the same values as the query's, it
+                # cancels exactly.
                 part += shift
-                # after the shift, which cancels exactly for a feature with the query's
-                # values
                 part -= mean
             else:
                 np.subtract(shift - mean, part, out=part)
@@ -86,12 +95,12 @@ class ErrorForm:
         top: NDArray[np.intp],
         z: Array,
         query: NDArray[np.intp],
-        alike: NDArray[np.bool_] | None = None,
+        needs_digits: NDArray[np.bool_] | None = None,
     ) -> Array:
         """``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` for each column.
 
-        For the entries ``alike``, (K, Q), the features are subtracted before the sum
-        over z. That keeps the digits if the values of m and ``top`` are close, and
+        For the entries ``needs_digits``, (K, Q), the features are subtracted before the
+        sum over z. That keeps the digits if the values of m and ``top`` are close, and
         gives zero if they are equal.
         """
         columns = np.arange(z.shape[1])
@@ -102,43 +111,37 @@ class ErrorForm:
         else:
             result = self.variogram[:, query] * total - self.variogram @ z
         result -= result[top, columns]
-        if alike is None:
+        if needs_digits is None:
             return result
-        for column in np.flatnonzero(alike.any(axis=0)):
-            rows = np.flatnonzero(alike[:, column])
+        for column in np.flatnonzero(needs_digits.any(axis=0)):
+            rows = np.flatnonzero(needs_digits[:, column])
             first = top[column]
             if self.use_factor:
-                result[rows, column] = (self.factor[rows] - self.factor[first]) @ error[
-                    :, column
-                ]
+                difference = self.factor[rows] - self.factor[first]
+                result[rows, column] = difference @ error[:, column]
             else:
-                to_own = (
-                    self.variogram[rows, query[column]]
-                    - self.variogram[first, query[column]]
-                )
+                own = query[column]
+                to_own = self.variogram[rows, own] - self.variogram[first, own]
                 between = (self.variogram[first] - self.variogram[rows]) @ z[:, column]
                 result[rows, column] = to_own * total[column] + between
         return result
 
-    def _mean_difference(
-        self, z: Array, own: NDArray[np.intp], total: Array, few: int = 3
-    ) -> Array:
+    def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
         """``Σ_m z_m (φ_m - φ_k)``, (r, Q).
 
-        Up to rank ``few`` it takes r passes over z that subtract before they sum: a
-        loss to which features close to the query's contribute little keeps its digits.
-        Higher ranks would take too long.
+        Up to rank `LOW_RANK` it takes r passes over z that subtract before they sum:
+        a loss to which features close to the query's contribute little keeps its
+        digits. Higher ranks would take too long.
         """
-        if self.factor.shape[1] > few:
+        if self.factor.shape[1] > LOW_RANK:
             error = self.factor.T @ z
             error -= self.factor[own].T * total
             return error
         error = np.zeros((self.factor.shape[1], z.shape[1]), dtype=z.dtype)
         for rows in blocks(len(z), z.shape[1], CACHED):
             for axis, column in enumerate(self.factor.T):
-                error[axis] += np.einsum(
-                    "mq,mq->q", z[rows], column[rows, None] - column[own]
-                )
+                difference = column[rows, None] - column[own]
+                error[axis] += np.einsum("mq,mq->q", z[rows], difference)
         return error
 
 
@@ -152,17 +155,19 @@ def at_nodes(
     """Write ``C z`` to ``product``, for z, (q, K, J).
 
     P problems stand side by side, with variograms (P, K, K) and factors (P, K, r).
-    Queries count modulo P K.
+    Query q is feature q modulo K of problem q // K modulo P.
     """
     problem, own = np.divmod(queries, variograms.shape[1])
     problem %= len(variograms)
-    # a single problem is not copied for each query
-    each = problem if len(variograms) > 1 else slice(None)
+    selected: NDArray[np.intp] | slice = problem
+    if len(variograms) == 1:
+        # A view: a single problem is not copied for each query.
+        selected = slice(None)
     if factors.shape[2]:
-        between = factors[each] - factors[problem, own][:, None]
-        np.matmul(between, np.matmul(between.swapaxes(1, 2), z), out=product)
+        difference = factors[selected] - factors[problem, own][:, None]
+        error = np.matmul(difference.swapaxes(1, 2), z)
+        np.matmul(difference, error, out=product)
     else:
         to_own = variograms[problem, own]
-        np.matmul(
-            to_own[:, :, None] + to_own[:, None] - variograms[each], z, out=product
-        )
+        error_form = to_own[:, :, None] + to_own[:, None] - variograms[selected]
+        np.matmul(error_form, z, out=product)

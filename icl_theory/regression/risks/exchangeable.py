@@ -1,10 +1,15 @@
-r"""The exchangeable case in closed form: one number u, the gap between target and other scores.
+r"""The exchangeable case in closed form: one number u replaces the K x K scores.
 
 All pairs of feature values have the same variogram γ and the features are equally
-likely. Then the columns of S stay alike and zero-sum, and with a = 1/(1 + (K−1)e^{−u}),
-s = 1 − a the exact dynamics for N = ∞ are
+likely. Then descent keeps the columns of S equal up to order, and zero-sum. Let u be
+the gap between the score of the target and the other scores. With
+a = 1/(1 + (K−1)e^{−u}) and s = 1 − a the exact dynamics for N = ∞ are
 
     ℓ = ½ γ K/(K−1) s²,    u ← u + c g(u),    g = a s²,    c = η γ K/(K−1)².
+
+`ExchangeableRisk` is the loss for infinite and for finite prompts.
+`reduce_to_one_number` returns it for a problem that has this form, and `expanded` goes
+back to the scores.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +43,8 @@ from icl_theory.regression.closed.runs import ExchangeableSteps, step_constant
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Exchangeable, Task
 
-# gap with finite prompts: beyond it products of e^-u with a count overflow or vanish
+# A larger gap u is not evaluated with finite prompts: products of e^-u with a count
+# would overflow or vanish.
 FARTHEST = 600.0
 
 
@@ -50,7 +56,8 @@ class ExchangeableRisk(Risk):
     :math:`n \sim \mathrm{Binomial}(N, 1/K)`, :math:`M = N - n`, :math:`w = e^{-u}`,
     :math:`s_n = Mw/(n + Mw)` and :math:`q_n = 1 + \tfrac1{K-1} + (1 - \tfrac1{K-1})/M`,
 
-    .. math:: \ell = \tfrac12 E\Bigl[\gamma s_n^2 q_n + \sigma^2\frac{n + Mw^2}{(n + Mw)^2}\Bigr].
+    .. math:: \ell = \tfrac12 E\Bigl[\gamma s_n^2 q_n
+        + \sigma^2\frac{n + Mw^2}{(n + Mw)^2}\Bigr].
 
     See docs/theory.md, "The exchangeable case", "Coordinates".
 
@@ -63,7 +70,7 @@ class ExchangeableRisk(Risk):
     N, noise
         As for `PopulationRisk`.
     speed : float
-        Factor on the learning rate that is due to a change of coordinates: ``Δ⁴/4`` for
+        Factor on the learning rate because of a change of coordinates: ``Δ⁴/4`` for
         gradient descent on the matrix Q over equicorrelated features.
     origin : (Features, Task), optional
         The problem that was reduced; by default the exchangeable law on a regular
@@ -104,11 +111,17 @@ class ExchangeableRisk(Risk):
 
     @property
     def metric(self) -> float:
-        """``(K - 1)/speed``: a unit change of u is a change of the K x K scores of squared length K - 1."""
+        """``(K - 1)/speed``, the metric of u.
+
+        A unit change of u is a change of the K x K scores of squared length K - 1.
+        """
         return (self.K - 1.0) / self.speed
 
     def scores(self, u: float) -> Array:
-        """Return the scores for a gap u, (K, K): columns sum to zero, ``S_kk - S_mk = u``."""
+        """Return the scores for a gap u, (K, K).
+
+        Columns sum to zero, and ``S_kk - S_mk = u``.
+        """
         check_fits("K", self.K, 8.0 * 3 * self.K**2)
         return signed("u", u) * (np.eye(self.K) - 1.0 / self.K)
 
@@ -119,7 +132,7 @@ class ExchangeableRisk(Risk):
             target, missed = attention_pair(u, self.K)
             scale = self.gamma * missed * (self.K / (self.K - 1.0))
             return 0.5 * scale * missed, -scale * missed * target  # type: ignore[return-value]
-        loss, slope = self._finite(math.exp(-min(max(u, -FARTHEST), FARTHEST)))
+        loss, slope = self._finite(math.exp(-_limited(u)))
         return float(loss), float(slope)  # type: ignore[return-value]
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
@@ -127,29 +140,29 @@ class ExchangeableRisk(Risk):
         u = float(params)
         if math.isinf(self.N):
             target, missed = attention_pair(u, self.K)
-            bend = target * missed**2 * (2.0 * target - missed)
-            return self.gamma * (self.K / (self.K - 1.0)) * bend * direction
-        from icl_theory.tokens.square import (
-            change_along,
-        )  # a closed form needs none
+            curvature = target * missed**2 * (2.0 * target - missed)
+            return self.gamma * (self.K / (self.K - 1.0)) * curvature * direction
+        # Loaded here, because closed forms do not need it.
+        from icl_theory.tokens.square import change_along
 
-        return change_along(
-            lambda u: self._finite(np.exp(-np.clip(u, -FARTHEST, FARTHEST)))[1],
-            params,
-            direction,
-        )
+        def slope(gap: Array) -> Any:
+            return self._finite(np.exp(-np.clip(gap, -FARTHEST, FARTHEST)))[1]
+
+        return change_along(slope, params, direction)
 
     def _finite(self, w: Any) -> tuple[Any, Any]:
-        """Loss and slope for finite N from e^-u, which may be complex."""
-        bias, bias_slope, noisy, noisy_slope, _ = self._averages(w)
+        """Loss and slope for finite N from w = e^-u, which may be complex."""
+        averages = self._averages(w)
         variance = self.noise**2
-        return (
-            self.gamma * bias + variance * noisy,
-            self.gamma * bias_slope + variance * noisy_slope,
-        )
+        loss = self.gamma * averages.bias + variance * averages.noise
+        slope = self.gamma * averages.bias_slope + variance * averages.noise_slope
+        return loss, slope
 
     def closed_form(self, eta: float, rule: str | Rule) -> ExchangeableSteps | None:
-        """Return the steps of gradient descent for N = ∞ by their Abel function, else None."""
+        """Steps of gradient descent by their Abel function.
+
+        None for finite N, and for other update rules than plain gradient descent.
+        """
         if not is_plain_descent(rule) or math.isfinite(self.N):
             return None
         c = float(step_constant(eta, self.speed, self.gamma, self.K))
@@ -175,7 +188,7 @@ class ExchangeableRisk(Risk):
         u = signed("u", u)
         if math.isinf(self.N):
             return attention_pair(u, self.K)[0]
-        return float(self._averages(math.exp(-min(max(u, -FARTHEST), FARTHEST)))[4])
+        return float(self._averages(math.exp(-_limited(u))).attention)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Target attention and the gap u itself."""
@@ -195,121 +208,157 @@ class ExchangeableRisk(Risk):
             return 0.0
         if self.noise == 0.0:
             inverse = 1.0 / (self.K - 1.0)
-            missing = math.exp(self.N * math.log1p(-1.0 / self.K))
-            return (
-                0.5 * self.gamma * missing * (1.0 + inverse + (1.0 - inverse) / self.N)
-            )
+            probability = math.exp(self.N * math.log1p(-1.0 / self.K))
+            q_0 = 1.0 + inverse + (1.0 - inverse) / self.N
+            return 0.5 * self.gamma * probability * q_0
+        return self.loss(np.asarray(self._minimum()))
+
+    def _minimum(self) -> float:
+        """The gap at which the slope of the loss changes sign; finite N with noise."""
         from scipy.optimize import brentq
 
         def slope(u: float) -> float:
             return float(self.gradient(np.asarray(u)))
 
-        top = 1.0
-        while slope(top) < 0 and top < 600.0:
-            top *= 2.0
-        best = (
-            brentq(slope, 0.0, top, xtol=1e-12)
-            if slope(top) > 0 and slope(0.0) < 0
-            else top
-        )
-        return self.loss(np.asarray(best))
+        upper = 1.0
+        while slope(upper) < 0 and upper < FARTHEST:
+            upper *= 2.0
+        if slope(upper) > 0 and slope(0.0) < 0:
+            return float(brentq(slope, 0.0, upper, xtol=1e-12))
+        return upper
 
     @cached_property
     def _averages(self) -> Averages:
         return Averages(self.K, int(self.N))
 
 
+class Average(NamedTuple):
+    """A, A', B, B' of the loss γ A(u) + σ² B(u) of finite prompts, and the attention.
+
+    Primes are derivatives with respect to u.
+    """
+
+    bias: Any
+    bias_slope: Any
+    noise: Any
+    noise_slope: Any
+    attention: Any
+
+
 class Averages:
-    """A, A', B, B' of the loss γ A(u) + σ² B(u) of finite prompts, and the attention, as functions of w = e^-u."""
+    """Averages over the counts of finite prompts, as functions of w = e^-u."""
 
     def __init__(self, K: int, N: int) -> None:
-        self.n, self.M, self.weight = binomial_nodes(N, 1.0 / K)
+        nodes = binomial_nodes(N, 1.0 / K)
+        self.n = nodes.n
+        self.M = nodes.rest
+        self.weight = nodes.weight
         inverse = 1.0 / (K - 1.0)
-        # q_n; s_n = 0 where M = 0
+        # q_n; for M = 0 any number will do, because s_n is zero.
         self.spread = 1.0 + inverse + (1.0 - inverse) / np.maximum(self.M, 1.0)
 
-    def __call__(self, w: Any) -> tuple[Any, ...]:
+    def __call__(self, w: Any) -> Average:
         """Average over the counts at w, a number or an array (..., 1)."""
         n = self.n
         weight = self.weight
-        others = self.M * w
-        total = n + others
+        wrong = self.M * w
+        total = n + wrong
         a = n / total
-        s = others / total
+        s = wrong / total
         bias = s * s * self.spread
-        shift = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
-        noise = 0.5 * ((a / total + s * (w / total)) @ weight)
-        return (
-            0.5 * (bias @ weight),
-            -((a * bias) @ weight),
-            noise,
-            (a * s * shift) @ weight,
-            a @ weight,
+        noise = a / total + s * (w / total)
+        # Prompts without the query's feature do not depend on w.
+        change = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
+        return Average(
+            bias=0.5 * (bias @ weight),
+            bias_slope=-((a * bias) @ weight),
+            noise=0.5 * (noise @ weight),
+            noise_slope=(a * s * change) @ weight,
+            attention=a @ weight,
         )
 
 
-def binomial_nodes(N: int, p: float) -> tuple[Array, Array, Array]:
-    """Values n, N − n and weights that sum a function against Binomial(N, p), p <= ½, to rounding error.
+class BinomialNodes(NamedTuple):
+    """Counts n and N - n, and weights that sum to 1."""
+
+    n: Array
+    rest: Array
+    weight: Array
+
+
+def binomial_nodes(N: int, p: float) -> BinomialNodes:
+    """Nodes for averages over Binomial(N, p), p <= ½, exact to rounding.
 
     Up to a mean of 2000 these are all counts whose probability is in the range of
-    float64. Beyond that, n near 0 is below it, and a lattice of an eighth of the
-    standard deviation is as good as all counts: by Poisson's summation formula its
-    error is of order exp(−2π²·64).
+    float64. For a larger mean, n near 0 has no probability in that range, and a lattice
+    of an eighth of the standard deviation is as good as all counts: by Poisson's
+    summation formula its error is of order exp(−2π²·64).
     """
     mean = N * p
     deviation = math.sqrt(N * p * (1.0 - p))
     if mean <= 2000.0:
         n = np.arange(0.0, min(float(N), mean + 45.0 * deviation + 60.0) + 1.0)
-        ratio = np.log((N - n[:-1]) / (n[1:])) + (math.log(p) - math.log1p(-p))
-        log_weight = np.concatenate([[0.0], np.cumsum(ratio)])
+        log_ratio = np.log((N - n[:-1]) / (n[1:])) + (math.log(p) - math.log1p(-p))
+        log_weight = np.concatenate([[0.0], np.cumsum(log_ratio)])
     else:
         stride = max(1.0, math.floor(deviation / 8.0))
         side = math.ceil(39 * deviation / stride)
         n = math.floor(mean) + stride * np.arange(-side, side + 1)
         n = n[(n >= 1) & (n <= N - 1)]
         z = n - mean
+        # By Stirling's formula, without subtracting large logarithms of factorials.
         deviance = mean * _deviance(z / mean) + (N - mean) * _deviance(-z / (N - mean))
         stirling = 1.0 / (12.0 * n) + 1.0 / (12.0 * (N - n))
         log_weight = -deviance - 0.5 * np.log(n) - 0.5 * np.log(N - n) - stirling
     weight = np.exp(log_weight - log_weight.max())
-    keep = weight > 0
-    return n[keep], N - n[keep], weight[keep] / math.fsum(weight[keep])
+    is_positive = weight > 0
+    n = n[is_positive]
+    weight = weight[is_positive]
+    return BinomialNodes(n, N - n, weight / math.fsum(weight))
 
 
 def _deviance(t: Any) -> Any:
     """``(1 + t) ln(1 + t) - t`` without cancellation."""
+    is_small = np.abs(t) < 0.1
+    small = np.where(is_small, t, 0.0)
     series = np.zeros_like(t)
-    small = np.where(np.abs(t) < 0.1, t, 0.0)
     for k in range(18, 1, -1):
         series = small * series + (-1) ** k / (k * (k - 1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(np.abs(t) < 0.1, small**2 * series, (1.0 + t) * np.log1p(t) - t)
+        direct = (1.0 + t) * np.log1p(t) - t
+    return np.where(is_small, small**2 * series, direct)
 
 
-def alike(
+def reduce_to_one_number(
     features: Features, law: Task, N: float, noise: float, coordinates: str
 ) -> ExchangeableRisk | None:
-    """Return the reduction to one number if all queries are alike, to a relative 1e-12, else None."""
-    K, speed = features.K, 1.0
+    """The reduction to one number, if the queries are exchangeable, else None.
+
+    Variograms, and in embedding coordinates inner products, have to be equal to a
+    relative 1e-12.
+    """
+    K = features.K
     if not features.uniform or coordinates == "factored":
         return None
-    off = ~np.eye(K, dtype=bool)
+    is_pair = ~np.eye(K, dtype=bool)
+    speed = 1.0
     if coordinates == "embedding":
         gram = features.gram
-        if not (
-            _constant(gram[off], gram[0, 0])
-            and _constant(np.diagonal(gram), gram[0, 0])
-        ):
+        squared_length = gram[0, 0]
+        if not _is_constant(gram[is_pair], squared_length):
             return None
-        speed = float(gram[0, 0] - gram[0, 1]) ** 2
-    pairs = law.variogram(features)[off]
-    if not (np.isfinite(pairs).all() and _constant(pairs, pairs[0])):
+        if not _is_constant(np.diagonal(gram), squared_length):
+            return None
+        speed = float(squared_length - gram[0, 1]) ** 2
+    variogram = law.variogram(features)[is_pair]
+    if not np.isfinite(variogram).all() or not _is_constant(variogram, variogram[0]):
         return None
-    return ExchangeableRisk(K, float(pairs[0]), N, noise, speed, origin=(features, law))
+    gamma = float(variogram[0])
+    return ExchangeableRisk(K, gamma, N, noise, speed, origin=(features, law))
 
 
 def embedding_speed(delta: float) -> float:
-    """Factor Δ⁴/4 on the learning rate in embedding coordinates over a regular simplex."""
+    """Factor Δ⁴/4 on the learning rate in embedding coordinates over a simplex."""
     if not 1e-60 < delta < 1e60:
         raise argument_error(
             "delta", delta, "between 1e-60 and 1e60 in embedding coordinates"
@@ -318,22 +367,30 @@ def embedding_speed(delta: float) -> float:
 
 
 def expanded(risk: Risk) -> Risk:
-    """Return the K x K risk, in its coordinates, that was reduced to one number; other risks unchanged."""
+    """The K x K risk, in its coordinates, that was reduced to one number.
+
+    Other risks are returned unchanged.
+    """
     if not isinstance(risk, ExchangeableRisk):
         return risk
+    # Loaded here, because closed forms do not need it.
+    from icl_theory.regression.risks.population import PopulationRisk
+
     if risk.origin is None:
         gap = (4.0 * risk.speed) ** 0.25
         features: Features = Features.simplex(risk.K, gap)
         law: Task = Exchangeable(math.sqrt(2.0 * risk.gamma) / gap)
     else:
         features, law = risk.origin
-    from icl_theory.regression.risks.population import (
-        PopulationRisk,
-    )  # a closed form needs none
-
-    full = PopulationRisk(features, law, risk.N, risk.noise)
-    return full if risk.speed == 1.0 else Pullback(full, Embedding(features.vectors))
+    over_scores = PopulationRisk(features, law, risk.N, risk.noise)
+    if risk.speed == 1.0:
+        return over_scores
+    return Pullback(over_scores, Embedding(features.vectors))
 
 
-def _constant(values: Array, scale: float) -> bool:
+def _limited(u: float) -> float:
+    return min(max(u, -FARTHEST), FARTHEST)
+
+
+def _is_constant(values: Array, scale: float) -> bool:
     return bool(np.ptp(values) <= 1e-12 * abs(scale))

@@ -1,8 +1,9 @@
-"""The population risk over class scores, exactly: Lemma 1 and Lemma 2 for N = ∞ and for finite prompts.
+"""The exact population risk over class scores, for infinite and for finite prompts.
 
-For N = ∞ the attention is a softmax. For finite N the expectation over the counts of
-the features is a one-dimensional integral per query, computed to rounding error by the
-trapezoid rule.
+`PopulationRisk` is the loss and gradient of Lemmas 1 and 2. For N = ∞ the attention is
+a softmax. For finite N the expectation over the counts of the features is a
+one-dimensional integral per query, computed to rounding error by the trapezoid rule.
+Its `levels` and `floor` say which losses can be approached.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +33,16 @@ from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tasks import Task
 from icl_theory.tokens.square import Count, Moments, change_along, moments
 
-# share of its terms below which subtracting these for a gradient loses two digits or
-# more
+# A gradient below this share of its terms has lost two digits or more by subtraction.
 CANCELLED = 0.01
+
+
+class QueryLosses(NamedTuple):
+    """Losses ℓ_k of Q queries, the gradient of Σ p_k ℓ_k, and target attention."""
+
+    losses: Array  # (Q,)
+    gradient: Array  # (K, Q)
+    target_attention: Array  # (Q,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,41 +112,52 @@ class PopulationRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to S, (K, K)."""
-        losses, gradient, _ = self._parts(params)
+        losses, gradient, _ = self._evaluated(params)
         return float(self.features.probs @ losses), gradient
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
         """Gradients of p_k ℓ_k for single columns; None for finite N."""
-        return (
-            (lambda columns, which: self._infinite(columns, which)[1])
-            if math.isinf(self.N)
-            else None
-        )
+        if math.isfinite(self.N):
+            return None
+
+        def gradients(columns: Array, query: NDArray[np.intp]) -> Array:
+            return self._infinite(columns, query).gradient
+
+        return gradients
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at n matrices of scores, (n, K, K); for finite N all their queries are one batch."""
+        """Gradients at n matrices of scores, (n, K, K).
+
+        For finite N all queries of all matrices are integrated as one batch.
+        """
         if math.isinf(self.N):
             return super().gradients(states)
-        found = self._moments(np.concatenate(states, axis=1)).gradient
-        return self.features.probs * found.reshape(
-            len(found), *states.shape[:2]
-        ).swapaxes(0, 1)
+        n, K, _ = states.shape
+        side_by_side = np.concatenate(states, axis=1)
+        gradient = self._moments(side_by_side).gradient.reshape(K, n, K)
+        return self.features.probs * gradient.swapaxes(0, 1)
 
     def loss_per_query(self, S: Array) -> Array:
         """Losses ℓ_k of the queries, (K,), squared label units."""
-        return self._parts(self._checked(S))[0]
+        return self._evaluated(self._checked(S)).losses
 
     def growth(self, S: Array) -> Array:
-        r"""Lemma 2: the growth ``-∂L/∂S`` of the scores, α on the diagonal and β off it, (K, K).
+        r"""Lemma 2: the growth ``-∂L/∂S`` of the scores, (K, K).
 
-        .. math:: \alpha_k = p_k E[a_k R_k], \quad \beta_{mk} = p_k E[a_m (R_k - r_m)], \quad
-            R_k = a^\top C^{(k)} a, \quad r = C^{(k)} a
+        It is α on the diagonal and β off it,
+
+        .. math:: \alpha_k = p_k E[a_k R_k], \quad
+            \beta_{mk} = p_k E[a_m (R_k - r_m)], \quad
+            R_k = a^\top C^{(k)} a, \quad r = C^{(k)} a .
         """
         return -self.gradient(S)
 
     def attention(self, S: Array) -> Array:
-        """Expected attention of the queries (columns, each sums to 1) on the features, (K, K)."""
+        """Expected attention on the features, (K, K).
+
+        Column k is for query k, and sums to 1.
+        """
         scores = self._checked(S)
         if math.isfinite(self.N):
             return self._moments(scores).attention
@@ -146,89 +166,99 @@ class PopulationRisk(Risk):
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected target attention and loss of every query, (K,) each."""
-        losses, _, attention = self._parts(params)
+        losses, _, attention = self._evaluated(params)
         return {"attention": attention, "loss_per_query": losses}
 
     def floor(self) -> float:
-        """Irreducible loss: 0 for N = ∞, else the minimum over the scores, found query by query."""
+        """Irreducible loss: 0 for N = ∞, else the infimum over the scores.
+
+        The infimum is searched query by query (`floor_per_query`).
+        """
         return float(self.features.probs @ self.floor_per_query())
 
     def floor_per_query(self) -> Array:
         r"""Infima of the losses :math:`\ell_k` as a search finds them, (K,).
 
-        Losses come arbitrarily close to these values, so no infimum is above them; that
-        none is below is not proved. Up to 12 features the search has about 2K starts
-        for each query, and its result is exact to rounding. With more features it has
-        one start (two with noise) and ends above the infimum, by at most 1 % for K <
-        60. Descent from zero scores approaches the losses of `levels`, which may be
+        Losses come arbitrarily close to these values, so that no infimum is above them.
+        It is not proved that none is below. Up to 12 features the search has about 2K
+        starts for each query, and its result is exact to rounding. With more features
+        it has one start (two with noise) and ends above the infimum, by at most 1 % for
+        K < 60. Descent from zero scores approaches the losses of `levels`, which may be
         higher.
         """
         K = self.features.K
         if math.isinf(self.N):
             return np.zeros(K)
         if self.levels is not None:
-            return np.array([each.lowest for each in self.levels])
+            return np.array([levels.lowest for levels in self.levels])
         return infima(self._moments, np.eye(K, dtype=bool), self.N, self.noise)
 
     @cached_property
     def nondegenerate(self) -> bool:
-        """Whether all c_k are positive; False also for more than 200 features if the quick test does not decide."""
+        """Whether all non-degeneracy constants c_k are positive.
+
+        False also for more than 200 features if the quick test does not decide.
+        """
         K = self.features.K
         variogram = self.task.variogram(self.features)
         row = variogram.mean(axis=1)
-        eigenvalues = np.linalg.eigvalsh(row[:, None] + row - variogram - row.mean())
-        if eigenvalues[1] > 1e-10 * eigenvalues[-1]:  # definite on zero-sum vectors
+        centred = row[:, None] + row - variogram - row.mean()
+        eigenvalues = np.linalg.eigvalsh(centred)
+        # The lowest eigenvalue is that of the constant vector. If the form is definite
+        # on zero-sum vectors, no mixture of features equals another feature.
+        if eigenvalues[1] > 1e-10 * eigenvalues[-1]:
             return True
         return K <= 200 and float(self.task.nondegeneracy(self.features).min()) > 0.0
 
     @cached_property
     def levels(self) -> tuple[Levels, ...] | None:
-        """Levels of the features at the infima that descent from zero scores approaches; None if unknown."""
+        """Levels of the features at the infima that descent approaches, if known.
+
+        Descent starts from zero scores. None for N = ∞, and if the levels are unknown.
+        """
         if math.isinf(self.N):
             return None
+        # Without noise the losses are proportional to the variogram: tasks that differ
+        # only in L share one search.
         variogram, factor = self.task.unit_variogram(self.features)
         if self.noise > 0.0:
             variogram = factor * variogram
             factor = 1.0
-        found = single_features(variogram, self.features.probs, self.N, self.noise)
-        return found and tuple(
-            each._replace(loss=factor * each.loss, lowest=factor * each.lowest)
-            for each in found
+        levels_of_queries = single_features(
+            variogram, self.features.probs, self.N, self.noise
+        )
+        if levels_of_queries is None:
+            return None
+        return tuple(
+            levels._replace(loss=factor * levels.loss, lowest=factor * levels.lowest)
+            for levels in levels_of_queries
         )
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, (K, K)."""
-        return change_along(lambda scores: self._parts(scores)[1], params, direction)
 
-    def _parts(self, scores: Array) -> tuple[Array, Array, Array]:
-        """Losses ℓ_k of the queries, (K,), the gradient of their mean, (K, K), and target attention, (K,)."""
+        def gradient(scores: Array) -> Array:
+            return self._evaluated(scores).gradient
+
+        return change_along(gradient, params, direction)
+
+    def _evaluated(self, scores: Array) -> QueryLosses:
+        """Losses of all queries, the gradient of the risk, and target attention."""
         if math.isinf(self.N):
             return self._infinite(scores)
-        found = self._moments(scores)
-        return (
-            found.loss,
-            self.features.probs * found.gradient,
-            np.diagonal(found.attention).copy(),
+        moments_of_queries = self._moments(scores)
+        return QueryLosses(
+            losses=moments_of_queries.loss,
+            gradient=self.features.probs * moments_of_queries.gradient,
+            target_attention=np.diagonal(moments_of_queries.attention).copy(),
         )
 
-    def _close_gradient(self, a: Array, query: NDArray[np.intp]) -> Array:
-        """``a_m (r_m - R)``, (K, Q), as ``a_m Σ_j a_j (r_m - r_j)``, for columns with dominant wrong features."""
-        top = a.argmax(axis=0)
-        columns = np.arange(len(query))
-        others = a.copy()
-        others[query, columns] = 0.0
-        difference = self._form.against(top, others, query)  # r_m - r_top
-        gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
-        length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
-        # the query's own r is zero, and rounding is relative to the others'
-        alike = a * np.abs(difference[query, columns]) > length / CANCELLED
-        difference = self._form.against(top, others, query, alike)
-        return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
-
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
-        """N = ∞: attention a_mq ∝ p_m e^S_mq as weights (K, Q), and their column sums (Q,)."""
-        # the largest weight of a column is 1, so that no probability, however small,
-        # makes the sum vanish
+        """N = ∞: weights a_mq ∝ p_m e^S_mq, (K, Q), and their column sums, (Q,).
+
+        The largest weight of a column is 1, so that no probability, however small,
+        makes the sum vanish.
+        """
         weight = np.empty(scores.shape, scores.dtype)
         tilted = scores
         if not self.features.uniform:
@@ -238,47 +268,85 @@ class PopulationRisk(Risk):
 
     def _infinite(
         self, scores: Array, query: NDArray[np.intp] | None = None
-    ) -> tuple[Array, Array, Array]:
-        """N = ∞, Lemma 2: losses R_k/2, (Q,), gradients p_k a_m (r_m - R_k), (K, Q), and target attention, (Q,)."""
+    ) -> QueryLosses:
+        """N = ∞, Lemma 2, for the columns of the queries, (Q,), by default of all K.
+
+        The losses are R_k/2, the gradients p_k a_m (r_m - R_k).
+        """
         weight, total = self._softmax(scores)
         columns = np.arange(scores.shape[1])
-        own = columns if query is None else query
-        probs = self.features.probs[own]
-        target = weight[own, columns]
-        weight[own, columns] = 0.0
+        if query is None:
+            query = columns
+        probs = self.features.probs[query]
+        target = weight[query, columns]
+        weight[query, columns] = 0.0
         scale = probs / total**2
-        squared, gradient = self._form(weight, own, total, scale)
-        gradient[own, columns] = -squared / total * target * scale  # r_k = 0
-        # of columns with dominant wrong features, those with a gradient far below its
-        # terms
-        close = np.flatnonzero(target < CANCELLED)
-        if close.size:
+        squared, gradient = self._form(weight, query, total, scale)
+        # The own feature has no error, r_k = 0.
+        gradient[query, columns] = -squared / total * target * scale
+        # If a wrong feature has nearly all attention, r_m and R_k may be nearly equal,
+        # and the gradient far below them.
+        cancelled = np.flatnonzero(target < CANCELLED)
+        if cancelled.size:
             length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
-            close = close[length[close] < CANCELLED * (squared / total * scale)[close]]
-        if close.size:
-            a = weight[:, close] / total[close]
-            a[own[close], np.arange(len(close))] = target[close] / total[close]
-            gradient[:, close] = probs[close] * self._close_gradient(a, own[close])
-        return 0.5 * squared / total**2, gradient, target / total
+            terms = squared / total * scale
+            is_small = length[cancelled] < CANCELLED * terms[cancelled]
+            cancelled = cancelled[is_small]
+        if cancelled.size:
+            queries = query[cancelled]
+            a = weight[:, cancelled] / total[cancelled]
+            target_attention = target[cancelled] / total[cancelled]
+            a[queries, np.arange(len(cancelled))] = target_attention
+            exact = self._gradient_of_differences(a, queries)
+            gradient[:, cancelled] = probs[cancelled] * exact
+        return QueryLosses(
+            losses=0.5 * squared / total**2,
+            gradient=gradient,
+            target_attention=target / total,
+        )
+
+    def _gradient_of_differences(self, a: Array, query: NDArray[np.intp]) -> Array:
+        """``a_m (r_m - R)`` as ``a_m Σ_j a_j (r_m - r_j)``, (K, Q).
+
+        It keeps its digits if a wrong feature has nearly all attention.
+        """
+        top = a.argmax(axis=0)
+        columns = np.arange(len(query))
+        wrong = a.copy()
+        wrong[query, columns] = 0.0
+        difference = self._form.against(top, wrong, query)  # r_m - r_top
+        gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
+        length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
+        # The own r is zero, so that its difference is the size of the sums. Rounding is
+        # relative to it, and may be as large as the entries of a small gradient.
+        size = np.abs(difference[query, columns])
+        needs_digits = a * size > length / CANCELLED
+        difference = self._form.against(top, wrong, query, needs_digits)
+        return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
 
     def _moments(self, scores: Array) -> Moments:
-        """Moments for finite N of all queries; several score matrices may stand side by side."""
-        own = 2.0 * self._form.variogram + self.noise**2
-        own = np.concatenate([own] * (scores.shape[1] // len(scores)), axis=1)
+        """Moments of all queries for finite N, from scores (K, n K).
+
+        Several matrices of scores may stand side by side.
+        """
+        variogram = self._form.variogram
+        copies = scores.shape[1] // len(scores)
+        squared_errors = 2.0 * variogram + self.noise**2
+        squared_errors = np.concatenate([squared_errors] * copies, axis=1)
 
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
-            at_nodes(
-                self._form.variogram[None], self._form.factor[None], queries, z, product
-            )
+            at_nodes(variogram[None], self._form.factor[None], queries, z, product)
 
-        spread = np.full(own.shape, self.noise**2) if self.noise > 0.0 else None
+        noise_alone = None
+        if self.noise > 0.0:
+            noise_alone = np.full(squared_errors.shape, self.noise**2)
         return moments(
             scores,
             self.features.probs[:, None],
-            own,
+            squared_errors,
             [Count(self.N)],
             form,
-            spread=spread,
+            spread=noise_alone,
         )

@@ -1,8 +1,11 @@
-"""Finite prompts: one query with its Hessian, the presence of a feature, and infima of the loss.
+"""Finite prompts: one query with its Hessian, presence of features, infima of losses.
 
-The integrals are those of `icl_theory.tokens.square`. Classes of features that
-share a score enter as one, with their probabilities summed. See docs/theory.md, "Finite
-prompts".
+The integrals over prompts are those of `icl_theory.tokens.square`, which evaluates many
+queries at once. Here are the parts that only in-context regression needs: `one_query`
+also computes the Hessian, `presence` is the probability that a prompt has a feature,
+and `infima` minimises the losses if there are too many features to search for levels
+(`icl_theory.regression.risks.floors`). Features that share a score enter as one class,
+with their probabilities summed. See docs/theory.md, "Finite prompts".
 """
 
 from __future__ import annotations
@@ -27,8 +30,11 @@ from icl_theory.tokens.square import (
     trapezoid,
 )
 
+# Below this loss a query is not scaled, because its inverse would overflow.
+SMALLEST_SCALE = 1e-200
 
-class Seen(NamedTuple):
+
+class QueryMoments(NamedTuple):
     """Loss, gradient and attention, (C,), and Hessian, (C, C), of one query."""
 
     loss: float
@@ -37,61 +43,144 @@ class Seen(NamedTuple):
     hessian: Array
 
 
+class _Tokens(NamedTuple):
+    """Tokens of one query under the integral, with the axes (C, J).
+
+    The operator D stands for y ∂/∂y, the derivative with respect to the score.
+    """
+
+    y: Array
+    b: Array  # π y e^(-y)
+    by: Array  # b y, for a token counted twice
+    D_b: Array
+    D_by: Array
+    # (C b)_u, of the error form C
+    field: Array
+    # b^T C b and the sum of b y E|e|², (J,)
+    pairs: Array
+    twofold: Array
+    # G^N differentiated by G once to four times, times the weights of the rule, (J,)
+    first: Array
+    second: Array
+    third: Array
+    fourth: Array
+
+
 def one_query(
     log_w: Array,
     probs: Array,
-    own: Array,
+    squared_errors: Array,
     N: float,
-    matrix: Array,
+    error_form: Array,
     curved: bool = False,
-) -> Seen:
-    """See a query with the error form ``matrix``; the Hessian is zero unless ``curved``.
+) -> QueryMoments:
+    r"""Evaluate the loss of one query, its gradient, its attention and its Hessian.
 
-    The other arguments are those of `moments`, (C,) each. The search for levels needs
-    Hessians by the thousand, and this takes a third of the time of `moments` along each
-    of the scores.
+    With :math:`y = s w`, :math:`b = \pi y e^{-y}`, :math:`P = G^N` and the error form C
+
+    .. math:: \ell = \tfrac12 \int_0^\infty \Bigl[P'' b^\top C b
+        + P' \sum_u b_u y_u E|e_u|^2\Bigr] \frac{ds}{s}, \qquad
+        G = \sum_u \pi_u e^{-y_u}.
+
+    The search for levels needs Hessians by the thousand. This function takes a third of
+    the time of `icl_theory.tokens.square.moments` along each of the scores.
+
+    Parameters
+    ----------
+    log_w : ndarray, (C,)
+        Scores of the classes, -inf for one that never occurs.
+    probs : ndarray, (C,)
+        Probabilities of the classes.
+    squared_errors : ndarray, (C,)
+        Mean squared errors E|e|² of a token of each class, with the label noise.
+    N : float
+        Prompt length.
+    error_form : ndarray, (C, C)
+        Mean products of the errors of two tokens.
+    curved : bool
+        Whether to compute the Hessian, which is zero otherwise.
+
+    Returns
+    -------
+    QueryMoments
+        The loss and its derivatives with respect to the scores.
     """
-    there = np.isfinite(log_w)
+    occurs = np.isfinite(log_w)
+    absent = float(probs[~occurs].sum())
+    probs = np.where(occurs, probs, 0.0)
     log_w = capped(log_w[:, None])
     log_s, jacobian, _ = trapezoid(log_w, [Count(N)])
     y = np.exp(np.minimum(log_w + log_s, LOG_LATEST))
-    absent = float(probs[~there].sum())
-    probs = np.where(there, probs, 0.0)
+    # ln G to an absolute error far below 1/N also where G is nearly 1: from G - 1.
     near_one = probs @ np.expm1(-y) - absent
     decay = np.exp(-y) * is_kept(y)
     mean = probs @ decay
     log = log_mean(mean, near_one)
-    first, second, third, fourth = (
-        jacobian * each for each in Count(N).weights(mean, log, 4)[1:]
-    )
+    _, *derivatives = Count(N).weights(mean, log, 4)
+    first, second, third, fourth = (jacobian * order for order in derivatives)
     b = decay * y * probs[:, None]
-    double = b * y
-    # y ∂b/∂y, and that of b y
-    single = b - double
-    twice = 2.0 * double - double * y
-    diagonal = own @ double
-    product = matrix @ b
-    pairs = (b * product).sum(axis=0)
-    inner = single * product
-    both = third * pairs + second * diagonal
-    terms = 2.0 * (inner @ second), -(b @ both), own * (twice @ first)
-    gradient = 0.5 * balanced(*(term[None] for term in terms))[0]
-    loss = 0.5 * float(second @ pairs + first @ diagonal)
-    hessian = np.zeros_like(matrix)
+    by = b * y
+    field = error_form @ b
+    tokens = _Tokens(
+        y=y,
+        b=b,
+        by=by,
+        D_b=b - by,
+        D_by=2.0 * by - by * y,
+        field=field,
+        pairs=(b * field).sum(axis=0),
+        twofold=squared_errors @ by,
+        first=first,
+        second=second,
+        third=third,
+        fourth=fourth,
+    )
     if curved:
-        crossed = (2.0 * inner * third + own[:, None] * twice * second) @ b.T
-        hessian = matrix * ((single * second) @ single.T)
-        hessian += 0.5 * (b * (fourth * pairs + third * diagonal)) @ b.T - 0.5 * (
-            crossed + crossed.T
-        )
-        alone = 2.0 * ((single - twice) * product) @ second - single @ both
-        alone += own * (((2.0 - y) * twice - y * double) @ first)
-        hessian += np.diag(0.5 * alone)
-    return Seen(loss, gradient, b @ first, hessian)
+        hessian = _hessian(tokens, squared_errors, error_form)
+    else:
+        hessian = np.zeros_like(error_form)
+    return QueryMoments(
+        loss=0.5 * float(second @ tokens.pairs + first @ tokens.twofold),
+        gradient=_gradient(tokens, squared_errors),
+        attention=b @ first,
+        hessian=hessian,
+    )
+
+
+def _gradient(tokens: _Tokens, squared_errors: Array) -> Array:
+    # D P = -b P', so that a score also changes both terms through P.
+    through_power = tokens.third * tokens.pairs + tokens.second * tokens.twofold
+    terms = (
+        2.0 * ((tokens.D_b * tokens.field) @ tokens.second),
+        -(tokens.b @ through_power),
+        squared_errors * (tokens.D_by @ tokens.first),
+    )
+    rows = [term[None] for term in terms]
+    return np.asarray(0.5 * balanced(*rows)[0])
+
+
+def _hessian(tokens: _Tokens, squared_errors: Array, error_form: Array) -> Array:
+    y, b, by, D_b, D_by = tokens[:5]
+    # Two classes: both scores act through b, both through P, or one through each.
+    through_b = error_form * ((D_b * tokens.second) @ D_b.T)
+    twice_through_power = tokens.fourth * tokens.pairs + tokens.third * tokens.twofold
+    through_power = (b * twice_through_power) @ b.T
+    slope = 2.0 * (D_b * tokens.field) * tokens.third
+    slope += squared_errors[:, None] * D_by * tokens.second
+    through_each = slope @ b.T
+    hessian = through_b
+    hessian += 0.5 * through_power - 0.5 * (through_each + through_each.T)
+    # One class with itself: second derivatives of b, of P and of b y.
+    once_through_power = tokens.third * tokens.pairs + tokens.second * tokens.twofold
+    diagonal = 2.0 * ((D_b - D_by) * tokens.field) @ tokens.second
+    diagonal -= D_b @ once_through_power
+    diagonal += squared_errors * (((2.0 - y) * D_by - y * by) @ tokens.first)
+    hessian += np.diag(0.5 * diagonal)
+    return np.asarray(hessian)
 
 
 def presence(probs: Array, N: float) -> Array:
-    """Probability ``1 - (1 - p)^N`` that a prompt contains a feature of probability p; 1 for N = ∞."""
+    """Probability ``1 - (1 - p)^N`` that a prompt has a feature; 1 for N = ∞."""
     if math.isinf(N):
         return np.ones_like(probs)
     with np.errstate(divide="ignore"):
@@ -99,45 +188,60 @@ def presence(probs: Array, N: float) -> Array:
 
 
 def infima(
-    finite: Callable[[Array], Moments],
+    evaluate: Callable[[Array], Moments],
     target: NDArray[np.bool_],
     N: float,
     noise: float,
     work: float = 3e7,
 ) -> Array:
-    """Infima of the losses over the scores, (Q,), approached from above, usually to 1e-6.
-
-    ``finite`` takes scores and returns their `Moments`; ``target`` marks the query's
-    own class, (C, Q). All evaluations together compute ``work`` numbers.
+    """Infima of the losses over the scores, approached from above, usually to 1e-6.
 
     Without noise a loss approaches its infimum as the target's score grows without
     bound, and prompts with the query's feature cost nothing. The loss of the prompts
     without it is minimised over the other scores. With noise the loss may have valleys
     at infinity slightly above its minimum, in which the search may end.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Takes scores, (C, Q), and returns their `Moments`.
+    target : ndarray of bool, (C, Q)
+        Marks the class of each query's own feature.
+    N : float
+        Prompt length.
+    noise : float
+        Standard deviation of the label noise.
+    work : float
+        Numbers that all evaluations together may compute.
+
+    Returns
+    -------
+    ndarray, (Q,)
+        The lowest loss of each query that the search came to.
     """
     from scipy.optimize import minimize
 
-    start: Array = np.where(
-        target, math.log(len(target)) if noise > 0.0 else -np.inf, 0.0
-    )
-    scale = finite(start).loss
-    weight = np.where(scale > 1e-200, scale, 1.0)
-    best = scale.copy()
-    free = np.isfinite(start)
+    target_score = -np.inf
+    if noise > 0.0:
+        target_score = math.log(len(target))
+    start: Array = np.where(target, target_score, 0.0)
+    is_free = np.isfinite(start)
+    initial_loss = evaluate(start).loss
+    # All queries are minimised together: their losses count relative to the first ones.
+    scale = np.where(initial_loss > SMALLEST_SCALE, initial_loss, 1.0)
+    lowest = initial_loss.copy()
 
-    def objective(flat: Array) -> tuple[float, Array]:
-        found = finite(np.where(free, flat.reshape(target.shape), -np.inf))
-        shown.add()
-        np.minimum(best, found.loss, out=best)
-        return float(np.sum(found.loss / weight)), (found.gradient / weight).ravel()
+    def relative_loss(flat: Array) -> tuple[float, Array]:
+        scores = np.where(is_free, flat.reshape(target.shape), -np.inf)
+        moments = evaluate(scores)
+        progress.add()
+        # The best loss of one query need not occur at the best point of the sum.
+        np.minimum(lowest, moments.loss, out=lowest)
+        gradient = moments.gradient / scale
+        return float(np.sum(moments.loss / scale)), gradient.ravel()
 
-    rounds = int(
-        np.clip(
-            work / (len(target) * trapezoid(capped(start), [Count(N)]).counts.sum()),
-            2,
-            200,
-        )
-    )
+    nodes = trapezoid(capped(start), [Count(N)]).counts.sum()
+    rounds = int(np.clip(work / (len(target) * nodes), 2, 200))
     options = {
         "ftol": 1e-15,
         "gtol": 1e-8,
@@ -145,13 +249,18 @@ def infima(
         "maxfun": 2 * rounds,
         "maxcor": 20,
     }
-    first = np.where(free, start, 0.0)
-    # with noise there are local minima
-    begins = (first, np.zeros_like(first)) if first.any() else (first,)
-    with Progress("", "evaluations for the floor") as shown:
-        shown.update(0, 2 * rounds * len(begins))
-        for begin in begins:
+    starts = [np.where(is_free, start, 0.0)]
+    if starts[0].any():
+        # With noise there are local minima: start from equal scores as well.
+        starts.append(np.zeros_like(start))
+    with Progress("", "evaluations for the floor") as progress:
+        progress.update(0, 2 * rounds * len(starts))
+        for scores in starts:
             minimize(
-                objective, begin.ravel(), jac=True, method="L-BFGS-B", options=options
+                relative_loss,
+                scores.ravel(),
+                jac=True,
+                method="L-BFGS-B",
+                options=options,
             )
-    return best
+    return np.asarray(lowest)

@@ -1,4 +1,9 @@
-"""A learning rate that is stable for every task, from a bound on the curvature of the population loss."""
+"""A learning rate that is stable for every task, from a bound on the curvature.
+
+`curvature_bound` bounds the Hessian of the population loss, `stable_rate` is the
+learning rate that follows from it, and `embedding_stretch` is the factor on the bound
+in embedding coordinates.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +20,15 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import largest_eigenvalue
 
-_WORST = (
-    15.0 - math.sqrt(33.0)
-) / 24.0  # attention on the wrong one of two features, at the largest curvature
-CURVATURE = 4.0 * _WORST**2 * (1.0 - _WORST) * (2.0 - 3.0 * _WORST)
+# Attention on the wrong one of two features at the largest curvature.
+_WRONG_ATTENTION = (15.0 - math.sqrt(33.0)) / 24.0
+# The constant κ, the largest 4t²(1 - t)(2 - 3t).
+CURVATURE = (
+    4.0
+    * _WRONG_ATTENTION**2
+    * (1.0 - _WRONG_ATTENTION)
+    * (2.0 - 3.0 * _WRONG_ATTENTION)
+)
 
 
 def curvature_bound(
@@ -28,7 +38,9 @@ def curvature_bound(
     noise: float | Array = 0.0,
     N: float | Array = math.inf,
 ) -> Array:
-    r"""Bound on the largest eigenvalue of the Hessian of the population loss, anywhere, over class scores.
+    r"""Bound on the largest eigenvalue of the Hessian of the population loss.
+
+    It holds at all class scores,
 
     .. math:: \lambda_{\max}(\nabla^2\mathcal L) \le
         \frac{\kappa}{K}\,\bigl(\max_{m,j} \Gamma_{mj} + \sigma^2\,[N < \infty]\bigr),
@@ -36,7 +48,7 @@ def curvature_bound(
 
     Two features with N = ∞ attain it at the attention :math:`(15 - \sqrt{33})/24` on
     the wrong one. For features of unequal probability pass :math:`1/\max_k p_k` as K.
-    See docs/theory.md, "A stable learning rate", with the proof.
+    The proof is in docs/theory.md, "A stable learning rate".
 
     Parameters
     ----------
@@ -64,10 +76,9 @@ def curvature_bound(
     largest = plain_numbers("variogram", variogram, 0.0, 1e290)
     features = plain_numbers("K", K, 1.0)
     spread = plain_numbers("noise", noise, 0.0, LARGEST)
-    averaged = np.isinf(prompt_lengths(N))
-    return np.asarray(
-        CURVATURE * (largest + np.where(averaged, 0.0, spread * spread)) / features
-    )
+    averages_out = np.isinf(prompt_lengths(N))
+    noise_variance = np.where(averages_out, 0.0, spread * spread)
+    return np.asarray(CURVATURE * (largest + noise_variance) / features)
 
 
 def stable_rate(
@@ -78,9 +89,12 @@ def stable_rate(
     N: float | Array = math.inf,
     speed: float | Array = 1.0,
 ) -> Array:
-    r"""Learning rate at which the loss falls at every step: 1 over the bound on the curvature.
+    r"""Learning rate at which the loss falls at every step.
 
-    .. math:: \eta = \frac{K}{\kappa\,\bigl(\max\Gamma + \sigma^2\,[N<\infty]\bigr) \cdot \text{speed}},
+    It is 1 over the bound on the curvature,
+
+    .. math:: \eta = \frac{K}{\kappa\,\bigl(\max\Gamma
+        + \sigma^2\,[N<\infty]\bigr) \cdot \text{speed}},
         \qquad \kappa = 0.30811714\ldots
 
     Parameters
@@ -104,9 +118,8 @@ def stable_rate(
     32.455189
     """
     with np.errstate(over="ignore"):
-        bound = curvature_bound(variogram, K, noise=noise, N=N) * plain_numbers(
-            "speed", speed, 1e-300, 1e200
-        )
+        over_scores = curvature_bound(variogram, K, noise=noise, N=N)
+        bound = over_scores * plain_numbers("speed", speed, 1e-300, 1e200)
     if not ((bound > 1e-300) & (bound < 1e300)).all():
         raise argument_error(
             "variogram", variogram, "one with a curvature between 1e-300 and 1e300"
@@ -115,17 +128,19 @@ def stable_rate(
 
 
 def embedding_stretch(vectors: Array) -> float:
-    r"""Factor by which embedding coordinates :math:`S = XQX^\top` raise the bound on the curvature.
+    r"""Factor by which embedding coordinates raise the bound on the curvature.
+
+    For scores :math:`S = XQX^\top`,
 
     .. math:: \lambda_{\max}(\nabla^2_Q\mathcal L) \le \lambda\,
         \lambda_{\max}\bigl((X - \mathbf 1\bar x^\top)(X - \mathbf 1\bar
         x^\top)^\top\bigr)\, \lambda_{\max}(XX^\top) \le
         \lambda\,\lambda_{\max}(XX^\top)^2
 
-    with the bound λ of `curvature_bound` and the mean :math:`\bar x` of the features: a
-    change D of Q changes the scores by :math:`XDX^\top`, and what :math:`\mathbf 1\bar
-    x^\top D X^\top` adds to all scores of a query changes nothing. See docs/theory.md,
-    "A stable learning rate".
+    with the bound λ of `curvature_bound` and the mean :math:`\bar x` of the features. A
+    change D of Q changes the scores by :math:`XDX^\top`. The part :math:`\mathbf 1\bar
+    x^\top D X^\top` adds the same number to all scores of a query, and changes nothing.
+    See docs/theory.md, "A stable learning rate".
 
     Parameters
     ----------
@@ -149,13 +164,16 @@ def embedding_stretch(vectors: Array) -> float:
 
 
 def _squared_norm(matrix: Array) -> float:
-    """Square of the largest singular value, from the largest eigenvalue of the smaller Gram matrix."""
-    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
-    # the unit of length is the largest entry: squares of the smallest features would
-    # underflow
+    """Square of the largest singular value, by the smaller Gram matrix."""
+    tall = matrix
+    if matrix.shape[0] < matrix.shape[1]:
+        tall = matrix.T
+    # In units of the largest entry: squares of the smallest features would underflow.
     unit = float(np.abs(tall).max())
     scaled = tall / unit
-    found, _ = largest_eigenvalue(
-        lambda v: scaled.T @ (scaled @ v), (scaled.shape[1],), 1.0
-    )
-    return found * unit**2
+
+    def gram_product(v: Array) -> Array:
+        return scaled.T @ (scaled @ v)
+
+    eigenvalue, _ = largest_eigenvalue(gram_product, (scaled.shape[1],), 1.0)
+    return eigenvalue * unit**2

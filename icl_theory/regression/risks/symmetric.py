@@ -1,9 +1,11 @@
-r"""Groups of exchangeable features: the K x K problem reduced to G(G + 1) numbers, for any K.
+r"""Groups of exchangeable features: K x K scores reduced to G(G + 1), for any K.
 
 Features of one group have the same probability and the same variogram to every other
 feature, so that exchanging two of them changes nothing. Gradient descent from zero
-keeps the scores alike within groups: a query of group g has one score for its own
-feature, one for the others of its group and one for each other group.
+keeps the scores equal within groups: a query of group g has one score for its own
+feature, one for the other features of its group and one for each other group.
+`SymmetricRisk` takes the groups; `SymmetricRisk.of` reduces a problem of single
+features, and `exchangeable_groups` finds the groups.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from icl_theory._validate import (
 from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
-from icl_theory.regression.risks.floors import Levels, Query, levels_of
+from icl_theory.regression.risks.floors import Levels, levels_of
+from icl_theory.regression.risks.level_loss import Query
 from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tasks import Task, variogram_of
 from icl_theory.tokens.square import Count, Moments, change_along, moments
@@ -38,19 +41,20 @@ from icl_theory.tokens.square import Count, Moments, change_along, moments
 
 @dataclass(frozen=True, eq=False)
 class SymmetricRisk(Risk):
-    r"""The population risk of grouped features over scores :math:`\theta_{gc}`, (G, G + 1).
+    r"""The population risk of grouped features over grouped scores, (G, G + 1).
 
-    Row g holds the scores of a query of group g: column 0 for its own feature, column 1
-    + h for the features of group h (h = g: the others of its group). With the attention
-    :math:`A_{gc}` on a whole class of :math:`n_c` features,
+    Row g of the scores :math:`\theta_{gc}` is for a query of group g: column 0 for its
+    own feature, column 1 + h for the features of group h (for h = g without its own).
+    These are the classes of the query. With the attention :math:`A_{gc}` on a whole
+    class of :math:`n_c` features,
 
     .. math:: \ell_g = \tfrac12 A_g^\top \tilde C^{(g)} A_g, \qquad
         \tilde C^{(g)}_{cd} = \gamma_{gc} + \gamma_{gd} - \gamma_{cd}(1 -
         \delta_{cd}/n_c),
 
     and for finite N the same integral as for single features, with the probabilities of
-    the classes. A unit of :math:`\theta_{gc}` stands for :math:`n_g n_c` entries of S:
-    that is the metric. See docs/theory.md, "Groups of features".
+    the classes. A unit of :math:`\theta_{gc}` stands for :math:`n_g n_c` entries of S,
+    which is the metric. See docs/theory.md, "Groups of features".
 
     Parameters
     ----------
@@ -60,7 +64,8 @@ class SymmetricRisk(Risk):
         Probability of *each* feature of a group, so that ``sizes @ probs`` is 1.
     variogram : float or array_like, (G, G)
         :math:`\gamma_{gh} = \tfrac12 E(f_m - f_j)^2` for features of groups g and h, on
-        the diagonal for two features of one group; one number if all pairs are alike.
+        the diagonal for two features of one group; one number if it is the same for all
+        pairs.
     N, noise
         As for `PopulationRisk`.
 
@@ -85,20 +90,20 @@ class SymmetricRisk(Risk):
     variogram: Array
     N: float = math.inf
     noise: float = 0.0
-    # of the classes of a query, that of its own feature first
-    members: Array = field(init=False, repr=False)  # (G + 1, G)
-    _mass: Array = field(init=False, repr=False)  # probabilities, (G + 1, G)
-    _spread: Array = field(init=False, repr=False)  # mean variograms, (G, G + 1, G + 1)
-    _matrix: Array = field(init=False, repr=False)  # error forms, of the same shape
+    # Arrays over the classes of the queries, the class of the own feature first: the
+    # number of features and the probability of each class, (G + 1, G), and between two
+    # classes the mean variograms and the error forms, (G, G + 1, G + 1).
+    members: Array = field(init=False, repr=False)
+    _class_probs: Array = field(init=False, repr=False)
+    _mean_variograms: Array = field(init=False, repr=False)
+    _error_forms: Array = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        sizes = real_array("sizes", self.sizes, 1)
-        for size in sizes:
-            integer("sizes", float(size), minimum=1, maximum=MOST_FEATURES)
-        if sizes.sum() < 2:
-            raise argument_error("sizes", self.sizes, "two features or more altogether")
+        sizes = _checked_sizes(self.sizes)
         probs = real_array("probs", self.probs, 1)
-        total = float(sizes @ probs) if probs.shape == sizes.shape else math.nan
+        total = math.nan
+        if probs.shape == sizes.shape:
+            total = float(sizes @ probs)
         if not ((probs > 0).all() and abs(total - 1.0) <= 1e-6):
             raise argument_error(
                 "probs",
@@ -107,34 +112,15 @@ class SymmetricRisk(Risk):
             )
         G = len(sizes)
         check_fits("sizes", self.sizes, 8.0 * 6 * G**3)
-        gamma = self.variogram
-        gamma = (
-            np.full((G, G), number("variogram", gamma, zero=True))
-            if dimensions(gamma) == 0
-            else gamma
-        )
-        gamma = real_array("variogram", gamma, 2)
-        symmetric = gamma.shape == (G, G) and np.allclose(
-            gamma, gamma.T, rtol=1e-12, atol=0.0
-        )
-        if not symmetric or (gamma < 0).any() or gamma.max(initial=0.0) > 1e250:
-            raise argument_error(
-                "variogram",
-                self.variogram,
-                f"a number or a symmetric ({G}, {G}) array, >= 0",
-            )
-        # class c of a query of group g: its own feature, then the groups, its own less
-        # one feature
+        gamma = _checked_variogram(self.variogram, G)
         members = np.vstack([np.ones(G), sizes[:, None] - np.eye(G)])
-        alone = np.divide(1.0, members[1:], out=np.ones((G, G)), where=members[1:] > 0)
-        spread = np.zeros((G, G + 1, G + 1))
-        spread[:, 0, 1:] = spread[:, 1:, 0] = gamma
-        spread[:, 1:, 1:] = gamma * (1.0 - np.eye(G) * alone.T[:, None])
-        matrix = spread[:, 0, :, None] + spread[:, :1] - spread
-        if (
-            np.linalg.eigvalsh(matrix)[:, 0]
-            < -1e-9 * np.maximum(np.abs(matrix).max(axis=(1, 2)), 1e-300)
-        ).any():
+        probs_of_classes = np.vstack([probs, np.tile(probs[:, None], (1, G))])
+        variograms = _variograms_of_classes(gamma, members[1:])
+        to_own = variograms[:, 0]
+        error_forms = to_own[:, :, None] + to_own[:, None] - variograms
+        lowest = np.linalg.eigvalsh(error_forms)[:, 0]
+        largest = np.maximum(np.abs(error_forms).max(axis=(1, 2)), 1e-300)
+        if (lowest < -1e-9 * largest).any():
             raise argument_error(
                 "variogram",
                 self.variogram,
@@ -148,9 +134,9 @@ class SymmetricRisk(Risk):
             N=prompt_length(self.N),
             noise=number("noise", self.noise, zero=True, maximum=LARGEST),
             members=members,
-            _mass=members * np.vstack([probs, np.tile(probs[:, None], (1, G))]) / total,
-            _spread=spread,
-            _matrix=matrix,
+            _class_probs=members * probs_of_classes / total,
+            _mean_variograms=variograms,
+            _error_forms=error_forms,
         )
         for array in (self.sizes, self.probs, self.variogram, self.members):
             array.flags.writeable = False
@@ -181,22 +167,24 @@ class SymmetricRisk(Risk):
         """
         variogram = variogram_of(features, task)
         probs = features.probs
-        labels = (
-            exchangeable_groups(features, task)
-            if groups is None
-            else _labels(groups, features.K)
-        )
-        scale = float(variogram.max())
-        first = [int(np.flatnonzero(labels == g)[0]) for g in range(labels.max() + 1)]
+        if groups is None:
+            labels = exchangeable_groups(features, task)
+        else:
+            labels = _checked_groups(groups, features.K)
         sizes = np.bincount(labels)
+        members = [np.flatnonzero(labels == g) for g in range(len(sizes))]
+        first = [int(indices[0]) for indices in members]
         gamma = variogram[np.ix_(first, first)]
         for g in np.flatnonzero(sizes > 1):
-            pair = np.flatnonzero(labels == g)[:2]
-            gamma[g, g] = variogram[pair[0], pair[1]]
+            first_two = members[g][:2]
+            gamma[g, g] = variogram[first_two[0], first_two[1]]
+        # In an exchangeable group, all features and pairs are equal to the first ones.
         expected = gamma[np.ix_(labels, labels)]
         np.fill_diagonal(expected, 0.0)
-        uneven = np.abs(probs - probs[first][labels]) > 1e-12 * probs
-        if uneven.any() or (np.abs(variogram - expected) > 1e-12 * scale).any():
+        probs_differ = np.abs(probs - probs[first][labels]) > 1e-12 * probs
+        scale = float(variogram.max())
+        variograms_differ = np.abs(variogram - expected) > 1e-12 * scale
+        if probs_differ.any() or variograms_differ.any():
             raise argument_error(
                 "groups",
                 groups,
@@ -216,40 +204,51 @@ class SymmetricRisk(Risk):
 
     @property
     def metric(self) -> Array:
-        """Number of entries of S for each score, (G, G + 1); 1 for the others of a group of one."""
+        """Number of entries of S for each score, (G, G + 1).
+
+        It is 1 for the other features of a group of one, which do not exist.
+        """
         return np.maximum(self.sizes[:, None] * self.members.T, 1.0)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient with respect to the grouped scores, (G, G + 1)."""
-        share = self.sizes * self.probs
-        losses, gradient, _ = self._parts(params)
-        return float(share @ losses), (gradient * share).T
+        group_probs = self._group_probs
+        losses, gradient, _ = self._moments(params)
+        return float(group_probs @ losses), (gradient * group_probs).T
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, (G, G + 1)."""
-        change = change_along(
-            lambda theta: self._parts(theta).gradient.T, params, direction
-        )
-        return (self.sizes * self.probs)[:, None] * change
+
+        def gradient(theta: Array) -> Array:
+            return self._moments(theta).gradient.T
+
+        change = change_along(gradient, params, direction)
+        return self._group_probs[:, None] * change
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Expected target attention and loss of a query of each group, (G,) each."""
-        found = self._parts(params)
-        return {"attention": found.attention[0].copy(), "loss_per_query": found.loss}
+        moments = self._moments(params)
+        return {
+            "attention": moments.attention[0].copy(),
+            "loss_per_query": moments.loss,
+        }
 
     def attention(self, params: ArrayLike) -> Array:
         """Expected attention on whole classes, (G, G + 1); rows sum to 1."""
-        return self._parts(self._checked(params)).attention.T
+        return self._moments(self._checked(params)).attention.T
 
     @property
     def nondegenerate(self) -> bool:
-        """Whether no mixture of the other classes is as good as the query's own feature (sufficient condition)."""
-        there = [np.flatnonzero(members > 0)[1:] for members in self.members.T]
-        values = (
-            np.linalg.eigvalsh(each[np.ix_(on, on)])
-            for each, on in zip(self._matrix, there, strict=True)
-        )
-        return all(each[0] > 1e-10 * each[-1] for each in values)
+        """Whether no mixture of other classes is as good as the query's own feature.
+
+        The condition that is tested is sufficient, and not necessary.
+        """
+        for error_form, members in zip(self._error_forms, self.members.T, strict=True):
+            wrong = np.flatnonzero(members > 0)[1:]
+            eigenvalues = np.linalg.eigvalsh(error_form[np.ix_(wrong, wrong)])
+            if not eigenvalues[0] > 1e-10 * eigenvalues[-1]:
+                return False
+        return True
 
     def scores(self, params: ArrayLike) -> Array:
         """Scores of all single features, (K, K), group after group."""
@@ -264,87 +263,108 @@ class SymmetricRisk(Risk):
         return full
 
     def floor(self) -> float:
-        """Irreducible loss: 0 for N = ∞, else the infimum over the scores, as for `PopulationRisk`."""
+        """Irreducible loss: 0 for N = ∞, else the infimum over the scores.
+
+        The search is the same as for `PopulationRisk`.
+        """
         if math.isinf(self.N):
             return 0.0
-        G = len(self.sizes)
         if self.levels is not None:
-            return float(
-                self.sizes
-                * self.probs
-                @ np.array([each.lowest for each in self.levels])
-            )
-        target = np.arange(G + 1)[:, None] == np.zeros(G)
-        return float(
-            self.sizes * self.probs @ infima(self._finite, target, self.N, self.noise)
-        )
+            lowest = np.array([levels.lowest for levels in self.levels])
+        else:
+            is_own = np.zeros(self._class_probs.shape, dtype=bool)
+            is_own[0] = True
+            lowest = infima(self._moments_finite, is_own, self.N, self.noise)
+        return float(self._group_probs @ lowest)
 
     @cached_property
     def levels(self) -> tuple[Levels, ...] | None:
-        """Levels of the classes at the infimum of each group's query; None if unknown."""
+        """Levels of the classes at the infimum of each group's query, if known."""
         if math.isinf(self.N):
             return None
-        return levels_of(map(self._query, range(len(self.sizes))), len(self.sizes))
+        G = len(self.sizes)
+        return levels_of((self._query(g) for g in range(G)), G)
 
     def _query(self, g: int) -> Query:
-        """The query of group g over the classes that are not empty, with its own feature first."""
-        there = np.flatnonzero(self.members[:, g] > 0)
-        matrix = self._matrix[g][np.ix_(there, there)]
-        own = self._own[there, g]
-        return Query(matrix, own, self._mass[there, g], self.N, self.noise, 0)
-
-    @property
-    def _own(self) -> Array:
-        """Mean squared errors of a token of each class, (G + 1, G)."""
-        return 2.0 * self._spread[:, 0].T + self.noise**2
-
-    def _parts(self, params: Array) -> Moments:
-        return (
-            self._infinite(params.T) if math.isinf(self.N) else self._finite(params.T)
+        """The query of group g over its nonempty classes, the own feature first."""
+        nonempty = np.flatnonzero(self.members[:, g] > 0)
+        return Query(
+            error_form=self._error_forms[g][np.ix_(nonempty, nonempty)],
+            squared_errors=self._squared_errors[nonempty, g],
+            probs=self._class_probs[nonempty, g],
+            N=self.N,
+            noise=self.noise,
+            target=0,
         )
 
-    def _infinite(self, scores: Array) -> Moments:
-        """N = ∞: losses (G,), gradients ∂ℓ_g/∂θ_gc and attention, (G + 1, G)."""
+    @property
+    def _group_probs(self) -> Array:
+        """Probability that the query is of each group, (G,)."""
+        return self.sizes * self.probs
+
+    @property
+    def _squared_errors(self) -> Array:
+        """Mean squared errors of a token of each class, (G + 1, G)."""
+        return 2.0 * self._mean_variograms[:, 0].T + self.noise**2
+
+    def _moments(self, params: Array) -> Moments:
+        """Losses of a query of each group, gradients ∂ℓ_g/∂θ_gc and attention."""
+        if math.isinf(self.N):
+            return self._moments_infinite(params.T)
+        return self._moments_finite(params.T)
+
+    def _moments_infinite(self, scores: Array) -> Moments:
+        """N = ∞, from scores (G + 1, G)."""
         with np.errstate(divide="ignore"):
-            tilted = scores + np.log(self._mass)
+            tilted = scores + np.log(self._class_probs)
         weight = np.exp(tilted - tilted.max(axis=0))
         a = weight / weight.sum(axis=0)
-
-        residual = self._against(a.argmax(axis=0), a)
+        # The residual is r = C a less a constant. The own feature has r = 0, so that
+        # R = a^T C a is the mean residual, less the residual of the own feature.
+        residual = self._residual(a, a.argmax(axis=0))
         mean = np.einsum("cg,cg->g", a, residual)
         return Moments(0.5 * (mean - residual[0]), a * (residual - mean), a)
 
-    def _against(self, top: NDArray[np.intp], z: Array) -> Array:
-        """``(C z)_c - (C z)_top``, (G + 1, G), accurate also if a wrong class ``top`` has nearly all attention."""
-        groups = np.arange(len(top))
-        gap = self._spread[:, 0].T
-        difference = self._spread[groups, top][:, None] - self._spread
-        return np.einsum("gcd,dg->cg", difference[..., 1:], z[1:]) + (
-            gap - gap[top, groups]
-        ) * z[1:].sum(axis=0)
+    def _residual(self, z: Array, reference: NDArray[np.intp]) -> Array:
+        """``(C z)_c - (C z)_r`` with a reference class r for each group, (G + 1, G).
 
-    def _finite(self, scores: Array) -> Moments:
+        Subtracting before the sum keeps the digits even if a wrong class, as the
+        reference, has nearly all attention.
+        """
+        groups = np.arange(len(reference))
+        to_own = self._mean_variograms[:, 0].T
+        between = (
+            self._mean_variograms[groups, reference][:, None] - self._mean_variograms
+        )
+        from_pairs = np.einsum("gcd,dg->cg", between[..., 1:], z[1:])
+        from_own = (to_own - to_own[reference, groups]) * z[1:].sum(axis=0)
+        return np.asarray(from_pairs + from_own)
+
+    def _moments_finite(self, scores: Array) -> Moments:
+        """Finite N, from scores (G + 1, G)."""
+
         def form(
             queries: NDArray[np.intp], rows: slice, z: Array, product: Array
         ) -> None:
-            np.matmul(self._matrix[queries], z, out=product)
+            np.matmul(self._error_forms[queries], z, out=product)
 
-        own = self._own
-        # within classes, and noise
-        spread = own - np.diagonal(self._matrix, axis1=1, axis2=2).T
-        present = np.where(self._mass > 0, scores, -np.inf)
+        squared_errors = self._squared_errors
+        # Label noise, and the differences between the features of a class.
+        within = squared_errors - np.diagonal(self._error_forms, axis1=1, axis2=2).T
         return moments(
-            present,
-            self._mass,
-            own,
+            np.where(self._class_probs > 0, scores, -np.inf),
+            self._class_probs,
+            squared_errors,
             [Count(self.N)],
             form,
-            spread=np.maximum(spread, 0.0),
+            spread=np.maximum(within, 0.0),
         )
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
-    """Label the features by the largest groups whose members can be exchanged with each other.
+    """Label the features by the largest groups of exchangeable ones.
+
+    Exchanging two features of a group changes neither probabilities nor variograms.
 
     Parameters
     ----------
@@ -368,27 +388,71 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     tolerance = 1e-12 * float(variogram.max())
     labels = np.full(features.K, -1, dtype=np.int64)
     for k in range(features.K):
-        if labels[k] < 0:
-            difference = np.abs(variogram - variogram[k])
-            # exchanging two features moves neither's own entry
-            np.fill_diagonal(difference, 0.0)
-            difference[:, k] = 0.0
-            alike = (difference.max(axis=1) <= tolerance) & (
-                np.abs(probs - probs[k]) <= 1e-12 * probs[k]
-            )
-            labels[alike & (labels < 0)] = labels.max() + 1
+        if labels[k] >= 0:
+            continue
+        difference = np.abs(variogram - variogram[k])
+        # Two features that are exchanged keep the variogram zero with themselves, and
+        # the one with each other.
+        np.fill_diagonal(difference, 0.0)
+        difference[:, k] = 0.0
+        same_variogram = difference.max(axis=1) <= tolerance
+        same_probability = np.abs(probs - probs[k]) <= 1e-12 * probs[k]
+        group = same_variogram & same_probability & (labels < 0)
+        labels[group] = labels.max() + 1
     return labels
 
 
-def _labels(groups: ArrayLike, K: int) -> NDArray[np.int64]:
-    given = real_array("groups", groups, 1)
-    labels = given.astype(np.int64)
+def _checked_groups(groups: ArrayLike, K: int) -> NDArray[np.int64]:
+    numbers = real_array("groups", groups, 1)
+    labels = numbers.astype(np.int64)
+    is_whole = not (labels != numbers).any()
     if (
         len(labels) != K
-        or (labels != given).any()
+        or not is_whole
         or set(labels.tolist()) != set(range(int(labels.max()) + 1))
     ):
         raise argument_error(
             "groups", groups, f"{K} integers that cover 0, 1, ..., G - 1"
         )
     return labels
+
+
+def _checked_sizes(sizes: ArrayLike) -> Array:
+    numbers = real_array("sizes", sizes, 1)
+    for size in numbers:
+        integer("sizes", float(size), minimum=1, maximum=MOST_FEATURES)
+    if numbers.sum() < 2:
+        raise argument_error("sizes", sizes, "two features or more altogether")
+    return numbers
+
+
+def _checked_variogram(variogram: ArrayLike, G: int) -> Array:
+    gamma = variogram
+    if dimensions(gamma) == 0:
+        gamma = np.full((G, G), number("variogram", gamma, zero=True))
+    gamma = real_array("variogram", gamma, 2)
+    is_symmetric = gamma.shape == (G, G) and np.allclose(
+        gamma, gamma.T, rtol=1e-12, atol=0.0
+    )
+    if not is_symmetric or (gamma < 0).any() or gamma.max(initial=0.0) > 1e250:
+        raise argument_error(
+            "variogram", variogram, f"a number or a symmetric ({G}, {G}) array, >= 0"
+        )
+    return gamma
+
+
+def _variograms_of_classes(gamma: Array, members: Array) -> Array:
+    """Mean variograms between the classes of each query, (G, G + 1, G + 1).
+
+    ``members[h, g]`` is the number of features of group h without the query's own. The
+    mean over two features of one class includes the pairs of a feature with itself,
+    whose variogram is zero.
+    """
+    G = len(gamma)
+    share_of_one = np.divide(1.0, members, out=np.ones((G, G)), where=members > 0)
+    within = np.eye(G) * share_of_one.T[:, None]
+    variograms = np.zeros((G, G + 1, G + 1))
+    variograms[:, 0, 1:] = gamma
+    variograms[:, 1:, 0] = gamma
+    variograms[:, 1:, 1:] = gamma * (1.0 - within)
+    return variograms

@@ -1,4 +1,4 @@
-"""Task families: laws of the functions that a prompt shows, in closed form and as samples."""
+"""Task families: laws of the functions in prompts, in closed form and as samples."""
 
 from icl_theory.regression.tasks.functions import (
     Halfspace,

@@ -1,4 +1,9 @@
-"""Families of functions on the whole space, and of steps across it."""
+"""Families of functions on the whole space, and of steps across it.
+
+Each family is a law of random functions with a Lipschitz constant L, written by its
+formulas: the kernel, the variogram, often a factor, and a draw of functions. To write
+one of your own, see `icl_theory.regression.tasks.law`.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +29,23 @@ from icl_theory.regression.tasks.law import Function, LipschitzTask, OnSpace
 
 @dataclass(frozen=True, eq=False)
 class RandomCosine(OnSpace):
-    r"""Cosines with a random phase, :math:`f(x) = A\cos(\omega^\top x + \phi)`, φ uniform.
+    r"""Cosines with a random phase, :math:`f(x) = A\cos(\omega^\top x + \phi)`.
 
-    :math:`\kappa(x, x') = \tfrac{A^2}{2}\cos(\omega^\top(x - x'))`, of rank two.
-
-    See docs/theory.md, "Task families".
+    The phase φ is uniform. The kernel :math:`\kappa(x, x') =
+    \tfrac{A^2}{2}\cos(\omega^\top(x - x'))` has rank two. See docs/theory.md,
+    "Task families".
 
     Parameters
     ----------
     L : float
         Lipschitz constant ``A * |ω|``.
     scale : {"amplitude", "frequency"}
-        What grows with L: the amplitude (``|ω| = 1``, ``A = L``) or the frequency (``A
-        = 1``, ``|ω| = L``). In the second case the variogram is at most 1 and does not
-        always grow with L.
+        Whether L is the amplitude (``|ω| = 1``, ``A = L``) or the frequency (``A = 1``,
+        ``|ω| = L``). In the second case the variogram is at most 1 and does not always
+        grow with L.
     direction : array_like, (d,), optional
-        Direction of ω; by default (1, 2, ..., d), which tells all vectors of a standard
-        basis apart.
+        Direction of ω; by default (1, 2, ..., d), so that all vectors of a standard
+        basis have different phases.
 
     Examples
     --------
@@ -67,28 +72,29 @@ class RandomCosine(OnSpace):
     @property
     def amplitude(self) -> float:
         """The amplitude A."""
-        return self.L if self.scale == "amplitude" else 1.0
+        if self.scale == "amplitude":
+            return self.L
+        return 1.0
 
     def omega(self, d: int) -> Array:
         """Frequency vector in ``d`` dimensions, (d,)."""
         d = integer("d", d, minimum=1)
-        direction = (
-            np.arange(1.0, d + 1.0)
-            if self.direction is None
-            else np.asarray(self.direction, dtype=float)
-        )
+        if self.direction is None:
+            direction = np.arange(1.0, d + 1.0)
+        else:
+            direction = np.asarray(self.direction, dtype=float)
         if direction.shape != (d,):
             raise argument_error(
                 "direction",
                 self.direction,
                 f"a vector of length {d}, the dimension of the features",
             )
+        # Squares of very large or small entries would overflow or underflow.
         direction = direction / np.abs(direction).max()
-        return (
-            direction
-            / np.linalg.norm(direction)
-            * (1.0 if self.scale == "amplitude" else self.L)
-        )
+        unit = direction / np.linalg.norm(direction)
+        if self.scale == "amplitude":
+            return np.asarray(unit)
+        return np.asarray(unit * self.L)
 
     def kernel(self, features: Features) -> Array:
         """``A²/2 cos(ω·(x - x'))``."""
@@ -105,28 +111,31 @@ class RandomCosine(OnSpace):
     def factor(self, features: Features) -> Array:
         """Points of a circle of radius ``A/√2`` relative to the first, (K, 2)."""
         angle = (features.vectors - features.vectors[0]) @ self.omega(features.d)
-        versine = -2.0 * np.sin(0.5 * angle) ** 2
-        return (
-            self.amplitude / np.sqrt(2.0) * np.stack([versine, np.sin(angle)], axis=1)
-        )
+        # cos(angle) - 1 without cancellation
+        cosine_less_one = -2.0 * np.sin(0.5 * angle) ** 2
+        points = np.stack([cosine_less_one, np.sin(angle)], axis=1)
+        return self.amplitude / np.sqrt(2.0) * points
 
     def functions(
         self, features: Features, rng: np.random.Generator, size: int
     ) -> Function:
         """Draw ``size`` cosines."""
         phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
-        return lambda points: (
-            self.amplitude * np.cos(points @ self.omega(features.d) + phase)
-        )
+
+        def cosines(points: Array) -> Array:
+            return self.amplitude * np.cos(points @ self.omega(features.d) + phase)
+
+        return cosines
 
 
 @dataclass(frozen=True)
 class RandomFourier(OnSpace):
-    r"""Random Fourier features of a Gaussian kernel, :math:`f(x) = A\cos(\omega^\top x + \phi)`, ω normal.
+    r"""Random Fourier features of a Gaussian kernel.
 
-    :math:`\kappa(x, x') = \tfrac{A^2}{2} e^{-\|x - x'\|^2/2\ell^2}` with :math:`A =
-    \sqrt2 L\ell`, so that the variogram tends to :math:`L^2\|x - x'\|^2/2` for features
-    much closer than ℓ.
+    They are :math:`f(x) = A\cos(\omega^\top x + \phi)` with normal ω and
+    :math:`A = \sqrt2 L\ell`. The kernel is
+    :math:`\kappa(x, x') = \tfrac{A^2}{2} e^{-\|x - x'\|^2/2\ell^2}`, so that the
+    variogram tends to :math:`L^2\|x - x'\|^2/2` for features much closer than ℓ.
 
     Parameters
     ----------
@@ -157,19 +166,14 @@ class RandomFourier(OnSpace):
 
     def kernel(self, features: Features) -> Array:
         """``A²/2 exp(-|x - x'|²/2ℓ²)``."""
-        return (
-            0.5
-            * self.amplitude**2
-            * np.exp(-0.5 * (features.distances / self.length_scale) ** 2)
-        )
+        return 0.5 * self.amplitude**2 * np.exp(self._exponent(features))
 
     def variogram(self, features: Features) -> Array:
         """``A²/2 (1 - exp(-|x - x'|²/2ℓ²))``, exact for close features."""
-        return (
-            -0.5
-            * self.amplitude**2
-            * np.expm1(-0.5 * (features.distances / self.length_scale) ** 2)
-        )
+        return -0.5 * self.amplitude**2 * np.expm1(self._exponent(features))
+
+    def _exponent(self, features: Features) -> Array:
+        return np.asarray(-0.5 * (features.distances / self.length_scale) ** 2)
 
     def functions(
         self, features: Features, rng: np.random.Generator, size: int
@@ -177,15 +181,19 @@ class RandomFourier(OnSpace):
         """Draw ``size`` cosines with their own frequencies."""
         omega = rng.normal(0.0, 1.0 / self.length_scale, (size, features.d, 1))
         phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
-        return lambda points: self.amplitude * np.cos((points @ omega)[..., 0] + phase)
+
+        def cosines(points: Array) -> Array:
+            return self.amplitude * np.cos((points @ omega)[..., 0] + phase)
+
+        return cosines
 
 
 @dataclass(frozen=True)
 class Linear(OnSpace):
     r"""Linear functions :math:`f(x) = w^\top x` with :math:`w \sim N(0, L^2 I/d)`.
 
-    :math:`\kappa(x, x') = L^2 x^\top x'/d`, so that the root mean square Lipschitz
-    constant is L.
+    The kernel is :math:`\kappa(x, x') = L^2 x^\top x'/d`, and the root mean square
+    Lipschitz constant is L.
 
     Parameters
     ----------
@@ -210,19 +218,29 @@ class Linear(OnSpace):
     ) -> Function:
         """Draw ``size`` linear functions."""
         w = rng.normal(0.0, self.L / np.sqrt(features.d), (size, features.d, 1))
-        return lambda points: (points @ w)[..., 0]
+
+        def linear(points: Array) -> Array:
+            return np.asarray((points @ w)[..., 0])
+
+        return linear
 
 
 def quadratics(
     rng: np.random.Generator, size: int, d: int, sigma_a: float, sigma_b: float
 ) -> Function:
-    """Draw polynomials x^T A x + b^T x with independent normal entries of these standard deviations."""
+    """Draw polynomials x^T A x + b^T x with independent normal entries.
+
+    ``sigma_a`` and ``sigma_b`` are the standard deviations of the entries of A and b.
+    """
     check_fits("size", size, 16.0 * size * d**2)
     matrix = rng.normal(0.0, sigma_a, (size, d, d))
     vector = rng.normal(0.0, sigma_b, (size, d, 1))
-    return lambda points: (
-        np.sum((points @ matrix) * points, axis=-1) + (points @ vector)[..., 0]
-    )
+
+    def polynomials(points: Array) -> Array:
+        quadratic_part = np.sum((points @ matrix) * points, axis=-1)
+        return np.asarray(quadratic_part + (points @ vector)[..., 0])
+
+    return polynomials
 
 
 @dataclass(frozen=True)
@@ -231,8 +249,8 @@ class Quadratic(OnSpace):
 
     The entries are independent, :math:`A_{ij} \sim N(0, \sigma_a^2)` and :math:`b_i
     \sim N(0, \sigma_b^2)` with :math:`\sigma_a = L/d` and :math:`\sigma_b = L/\sqrt d`,
-    so that the Frobenius norm of A and the norm of b have root mean square L:
-    :math:`\kappa(x, x') = \sigma_a^2 (x^\top x')^2 + \sigma_b^2\, x^\top x'`.
+    so that the Frobenius norm of A and the norm of b have root mean square L. The
+    kernel is :math:`\kappa(x, x') = \sigma_a^2 (x^\top x')^2 + \sigma_b^2\, x^\top x'`.
 
     Parameters
     ----------
@@ -242,18 +260,23 @@ class Quadratic(OnSpace):
 
     def kernel(self, features: Features) -> Array:
         """``σ_A² (x·x')² + σ_b² x·x'``."""
-        return (
-            self.L / features.d * features.gram
-        ) ** 2 + self.L**2 / features.d * features.gram
+        quadratic_part = (self.L / features.d * features.gram) ** 2
+        linear_part = self.L**2 / features.d * features.gram
+        return quadratic_part + linear_part
 
     def variogram(self, features: Features) -> Array:
-        """``σ_A² (|m|²|δ|² + (m·δ)²) + σ_b² |δ|²/2`` with the mean m and the difference δ of the two points."""
+        """``σ_A² (|m|²|δ|² + (m·δ)²) + σ_b² |δ|²/2``.
+
+        m is the mean of the two points, and δ is their difference.
+        """
         squares = np.diagonal(features.gram)
         distances = features.distances
-        mean = 0.25 * (squares[:, None] + squares + 2.0 * features.gram)
+        mean_squared = 0.25 * (squares[:, None] + squares + 2.0 * features.gram)
         product = 0.5 * (squares[:, None] - squares)
-        by_matrix = (self.L / features.d) ** 2 * (mean * distances**2 + product**2)
-        return by_matrix + 0.5 * self.L**2 / features.d * distances**2
+        sigma_a = self.L / features.d
+        quadratic_part = sigma_a**2 * (mean_squared * distances**2 + product**2)
+        linear_part = 0.5 * self.L**2 / features.d * distances**2
+        return quadratic_part + linear_part
 
     def functions(
         self, features: Features, rng: np.random.Generator, size: int
@@ -266,11 +289,12 @@ class Quadratic(OnSpace):
 
 @dataclass(frozen=True)
 class Halfspace(LipschitzTask):
-    """The degenerate counterexample: f = ±L, one sign on the first half of the features, the other on the rest.
+    """The degenerate counterexample: f = ±L, with one sign on each half.
 
-    A public review of the regression paper (ICLR 2026, Reviewer 3) gives the example.
-    Every function is non-degenerate Lipschitz in the paper's sense, but features of the
-    same half have the same value. So c_k = 0 for each feature that shares its half with
+    The halves are the first and the second half of the list of features. A public
+    review of the regression paper (ICLR 2026, Reviewer 3) gives the example. Every
+    function is non-degenerate Lipschitz in the paper's sense, but features of the same
+    half have the same value. So c_k = 0 for each feature that shares its half with
     another, and the loss vanishes although the attention does not reach 1.
 
     Parameters
@@ -281,9 +305,8 @@ class Halfspace(LipschitzTask):
 
     def factor(self, features: Features) -> Array:
         """``L`` on the first ceil(K/2) features, ``-L`` on the others, (K, 1)."""
-        return np.where(np.arange(features.K) < (features.K + 1) // 2, self.L, -self.L)[
-            :, None
-        ]
+        in_first_half = np.arange(features.K) < (features.K + 1) // 2
+        return np.where(in_first_half, self.L, -self.L)[:, None]
 
     def kernel(self, features: Features) -> Array:
         """``L²`` within a half, ``-L²`` between the halves."""
@@ -292,4 +315,5 @@ class Halfspace(LipschitzTask):
 
     def sample(self, features: Features, rng: np.random.Generator, size: int) -> Array:
         """Draw the overall sign, (size, K)."""
-        return rng.choice([-1.0, 1.0], (size, 1)) * self.factor(features)[:, 0]
+        sign = rng.choice([-1.0, 1.0], (size, 1))
+        return sign * self.factor(features)[:, 0]

@@ -1,7 +1,7 @@
 """The paper on in-context recall: its statements, and the rows, questions and figures that measure them."""
 
 from icl_theory.papers.recall.statements import model, training
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
 WORDS = "the formula, from the words of the text"
 RATE = "the exponent; a public review (ICLR 2026, Reviewer 4) quotes three different ones from the paper"
@@ -107,6 +107,13 @@ IN_CONTEXT_RECALL = Paper(
             "Bayes risk, as in Theorem 5.4. An output that training never saw is "
             "recalled like any other, as in Theorem 5.5."
         ),
+    ),
+    credit="In-context recall, Lemmas 3.1 and 4.1, Theorems 3.2 to 5.6",
+    entry=ModelEntry(
+        data="words, a trigger and what followed it",
+        attention="linear, ReLU or softmax",
+        trained="one strength a trigger, a value scale; all matrices on samples",
+        command="icl-theory recall simulate --law planted",
     ),
 )
 

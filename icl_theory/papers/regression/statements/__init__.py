@@ -9,7 +9,7 @@ from icl_theory.papers.regression.statements import (
 from icl_theory.papers.regression.statements.lemmas import ORDERS
 from icl_theory.papers.regression.theorems.checks import check_bounds
 from icl_theory.regression import crosscheck
-from icl_theory.statements.paper import Claims, Paper, Reading, Setting
+from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
 ORDER = "the order of magnitude, from the proofs; its constant is fitted on runs from a smaller range of parameters"
 LOGARITHM = f"{ORDER}. A public review (ICLR 2026, Reviewer 3) calls the two regimes logarithmic and polynomial in 1/ε"
@@ -210,6 +210,16 @@ NONLINEAR_REGRESSION = Paper(
             "Theorem 1. Large L: most steps go into Phase III, about K/(4ηε) of "
             "them, as in Theorem 2."
         ),
+    ),
+    credit=(
+        "In-context regression, Lemmas 1 and 2, Propositions 1 to 4, "
+        "Theorems 1 and 2, the regimes"
+    ),
+    entry=ModelEntry(
+        data="a finite set of features, nonlinear functions",
+        attention="one softmax head",
+        trained="scores of features, or the matrix of keys and queries",
+        command="icl-theory simulate --L 2 --delta 1 --eta 4 --K 10",
     ),
 )
 

@@ -1,0 +1,140 @@
+"""The loss of one query in the prompts of one level, and its minimum.
+
+At an infimum at infinity the features of a query form levels (see
+`icl_theory.regression.risks.floors`). `LevelLoss` is the loss of the prompts that are
+answered by one level: they have a token of it, and none from the levels above it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.regression.risks.prompts import QueryMoments, one_query
+
+Mask = NDArray[np.bool_]
+
+# Nats that count as infinitely many: the attention is then 1e-17.
+INFINITE_GAP = 40.0
+# A first-order change of the loss counts as zero below this share of its terms.
+ZERO_SHARE = 1e-9
+# The logarithm of the smallest weight that a gradient is divided by.
+LOG_SMALLEST_WEIGHT = -650.0
+
+
+class Query(NamedTuple):
+    """One query over C classes of features."""
+
+    error_form: Array  # mean products of the errors of two tokens, (C, C)
+    squared_errors: Array  # mean squared error of a token, with noise, (C,)
+    probs: Array  # of the classes, (C,)
+    N: float
+    noise: float
+    target: int  # class of the query's own feature
+
+
+class LevelLoss(NamedTuple):
+    """The loss of a query in the prompts with a token of ``level`` and none ``above``.
+
+    Classes that are neither in the level nor above it are infinitely far below: they
+    get no attention from these prompts.
+    """
+
+    query: Query
+    level: Mask  # (C,)
+    above: Mask  # (C,)
+
+    def moments(self, scores: Array, curved: bool = False) -> QueryMoments:
+        """Loss and its derivatives; the Hessian is zero unless ``curved``.
+
+        For a class below the level the gradient is with respect to its weight, relative
+        to the largest weight of the level.
+        """
+        query = self.query
+        below = ~(self.level | self.above)
+        highest = scores[self.level].max()
+        lowest = scores[self.level].min()
+        log_w = np.where(below, lowest - INFINITE_GAP, scores)
+        log_w = np.where(self.above, -np.inf, log_w)
+        # The derivative at weight zero is of first order in the weights below, so that
+        # products of two of them are left out.
+        error_form = np.where(below[:, None] & below, 0.0, query.error_form)
+        squared_errors = np.where(below, 0.0, query.squared_errors)
+        moments = one_query(
+            log_w, query.probs, squared_errors, query.N, error_form, curved
+        )
+        # ∂/∂w = ∂/∂(ln w) / w
+        log_weight = np.where(below, log_w - highest, 0.0)
+        weight = np.exp(np.maximum(log_weight, LOG_SMALLEST_WEIGHT))
+        return moments._replace(gradient=moments.gradient / weight)
+
+    def minimise(self, start: Array) -> Array:
+        """Scores at the end of a trust-region descent; it may run towards infinity."""
+        from scipy.optimize import minimize
+
+        scale = self.moments(start).loss
+        square = np.ix_(self.level, self.level)
+
+        def with_level(level_scores: Array) -> Array:
+            scores = start.copy()
+            scores[self.level] = level_scores
+            return scores
+
+        # SciPy asks for the loss, the gradient and the Hessian of a point one by one.
+        @lru_cache(maxsize=2)
+        def moments_of(level_scores: bytes) -> QueryMoments:
+            return self.moments(with_level(np.frombuffer(level_scores)), curved=True)
+
+        def loss(level_scores: Array) -> float:
+            return moments_of(level_scores.tobytes()).loss / scale
+
+        def gradient(level_scores: Array) -> Array:
+            return moments_of(level_scores.tobytes()).gradient[self.level] / scale
+
+        def hessian(level_scores: Array) -> Array:
+            return moments_of(level_scores.tobytes()).hessian[square] / scale
+
+        result = minimize(
+            loss,
+            start[self.level],
+            jac=gradient,
+            hess=hessian,
+            method="trust-ncg",
+            options={
+                "gtol": 1e-9,
+                "maxiter": 200,
+                "initial_trust_radius": 2.0,
+                "max_trust_radius": 50.0,
+            },
+        )
+        return with_level(result.x)
+
+    def nearest_minimum(self, start: Array, flat: float = 1e-12) -> Array | None:
+        """Scores at a minimum near the start, by Newton's method, or None.
+
+        Directions whose relative curvature is below ``flat`` are not moved along: it is
+        a zero after rounding.
+        """
+        scores = start.copy()
+        square = np.ix_(self.level, self.level)
+        for _ in range(30):
+            moments = self.moments(scores, curved=True)
+            gradient = moments.gradient[self.level]
+            curvatures, directions = np.linalg.eigh(moments.hessian[square])
+            largest = max(float(np.abs(curvatures).max()), moments.loss)
+            if curvatures[0] < -ZERO_SHARE * largest:
+                return None
+            is_curved = curvatures > flat * largest
+            directions = directions[:, is_curved]
+            step = directions @ ((directions.T @ gradient) / curvatures[is_curved])
+            scores[self.level] -= step
+            # Thrown further, Newton's method may meet the minimum of another search.
+            if np.abs(scores - start).max() > 5.0:
+                return None
+            if np.abs(step).max(initial=0.0) < 1e-9:
+                return scores
+        return None

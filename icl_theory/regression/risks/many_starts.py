@@ -1,0 +1,204 @@
+"""Minimise the losses of several queries from many starts at once.
+
+One evaluation of `icl_theory.tokens.square.moments` for hundreds of scores costs much
+less than hundreds of evaluations. So the descents from all starts of all queries run
+side by side, each with a BFGS matrix of its own: a descent is a row of each array.
+`minimise_from` runs them until every descent has converged, or promises too little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.regression.risks.level_loss import INFINITE_GAP, Mask, Query
+from icl_theory.tokens.square import Count, moments
+
+Index = NDArray[np.intp]
+
+# The step of the integral over prompts: the error of the loss is 2e-8 of it.
+COARSE_STEP = 0.4
+# Losses that agree to this share are not told apart.
+RELATIVE_ERROR = 1e-7
+# Rounds before a descent may stop: the first ones, without curvature, promise little.
+FIRST_ROUNDS = 5
+# Armijo's condition, and the factor on the length of a move that does not meet it.
+SUFFICIENT_DECREASE = 1e-4
+BACKTRACK = 0.3
+
+
+class RelativeLosses:
+    """Losses of Q queries in prompts without the classes ``above``, (Q, C).
+
+    All queries have C classes and the same prompt length. Each loss is divided by its
+    ``scale``, (Q,).
+    """
+
+    def __init__(self, queries: Sequence[Query], above: Mask, scale: Array) -> None:
+        self._error_forms = np.array([query.error_form for query in queries])
+        self._squared_errors = np.array([query.squared_errors for query in queries])
+        self._probs = np.array([query.probs for query in queries])
+        self._count = Count(queries[0].N)
+        self._above = above
+        self._scale = scale
+
+    def __call__(self, scores: Array, query: Index) -> tuple[Array, Array]:
+        """Losses, (n,), and gradients, (n, C), at scores (n, C) of n queries."""
+
+        def form(rows: Index, nodes: slice, z: Array, product: Array) -> None:
+            np.matmul(self._error_forms[query[rows]], z, out=product)
+
+        above = self._above[query]
+        result = moments(
+            np.where(above, -np.inf, scores).T,
+            self._probs[query].T,
+            self._squared_errors[query].T,
+            [self._count],
+            form,
+            step=COARSE_STEP,
+        )
+        scale = self._scale[query]
+        gradient = np.where(above, 0.0, result.gradient.T / scale[:, None])
+        return result.loss / scale, gradient
+
+
+class Descents:
+    """Descents that run side by side by the BFGS method, with one row for each.
+
+    ``index`` and ``query`` say which of all descents still run, and for which query.
+    """
+
+    def __init__(self, losses: RelativeLosses, scores: Array, query: Index) -> None:
+        self._losses = losses
+        self.index = np.arange(len(scores))
+        self.query = query
+        self.scores = scores
+        self.loss, self.gradient = losses(scores, query)
+        # The first move changes the score with the steepest slope by one.
+        steepest = np.maximum(np.abs(self.gradient).max(axis=1), 1e-300)
+        self.inverse_hessian = np.eye(scores.shape[1]) / steepest[:, None, None]
+        self.step_length = np.ones(len(scores))
+
+    def moves(self) -> Array:
+        """Move of each descent to the minimum of its quadratic model, (n, C)."""
+        return -np.einsum("sij,sj->si", self.inverse_hessian, self.gradient)
+
+    def predicted_decrease(self, moves: Array) -> Array:
+        """Decrease of each loss to first order, (n,)."""
+        return -_dot(self.gradient, moves)
+
+    def keep(self, goes_on: Mask) -> None:
+        """Stop all descents but these."""
+        self.index = self.index[goes_on]
+        self.query = self.query[goes_on]
+        self.scores = self.scores[goes_on]
+        self.loss = self.loss[goes_on]
+        self.gradient = self.gradient[goes_on]
+        self.inverse_hessian = self.inverse_hessian[goes_on]
+        self.step_length = self.step_length[goes_on]
+
+    def advance(self, moves: Array, longest: float) -> None:
+        """Try the moves, no score by more than ``longest``; shorten those that fail."""
+        size = np.maximum(np.abs(moves).max(axis=1), 1e-300)
+        shortening = self.step_length * np.minimum(1.0, longest / size)
+        moves = moves * shortening[:, None]
+        trial = self.scores + moves
+        # Scores so far below the highest one no longer change the loss.
+        highest = trial.max(axis=1, keepdims=True)
+        trial = np.maximum(trial, highest - INFINITE_GAP)
+        trial_loss, trial_gradient = self._losses(trial, self.query)
+        slope = _dot(self.gradient, moves)
+        falls = trial_loss <= self.loss + SUFFICIENT_DECREASE * slope
+        self._update(trial - self.scores, trial_gradient - self.gradient, falls)
+        self.step_length = np.where(falls, 1.0, BACKTRACK * self.step_length)
+        self.scores = np.where(falls[:, None], trial, self.scores)
+        self.loss = np.where(falls, trial_loss, self.loss)
+        self.gradient = np.where(falls[:, None], trial_gradient, self.gradient)
+
+    def _update(self, step: Array, change: Array, falls: Mask) -> None:
+        r"""Update the inverse Hessians H from steps s and changes y of the gradients.
+
+        .. math:: H \leftarrow (I - \rho s y^\top) H (I - \rho y s^\top)
+            + \rho s s^\top, \qquad \rho = 1 / s^\top y
+        """
+        curvature = _dot(step, change)
+        # H stays positive definite only if the loss curves upwards along the step.
+        is_convex = falls & (curvature > 1e-12 * _dot(step, step))
+        root = np.sqrt(np.where(is_convex, curvature, 1.0))[:, None]
+        s = step / root
+        y = change / root
+        projection = np.eye(step.shape[1]) - s[:, :, None] * y[:, None, :]
+        updated = projection @ self.inverse_hessian @ projection.swapaxes(1, 2)
+        updated = updated + s[:, :, None] * s[:, None, :]
+        self.inverse_hessian = np.where(
+            is_convex[:, None, None], updated, self.inverse_hessian
+        )
+
+
+def minimise_from(
+    starts: Array,
+    queries: Sequence[Query],
+    above: Mask,
+    scale: Array,
+    longest: float,
+    rounds: int = 60,
+    slow: float = 1e-3,
+) -> tuple[Array, Array]:
+    """Minimise the loss of each query from its starts.
+
+    A descent stops when its predicted decrease is below ``slow`` times its gap to the
+    least loss that its query has so far. Losses are right to less than 1e-7 of
+    themselves. ``rounds`` need not be enough for all descents to converge, because the
+    caller minimises the best ends further.
+
+    Parameters
+    ----------
+    starts : ndarray, (Q, S, C)
+        S starts of each query.
+    queries : sequence of Query
+        Queries over C classes, with the same prompt length.
+    above : ndarray of bool, (Q, C)
+        Classes that the prompts do not have.
+    scale : ndarray, (Q,)
+        A positive loss of each query that is known.
+    longest : float
+        Largest change of a score in a round.
+    rounds : int
+        Largest number of rounds.
+    slow : float
+        Share of the gap to the least loss below which a descent stops.
+
+    Returns
+    -------
+    losses : ndarray, (Q, S)
+        Losses at the ends.
+    ends : ndarray, (Q, S, C)
+        Scores there.
+    """
+    shape = starts.shape[:2]
+    scores = starts.reshape(-1, starts.shape[2])
+    query = np.arange(len(scores)) // shape[1]
+    descents = Descents(RelativeLosses(queries, above, scale), scores, query)
+    losses = descents.loss.copy()
+    ends = scores.copy()
+    for completed in range(rounds):
+        moves = descents.moves()
+        # Relative to its scale, a query has a loss of one already.
+        least = np.minimum(1.0, losses.reshape(shape).min(axis=1))
+        gap = descents.loss - least[descents.query] * (1.0 - RELATIVE_ERROR)
+        goes_on = descents.predicted_decrease(moves) > slow * gap
+        goes_on |= completed < FIRST_ROUNDS
+        if not goes_on.any():
+            break
+        descents.keep(goes_on)
+        descents.advance(moves[goes_on], longest)
+        losses[descents.index] = descents.loss
+        ends[descents.index] = descents.scores
+    return losses.reshape(shape) * scale[:, None], ends.reshape(starts.shape)
+
+
+def _dot(first: Array, second: Array) -> Array:
+    return np.einsum("si,si->s", first, second)

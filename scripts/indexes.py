@@ -1,0 +1,182 @@
+"""Writes what pages and CITATION.cff list of papers, from what each paper says of itself.
+
+    python scripts/indexes.py          # writes the files again
+    python scripts/indexes.py --check  # fails if one of them would change
+
+A page has its list between two comments, ``<!-- papers -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+from icl_theory.families import list_families
+from icl_theory.results.numbers import markdown
+from icl_theory.statements.audit import known
+from icl_theory.statements.paper import Paper
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN = "<!-- papers -->\n"
+END = "<!-- end -->"
+SHOWN = 7  # statements in a cell of the table of models
+
+
+def papers() -> dict[str, list[Paper]]:
+    """Return the papers by the titles of their families."""
+    families = list_families()
+    return {
+        families[name].title: list(claims.papers)
+        for name, claims in known()[0].items()
+        if claims.papers
+    }
+
+
+def every_paper() -> list[Paper]:
+    """Return all papers in order."""
+    return [paper for group in papers().values() for paper in group]
+
+
+def index() -> str:
+    """Return the table of pages, and the contents of the sidebar."""
+    rows: dict[str, list[str]] = {"family": [], "paper": []}
+    for family, group in papers().items():
+        for number, paper in enumerate(group):
+            rows["family"].append("" if number else family)
+            rows["paper"].append(f"[{paper.title}]({paper.name}.md)")
+    names = "\n".join(paper.name for paper in every_paper())
+    return f"{markdown(rows)}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
+
+
+def models() -> str:
+    """Return the table of models."""
+    rows: dict[str, list[str]] = {}
+    for paper in every_paper():
+        if paper.entry is None:
+            continue
+        tested = [reading.name for reading in paper.readings if reading.rows]
+        more = ["…"] if len(tested) > SHOWN else []
+        cells = {
+            "data": paper.entry.data,
+            "attention": paper.entry.attention,
+            "trained": paper.entry.trained,
+            "statements": "; ".join(tested[:SHOWN] + more),
+            "page": f"[{paper.name}](papers/{paper.name}.md)",
+            "try it": f"`{paper.entry.command}`",
+            "explorer": _explorer(paper),
+        }
+        for heading, cell in cells.items():
+            rows.setdefault(heading, []).append(cell)
+    return markdown(rows) + "\n"
+
+
+def _explorer(paper: Paper) -> str:
+    if paper.setting is None:
+        return "–"
+    panel = paper.setting.place.split("?")[0]
+    words = panel.replace("-", " ")
+    return f'<a href="_static/explorer.html#{panel}">{words}</a>'
+
+
+def citations() -> str:
+    """Return an entry for each paper, with works that belong to it."""
+    entries = []
+    for paper in every_paper():
+        number = paper.identifier.removeprefix("arXiv:")
+        where = paper.identifier
+        if where != number:
+            where = f"[{where}](https://arxiv.org/abs/{number})"
+        end = "" if paper.title.endswith(("?", "!")) else "."
+        text = f"{paper.credit}: " if paper.credit else ""
+        text += f"{paper.authors}. *{paper.title}*{end} {paper.year}. {where}."
+        if paper.related:
+            text += f" {paper.related}"
+        entries.append(
+            textwrap.fill(
+                text,
+                118,
+                initial_indent="- ",
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        )
+    return "\n".join(entries) + "\n"
+
+
+def references() -> str:
+    """Return the references of CITATION.cff."""
+    lines = []
+    for paper in every_paper():
+        number = paper.identifier.removeprefix("arXiv:")
+        lines += [
+            "  - type: article",
+            f"    title: {_quoted(paper.title)}",
+            f"    year: {paper.year}",
+            f"    url: {_quoted(f'https://arxiv.org/abs/{number}')}",
+            f"    identifiers: [{{type: other, value: {_quoted(paper.identifier)}}}]",
+            "    authors:",
+        ]
+        for author in paper.authors.split(", "):
+            first, _, last = author.rpartition(" ")
+            lines.append(
+                f"      - {{family-names: {last}, given-names: {_plain(first)}}}"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _plain(text: str) -> str:
+    return text if re.fullmatch(r"[\w ]+", text) else _quoted(text)
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "docs/papers/index.md": index,
+    "docs/find-your-model.md": models,
+    "docs/citing.md": citations,
+}
+
+
+def rewritten() -> dict[str, str]:
+    """Return every file with its list made again, by its path in the repository."""
+    files = {}
+    for name, make in PAGES.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        files[name] = f"{before}{BEGIN}\n{make()}\n{END}{after}"
+    text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    before, heading, _ = text.partition("references:\n")
+    files["CITATION.cff"] = before + heading + references()
+    return files
+
+
+def main() -> None:
+    """Write the files, or check them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check = parser.parse_args().check
+    stale = []
+    for name, text in rewritten().items():
+        path = ROOT / name
+        if path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    print(", ".join(stale) or "nothing", "would change" if check else "changed")
+    if check and stale:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
