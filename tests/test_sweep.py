@@ -391,7 +391,7 @@ def test_both_kinds_of_points_add_up_and_workers_share_them(
     monkeypatch.setattr(icl.Regression, "simulate", alone)
     monkeypatch.setattr(FamilyModel, "evaluate", together)
     monkeypatch.setattr(
-        "icl_theory.sweeps.estimate._in_arrays", lambda made, index: kinds[index]
+        "icl_theory.sweeps.estimate._is_batched", lambda made, index: kinds[index]
     )
     given = {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02}
     for workers, said in ((1, ""), (3, " on 3 workers")):
@@ -414,7 +414,7 @@ def test_points_in_whole_arrays_are_timed_also_where_the_chunk_in_the_middle_has
 
     monkeypatch.setattr(FamilyModel, "evaluate", together)
     monkeypatch.setattr(
-        "icl_theory.sweeps.estimate._in_arrays",
+        "icl_theory.sweeps.estimate._is_batched",
         lambda made, index: (index < 8) | (index >= 16),
     )
     made = plan(
@@ -438,7 +438,7 @@ def test_kinds_of_many_points_are_told_from_some(
         asked.append(len(index))
         return index % 4 > 0
 
-    monkeypatch.setattr("icl_theory.sweeps.estimate._in_arrays", in_arrays)
+    monkeypatch.setattr("icl_theory.sweeps.estimate._is_batched", in_arrays)
     made = plan(
         find("regression"),
         {"L": np.linspace(1, 2, 1600), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02},
