@@ -70,22 +70,22 @@ class Reproduced(NamedTuple):
 
         They are counted separately for published and reconstructed formulas.
         """
-        found = Counter((claim.formula, claim.outcome) for claim in self.claims)
-        words = []
-        for whose in dict.fromkeys(whose for whose, _ in found):
-            kinds = [kind for kind in WORST_FIRST if found[whose, kind]]
-            counts = [
-                f"{NAMES.get(kind, kind.value)} ({found[whose, kind]})"
-                for kind in kinds
+        counts = Counter((claim.formula, claim.outcome) for claim in self.claims)
+        parts = []
+        for formula in dict.fromkeys(claim.formula for claim in self.claims):
+            outcomes = [
+                f"{NAMES.get(outcome, outcome.value)} ({counts[formula, outcome]})"
+                for outcome in WORST_FIRST
+                if counts[formula, outcome]
             ]
-            words.append(f"{whose}: {', '.join(counts)}")
-        return "; ".join(words) or "no number is claimed"
+            parts.append(f"{formula}: {', '.join(outcomes)}")
+        return "; ".join(parts) or "no number is claimed"
 
     @property
     def table(self) -> dict[str, list[str]]:
         """Return the claims by columns."""
         return {
-            heading: [str(getattr(c, name)) for c in self.claims]
+            heading: [str(getattr(claim, name)) for claim in self.claims]
             for heading, name in COLUMNS.items()
         }
 
@@ -116,21 +116,22 @@ class Reproduction:
     def violations(self) -> tuple[Claim, ...]:
         """Exact or certified claims that measurements contradict; normally none."""
         return tuple(
-            c
-            for part in self.parts
-            for c in part.claims
-            if c.violated and c.status in BINDING
+            claim
+            for claim in self._claims
+            if claim.violated and claim.status in BINDING
         )
+
+    @property
+    def _claims(self) -> list[Claim]:
+        return [claim for part in self.parts for claim in part.claims]
 
     @property
     def notes(self) -> list[str]:
         """Return remarks on all statements and on reconstructed formulas."""
-        ours = any(
-            claim.formula == RECONSTRUCTED
-            for part in self.parts
-            for claim in part.claims
-        )
-        return [note for note in (self.paper.note, PENDING if ours else "") if note]
+        notes = [self.paper.note] if self.paper.note else []
+        if any(claim.formula == RECONSTRUCTED for claim in self._claims):
+            notes.append(PENDING)
+        return notes
 
     @property
     def overview(self) -> dict[str, list[str]]:

@@ -72,12 +72,15 @@ class Scale(NamedTuple):
         They are half-way between neighbours on the drawn axis.
         """
         places = np.log(self.places) if self.kind == "log" else self.places
-        gaps = np.diff(places) if len(places) > 1 else np.array([abs(places[0]) or 1.0])
-        around = np.concatenate(
-            [[places[0] - gaps[0]], places, [places[-1] + gaps[-1]]]
-        )
-        found = 0.5 * (around[:-1] + around[1:])
-        return np.exp(found) if self.kind == "log" else found
+        gaps = np.diff(places)
+        if len(places) == 1:
+            # A single cell is as wide as its place is far from zero.
+            gaps = np.array([abs(places[0]) or 1.0])
+        before = places[0] - gaps[0]
+        after = places[-1] + gaps[-1]
+        extended = np.concatenate([[before], places, [after]])
+        middles = 0.5 * (extended[:-1] + extended[1:])
+        return np.exp(middles) if self.kind == "log" else middles
 
 
 @Progress("drawing the figure")
@@ -140,7 +143,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
         [name for name in names if not _is_row_of_words(dataset, name)]
     )
     dataset = dataset.isel(
-        {name: slice(None, None, every) for name, every in thinned(dataset).items()}
+        {name: slice(None, None, stride) for name, stride in thinned(dataset).items()}
     )
     with styled():
         other = next((name for name in names if name != over), None)
@@ -455,12 +458,13 @@ def _draw_transitions(
         if np.isfinite(x * y).sum() > 1:
             ax.plot(x, y, dash, color="white", label=label)
     few = slice(None, None, -(-len(other.places) // most))
-    found = transitions_of(dataset.isel({other.name: few}), over.name)
-    if found is not None and found["measured"].notna().any():
+    transitions = transitions_of(dataset.isel({other.name: few}), over.name)
+    if transitions is not None and transitions["measured"].notna().any():
+        measured = transitions["measured"]
         ax.errorbar(
-            found["measured"],
+            measured,
             other.places[few],
-            xerr=bars(found["measured"], found["error"]),
+            xerr=bars(measured, transitions["error"]),
             color=RED,
             marker="o",
             markersize=3,
