@@ -117,7 +117,7 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
     ),
     (icl.TokenRisk, {"moments"}),
     # `check` calls it
-    (icl.families.Kind, {"value"}),
+    (icl.families.ParameterKind, {"value"}),
     # the family makes them of parameters that it has checked
     (SphereRisk, {"made"}),
     # hooks for the author of a family: the package calls them with runs of this family

@@ -289,7 +289,7 @@ def test_callback_sees_saved_steps_and_losses() -> None:
         ({"rule": "sgd"}, "rule = 'sgd': must be one of gd, ngd"),
         ({"method": "magic"}, "method = 'magic'"),
         ({"method": "closed"}, "method = 'closed': must be .* there is no closed form"),
-        ({"steps": None}, "epsilon = None: must be given, or above, or steps"),
+        ({"steps": None}, "epsilon = None: give epsilon, above or steps"),
         (
             {"epsilon": 0.1, "above": 0.1},
             "above = 0.1: must be left out where epsilon = 0.1 is given",

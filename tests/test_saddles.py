@@ -10,6 +10,7 @@ import pytest
 from scipy.integrate import quad
 
 import icl_theory as icl
+from icl_theory.engine.capabilities import gain_at
 from icl_theory.engine.collocation import collocate, weights_of
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.steps import Descent
@@ -25,7 +26,7 @@ class Counted(icl.Risk):
         self.risk, self.count, self.initial = risk, 0, risk.initial
 
     def gain(self, params: np.ndarray) -> float:
-        return self.risk.gain(params)
+        return gain_at(self.risk, params)
 
     def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
         self.count += 1
@@ -87,7 +88,7 @@ def test_a_staircase_drops_where_single_steps_do(
         exact.states[np.isin(exact.t, shared)],
     )
     off = [
-        risk.gain(a) * float(np.abs(a - b).max())
+        gain_at(risk, a) * float(np.abs(a - b).max())
         for a, b in zip(ours, theirs, strict=True)
     ]
     assert max(off) <= fast.states_error
@@ -193,7 +194,7 @@ def test_factored_scores_leave_their_plateau_where_single_steps_do() -> None:
         axis=(1, 2, 3)
     )
     assert max(
-        risk.gain(state) * off
+        gain_at(risk, state) * off
         for state, off in zip(exact.states[shared], apart, strict=True)
     ) <= (fast.states_error)
 

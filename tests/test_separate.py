@@ -12,6 +12,7 @@ from skipping import problem  # the random problems of `measurements.py skipping
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.engine.blocks import Blocks
+from icl_theory.engine.capabilities import column_gradients_of
 from icl_theory.engine.collocation import (
     Solved,
     collocate,
@@ -294,10 +295,12 @@ def test_columns_that_are_wrong_do_not_pass_for_those_of_the_gradient() -> None:
 
 
 def test_where_columns_mix_there_are_no_gradients_of_single_ones() -> None:
-    assert unequal(4, 1, N=30).column_gradients is None
+    assert column_gradients_of(unequal(4, 1, N=30)) is None
     assert (
-        icl.in_coordinates(
-            unequal(4, 1), "embedding", unequal(4, 1).features.vectors
-        ).column_gradients
+        column_gradients_of(
+            icl.in_coordinates(
+                unequal(4, 1), "embedding", unequal(4, 1).features.vectors
+            )
+        )
         is None
     )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from icl_theory._validate import Array
+from icl_theory.engine.capabilities import column_gradients_of
 from icl_theory.engine.collocation import Index, inverse_or_nan
 from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
@@ -32,7 +33,7 @@ class Blocks:
         # whether a step is known to be linear in each mode; normalised descent is not
         self._linear = rule.jacobian(np.zeros(1), eta) is not None
         self.gradients = (
-            risk.column_gradients
+            column_gradients_of(risk)
             if self._linear and np.ndim(risk.metric) == 0
             else None
         )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine.blocks import Blocks, Modes
+from icl_theory.engine.capabilities import gain_at
 from icl_theory.engine.collocation import (
     Index,
     Solved,
@@ -133,7 +134,7 @@ class Strides:
         # whether a mode of the last strides oscillates
         self.lost = np.zeros(n, dtype=bool)
         self.swings = False
-        self._gain = blocks.descent.risk.gain(blocks.params(y))
+        self._gain = gain_at(blocks.descent.risk, blocks.params(y))
         self._h = np.full(n, first)
         self._ideal = np.zeros(n)
         self._pace = np.zeros(n)
@@ -442,7 +443,7 @@ class Strides:
         size = np.abs(y).max(axis=1)
         gain = self._gain
         if len(self.y) == 1 and np.isfinite(y).all():  # the parameters themselves
-            gain = self._blocks.descent.risk.gain(self._blocks.params(y))
+            gain = gain_at(self._blocks.descent.risk, self._blocks.params(y))
         largest = np.maximum(
             self._tolerance / gain, self._tolerance * size if self._flow else 0.0
         )
@@ -830,7 +831,7 @@ class Skipper(Followed):
         else:
             error = worst[0]
             distance = max(distance, worst[1])
-        gain = self._map.risk.gain(run)
+        gain = gain_at(self._map.risk, run)
         self._size = max(self._size, gain * size)
         if MARGIN * distance > 0.05 * size:
             # too far for an estimate of first order, in chaos or late at a drop: run

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, argument_error
+from icl_theory.engine.capabilities import gain_at, gradients_at
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import NO_MEMORY, Rule
 from icl_theory.engine.trajectory import Stop, saved_steps
@@ -235,7 +236,7 @@ class Descent:
     def moves(self, states: Array) -> Array:
         """Changes of some parameters, (n, ...), in one step of a rule without memory."""
         self.evaluations += len(states)
-        gradients = self.risk.gradients(states)
+        gradients = gradients_at(self.risk, states)
         return np.stack(
             [self.change(*pair) for pair in zip(states, gradients, strict=True)]
         )
@@ -254,7 +255,7 @@ class Descent:
 
     def pace(self, point: Point) -> float:
         """Largest change of a score in the step from a point."""
-        return self.risk.gain(point.params) * float(
+        return gain_at(self.risk, point.params) * float(
             np.abs(point.update(self)[0]).max(initial=0.0)
         )
 

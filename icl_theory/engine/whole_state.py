@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, argument_error, number
-from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.capabilities import (
+    ColumnGradients,
+    column_gradients_of,
+    gain_at,
+    gradients_at,
+)
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import NO_MEMORY
 from icl_theory.engine.steps import Descent, Point, TrainingState, Update
 
@@ -59,12 +65,12 @@ class StateRisk(Risk):
 
     def gain(self, params: Array) -> float:
         """That of the parameters; the memory is of their size."""
-        return self.risk.gain(self.split(params)[0])
+        return gain_at(self.risk, self.split(params)[0])
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
         """Gradients of single columns, each below its parameters' and zero in the memory."""
-        gradients = self.risk.column_gradients
+        gradients = column_gradients_of(self.risk)
         if gradients is None:
             return None
         rows = self.shape[0]
@@ -185,7 +191,7 @@ class WholeState(Descent):
         """Changes of some whole states, (n, ...), in one step."""
         self.evaluations += len(states)
         params = np.stack([self.risk.split(state)[0] for state in states])
-        gradients = self.risk.risk.gradients(params)
+        gradients = gradients_at(self.risk.risk, params)
         padded = (
             self.risk.joined(gradient, np.zeros_like(gradient))
             for gradient in gradients

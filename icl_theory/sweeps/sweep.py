@@ -25,7 +25,7 @@ from icl_theory._version import __version__
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
 from icl_theory.families import Family, default, find, sound
-from icl_theory.families.parameters import Parameter
+from icl_theory.families.parameters import Parameter, unfolded
 from icl_theory.families.rule_parameters import rules_of_points
 from icl_theory.sweeps.evaluate import evaluate
 from icl_theory.sweeps.exponents import exponent_along
@@ -156,9 +156,9 @@ def sweep(
             "sweep", values, f"values of {', '.join(names)}, each given once"
         )
     by_name = {**dict(zip(names, values, strict=False)), **parameters}
-    unfolded = family.unfolded(by_name)
-    planned = plan(family, unfolded)
-    command = written_sweep(family, unfolded, named=family is not default())
+    given = unfolded(family.parameters(), by_name)
+    planned = plan(family, given)
+    command = written_sweep(family, given, named=family is not default())
     return run_with(
         *planned,
         executor=executor,

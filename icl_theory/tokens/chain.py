@@ -34,7 +34,8 @@ from icl_theory._validate import (
     probabilities,
     real_array,
 )
-from icl_theory.engine.risk import ColumnGradients, Risk, Started
+from icl_theory.engine.capabilities import ColumnGradients
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.memory import check_fits
 from icl_theory.tokens.sampled import (
     Pass,
@@ -331,7 +332,7 @@ def _nodes(
     return x - left - most[:, None], step * (1.0 + left)
 
 
-class ChainRisk(Started, Risk):
+class ChainRisk(WithStart, Risk):
     r"""The exact loss :math:`\tfrac12 E|o - P_q|^2` of softmax attention over Markov chains, trained in its scores.
 
     The loss is that of predicting :math:`P_q`; `Chains.irreducible` is not in it.

@@ -18,7 +18,7 @@ from icl_theory._validate import (
     real_array,
     set_fields,
 )
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.tokens.cross import product
 from icl_theory.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.tokens.risk import Kind, TokenRisk
@@ -179,7 +179,7 @@ def least_output(gram: Array, means: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianHeadsRisk(Started, Risk):
+class GaussianHeadsRisk(WithStart, Risk):
     r"""Heads over Gaussian inputs: the loss of output weights μ and inverse temperatures ω, (2H,).
 
     It is an average over the length r of the query. Scores are :math:`\omega_h r X`

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, instance, integer
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
@@ -16,7 +16,7 @@ Indices = NDArray[np.intp]
 Pass = tuple[Array, Indices, Array]
 
 
-class Sampled(Started, Risk):
+class Sampled(WithStart, Risk):
     """Mean loss over ``batch`` prompts, drawn anew at each step: a function of the seed and the step.
 
     A function ``draw`` of parameters, random numbers and the number B of prompts

@@ -14,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 
 from icl_theory._version import __version__
+from icl_theory.families import _Listed
 
 PARTS, PLACE = r"(part-\d{6})-\w{8}-\w{16}", r"\1"
 PICTURE = re.compile(r"data:image/svg\+xml;base64,[A-Za-z0-9+/=]+")
@@ -271,7 +272,7 @@ def installed(*families: Any, lines: tuple[str, ...] = ()) -> Iterator[None]:
     """Have families known as if other packages had brought them."""
     with patch(
         "icl_theory.families._installed",
-        lambda: ({each.name: each for each in families}, lines),
+        lambda: _Listed({each.name: each for each in families}, lines),
     ):
         yield
 

@@ -9,6 +9,12 @@ import numpy as np
 
 import icl_theory as icl
 from icl_theory._validate import Array, argument_error
+from icl_theory.engine.capabilities import (
+    column_gradients_of,
+    gain_at,
+    gradients_at,
+    series_at,
+)
 
 HELD = (
     "t",
@@ -134,11 +140,8 @@ def of_risk(
     loss, gradient = risk.evaluate(at, step)
     states, steps = np.stack([at, 0.5 * at]), np.array([step, step + 1])
     many = {"gradients": (states,), "series": (states, steps)}
-    own = {
-        name
-        for name in many
-        if every or getattr(type(risk), name) is not getattr(icl.Risk, name)
-    }
+    functions = {"gradients": gradients_at, "series": series_at}
+    own = {name for name in many if every or hasattr(type(risk), name)}
     return {
         "initial": risk.initial,
         "loss": loss,
@@ -146,14 +149,14 @@ def of_risk(
         "floor": risk.floor(),
         "metric": risk.metric,
         "stochastic": risk.stochastic,
-        "gain": risk.gain(at),
+        "gain": gain_at(risk, at),
         "observed": risk.observe(at, step),
         "blocks": [np.shape(block) for block in risk.blocks(np.array(gradient))],
         "excess": risk.excess(at),
-        "columns": risk.column_gradients
-        and risk.column_gradients(at[:, [-1, 0]], np.array([at.shape[1] - 1, 0])),
+        "columns": column_gradients_of(risk)
+        and column_gradients_of(risk)(at[:, [-1, 0]], np.array([at.shape[1] - 1, 0])),
         "closed": None if risk.closed_form(0.5, "gd") is None else "known",
-    } | {name: getattr(risk, name)(*many[name]) for name in sorted(own)}
+    } | {name: functions[name](risk, *many[name]) for name in sorted(own)}
 
 
 def bent(risk: icl.Risk, params: Any, seed: int = 1) -> dict[str, Any]:

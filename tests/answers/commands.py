@@ -1079,7 +1079,7 @@ def known_families() -> Asked:
                 return [
                     [sorted(each), lines]
                     for each, lines in (
-                        families.asked(slot)
+                        families.filled_slots(slot)
                         for slot in ("explorer", "figures", "claims")
                     )
                 ]

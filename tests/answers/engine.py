@@ -12,7 +12,7 @@ import numpy as np
 import icl_theory as icl
 from icl_theory._validate import Array
 from icl_theory.engine import Rule
-from icl_theory.engine.descent import _followed
+from icl_theory.engine.descent import _followed_run
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import largest_eigenvalue
 from icl_theory.engine.rules import RULES, check_blocks, rule_of
@@ -568,7 +568,7 @@ def _end(risk: icl.Risk, eta: float, **options: Any) -> Any:
 def _worked(budget: int) -> Any:
     risk = Slope()
     solution = Skipper(Descent(risk, 0.05, rule_of("gd")), 1e-7, budget=budget)
-    run = _followed(
+    run = _followed_run(
         solution,
         Goal(1e-9, 0.0, 10**12, True),
         "fast",

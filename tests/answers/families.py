@@ -21,11 +21,11 @@ from icl_theory.families import (
     Column,
     Family,
     Fraction,
-    Kind,
     LazySlot,
     Number,
     Object,
     Panel,
+    ParameterKind,
     Probabilities,
     Whole,
     Wholes,
@@ -104,13 +104,13 @@ def _class(family: type[Family]) -> Any:
     )
 
 
-def _kind(kind: Kind) -> str:
+def _kind(kind: ParameterKind) -> str:
     """The name of a kind, and what it allows."""
     given = {field.name: getattr(kind, field.name) for field in fields(kind)}
     own = (
         f"{name}={value}"
         for name, value in given.items()
-        if value != getattr(type(kind), name) and name != "checker"
+        if value != getattr(type(kind), name) and name not in ("checker", "unfold")
     )
     return " ".join([type(kind).__name__, *own])
 
@@ -557,7 +557,7 @@ def others() -> Asked:
 
 
 def _vectors(problem: Any) -> Any:
-    core = icl.engine.pullback.innermost(problem.risk())[0]
+    core = icl.engine.pullback.core_risk(problem.risk())
     return core.vectors(_beside(core))
 
 
@@ -947,11 +947,15 @@ def made() -> Asked:
     yield "broken", families.broken
     yield (
         "figures",
-        lambda: {name: [*each] for name, each in families.asked("figures")[0].items()},
+        lambda: {
+            name: [*each] for name, each in families.filled_slots("figures")[0].items()
+        },
     )
     yield (
         "commands",
-        lambda: {name: [*each] for name, each in families.asked("commands")[0].items()},
+        lambda: {
+            name: [*each] for name, each in families.filled_slots("commands")[0].items()
+        },
     )
     yield "left out", _left_out
     yield (
@@ -1014,10 +1018,10 @@ VALUES: tuple[Any, ...] = (
     b"a",
     {"a": 1},
 )
-KINDS: dict[str, Kind] = {
-    "any": Kind(),
+KINDS: dict[str, ParameterKind] = {
+    "any": ParameterKind(),
     "words": Word(words=("a", "auto")),
-    "no words": Kind(words=("a",), optional=True),
+    "no words": ParameterKind(words=("a",), optional=True),
     "number": Number(),
     "number or word": Number(words=("auto",)),
     "number from 0": Number(zero=True, maximum=2.5),

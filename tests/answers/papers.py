@@ -36,7 +36,6 @@ from icl_theory.statements import (
     Answer,
     Claim,
     Claims,
-    Found,
     Outcome,
     Paper,
     Question,
@@ -245,11 +244,11 @@ def claims() -> Asked:
 
     def made(holds: bool, verdict: str = "holds, loose by 3", bound: str = "") -> Claim:
         @row("parity", "a paper, Thm 1", Status.ORDER, bound="even")
-        def parity(quick: bool) -> Found:
+        def parity(quick: bool) -> Claim:
             """n(n + 1) is
             even
             """
-            return Found(
+            return Claim.of(
                 holds, "n < 10" if quick else "n < 100", "all even", verdict, bound
             )
 
@@ -269,7 +268,7 @@ def claims() -> Asked:
         lambda: row(
             Statement("a name", "a source", "it says", "upper", Status.MEASURED),
             bound="3",
-        )(lambda quick: Found(quick, "g", "m"))(True),
+        )(lambda quick: Claim.of(quick, "g", "m"))(True),
     )
     yield "row by default", lambda: row("a name")(made)(True).source
 

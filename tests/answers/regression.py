@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import icl_theory as icl
+from icl_theory.engine.capabilities import column_gradients_of, gradients_at, series_at
 from icl_theory.engine.pullback import in_coordinates
 from icl_theory.regression import tasks, variants
 from icl_theory.regression.batches import finite_prompts, infinite_prompts
@@ -88,8 +89,8 @@ def exchangeable_risk() -> Asked:
         )
         yield (
             f"{name}: series",
-            lambda make=make: make().series(
-                np.array([0.0, 0.4, 2.0]), np.array([0, 1, 5])
+            lambda make=make: series_at(
+                make(), np.array([0.0, 0.4, 2.0]), np.array([0, 1, 5])
             ),
         )
         yield (
@@ -238,9 +239,9 @@ def population_risk() -> Asked:
                     "attention": make().attention(SCORES),
                     "floor_per_query": make().floor_per_query(),
                     "nondegenerate": make().nondegenerate,
-                    "gradients": make().gradients(np.stack([SCORES, TOWARD])),
-                    "columns": make().column_gradients
-                    and make().column_gradients(SCORES[:, 1:3], np.array([1, 2])),
+                    "gradients": gradients_at(make(), np.stack([SCORES, TOWARD])),
+                    "columns": column_gradients_of(make())
+                    and column_gradients_of(make())(SCORES[:, 1:3], np.array([1, 2])),
                 },
                 atol=rounding,
             ),

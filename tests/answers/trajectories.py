@@ -26,13 +26,13 @@ from icl_theory.engine import (
     progress,
 )
 from icl_theory.engine.collocation import Solved, legendre, radau, valued, weights_of
-from icl_theory.engine.display import Shown
+from icl_theory.engine.display import Displayable
 from icl_theory.engine.interrupts import is_for_the_user, is_pressed, returns_runs
-from icl_theory.engine.pullback import Linear, around, innermost
+from icl_theory.engine.pullback import Linear, core_params, core_risk, replace_core
 from icl_theory.engine.sharpness import largest_stable_eta, sharpness_along
 from icl_theory.engine.trajectory import Label, Stop, Trajectory
 from icl_theory.statements.statement import (
-    Sides,
+    BoundCheck,
     Statement,
     Status,
     require,
@@ -896,21 +896,21 @@ def coordinates() -> Asked:
         yield (
             f"{name}, innermost",
             lambda risk=risk, at=at: [
-                type(innermost(risk)[0]).__name__,
-                *innermost(risk, at)[1:],
+                type(core_risk(risk)).__name__,
+                core_params(risk, at),
             ],
         )
     yield (
         "around",
         lambda: of_risk(
-            around(
+            replace_core(
                 risks["factored"], POPULATION.__class__(FEATURES, icl.tasks.Linear(1.1))
             ),
             np.ones((2, 2, 3)),
         ),
     )
-    yield "around itself", lambda: type(around(Bowl(), Saddle(0.1))).__name__
-    yield "no risk inside", lambda: innermost(None)
+    yield "around itself", lambda: type(replace_core(Bowl(), Saddle(0.1))).__name__
+    yield "no risk inside", lambda: (core_risk(None), np.zeros(0))
     for d, rank, scale, seed in (
         (3, None, 0.01, 0),
         (3, 2, 1.5, 4),
@@ -979,13 +979,13 @@ def _wrong_maps(vectors: Array, queries: Array) -> dict[str, Callable[[], Any]]:
 
 def statements() -> Asked:
     @stated("a bound", "nowhere, Theorem 1", "upper", Status.MEASURED)
-    def bound(measured: float, limit: Any, slack: float | None = None) -> Sides:
+    def bound(measured: float, limit: Any, slack: float | None = None) -> BoundCheck:
         """What is measured
 
         is at most the limit.
         """
         require(measured >= 0.0, "it is negative")
-        return Sides(
+        return BoundCheck.of(
             measured, limit, bool(measured <= np.max(limit)), slack, "a remark"
         )
 
@@ -1011,7 +1011,9 @@ def statements() -> Asked:
         yield f"check {given}", partial(bound.check, *given)
     yield (
         "found",
-        lambda: Statement("a", "b", "c", "lower").found(Sides(1.0, 2.0, False)),
+        lambda: Statement("a", "b", "c", "lower").complete(
+            BoundCheck.of(1.0, 2.0, False)
+        ),
     )
     yield "unstated", lambda: Statement("a", "b", "c", "lower").unstated("no reason")
     yield "no sides", lambda: Statement("a", "b", "c", "lower").check()
@@ -1148,4 +1150,4 @@ def _display() -> Any:
     )
     display.works += [outer, quiet, inner]
     shown = [work.words for work in display.shown()]
-    return shown, Shown._display
+    return shown, Displayable._display

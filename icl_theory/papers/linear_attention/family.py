@@ -21,7 +21,7 @@ from icl_theory._validate import (
     integer,
     real_array,
 )
-from icl_theory.engine.pullback import Pullback, around, innermost
+from icl_theory.engine.pullback import Pullback, core_params, core_risk, replace_core
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.trajectory import Phases, Trajectory
@@ -380,7 +380,7 @@ class LinearAttention(Family):
 
     def merged(self) -> MergedRisk:
         """Return the risk of one layer over Γ itself."""
-        merged: MergedRisk = innermost(self.risk())[0]
+        merged: MergedRisk = core_risk(self.risk())
         return merged
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
@@ -392,7 +392,7 @@ class LinearAttention(Family):
         if self.coordinates == "pair":
             return LayerRisk.of(law, risk.initial, batch, seed)
         start = self.merged().initial
-        return around(
+        return replace_core(
             risk,
             SampledRisk(law, np.diag(start) if start.ndim == 1 else start, batch, seed),
         )
@@ -471,7 +471,7 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        inner = innermost(self.risk())[0]
+        inner = core_risk(self.risk())
         best = inner.observe(inner.best)["gamma"]
         alike = self.d if self.depth > 1 else 1  # directions
         learnt = alike * int(
@@ -487,7 +487,7 @@ class LinearAttention(Family):
     def gamma(self, params: ArrayLike) -> Array:
         """Return the matrix Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
         risk = self.risk()
-        return innermost(risk, risk._checked(params))[1]
+        return core_params(risk, risk._checked(params))
 
     @classmethod
     def batched(

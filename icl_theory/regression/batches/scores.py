@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine.blocks import Blocks
+from icl_theory.engine.capabilities import ColumnGradients
 from icl_theory.engine.collocation import Index
 from icl_theory.engine.counting import ROUNDING
 from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.progress import Progress
-from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import GradientDescent
 from icl_theory.engine.skip import NODES, Strides
 from icl_theory.engine.steps import Descent

@@ -24,7 +24,8 @@ from icl_theory._validate import (
     prompt_length,
     set_fields,
 )
-from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.capabilities import ColumnGradients, gradients_one_by_one
+from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
 from icl_theory.regression.risks.error_form import ErrorForm, at_nodes
@@ -132,7 +133,7 @@ class PopulationRisk(Risk):
         For finite N all queries of all matrices are integrated as one batch.
         """
         if math.isinf(self.N):
-            return super().gradients(states)
+            return gradients_one_by_one(self, states)
         n, K, _ = states.shape
         side_by_side = np.concatenate(states, axis=1)
         gradient = self._moments(side_by_side).gradient.reshape(K, n, K)
