@@ -140,7 +140,7 @@ class MergedRisk(BestKnown):
     def _excess(self, params: Array) -> float:
         """The excess, which is infinite beyond the range of float64."""
         with np.errstate(over="ignore"):
-            return max(self.law._excess_of(self.law._off(params)) - self._missed, 0.0)
+            return max(self.law._excess_of_gaps(self.law._gaps(params)) - self._missed, 0.0)
 
     @cached_property
     def _missed(self) -> float:
@@ -149,9 +149,9 @@ class MergedRisk(BestKnown):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         r"""Loss and its gradient, :math:`\Lambda_q(\Gamma - \Gamma^*)M`."""
-        (q, s, _, _), off = self.law.modes, self.law._off(params)
+        (q, s, _, _), off = self.law.modes, self.law._gaps(params)
         gradient = (q if off.ndim == 1 else q[:, None]) * off * s
-        return self.law.floor + self.law._excess_of(off), self._back(gradient)
+        return self.law.floor + self.law._excess_of_gaps(off), self._back(gradient)
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r""":math:`\Lambda_q\,\delta\Gamma\,M`."""
@@ -257,7 +257,7 @@ class ModeSteps(Counted):
         """Errors of the loss by rounding of Γ, of products with the bases, and of the rates, which they change."""
         law = self.risk.law
         states = self.states(steps)
-        off = np.array([law._off(state) for state in states])
+        off = np.array([law._gaps(state) for state in states])
         q, scale, _, bases = law.modes
         q = q if off.ndim == 2 else q[:, None]
         gradient = np.abs(q * off * scale).reshape(len(steps), -1)
