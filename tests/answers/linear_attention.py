@@ -167,7 +167,7 @@ def merged() -> Asked:
     )
     yield (
         "after",
-        lambda: risks.after(
+        lambda: risks.modes_after(
             np.array([0.1, 2.0, 0.0]),
             np.array([1.0, 1.0, 3.0]),
             np.array([1e-9, 0.4, 1.7]),
