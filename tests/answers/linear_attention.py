@@ -18,7 +18,7 @@ from icl_theory.papers.linear_attention import (
     shifts,
 )
 from icl_theory.papers.linear_attention.depth import LoopedRisk, PlusPlusRisk
-from icl_theory.papers.linear_attention.family import LinearAttention, drawn
+from icl_theory.papers.linear_attention.family import LinearAttention, draw_tasks
 from icl_theory.papers.linear_attention.law import PromptLaw
 from icl_theory.papers.linear_attention.risks import Heads, MergedRisk, Pair
 from icl_theory.sweeps.grid import Column
@@ -554,7 +554,7 @@ def families() -> Asked:
             np.array([0.5, 0.1, 0.2, 0.3])
         ),
     )
-    yield "tasks drawn", lambda: drawn(LAWS["matrix"], 2, 7)
+    yield "tasks drawn", lambda: draw_tasks(LAWS["matrix"], 2, 7)
     base = {"d": 3, "N": 9}
     yield from refused(
         {
@@ -599,8 +599,8 @@ def families() -> Asked:
         {
             "sampled": lambda: LinearAttention(d=3, N=math.inf).sampled(3),
             "gamma": lambda: LinearAttention(**base).gamma([1.0]),
-            "drawn, seed": partial(drawn, LAWS["matrix"], 2, -1),
-            "drawn, k": partial(drawn, LAWS["matrix"], 0, 1),
+            "drawn, seed": partial(draw_tasks, LAWS["matrix"], 2, -1),
+            "drawn, k": partial(draw_tasks, LAWS["matrix"], 0, 1),
         }
     )
 

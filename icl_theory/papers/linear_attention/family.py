@@ -310,7 +310,7 @@ class LinearAttention(Family):
         if self.tasks is None:
             return new, new
         tasks = (
-            drawn(new, self.tasks, self.seed)
+            draw_tasks(new, self.tasks, self.seed)
             if isinstance(self.tasks, int)
             else np.array(self.tasks)
         )
@@ -536,7 +536,7 @@ class LinearAttention(Family):
         return values
 
 
-def drawn(law: PromptLaw, k: int, seed: int) -> Array:
+def draw_tasks(law: PromptLaw, k: int, seed: int) -> Array:
     """Draw k tasks of a law's prior, (k, d)."""
     rng = np.random.default_rng([integer("seed", seed, minimum=0), 0])
     check_fits("tasks", integer("tasks", k, minimum=1), 24.0 * k * law.d)
