@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import (
     LARGEST,
@@ -448,7 +448,7 @@ def _as_matrix(array: Array) -> Array:
     return np.diag(array) if array.ndim == 1 else array
 
 
-def _quotient(dividend: Array, divisor: Array, where: Array) -> Array:
+def _quotient(dividend: Array, divisor: Array, where: NDArray[np.bool_]) -> Array:
     """Divide where a condition holds; the quotient is zero everywhere else."""
     zeros = np.zeros_like(dividend)
     return np.asarray(np.divide(dividend, divisor, out=zeros, where=where))
