@@ -107,7 +107,7 @@ class MixtureRisk(BestKnown):
             if bases is not None:
                 # The row of (a, b) is vec u_a v_bᵀ.
                 U, V = bases
-                axes = np.kron(U, V).T
+                axes = np.asarray(np.kron(U, V).T, dtype=np.float64)
                 weight = weight[:, None]
             A.append((weight * s).reshape(-1, 1) * axes)
             b.append((weight * reach).ravel())
