@@ -102,7 +102,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = "icl-theory"
 html_baseurl = ADDRESSES["documentation"]
 html_sidebars = {
-    page: [] for page in ("index", "tutorial", "citing", "contributing")
+    page: [] for page in ("index", "tutorial", "citing", "contributing", "releasing")
 }  # they have no siblings
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]

@@ -1,4 +1,4 @@
-"""Calls written down as the Python that makes them again; None where an argument cannot be written exactly.
+"""Calls written as Python code, or None if an argument cannot be written exactly.
 
 The texts need the modules ``math``, ``numpy as np`` and ``icl_theory as icl``.
 """
@@ -24,57 +24,67 @@ def written_sweep(family: Any, given: Mapping[str, Any], named: bool) -> str | N
 def written_problem(problem: Any) -> str | None:
     """Return the call that simulates a problem."""
     family = type(problem)
-    given = problem.arguments()
-    made = _call(
-        _known_as(family) or f"icl.list_families()[{family.name!r}]",
-        {name: value for name, value in given.items() if (name, value) != family.goal},
-        family,
-    )
-    return made and f"{made}.simulate()"
+    arguments = {
+        name: value
+        for name, value in problem.arguments().items()
+        if (name, value) != family.goal
+    }
+    constructor = _known_as(family) or f"icl.list_families()[{family.name!r}]"
+    call = _call(constructor, arguments, family)
+    return None if call is None else f"{call}.simulate()"
 
 
 def _call(
     name: str | None, given: Mapping[str, Any], family: Any = None, first: str = ""
 ) -> str | None:
-    """Return the text of a call without what are defaults of the family; what has no name has no call."""
+    """Return the text of a call, without arguments that are defaults of the family."""
+    if name is None:
+        return None
     declared = {} if family is None else family.parameters()
-    words = [first] if first else []
+    arguments = [first] if first else []
     for key in declared or given:
+        if key not in given:
+            continue
+        # An argument without a default is always written.
         default = declared[key].default if key in declared else ...
-        if key in given and given[key] is not default:
-            text = _written(given[key])
-            if text is None:
-                return None
-            words += [f"{key}={text}"] if text != _written(default) else []
-    return name and f"{name}({', '.join(words)})"
+        if given[key] is default:
+            continue
+        text = _written(given[key])
+        if text is None:
+            return None
+        if text != _written(default):
+            arguments.append(f"{key}={text}")
+    return f"{name}({', '.join(arguments)})"
 
 
 def _written(value: Any) -> str | None:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
-        return f"float('{value}')" if value != math.inf else "math.inf"
+        return "math.inf" if value == math.inf else f"float('{value}')"
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
     if isinstance(value, type):
         return _known_as(value)
     if dataclasses.is_dataclass(value):
-        fields = {
-            field.name: getattr(value, field.name)
-            for field in dataclasses.fields(value)
-            if field.init
-        }
-        kind: Any = type(value)
-        again = kind(**fields)
-        exact = all(
-            np.array_equal(getattr(again, key), field) for key, field in fields.items()
-        )
-        return _call(_known_as(kind), fields) if exact else None
-    return (
-        _numbers(value)
-        if hasattr(value, "__array__") or isinstance(value, list | tuple | range)
-        else None
-    )
+        return _written_dataclass(value)
+    if hasattr(value, "__array__") or isinstance(value, list | tuple | range):
+        return _numbers(value)
+    return None
+
+
+def _written_dataclass(value: Any) -> str | None:
+    """Return the call that makes an object, if it makes the same one again."""
+    kind: Any = type(value)
+    arguments = {}
+    for field in dataclasses.fields(value):
+        if field.init:
+            arguments[field.name] = getattr(value, field.name)
+    again = kind(**arguments)
+    for name, argument in arguments.items():
+        if not np.array_equal(getattr(again, name), argument):
+            return None
+    return _call(_known_as(kind), arguments)
 
 
 def _known_as(value: type) -> str | None:
@@ -96,7 +106,7 @@ def _known_as(value: type) -> str | None:
 
 
 def _numbers(value: Any, most: int = 60) -> str | None:
-    """Return numbers as a list of up to ``most``, or as what spaces more than a few of them."""
+    """Return numbers as a list of up to ``most``, or as a call that spaces them."""
     try:
         array = np.asarray(value)
     except ValueError:  # lists of unequal lengths, which the function itself refuses
@@ -106,10 +116,10 @@ def _numbers(value: Any, most: int = 60) -> str | None:
     if array.ndim == 1 and array.size > 8 and np.isfinite(array).all():
         ends = float(array[0]), float(array[-1])
         for spaced in (np.geomspace, np.linspace):
-            if (spaced is np.linspace or min(ends) > 0) and np.array_equal(
-                spaced(*ends, array.size), array
-            ):
+            if spaced is np.geomspace and min(ends) <= 0:
+                continue
+            if np.array_equal(spaced(*ends, array.size), array):
                 return f"np.{spaced.__name__}({ends[0]!r}, {ends[1]!r}, {array.size})"
-    return (
-        str(array.tolist()).replace("inf", "math.inf") if array.size <= most else None
-    )
+    if array.size > most:
+        return None
+    return str(array.tolist()).replace("inf", "math.inf")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 # The extras of pyproject.toml, written out: a test compares the two. Messages name
-# these libraries and not
-# `icl-theory[parquet]`, which pip would look for on a package index where this package
-# need not be.
+# these libraries and not `icl-theory[parquet]`, which pip would look for on a package
+# index where this package need not be.
 REQUIREMENTS = {
     "parquet": ("filelock>=3.32", "pyarrow>=17"),
     "distributed": ("filelock>=3.32", "pyarrow>=17", "dask[distributed]>=2024.8"),
@@ -31,6 +30,5 @@ def install(extra: str) -> str:
     >>> install("certified")
     "pip install 'python-flint>=0.9'"
     """
-    return " ".join(
-        ["pip install", *(f"'{library}'" for library in REQUIREMENTS[extra])]
-    )
+    libraries = [f"'{library}'" for library in REQUIREMENTS[extra]]
+    return " ".join(["pip install", *libraries])

@@ -1,4 +1,8 @@
-"""Checks of arguments: every refusal names the argument, its value and what is allowed."""
+"""Checks of arguments: every error names the argument, its value and what is allowed.
+
+A check takes the name and the value of an argument and returns the value, converted, or
+raises the ValueError that `argument_error` builds.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +18,22 @@ Array = NDArray[np.float64]
 T = TypeVar("T")
 
 INT64_MAX = 2**63 - 1
-# up to it every integer is a float64 of its own; lengths and counts are used as such
+# Every integer up to here is a float64; lengths and counts are used as floats.
 EXACT = 2**53
 
 
 def argument_error(name: str, value: object, allowed: str) -> ValueError:
     """Build the error for an argument: its name, its value and what is allowed."""
+    if isinstance(value, np.generic):
+        value = value.item()
     try:
-        shown = " ".join(
-            repr(value.item() if isinstance(value, np.generic) else value).split()
-        )
+        shown = " ".join(repr(value).split())
     except ValueError:  # Python writes no integer of more than a few thousand digits
         shown = f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
+    if len(shown) > 80:
+        shown = shown[:77] + "..."
     name = " ".join(str(name).split())
-    return ValueError(
-        f"{name} = {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}"
-    )
+    return ValueError(f"{name} = {shown}: must be {allowed}")
 
 
 def instance(
@@ -78,14 +82,11 @@ def mapping(name: str, value: Any, of_what: str) -> Mapping[str, Any]:
 
 def sequence(name: str, values: Any, kind: type[T], allowed: str) -> list[T]:
     """Return values as a list if there are some, all of a class."""
-    found = (
-        [*values]
-        if isinstance(values, Iterable) and getattr(values, "ndim", 1) != 0
-        else []
-    )
-    if not found or not all(isinstance(each, kind) for each in found):
+    is_series = isinstance(values, Iterable) and getattr(values, "ndim", 1) != 0
+    entries = [*values] if is_series else []
+    if not entries or not all(isinstance(entry, kind) for entry in entries):
         raise argument_error(name, values, allowed)
-    return found
+    return entries
 
 
 TIMES = (np.datetime64, np.timedelta64)
@@ -95,13 +96,16 @@ MOST_FEATURES = 10**9
 
 
 def is_masked(value: Any) -> bool:
-    """Whether some of the numbers are masked, without loading the module: it is loaded where there is one."""
-    # not there while another thread loads it
+    """Whether some of the numbers are masked.
+
+    The module of masked arrays is not loaded for this: whoever has one has loaded it.
+    """
+    # The function is missing while another thread loads the module.
     masked = getattr(sys.modules.get("numpy.ma"), "is_masked", None)
     if masked is None:
         return False
     if isinstance(value, list | tuple):
-        # NumPy makes one array of several, and would take what is below their masks
+        # NumPy would join arrays in a list and take the numbers below their masks.
         return any(
             is_masked(entry)
             for entry in value
@@ -111,7 +115,10 @@ def is_masked(value: Any) -> bool:
 
 
 def _no_number(value: Any) -> bool:
-    """Whether a value is no number, though Python would make one of it; older versions of NumPy do of an array."""
+    """Whether a value is no number, even if `float` converts it.
+
+    Older versions of NumPy also convert arrays of one entry.
+    """
     return (
         isinstance(value, NO_NUMBERS)
         or getattr(value, "ndim", 0) != 0
@@ -137,7 +144,7 @@ def number(
     minimum: float = 0.0,
     maximum: float = math.inf,
 ) -> float:
-    """Return a finite float that is positive, or non-negative where ``zero`` is allowed, within the limits."""
+    """Return a finite float within the limits, positive unless ``zero`` is allowed."""
     allowed = "a finite number >= 0" if zero else "a finite number > 0"
     result = _finite(name, value, allowed)
     if result < 0 or (result == 0 and not zero):
@@ -176,12 +183,12 @@ def set_fields(instance: object, **values: object) -> None:
 
 
 def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) -> int:
-    """Return an int between ``minimum`` and ``maximum``; a float with no fraction counts as one."""
-    allowed = (
-        f"an integer >= {minimum}"
-        if maximum == INT64_MAX
-        else f"an integer in [{minimum}, {maximum}]"
-    )
+    """Return an int between ``minimum`` and ``maximum``.
+
+    A float without a fraction counts as one.
+    """
+    interval = f"an integer in [{minimum}, {maximum}]"
+    allowed = interval if maximum != INT64_MAX else f"an integer >= {minimum}"
     if _no_number(value):
         raise argument_error(name, value, allowed)
     try:
@@ -192,17 +199,20 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int = INT64_MAX) ->
     if not exact or result < minimum:
         raise argument_error(name, value, allowed)
     if result > maximum:
-        raise argument_error(name, value, f"an integer in [{minimum}, {maximum}]")
+        raise argument_error(name, value, interval)
     return result
 
 
 def dimensions(value: Any) -> int:
-    """Return how many dimensions an array, nested lists (2 if of unequal lengths), an iterator or a number have."""
-    found = getattr(value, "ndim", None)
-    if isinstance(found, int):  # classes of NumPy have one that is no number
-        return found
+    """Return how many dimensions an array, nested lists, an iterator or a number has.
+
+    Lists of unequal lengths have two.
+    """
+    ndim = getattr(value, "ndim", None)
+    if isinstance(ndim, int):  # the ndim of a class of NumPy is no number
+        return ndim
     if isinstance(value, list | tuple) and is_masked(value):
-        return 1  # of what is below the mask NumPy makes NaN, with a warning
+        return 1  # NumPy would warn of numbers below the mask, which become NaN
     try:
         return max(np.asarray(value).ndim, int(hasattr(value, "__iter__")))
     except ValueError:
@@ -210,14 +220,14 @@ def dimensions(value: Any) -> int:
 
 
 def prompt_length(value: Any, name: str = "N") -> float:
-    """Return a prompt length or sample size: ``math.inf``, or an integer from 1 to 2**53 (as a float)."""
+    """Return a prompt length or sample size as a float, an integer or ``math.inf``."""
     return whole_or_infinite(name, value, minimum=1)
 
 
 def whole_or_infinite(
     name: str, value: Any, *, minimum: int, maximum: int = EXACT
 ) -> float:
-    """Return ``math.inf``, or an integer within the limits and up to 2**53, as a float."""
+    """Return an integer within the limits, up to 2**53, as a float; or ``math.inf``."""
     if isinstance(value, float | np.floating) and value == math.inf:
         return math.inf
     try:
@@ -227,106 +237,105 @@ def whole_or_infinite(
 
 
 def prompt_lengths(value: ArrayLike) -> Array:
-    """Return prompt lengths of any shape as float64: integers from 1 to 2**53, or infinite."""
-    found = plain_numbers("N", value, 1.0)
-    given = np.asarray(value)
-    # an integer beyond 2**53 is rounded as a float
-    exact = given if given.dtype.kind in "iu" else found
-    if not (((exact <= EXACT) & (found == np.floor(found))) | np.isinf(found)).all():
+    """Return prompt lengths of any shape as float64: integers to 2**53, or infinite."""
+    lengths = plain_numbers("N", value, 1.0)
+    unrounded = np.asarray(value)
+    # An integer beyond 2**53 is rounded as a float, so compare it as an integer.
+    exact = unrounded if unrounded.dtype.kind in "iu" else lengths
+    is_integer = (exact <= EXACT) & (lengths == np.floor(lengths))
+    if not (is_integer | np.isinf(lengths)).all():
         raise argument_error("N", value, f"integers in [1, {EXACT}], or math.inf")
-    return found
+    return lengths
 
 
 def choice(name: str, value: Any, allowed: Iterable[str]) -> str:
     """Return ``value`` if it is one of the ``allowed`` words."""
     words = tuple(allowed)
     if not isinstance(value, str) or value not in words:
-        raise argument_error(
-            name,
-            value,
-            "one of " + ", ".join(words)
-            if words
-            else "left out: there is nothing to choose",
-        )
+        options = "one of " + ", ".join(words)
+        if not words:
+            options = "left out: there is nothing to choose"
+        raise argument_error(name, value, options)
     return value
 
 
 def fraction(name: str, value: Any) -> float:
     """Return a number strictly between 0 and 1."""
-    result = _finite(name, value, allowed := "a number strictly between 0 and 1")
+    allowed = "a number strictly between 0 and 1"
+    result = _finite(name, value, allowed)
     if not 0 < result < 1:
         raise argument_error(name, value, allowed)
     return result
 
 
 def floats(value: Any) -> Array | None:
-    """Return a value as an array of float64, the same one if it is one; None if it holds no real numbers.
+    """Return a value as an array of float64, or None if it holds no real numbers.
 
-    Texts and dates are none. Masked numbers count as none: NumPy would take what is
-    below the mask.
+    An array of float64 is returned itself. Texts and dates are no numbers, and masked
+    numbers count as none: NumPy would take the numbers below the mask.
     """
     if type(value) is not np.ndarray and is_masked(value):
         return None
     try:
         array = np.asarray(value)
-        # NumPy reads numbers from texts, and counts the days of dates
-        words = array.dtype.kind in "USmM"
+        # NumPy would read numbers from texts, and count the days of dates.
+        has_words = array.dtype.kind in "USmM"
         if array.dtype == object:
-            words = any(isinstance(entry, (str, bytes, *TIMES)) for entry in array.flat)
-        return (
-            None
-            if words or np.iscomplexobj(array)
-            else np.asarray(array, dtype=np.float64)
-        )
+            wrong = (str, bytes, *TIMES)
+            has_words = any(isinstance(entry, wrong) for entry in array.flat)
+        if has_words or np.iscomplexobj(array):
+            return None
+        return np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         return None
 
 
 def real_array(name: str, value: ArrayLike, ndim: int, most: float = math.inf) -> Array:
-    """Return a finite float64 array with ``ndim`` dimensions, as a copy of the caller's data."""
+    """Return a copy of data as a finite float64 array of ``ndim`` dimensions."""
     limit = "" if math.isinf(most) else f" of numbers up to {most:g}"
-    found = floats(value)
+    array = floats(value)
     if (
-        found is None
-        or found.ndim != ndim
-        or not np.isfinite(found).all()
-        or not (np.abs(found) <= most).all()
+        array is None
+        or array.ndim != ndim
+        or not np.isfinite(array).all()
+        or not (np.abs(array) <= most).all()
     ):
         dimension = f"{ndim} dimension{'s' if ndim != 1 else ''}"
         raise argument_error(
             name, value, f"a finite real array{limit} with {dimension}"
         )
-    return np.array(found)
+    return np.array(array)
 
 
 def plain_numbers(
     name: str, value: ArrayLike, least: float = 0.0, most: float = math.inf
 ) -> Array:
     """Return a float64 array of any shape, without NaN, between two limits."""
-    limits = (
-        ""
-        if math.isinf(least) and math.isinf(most)
-        else f" between {least:g} and {most:g}"
-    )
-    found = None if isinstance(value, NO_NUMBERS) else floats(value)
-    if found is None or not ((found >= least) & (found <= most)).all():
+    limits = f" between {least:g} and {most:g}"
+    if math.isinf(least) and math.isinf(most):
+        limits = ""
+    array = None if isinstance(value, NO_NUMBERS) else floats(value)
+    if array is None or not ((array >= least) & (array <= most)).all():
         raise argument_error(name, value, "numbers" + limits)
-    return found
+    return array
 
 
 def indexed(values: Array, few: int = 32) -> tuple[Array, NDArray[np.intp]]:
-    """Return the values that occur, in order, and the index of each; ``few`` are found faster one by one."""
+    """Return the distinct values in order, and the index of each entry among them.
+
+    Up to ``few`` distinct values are looked for one by one, which is faster.
+    """
     distinct = np.unique(values)
     if distinct.size > few:
         return distinct, np.searchsorted(distinct, values)
     index = np.zeros(values.shape, dtype=np.uint8)
-    for value in distinct[:-1]:  # several times as fast
+    for value in distinct[:-1]:
         index += values > value
     return distinct, index.astype(np.intp)
 
 
 def probabilities(name: str, value: ArrayLike, size: int) -> Array:
-    """Return positive probabilities of the given length that sum to 1 (to 1e-6, then normalised)."""
+    """Return ``size`` positive probabilities, normalised; their sum is 1 to 1e-6."""
     result = real_array(name, value, 1)
     if result.size != size or (result <= 0).any() or abs(result.sum() - 1.0) > 1e-6:
         raise argument_error(
@@ -338,17 +347,16 @@ def probabilities(name: str, value: ArrayLike, size: int) -> Array:
 
 
 def distributions(name: str, value: ArrayLike, slack: float = 1e-6) -> Array:
-    """Return probabilities, of which each row sums to 1 (to ``slack``, then normalised)."""
-    found = real_array(
-        name, value, max(np.asarray(value, dtype=object).ndim, 1), LARGEST
-    )
-    total = found.sum(axis=-1, keepdims=True)
-    wrong = ((found < 0.0) | (np.abs(total - 1.0) > slack)).any(axis=-1)
-    if not found.size or wrong.any():
-        row = found[wrong][0] if found.size else found
+    """Return rows of probabilities, normalised; each must sum to 1 to ``slack``."""
+    ndim = max(np.asarray(value, dtype=object).ndim, 1)
+    rows = real_array(name, value, ndim, LARGEST)
+    total = rows.sum(axis=-1, keepdims=True)
+    is_wrong = ((rows < 0.0) | (np.abs(total - 1.0) > slack)).any(axis=-1)
+    if not rows.size or is_wrong.any():
+        row = rows[is_wrong][0] if rows.size else rows
         raise argument_error(
             name,
             row.tolist(),
             f"numbers >= 0 that sum to 1 in each row (these sum to {row.sum():.9g})",
         )
-    return np.asarray(found / total)
+    return np.asarray(rows / total)

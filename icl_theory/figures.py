@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from icl_theory._validate import argument_error, choice, flag, integer, number
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
-from icl_theory.families import asked
+from icl_theory.families import filled_slots
 from icl_theory.families.plug_ins import left_out, plug_ins
 from icl_theory.files import checked_path, replacing
 from icl_theory.results.plots import draw_maps, release, save
@@ -41,7 +41,7 @@ def available() -> dict[str, str]:
 
 
 def parameters(name: str, *, quick: bool = False) -> dict[str, Any]:
-    """Return the parameters of a figure with their values, or with those of its ``quick`` version.
+    """Return the parameters of a figure with their values, or their ``quick`` values.
 
     The text of the papers that we worked from states no values; all are chosen here.
     """
@@ -81,49 +81,41 @@ def draw(name: str, *, quick: bool = False, **changes: Any) -> Figure:
     True
     """
     values = parameters(name, quick=quick)
-    drawn = _recipe(name)["figure"]
-    known = inspect.signature(drawn).parameters
+    draw_figure = _recipe(name)["figure"]
+    declared = inspect.signature(draw_figure).parameters
     for key, value in changes.items():
         choice("parameter", key, values)
-        values[key] = _checked(
-            key, value, known[key].default, "..." not in known[key].annotation
-        )
+        # The annotation of a tuple of any length is tuple[..., ...].
+        same_length = "..." not in declared[key].annotation
+        values[key] = _checked(key, value, declared[key].default, same_length)
     with Progress(f"drawing {name}"):
-        figure: Figure = drawn(**values)
+        figure: Figure = draw_figure(**values)
     return figure
 
 
 def _checked(name: str, value: Any, default: Any, same_length: bool) -> Any:
-    """Return a value of the type of the default; the library refuses one that is out of range."""
-    if isinstance(default, tuple):
-        wrong = not isinstance(value, list | tuple) or not value
-        if wrong or (same_length and len(value) != len(default)):
-            raise argument_error(
-                name,
-                value,
-                f"{len(default) if same_length else 'one or more'} numbers, like {default}",
-            )
-        return tuple(
-            _checked_number(name, each, default[0], zero=default[0] == 0)
-            for each in value
-        )
-    return _checked_number(name, value, default, zero=True)
+    """Return a value of the type of the default; the figure checks its range."""
+    if not isinstance(default, tuple):
+        return _checked_number(name, value, default, zero=True)
+    is_series = isinstance(value, list | tuple) and len(value) > 0
+    if not is_series or (same_length and len(value) != len(default)):
+        count = len(default) if same_length else "one or more"
+        raise argument_error(name, value, f"{count} numbers, like {default}")
+    zero = default[0] == 0
+    return tuple(_checked_number(name, entry, default[0], zero=zero) for entry in value)
 
 
 def _checked_number(name: str, value: Any, default: float, *, zero: bool) -> float:
-    whole = isinstance(default, int)
-    return (
-        integer(name, value, minimum=min(1, int(default)))
-        if whole
-        else number(name, value, zero=zero)
-    )
+    if isinstance(default, int):
+        return integer(name, value, minimum=min(1, default))
+    return number(name, value, zero=zero)
 
 
 def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Path]:
-    """Write a figure as ``name``.pdf and .png into a folder, which is made if it does not exist.
+    """Write a figure as ``name``.pdf and .png into a folder.
 
-    Each file is written whole or not at all. A folder that cannot be made or written to
-    is a ValueError.
+    The folder is made if it does not exist. Each file is written as a whole or not at
+    all. A folder that cannot be made or written to is a ValueError.
     """
     check_folder(folder)
     checked_path(name, "name")
@@ -137,11 +129,11 @@ def write(figure: Figure, folder: str | os.PathLike[str], name: str) -> list[Pat
 def animate(
     folder: str | os.PathLike[str], *, quick: bool = False, frames: int = 60
 ) -> list[Path]:
-    """Write the attention maps of a flat and a sharp run during training, as a film of two frames or more.
+    """Write a film of the attention maps of a flat and a sharp run during training.
 
     The runs are those of the figure ``maps``, ``quick`` with fewer features; frames are
     evenly spaced in ln(1 + t). The files are ``maps.gif``, and ``maps.mp4`` if ffmpeg
-    is installed.
+    is installed. A film has two frames or more.
     """
     load_whole("matplotlib.animation")
     import numpy as np
@@ -195,34 +187,35 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def recipes() -> tuple[dict[str, Recipe], list[str]]:
-    """Return what makes each figure, by its name, and a line for each that a family has and that cannot be used."""
+    """Return the recipe of each figure by name, and a line for each faulty slot."""
     folders = [plug_in.figures for plug_in in plug_ins()[0] if plug_in.figures]
-    found: dict[str, Recipe] = {
-        path.stem: path for folder in folders for path in folder.glob("*.py")
-    }
-    slots, lines = asked("figures")
+    by_name: dict[str, Recipe] = {}
+    for folder in folders:
+        for path in folder.glob("*.py"):
+            by_name[path.stem] = path
+    slots, lines = filled_slots("figures")
     for family, figures in slots.items():
         with left_out(f"the slot figures of the family {family}", lines):
             for name, recipe in figures.items():
-                if name in found:
+                if name in by_name:
                     raise argument_error(
                         "name",
                         name,
                         "another name: a figure of this name is known already",
                     )
-                title(recipe)  # it can be read
-                found[name] = recipe
-    return dict(sorted(found.items())), lines
+                title(recipe)  # an error here leaves the figure out
+                by_name[name] = recipe
+    return dict(sorted(by_name.items())), lines
 
 
 def _recipe(name: str) -> dict[str, Any]:
-    known, _ = recipes()
-    recipe = known[choice("figure", name, known)]
+    by_name, _ = recipes()
+    recipe = by_name[choice("figure", name, by_name)]
     return {"figure": recipe} if callable(recipe) else runpy.run_path(str(recipe))
 
 
 def title(recipe: Recipe) -> str:
-    """Return the first line of the docstring of a script or function, or else its name."""
+    """Return the first line of the docstring of a script or function, or its name."""
     if callable(recipe):
         docstring = inspect.getdoc(recipe)
         name = str(getattr(recipe, "__name__", recipe))

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from icl_theory._validate import argument_error
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path that takes the place of ``path`` if the block succeeds, and is removed if not.
+    """Give a temporary path that takes the place of ``path`` if the block succeeds.
 
-    The temporary name keeps the ending, by which libraries choose the format; the new
-    file has the permissions of the old one. The file at the end of links is replaced. A
-    terminal, a pipe or ``/dev/null`` is written to as it is; a disk or a socket is a
-    ValueError. An OSError names ``path``.
+    If the block fails, the temporary file is removed. Its name keeps the ending, by
+    which libraries choose the format. The new file has the permissions of the old one.
+    At a link, the file at its end is replaced. A terminal, a pipe or ``/dev/null`` is
+    written to as it is; a disk or a socket is a ValueError. An OSError names ``path``.
     """
     target = checked_path(path)
     mode = os.stat(target).st_mode if os.path.exists(target) else 0
-    flows = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+    is_stream = stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
     if stat.S_ISBLK(mode) or stat.S_ISSOCK(mode):
         raise argument_error("path", str(target), "a file, a pipe or a terminal")
     final = Path(os.path.realpath(target))
-    folder = Path(tempfile.gettempdir()) if flows else final.parent
+    folder = Path(tempfile.gettempdir()) if is_stream else final.parent
     temporary = folder / f".{target.stem}.{os.urandom(6).hex()}{target.suffix}"
     try:
         temporary.touch(exist_ok=False)
         yield temporary
-        if flows:
+        if is_stream:
             target.write_bytes(temporary.read_bytes())
             return
         with open(temporary, "rb") as written:
@@ -41,26 +41,26 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.chmod(stat.S_IMODE(mode))
         temporary.replace(final)
     except Exception as error:
-        first: BaseException | None = (
-            error  # what the system refused, before a library stumbled over it
-        )
-        while not (first is None or isinstance(first, OSError)):
-            first = None if first.__suppress_context__ else first.__context__
-        # report the user's path: the system names the temporary file, or no file if the
-        # disk is full
-        if (
-            first is None
-            or first.errno is None
-            or first.filename not in (None, str(temporary))
-        ):
+        refusal = _refusal_of_the_system(error)
+        # Report the user's path. The system names the temporary file, or no file at all
+        # if the disk is full.
+        if refusal is None or refusal.filename not in (None, str(temporary)):
             raise
-        raise OSError(first.errno, first.strerror, str(target)) from None
+        raise OSError(refusal.errno, refusal.strerror, str(target)) from None
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def _refusal_of_the_system(error: BaseException) -> OSError | None:
+    """Return the OSError with a number over which a library may have stumbled."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = None if cause.__suppress_context__ else cause.__context__
+    return None if cause is None or cause.errno is None else cause
+
+
 def checked_path(path: str | os.PathLike[str], name: str = "path") -> Path:
-    """Return a path that can be one of a file."""
+    """Return ``path`` if a file can have it."""
     if isinstance(path, str | os.PathLike) and str(path) and "\0" not in str(path):
         with contextlib.suppress(UnicodeEncodeError):
             os.fsencode(path)

@@ -1,4 +1,7 @@
-"""What a computation needs, compared with what is free, before any of it is allocated."""
+"""The memory that a computation needs, compared with the memory that is free.
+
+`check_fits` is called before anything large is allocated.
+"""
 
 from __future__ import annotations
 
@@ -8,45 +11,67 @@ from pathlib import Path
 
 from icl_theory._validate import argument_error
 
-SMALL = 2**26  # bytes that are always there
+SMALL = 2**26  # bytes, which are taken to be free always
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def free() -> float:
-    """Return how many bytes are left on the machine, to its control group, and up to the limit of this process."""
-    found = [math.inf]
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        found.append(
-            1024.0
-            * int(
-                Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]
-            )
-        )
-    with contextlib.suppress(OSError, ValueError):
-        most, used = (
-            int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current")
-        )
-        found.append(most - used)
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
+    """Return the free memory in bytes.
 
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        page = resource.getpagesize()
-        if limit != resource.RLIM_INFINITY:
-            found.append(
-                limit - page * int(Path("/proc/self/statm").read_text().split()[0])
-            )
-    return max(min(found), 0.0)
+    It is the least of the free memory of the machine, of this process's control group,
+    and of the limit of this process, as far as the system tells them.
+    """
+    limits = [math.inf]
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        limits.append(_free_on_machine())
+    with contextlib.suppress(OSError, ValueError):
+        limits.append(_free_in_control_group())
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        limits.append(_free_in_process())
+    return max(min(limits), 0.0)
+
+
+def _free_on_machine() -> float:
+    text = Path("/proc/meminfo").read_text()
+    kilobytes = int(text.split("MemAvailable:")[1].split()[0])
+    return 1024.0 * kilobytes
+
+
+def _free_in_control_group() -> int:
+    # The limit is the word "max" if there is none, which int() refuses.
+    limit = int((CGROUP / "memory.max").read_text())
+    used = int((CGROUP / "memory.current").read_text())
+    return limit - used
+
+
+def _free_in_process() -> float:
+    import resource  # which Windows does not have
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return math.inf
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return limit - pages * resource.getpagesize()
 
 
 def blocks(rows: int, columns: int, numbers: int) -> list[slice]:
-    """Split an array into blocks of rows with up to so many numbers each, a row at least."""
+    """Split an array into blocks of rows of up to ``numbers`` each, at least a row."""
     size = max(1, numbers // columns)
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
 
 
 def check_fits(name: str, value: object, needed: float) -> None:
-    """Refuse an argument for which more bytes would be allocated at once than are free, with both numbers."""
-    if needed > SMALL and needed > (there := free()):
-        said = f"smaller: this takes {needed / 1e9:.3g} GB of memory, and {there / 1e9:.3g} GB are free"
-        raise argument_error(name, value, said)
+    """Refuse an argument for which more memory would be allocated than is free.
+
+    ``needed`` is in bytes; the error states both numbers.
+    """
+    if needed <= SMALL:
+        return
+    available = free()
+    if needed > available:
+        raise argument_error(
+            name,
+            value,
+            f"smaller: this takes {needed / 1e9:.3g} GB of memory, and"
+            f" {available / 1e9:.3g} GB are free",
+        )

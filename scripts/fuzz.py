@@ -65,7 +65,7 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "api"
 # classes to inherit from, words, and what takes only what the package or the author of
 # a family makes
 MADE = {
-    "Descent",
+    "UpdateMap",
     "Family",
     "Grid",
     "Map",
@@ -117,7 +117,7 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
     ),
     (icl.TokenRisk, {"moments"}),
     # `check` calls it
-    (icl.families.Kind, {"value"}),
+    (icl.families.ParameterKind, {"value"}),
     # the family makes them of parameters that it has checked
     (SphereRisk, {"made"}),
     # hooks for the author of a family: the package calls them with runs of this family

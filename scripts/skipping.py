@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 import icl_theory as icl
 from icl_theory import tasks
+from icl_theory.engine.capabilities import column_gradients_of, gain_at
 
 SEED = 20_000
 TOLERANCE = 1e-7
@@ -130,7 +131,7 @@ def compare(case: Problem) -> Outcome:
     ours = fast.states[np.isin(fast.t, shared)]
     theirs = exact.states[np.isin(exact.t, shared)]
     apart = [
-        risk.gain(a) * float(np.abs(a - b).max())
+        gain_at(risk, a) * float(np.abs(a - b).max())
         for a, b in zip(ours, theirs, strict=True)
     ]
     off, error = math.nan, math.nan
@@ -173,7 +174,7 @@ def table(first: int, problems: int, workers: int, columns: bool, many: bool) ->
     numbers = [
         i
         for i in range(first, first + problems)
-        if not columns or problem(i, many).risk.column_gradients
+        if not columns or column_gradients_of(problem(i, many).risk)
     ]
     with ProcessPoolExecutor(
         workers, initializer=threadpool_limits, initargs=(1,)

@@ -22,7 +22,7 @@ from icl_theory.certified import Proved, closed, losses
 from icl_theory.certified.losses import enclosed
 from icl_theory.cli import main
 from icl_theory.papers.regression.statements import dynamics, lemmas
-from icl_theory.tokens import square
+from icl_theory.tokens.generating import TokenCount
 
 RNG = np.random.default_rng
 
@@ -213,7 +213,7 @@ def test_grouped_and_exchangeable_losses_hold_those_of_all_features() -> None:
             for k in range(4):
                 own = losses.balls(variogram[k])
                 form = own[:, None] + own - losses.balls(variogram)
-                each = [square.Count(N)] if math.isfinite(N) else []
+                each = [TokenCount(N)] if math.isfinite(N) else []
                 query = (
                     losses.balls(full[:, k]),
                     100.0,

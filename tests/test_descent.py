@@ -19,7 +19,7 @@ from icl_theory.engine.counting import first_steps
 from icl_theory.engine.pullback import Affine, Factored, Pullback
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.skip import Skipper
-from icl_theory.engine.steps import Descent, SingleSteps
+from icl_theory.engine.steps import SingleSteps, UpdateMap
 from icl_theory.engine.stops import Recorder, Saved
 from icl_theory.engine.trajectory import Stop, saved_steps
 
@@ -102,7 +102,7 @@ def test_pace_is_that_of_the_scores_in_every_unit_of_the_parameters(
 ) -> None:
     """With η/unit² a step changes the score by η times the slope, 1."""
     risk = Pullback(Power(), Affine(np.ones(1), csc_array([[unit]]), (1,)))
-    descent = Descent(risk, 0.1 / unit**2, rule_of("gd"))
+    descent = UpdateMap(risk, 0.1 / unit**2, rule_of("gd"))
     assert descent.pace(descent.point(risk.initial, 4)) == pytest.approx(0.1, rel=1e-12)
 
 
@@ -162,7 +162,7 @@ def test_every_solution_answers_for_any_step_and_counts_the_steps_to_a_loss() ->
             hit = math.ceil(math.log(2.0 * epsilon) / (2.0 * math.log(0.9)))
             return (hit, 0.0) if hit <= last else (None, None)
 
-    descents = [Descent(Power(), 0.1, rule_of("gd")) for _ in range(2)]
+    descents = [UpdateMap(Power(), 0.1, rule_of("gd")) for _ in range(2)]
     times = np.array([2000, 0, 7, 300])
     for solution in (Geometric(), SingleSteps(descents[0]), Skipper(descents[1], 1e-7)):
         np.testing.assert_allclose(
@@ -289,7 +289,7 @@ def test_callback_sees_saved_steps_and_losses() -> None:
         ({"rule": "sgd"}, "rule = 'sgd': must be one of gd, ngd"),
         ({"method": "magic"}, "method = 'magic'"),
         ({"method": "closed"}, "method = 'closed': must be .* there is no closed form"),
-        ({"steps": None}, "epsilon = None: must be given, or above, or steps"),
+        ({"steps": None}, "epsilon = None: give epsilon, above or steps"),
         (
             {"epsilon": 0.1, "above": 0.1},
             "above = 0.1: must be left out where epsilon = 0.1 is given",

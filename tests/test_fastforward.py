@@ -16,7 +16,8 @@ from skipping import (
 
 import icl_theory as icl
 from icl_theory import tasks
-from icl_theory.engine.skip import _growth
+from icl_theory.engine.capabilities import gain_at
+from icl_theory.engine.strides import distance_growth
 from tests.linear import LinearAttention, MergedLinearAttention
 from tests.references import Array
 
@@ -110,7 +111,7 @@ def test_skipping_gives_the_scores_and_the_loss_of_taking_every_step(name: str) 
     assert fast.states_error is not None
     assert fast.states_error <= 5e-7
     shared = np.isin(exact.t, fast.t)
-    gain = max(risk.gain(state) for state in fast.states)
+    gain = max(gain_at(risk, state) for state in fast.states)
     compared = fast.states[np.isin(fast.t, exact.t)]
     assert gain * np.abs(exact.states[shared] - compared).max() <= fast.states_error
     assert (
@@ -277,7 +278,7 @@ def test_errors_that_cancel_what_parts_run_and_shadow_are_in_the_estimate() -> N
 def test_errors_grow_as_distances_do_but_for_the_shadow_s_own(
     before: float, after: float, new: float, least: float, most: float
 ) -> None:
-    growth = _growth(*(np.array([each]) for each in (before, after, new)))
+    growth = distance_growth(*(np.array([each]) for each in (before, after, new)))
     assert least <= growth.cautious[0] <= most
 
 

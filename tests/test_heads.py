@@ -82,13 +82,13 @@ def test_the_best_temperature_is_the_least_of_a_search_without_slopes(
     assert least == pytest.approx(searched.fun, rel=1e-8)
 
 
-def test_slopes_of_eliminated_losses_are_differences() -> None:
+def test_slopes_ofwith_best_output_losses_are_differences() -> None:
     risk, omega, h = (
         icl.SoftmaxHeads(d=2, N=5, heads=2).risk(),
         np.array([0.4, -0.2]),
         1e-4,
     )
-    _, _, slopes = risk._eliminated(omega)
+    _, _, slopes = risk.with_best_output(omega)
     for slope, unit in zip(slopes, h * np.eye(2), strict=True):
         difference = risk.eliminated(omega + unit)[1] - risk.eliminated(omega - unit)[1]
         assert slope == pytest.approx(difference / (2.0 * h), rel=1e-6)
@@ -99,13 +99,13 @@ def test_the_floor_is_searched_for_once_for_all_starts_and_rates(
 ) -> None:
     """A sweep over learning rates searched at every point; a dry run took 15 s."""
     passes = []
-    own = GaussianHeadsRisk._eliminated
+    own = GaussianHeadsRisk.with_best_output
 
     def counted(risk: GaussianHeadsRisk, omega: np.ndarray) -> Any:
         passes.append(omega)
         return own(risk, omega)
 
-    monkeypatch.setattr(GaussianHeadsRisk, "_eliminated", counted)
+    monkeypatch.setattr(GaussianHeadsRisk, "with_best_output", counted)
     problem = icl.SoftmaxHeads(d=1, N=3, noise=0.37)
     assert passes == []
     floor = problem.risk().floor()

@@ -114,8 +114,8 @@ print(run.steps, deepest, *(name for name in sys.modules if name.partition(".")[
     )
     steps, deepest, *loaded = found.stdout.split()
     assert int(steps) == 1413
-    assert int(deepest) <= 9
-    assert len(loaded) <= 46
+    assert int(deepest) <= 10
+    assert len(loaded) <= 50
     assert not {"icl_theory.engine.skip", "icl_theory.sweeps.sweep"} & {*loaded}
 
 

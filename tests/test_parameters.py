@@ -19,7 +19,7 @@ from icl_theory.families import (
     find,
     parameter,
 )
-from icl_theory.families.parameters import Kind
+from icl_theory.families.parameters import ParameterKind
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
 KINDS = {
@@ -59,7 +59,7 @@ def found(check: Any, *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_an_array_is_checked_as_its_values_are(kind: Kind) -> None:
+def test_an_array_is_checked_as_its_values_are(kind: ParameterKind) -> None:
     for first in VALUES:
         for second in VALUES:
             for third in (1.0, first):
@@ -71,7 +71,7 @@ def test_an_array_is_checked_as_its_values_are(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [Number(), Whole()])
-def test_an_array_becomes_floats_of_its_own(kind: Kind) -> None:
+def test_an_array_becomes_floats_of_its_own(kind: ParameterKind) -> None:
     for given in (
         np.array([1, 2, 3]),
         np.array([1.0, 2.0, 3.0], dtype=np.float32),
@@ -113,7 +113,9 @@ def test_values_of_an_array_are_not_checked_one_by_one() -> None:
         (Probabilities(words=("even",)), "even", "even"),
     ],
 )
-def test_texts_of_the_command_line_are_read(kind: Kind, text: str, value: Any) -> None:
+def test_texts_of_the_command_line_are_read(
+    kind: ParameterKind, text: str, value: Any
+) -> None:
     found = kind.parse("x", text)
     assert found == value
     assert type(found) is type(value)
@@ -136,7 +138,7 @@ def test_texts_of_the_command_line_are_read(kind: Kind, text: str, value: Any) -
     ],
 )
 def test_texts_that_are_no_values_are_refused_in_words(
-    kind: Kind, text: str, allowed: str
+    kind: ParameterKind, text: str, allowed: str
 ) -> None:
     with pytest.raises(ValueError, match=rf"^x = '{text}': must be {allowed}$"):
         kind.parse("x", text)
@@ -183,7 +185,7 @@ MATRIX = Number(minimum=0.5, maximum=2.0, matrix=True)
     ],
 )
 def test_values_that_are_not_allowed_are_refused_in_words(
-    kind: Kind, value: Any, message: str
+    kind: ParameterKind, value: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=rf"^{message}"):
         kind.check("x", value)
@@ -216,7 +218,7 @@ def test_values_that_are_allowed_are_kept() -> None:
     ],
 )
 def test_the_wrong_value_of_an_axis_is_named(
-    kind: Kind, values: Any, message: str
+    kind: ParameterKind, values: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=rf"^{message}"):
         kind.check_all("x", values)
@@ -334,7 +336,7 @@ def test_help_says_what_is_required_and_other_defaults() -> None:
     ],
 )
 def test_unless_it_says_otherwise_a_sweep_varies_numbers_and_words_only(
-    kind: Kind, varied: bool
+    kind: ParameterKind, varied: bool
 ) -> None:
     """Several integers, or probabilities, are one value."""
     assert parameter(kind=kind, meaning="x").metadata["parameter"].axis == varied

@@ -19,7 +19,7 @@ from icl_theory.engine import progress
 from icl_theory.engine.blocks import Blocks
 from icl_theory.engine.progress import Display, Progress, duration
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.regression.risks import population
 from icl_theory.regression.risks.prompts import infima
 
@@ -135,7 +135,7 @@ LONG: dict[str, tuple[Callable[[], Any], str]] = {
         "evaluations for the floor/s",
     ),
     "modes": (
-        lambda: Blocks(Descent(LINEAR, 1.0, rule_of("gd"))).modes(
+        lambda: Blocks(UpdateMap(LINEAR, 1.0, rule_of("gd"))).modes(
             np.eye(3), np.zeros(3)
         ),
         "columns of the Hessian/s",

@@ -8,6 +8,7 @@ from scipy.sparse import csc_array
 
 import icl_theory as icl
 from icl_theory._validate import Array
+from icl_theory.engine.capabilities import gain_at, series_at
 from icl_theory.engine.pullback import (
     Affine,
     Embedding,
@@ -144,8 +145,8 @@ def test_what_depends_on_the_step_is_asked_for_at_that_step(coordinates: bool) -
     between = next(t for t in range(60) if t not in run.t)
     asked = [0, *run.t[-2:].tolist(), between, 70]
     states = [run.at(t) for t in asked]
-    losses, observed = risk.series(
-        np.stack([state.params for state in states]), np.array(asked)
+    losses, observed = series_at(
+        risk, np.stack([state.params for state in states]), np.array(asked)
     )
     for t, state, loss, date in zip(
         asked, states, losses, observed["date"], strict=True
@@ -290,8 +291,8 @@ def test_a_risk_in_other_coordinates_has_the_floor_the_excess_and_the_gain_of_th
         == plain.loss(inside)
     )
     twice = Pullback(once, Linear(2.0 * np.eye(9).reshape(3, 3, 9), np.zeros(9)))
-    assert twice.gain(params.ravel()) == pytest.approx(
-        2.0 * once.gain(params), rel=1e-12
+    assert gain_at(twice, params.ravel()) == pytest.approx(
+        2.0 * gain_at(once, params), rel=1e-12
     )
     assert twice.excess(0.5 * params.ravel()) == pytest.approx(
         once.excess(params), rel=1e-12

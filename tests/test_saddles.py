@@ -10,9 +10,10 @@ import pytest
 from scipy.integrate import quad
 
 import icl_theory as icl
-from icl_theory.engine.collocation import collocate, weights_of
+from icl_theory.engine.capabilities import gain_at
+from icl_theory.engine.collocation import collocate, stride_weights
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.stops import Saddle
 
 
@@ -25,7 +26,7 @@ class Counted(icl.Risk):
         self.risk, self.count, self.initial = risk, 0, risk.initial
 
     def gain(self, params: np.ndarray) -> float:
-        return self.risk.gain(params)
+        return gain_at(self.risk, params)
 
     def evaluate(self, params: np.ndarray, step: int = 0) -> tuple[float, np.ndarray]:
         self.count += 1
@@ -87,7 +88,7 @@ def test_a_staircase_drops_where_single_steps_do(
         exact.states[np.isin(exact.t, shared)],
     )
     off = [
-        risk.gain(a) * float(np.abs(a - b).max())
+        gain_at(risk, a) * float(np.abs(a - b).max())
         for a, b in zip(ours, theirs, strict=True)
     ]
     assert max(off) <= fast.states_error
@@ -193,7 +194,7 @@ def test_factored_scores_leave_their_plateau_where_single_steps_do() -> None:
         axis=(1, 2, 3)
     )
     assert max(
-        risk.gain(state) * off
+        gain_at(risk, state) * off
         for state, off in zip(exact.states[shared], apart, strict=True)
     ) <= (fast.states_error)
 
@@ -206,7 +207,7 @@ def test_collocation_of_the_map_has_the_iterates_of_a_linear_map(rate: float) ->
     grown = rest + 0.1 * rest * (1.0 - rate) ** n if rate < 0.1 else rest
     start = np.array([1.1 * rest if rate < 0.1 else rest])
     x, h = math.log1p(begin), math.log1p(n / (begin + 1.0))
-    weights = weights_of(9, np.array([x]), np.array([h]), flow=False)
+    weights = stride_weights(9, np.array([x]), np.array([h]), flow=False)
     step = collocate(
         lambda rows, which: 1e-3 - rate * rows,
         np.zeros(1, dtype=int),
@@ -216,7 +217,7 @@ def test_collocation_of_the_map_has_the_iterates_of_a_linear_map(rate: float) ->
         np.array([1e-16]),
         np.array([1e-16]),
     )
-    assert step.arrival[0, 0] == pytest.approx(grown, rel=1e-12)
+    assert step.end[0, 0] == pytest.approx(grown, rel=1e-12)
 
 
 def test_a_saddle_is_told_from_a_minimum() -> None:
@@ -244,7 +245,7 @@ def test_a_saddle_is_told_from_a_minimum() -> None:
         (-1e-9, 10**7, False),
         (1e-9, 10**15, False),
     ):
-        descent = Descent(Bowl(second), 1.0, rule_of("gd"))
+        descent = UpdateMap(Bowl(second), 1.0, rule_of("gd"))
         assert (
             Saddle(descent).is_left(descent.point(np.array([0.0, 1e-8]), 0), steps)
             is left

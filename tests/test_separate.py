@@ -12,17 +12,18 @@ from skipping import problem  # the random problems of `measurements.py skipping
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.engine.blocks import Blocks
+from icl_theory.engine.capabilities import column_gradients_of
 from icl_theory.engine.collocation import (
     Solved,
     collocate,
+    polynomial_values,
     radau,
-    stepped,
-    valued,
-    weights_of,
+    step_weights,
+    stride_weights,
 )
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.skip import NODES, Strides
-from icl_theory.engine.steps import Descent, TooFast
+from icl_theory.engine.steps import TooFast, UpdateMap
+from icl_theory.engine.strides import NODES, Strides
 from icl_theory.testing import check_risk
 from tests.test_fastforward import unequal
 
@@ -125,21 +126,22 @@ def test_queries_that_learn_to_a_finite_optimum_are_solved_with_the_modes_of_eac
 def test_where_strides_do_not_pay_run_and_shadow_take_single_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (risk, eta, steps), charged = RUNS["rare features"], []
+    risk, eta, steps = RUNS["rare features"]
+    reach = Strides.reach
+    targets = []
 
-    def impatient(
-        self: Strides, which: np.ndarray, cost: float, passed: np.ndarray
-    ) -> None:
-        charged.append(len(which))
-        if len(charged) % 5 == 0:
+    def reach_not_far(strides: Strides, x: float) -> None:
+        targets.append(x)
+        reach(strides, min(x, float(strides.x.min()) + 0.2))
+        if strides.x.min() < x:
             raise TooFast
 
-    monkeypatch.setattr(Strides, "_charge", impatient)
+    monkeypatch.setattr(Strides, "reach", reach_not_far)
     exact, fast = (
         icl.descend(risk, eta, steps=steps, method=method)
         for method in ("exact", "fast")
     )
-    assert len(charged) > 10
+    assert len(targets) > 10
     shared = np.isin(fast.t, exact.t)
     assert fast.states_error is not None
     apart = fast.states[shared] - exact.states[np.isin(exact.t, fast.t)]
@@ -179,7 +181,7 @@ def test_what_parts_run_and_shadow_grows_as_errors_do() -> None:
     its size.
     """
     risk, stops = Rates(np.array([1e-3, -5e-4])), np.array([2000, 4000, 9000])
-    blocks = Blocks(Descent(risk, 1.0, rule_of("gd")))
+    blocks = Blocks(UpdateMap(risk, 1.0, rule_of("gd")))
     growth = (1.0 + risk.rates) ** (stops[:, None] - 1000.0)
     for nudged in (1.0, 1.001):
         start = np.ones((2, 3))
@@ -201,20 +203,22 @@ def test_what_parts_run_and_shadow_grows_as_errors_do() -> None:
         )
         assert error[-1, 1] < 1e-7
         if nudged == 1.0:
-            assert (error <= 2.0 * apart + strides.left.max() + 1e-12).all()
+            assert (
+                error <= 2.0 * apart + strides.errors.solver_error.max() + 1e-12
+            ).all()
         else:
             assert apart[-1] == pytest.approx(1e-3 * growth[-1], rel=1e-2)
 
 
 def test_what_strides_leave_adds_up_over_all_of_them() -> None:
-    blocks = Blocks(Descent(Rates(np.array([1e-3, -5e-4])), 1.0, rule_of("gd")))
+    blocks = Blocks(UpdateMap(Rates(np.array([1e-3, -5e-4])), 1.0, rule_of("gd")))
     strides = Strides(
         blocks, 1e-5, np.ones((2, 3)), None, 1000, 0.05, 10**6, flow=False, share=1.0
     )
-    left = [strides.left.copy()]
+    left = [strides.errors.solver_error.copy()]
     for t in range(1100, 9000, 50):
         strides.reach(math.log1p(t))
-        left.append(strides.left.copy())
+        left.append(strides.errors.solver_error.copy())
     assert (np.diff(left, axis=0) >= 0.0).all()
     assert (left[-1] > 0.0).all()
 
@@ -234,13 +238,13 @@ def test_a_polynomial_changes_by_the_moves_in_one_step() -> None:
     """For θ ← θ + c the iterates are a straight line in t, and so are the polynomials, as far as they can be."""
     scheme, x, h = radau(7), np.array([7.0, 9.0]), np.array([0.05, 0.2])
     places = x[:, None] + scheme.nodes * h[:, None]
-    weights = stepped(scheme, places, h[:, None])
+    weights = step_weights(scheme, places, h[:, None])
     assert np.allclose(
         weights.sum(axis=2), np.expm1(places) - np.expm1(x)[:, None], rtol=1e-11
     )
     for one, start, length in zip(weights, x, h, strict=True):
         assert np.allclose(
-            stepped(scheme, start + scheme.nodes * length, float(length)),
+            step_weights(scheme, start + scheme.nodes * length, float(length)),
             one,
             rtol=1e-12,
         )
@@ -254,17 +258,22 @@ def test_collocation_follows_a_map_with_a_known_solution() -> None:
     step = collocate(
         lambda columns, which: -rates[which, None] * columns,
         np.arange(n),
-        weights_of(7, x, h, flow=False),
+        stride_weights(7, x, h, flow=False),
         y,
         np.ones((n, 7, 2)),
         np.full(n, 1e-12),
         np.full(n, 1e-15),
     )
-    assert np.isfinite(step.left).all()
+    assert np.isfinite(step.solver_error).all()
     places = x[:, None] + np.array([0.03, 0.1])
     truth = (1.0 - rates[:, None]) ** (np.expm1(places) - 1000.0)
-    assert np.abs(valued(step.terms, places, x, h) - truth[:, :, None]).max() <= 1e-11
-    assert np.abs(step.arrival - truth[:, -1:]).max() <= 1e-11
+    assert (
+        np.abs(
+            polynomial_values(step.coefficients, places, x, h) - truth[:, :, None]
+        ).max()
+        <= 1e-11
+    )
+    assert np.abs(step.end - truth[:, -1:]).max() <= 1e-11
     assert (step.error <= 1e-10).all()
 
 
@@ -294,10 +303,12 @@ def test_columns_that_are_wrong_do_not_pass_for_those_of_the_gradient() -> None:
 
 
 def test_where_columns_mix_there_are_no_gradients_of_single_ones() -> None:
-    assert unequal(4, 1, N=30).column_gradients is None
+    assert column_gradients_of(unequal(4, 1, N=30)) is None
     assert (
-        icl.in_coordinates(
-            unequal(4, 1), "embedding", unequal(4, 1).features.vectors
-        ).column_gradients
+        column_gradients_of(
+            icl.in_coordinates(
+                unequal(4, 1), "embedding", unequal(4, 1).features.vectors
+            )
+        )
         is None
     )

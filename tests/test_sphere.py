@@ -260,5 +260,7 @@ def test_bad_input(given: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_inverse_temperatures_without_bound_are_refused() -> None:
     """In three dimensions the variance without noise does not grow with κ: the nearest neighbour is best."""
-    with pytest.raises(ValueError, match="N = 1000000: must be less, or noise more"):
+    with pytest.raises(
+        ValueError, match="N = 1000000: must be smaller, unless there is more"
+    ):
         icl.Sphere(N=10**6, d=3, noise=0.0)

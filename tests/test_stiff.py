@@ -12,10 +12,11 @@ from numpy.polynomial import polynomial
 import icl_theory as icl
 from icl_theory import tasks
 from icl_theory.engine.blocks import Blocks
-from icl_theory.engine.collocation import inverse_or_nan, radau, stepped
+from icl_theory.engine.collocation import inverse_or_nan, radau, step_weights
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.skip import NODES, Skipper
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.skip import oscillation_free_slope
+from icl_theory.engine.steps import UpdateMap
+from icl_theory.engine.strides import NODES
 
 
 class Resting(icl.Risk):
@@ -111,14 +112,14 @@ def test_modes_are_those_of_the_derivative_of_a_step_in_the_metric() -> None:
         metric = np.array([0.25, 9.0])
 
     risk, state, h = Weighted(0.5, 0.1), np.array([1.0, 0.3]), 1e-5
-    descent = Descent(risk, 0.7, rule_of("gd"))
+    descent = UpdateMap(risk, 0.7, rule_of("gd"))
     blocks, only = Blocks(descent), np.zeros(1, dtype=int)
     modes = blocks.modes(blocks.rows(state), np.zeros(1))
     assert modes is not None
     # a row of a rule without memory holds one number for each mode
-    vectors = modes.out_of(np.eye(2)[None, :, None], only)[0]
+    vectors = modes.from_components(np.eye(2)[None, :, None], only)[0]
     np.testing.assert_allclose(
-        modes.into(vectors[None], only)[0, :, 0], np.eye(2), atol=1e-12
+        modes.to_components(vectors[None], only)[0, :, 0], np.eye(2), atol=1e-12
     )
     ahead, behind = (descent.moves(state + sign * h * vectors) for sign in (1.0, -1.0))
     change = (ahead - behind) / (2.0 * h)
@@ -206,7 +207,7 @@ def test_modes_of_columns_are_those_of_the_whole_hessian() -> None:
     values = rng.normal(size=(4, 4))
     features = icl.Features.simplex(4, 1.0, rng.dirichlet(np.ones(4)))
     risk = icl.PopulationRisk(features, tasks.KernelTask(values @ values.T))
-    blocks, state = Blocks(Descent(risk, 2.0, rule_of("gd"))), rng.normal(size=(4, 4))
+    blocks, state = Blocks(UpdateMap(risk, 2.0, rule_of("gd"))), rng.normal(size=(4, 4))
     found = blocks.modes(blocks.rows(state), np.zeros(4))
     assert found is not None
     whole = np.array(
@@ -224,9 +225,9 @@ def test_a_stride_that_is_far_shorter_than_a_step_of_the_map_has_no_weights() ->
     """A polynomial on it would be followed far beyond its ends; the matrix of the equations becomes singular."""
     scheme, x = radau(7), 9.0
     for stride in (1e-6, 1e-9, 1e-15):
-        assert np.isnan(stepped(scheme, x + scheme.nodes * stride, stride)).all()
+        assert np.isnan(step_weights(scheme, x + scheme.nodes * stride, stride)).all()
     strides = np.array([1e-9, 0.1])
-    both = stepped(scheme, x + scheme.nodes * strides[:, None], strides[:, None])
+    both = step_weights(scheme, x + scheme.nodes * strides[:, None], strides[:, None])
     assert np.isnan(both[0]).all()
     assert np.isfinite(both[1]).all()
 
@@ -247,9 +248,9 @@ def test_the_slope_of_an_oscillation_is_half_the_fall_in_two_steps(
         ) -> tuple[float, np.ndarray]:
             return 0.5 * rate * float(params @ params), rate * params
 
-    descent = Descent(Bowl(), 1.0, rule_of("gd"))
+    descent = UpdateMap(Bowl(), 1.0, rule_of("gd"))
     point = descent.point(np.array([3.0]), 0)
-    assert Skipper(descent, 1e-7)._slope(point) == pytest.approx(fall, rel=1e-12)
+    assert oscillation_free_slope(descent, point) == pytest.approx(fall, rel=1e-12)
 
 
 def test_one_singular_matrix_does_not_cost_the_inverses_of_the_others() -> None:

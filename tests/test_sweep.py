@@ -15,7 +15,7 @@ import xarray
 import icl_theory as icl
 from icl_theory.families import find
 from icl_theory.regression.tasks import Task
-from icl_theory.sweeps.estimate import _left, estimate
+from icl_theory.sweeps.estimate import Progressed, _remaining, estimate
 from icl_theory.sweeps.exponents import local_exponent
 from icl_theory.sweeps.grid import Grid
 from icl_theory.sweeps.model import FamilyModel
@@ -391,7 +391,7 @@ def test_both_kinds_of_points_add_up_and_workers_share_them(
     monkeypatch.setattr(icl.Regression, "simulate", alone)
     monkeypatch.setattr(FamilyModel, "evaluate", together)
     monkeypatch.setattr(
-        "icl_theory.sweeps.estimate._in_arrays", lambda made, index: kinds[index]
+        "icl_theory.sweeps.estimate._is_batched", lambda made, index: kinds[index]
     )
     given = {"L": np.linspace(1, 2, 16), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02}
     for workers, said in ((1, ""), (3, " on 3 workers")):
@@ -414,7 +414,7 @@ def test_points_in_whole_arrays_are_timed_also_where_the_chunk_in_the_middle_has
 
     monkeypatch.setattr(FamilyModel, "evaluate", together)
     monkeypatch.setattr(
-        "icl_theory.sweeps.estimate._in_arrays",
+        "icl_theory.sweeps.estimate._is_batched",
         lambda made, index: (index < 8) | (index >= 16),
     )
     made = plan(
@@ -438,7 +438,7 @@ def test_kinds_of_many_points_are_told_from_some(
         asked.append(len(index))
         return index % 4 > 0
 
-    monkeypatch.setattr("icl_theory.sweeps.estimate._in_arrays", in_arrays)
+    monkeypatch.setattr("icl_theory.sweeps.estimate._is_batched", in_arrays)
     made = plan(
         find("regression"),
         {"L": np.linspace(1, 2, 1600), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02},
@@ -457,13 +457,16 @@ def test_kinds_of_many_points_are_told_from_some(
 
 
 def test_a_run_that_is_cut_is_extrapolated_by_the_growth_of_its_steps() -> None:
-    moments = np.linspace(0.0, 1.0, 101).tolist()
-    taken = [(t, round(1000 * t)) for t in moments]
-    assert _left(taken, 5000.0, every=True) == pytest.approx(4.0)
-    skipped = [(t, round(math.exp(7.0 * t))) for t in moments]
-    assert _left(skipped, math.exp(35.0), every=False) == pytest.approx(4.0, rel=0.05)
-    assert _left(taken[:2], 1e9, every=True) == _left(taken, 10.0, every=True) == 0.0
-    assert _left(taken, math.inf, every=False) == 0.0
+    times = np.linspace(0.0, 1.0, 101).tolist()
+    taken = [Progressed(t, round(1000 * t)) for t in times]
+    assert _remaining(taken, 5000.0, takes_every_step=True) == pytest.approx(4.0)
+    skipped = [Progressed(t, round(math.exp(7.0 * t))) for t in times]
+    assert _remaining(skipped, math.exp(35.0), takes_every_step=False) == pytest.approx(
+        4.0, rel=0.05
+    )
+    assert _remaining(taken[:2], 1e9, takes_every_step=True) == 0.0
+    assert _remaining(taken, 10.0, takes_every_step=True) == 0.0
+    assert _remaining(taken, math.inf, takes_every_step=False) == 0.0
 
 
 def test_more_points_than_have_a_number_are_refused_before_the_values_are_looked_at() -> (

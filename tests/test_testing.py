@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.engine.capabilities import gradients_one_by_one, series_one_by_one
 from icl_theory.families import Family
 from icl_theory.papers.recall import RecallTask, TransformerRisk
 from icl_theory.testing import check_family, check_risk
@@ -245,13 +246,13 @@ class Growing(Toy):
 
 class WrongSeries(Toy):
     def series(self, states: Array, steps: Any) -> tuple[Array, dict[str, Array]]:
-        losses, seen = super().series(states, steps)
+        losses, seen = series_one_by_one(self, states, steps)
         return losses * 1.001, seen
 
 
 class WrongGradients(Toy):
     def gradients(self, states: Array) -> Array:
-        return super().gradients(states)[::-1]
+        return gradients_one_by_one(self, states)[::-1]
 
 
 class Noise(Toy):
@@ -460,7 +461,7 @@ def test_rounding_alone_is_no_fault_of_a_hessian() -> None:
 def test_words_in_place_of_numbers_are_a_fault_like_others() -> None:
     class Worded(Toy):
         def series(self, states: Array, steps: Any) -> tuple[Array, dict[str, Any]]:
-            return super().series(states, steps)[0], {
+            return series_one_by_one(self, states, steps)[0], {
                 "norm": np.array(["a"] * len(states))
             }
 

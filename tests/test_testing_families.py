@@ -17,18 +17,18 @@ from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
     Column,
     Family,
-    Kind,
     LazySlot,
     Number,
     Object,
     Panel,
+    ParameterKind,
     parameter,
     saved,
 )
 from icl_theory.statements.claim import (
     Answer,
     BoundChecks,
-    Found,
+    Claim,
     Question,
     Series,
     row,
@@ -139,7 +139,7 @@ class Unchecked(Sound):
     bowl: Any = parameter(None, kind=Object(optional=True), meaning="anything")
 
 
-class Lenient(Kind):
+class Lenient(ParameterKind):
     def value(self, name: str, value: Any) -> Any:
         return len(value)
 
@@ -361,9 +361,9 @@ class FromZero(Sound):
 
 
 @row("a row", "nowhere", bound="0")
-def fine(quick: bool) -> Found:
+def fine(quick: bool) -> Claim:
     """0 = 0"""
-    return Found(True, "a point", "0")
+    return Claim.of(True, "a point", "0")
 
 
 def why(quick: bool) -> Answer:

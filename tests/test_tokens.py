@@ -14,7 +14,8 @@ from scipy.special import roots_jacobi
 
 import icl_theory as icl
 from icl_theory.testing import check_risk
-from icl_theory.tokens.square import Count, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import moments
 from tests.references import Array
 
 
@@ -168,7 +169,7 @@ def test_nodes_that_never_occur_leave_the_prompts_without_them(N: int) -> None:
 
         own = (e**2).sum(axis=1)[:, None]
         return moments(
-            scores[rows, None], probs[rows, None] / total, own, [Count(N)], form
+            scores[rows, None], probs[rows, None] / total, own, [TokenCount(N)], form
         )
 
     found, wanted = half_square(slice(0, 5), 1.0), half_square(slice(1, 5), 1.0 - p)

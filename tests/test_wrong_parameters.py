@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.pullback import core_risk
 from icl_theory.papers.single_location.family import LocationRisk
 from icl_theory.recall import RecallTask, TransformerRisk
 
@@ -18,7 +18,7 @@ TIED = icl.FixedChain().risk()
 TOKENS = icl.TokenSelection(n=3, T=3, d=4)
 MATRIX = icl.TokenSelection(n=3, T=3, d=4, trained="W")
 LOCATION = icl.SingleLocation().risk()
-DIRECTIONS, _ = innermost(icl.SingleLocation(attention="erf").risk())
+DIRECTIONS = core_risk(icl.SingleLocation(attention="erf").risk())
 LAW = icl.LinearAttention(d=3, N=5).law()
 CORRELATED = icl.linear_attention.PromptLaw(
     np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]]), N=5
@@ -118,9 +118,8 @@ def test_other_arguments_are_refused_by_name() -> None:
     for value in (None, 3, "a"):
         with pytest.raises(ValueError, match=r"^run = "):
             icl.Recall().population_excess(value)
-        for family in (icl.Recall, icl.Regression):
-            with pytest.raises(ValueError, match=r"^given = "):
-                family.unfolded(value)
+        with pytest.raises(ValueError, match=r"^given = "):
+            icl.Recall.unfolded(value)
     for value in (None, [[1, 2], [3]], masked(np.ones((2, 9)))):
         with pytest.raises(ValueError, match=r"^tokens = "):
             WORDS.predict(value)

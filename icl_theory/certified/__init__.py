@@ -1,4 +1,7 @@
-"""Numbers with proof, by ball arithmetic. It needs python-flint, the extra ``certified``."""
+"""Numbers with proof, by ball arithmetic.
+
+This needs python-flint, the extra ``certified``.
+"""
 
 from icl_theory.certified.certificate import (
     Certificate,

@@ -1,8 +1,12 @@
-"""A run is certified: what is proved of it are intervals, and what each of them rests on."""
+"""Certificates of runs: intervals that are proved, and what each proof rests on.
+
+`certify` returns a `Certificate`, a tuple with one `Proved` for each quantity of the
+run. The enclosures themselves are computed in `losses` and in `closed`, which need
+python-flint and are imported only when a certificate is asked for.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +18,7 @@ import numpy as np
 from icl_theory._extras import install
 from icl_theory._validate import argument_error, choice, instance, integer
 from icl_theory.engine.progress import counted
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
@@ -28,15 +32,15 @@ class Proved:
     Attributes
     ----------
     name : str
-        What is enclosed.
+        Name of the quantity.
     ball : flint.arb, ndarray of flint.arb, or range
-        All numbers that it may be; a range for a number of steps.
+        All values that the quantity may have; a range for a number of steps.
     basis : str
         What the proof rests on, and which numbers it takes as exact.
     double : float, int, ndarray or None
-        What the package computed without proof.
+        The value that the package computed without proof.
     stated : float
-        By how much the package says that ``double`` may be off.
+        The error of ``double`` as the package estimates it.
     """
 
     name: str
@@ -47,59 +51,64 @@ class Proved:
 
     @property
     def error(self) -> float | None:
-        """Proved bound on the error of ``double``, the largest of an array; None without one."""
+        """Proved bound on the error of ``double``, over all entries of an array."""
         if self.double is None:
             return None
         if isinstance(self.ball, range):
             return float(max(self.ball[-1] - self.double, self.double - self.ball[0]))
-        apart = np.ravel(np.asarray(self.ball, dtype=object) - self.double)
-        return max(float(abs(each).upper()) for each in apart) * (1.0 + 2.0**-50)
+        errors = np.ravel(np.asarray(self.ball, dtype=object) - self.double)
+        largest = max(float(abs(error).upper()) for error in errors)
+        # The conversion to a double may have rounded down.
+        return largest * (1.0 + 2.0**-50)
 
     @property
     def interval(self) -> str:
         """The interval in decimal digits, rounded outward."""
         if isinstance(self.ball, range):
-            return " to ".join(
-                f"{end:,}" for end in sorted({self.ball[0], self.ball[-1]})
-            )
+            ends = sorted({self.ball[0], self.ball[-1]})
+            return " to ".join(f"{end:,}" for end in ends)
         if np.ndim(self.ball):
-            return f"{self.ball.size} entries to within {max(float(each.rad()) for each in self.ball.flat):.1e}"
+            radius = max(float(entry.rad()) for entry in self.ball.flat)
+            return f"{self.ball.size} entries to within {radius:.1e}"
         return str(self.ball.str(30))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the numbers that its balls are made of: balls themselves can be neither pickled nor copied."""
-        return _unpacked, (
-            self.name,
-            _packed(self.ball),
-            self.basis,
-            self.double,
-            self.stated,
-        )
+        """Return the balls as integers: flint's own cannot be pickled or copied."""
+        packed = _packed(self.ball)
+        return _unpacked, (self.name, packed, self.basis, self.double, self.stated)
 
     def __str__(self) -> str:
-        off, error = "", self.error
-        if error is not None and isinstance(self.ball, range):
-            wrong = (
-                f" and that it may be off by {self.stated:g}"
-                if error <= self.stated
-                else ", which is wrong"
-            )
-            off = f" (the run says {self.double:,}{'' if int(self.double) in self.ball else wrong})"
-        elif error is not None:
-            off = f" (the double is off by at most {error:.1e})"
-        return f"{self.name}: proved, {self.interval}{off}\n    rests on {self.basis}"
+        statement = f"{self.name}: proved, {self.interval}{self._comparison()}"
+        return f"{statement}\n    rests on {self.basis}"
+
+    def _comparison(self) -> str:
+        """Say in parentheses how far the double is off, if there is one."""
+        if self.error is None:
+            return ""
+        if not isinstance(self.ball, range):
+            return f" (the double is off by at most {self.error:.1e})"
+        if int(self.double) in self.ball:
+            verdict = ""
+        elif self.error <= self.stated:
+            verdict = f" and that it may be off by {self.stated:g}"
+        else:
+            verdict = ", which is wrong"
+        return f" (the run says {self.double:,}{verdict})"
 
 
 @dataclass(frozen=True)
 class _Ball:
-    """A ball in whole numbers: midpoint and radius as (mantissa, exponent of 2), or the text of an infinite one."""
+    """A ball in integers: midpoint and radius as mantissa and exponent of 2.
+
+    The midpoint of a ball that is not finite is its text.
+    """
 
     middle: tuple[int, int] | str
     radius: tuple[int, int] = (0, 0)
 
 
 def _packed(ball: Any) -> Any:
-    """Return a ball, an array of balls or a range in plain numbers, exactly."""
+    """Write a ball, an array of balls or a range in integers, exactly."""
     if isinstance(ball, range):
         return ball
     if np.ndim(ball):
@@ -109,12 +118,16 @@ def _packed(ball: Any) -> Any:
         return packed
     if not ball.is_finite():
         return _Ball(str(ball))
-    middle, radius = (end.man_exp() for end in (ball.mid(), ball.rad()))
-    return _Ball((int(middle[0]), int(middle[1])), (int(radius[0]), int(radius[1])))
+    return _Ball(_mantissa_and_exponent(ball.mid()), _mantissa_and_exponent(ball.rad()))
+
+
+def _mantissa_and_exponent(number: Any) -> tuple[int, int]:
+    mantissa, exponent = number.man_exp()
+    return int(mantissa), int(exponent)
 
 
 def _unpacked(name: str, packed: Any, basis: str, double: Any, stated: float) -> Proved:
-    """Return what was proved, from plain numbers."""
+    """Restore what ``Proved.__reduce__`` has packed."""
     return Proved(name, _ball_of(packed), basis, double, stated)
 
 
@@ -133,8 +146,8 @@ def _ball_of(packed: Any) -> Any:
     ball = arb(packed.middle, packed.radius)
     if ball.rad() == arb(packed.radius):
         return ball
-    # A radius has 30 bits and is rounded upward on its way in: from just below the
-    # right one to the right one.
+    # A radius has 30 bits, and arb() rounds it upward. A radius just below the right
+    # one is therefore rounded to the right one.
     mantissa, exponent = packed.radius
     shift = 32 - mantissa.bit_length()
     rounded = arb(packed.middle, ((mantissa << shift) - 1, exponent - shift))
@@ -142,7 +155,7 @@ def _ball_of(packed: Any) -> Any:
 
 
 class Certificate(tuple[Proved, ...]):
-    """What is proved of a run; `str` has a line or two for each quantity, and entries are found by their names."""
+    """The proved quantities of a run; `str` prints a line or two for each of them."""
 
     def __str__(self) -> str:
         return "\n".join(map(str, self))
@@ -151,19 +164,24 @@ class Certificate(tuple[Proved, ...]):
 
     def named(self, name: str) -> Proved:
         """Return the quantity of a name."""
-        names = [each.name for each in self]
+        names = [quantity.name for quantity in self]
         return self[names.index(choice("name", name, names))]
 
     def to_dict(self) -> list[dict[str, str | None]]:
-        """Return names, intervals and what they rest on as text."""
-        return [
-            {"name": each.name, "proved": each.interval, "rests on": each.basis}
-            for each in self
-        ]
+        """Return names, intervals and what the proofs rest on, as text."""
+        rows: list[dict[str, str | None]] = []
+        for quantity in self:
+            row: dict[str, str | None] = {
+                "name": quantity.name,
+                "proved": quantity.interval,
+                "rests on": quantity.basis,
+            }
+            rows.append(row)
+        return rows
 
 
 def check_installed() -> None:
-    """Ask for python-flint if it cannot be imported."""
+    """Refuse to go on without python-flint, and say how to install it."""
     try:
         import flint  # noqa: F401
     except ImportError:
@@ -173,18 +191,20 @@ def check_installed() -> None:
 
 
 def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate:
-    """Enclose losses, gradients, numbers of steps and constants of a run in balls, with proof.
+    """Enclose losses, gradients, step counts and constants of a run, with proof.
 
-    Which of them, and what the proofs take as exact, is said in docs/proved.md.
+    docs/proved.md lists the quantities, and which numbers the proofs take as exact.
 
     Parameters
     ----------
     run : Trajectory
-        With its risk: not one read from a file that does not say what was trained.
+        A run with its risk. A run that was read from a file has one only if the file
+        says what was trained.
     bits : int
         Precision of the arithmetic, 32 to 8192; 128 leave losses some 25 digits.
     states : int
-        How many saved states, from the first to the last.
+        Number of saved states, from the first to the last, whose loss and gradient are
+        enclosed.
 
     Returns
     -------
@@ -223,66 +243,81 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
 
 
 def _proofs(run: Trajectory, risk: Risk, bits: int, states: int) -> Iterator[Proved]:
-    """Yield losses and gradients at saved states, and what gradient descent has in closed form."""
-    from icl_theory.certified import closed, losses  # need python-flint
+    """Enclose losses and gradients at saved states, and the closed forms of descent."""
+    # These modules need python-flint.
+    from icl_theory.certified import closed, losses
 
-    given = closed.given(run)
-    core = innermost(risk)[0]
-    sums = not isinstance(core, MergedRisk) and math.isfinite(getattr(core, "N", 0.0))
-    basis = f"the {'parameters L and Δ' if given else 'doubles of the risk'} and of the state as they are, "
-    basis += (
-        "and sums in balls with the proved error of their rule"
-        if sums
-        else "and closed formulas in balls"
-    )
-    for i in np.unique(
-        np.linspace(0, len(run.t) - 1, min(states, len(run.t))).round().astype(int)
-    ):
-        state = run.states[i]
-        step = f"at step {run.t[i]}"
-        found = _answer(
+    exact = closed.exact_parameters(run)
+    gamma = None if exact is None else exact.gamma
+    basis = _basis_of_losses(risk, exact is not None)
+    saved = len(run.t)
+    chosen = np.linspace(0, saved - 1, min(states, saved)).round().astype(int)
+    for index in np.unique(chosen):
+        state = run.states[index]
+        step = f"at step {run.t[index]}"
+        loss, gradient = _answer(
             bits,
             f"the loss {step}",
-            partial(losses.enclosed, risk, state, gamma=given and given[0]),
+            partial(losses.enclosed, risk, state, gamma=gamma),
         )
-        for name, ball, double in zip(
-            ("loss", "gradient"), found, risk.evaluate(state), strict=True
-        ):
-            yield Proved(f"{name} {step}", ball, basis, np.asarray(double)[()])
-    for name, enclose, *others in (
-        closed.closed_forms(run, given) if DESCENT_OR_FLOW.applies(run) else ()
-    ):
-        yield Proved(name, _answer(bits, name, partial(closed.at, enclose)), *others)
+        loss_double, gradient_double = risk.evaluate(state)
+        # [()] makes numbers of arrays without axes
+        yield Proved(f"loss {step}", loss, basis, np.asarray(loss_double)[()])
+        yield Proved(
+            f"gradient {step}", gradient, basis, np.asarray(gradient_double)[()]
+        )
+    if not DESCENT_OR_FLOW.applies(run):
+        return
+    for form in closed.closed_forms(run, exact):
+        ball = _answer(bits, form.name, partial(closed.with_bits, form.enclose))
+        yield Proved(form.name, ball, form.basis, form.double, form.stated)
+
+
+def _basis_of_losses(risk: Risk, is_exact: bool) -> str:
+    numbers = "parameters L and Δ" if is_exact else "doubles of the risk"
+    core = core_risk(risk)
+    # Prompts of finite length need the integral over tokens, except in linear
+    # attention, whose loss is a function of second moments.
+    has_finite_prompts = math.isfinite(getattr(core, "N", 0.0))
+    if has_finite_prompts and not isinstance(core, MergedRisk):
+        method = "sums in balls with the proved error of their rule"
+    else:
+        method = "closed formulas in balls"
+    return f"the {numbers} and of the state as they are, and {method}"
 
 
 def _answer(
-    bits: int,
-    name: str,
-    enclose: Callable[[int], Any],
-    doublings: int = 4,
-    sharp: int = 24,
+    bits: int, name: str, enclose: Callable[[int], Any], doublings: int = 4
 ) -> Any:
-    """Return what some bits enclose; if fewer than ``sharp`` of them are known, say how many would do."""
-    found: dict[int, Any] = {}
+    """Return ``enclose(bits)``; refuse the precision if it is too low.
 
-    def known(
-        bits: int,
-    ) -> bool:  # whether steps are one number, and other numbers have digits
-        with contextlib.suppress(ArithmeticError):
-            found[bits] = number = enclose(bits)
-            if isinstance(number, range):
-                return number[0] == number[-1]
-            # a gradient has those of its loss
-            number = number[0] if isinstance(number, tuple) else number
-            return bool(number.is_zero() or number.rel_accuracy_bits() >= sharp)
-        return False
+    The message says how many bits are enough, of up to ``doublings`` doublings. If none
+    of them is, the answer is the interval that these bits prove.
+    """
+    answer: Any = None
+    for doubling in range(doublings + 1):
+        precision = bits * 2**doubling
+        try:
+            ball = enclose(precision)
+            is_sharp = _is_sharp(ball)
+        except ArithmeticError:
+            continue
+        if precision == bits:
+            answer = ball
+            if is_sharp:
+                return answer
+        elif is_sharp:
+            raise argument_error("bits", bits, f"at least {precision} for {name}")
+    if answer is None:
+        most = bits * 2**doublings
+        raise argument_error("bits", bits, f"more than {most} for {name}")
+    return answer
 
-    enough = next(filter(known, (bits * 2**k for k in range(doublings + 1))), 0)
-    if enough > bits or bits not in found:
-        least = f"at least {enough}" if enough else f"more than {bits * 2**doublings}"
-        raise argument_error("bits", bits, f"{least} for {name}")
-    return found[
-        bits
-        # if nothing is enough, an honest interval, which more bits do not make one
-        # number
-    ]
+
+def _is_sharp(ball: Any, sharp: int = 24) -> bool:
+    """Whether steps are a single number, and other numbers have ``sharp`` bits."""
+    if isinstance(ball, range):
+        return ball[0] == ball[-1]
+    # A gradient has about as many bits as its loss, which alone is looked at.
+    number = ball[0] if isinstance(ball, tuple) else ball
+    return bool(number.is_zero() or number.rel_accuracy_bits() >= sharp)

@@ -1,7 +1,9 @@
-"""Closed forms in balls: steps, bounds and constants of the exchangeable class, and steps of linear attention.
+"""Closed forms in balls: steps, bounds and constants that `certify` proves of a run.
 
-The exchangeable map is u ← u + c a s², where the gap u is 0 at attention 1/2. Letters
-and proofs are those of docs/proved.md, "Numbers of steps".
+The exchangeable map is u ← u + c a s². Its gap u is 0 at attention a = 1/2, and
+s = 1 - a is the attention deficit. Letters and proofs are those of docs/proved.md,
+"Numbers of steps". `closed_forms` yields one `ClosedForm` for each quantity; the other
+functions enclose one quantity each, at the precision of the context they are called in.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import contextlib
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from functools import partial, reduce
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from flint import arb, arb_poly, arb_series, ctx
@@ -25,129 +27,218 @@ from icl_theory.regression.family import Regression
 from icl_theory.regression.phases import crossover, half_way
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 
-# p up to which B counts: 5e-10 of a step is in doubt, and some 1000 steps are single
+# Largest p at which the Abel function B counts steps. The count is then in doubt by
+# 5e-10 of a step, and some 1000 steps have to be taken one by one.
 SMALL = 1.0 / 128.0
-RADIUS = 0.5  # of the circle, P
-LARGEST = {"a": 0.8, "s": 20.0}  # M in head and tail, which scripts/proofs.py encloses
-DROP = 0.2  # 1/p changes by more than this in a step, see docs/proved.md
-MOST = 10**6  # steps that are taken one by one where the sums leave several integers
-# steps at which balls do not tell whether the goal is reached: more bits are needed
+RADIUS = 0.5  # P, the radius of the circle in p
+# M, the largest |r| on the circle in head and tail; scripts/proofs.py encloses it.
+LARGEST = {"a": 0.8, "s": 20.0}
+DROP = 0.2  # 1/p changes by more than this in each step
+# Largest number of steps taken one by one if the sums leave several integers.
+MOST = 10**6
+# Number of steps at which balls may leave open whether the goal is reached. If there
+# are more, the precision is too low.
 UNDECIDED = 1000
-LAST = 2**60  # steps of linear attention that are looked at
-EXACT = 1024  # bits for products of doubles
+LAST = 2**60  # largest number of steps of linear attention
+EXACT = 1024  # bits that hold products of a few doubles exactly
+# Largest prompt length whose floor is enclosed: it takes a second.
+LONGEST_PROMPT = 1000
 
 
-def at(enclose: Callable[[], Any], bits: int, spare: int = 32) -> Any:
-    """Return what is enclosed with some bits and a few to spare, for what rounding takes on the way."""
+class ExchangeableParameters(NamedTuple):
+    """The parameters of the exchangeable map, exactly."""
+
+    gamma: arb  # γ = L²Δ²/2
+    speed: arb  # 1, or Δ⁴/4 in embedding coordinates
+
+
+class ClosedForm(NamedTuple):
+    """A quantity with a closed form; the fields but ``enclose`` are as in `Proved`."""
+
+    name: str
+    enclose: Callable[[], Any]  # the ball or range, at the precision of the context
+    basis: str
+    double: Any = None
+    stated: float = 0.0
+
+
+class Leap(NamedTuple):
+    """An iterate that is reached by many steps at once."""
+
+    gap: arb
+    steps: int
+
+
+def with_bits(enclose: Callable[[], Any], bits: int, spare: int = 32) -> Any:
+    """Call ``enclose`` with some bits, and a few to spare for rounding on the way."""
     with ctx.workprec(bits + spare):
         return enclose()
 
 
-def given(run: Trajectory) -> tuple[arb, arb] | None:
-    """Return γ = L²Δ²/2 and the speed, 1 or Δ⁴/4, exactly, where a run was made from L and Δ; else None."""
-    if (
-        not isinstance(run.family, Regression)
-        or getattr(run.risk, "origin", 0) is not None
-    ):
+def exact_parameters(run: Trajectory) -> ExchangeableParameters | None:
+    """Return γ and the speed exactly if a run was made from L and Δ, else None."""
+    problem = run.family
+    if not isinstance(problem, Regression):
         return None
-    L = arb(run.family.L)
-    delta = arb(run.family.delta)
+    # Only an ExchangeableRisk without an origin was made from L and Δ alone.
+    if getattr(run.risk, "origin", 0) is not None:
+        return None
+    L = arb(problem.L)
+    delta = arb(problem.delta)
     with ctx.workprec(EXACT):
-        return (
-            L * delta
-        ) ** 2 / 2, delta**4 / 4 if run.family.coordinates == "embedding" else arb(1)
+        gamma = (L * delta) ** 2 / 2
+        is_embedding = problem.coordinates == "embedding"
+        speed = delta**4 / 4 if is_embedding else arb(1)
+    return ExchangeableParameters(gamma, speed)
 
 
 def closed_forms(
-    run: Trajectory, known: tuple[arb, arb] | None, longest: int = 1000
-) -> Iterator[tuple[Any, ...]]:
-    """Yield what makes a `Proved` of what gradient descent has in closed form, with a function for the ball."""
+    run: Trajectory, exact: ExchangeableParameters | None
+) -> Iterator[ClosedForm]:
+    """Yield the quantities of gradient descent that have a closed form.
+
+    Parameters
+    ----------
+    run : Trajectory
+        A run with its risk, by gradient descent or its flow.
+    exact : ExchangeableParameters or None
+        The exact parameters, if they are known (see `exact_parameters`).
+    """
     risk = run.risk
-    epsilon = run.epsilon
-    stepped = run.method != "flow"
-    said = run.steps, run.error or 0.0
-    if (
-        isinstance(risk, MergedRisk)
-        and risk.start.ndim == 1
-        and stepped
-        and epsilon > 0.0
-        and run.steps
-    ):
-        count = partial(
-            mode_steps, risk, run.eta, epsilon, getattr(run.family, "above", None)
-        )
-        yield (
+    if isinstance(risk, MergedRisk):
+        yield from _linear_attention_forms(run, risk)
+    elif isinstance(risk, ExchangeableRisk):
+        if math.isfinite(risk.N):
+            yield from _finite_prompt_forms(run, risk, exact)
+        else:
+            yield from _infinite_prompt_forms(run, risk, exact)
+
+
+def _linear_attention_forms(run: Trajectory, risk: MergedRisk) -> Iterator[ClosedForm]:
+    is_diagonal = risk.start.ndim == 1
+    if is_diagonal and run.method != "flow" and run.epsilon > 0.0 and run.steps:
+        above = getattr(run.family, "above", None)
+        yield ClosedForm(
             "steps",
-            count,
+            partial(mode_steps, risk, run.eta, run.epsilon, above),
             "the modes of Γ for the second moments, η and the target as they are",
-            *said,
+            run.steps,
+            run.error or 0.0,
         )
-    if not isinstance(risk, ExchangeableRisk):
-        return
-    K, (gamma, speed) = risk.K, known or (arb(risk.gamma), arb(risk.speed))
-    if math.isfinite(risk.N):
-        if longest >= risk.N:  # whose floor takes a second
-            basis = "the sum over the counts of one feature"
-            yield (
-                "floor",
-                partial(least_loss, K, gamma, int(risk.N), risk.noise),
-                basis,
-                run.floor,
-            )
-        return
+
+
+def _finite_prompt_forms(
+    run: Trajectory, risk: ExchangeableRisk, exact: ExchangeableParameters | None
+) -> Iterator[ClosedForm]:
+    if risk.N <= LONGEST_PROMPT:
+        gamma = arb(risk.gamma) if exact is None else exact.gamma
+        yield ClosedForm(
+            "floor",
+            partial(least_loss, risk.K, gamma, int(risk.N), risk.noise),
+            "the sum over the counts of one feature",
+            run.floor,
+        )
+
+
+def _infinite_prompt_forms(
+    run: Trajectory, risk: ExchangeableRisk, exact: ExchangeableParameters | None
+) -> Iterator[ClosedForm]:
+    K = risk.K
+    epsilon = run.epsilon
+    gamma, speed = exact or (arb(risk.gamma), arb(risk.speed))
     with ctx.workprec(EXACT):
         c = run.eta * speed * gamma * K / arb(K - 1) ** 2
-        root = (
-            4 * arb(epsilon) * (K - 1) / K
-        ).sqrt()  # s √(2γ) where the loss ½ γ K/(K-1) s² is ε
-        at_once = 2 * arb(epsilon) * K >= gamma * (K - 1)  # at step 0, s = (K - 1)/K
-    yield "tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1"
-    if stepped and risk.gamma > 0.0:  # without γ nothing stepped
-        basis = f"the map u ← u + c a s² for {'L, Δ' if known else 'γ'}, η and ε as they are, and a bounded sum"
-        begun = {name: part and part[0] for name, part in (run.phases or {}).items()}
+        # s √(2γ) at the loss ε = ½ γ K/(K-1) s²
+        scaled_deficit = (4 * arb(epsilon) * (K - 1) / K).sqrt()
+        # At step 0 the deficit is (K - 1)/K.
+        starts_at_goal = 2 * arb(epsilon) * K >= gamma * (K - 1)
+
+    yield ClosedForm(
+        "tail constant", lambda: (K - 1) / (4 * speed), "docs/tail-laws.md, Theorem 1"
+    )
+
+    def steps_to_epsilon() -> range:
+        if starts_at_goal:
+            return range(1)
+        return steps_to(K, c, scaled_deficit / (2 * gamma).sqrt())
+
+    # With γ = 0 the gradient is zero, and nothing moves.
+    if run.method != "flow" and risk.gamma > 0.0:
+        parameters = "γ" if exact is None else "L, Δ"
+        basis = (
+            f"the map u ← u + c a s² for {parameters}, η and ε as they are, "
+            "and a bounded sum"
+        )
         if epsilon > 0.0:
-            yield (
-                "steps",
-                lambda: (
-                    range(1) if at_once else steps_to(K, c, root / (2 * gamma).sqrt())
-                ),
-                basis,
-                *said,
+            yield ClosedForm(
+                "steps", steps_to_epsilon, basis, run.steps, run.error or 0.0
             )
-        yield (
-            "end of Phase I",
-            partial(steps_to, K, c, arb(1) / 2),
+        yield from _phase_ends(run, K, c, basis)
+    if exact is not None and epsilon > 0.0:
+        delta = run.family.delta  # type: ignore[union-attr]
+        yield from _crossovers(epsilon, delta, K, scaled_deficit)
+
+
+def _phase_ends(run: Trajectory, K: int, c: arb, basis: str) -> Iterator[ClosedForm]:
+    phase_starts = {}
+    for name, interval in (run.phases or {}).items():
+        phase_starts[name] = interval and interval[0]
+    yield ClosedForm(
+        "end of Phase I",
+        lambda: steps_to(K, c, arb(1) / 2),
+        basis,
+        phase_starts.get("II"),
+    )
+    yield ClosedForm(
+        "start of Phase III",
+        lambda: steps_to(K, c, deficit(K, 0)),
+        basis,
+        phase_starts.get("III"),
+    )
+
+
+def _crossovers(
+    epsilon: float, delta: float, K: int, scaled_deficit: arb
+) -> Iterator[ClosedForm]:
+    basis = "a change of sign in the equation of the flow time, the first one"
+    yield ClosedForm(
+        "L*",
+        lambda: scaled_deficit / (deficit(K, 0) * delta),
+        basis,
+        crossover(epsilon, delta, K),
+    )
+    # With fewer features the exponent is above -1 everywhere, and there is no L½.
+    if K >= 7:
+        yield ClosedForm(
+            "L½",
+            lambda: scaled_deficit / (deficit(K, 2) * delta),
             basis,
-            begun.get("II"),
+            half_way(epsilon, delta, K),
         )
-        yield (
-            "start of Phase III",
-            lambda: steps_to(K, c, deficit(K, 0)),
-            basis,
-            begun.get("III"),
-        )
-    if known and epsilon > 0.0:
-        delta = run.family.delta
-        basis = "a change of sign in the equation of the flow time, the first one"
-        yield (
-            "L*",
-            lambda: root / (deficit(K, 0) * delta),
-            basis,
-            crossover(epsilon, delta, K),
-        )
-        if K >= 7:
-            yield (
-                "L½",
-                lambda: root / (deficit(K, 2) * delta),
-                basis,
-                half_way(epsilon, delta, K),
-            )
+
+
+# ---- proofs on intervals
 
 
 def everywhere(holds: Callable[[arb], bool], low: arb, high: arb) -> int:
-    """Prove an inequality on an interval, which is halved where balls do not decide; return the number of pieces.
+    """Prove an inequality on an interval, which is halved until balls decide.
 
-    `ArithmeticError` names a piece that is not proved and cannot be halved.
+    Parameters
+    ----------
+    holds : callable
+        Whether the inequality is proved for all numbers of a ball.
+    low, high : arb
+        Ends of the interval.
+
+    Returns
+    -------
+    int
+        Number of pieces into which the interval was divided.
+
+    Raises
+    ------
+    ArithmeticError
+        A piece is not proved and cannot be halved; the message names it.
     """
     if holds(low.union(high)):
         return 1
@@ -158,41 +249,61 @@ def everywhere(holds: Callable[[arb], bool], low: arb, high: arb) -> int:
 
 
 def zeros(function: Callable[[Any], Any], low: arb, high: arb) -> list[arb]:
-    """Enclose all zeros of a function of balls, and of power series of balls, in order; there is one at least."""
-    found = []
-    with contextlib.suppress(
-        ValueError
-    ):  # a sign is not known, or a zero is not simple
-        found = [
-            start.union(end)
-            for start, end in arb_series.find_roots(function, low, high)
-        ]
-    if not found:
+    """Enclose all zeros of a function in an interval, in order.
+
+    Parameters
+    ----------
+    function : callable
+        A function of balls, and of power series of balls.
+    low, high : arb
+        Ends of the interval.
+
+    Returns
+    -------
+    list of arb
+        At least one.
+
+    Raises
+    ------
+    ArithmeticError
+        The function may have no zero there, or one that is not simple.
+    """
+    intervals = []
+    # A ValueError says that a sign is not known, or that a zero is not simple.
+    with contextlib.suppress(ValueError):
+        intervals = arb_series.find_roots(function, low, high)
+    if not intervals:
         raise ArithmeticError(
             f"not proved at {low.union(high).str(10)}: zeros that are simple"
         )
-    for i, zero in enumerate(found):
-        before = arb.pos_inf()
-        while (
-            zero.rad() < 0.9 * before
-        ):  # Newton's method halves an interval unless only rounding is left
-            before = zero.rad()
-            middle = zero.mid()
-            zero = zero.intersection(
-                middle - function(middle) / function(arb_series([zero, 1], prec=2))[1]
-            )
-        found[i] = zero
-    return found
+    return [_refined_zero(function, start.union(end)) for start, end in intervals]
+
+
+def _refined_zero(function: Callable[[Any], Any], zero: arb) -> arb:
+    radius_before = arb.pos_inf()
+    # Newton's method halves an interval unless only rounding is left.
+    while zero.rad() < 0.9 * radius_before:
+        radius_before = zero.rad()
+        middle = zero.mid()
+        slope = function(arb_series([zero, 1], prec=2))[1]
+        zero = zero.intersection(middle - function(middle) / slope)
+    return zero
+
+
+# ---- the exchangeable map
 
 
 def shares(u: arb) -> tuple[arb, arb]:
-    """Attention a and s = 1 - a, each with w in it once, so that balls stay small."""
+    """Return the attention a = 1/(1 + e^-u) and s = 1 - a at a gap.
+
+    Each formula has w = e^-u once, so that balls stay small.
+    """
     w = (-u).exp()
     return 1 / (1 + w), 1 / (1 + 1 / w)
 
 
 def flow_time(a: arb, s: arb) -> arb:
-    """Return F, the time of gradient flow in units of 1/c."""
+    """Return F = 3 ln(a/s) - 1/a + 2/s + 1/(2 s²), gradient flow's time times c."""
     return 3 * (a.log() - s.log()) - 1 / a + 2 / s + (1 / s) ** 2 / 2
 
 
@@ -202,155 +313,233 @@ def flow(s: arb, K: int) -> arb:
 
 
 def abel(c: arb, form: str) -> Callable[[Any], Any]:
-    """Return B with the polynomials in a or in s, between which constants differ; s is small in the tail."""
-    terms = (
-        arb_poly(each) * (c**j / over)
-        for j, (each, over) in enumerate(POLYNOMIALS[form], start=1)
-    )
-    coefficients = sum(terms, start=arb_poly()).coeffs()
+    """Return the approximate Abel function, B = F/c + ½ ln(a s²) + Σ_j c^j P_j.
+
+    Parameters
+    ----------
+    c : arb
+        The parameter of the map.
+    form : {"a", "s"}
+        Whether the P_j are polynomials in a or in s, which is small in the tail. The
+        two functions B differ by a constant.
+    """
+    polynomial = arb_poly()
+    for j, (numerators, denominator) in enumerate(POLYNOMIALS[form], start=1):
+        polynomial = polynomial + arb_poly(numerators) * (c**j / denominator)
+    coefficients = polynomial.coeffs()
 
     def B(u: Any) -> Any:
         a, s = shares(u)
-        polynomial = sum(
-            each * (a if form == "a" else s) ** k for k, each in enumerate(coefficients)
-        )
-        return flow_time(a, s) / c + (a * s * s).log() / 2 + polynomial
+        x = a if form == "a" else s
+        # A sum of powers, because u may be a power series.
+        corrections: Any = 0
+        for k, coefficient in enumerate(coefficients):
+            corrections = corrections + coefficient * x**k
+        return flow_time(a, s) / c + (a * s * s).log() / 2 + corrections
 
     return B
 
 
 def in_doubt(form: str, c: arb, small: float = SMALL) -> arb:
-    """Return a ball for the sum of r over all steps of a head or tail, from Σ (1/p + DROP k)^-7."""
+    """Return a ball for the sum of r over all steps of a head ("a") or tail ("s").
+
+    It bounds Σ_k M (1/p + DROP k)^-7 / P^7 by M (p^7 + p^6/(6 DROP)) / P^7.
+    """
     p = arb(small).min(c)
     return arb(0, LARGEST[form] * (p**7 + p**6 / (6 * arb(DROP))) / arb(RADIUS) ** 7)
 
 
 def steps_to(K: int, c: arb, s: arb, small: float = SMALL) -> range:
-    """Enclose the first step at which the attention is 1 - s or more; steps with p above ``small`` are single."""
+    """Enclose the first step at which the attention is 1 - s or more.
+
+    Parameters
+    ----------
+    K : int
+        Number of features.
+    c : arb
+        The parameter of the map.
+    s : arb
+        The attention deficit to be reached.
+    small : float
+        Steps with a larger p are taken one by one; with 0 all steps are.
+
+    Returns
+    -------
+    range
+        The numbers of steps that are possible.
+
+    Raises
+    ------
+    ArithmeticError
+        The precision is too low.
+    """
     u = -arb(K - 1).log()
     goal = (1 / s - 1).log()
-    done = 0
-    undecided = 0
-    head = -(
-        1 / (small / c).min(1 / arb(3)) - 1
-    ).log()  # the gap up to which p = c a is small, and a below 1/3
-    # Balls only grow in single steps. Wider than a step at the goal they leave several
-    # integers however many more
-    # are taken, and where rounding exceeds the steps they would never reach the goal.
+    # The head ends where p = c a exceeds small, or a exceeds 1/3.
+    head_end = -(1 / (small / c).min(1 / arb(3)) - 1).log()
+    # Balls only grow in single steps. If they are wider than a step at the goal they
+    # leave several integers, however many more steps are taken, and if rounding exceeds
+    # the steps they would never reach the goal.
     widest = 1.0 if small else float((c * (1 - s) * s * s).upper())
+    taken = 0
+    undecided = 0
     while not u >= goal:
-        if not u.rad() + goal.rad() < widest or undecided > UNDECIDED:
+        is_sharp = u.rad() + goal.rad() < widest
+        if not is_sharp or undecided > UNDECIDED:
             raise ArithmeticError("the balls have become too wide to tell steps apart")
-        reached = not u < goal  # perhaps: these steps are single
-        undecided += reached
-        (a, left), ahead = shares(u), None
-        if u < head and not reached:
-            ahead = _ahead(u, c, "a", goal.min(head).mid(), small)
-        elif a > 0.33 and c * left * left < small and not reached:
-            ahead = _ahead(u, c, "s", goal.mid(), small)
-        u, more = ahead or (u + c * a * left * left, 1)
-        done += more
-    found = range(done - undecided, done + 1)
-    if small and found[0] < done <= MOST:
-        with contextlib.suppress(
-            ArithmeticError
-        ):  # then the interval is the best that these bits give
+        if u < goal:
+            leap = _leap_or_step(u, c, head_end, goal, small)
+        else:
+            # The balls overlap, so that the goal may have been reached: only single
+            # steps can tell.
+            undecided += 1
+            leap = _single_step(u, c)
+        u = leap.gap
+        taken += leap.steps
+    possible = range(taken - undecided, taken + 1)
+    if small and possible[0] < taken <= MOST:
+        # If single steps fail, the interval is the best that these bits give.
+        with contextlib.suppress(ArithmeticError):
             return steps_to(K, c, s, 0.0)
-    return found
+    return possible
 
 
-def _ahead(u: arb, c: arb, form: str, end: arb, small: float) -> tuple[arb, int] | None:
-    """Return an iterate shortly before the end of a head or tail, and how many steps lead to it; None if few do."""
+def _single_step(u: arb, c: arb) -> Leap:
+    a, s = shares(u)
+    return Leap(u + c * a * s * s, 1)
+
+
+def _leap_or_step(u: arb, c: arb, head_end: arb, goal: arb, small: float) -> Leap:
+    """Take many steps at once within the head or the tail, and one between them."""
+    leap = None
+    if u < head_end:
+        leap = _leap(u, c, "a", goal.min(head_end).mid(), small)
+    else:
+        a, s = shares(u)
+        if a > 0.33 and c * s * s < small:
+            leap = _leap(u, c, "s", goal.mid(), small)
+    return leap or _single_step(u, c)
+
+
+def _leap(u: arb, c: arb, form: str, end: arb, small: float) -> Leap | None:
+    """Take all but two or three of the steps to the end of a head or tail.
+
+    None says that so few steps lead there that they are better taken one by one.
+    """
     B = abel(c, form)
     doubt = in_doubt(form, c, small)
-    count = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
-    if count is None:
+    steps_to_end = (B(end) - B(u) + doubt).lower().floor().unique_fmpz()
+    if steps_to_end is None:
         raise ArithmeticError("the steps are not counted")
-    many = int(count) - 2
-    aim, (a, s) = B(u) + many + doubt, shares(end)
-    return (
-        (zeros(lambda u: aim - B(u), end - 8 * c * a * s * s, end)[0], many)
-        if many > 0
-        else None
-    )
+    steps = int(steps_to_end) - 2
+    if steps <= 0:
+        return None
+    aim = B(u) + steps + doubt
+    a, s = shares(end)
+    # The iterate lies at most a few steps before the end, and a step is c a s² there.
+    start = end - 8 * c * a * s * s
+    return Leap(zeros(lambda gap: aim - B(gap), start, end)[0], steps)
 
 
 def phase_one_lies_between(K: int, c: arb) -> bool:
-    """The attention is 1/2 after (F(1/3) - F(1/K))/c steps at least, and 3K²/(2ηγ) + ln(K/3) + 2 at most.
+    """Whether both bounds on the end T of Phase I are proved for all c of a ball.
 
-    Larger c take no more steps (docs/proved.md): the ends of a ball of them decide.
+    They are (F(1/3) - F(1/K))/c <= T <= 3K²/(2ηγ) + ln(K/3) + 2. A larger c never takes
+    more steps (docs/proved.md), so the ends of the ball decide.
     """
-    least, most = (steps_to(K, each, arb(1) / 2) for each in (c.upper(), c.lower()))
-    bound = 3 * arb(K) ** 3 / (2 * arb(K - 1) ** 2 * c.upper()) + (arb(K) / 3).log() + 2
-    return bool(flow(arb(2) / 3, K) / c.lower() <= least[0] and most[-1] <= bound)
+    fewest = steps_to(K, c.upper(), arb(1) / 2)
+    most = steps_to(K, c.lower(), arb(1) / 2)
+    lower_bound = flow(arb(2) / 3, K) / c.lower()
+    upper_bound = 3 * arb(K) ** 3 / (2 * arb(K - 1) ** 2 * c.upper())
+    upper_bound = upper_bound + (arb(K) / 3).log() + 2
+    return bool(lower_bound <= fewest[0] and most[-1] <= upper_bound)
 
 
 def deficit(K: int, power: int) -> arb:
-    """Enclose the least s at which a^power s² Φ(s) is 1: at L* for the power 0, at L½, which K >= 7 have, for 2.
+    """Enclose the least s at which a^power s² Φ(s) is 1.
 
-    Phase III begins at the first of these, which is 1/2 for two features.
+    The power 0 gives the deficit at L*, where Phase III begins; it is 1/2 for two
+    features. The power 2 gives the deficit at L½, for K >= 7.
     """
     if K == 2 and power == 0:
         return arb(1) / 2
-    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s² is below 0.62 up to here
-    first = 1 / (16 * arb(K).sqrt()).upper()
-    return zeros(
-        lambda s: 1 - (1 - s) ** power * s * s * flow(s, K), first, 1 - 1 / arb(K)
-    )[0]
+    # s² Φ < ½ + 2 s + 3 s² |ln s| + (K + 3) s² is below 0.62 for all smaller s.
+    low = 1 / (16 * arb(K).sqrt()).upper()
+    high = 1 - 1 / arb(K)
+    return zeros(lambda s: 1 - (1 - s) ** power * s * s * flow(s, K), low, high)[0]
+
+
+# ---- floors of finite prompts
+
+
+class _CountTerm(NamedTuple):
+    """The prompts with n tokens of the query's feature and M = N - n others."""
+
+    probability: arb
+    n: int
+    M: int
+    y: arb  # σ² + γ M q_n
 
 
 def least_loss(K: int, gamma: arb, N: int, noise: float) -> arb:
-    r"""Enclose the least loss over the gap u for finite prompts, the floor of `ExchangeableRisk`.
+    r"""Enclose the least loss over the gap u for finite prompts.
 
-    With w = e^-u, M = N - n, T = n + M w and :math:`y = \sigma^2 + \gamma M q_n` it is
+    It is the floor of an `ExchangeableRisk`. With w = e^-u, M = N - n, T = n + M w and
+    :math:`y = \sigma^2 + \gamma M q_n` the loss is
     :math:`\tfrac12 E[(M w^2 y + n \sigma^2) T^{-2}]`. Without noise that is least in
     the limit w = 0. With noise its slope in u is w times :math:`\psi(w) = E[n M T^{-3}
     (\sigma^2 - w y)]`, negative for w >= 1 and positive at 0, so that the least loss is
     the least one at the zeros of ψ.
     """
     p = 1 / arb(K)
-    square = arb(noise) ** 2
-    (absent, _, _, alone), *terms = (
-        (
-            arb.bin_uiui(N, n) * p**n * (1 - p) ** M,
-            n,
-            M,
-            square + gamma * (M + 1 + (M - 1) / arb(K - 1)),
-        )
-        for n, M in zip(range(N + 1), range(N, -1, -1), strict=True)
-    )
+    variance = arb(noise) ** 2
+    terms = []
+    for n in range(N + 1):
+        M = N - n
+        probability = arb.bin_uiui(N, n) * p**n * (1 - p) ** M
+        y = variance + gamma * (M + 1 + (M - 1) / arb(K - 1))
+        terms.append(_CountTerm(probability, n, M, y))
+    # Without a token of the query's feature the loss does not depend on w.
+    absent, *present = terms
 
     def psi(w: Any) -> Any:
-        return sum(
-            x * n * M * (1 / (n + M * w)) ** 3 * (square - w * y)
-            for x, n, M, y in terms
-        )
+        total: Any = 0
+        for x, n, M, y in present:
+            total = total + x * n * M * (1 / (n + M * w)) ** 3 * (variance - w * y)
+        return total
 
     def loss(w: arb) -> arb:
-        present = sum(
-            x * (M * w * w * y + n * square) / (n + M * w) ** 2 for x, n, M, y in terms
-        )
-        return (absent * alone / N + present) / 2
+        total = arb(0)
+        for x, n, M, y in present:
+            total = total + x * (M * w * w * y + n * variance) / (n + M * w) ** 2
+        return (absent.probability * absent.y / N + total) / 2
 
-    # one token has all attention
-    found = zeros(psi, arb(0), arb(1)) if noise > 0.0 and N > 1 else [arb(0)]
-    return reduce(arb.min, map(loss, found))
+    # With N = 1 the only token has all attention, and the loss is the same for all w.
+    stationary = zeros(psi, arb(0), arb(1)) if noise > 0.0 and N > 1 else [arb(0)]
+    least = loss(stationary[0])
+    for w in stationary[1:]:
+        least = least.min(loss(w))
+    return least
+
+
+# ---- linear attention
 
 
 def mode_steps(
     risk: MergedRisk, eta: float, epsilon: float, above: float | None
 ) -> range:
-    """Enclose the first step at which descent on the diagonal Γ has the loss ``epsilon``, or ``above`` the floor.
+    """Enclose the number of steps that descent on a diagonal Γ takes to its target.
 
-    The modes γ - γ* shrink by 1 - η q m in each step.
+    In each step the distance of a mode from its best value, γ - γ*, is multiplied by
+    1 - η q m. The target is the loss ``epsilon``, or ``above`` over the floor.
     """
     reach, _, query, second = second_moments(risk.law)
-    best = np.array(
-        [arb(0) if m.is_zero() else r / m for r, m in zip(reach, second, strict=True)]
-    )
-    off = balls(risk.start) - best
-    rate = arb(eta) * query * second
-    if not all(each <= 2 for each in rate):
+    best = np.empty(len(reach), dtype=object)
+    for mode, (r, m) in enumerate(zip(reach, second, strict=True)):
+        best[mode] = arb(0) if m.is_zero() else r / m
+    distance = balls(risk.start) - best
+    shrinkage = arb(eta) * query * second
+    if not all(part <= 2 for part in shrinkage):
         raise argument_error(
             "eta",
             eta,
@@ -359,10 +548,10 @@ def mode_steps(
     goal = arb(epsilon) if above is None else merged(risk, best)[0] + arb(above)
 
     def loss(n: int) -> arb:
-        return merged(risk, best + (1 - rate) ** n * off)[0]
+        return merged(risk, best + (1 - shrinkage) ** n * distance)[0]
 
-    low = bisect_left(range(LAST), True, key=lambda n: not loss(n) > goal)
-    high = bisect_left(range(LAST), True, key=lambda n: bool(loss(n) <= goal))
-    if high == LAST:
+    first_possible = bisect_left(range(LAST), True, key=lambda n: not loss(n) > goal)
+    first_certain = bisect_left(range(LAST), True, key=lambda n: bool(loss(n) <= goal))
+    if first_certain == LAST:
         raise ArithmeticError("the goal is not reached")
-    return range(low, high + 1)
+    return range(first_possible, first_certain + 1)

@@ -1,11 +1,17 @@
-"""Losses and gradients in balls, by a rule with a proved error: docs/proved.md, "The integral over tokens"."""
+"""Losses and gradients in balls, by a rule with a proved error.
+
+`enclosed` takes a risk and its parameters. Coordinates are undone by the chain rule
+(`_evaluated`), every other risk becomes a list of queries (`_of_tokens`,
+`_of_features`), and `moments` integrates each of them. Letters and proofs are those of
+docs/proved.md, "The integral over tokens".
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flint import arb, arb_mat, arb_series, ctx
@@ -19,24 +25,31 @@ from icl_theory.papers.linear_attention.risks import Heads, MergedRisk, Pair
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.symmetric import SymmetricRisk
+from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.risk import TokenRisk
-from icl_theory.tokens.square import Count
 
 Balls = NDArray[Any]  # of arb
-# whose sums and products are the same for balls
-MAPS = (
-    Embedding,
-    Factored,
-    Linear,
-    Heads,
-    Pair,
+# Maps that consist of sums and products, which balls can stand for.
+MAPS = (Embedding, Factored, Linear, Heads, Pair)
+RISKS = (
+    "a TokenRisk, a risk of regression with features, or of linear attention, "
+    "also in other coordinates"
 )
-RISKS = "a TokenRisk, a risk of regression with features, or of linear attention, also in other coordinates"
-WIDEST = 2000.0  # difference of scores: the larger, the more nodes
-THETA = 1.5  # of the bound on the error of the rule
+WIDEST = 2000.0  # largest difference of scores: the number of nodes grows with it
+THETA = 1.5  # θ of the bound on the discretisation
 NATS = 1.0  # E e^σ is at most e^NATS
-# share up to a factor, places of scores, what `moments` takes after the digits
-Query = tuple[Any, ...]
+SHIFT = 16  # 1/δ of the bound on the nodes on the right
+
+
+class Query(NamedTuple):
+    """A query with the nodes of its tokens, as `moments` takes them."""
+
+    share: arb  # its probability, up to a factor that all queries share
+    places: NDArray[np.intp]  # of the nodes' scores among all scores, (U,)
+    probs: Balls  # of the nodes, (U,), up to a factor for each kind of tokens
+    form: Balls  # C, the mean products of errors, (U, U)
+    own: Balls  # the mean squares of errors, (U,)
+    counts: Sequence[TokenCount]  # empty if prompts are infinite
 
 
 def balls(values: Any) -> Balls:
@@ -45,128 +58,177 @@ def balls(values: Any) -> Balls:
 
 
 def product(left: Balls, right: Balls) -> Balls:
-    """Return the product of two matrices, some ten times as fast as NumPy makes it, or of two diagonals."""
+    """Return the product of two matrices, or of two diagonals.
+
+    flint multiplies matrices of balls some ten times as fast as NumPy.
+    """
     if left.ndim == 1:
         return left * right
-    one, two = (
-        arb_mat(len(each), each.shape[1], each.ravel().tolist())
-        for each in (left, right)
-    )
-    return np.reshape(
-        np.array((one * two).entries(), dtype=object), (len(left), right.shape[1])
-    )
+    flat = (_flint_matrix(left) * _flint_matrix(right)).entries()
+    return np.reshape(np.array(flat, dtype=object), (len(left), right.shape[1]))
+
+
+def _flint_matrix(matrix: Balls) -> arb_mat:
+    return arb_mat(len(matrix), matrix.shape[1], matrix.ravel().tolist())
 
 
 def enclosed(
     risk: Risk, params: Array, bits: int, gamma: arb | None = None
 ) -> tuple[arb, Balls]:
-    """Return the loss and its gradient, of the shape of ``params``, with about ``bits`` bits.
+    """Enclose the loss and its gradient with about ``bits`` bits.
 
-    ``gamma`` is the variogram of an `ExchangeableRisk`, where it is known better than
-    as a double.
+    Parameters
+    ----------
+    risk : Risk
+        The risk.
+    params : ndarray
+        Its parameters, which are taken as exact.
+    bits : int
+        Relative precision of the loss, and of the largest entry of the gradient.
+    gamma : arb, optional
+        The variogram of an `ExchangeableRisk`, if it is known better than as a double.
+
+    Returns
+    -------
+    loss : arb
+        The loss.
+    gradient : ndarray of arb
+        The gradient, of the shape of ``params``.
     """
-    with np.errstate(
-        all="ignore"
-    ):  # rough sizes decide how fine the quadrature is, not whether it is right
+    # These rough sizes decide how fine the quadrature is, not whether it is right.
+    with np.errstate(all="ignore"):
         loss, gradient = risk.evaluate(np.asarray(params))
-    sizes = [
-        size
-        for size in (abs(loss), float(np.abs(gradient).max()))
-        if 1e-200 < size < math.inf
-    ] or [1.0]
-    # bits of the smaller one; 16 of them are there to be lost
+    sizes = [abs(loss), float(np.abs(gradient).max())]
+    sizes = [size for size in sizes if 1e-200 < size < math.inf]
+    if not sizes:
+        sizes = [1.0]
+    # The smaller of the two loses these bits; 16 of them are there to be lost.
     lost = round(math.log2(max(sizes) / min(sizes)))
+    digits = 0.7 * bits - math.log2(min(sizes))
     with ctx.workprec(bits + max(0, lost - 16)):
-        return _evaluated(
-            risk, balls(params), 0.7 * bits - math.log2(min(sizes)), gamma
-        )
+        return _evaluated(risk, balls(params), digits, gamma)
 
 
 def _evaluated(
     risk: Risk, params: Balls, digits: float, gamma: arb | None
 ) -> tuple[arb, Balls]:
     if isinstance(risk, Pullback):
-        if not isinstance(risk.map, MAPS):
-            raise argument_error(
-                "map",
-                type(risk.map).__name__,
-                "one of " + ", ".join(each.__name__ for each in MAPS),
-            )
-        loss, inner = _evaluated(
-            risk.risk, balls(risk.map.inward(params)), digits, gamma
-        )
-        return loss, balls(risk.map.outward(params, inner))
-    if (
-        type(risk) is MergedRisk
-    ):  # a class that inherits from one of these may have another loss
+        return _in_coordinates(risk, params, digits, gamma)
+    # isinstance would not do here and below: a subclass may have another loss.
+    if type(risk) is MergedRisk:
         return merged(risk, params)
     queries = _of_tokens(risk) if type(risk) is TokenRisk else _of_features(risk, gamma)
-    # in which features other than that of an ExchangeableRisk have 0
+    # The last score belongs to no parameter: an ExchangeableRisk trains the gap between
+    # the query's feature and the others, whose scores are 0.
     scores = np.append(params, balls([0.0]))
-    whole = arb(0)
-    total = arb(0)
-    slopes = 0 * scores
-    for share, where, query in queries:
-        loss, slope = moments(scores[where], digits, *query)
-        whole = whole + share
-        total = total + share * loss
-        slopes[where] += share * slope
-    return total / whole, (slopes[:-1] / whole).reshape(params.shape)[()]
+    total_share = arb(0)
+    loss = arb(0)
+    gradient = 0 * scores
+    for query in queries:
+        query_loss, slope = moments(
+            scores[query.places],
+            digits,
+            query.probs,
+            query.form,
+            query.own,
+            query.counts,
+        )
+        total_share = total_share + query.share
+        loss = loss + query.share * query_loss
+        gradient[query.places] += query.share * slope
+    gradient = (gradient[:-1] / total_share).reshape(params.shape)
+    # [()] makes a number of an array without axes
+    return loss / total_share, gradient[()]
+
+
+def _in_coordinates(
+    risk: Pullback, params: Balls, digits: float, gamma: arb | None
+) -> tuple[arb, Balls]:
+    if not isinstance(risk.map, MAPS):
+        names = ", ".join(allowed.__name__ for allowed in MAPS)
+        raise argument_error("map", type(risk.map).__name__, f"one of {names}")
+    inner_params = balls(risk.map.inward(params))
+    loss, inner_gradient = _evaluated(risk.risk, inner_params, digits, gamma)
+    return loss, balls(risk.map.outward(params, inner_gradient))
+
+
+# ---- the queries of a risk
 
 
 def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
-    probs, (U, Q) = balls(risk.probs), risk.own.shape
-
-    def of(q: int, values: Array) -> Balls:  # what may be given once for all queries
-        return balls(values[..., q % values.shape[-1]])
-
+    U, Q = risk.own.shape
+    probs = balls(risk.probs)
     for q, share in enumerate(balls(risk.asked)):
         if risk.second is None:
-            errors = np.concatenate([of(q, kind.values) for kind in risk.kinds]) - of(
-                q, risk.target
-            )
+            values = [_of_query(kind.values, q) for kind in risk.kinds]
+            errors = np.concatenate(values) - _of_query(risk.target, q)
             form = product(errors, errors.T)
         else:
-            form = of(q, np.reshape(risk.second, (U, U, -1)))
-        own = np.diagonal(form) + np.concatenate(
-            [of(q, kind.spread) for kind in risk.kinds]
-        )
-        yield share, np.arange(U) * Q + q, (probs, form, own, risk.counts)
+            form = _of_query(np.reshape(risk.second, (U, U, -1)), q)
+        spreads = [_of_query(kind.spread, q) for kind in risk.kinds]
+        own = np.diagonal(form) + np.concatenate(spreads)
+        yield Query(share, np.arange(U) * Q + q, probs, form, own, risk.counts)
+
+
+def _of_query(values: Array, q: int) -> Balls:
+    # The last axis has one entry for each query, or one for all of them.
+    return balls(values[..., q % values.shape[-1]])
 
 
 def _of_features(risk: Any, gamma: arb | None) -> Iterator[Query]:
-    """Nodes: the query's feature, then the groups of other features (one group a feature, or one for all)."""
-    places: Any = np.arange(risk.initial.size).reshape(risk.initial.shape)
-    if type(risk) is PopulationRisk:
-        places = np.column_stack([places.diagonal(), places.T])
-        sizes = np.ones(len(places))
-        pairs = risk._form.variogram
-    elif type(risk) is SymmetricRisk:
-        sizes, pairs = risk.sizes, risk.variogram
-    elif type(risk) is ExchangeableRisk:
-        places = np.array([[0, 1]])
-        sizes = np.array([risk.K])
-        pairs = balls([[risk.gamma if gamma is None else gamma]])
-    else:
-        raise argument_error("risk", type(risk).__name__, RISKS)
-    counts = [] if math.isinf(risk.N) else [Count(risk.N)]
+    """Yield the queries of a risk over features.
+
+    The nodes are the query's feature, then the groups of other features: one group for
+    each feature, or one for all of them.
+    """
+    places, sizes, variogram = _groups_of(risk, gamma)
+    counts = [] if math.isinf(risk.N) else [TokenCount(risk.N)]
     groups = np.arange(len(sizes))
     probs = balls(getattr(risk, "probs", [1.0]))
-    pairs = balls(pairs)
     for g in groups:
+        # The query's feature is missing among the others of its group, which may then
+        # be empty.
         members = np.append(1.0, sizes - (groups == g))
-        there = np.flatnonzero(members)
-        nodes = np.append(g, groups)[there]
-        members = balls(members[there])
-        # two tokens of a group may show the same feature
-        between = pairs[np.ix_(nodes, nodes)] * (1 - np.diag(1 / members))
-        form = between[0][:, None] + between[0] - between
-        own = 2 * between[0] + arb(risk.noise) ** 2
-        yield (
-            probs[g] * int(sizes[g]),
-            places[g][there],
-            (probs[nodes] * members, form, own, counts),
+        present = np.flatnonzero(members)
+        group_of_node = np.append(g, groups)[present]
+        members = balls(members[present])
+        # Two tokens of a group show the same feature with probability 1/members.
+        differs = 1 - np.diag(1 / members)
+        pairs = variogram[np.ix_(group_of_node, group_of_node)] * differs
+        form = pairs[0][:, None] + pairs[0] - pairs
+        own = 2 * pairs[0] + arb(risk.noise) ** 2
+        yield Query(
+            share=probs[g] * int(sizes[g]),
+            places=places[g][present],
+            probs=probs[group_of_node] * members,
+            form=form,
+            own=own,
+            counts=counts,
         )
+
+
+class _Groups(NamedTuple):
+    """The groups of features of a risk."""
+
+    places: Any  # of the scores of group g: the query's feature, then the G groups
+    sizes: Array  # features in each group, (G,)
+    variogram: Balls  # between features of two groups, (G, G)
+
+
+def _groups_of(risk: Any, gamma: arb | None) -> _Groups:
+    places = np.arange(risk.initial.size).reshape(risk.initial.shape)
+    if type(risk) is PopulationRisk:
+        with_own = np.column_stack([places.diagonal(), places.T])
+        return _Groups(with_own, np.ones(len(places)), balls(risk._form.variogram))
+    if type(risk) is SymmetricRisk:
+        return _Groups(places, risk.sizes, balls(risk.variogram))
+    if type(risk) is ExchangeableRisk:
+        variogram = balls([[risk.gamma if gamma is None else gamma]])
+        return _Groups(np.array([[0, 1]]), np.array([risk.K]), variogram)
+    raise argument_error("risk", type(risk).__name__, RISKS)
+
+
+# ---- the integral over tokens
 
 
 def moments(
@@ -175,103 +237,162 @@ def moments(
     probs: Balls,
     form: Balls,
     own: Balls,
-    counts: Sequence[Count],
+    counts: Sequence[TokenCount],
 ) -> tuple[arb, Balls]:
-    """Return the loss of a query over U nodes and its gradient with respect to their scores, (U,).
+    """Return the loss of a query over U nodes and its gradient in their scores, (U,).
 
-    Of the nodes are given the scores, the probabilities, C, (U, U), and the mean
-    squares of the errors. Prompts are infinite where ``counts`` is empty. The error of
-    the quadrature is about 2^-digits, in the units of the loss.
+    Parameters
+    ----------
+    scores : ndarray of arb, (U,)
+        Scores of the nodes.
+    digits : float
+        The error of the quadrature is about 2^-digits, in the units of the loss.
+    probs, form, own, counts
+        As in `Query`.
     """
     middles = np.array([float(score.mid()) for score in scores])
     weight = np.exp(scores - arb(middles.max()))
     if not counts:
-        attention = probs * weight / (probs @ weight)
-        pull = product(form, attention[:, None])[:, 0]
-        squared = attention @ pull
-        return squared / 2, attention * (pull - squared)
-    probs = np.concatenate(
-        [probs[count.rows] / probs[count.rows].sum() for count in counts]
-    )
-    if not (apart := np.ptp(middles)) <= WIDEST:
+        return _infinite_prompts(weight, probs, form)
+    per_kind = [probs[count.rows] / probs[count.rows].sum() for count in counts]
+    probs = np.concatenate(per_kind)
+    score_range = np.ptp(middles)
+    # written so that NaN is refused, too
+    if not score_range <= WIDEST:
         raise argument_error(
             "params",
-            apart,
+            score_range,
             f"scores up to {WIDEST:g} apart (the largest difference is shown)",
         )
-    if sum(count.number for count in counts) == 1:  # one token has all attention
+    if sum(count.number for count in counts) == 1:
+        # The only token has all attention, whatever its score.
         return np.dot(probs, own) / 2, 0 * scores
 
-    def mean(s: arb) -> arb:  # of e^(-s S) over prompts
-        each = (probs * np.exp(-s * weight))[:, None]
-        factors = (
-            _powers(each[count.rows].sum(axis=0), count, 0)[0][0] for count in counts
-        )
-        return math.prod(factors, start=arb(1))
+    def mean_exponential(s: arb) -> arb:
+        """E e^(-s S) over prompts: a product of generating functions."""
+        mass = (probs * np.exp(-s * weight))[:, None]
+        mean = arb(1)
+        for count in counts:
+            mean = mean * _powers(mass[count.rows].sum(axis=0), count, 0)[0][0]
+        return mean
 
-    def rest(k: int) -> arb:  # what nodes beyond 2^k leave out
-        return mean(unit * ((1 - shift) * arb(2) ** k - shift)) / shift**3
+    delta = arb(1) / SHIFT
 
-    size = max(abs(each).upper() for each in (*form.flat, *own))
-    shift = arb(1) / 16
-    # a few to spare
-    small = max(8, math.ceil(digits + math.log2(max(float(size), 1e-300)))) + 6
-    unit = arb(2) ** -bisect_left(
-        range(64), True, key=lambda k: bool(mean(-(arb(2) ** -k)) < arb(NATS).exp())
+    def right_nodes(k: int) -> arb:
+        """The bound on what the nodes with t > 2^k add, for the powers 2 and 3."""
+        return mean_exponential(unit * ((1 - delta) * arb(2) ** k - delta)) / delta**3
+
+    largest = max(abs(entry).upper() for entry in (*form.flat, *own))
+    # six bits to spare
+    bits = max(8, math.ceil(digits + math.log2(max(float(largest), 1e-300)))) + 6
+    # 1 over the least power of 2, S̄, with E e^(S/S̄) < e
+    exponent = bisect_left(
+        range(64),
+        True,
+        key=lambda k: bool(mean_exponential(-(arb(2) ** -k)) < arb(NATS).exp()),
     )
-    powers = range(64 + math.ceil(apart / math.log(2.0)))
-    far = bisect_left(
-        powers, True, key=lambda k: bool(rest(k) < arb(2) ** -(small + 8))
+    unit = arb(2) ** -exponent
+    # the least power of 2 beyond which the nodes are negligible
+    farthest = bisect_left(
+        range(64 + math.ceil(score_range / math.log(2.0))),
+        True,
+        key=lambda k: bool(right_nodes(k) < arb(2) ** -(bits + 8)),
     )
-    t, jacobian, errors = _rule(small, far * math.log(2.0))
+    t, jacobian, errors = _rule(bits, farthest * math.log(2.0))
     loss, gradient = _sums(probs, weight, form, own, counts, t * unit, jacobian)
-    grown = mean(-unit)
-    left = rest(far)
-    two, three = (grown * error + (1 + error) * left for error in errors)
-    return loss + arb(0, size * two), gradient + arb(0, size * (two + three))
+    mean_growth = mean_exponential(-unit)
+    right = right_nodes(farthest)
+    error_2, error_3 = (mean_growth * error + (1 + error) * right for error in errors)
+    # A loss is at most half of the largest entry C of the forms, and each of the two
+    # terms of its gradient, with S^-2 and S^-3, at most C.
+    loss_error = arb(0, largest * error_2)
+    gradient_error = arb(0, largest * (error_2 + error_3))
+    return loss + loss_error, gradient + gradient_error
+
+
+def _infinite_prompts(weight: Balls, probs: Balls, form: Balls) -> tuple[arb, Balls]:
+    """Return the loss ½ aᵀCa of the attention a, and its gradient a (Ca - aᵀCa)."""
+    attention = probs * weight / (probs @ weight)
+    pull = product(form, attention[:, None])[:, 0]
+    square = attention @ pull
+    return square / 2, attention * (pull - square)
 
 
 def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
-    """Return nodes t up to e^far at least, weights, and errors for S^-2 and S^-3: times E e^σ some 2^-bits."""
+    """Return the trapezoid rule for S^-2 and S^-3.
+
+    Parameters
+    ----------
+    bits : int
+        The errors, times E e^σ, are some 2^-bits.
+    far : float
+        The nodes t go up to e^far at least.
+
+    Returns
+    -------
+    t : ndarray of arb
+        Nodes.
+    jacobian : ndarray of arb
+        Weights, (1 + e^-x) times the step.
+    errors : list of arb
+        For S^-2 and for S^-3: the errors of the discretisation and of the nodes on the
+        left.
+    """
     wanted = bits * math.log(2.0) + NATS
-    step = (
-        2.0
-        * math.pi
-        * THETA
-        / (wanted + math.log(2.0) - 4.0 * math.log(math.cos(THETA)))
-    )
-    # x - e^-x is below half the logarithm of the error
+    room = wanted + math.log(2.0) - 4.0 * math.log(math.cos(THETA))
+    step = 2.0 * math.pi * THETA / room
+    # The first x is so far left that x - e^-x is below half the logarithm of the error.
     first = -math.ceil(math.log(0.5 * wanted) / step)
-    # one node more than needed, for these are doubles
+    # Doubles computed the last one, so one node more than needed is taken.
     beyond = math.ceil((far + math.exp(-far)) / step) + 2
     x = balls(np.arange(first, beyond)) * arb(step)
-    left = np.exp(-x)
+    falling = np.exp(-x)
+    t = np.exp(x - falling)
+    jacobian = (falling + 1) * arb(step)
     theta = arb(THETA)
-    t = np.exp(x - left)
-    apart = 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
-    return (
-        t,
-        (left + 1) * arb(step),
-        [apart / theta.cos() ** (n + 1) + t[0] ** n for n in (2, 3)],
-    )
+    alias = 2 / ((2 * arb.pi() * theta / arb(step)).exp() - 1)
+    errors = []
+    for n in (2, 3):
+        discretisation = alias / theta.cos() ** (n + 1)
+        left_nodes = t[0] ** n
+        errors.append(discretisation + left_nodes)
+    return t, jacobian, errors
 
 
-def _powers(mean: Balls, count: Count, order: int = 3) -> Balls:
-    """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... order: n is the number, or all up to it."""
-    # G + ε
-    power = np.frompyfunc(lambda mean: arb_series([mean, 1], prec=order + 1), 1, 1)(
-        mean
-    )
+def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
+    """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... ``order``.
 
-    def summed(n: int) -> Balls:  # Σ_{n <= 2M} = (1 + G^M) Σ_{n <= M}
-        half = summed(n // 2) if n > 1 else power * 0
-        return half + half * power ** (n // 2) + (power**n if n % 2 else 0)
+    These are the derivatives of E G^n. The number n of tokens is that of the kind, or
+    any number up to it with equal probability.
+    """
+    # The coefficients of (G + ε)^n are the derivatives over k!.
+    series = np.frompyfunc(lambda G: arb_series([G, 1], prec=order + 1), 1, 1)
+    power = series(mean)
+
+    def sum_of_powers(n: int) -> Balls:
+        """Sum of G^m for 1 <= m <= n, by Σ_{m <= 2M} = (1 + G^M) Σ_{m <= M}."""
+        half = sum_of_powers(n // 2) if n > 1 else power * 0
+        last = power**n if n % 2 else 0
+        return half + half * power ** (n // 2) + last
 
     n = int(count.number)
-    total = summed(n) / n if count.each else power**n
-    return np.array(
-        [[each[k] * math.factorial(k) for each in total] for k in range(order + 1)]
-    )
+    total = sum_of_powers(n) / n if count.each else power**n
+    derivatives = np.empty((order + 1, len(total)), dtype=object)
+    for k in range(order + 1):
+        for place, entry in enumerate(total):
+            derivatives[k, place] = entry[k] * math.factorial(k)
+    return derivatives
+
+
+class _Term(NamedTuple):
+    """A term of the integrand, before it is summed over its nodes."""
+
+    kinds: tuple[int, ...]  # whose generating functions are differentiated
+    entries: Balls  # for the nodes of the first of them, at each s, (nodes, S)
+
+    @property
+    def total(self) -> Balls:
+        return self.entries.sum(axis=0)
 
 
 def _sums(
@@ -279,65 +400,83 @@ def _sums(
     weight: Balls,
     form: Balls,
     own: Balls,
-    counts: Sequence[Count],
+    counts: Sequence[TokenCount],
     s: Balls,
     jacobian: Balls,
 ) -> tuple[arb, Balls]:
-    """Sum over some s the terms b C b of two kinds, and b y E|e|^2 of one, where y = s w and b = π y e^-y."""
+    """Sum the integrand of the loss, and of its gradient, over the nodes s of a rule.
+
+    With y = s w, b = π y e^-y, G = Σ π e^-y for each kind of tokens, and P the product
+    of the generating functions E G^n, the integrand of twice the loss is the sum of
+    ∂_κ ∂_λ P b_κ C b_λ over pairs of kinds and of ∂_κ P b y E|e|² over kinds.
+    """
     rows = [count.rows for count in counts]
     kinds = range(len(counts))
     y = weight[:, None] * s
     mass = probs[:, None] * np.exp(-y)
     b = y * mass
-    orders = [
-        _powers(mass[each].sum(axis=0), count)
-        for each, count in zip(rows, counts, strict=True)
-    ]
-    pairs = [
-        ((k, m), b[rows[k]] * product(form[rows[k], rows[m]], b[rows[m]]))
-        for k in kinds
-        for m in kinds
-    ]
-    terms = [
-        *pairs,
-        *(((k,), b[each] * y[each] * own[each, None]) for k, each in enumerate(rows)),
-    ]
-    totals = [(of, array.sum(axis=0)) for of, array in terms]
+    derivatives = []
+    for kind_rows, count in zip(rows, counts, strict=True):
+        derivatives.append(_powers(mass[kind_rows].sum(axis=0), count))
 
-    def change(
-        of: tuple[int, ...],
-    ) -> Balls:  # of the product of all generating functions
-        return math.prod(
-            (each[of.count(k)] for k, each in enumerate(orders)), start=jacobian
-        )
+    def derivative_of_product(variables: tuple[int, ...]) -> Balls:
+        """P differentiated by the G of some kinds, times the Jacobian."""
+        result = jacobian
+        for k in kinds:
+            result = result * derivatives[k][variables.count(k)]
+        return result
 
+    terms = []
+    for k in kinds:
+        for m in kinds:
+            pull = product(form[rows[k], rows[m]], b[rows[m]])
+            terms.append(_Term((k, m), b[rows[k]] * pull))
+    for k in kinds:
+        squares = b[rows[k]] * y[rows[k]] * own[rows[k], None]
+        terms.append(_Term((k,), squares))
+    totals = [term.total for term in terms]
+
+    twice_loss = arb(0)
+    for term, total in zip(terms, totals, strict=True):
+        twice_loss = twice_loss + (derivative_of_product(term.kinds) * total).sum()
+
+    # The derivative in a score turns G into -b, b into b (1 - y), and b y into
+    # b y (2 - y).
     gradient = 0 * weight
-    for k, here in enumerate(
-        rows
-    ):  # the slope in a score turns b into b (1 - y), b y into b y (2 - y), G into -b
-        falls = sum(change((*of, k)) * total for of, total in totals)
-        gradient[here] -= product(b[here], falls[:, None])[:, 0] / 2
-    for of, array in terms:
-        rises, falls = product(array, np.stack([change(of), change(of) * s], axis=1)).T
-        gradient[rows[of[0]]] += rises - weight[rows[of[0]]] * falls * len(of) / 2
-    return sum((change(of) * total).sum() for of, total in totals) / 2, gradient
+    for k in kinds:
+        by_G = 0 * jacobian
+        for term, total in zip(terms, totals, strict=True):
+            by_G = by_G + derivative_of_product((*term.kinds, k)) * total
+        gradient[rows[k]] -= product(b[rows[k]], by_G[:, None])[:, 0] / 2
+    for term in terms:
+        change = derivative_of_product(term.kinds)
+        columns = np.stack([change, change * s], axis=1)
+        direct, with_s = product(term.entries, columns).T
+        nodes = rows[term.kinds[0]]
+        gradient[nodes] += direct - weight[nodes] * with_s * len(term.kinds) / 2
+    return twice_loss / 2, gradient
+
+
+# ---- linear attention
 
 
 def merged(risk: MergedRisk, params: Balls) -> tuple[arb, Balls]:
-    """Loss ½ tr Λq(ΓMΓᵀ - ΓΛW - WΛΓᵀ + W) and its gradient Λq(ΓM - WΛ), from the moments of the prompts."""
-    reach, tasks, query, second = second_moments(
-        risk.law if params.ndim == 1 else risk.law.dense
-    )
+    """Return loss and gradient of merged linear attention from second moments.
+
+    The loss is ½ tr Λ_q(ΓMΓᵀ - ΓΛW - WΛΓᵀ + W), and its gradient Λ_q(ΓM - WΛ).
+    """
+    law = risk.law if params.ndim == 1 else risk.law.dense
+    reach, tasks, query, second = second_moments(law)
     slope = product(params, second) - reach.T
-    return (query * (product(slope - reach.T, params.T) + tasks)).sum() / 2, product(
-        query, slope
-    )
+    form = product(slope - reach.T, params.T) + tasks
+    return (query * form).sum() / 2, product(query, slope)
 
 
 def second_moments(law: PromptLaw) -> tuple[Balls, Balls, Balls, Balls]:
-    """Return ΛW, W, Λ_q and M = ΛWΛ(1 + 1/N) + (tr ΛW + σ²)Λ/N: matrices, or their diagonals."""
-    tokens, tasks, query = (balls(each) for each in law.moments)
+    """Return ΛW, W, Λ_q and M = ΛWΛ(1 + 1/N) + (tr ΛW + σ²)Λ/N, or their diagonals."""
+    tokens, tasks, query = (balls(moment) for moment in law.moments)
     reach = product(tokens, tasks)
     second = product(reach, tokens)
-    scatter = second + ((tokens * tasks.T).sum() + arb(law.noise) ** 2) * tokens
+    power = (tokens * tasks.T).sum() + arb(law.noise) ** 2
+    scatter = second + power * tokens
     return reach, tasks, query, second + scatter / arb(law.N)

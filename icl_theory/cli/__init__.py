@@ -39,7 +39,7 @@ MODULES = {
 
 
 class _Commands(Mapping[str, Any]):
-    """Commands by name, made when they are asked for, so that each loads only what it needs."""
+    """Commands by name; each is made when it is first needed, to load little else."""
 
     def __init__(
         self, names: Callable[[], Iterable[str]], make: Callable[[str], Any]
@@ -76,7 +76,10 @@ class _Program(TyperGroup):
 
 @contextlib.contextmanager
 def _aborting() -> Iterator[None]:
-    """Turn Ctrl-C into the error that every version of typer passes on: newer ones return a status silently."""
+    """Turn Ctrl-C into the error that every version of typer passes on.
+
+    At a KeyboardInterrupt newer versions return a status without a word.
+    """
     try:
         yield
     except KeyboardInterrupt as pressed:
@@ -84,7 +87,7 @@ def _aborting() -> Iterator[None]:
 
 
 def _command(name: str) -> Any:
-    """Make one of `COMMANDS`, or the group of a family; an unknown name is a KeyError."""
+    """Make one of `COMMANDS` or the group of a family, or raise a KeyError."""
     if name in OF_FAMILIES:
         return _of_family(name, default())
     if name not in _present():
@@ -95,7 +98,7 @@ def _command(name: str) -> Any:
 
 @functools.cache
 def _present() -> tuple[str, ...]:
-    """Return the commands of this installation: an optional part may have been left out."""
+    """Return the commands of this installation, which may lack an optional part."""
     parts = {
         name: module.rsplit(".", 1)[0]
         for name, module in MODULES.items()
@@ -127,20 +130,25 @@ def _group(family: type[Family]) -> Any:
 
 
 def _of_family(name: str, family: type[Family], *group: str) -> Any:
-    """Make `simulate` or `sweep` of a family, or `simulate` of one of its problems with their own command."""
+    """Make `simulate` or `sweep` of a family.
+
+    Another name is the command of one of its problems, which is simulated.
+    """
     kind = name if name in OF_FAMILIES else OF_FAMILIES[0]
     make = getattr(importlib.import_module(f"icl_theory.cli.{kind}"), f"{kind}_command")
     function = make(family)
-    function.__doc__ += f"\n\nExample: {example(' '.join(['icl-theory', *group, name]), family, kind == 'sweep')}"
+    words = " ".join(["icl-theory", *group, name])
+    command_line = example(words, family, kind == "sweep")
+    function.__doc__ += f"\n\nExample: {command_line}"
     return _made(name, function, family.parameters())
 
 
 def _made(name: str, function: Callable[..., Any], texts: Iterable[str] = ()) -> Any:
-    one = typer.Typer(
+    program = typer.Typer(
         add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False
     )
-    one.command(name)(function)
-    return spared(typer.main.get_command(one), texts)
+    program.command(name)(function)
+    return spared(typer.main.get_command(program), texts)
 
 
 app = typer.Typer(
@@ -155,53 +163,67 @@ app = typer.Typer(
 
 @returns_runs
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; wrong input is one line on standard error and exit status 2."""
+    """Run the command line.
+
+    Wrong input is one line on standard error and exit status 2.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # some terminals lack Greek letters
-    if arguments[:1] not in (
-        ["simulate"],
-        ["sweep"],
-    ):  # the default family needs no other
-        for line in broken():
-            print(f"icl-theory: {line}", file=sys.stderr)
+    _say_broken(arguments)
     try:
-        with none_swallowed():
-            status = spared(typer.main.get_command(app))(
-                args=arguments,
-                standalone_mode=False,
-                obj=shlex.join(["icl-theory", *arguments]),
-            )
+        status = _run(arguments)
     except ValueError as error:
         _fail(str(error))
     except OSError as error:
-        named = error.filename is not None and error.strerror is not None
-        _fail(f"{error.filename}: {error.strerror}" if named else str(error))
+        has_file = error.filename is not None and error.strerror is not None
+        _fail(f"{error.filename}: {error.strerror}" if has_file else str(error))
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         # typer's usage errors have no public class of their own
-        message = getattr(error, "format_message", None)
-        if message is None:
+        if not hasattr(error, "format_message"):
             raise
-        if alike := _alike(error):
-            error.possibilities = alike  # type: ignore[attr-defined]
-        _fail(message())
+        _fail(_usage(error))
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _alike(error: Any) -> list[str]:
-    """Return the options that differ from the unknown one of an error only in capitals."""
-    name = str(getattr(error, "option_name", ""))
+def _say_broken(arguments: list[str]) -> None:
+    # The commands of the default family load no other one, so none is looked at.
+    if arguments[:1] not in (["simulate"], ["sweep"]):
+        for line in broken():
+            print(f"icl-theory: {line}", file=sys.stderr)
+
+
+@returns_runs
+def _run(arguments: list[str]) -> Any:
+    with none_swallowed():
+        return spared(typer.main.get_command(app))(
+            args=arguments,
+            standalone_mode=False,
+            obj=shlex.join(["icl-theory", *arguments]),
+        )
+
+
+def _usage(error: Any) -> str:
+    """Return the message of a usage error, which names similar options if it can."""
+    options = _same_letters(error)
+    if options:
+        error.possibilities = options
+    message: str = error.format_message()
+    return message
+
+
+def _same_letters(error: Any) -> list[str]:
+    """Return the options that differ from an unknown one only in capitals."""
+    name = str(getattr(error, "option_name", "")).lower()
     context = getattr(error, "ctx", None)
-    known = (
-        [option for each in context.command.params for option in each.opts]
-        if context
-        else []
-    )
-    return [option for option in known if option.lower() == name.lower()]
+    if not context:
+        return []
+    options = [text for option in context.command.params for text in option.opts]
+    return [text for text in options if text.lower() == name]
 
 
 def _fail(message: str) -> None:

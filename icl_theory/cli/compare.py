@@ -39,19 +39,18 @@ def compare(
     Example: icl-theory compare run.npz my_run.csv --batch 256 --plot both.png
     """
     check_targets(plot)
-    found = load(run).compare(curve, batch=batch, scale=scale, runs=runs)
+    comparison = load(run).compare(curve, batch=batch, scale=scale, runs=runs)
     if as_json:
-        checks = [each._asdict() for each in found.checks]
         print_json(
             {
-                "leaves": found.leaves,
-                "pace": found.pace,
-                "note": found.remarks,
-                "checks": checks,
+                "leaves": comparison.leaves,
+                "pace": comparison.pace,
+                "note": comparison.remarks,
+                "checks": [check._asdict() for check in comparison.checks],
             }
         )
     else:
-        print(found.to_markdown())
+        print(comparison.to_markdown())
     if plot is not None:
-        plots.save(found.plot(), str(plot))
-    return 0 if found.passed else 1
+        plots.save(comparison.plot(), str(plot))
+    return 0 if comparison.passed else 1

@@ -35,29 +35,36 @@ def figures(
 
     Example: icl-theory figures front --quick --out figures
     """
-    available = recipes.available()
-    failures: list[str] = []
+    titles = recipes.available()
     say_left_out(recipes.recipes()[1])
     for name in names or []:
-        choice("figure", name, available)
+        choice("figure", name, titles)
+    chosen = names or list(titles)
     if show:
-        print_rows((name, available[name]) for name in names or available)
+        print_rows((name, titles[name]) for name in chosen)
         return 0
     recipes.check_folder(out)
-    if animate:
-        for name in names or []:
-            choice("figure", name, ["maps"])
-        for path in recipes.animate(out, quick=quick):
-            print(path)
-        return 0
-    for name in names or available:
+    if not animate:
+        return _write_figures(chosen, out, quick)
+    for name in names or []:
+        choice("figure", name, ["maps"])
+    for path in recipes.animate(out, quick=quick):
+        print(path)
+    return 0
+
+
+def _write_figures(names: list[str], out: Path, quick: bool) -> int:
+    """Write figures, print their paths, and return the exit status."""
+    failures: list[str] = []
+    for name in names:
         try:
             with left_out(f"the figure {name}", failures):
                 for path in recipes.write(recipes.draw(name, quick=quick), out, name):
                     print(path, flush=True)
         except KeyboardInterrupt:
             print(
-                f"icl-theory: interrupted at {name}; the figures before it are complete",
+                f"icl-theory: interrupted at {name}; the figures before it are"
+                " complete",
                 file=sys.stderr,
             )
             return 130
@@ -66,13 +73,12 @@ def figures(
 
 
 def script(file: str) -> None:
-    """Run the script of a figure as `icl-theory figures` with its name, and with the options that are given."""
+    """Run the script of a figure as `icl-theory figures` with its name and options."""
     from icl_theory.cli import main
 
     try:
         main(["figures", Path(file).stem, *sys.argv[1:]])
     except SystemExit as stop:
-        if (
-            stop.code
-        ):  # an exit in good order would end a gallery that runs the script, too
+        # A gallery that runs the script would also end by an exit in good order.
+        if stop.code:
             raise

@@ -32,33 +32,35 @@ def flag(name: str) -> str:
 def with_options(
     function: Callable[..., int], **groups: Mapping[str, Any]
 ) -> Callable[..., int]:
-    """Return a command with an option for each annotation of a group, in place of an argument of ``function``.
+    """Return a command that has options in place of some arguments of ``function``.
 
-    The function gets those that are given as a dict.
+    A group is such an argument, with annotations of options by name. The function gets
+    the options of a group that the user sets, as a dict.
     """
-    every: list[inspect.Parameter] = []
-    for own in inspect.signature(function, eval_str=True).parameters.values():
-        for name, annotation in groups.get(
-            own.name, {own.name: own.annotation}
-        ).items():
-            default = None if own.name in groups else own.default
-            every.append(
-                inspect.Parameter(
-                    name, own.KEYWORD_ONLY, default=default, annotation=annotation
-                )
+    parameters: list[inspect.Parameter] = []
+    for argument in inspect.signature(function, eval_str=True).parameters.values():
+        if argument.name not in groups:
+            parameters.append(argument.replace(kind=argument.KEYWORD_ONLY))
+            continue
+        for name, annotation in groups[argument.name].items():
+            option = inspect.Parameter(
+                name, argument.KEYWORD_ONLY, default=None, annotation=annotation
             )
+            parameters.append(option)
 
     @returns_runs
     def command(**options: Any) -> int:
         for group, names in groups.items():
-            given = {name: options.pop(name) for name in names}
+            values = {name: options.pop(name) for name in names}
             options[group] = {
-                name: value for name, value in given.items() if value is not None
+                name: value for name, value in values.items() if value is not None
             }
         return function(**options)
 
-    command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in every}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {
+        parameter.name: parameter.annotation for parameter in parameters
+    }
     command.__doc__ = function.__doc__
     command.__name__ = function.__name__
     return command
@@ -67,7 +69,10 @@ def with_options(
 def options_of(
     family: type[Family], help_of: Callable[[Parameter], str]
 ) -> dict[str, Any]:
-    """Return an option for each parameter of a family that has a text; those of the update rule under a heading."""
+    """Return an option for each parameter of a family that can be written as text.
+
+    The parameters of the update rule come under a heading of their own.
+    """
     options: dict[str, Any] = {}
     for name, declared in family.parameters().items():
         if not declared.kind.text:
@@ -84,20 +89,22 @@ def options_of(
 
 
 def spared(command: Any, texts: Iterable[str] = ()) -> Any:
-    """Return a command of typer that converts neither ``texts`` nor options that are not given.
+    """Return a command of typer that converts neither ``texts`` nor absent options.
 
     Typer loads pydantic and importlib.metadata for conversions, a tenth of the time of
     `icl-theory simulate`.
     """
-    every = command.get_params
+    all_params = command.get_params
 
     def get_params(context: Any) -> list[Any]:
-        for each in (found := every(context)):  # --help among them
-            if not isinstance(each.process_value, functools.partial):
-                each.process_value = functools.partial(
-                    _processed, each, each.process_value, each.name in texts
+        options: list[Any] = all_params(context)  # --help among them
+        for option in options:
+            # The same options are returned again at later calls.
+            if not isinstance(option.process_value, functools.partial):
+                option.process_value = functools.partial(
+                    _processed, option, option.process_value, option.name in texts
                 )
-        return found
+        return options
 
     command.get_params = get_params
     return command
@@ -113,45 +120,49 @@ def _processed(
 
 def help_text(declared: Parameter) -> str:
     """Return the meaning of a parameter, the words that it may be, and its default."""
-    words = f" ({declared.kind.allowed})" if declared.kind.allowed else ""
+    text = declared.meaning
+    if declared.kind.allowed:
+        text += f" ({declared.kind.allowed})"
     value = "required" if declared.required else declared.default
-    # as it is spelt there
-    value = ",".join(map(str, value)) if isinstance(value, tuple) else value
-    default = (
-        ""
-        if value is None
-        else f" [{value:g}]"
-        if isinstance(value, float | int)
-        else f" [{value}]"
-    )
-    text = declared.meaning + words + default
+    if isinstance(value, tuple):
+        text += (
+            f" [{','.join(map(str, value))}]"  # as it is written on the command line
+        )
+    elif isinstance(value, float | int):
+        text += f" [{value:g}]"
+    elif value is not None:
+        text += f" [{value}]"
     return text[0].upper() + text[1:] + "."
 
 
 def example(words: str, family: type[Family], sweep: bool) -> str:
-    """Return a command line that works: with what is required, and two learning rates for a sweep."""
-    values = {name: "1" for name, each in family.parameters().items() if each.required}
-    values |= {"eta": "0.1,0.2"} if sweep else {}
-    return " ".join(
-        [words, *(f"{flag(name)} {value}" for name, value in values.items())]
-    )
+    """Return a command line that works.
+
+    It has the required parameters, and two learning rates for a sweep.
+    """
+    values = {}
+    for name, declared in family.parameters().items():
+        if declared.required:
+            values[name] = "1"
+    if sweep:
+        values["eta"] = "0.1,0.2"
+    options = [f"{flag(name)} {value}" for name, value in values.items()]
+    return " ".join([words, *options])
 
 
 def require(family: type[Family], settings: dict[str, Any]) -> None:
-    """Refuse settings without the parameters that have no default, and name all of them."""
-    missing = {
-        name: each
-        for name, each in family.parameters().items()
-        if each.required and name not in settings
-    }
+    """Raise an error that names all parameters without a default that have no value."""
+    missing = []
+    for name, declared in family.parameters().items():
+        if not declared.required or name in settings:
+            continue
+        words = ""
+        if declared.kind.allowed:
+            words = f" (a number or {declared.kind.allowed})"
+        missing.append(flag(name) + words)
     if missing:
-        words = {
-            name: f" (a number or {each.kind.allowed})"
-            for name, each in missing.items()
-            if each.kind.allowed
-        }
-        flags = ", ".join(flag(name) + words.get(name, "") for name in missing)
         give = "it as an option" if len(missing) == 1 else "them as options"
+        flags = ", ".join(missing)
         raise ValueError(f"{flags}: give {give} or in the file of --config")
 
 
@@ -159,7 +170,8 @@ def parse_value(declared: Parameter, text: str) -> Any:
     """Read one value, for a single run."""
     if declared.axis and declared.kind.numeric and (":" in text or "," in text):
         raise ValueError(
-            f"{declared.name} = {text!r}: simulate takes one value; sweep takes lists and ranges"
+            f"{declared.name} = {text!r}: simulate takes one value; sweep takes lists"
+            " and ranges"
         )
     return declared.kind.parse(declared.name, text.strip().removesuffix(","))
 
@@ -171,7 +183,8 @@ def parse_axis(declared: Parameter, text: str) -> Any:
     A list or a range makes a dimension, even of one value, ``2,``; a range of integers
     is rounded.
     """
-    text, is_list = text.strip().removesuffix(","), "," in text
+    is_list = "," in text
+    text = text.strip().removesuffix(",")
     if not declared.axis:
         return declared.kind.parse(declared.name, text)
     if ":" in text and declared.kind.numeric:
@@ -210,43 +223,56 @@ def _range(declared: Parameter, text: str, most: int = 10_000_000) -> Any:
         raise argument_error(
             name, text, "a range between positive numbers if it is logarithmic"
         )
-    values = (
-        np.geomspace(first, last, count)
-        if parts[2] == "log"
-        else np.linspace(first, last, count)
-    )
+    spaced = np.geomspace if parts[2] == "log" else np.linspace
+    values = spaced(first, last, count)
     if declared.kind.whole:
         values = np.round(values)
-        if (different := len(np.unique(values))) < count:
-            many = f"a range of at most {different} values, because rounded to integers some are equal"
-            raise argument_error(name, text, many)
+        different = len(np.unique(values))
+        if different < count:
+            raise argument_error(
+                name,
+                text,
+                f"a range of at most {different} values, because rounded to integers"
+                " some are equal",
+            )
     return values
 
 
 def _configured(context: typer.Context, path: Path | None) -> Path | None:
-    """Take the options in a TOML file as defaults, each spelt as on the command line."""
+    """Take the options in a TOML file, spelt as on the command line, as defaults."""
     if path is None:
         return None
-    every = [each for each in context.command.params if each.name != "config"]
-    known = {
-        option.lstrip("-").replace("-", "_"): each.name
-        for each in every
-        for option in each.opts
-    }
+    names = _parameters_by_key(context.command)
     context.default_map = {}
     for key, value in _toml(path).items():
         name = key.replace("-", "_")
-        if name not in known:
-            options = ", ".join(known)
+        if name not in names:
             raise ValueError(
-                f"config: there is no option {key!r}{nearest(name, known)}; the options are {options}"
+                f"config: there is no option {key!r}{nearest(name, names)}; the"
+                f" options are {', '.join(names)}"
             )
-        values = value if isinstance(value, list) else [value]
-        if any(isinstance(each, dict | list) for each in values):
-            raise argument_error(name, value, "a number, a text, or a list of them")
-        alone = isinstance(value, list) and len(values) == 1
-        context.default_map[known[name]] = ",".join(map(str, values)) + "," * alone
+        context.default_map[names[name]] = _option_text(name, value)
     return path
+
+
+def _parameters_by_key(command: Any) -> dict[str, str]:
+    """Return the parameters of a command by the keys that they have in a file."""
+    names: dict[str, str] = {}
+    for parameter in command.params:
+        if parameter.name != "config":
+            for option in parameter.opts:
+                names[option.lstrip("-").replace("-", "_")] = parameter.name
+    return names
+
+
+def _option_text(name: str, value: Any) -> str:
+    """Return a value of a TOML file as it is written on the command line."""
+    entries = value if isinstance(value, list) else [value]
+    if any(isinstance(entry, dict | list) for entry in entries):
+        raise argument_error(name, value, "a number, a text, or a list of them")
+    text = ",".join(map(str, entries))
+    is_list_of_one = isinstance(value, list) and len(entries) == 1
+    return text + "," if is_list_of_one else text
 
 
 def _toml(path: Path) -> dict[str, Any]:

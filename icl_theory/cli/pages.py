@@ -33,7 +33,7 @@ def report(
     over: Over = None,
     quiet: Quiet = False,
 ) -> int:
-    """Write a report of a run or a sweep, finished or not: one HTML file that needs no other file.
+    """Write a report of a run or a sweep, finished or not, as one HTML file.
 
     Example: icl-theory report run.npz --out run.html
     """
@@ -51,11 +51,11 @@ def report(
             "a run written with --save, or a folder written with --store",
         )
     with Progress(quiet=quiet):
-        read = load(str(found)) if found.is_file() else load_sweep(found)
-        if not isinstance(read, Trajectory):
-            say_left_out(read.attrs.get("notes", "").splitlines())
+        result = load(str(found)) if found.is_file() else load_sweep(found)
+        if not isinstance(result, Trajectory):
+            say_left_out(result.attrs.get("notes", "").splitlines())
         text = html_report(
-            read, over=over, source=str(found), date=datetime.date.today()
+            result, over=over, source=str(found), date=datetime.date.today()
         )
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -76,7 +76,7 @@ def reproduce(
         bool, typer.Option("--quick", help="Smaller grids and shorter runs.")
     ] = False,
 ) -> int:
-    """Measure every statement of a paper and write a page of it; status 1 if an exact claim is violated.
+    """Measure every statement of a paper; status 1 if an exact claim is violated.
 
     Example: icl-theory reproduce nonlinear-regression --quick --out reproduced
     """
@@ -87,13 +87,12 @@ def reproduce(
         )
         return 0
     figures.check_folder(out)
-    found = reproduction.reproduce(name, only=only, quick=quick)
-    paths = found.write(out)
+    reproduced = reproduction.reproduce(name, only=only, quick=quick)
+    paths = reproduced.write(out)
     headings = ("statement", "tested by", "verdict")
-    print_rows(
-        zip(*(found.overview[heading] for heading in headings), strict=True), *headings
-    )
+    columns = [reproduced.overview[heading] for heading in headings]
+    print_rows(zip(*columns, strict=True), *headings)
     for path in paths:
         print(path)
-    say_left_out(found.failures)
-    return 1 if found.violations or found.failures else 0
+    say_left_out(reproduced.failures)
+    return 1 if reproduced.violations or reproduced.failures else 0

@@ -1,4 +1,4 @@
-"""What the commands share: options, checks of files, and the printing of facts and JSON."""
+"""Shared parts of the commands: options, checks of files, printed facts and JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_targets(plot: Path | None, **others: Path | None) -> None:
 
 
 def say_left_out(lines: Iterable[str]) -> None:
-    """Print what could not be measured or loaded, a line each, on standard error."""
+    """Print lines on standard error: things that could not be measured or loaded."""
     for line in sorted(lines):
         print(f"icl-theory: {line}", file=sys.stderr)
 
@@ -67,15 +67,15 @@ def print_rows(rows: Iterable[Iterable[str]], *headings: str) -> None:
 
 @Progress("making JSON")
 def print_json(value: Any) -> None:
-    """Print one JSON document, with null for missing numbers and a text for infinite ones."""
+    """Print a JSON document; NaN becomes null, and infinite numbers become texts."""
     print(json.dumps(_strict(value), allow_nan=False, default=str))
 
 
 def _strict(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _strict(each) for name, each in value.items()}
+        return {name: _strict(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [_strict(each) for each in value]
+        return [_strict(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     return value

@@ -1,11 +1,15 @@
-"""`icl-theory simulate`, and `simulate` of every family."""
+"""`icl-theory simulate`, and `simulate` of every family.
+
+One run, or one for each word of a parameter whose value is ``all``: they are read from
+the options, computed, shown side by side and written.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
@@ -30,12 +34,22 @@ from icl_theory.families.parameters import nearest
 from icl_theory.results import plots
 
 ALL = "all"  # stands for every word of a parameter
-STATUSES = "The exit status is 1 if a target is set and not reached, or if the run diverges, and 0 otherwise."
+STATUSES = (
+    "The exit status is 1 if a target is set and not reached, or if the run diverges,"
+    " and 0 otherwise."
+)
+
+
+class Simulation(NamedTuple):
+    """A problem and its run; the label is the word of the compared parameter."""
+
+    label: str
+    problem: Family
+    run: Trajectory
 
 
 def simulate_command(family: type[Family]) -> Callable[..., int]:
     """Return the command that simulates a family."""
-    known = family.parameters()
 
     @returns_runs
     def simulate(
@@ -59,118 +73,164 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             ),
         ] = False,
     ) -> int:
+        # Refuse what cannot be done before anything is computed.
         check_targets(plot, save=save)
-        if certify:  # before anything is computed
+        if certify:
             icl_theory.certified.check_installed()
-        for name, text in given.items():
-            if _several(known[name]) and text not in (
-                words := (*known[name].kind.words, ALL)
-            ):
-                raise argument_error(
-                    name, text, f"one of {', '.join(words)}{nearest(text, words)}"
-                )
-        many = [
-            name
-            for name, text in given.items()
-            if text == ALL and _several(known[name])
-        ]
-        settings = {
-            name: parse_value(known[name], text)
-            for name, text in given.items()
-            if name not in many
-        }
-        require(family, settings)
-        if many and save is not None:
-            raise ValueError(
-                f"save = {str(save)!r}: a file holds one run, and {flag(many[0])} all makes several"
-            )
-        choices = (
-            [{}]
-            if not many
-            else [{many[0]: word} for word in known[many[0]].kind.words]
-        )
-        problems = [family(**{**settings, **word}) for word in choices]
-        runs = []
-        for problem in problems:
-            runs.append(problem.simulate())
-            runs[-1].command = context.obj
-            if runs[-1].interrupted:
-                break
-        proved = [icl_theory.certify(run) for run in runs] if certify else []
-        _show(
-            {
-                ", ".join(word.values()): run
-                for word, run in zip(choices, runs, strict=False)
-            },
-            as_json,
-            proved,
-        )
-        for problem, run in zip(problems, runs, strict=False):
-            if run.stop is Stop.FLOOR and problem.epsilon:
-                said = f"epsilon = {run.epsilon:g} is not above the lowest loss, {run.floor:.6g}"
-                print(
-                    f"icl-theory: {said}: --above sets a target above the lowest loss instead",
-                    file=sys.stderr,
-                )
+        problems = _problems(family, given, save)
+        simulations = _simulated(problems, context.obj)
+        runs = [simulation.run for simulation in simulations]
+        certificates = [icl_theory.certify(run) for run in runs] if certify else []
+        _show(simulations, as_json, certificates)
+        _warn_of_unreachable_targets(simulations)
         if save is not None:
             runs[0].save(save)
         if plot is not None:
-            plots.save(plots.compare_runs(runs) if many else runs[0].plot(), str(plot))
+            _draw(runs, plot, is_comparison="" not in problems)
         return _status(runs)
 
-    simulate.__doc__ = f"Train on {family.title} until the target is reached, and say what happened. {STATUSES}"
+    simulate.__doc__ = (
+        f"Train on {family.title} until the target is reached, and say what happened."
+        f" {STATUSES}"
+    )
     return with_options(simulate, given=options_of(family, _help))
+
+
+def _problems(
+    family: type[Family], options: Mapping[str, str], save: Path | None
+) -> dict[str, Family]:
+    """Return the problems to simulate by their labels; one alone has the label ""."""
+    declared = family.parameters()
+    compared = _compared_parameters(declared, options)
+    settings: dict[str, Any] = {}
+    for name, text in options.items():
+        if name not in compared:
+            settings[name] = parse_value(declared[name], text)
+    require(family, settings)
+    if not compared:
+        return {"": family(**settings)}
+    name = compared[0]
+    if save is not None:
+        raise ValueError(
+            f"save = {str(save)!r}: a file holds one run, and {flag(name)} all makes"
+            " several"
+        )
+    words = declared[name].kind.words
+    return {word: family(**{**settings, name: word}) for word in words}
+
+
+def _compared_parameters(
+    declared: Mapping[str, Parameter], options: Mapping[str, str]
+) -> list[str]:
+    """Return the parameters whose value is ``all``, after a check of all words."""
+    compared = []
+    for name, text in options.items():
+        if not _has_words(declared[name]):
+            continue
+        words = (*declared[name].kind.words, ALL)
+        if text not in words:
+            raise argument_error(
+                name, text, f"one of {', '.join(words)}{nearest(text, words)}"
+            )
+        if text == ALL:
+            compared.append(name)
+    return compared
+
+
+@returns_runs
+def _simulated(problems: Mapping[str, Family], command: str) -> list[Simulation]:
+    """Simulate problems until one is interrupted."""
+    simulations = []
+    for label, problem in problems.items():
+        run = problem.simulate()
+        run.command = command
+        simulations.append(Simulation(label, problem, run))
+        if run.interrupted:
+            break
+    return simulations
+
+
+def _warn_of_unreachable_targets(simulations: list[Simulation]) -> None:
+    for _, problem, run in simulations:
+        if run.stop is Stop.FLOOR and problem.epsilon:
+            print(
+                f"icl-theory: epsilon = {run.epsilon:g} is not above the lowest loss,"
+                f" {run.floor:.6g}: --above sets a target above the lowest loss"
+                " instead",
+                file=sys.stderr,
+            )
+
+
+def _draw(runs: list[Trajectory], path: Path, *, is_comparison: bool) -> None:
+    axes = plots.compare_runs(runs) if is_comparison else runs[0].plot()
+    plots.save(axes, str(path))
 
 
 def _status(runs: list[Trajectory]) -> int:
     if any(run.interrupted for run in runs):
         return 130
-    return 1 if any(map(_missed, runs)) else 0
+    return 1 if any(_missed(run) for run in runs) else 0
 
 
 def _missed(run: Trajectory) -> bool:
-    """Whether a run diverged, or has a target and did not reach it: `epsilon` is 0 without a target."""
-    has_target = run.epsilon > 0.0
+    """Whether a run diverged, or has a target and did not reach it."""
+    has_target = run.epsilon > 0.0  # it is 0 without a target
     diverged = run.stop in (Stop.LOSS, Stop.PARAMETERS)
     return diverged or (has_target and not run.converged)
 
 
 def _help(declared: Parameter) -> str:
     text = help_text(declared)
-    return f"{text[:-1]}; all compares them." if _several(declared) else text
+    return f"{text[:-1]}; all compares them." if _has_words(declared) else text
 
 
-def _several(declared: Parameter) -> bool:
+def _has_words(declared: Parameter) -> bool:
     return isinstance(declared.kind, Word) and declared.axis
 
 
 def _show(
-    runs: dict[str, Trajectory],
+    simulations: list[Simulation],
     as_json: bool,
-    proved: list[icl_theory.certified.Certificate],
+    certificates: list[icl_theory.certified.Certificate],
 ) -> None:
+    """Print runs, and their certificates unless there are none."""
     if as_json:
-        found = {name: run.to_dict() for name, run in runs.items()}
-        for each, certificate in zip(found.values(), proved, strict=False):
-            each["proved"] = certificate.to_dict()
-        print_json(found if len(runs) > 1 else found.popitem()[1])
+        _print_json(simulations, certificates)
         return
-    if len(runs) > 1:
-        _print_side_by_side(runs)
+    is_alone = len(simulations) == 1
+    if is_alone:
+        print_facts(simulations[0].run.facts())
     else:
-        print_facts(*(run.facts() for run in runs.values()))
-    for name, certificate in zip(runs, proved, strict=False):
-        print(*([""] if len(runs) == 1 else ["", name]), certificate, sep="\n")
+        _print_side_by_side(simulations)
+    for simulation, certificate in zip(simulations, certificates, strict=False):
+        print()
+        if not is_alone:
+            print(simulation.label)
+        print(certificate)
 
 
-def _print_side_by_side(runs: dict[str, Trajectory]) -> None:
+def _print_json(
+    simulations: list[Simulation],
+    certificates: list[icl_theory.certified.Certificate],
+) -> None:
+    by_label = {label: run.to_dict() for label, _, run in simulations}
+    for run, certificate in zip(by_label.values(), certificates, strict=False):
+        run["proved"] = certificate.to_dict()
+    if len(simulations) == 1:
+        print_json(by_label[simulations[0].label])
+    else:
+        print_json(by_label)
+
+
+def _print_side_by_side(simulations: list[Simulation]) -> None:
     table = Table(box=None, pad_edge=False)
-    facts = {name: run.facts() for name, run in runs.items()}
     table.add_column("")
-    for name in runs:
-        table.add_column(name, ratio=1, overflow="fold")
-    for row in dict.fromkeys(
-        row for each in facts.values() for row in each if row != "run"
-    ):
-        table.add_row(row, *(each.get(row, "") for each in facts.values()))
+    for simulation in simulations:
+        table.add_column(simulation.label, ratio=1, overflow="fold")
+    columns = [simulation.run.facts() for simulation in simulations]
+    # Runs may have different facts: a dict keeps each name once, in order.
+    names = dict.fromkeys(name for facts in columns for name in facts)
+    names.pop("run", None)
+    for name in names:
+        table.add_row(name, *(facts.get(name, "") for facts in columns))
     Console(highlight=False).print(table)

@@ -1,4 +1,8 @@
-"""`icl-theory sweep`, `sweep` of every family, and `icl-theory table`: grids with their tables and figures."""
+"""`icl-theory sweep`, `sweep` of every family, and `icl-theory table`.
+
+A sweep is planned from the options and computed, or loaded from a store. Then its
+tables and figures are written, and a table is printed with the columns that fit.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 from rich import box
@@ -55,8 +59,10 @@ from icl_theory.sweeps.workers import cluster
 if TYPE_CHECKING:
     import xarray
 
+# of the files, by the name of the option
 ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
-# roles of quantities; the first ones are printed even where there is little room
+# Roles of quantities in order of importance: the first are printed even if there is
+# little room.
 IMPORTANT = (
     "steps",
     "status",
@@ -68,10 +74,12 @@ IMPORTANT = (
     "predicted",
 )
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
+MOST_ROWS = 60  # of a printed table: about a screen
+MOST_POINTS = 10**6  # of a sweep whose transitions are found within seconds
 
 
 class Outputs(NamedTuple):
-    """Files to write, or None for those that were not asked for."""
+    """Files to write, or None for a file that nobody wants."""
 
     table: Annotated[
         Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")
@@ -102,12 +110,14 @@ class Outputs(NamedTuple):
             choice("over", over, swept)
         if not swept and any(self):
             raise ValueError(
-                "a single point makes no table or figure: give a list or a range of some parameter"
+                "a single point makes no table or figure: give a list or a range of"
+                " some parameter"
             )
         if self.plot is not None and len(swept) > 2:
-            many = f"with {len(swept)} swept parameters use --store and draw slices in Python"
             raise ValueError(
-                f"plot = {str(self.plot)!r}: a figure has one or two swept parameters; {many}"
+                f"plot = {str(self.plot)!r}: a figure has one or two swept parameters;"
+                f" with {len(swept)} swept parameters use --store and draw slices in"
+                " Python"
             )
 
     def write(self, dataset: xarray.Dataset, over: str | None) -> None:
@@ -123,13 +133,15 @@ class Outputs(NamedTuple):
         dataset: xarray.Dataset,
         over: str | None,
         done: int,
-        most_points: int = 10**6,
+        most_points: int = MOST_POINTS,
     ) -> None:
-        """Print the table of ``done`` points unless there are files, and transitions where they take no minutes."""
+        """Print the table of ``done`` points unless there are files, and transitions.
+
+        Transitions of more than ``most_points`` points would take minutes.
+        """
         if not dataset.dims:
-            print_facts(
-                {name: number(value) for name, value in point_facts(dataset).items()}
-            )
+            facts = point_facts(dataset)
+            print_facts({name: number(value) for name, value in facts.items()})
             return
         if not any(self):
             _print_table(dataset, over, done)
@@ -143,7 +155,7 @@ OUTPUTS = get_type_hints(Outputs, include_extras=True)
 
 def sweep_command(family: type[Family]) -> Callable[..., int]:
     """Return the command that sweeps a family."""
-    known = family.parameters()
+    declared = family.parameters()
 
     def sweep(
         given: dict[str, str],
@@ -182,60 +194,70 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
             integer("workers", workers, minimum=1, maximum=10_000)
             if dask is not None:
                 raise ValueError(
-                    "give --workers or --dask, not both: a scheduler has its own workers"
+                    "give --workers or --dask, not both: a scheduler has its own"
+                    " workers"
                 )
-        settings = {name: parse_axis(known[name], text) for name, text in given.items()}
+        settings = {
+            name: parse_axis(declared[name], text) for name, text in given.items()
+        }
         require(family, settings)
         with Progress(quiet=quiet):
-            made = plan(family, settings)
-            files.check(
-                over,
-                [axis.name for axis in made.grid.axes if axis.swept],
-                made.grid.size,
-            )
+            planned = plan(family, settings)
+            swept = [axis.name for axis in planned.grid.axes if axis.swept]
+            files.check(over, swept, planned.grid.size)
             if dry_run:
-                _print_estimate(estimate(made, workers or 1), as_json)
+                _print_estimate(estimate(planned, workers or 1), as_json)
                 return 0
-            with (
-                contextlib.nullcontext() if dask is None else cluster(dask) as executor
-            ):
+            with _executor(dask) as executor:
                 dataset = run_with(
-                    *made,
+                    *planned,
                     executor=executor,
                     workers=workers,
                     store=store,
                     command=context.obj,
                 )
             status = _show(dataset, files, over, as_json)
-            if not dataset.attrs["interrupted"]:
-                return status
-            how = "the same command continues from there"
-            if store is None:
-                how = "with --store the same command could continue"
-            size = dataset["status"].size
-            done = size - count(dataset, PENDING)
-            print(
-                f"icl-theory: interrupted after {done} of {size} points; {how}",
-                file=sys.stderr,
-            )
-            return 130
+            if dataset.attrs["interrupted"]:
+                _say_interrupted(dataset, store)
+                return 130
+            return status
 
-    sweep.__doc__ = f"Simulate {family.title} over a grid of parameters, and make tables. {SPELLING} Status 3 if points failed."
+    sweep.__doc__ = (
+        f"Simulate {family.title} over a grid of parameters, and make tables."
+        f" {SPELLING} Status 3 if points failed."
+    )
     return with_options(sweep, given=options_of(family, help_text), outputs=OUTPUTS)
 
 
-def _print_estimate(said: Iterator[str], as_json: bool) -> None:
+def _executor(address: str | None) -> contextlib.AbstractContextManager[Any]:
+    """Return a context with the workers of a Dask scheduler, or with None."""
+    return contextlib.nullcontext() if address is None else cluster(address)
+
+
+def _print_estimate(lines: Iterator[str], as_json: bool) -> None:
     if as_json:
-        print_json({"estimate": [*said]})
-    else:
-        for line in said:
-            print(line, flush=True)
+        print_json({"estimate": [*lines]})
+        return
+    for line in lines:
+        print(line, flush=True)
+
+
+def _say_interrupted(dataset: xarray.Dataset, store: Path | None) -> None:
+    size = dataset["status"].size
+    done = size - count(dataset, PENDING)
+    how = "the same command continues from there"
+    if store is None:
+        how = "with --store the same command could continue"
+    print(
+        f"icl-theory: interrupted after {done} of {size} points; {how}",
+        file=sys.stderr,
+    )
 
 
 def _show(
     dataset: xarray.Dataset, outputs: Outputs, over: str | None, as_json: bool = False
 ) -> int:
-    """Write and print what a sweep has found, say why points failed, and return the exit status."""
+    """Write and print the results, say why points failed; return the exit status."""
     say_left_out(dataset.attrs.get("notes", "").splitlines())
     size = dataset["status"].size
     done = size - count(dataset, PENDING)
@@ -248,11 +270,13 @@ def _show(
     failures = count(dataset, FAILED)
     if not failures:
         return 0
-    message = dataset["message"][
-        next(places_of(dataset["status"] == FAILED))
-    ].values.item()
-    whole = f"{failures} of {size} point{'' if size == 1 else 's'}"
-    print(f"icl-theory: {whole} failed; the first: {message}", file=sys.stderr)
+    first_failure = next(places_of(dataset["status"] == FAILED))
+    message = dataset["message"][first_failure].values.item()
+    points = "point" if size == 1 else "points"
+    print(
+        f"icl-theory: {failures} of {size} {points} failed; the first: {message}",
+        file=sys.stderr,
+    )
     return 3
 
 
@@ -264,88 +288,137 @@ def table(
     *,
     outputs: dict[str, Path],
 ) -> int:
-    """Make the tables and figures of a stored sweep again, also of one that is not finished."""
+    """Make tables and figures of a stored sweep again, finished or not."""
     files = Outputs(**outputs)
     with Progress(quiet=quiet):
         dataset = load_sweep(store)
         size = dataset["status"].size
         files.check(over, [str(name) for name in dataset.dims], size)
-        if pending := count(dataset, PENDING):
-            few = f"{pending} of {size} points are not computed yet"
+        pending = count(dataset, PENDING)
+        if pending == size:
+            print(f"icl-theory: {store} holds no points yet", file=sys.stderr)
+        elif pending:
             print(
-                f"icl-theory: {few if pending < size else f'{store} holds no points yet'}",
+                f"icl-theory: {pending} of {size} points are not computed yet",
                 file=sys.stderr,
             )
         return _show(dataset, files, over)
 
 
-def _print_table(
-    dataset: xarray.Dataset, over: str | None, done: int, most: int = 60
-) -> None:
-    """Print ``most`` rows, about a screen, with the columns that fit, and say what the headings mean.
+class Columns(NamedTuple):
+    """How the columns of a table are printed.
 
-    If not all columns fit, those that have the same value in all rows become a sentence
-    below the table.
+    Attributes
+    ----------
+    shown : list of str
+        Columns of the printed table, in its order.
+    constant : dict of str to str
+        Columns with the same cell in all rows, which become a sentence below it.
+    unshown : list of str
+        Columns for which there is no room.
     """
+
+    shown: list[str]
+    constant: dict[str, str]
+    unshown: list[str]
+
+
+def _print_table(
+    dataset: xarray.Dataset, over: str | None, done: int, most: int = MOST_ROWS
+) -> None:
+    """Print up to ``most`` rows, with the columns that fit, and their meanings."""
     over = dimension(dataset, over)
-    elsewhere = [
-        name
-        for name in with_role(dataset, "exponent")
-        if dataset[name].attrs.get("of") != over
-    ]
-    important = [
-        name for name in with_role(dataset, *IMPORTANT) if name not in elsewhere
-    ]
-    table = phase_table(first_part(dataset[["status", *important]], over), over)
+    quantities = _important_quantities(dataset, over)
+    table = phase_table(first_part(dataset[["status", *quantities]], over), over)
     head = table.head(most)
-    rows = dict(contents(head))
-    cells = {name: [number(value) for value in values] for name, values in rows.items()}
-    widths = {name: max(map(len, (name, *words))) + 3 for name, words in cells.items()}
+    values = dict(contents(head))
+    cells = {
+        name: [number(value) for value in column] for name, column in values.items()
+    }
     console = Console(highlight=False)
-    names = [name for name in cells if name in dataset.dims]
-    room = console.width - sum(widths[name] for name in names)
-    symbols = dict.fromkeys(symbol(dataset, each) for each in important)
-    columns = [
-        name for name in symbols if name not in names and any(cells.get(name, []))
+    symbols = [symbol(dataset, name) for name in quantities]
+    axes = [name for name in cells if name in dataset.dims]
+    columns = _fitted(cells, axes, symbols, console.width)
+    shown = Table(box=box.SIMPLE, pad_edge=False)
+    for name in columns.shown:
+        justify: Any = "right" if goes_right(values[name]) else "left"
+        shown.add_column(name, justify=justify, no_wrap=True)
+    for row in zip(*(cells[name] for name in columns.shown), strict=True):
+        shown.add_row(*row)
+    console.print(shown)
+    _print_remarks(console, columns, len(head), done)
+    printed = {*columns.shown, *columns.constant}
+    explained = [name for name in quantities if symbol(dataset, name) in printed]
+    for sentence in meanings(dataset, explained):
+        console.print(sentence)
+    if columns.unshown:
+        console.print(
+            f"No room for {', '.join(columns.unshown)}: --table or --csv writes them,"
+            " too."
+        )
+
+
+def _print_remarks(console: Console, columns: Columns, rows: int, done: int) -> None:
+    """Say what a table of ``rows`` of ``done`` points does not show."""
+    if done > rows:
+        console.print(
+            f"... and {number(done - rows)} rows more: --table or --csv writes"
+            " them all."
+        )
+    if columns.constant:
+        facts = ", ".join(f"{name} = {cell}" for name, cell in columns.constant.items())
+        which = "rows" if done == rows else "rows shown"
+        console.print(f"The same in all {which}: {facts}.")
+
+
+def _important_quantities(dataset: xarray.Dataset, over: str) -> list[str]:
+    """Return the quantities of a table; exponents only in the parameter ``over``."""
+    of_other_parameters = set()
+    for name in with_role(dataset, "exponent"):
+        if dataset[name].attrs.get("of") != over:
+            of_other_parameters.add(name)
+    important = with_role(dataset, *IMPORTANT)
+    return [name for name in important if name not in of_other_parameters]
+
+
+def _fitted(
+    cells: dict[str, list[str]], axes: list[str], symbols: list[str], width: int
+) -> Columns:
+    """Choose the columns that fit into a width: the axes, then the first symbols.
+
+    Columns with the same cell in all rows make room if not all columns fit.
+    """
+    widths = {}
+    for name, column in cells.items():
+        widths[name] = max(len(word) for word in (name, *column)) + 3
+    room = width - sum(widths[name] for name in axes)
+    candidates = [
+        name
+        for name in dict.fromkeys(symbols)
+        if name not in axes and any(cells.get(name, []))
     ]
     constant: dict[str, str] = {}
-    if sum(widths[name] for name in columns) > room and len(head) > 1:
-        constant = {
-            name: cells[name][0] for name in columns if len(set(cells[name])) == 1
-        }
-    left_out = []
-    for name in columns:
+    if sum(widths[name] for name in candidates) > room:
+        constant = _constant_cells(cells, candidates)
+    shown = [*axes]
+    unshown = []
+    for name in candidates:
         if name in constant:
             continue
         if widths[name] <= room:
-            names = [*names, name]
-            room = room - widths[name]
+            shown.append(name)
+            room -= widths[name]
         else:
-            left_out.append(name)
-    shown = Table(box=box.SIMPLE, pad_edge=False)
-    names = sorted(dict.fromkeys(names), key=list(cells).index)
+            unshown.append(name)
+    order = list(cells)
+    return Columns(sorted(shown, key=order.index), constant, unshown)
+
+
+def _constant_cells(cells: dict[str, list[str]], names: list[str]) -> dict[str, str]:
+    """Return the cell of each column that has the same one in two rows or more."""
+    constant = {}
     for name in names:
-        shown.add_column(
-            name, justify="right" if goes_right(rows[name]) else "left", no_wrap=True
-        )
-    for row in zip(*(cells[name] for name in names), strict=True):
-        shown.add_row(*row)
-    console.print(shown)
-    if done > len(head):
-        console.print(
-            f"... and {number(done - len(head))} rows more: --table or --csv writes them all."
-        )
-    if constant:
-        values = ", ".join(f"{name} = {value}" for name, value in constant.items())
-        console.print(
-            f"The same in all {'rows' if done == len(head) else 'rows shown'}: {values}."
-        )
-    explained = [
-        each for each in important if symbol(dataset, each) in (*names, *constant)
-    ]
-    for sentence in meanings(dataset, explained):
-        console.print(sentence)
-    if left_out:
-        console.print(
-            f"No room for {', '.join(left_out)}: --table or --csv writes them, too."
-        )
+        column = cells[name]
+        if len(column) > 1 and len(set(column)) == 1:
+            constant[name] = column[0]
+    return constant

@@ -1,4 +1,10 @@
-"""Sampled values against exact ones: comparisons with standard errors, their limits, and what they can find."""
+"""Sampled values compared with exact ones, in standard errors.
+
+A `Check` is one comparison: it passes if the difference is within a limit of standard
+errors. `limit_of` chooses the limit so that all checks together raise a false alarm
+once in a thousand times, `detectable` says which errors such a check finds, and
+`compare` holds the loss and gradient of a risk against a trainer on sampled data.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.display import Shown
+from icl_theory.engine.display import Displayable
 from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 
-FOUND = 0.9  # how often an error of the size that `Power` states is found
+FOUND = 0.9  # how often a check finds an error of the size that `Power` states
 Number = TypeVar("Number", float, Array)
 
 
 class Check(NamedTuple):
-    r"""One comparison: population value, sampled mean, its standard error, z-score and the limit of \|z\|."""
+    r"""One comparison of a population value with a sampled mean.
+
+    It passes if the difference in standard errors, \|z\|, is at most the limit.
+    """
 
     name: str
     population: float
@@ -35,14 +44,11 @@ class Check(NamedTuple):
         return bool(abs(self.z) <= self.limit)
 
     def cells(self) -> tuple[str, ...]:
-        """Return the figures and the verdict as text."""
-        figures = (
+        """Return the numbers and the verdict as text."""
+        return (
             f"{self.population:.3g}",
             f"{self.sampled:.3g}",
             f"{self.standard_error:.1g}",
-        )
-        return (
-            *figures,
             f"{self.z:+.2f}",
             f"{self.limit:.1f}",
             "pass" if self.passed else "FAIL",
@@ -50,10 +56,10 @@ class Check(NamedTuple):
 
 
 class Power(NamedTuple):
-    """Smallest relative errors that a cross-check finds nine times in ten: of all losses, and of all gradients.
+    """Smallest relative errors that a cross-check finds nine times in ten.
 
-    An error is a common factor on the population's values; infinite where the sampled
-    values are all zero.
+    An error is a common factor on all population losses, or on all gradients. It is
+    infinite if the sampled values are all zero.
     """
 
     loss: float
@@ -61,19 +67,22 @@ class Power(NamedTuple):
 
     def __str__(self) -> str:
         """Return both in words."""
-        return f"errors found nine times in ten: {self.loss:.2%} of the loss, {self.gradient:.2%} of the gradient"
+        return (
+            f"errors found nine times in ten: {self.loss:.2%} of the loss, "
+            f"{self.gradient:.2%} of the gradient"
+        )
 
 
 @dataclass(frozen=True)
-class Comparison(Shown):
+class Comparison(Displayable):
     """Exact values and sampled values of the same quantities.
 
     Attributes
     ----------
     checks : tuple of Check
-        One row a comparison.
+        The comparisons, one for each row of the table.
     note : str
-        What was compared, and what was left out, in words.
+        The quantities that were compared and those that were left out, in words.
     """
 
     checks: tuple[Check, ...]
@@ -86,27 +95,29 @@ class Comparison(Shown):
 
     @property
     def remarks(self) -> str:
-        """What stands below the table."""
+        """The sentence below the table."""
         return self.note
 
     def to_markdown(self) -> str:
-        """Return the comparisons as a Markdown table, and under it what they can find."""
+        """Return the comparisons as a Markdown table, with the remarks below it."""
         lines = [
             "| check | population | sampled | std. error | z | limit | |",
             "|" + "---|" * 7,
         ]
-        lines += ["| " + " | ".join((c.name, *c.cells())) + " |" for c in self.checks]
+        for check in self.checks:
+            cells = (check.name, *check.cells())
+            lines.append("| " + " | ".join(cells) + " |")
         return "\n".join([*lines, "", f"{self.remarks}."])
 
 
 @dataclass(frozen=True)
 class CrossCheck(Comparison):
-    """Outcome of `crosscheck`: the comparisons, and the two loss curves of the SGD run.
+    """Outcome of `crosscheck`: the comparisons, and two loss curves of an SGD run.
 
     Attributes
     ----------
     checks, note : tuple of Check, str
-        As of every `Comparison`.
+        The comparisons and the note of a `Comparison`.
     power : Power
         Smallest relative errors of loss and gradient that these comparisons find nine
         times in ten.
@@ -123,28 +134,34 @@ class CrossCheck(Comparison):
 
     @property
     def remarks(self) -> str:
-        """What stands below the table."""
+        """The sentence below the table."""
         return f"{self.note}; {self.power}"
 
 
 def limit_of(share: float, freedom: float, false_alarm: float = 1e-3) -> float:
-    r"""Limit of \|z\| that a share of ``false_alarm``, of all comparisons together, amounts to."""
+    r"""Limit of \|z\| for a check with a share of the false alarms of all checks.
+
+    The limit is the quantile of Student's t at which one check exceeds it with
+    probability ``share * false_alarm`` if the values agree.
+    """
     from scipy.special import stdtrit
 
     return -float(stdtrit(freedom, 0.5 * share * false_alarm))
 
 
 def detectable(check: Check, freedom: int) -> float:
-    """Relative error of a population value at which its check fails nine times in ten (noncentral t)."""
+    """Relative error of a population value at which its check fails nine times in ten.
+
+    The z-score of a wrong value follows a noncentral t distribution.
+    """
     from scipy.special import nctdtrinc
 
-    if not (check.population and check.standard_error):
-        return math.inf if not check.population else 0.0
-    return (
-        float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
-        * check.standard_error
-        / abs(check.population)
-    )
+    if check.population == 0.0:
+        return math.inf
+    if check.standard_error == 0.0:
+        return 0.0
+    z_found = float(nctdtrinc(freedom, 1.0 - FOUND, check.limit))
+    return z_found * check.standard_error / abs(check.population)
 
 
 def mean_check(
@@ -152,8 +169,8 @@ def mean_check(
 ) -> Check:
     """Compare a population value with the mean of independent samples of it.
 
-    ``scale`` is the size of the numbers whose sum the value is, where they cancel:
-    beside it the value is rounding.
+    If the value is a sum in which larger numbers cancel, ``scale`` is their size: the
+    value may be off by the rounding of these.
     """
     mean = float(np.mean(samples))
     error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
@@ -162,60 +179,78 @@ def mean_check(
 
 
 def z_score(difference: Number, error: Number, scale: Number) -> Number:
-    """Difference in standard errors; where the samples do not scatter, 0 if it is rounding and large if not."""
+    """Difference in standard errors.
+
+    If the samples do not scatter, it is near 0 for a difference that is rounding of
+    the ``scale``, and very large otherwise.
+    """
     return difference / (error + 1e-14 * abs(scale) + float(np.finfo(float).tiny))
 
 
 def compare(
     risk: Risk, trainer: Risk, points: Mapping[str, Array], batches: int
 ) -> list[Check]:
-    """Compare a risk with a trainer on sampled data at some parameters, by name.
+    """Compare a risk with a trainer on sampled data.
 
-    At each the loss, the gradient along itself and the gradient along a random
-    direction are compared. Where the risk is a reduction of the trainer's, with fewer
-    parameters, the loss and the squared norm of the gradient are, and only at the
-    beginning, which the two have in common.
+    At each point, which has a name, the loss, the gradient along itself and the
+    gradient along a random direction are compared. A risk that is a reduction of the
+    trainer's has fewer parameters, and only their beginning in common: there the loss
+    and the squared norm of the gradient are compared.
     """
-    reduced = np.shape(trainer.initial) != np.shape(risk.initial)
+    if np.shape(trainer.initial) != np.shape(risk.initial):
+        return _compare_reduced(risk, trainer, batches)
+    limit = limit_of(1.0 / (3 * len(points)), batches - 1)
     checks = []
-    count = 2 if reduced else 3 * len(points)
-    limit = limit_of(1.0 / count, batches - 1)
-    for where, params in (
-        {"the beginning": risk.initial} if reduced else points
-    ).items():
+    for name, params in points.items():
         loss, gradient = risk.evaluate(params)
-        at = trainer.initial if reduced else params
-        pairs = [
-            trainer.evaluate(at, step) for step in counted(range(batches), "batches")
-        ]
-        gradients = np.stack([each for _, each in pairs])
-        checks.append(
-            mean_check(
-                f"loss at {where}", loss, np.array([each for each, _ in pairs]), limit
-            )
-        )
-        if reduced:
-            products = (
-                gradients[: batches // 2]
-                * gradients[-(batches // 2) :]
-                / trainer.metric
-            )
-            products = np.sum(products.reshape(batches // 2, -1), axis=1)
-            norm = float(np.sum(gradient**2 / risk.metric))
+        samples = _samples(trainer, params, batches)
+        checks.append(mean_check(f"loss at {name}", loss, samples.losses, limit))
+        random = np.random.default_rng(0).normal(size=np.shape(params))
+        directions = {"itself": gradient, "a random direction": random}
+        for direction_name, direction in directions.items():
+            products = samples.gradients * direction
             checks.append(
                 mean_check(
-                    "squared norm of the gradient at the beginning",
-                    norm,
-                    products,
+                    f"gradient along {direction_name} at {name}",
+                    float(np.sum(gradient * direction)),
+                    np.sum(products.reshape(batches, -1), axis=1),
                     limit,
                 )
             )
-            continue
-        drawn = np.random.default_rng(0).normal(size=np.shape(params))
-        for name, direction in (("itself", gradient), ("a random direction", drawn)):
-            along = np.sum((gradients * direction).reshape(batches, -1), axis=1)
-            exact = float(np.sum(gradient * direction))
-            checks.append(
-                mean_check(f"gradient along {name} at {where}", exact, along, limit)
-            )
     return checks
+
+
+def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
+    limit = limit_of(1.0 / 2, batches - 1)
+    loss, gradient = risk.evaluate(risk.initial)
+    samples = _samples(trainer, trainer.initial, batches)
+    # The squared norm of a sampled gradient is too large by its variance. The product
+    # of two independent ones has the squared norm of their mean as its mean.
+    half = batches // 2
+    products = samples.gradients[:half] * samples.gradients[-half:] / trainer.metric
+    return [
+        mean_check("loss at the beginning", loss, samples.losses, limit),
+        mean_check(
+            "squared norm of the gradient at the beginning",
+            float(np.sum(gradient**2 / risk.metric)),
+            np.sum(products.reshape(half, -1), axis=1),
+            limit,
+        ),
+    ]
+
+
+class _Samples(NamedTuple):
+    """Losses, (B,), and gradients, (B, ...), of B batches."""
+
+    losses: Array
+    gradients: Array
+
+
+def _samples(trainer: Risk, params: Array, batches: int) -> _Samples:
+    losses = []
+    gradients = []
+    for step in counted(range(batches), "batches"):
+        loss, gradient = trainer.evaluate(params, step)
+        losses.append(loss)
+        gradients.append(gradient)
+    return _Samples(np.array(losses), np.stack(gradients))

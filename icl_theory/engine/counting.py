@@ -1,4 +1,8 @@
-"""Steps counted by bisection, where the loss at any step is known and falls."""
+"""Count steps by bisection if the loss can be computed at any step and falls.
+
+`first_steps` counts for many losses at once. `Counted` is a `Solution` whose states are
+known for any number of steps; its first step below a loss is counted in the same way.
+"""
 
 from __future__ import annotations
 
@@ -10,85 +14,127 @@ from numpy.typing import NDArray
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.risk import Risk, Solution
 
-ROUNDING = 2.0**-50  # relative, of a loss
+ROUNDING = 2.0**-50  # relative rounding error of a loss
 Steps = NDArray[np.int64]
+# From a step for each of P points to the P losses there, or to their errors.
+AtSteps = Callable[[Steps], Array]
 
 
 def first_steps(
-    loss: Callable[[Steps], Array],
+    loss: AtSteps,
     epsilon: Array,
     last: int,
-    blur: Callable[[Steps], Array] | None = None,
+    blur: AtSteps | None = None,
 ) -> tuple[Steps, Array]:
-    """Return the first steps at which losses that fall are at their targets, at most ``last``, and their error.
+    r"""First steps at which falling losses reach their targets, and their errors.
 
-    ``loss`` and ``blur`` take a step for each of P points: losses, and their errors by
-    rounding of the parameters. Where the target is not reached the step is INT64_MAX.
-    The error is by rounding of the loss, of its rate, which moves all steps by the same
-    share, and by ``blur``; it is at least 1 where these decide between two steps.
+    The error of a count is the error of the loss over its decrease in a step,
+
+    .. math::
+        \frac{\text{rounding} + \text{blur}}{\mathcal L(t - 1) - \mathcal L(t)}.
+
+    It is rounded up to a whole number if it decides between two steps.
+
+    Parameters
+    ----------
+    loss : callable
+        Takes a step for each of P points, and returns the P losses.
+    epsilon : ndarray of shape (P,)
+        The target losses.
+    last : int
+        The last step that may be counted.
+    blur : callable, optional
+        Takes steps like ``loss``, and returns the errors of the losses that rounding of
+        the parameters causes.
+
+    Returns
+    -------
+    steps : ndarray of shape (P,)
+        The first step with a loss of at most epsilon; INT64_MAX if there is none up to
+        ``last``.
+    error : ndarray of shape (P,)
+        The error of each count. It comes from rounding of the loss, from rounding of
+        its rate, which moves all steps by the same share, and from ``blur``.
     """
-    low = np.full(len(epsilon), -1, dtype=np.int64)
     high = np.full(len(epsilon), last, dtype=np.int64)
-    reached = loss(high) <= epsilon
-    while (open_ := reached & (high - low > 1)).any():
-        middle = np.maximum(low + (high - low) // 2, 0)
-        below = loss(middle) <= epsilon
-        high = np.where(open_ & below, middle, high)
-        low = np.where(open_ & ~below, middle, low)
-    earlier, before, after = (loss(np.maximum(high - back, 0)) for back in (2, 1, 0))
-    doubt = ROUNDING * (epsilon + high * np.maximum(earlier - after, 0.0))
+    is_reached = loss(high) <= epsilon
+    high = _bisected(loss, epsilon, high, is_reached)
+    two_before = loss(np.maximum(high - 2, 0))
+    one_before = loss(np.maximum(high - 1, 0))
+    at_hit = loss(high)
+    # A relative error of the rate acts like that error of the time: it moves the loss
+    # at step t by t times its decrease in a step.
+    rate_effect = high * np.maximum(two_before - at_hit, 0.0)
+    loss_error = ROUNDING * (epsilon + rate_effect)
     if blur is not None:
-        doubt = doubt + blur(high)
-    fall = _fall(loss, high, before - after, after, epsilon)
-    error = doubt / np.maximum(fall, doubt * 2.0**-53)
-    close = np.minimum(np.abs(before - epsilon), np.abs(after - epsilon)) <= doubt
-    error = np.where(close, np.ceil(error), error)
-    return np.where(reached, high, INT64_MAX), np.where(
-        reached & (high > 0), error, 0.0
-    )
+        loss_error = loss_error + blur(high)
+    decrease = _visible_decrease(loss, high, one_before - at_hit, at_hit, epsilon)
+    error = loss_error / np.maximum(decrease, loss_error * 2.0**-53)
+    distance = np.minimum(np.abs(one_before - epsilon), np.abs(at_hit - epsilon))
+    error = np.where(distance <= loss_error, np.ceil(error), error)
+    steps = np.where(is_reached, high, INT64_MAX)
+    # A loss that is small enough at step 0 needs no count.
+    return steps, np.where(is_reached & (high > 0), error, 0.0)
 
 
-def _fall(
-    loss: Callable[[Steps], Array],
-    high: Steps,
-    fall: Array,
-    here: Array,
-    epsilon: Array,
+def _bisected(
+    loss: AtSteps, epsilon: Array, high: Steps, is_reached: NDArray[np.bool_]
+) -> Steps:
+    low = np.full(len(epsilon), -1, dtype=np.int64)
+    is_open = is_reached & (high - low > 1)
+    while is_open.any():
+        middle = np.maximum(low + (high - low) // 2, 0)
+        is_below = loss(middle) <= epsilon
+        high = np.where(is_open & is_below, middle, high)
+        low = np.where(is_open & ~is_below, middle, low)
+        is_open = is_reached & (high - low > 1)
+    return high
+
+
+def _visible_decrease(
+    loss: AtSteps, steps: Steps, decrease: Array, at_steps: Array, epsilon: Array
 ) -> Array:
-    """Return the fall of losses in a step; its mean over more steps where rounding of the loss would hide it."""
-    seen = 2.0**-46 * epsilon
-    width = np.ones_like(high)
-    hidden = (fall < seen) & (high > 0) & (high < 2**61)
-    while hidden.any():
-        width = np.where(hidden, 2 * width, width)
-        gone = here - loss(np.where(hidden, high + width, high))
-        fall = np.where(hidden, gone / width, fall)
-        hidden &= (gone < seen) & (width < 2**60)
-    return fall
+    """Decrease of the losses per step.
+
+    If rounding would hide the decrease in one step, it is the mean over more steps.
+    """
+    visible = 2.0**-46 * epsilon
+    width = np.ones_like(steps)
+    is_hidden = (decrease < visible) & (steps > 0) & (steps < 2**61)
+    while is_hidden.any():
+        width = np.where(is_hidden, 2 * width, width)
+        total = at_steps - loss(np.where(is_hidden, steps + width, steps))
+        decrease = np.where(is_hidden, total / width, decrease)
+        is_hidden &= (total < visible) & (width < 2**60)
+    return decrease
 
 
 class Counted(Solution):
-    """Iterates known by their numbers, along which the loss of a risk falls: inherit and define ``states``."""
+    """Iterates known at any step, along which the loss of a risk falls.
+
+    Inherit from it and define ``states``.
+    """
 
     def __init__(self, risk: Risk) -> None:
         self.risk = risk
 
     def blur(self, steps: Steps) -> Array:
-        """Return errors of the loss by rounding of the parameters, (T,), beyond its own rounding."""
+        """Return errors of the loss caused by rounding of the parameters, (T,)."""
         return np.zeros(len(steps))
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
         """Return the first step with loss <= epsilon, and its error by rounding."""
-
-        def loss(steps: Steps) -> Array:
-            return np.array(
-                [self.risk.evaluate(state)[0] for state in self.states(steps)]
-            )
-
+        # States far beyond the first such step may be out of range.
         high = 1
-        while (
-            high < last and loss(np.array([high]))[0] > epsilon
-        ):  # states far beyond may be out of range
+        while high < last and self._losses(np.array([high]))[0] > epsilon:
             high = min(2 * high, last)
-        hit, error = first_steps(loss, np.array([epsilon]), min(high, last), self.blur)
-        return (int(hit[0]), float(error[0])) if hit[0] <= last else (None, 0.0)
+        steps, errors = first_steps(
+            self._losses, np.array([epsilon]), min(high, last), self.blur
+        )
+        if steps[0] > last:
+            return None, 0.0
+        return int(steps[0]), float(errors[0])
+
+    def _losses(self, steps: Steps) -> Array:
+        losses = [self.risk.evaluate(state)[0] for state in self.states(steps)]
+        return np.array(losses)

@@ -1,9 +1,16 @@
-"""Gradient descent on any Risk: every step taken, most of them skipped, or gradient flow instead."""
+"""Gradient descent on any `Risk`.
+
+`descend` trains a risk by one of five methods: it takes every step ("exact"), skips
+most of them with an estimate of the error ("fast"), does both in turn ("auto"),
+evaluates a closed form ("closed"), or follows gradient flow ("flow"). The iterates come
+from `icl_theory.engine.steps` and `icl_theory.engine.skip`, `icl_theory.engine.stops`
+ends the run, and a `Trajectory` holds its saved states.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,11 +26,19 @@ from icl_theory._validate import (
     number,
     plain_numbers,
 )
+from icl_theory.engine.capabilities import series_at
 from icl_theory.engine.interrupts import is_for_the_user, returns_runs
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import NO_MEMORY, Rule, refuse_reduced, rule_of
-from icl_theory.engine.steps import Descent, Ended, Followed, SingleSteps, TrainingState
+from icl_theory.engine.steps import (
+    Ended,
+    Iterates,
+    Point,
+    SingleSteps,
+    TrainingState,
+    UpdateMap,
+)
 from icl_theory.engine.stops import Goal, StopRules
 from icl_theory.engine.trajectory import Stop, Trajectory, named, saved_steps
 
@@ -32,6 +47,11 @@ MAX_STEPS = 10**15
 TOLERANCE = 1e-7
 VISIBLE = 1e-13  # of the floor: an excess below it is lost in rounding
 AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
+CALLBACK_STEPS = 4096  # steps from one call of a callback to the next, at most
+# A flow is smooth. Following it to a thousandth of the usual tolerance takes fewer
+# gradients than skipping steps does.
+FLOW_TOLERANCE = 1e-10
+FLOW_BUDGET = 50_000  # gradients
 
 Callback = Callable[[int, float], None]
 
@@ -62,7 +82,7 @@ def descend(
     Parameters
     ----------
     risk : Risk
-        What to train.
+        The model to train.
     eta : float
         Learning rate.
     epsilon : float, optional
@@ -72,45 +92,48 @@ def descend(
     steps : int, optional
         Largest number of steps; 10¹⁵ unless given. One of ``epsilon``, ``above`` and
         ``steps`` is needed.
-    rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"} or Rule
-        Gradient descent; normalised gradient descent, whole or for each block of the
-        parameters; a rule with momentum; Adam or AdamW, all with their default
+    rule : str or Rule
+        One of "gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam" and "adamw":
+        gradient descent; normalised gradient descent, whole or for each block of the
+        parameters; a rule with momentum; Adam or AdamW, each with its default
         settings. Or a rule of `icl_theory.engine` with settings of your choice, a rule
         around a rule (`Scheduled`, `Clipped`, `Decayed`, `Projected`), or a `Rule` of
         your own.
     method : {"exact", "auto", "closed", "fast", "flow"}
-        "exact" takes every step. "closed" takes none, where the risk has a closed form.
-        "fast" skips most, with at most 200 000 gradients. "auto" takes the closed form
-        where there is one, and else 4096 steps one by one before it goes on like
-        "fast"; it takes every step if the risk draws data or the rule cannot be
-        followed by skipping. "flow" integrates :math:`\theta' = -\eta
+        "exact" takes every step. "closed" evaluates a closed form, if the risk has one.
+        "fast" skips most steps and evaluates at most 200 000 gradients. "auto" uses
+        the closed form if there is one; otherwise it takes 4096 steps one by one and
+        then goes on like "fast", or takes every step if the risk draws data or the
+        rule's steps cannot be skipped. "flow" integrates :math:`\theta' = -\eta
         M^{-1}\nabla\mathcal L` with a tolerance of 1e-10, relative to
-        :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small steps,
-        not the iteration.
+        :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small
+        steps, not the iteration.
     tolerance : float
-        Absolute tolerance on the scores where steps are skipped; the run's
-        ``states_error`` is an estimate from above, and where it exceeds the tolerance
-        ``notes["accuracy"]`` says so.
+        Absolute tolerance on the scores if steps are skipped. ``states_error`` of the
+        run is an estimate from above of their error, and ``notes["accuracy"]`` says so
+        if it exceeds the tolerance.
     give_up : bool, optional
-        Stop where ``epsilon`` seems out of reach: when the loss is within 0.1 % of a
-        floor that is above it, or settles while steps are taken one by one (it fell by
+        Stop if ``epsilon`` seems out of reach: when the loss is within 0.1 % of a
+        floor that is above it, or settles while steps are taken one by one. It settles
+        if, while the number of steps grew tenfold, to 10⁴ at least, the loss fell by
         less than 1e-3 of itself and less than is missing, and its slope by half or
-        more, or it did not fall at all, while the number of steps grew tenfold, to 10⁴
-        at least; or it fell by less than 1 % of what the slope promises, as where steps
-        of constant length go round in a cycle). Whether the loss settles is not judged
-        if the rule may take larger steps later. True unless ``steps`` is given.
+        more; if it did not fall at all; or if it fell by less than 1 % of what the
+        slope promises, as it does when steps of constant length go round in a cycle.
+        Whether the loss settles is not judged if the rule may take larger steps later.
+        True unless ``steps`` is given.
     callback : callable, optional
         Called with (step, loss) at the saved steps and every 4096th one, for progress
         displays.
     progress : bool, optional
-        Show step, loss and speed once a run takes longer than a second, or never; by
-        default unless there is a ``callback``.
+        Show step, loss and speed once a run takes longer than a second, or never. By
+        default they are shown unless there is a ``callback``.
 
     Returns
     -------
     Trajectory
-        Stops at ``epsilon``, at ``steps``, at the floor, where the loss cannot change
-        any more, or on Ctrl-C with what it has; ``stop_reason`` says which.
+        The run up to the step at which it stopped: at ``epsilon``, at ``steps``, at the
+        floor, when the loss cannot change any more, or on Ctrl-C. ``stop_reason`` says
+        which.
 
     Raises
     ------
@@ -130,46 +153,45 @@ def descend(
     >>> run.stop_reason
     'reached epsilon = 0.01 at step 47'
     """
-    if not (callback is None or callable(callback)):
+    if callback is not None and not callable(callback):
         raise argument_error("callback", callback, "a function of a step and a loss")
-    for name, given in (("give_up", give_up), ("progress", progress)):
-        if given is not None:
-            flag(name, given)
+    for name, value in (("give_up", give_up), ("progress", progress)):
+        if value is not None:
+            flag(name, value)
     _check_risk(risk)
-    descent = Descent(risk, number("eta", eta), rule_of(rule))
+    descent = UpdateMap(risk, number("eta", eta), rule_of(rule))
     refuse_reduced(risk, descent.rule)
-    last = _last(epsilon, above, steps)
+    last = _last_step(epsilon, above, steps)
     if descent.rule.horizon is not None:
         last = min(last, descent.rule.horizon)
     method = _method(descent, method)
     tolerance = number("tolerance", tolerance)
-    give_up = (steps is None if give_up is None else give_up) and not risk.stochastic
-    quiet = callback is not None if progress is None else not progress
-    with Progress("before the first step", "steps", quiet) as shown:
+    if give_up is None:
+        give_up = steps is None
+    if progress is None:
+        progress = callback is None
+    with Progress("before the first step", "steps", quiet=not progress) as display:
         floor = risk.floor()
-        goal = Goal(_target(epsilon, above, floor), floor, last, give_up)
-        form = (
-            risk.closed_form(descent.eta, descent.rule)
-            if method in ("auto", "closed")
-            else None
-        )
-        if form is not None:
-            return _closed(form, descent, goal)
+        target = _target(epsilon, above, floor)
+        # single losses of a risk that draws data decide nothing
+        goal = Goal(target, floor, last, give_up and not risk.stochastic)
+        if method in ("auto", "closed"):
+            solution = risk.closed_form(descent.eta, descent.rule)
+            if solution is not None:
+                return _closed_run(solution, descent, goal)
         if method == "closed":
             raise argument_error(
                 "method",
                 method,
                 "'auto', 'exact', 'fast' or 'flow' here: there is no closed form",
             )
-        return _followed(
-            follow(descent, method, tolerance), goal, method, tolerance, shown, callback
-        )
+        iterates = follow(descent, method, tolerance)
+        return _followed_run(iterates, goal, method, tolerance, display, callback)
 
 
 def _check_risk(risk: Risk) -> None:
-    if Risk not in type(risk).__mro__ and not isinstance(
-        risk, Risk
-    ):  # the second alone takes long
+    # isinstance() takes long for a protocol, and few risks do not inherit from it
+    if Risk not in type(risk).__mro__ and not isinstance(risk, Risk):
         raise argument_error(
             "risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)"
         )
@@ -177,13 +199,11 @@ def _check_risk(risk: Risk) -> None:
     plain_numbers("initial", start, -math.inf)
 
 
-def _last(epsilon: float | None, above: float | None, steps: int | None) -> int:
-    """Return the largest number of steps of a run that has an end."""
+def _last_step(epsilon: float | None, above: float | None, steps: int | None) -> int:
+    """Return the largest number of steps of a run; refuse a run without an end."""
     if epsilon is None and above is None and steps is None:
-        raise argument_error(
-            "epsilon",
-            None,
-            "given, or above, or steps: without one of them a run has no end",
+        raise ValueError(
+            "epsilon = None: give epsilon, above or steps; otherwise the run has no end"
         )
     if epsilon is not None and above is not None:
         raise argument_error(
@@ -194,31 +214,30 @@ def _last(epsilon: float | None, above: float | None, steps: int | None) -> int:
     return MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
 
 
-def _method(descent: Descent, method: str) -> str:
+def _method(descent: UpdateMap, method: str) -> str:
     """Return a method that can follow the rule and the risk."""
     choice("method", method, METHODS)
-    if method == "flow" and descent.skippable and descent.start().memory.size:
-        reason = "because a step that depends on a memory has no flow of the parameters as its limit"
-        raise argument_error(
-            "method",
-            method,
-            f"'exact', 'fast' or 'auto' for the rule {descent.rule.name!r}, {reason}",
-        )
-    if method == "exact" or descent.skippable:
+    if descent.skippable:
+        if method == "flow" and descent.start().memory.size:
+            raise argument_error(
+                "method",
+                method,
+                f"'exact', 'fast' or 'auto' for the rule {descent.rule.name!r}, "
+                "because a step that depends on a memory has no flow of the parameters "
+                "as its limit",
+            )
         return method
-    if method == "auto":
+    if method in ("exact", "auto"):
         return "exact"
     if descent.risk.stochastic:
         raise argument_error(
             "method", method, "'exact' for a risk that draws new data at every step"
         )
-    reason = (
-        "whose steps cannot be skipped and have no closed form: each one must be taken"
-    )
     raise argument_error(
         "method",
         method,
-        f"'exact' or 'auto' for the rule {descent.rule.name!r}, {reason}",
+        f"'exact' or 'auto' for the rule {descent.rule.name!r}, whose steps cannot be "
+        "skipped and have no closed form: each one must be taken",
     )
 
 
@@ -237,63 +256,64 @@ def _target(epsilon: float | None, above: float | None, floor: float) -> float:
 
 
 def follow(
-    descent: Descent,
+    descent: UpdateMap,
     method: str,
     tolerance: float,
-    known: dict[int, TrainingState] | None = None,
-) -> Followed:
-    """Choose how iterates are found where there is no closed form: one by one, by skipping, or along the flow.
+    saved_states: dict[int, TrainingState] | None = None,
+) -> Iterates:
+    """Return the iterates of a run without a closed form, none of them computed yet.
 
-    ``known`` are states of the run that are known already.
+    If the run was made before, it goes on from its ``saved_states``, by their steps.
     """
     if method == "exact":
-        return SingleSteps(descent, known)
-    from icl_theory.engine.skip import (
-        Skipper,
-    )  # closed forms and single steps need none of it
+        return SingleSteps(descent, saved_states)
+    # closed forms and single steps need none of it
+    from icl_theory.engine.skip import Skipper
 
-    if (
-        method == "flow"
-        # is smooth, and followed to a thousandth of the usual tolerance by fewer
-        # gradients
-    ):
-        return Skipper(descent, 1e-10, known, budget=50_000, flow=True)
-    return Skipper(
-        descent, tolerance, known, exact=AUTO_STEPS if method == "auto" else 0
-    )
+    if method == "flow":
+        return Skipper(
+            descent, FLOW_TOLERANCE, saved_states, budget=FLOW_BUDGET, flow=True
+        )
+    exact_steps = AUTO_STEPS if method == "auto" else 0
+    return Skipper(descent, tolerance, saved_states, exact=exact_steps)
 
 
 @dataclass(frozen=True)
 class _Curves:
     """The curves of a run in closed form, computed when it is called.
 
-    It is a class and no function within another one, so that such a run can be pickled.
+    It is a class instead of a function within a function, so that such a run can be
+    pickled.
     """
 
-    form: Solution
+    solution: Solution
     risk: Risk
     steps: NDArray[np.int64]
 
     def __call__(self) -> dict[str, Any]:
-        states = self.form.states(self.steps)
-        loss, observed = self.risk.series(states, self.steps)
+        states = self.solution.states(self.steps)
+        loss, observed = series_at(self.risk, states, self.steps)
         return {"states": states, "loss": loss, "observed": named(observed)}
 
 
-def _closed(form: Solution, descent: Descent, goal: Goal) -> Trajectory:
-    """Run in closed form, whose curves are computed when they are first asked for."""
-    risk, (level, reached) = descent.risk, goal.aim
-    hit, error = form.first_below(level, goal.last) if level > 0.0 else (None, 0.0)
-    end = goal.last if hit is None else hit
-    steps = (
-        saved_steps(end, max(1, np.size(risk.initial)))
-        if end
-        else np.zeros(1, dtype=np.int64)
-    )
-    curves = _Curves(form, risk, steps)
-    stop = Stop.STEPS if hit is None else reached
+def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajectory:
+    """Return a run in closed form, whose curves are computed at their first use."""
+    risk = descent.risk
+    hit: int | None = None
+    error: float | None = 0.0
+    if goal.aim.loss > 0.0:
+        hit, error = solution.first_below(goal.aim.loss, goal.last)
+    if hit is None:
+        end = goal.last
+        stop = Stop.STEPS
+    else:
+        end = hit
+        stop = goal.aim.stop
+    steps = np.zeros(1, dtype=np.int64)
+    if end > 0:
+        steps = saved_steps(end, max(1, np.size(risk.initial)))
     return Trajectory.later(
-        curves,
+        _Curves(solution, risk, steps),
         t=steps,
         steps=hit if stop is Stop.REACHED else None,
         stop=stop,
@@ -306,12 +326,12 @@ def _closed(form: Solution, descent: Descent, goal: Goal) -> Trajectory:
         epsilon=goal.epsilon,
         error=error,
         risk=risk,
-        solution=form,
+        solution=solution,
     )
 
 
 class _End(NamedTuple):
-    """Why a run ended, in words as well; the step that reached the target, if any, and its error."""
+    """Why a run ended, the step that reached the target, if any, and its error."""
 
     stop: Stop
     reason: str
@@ -320,27 +340,27 @@ class _End(NamedTuple):
 
 
 @returns_runs
-def _followed(
-    solution: Followed,
+def _followed_run(
+    iterates: Iterates,
     goal: Goal,
     method: str,
     tolerance: float,
-    shown: Progress,
+    display: Progress,
     callback: Callback | None,
 ) -> Trajectory:
-    """Follow a run to its end, and return what was saved of it."""
-    descent = solution.descent
-    rules = StopRules(goal, solution, tolerance)
-    end = _follow(solution, goal, rules, shown, callback)
-    if solution.here is None:
+    """Follow the iterates until the run ends, and return the run."""
+    descent = iterates.update_map
+    rules = StopRules(goal, iterates, tolerance)
+    end = _follow_to_end(iterates, goal, rules, display, callback)
+    if iterates.last_point is None:
         raise argument_error(
             "risk",
             descent.risk,
             "finite in loss and gradient at its initial parameters",
         )
-    rules.recorder.save(solution.here)
+    rules.recorder.save(iterates.last_point)
     if method == "auto":
-        method = "fast" if solution.skipped else "exact"
+        method = "fast" if iterates.skipped else "exact"
     run = Trajectory(
         **rules.recorder.curves(),
         steps=end.steps,
@@ -353,67 +373,81 @@ def _followed(
         eta=descent.eta,
         epsilon=goal.epsilon,
         error=end.error,
-        states_error=solution.error,
+        states_error=iterates.error,
         risk=descent.risk,
     )
-    if solution.error is not None and solution.error > 1.01 * tolerance:
-        error = f"the estimated error of the scores, {solution.error:.3g},"
-        run.notes["accuracy"] = f"{error} exceeds the tolerance {tolerance:g}"
+    # 1 % more than the tolerance is nothing to warn of
+    if iterates.error is not None and iterates.error > 1.01 * tolerance:
+        run.notes["accuracy"] = (
+            f"the estimated error of the scores, {iterates.error:.3g}, exceeds the "
+            f"tolerance {tolerance:g}"
+        )
     attach(run, descent.risk, tolerance, descent.rule)
     return run
 
 
 @returns_runs
-def _follow(
-    solution: Followed,
+def _follow_to_end(
+    iterates: Iterates,
     goal: Goal,
     rules: StopRules,
-    shown: Progress,
+    display: Progress,
     callback: Callback | None,
 ) -> _End:
-    """Follow a run until one of the rules ends it, it can be followed no further, or Ctrl-C is pressed."""
-    recorder = rules.recorder
-    points = solution.points(recorder.schedule)
-    stop: Stop | None = None
-    hit, error = None, None
+    """Follow the iterates until a rule ends the run, they end, or Ctrl-C is pressed."""
+    points = iterates.points(rules.recorder.schedule)
+    hit: int | None = None
+    error: float | None = None
     try:
         with np.errstate(over="ignore", invalid="ignore"):
-            for point in points:
-                stop = rules.stop(point)
-                if stop is not None:
-                    break
-                shown.update(point.step, loss=point.loss)
-                if callback is not None and (
-                    point.step % 4096 == 0 or point.step == recorder.saved[-1].step
-                ):
-                    callback(point.step, point.loss)
-                del point
-            if stop in (Stop.REACHED, Stop.FLOOR):
-                hit, error = solution.first_below(
-                    goal.aim[0] if stop is Stop.FLOOR else goal.epsilon, goal.last
-                )
+            stop = _first_stop(points, rules, display, callback)
+            if stop is Stop.REACHED:
+                hit, error = iterates.first_below(goal.epsilon, goal.last)
+            elif stop is Stop.FLOOR:
+                # only `here` is needed, which is the first point as low as the floor
+                iterates.first_below(goal.aim.loss, goal.last)
     except Ended as ended:
         return _End(ended.stop, str(ended))
     except KeyboardInterrupt:
-        if solution.here is None or not is_for_the_user():
+        if iterates.last_point is None or not is_for_the_user():
             raise
         stop = Stop.INTERRUPTED
     finally:
         points.close()
-    assert stop is not None
-    assert solution.here is not None
-    reason = goal.say(stop, solution.here.step)
-    return (
-        _End(stop, reason, hit, error) if stop is Stop.REACHED else _End(stop, reason)
-    )
+    assert iterates.last_point is not None
+    reason = goal.say(stop, iterates.last_point.step)
+    if stop is not Stop.REACHED:
+        return _End(stop, reason)
+    return _End(stop, reason, hit, error)
+
+
+def _first_stop(
+    points: Iterator[Point],
+    rules: StopRules,
+    display: Progress,
+    callback: Callback | None,
+) -> Stop:
+    """Go through the points of a run until a rule stops it, and return why."""
+    for point in points:
+        stop = rules.stop(point)
+        if stop is not None:
+            return stop
+        display.update(point.step, loss=point.loss)
+        if callback is not None:
+            is_saved = point.step == rules.recorder.saved[-1].step
+            if is_saved or point.step % CALLBACK_STEPS == 0:
+                callback(point.step, point.loss)
+        # Parameters may be large: hold this point no longer while the next one is made.
+        del point
+    raise AssertionError("the points of a run go on until it is stopped")
 
 
 def attach(
     run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, rule: Rule | None = None
 ) -> None:
-    """Tell a run what was trained, so that it can answer for any step."""
+    """Attach the risk and the rule to a run, so that it can compute any step."""
     run.trained_by = rule_of(run.rule if rule is None else rule)
-    descent = Descent(risk, run.eta, run.trained_by)
+    descent = UpdateMap(risk, run.eta, run.trained_by)
     run.risk = risk
     if run.method == "closed":
         run.solution = risk.closed_form(run.eta, run.trained_by)
@@ -424,9 +458,9 @@ def attach(
 def _saved_states(run: Trajectory) -> dict[int, TrainingState]:
     """Return the states from which a run can go on, by step."""
     states = {}
-    for i, t in enumerate(run.t.tolist()):
+    for i, step in enumerate(run.t.tolist()):
         params = run.states[i]
         memory = NO_MEMORY if run.memory is None else run.memory[i]
         carry = np.zeros_like(params) if run.carry is None else run.carry[i]
-        states[t] = TrainingState(t, params, memory, carry)
+        states[step] = TrainingState(step, params, memory, carry)
     return states

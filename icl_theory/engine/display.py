@@ -1,4 +1,9 @@
-"""How results show themselves: what computes knows nothing of how it is drawn."""
+"""Results that are shown in a notebook or drawn in a figure.
+
+A result names no module that draws. The package sets ``Displayable._display`` to the
+module of `icl_theory.results` with the functions ``html`` and ``plot``, which is loaded
+when a result is first shown. So the engine does not import what draws its results.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +16,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Shown:
-    """Shows itself in a notebook, by the functions ``html`` and ``plot`` of a module that the package names."""
+class Displayable:
+    """A result that a notebook shows."""
 
     _display: ClassVar[str]
 
     def _repr_html_(self) -> str:
-        text: str = self._loaded().html(self)
+        text: str = self._module().html(self)
         return text
 
-    def _loaded(self) -> Any:
-        """Load the module when it is first needed."""
+    def _module(self) -> Any:
+        """Load the module that shows results when it is first needed."""
         with deferred():
             return importlib.import_module(self._display)
 
 
-class Drawn(Shown):
-    """Shows itself in a notebook, and has a figure."""
+class Plottable(Displayable):
+    """A result that a notebook shows and that has a figure."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the figure.
@@ -35,13 +40,13 @@ class Drawn(Shown):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            Where to draw: of a run the loss, which has the attention below it on a
-            figure that is made here.
+            Axes to draw on. Without them a figure is made, in which a run has its
+            attention below its loss.
 
         Returns
         -------
         matplotlib Axes
-            The axes of the figure, of a run those of the loss.
+            The axes of the figure, those of the loss for a run.
         """
-        axes: Axes = self._loaded().plot(self, ax)
+        axes: Axes = self._module().plot(self, ax)
         return axes

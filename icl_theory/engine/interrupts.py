@@ -1,4 +1,9 @@
-"""Ctrl-C: who gets a part of a run, what it must not cut in half, and where Python would ignore it."""
+"""Ctrl-C during a run, while modules are loaded, and if Python ignores it.
+
+Ctrl-C ends a run, which is returned up to there if the user asked for the run, and not
+a function that measures with it (`returns_runs`). It is put off while modules are
+loaded (`deferred`), and raised again if Python has swallowed it (`none_swallowed`).
+"""
 
 from __future__ import annotations
 
@@ -13,39 +18,45 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+# code of the functions that return the runs that they get
 _RETURNING: set[CodeType] = set()
+SWALLOWED: list[bool] = []  # not empty after a Ctrl-C that Python has ignored
 
 
 def returns_runs(function: F) -> F:
-    """Mark a function that returns the runs that it gets: after Ctrl-C they may be parts of one."""
+    """Mark a function that returns its runs, which may be parts of one after Ctrl-C."""
     _RETURNING.add(function.__code__)
     return function
 
 
 def is_for_the_user() -> bool:
-    """Whether every function of the package that waits for a run returns it: none measures with a part of it."""
+    """Whether every function of the package that waits for a run returns it.
+
+    If one of them measures with the run, a part of the run would give a wrong number.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         package, _, module = str(frame.f_globals.get("__name__")).partition(".")
-        if (
-            package == "icl_theory"
-            and module != "__main__"
-            and frame.f_code not in _RETURNING
-        ):
+        # icl_theory.__main__ is the command line, which the user has started
+        is_ours = package == "icl_theory" and module != "__main__"
+        if is_ours and frame.f_code not in _RETURNING:
             return False
         frame = frame.f_back
     return True
 
 
 def is_pressed(error: BaseException | None) -> bool:
-    """Whether an error is Ctrl-C, of which a compiled module that is being loaded makes an ImportError."""
-    return isinstance(error, KeyboardInterrupt) or (
-        isinstance(error, ImportError) and is_pressed(error.__cause__)
-    )
+    """Whether an error is Ctrl-C.
+
+    A compiled module that is being loaded turns it into an ImportError.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    return isinstance(error, ImportError) and is_pressed(error.__cause__)
 
 
 class _Deferred:
-    """Stands for the handler of Ctrl-C, and keeps what it is called with."""
+    """Takes the place of the handler of Ctrl-C, and keeps the calls of it."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, FrameType | None]] = []
@@ -63,33 +74,34 @@ def deferred() -> Iterator[None]:
     the process lives.
     """
     handler = signal.getsignal(signal.SIGINT)
+    # only the main thread receives signals and may set their handlers
     in_main_thread = threading.current_thread() is threading.main_thread()
     if not in_main_thread or not callable(handler) or isinstance(handler, _Deferred):
         yield
         return
-    waiting = _Deferred()
-    signal.signal(signal.SIGINT, waiting)
+    stand_in = _Deferred()
+    signal.signal(signal.SIGINT, stand_in)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if waiting.calls:
-            handler(*waiting.calls[0])
+        if stand_in.calls:
+            handler(*stand_in.calls[0])
 
 
 def loads(function: F) -> F:
-    """Have a function that loads modules put Ctrl-C off until it returns."""
+    """Put Ctrl-C off while a function runs that loads modules."""
 
     @functools.wraps(function)
-    def whole(*arguments: Any, **named: Any) -> Any:
+    def undisturbed(*arguments: Any, **named: Any) -> Any:
         with deferred():
             return function(*arguments, **named)
 
-    return whole  # type: ignore[return-value]
+    return undisturbed  # type: ignore[return-value]
 
 
 def load_whole(*modules: str) -> None:
-    """Load modules of other packages, with Ctrl-C put off; those that are not installed are passed over."""
+    """Load modules of other packages with Ctrl-C put off, those that are installed."""
     missing = [name for name in modules if name not in sys.modules]
     if not missing:
         return
@@ -99,32 +111,28 @@ def load_whole(*modules: str) -> None:
                 importlib.import_module(name)
 
 
-SWALLOWED: list[bool] = []  # not empty after Ctrl-C that Python has ignored
-
-
 @contextlib.contextmanager
 def none_swallowed() -> Iterator[None]:
-    """Raise Ctrl-C at the next chance, and at the end of the block, where Python has ignored it.
+    """Raise a Ctrl-C that Python has ignored, at the end of the block at the latest.
 
     Python prints an error that is raised in the callback of a weak reference or by
     ``__del__``, and goes on.
     """
-    before = sys.unraisablehook
+    default_hook = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
-        if unraisable.exc_type is not None and issubclass(
-            unraisable.exc_type, KeyboardInterrupt
-        ):
+        error = unraisable.exc_type
+        if error is not None and issubclass(error, KeyboardInterrupt):
             SWALLOWED.append(True)
         else:
-            before(unraisable)
+            default_hook(unraisable)
 
     sys.unraisablehook = hook
     try:
         yield
         raise_swallowed()
     finally:
-        sys.unraisablehook = before
+        sys.unraisablehook = default_hook
         SWALLOWED.clear()
 
 

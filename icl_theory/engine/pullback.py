@@ -1,4 +1,9 @@
-"""Changes of coordinates: a risk as a function of other parameters, mapped to its own."""
+"""Changes of coordinates: a risk as a function of other parameters, mapped to its own.
+
+A `Map` takes the trained parameters to those of a risk, and a `Pullback` is the risk as
+a function of the trained ones. Pullbacks may be nested: `core_risk` is the risk inside
+all of them. `in_coordinates` makes the usual ones for risks over scores.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,8 @@ from icl_theory._validate import (
     sequence,
     set_fields,
 )
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine.capabilities import gain_at, gradients_at
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.memory import check_fits
 
 if TYPE_CHECKING:
@@ -33,7 +39,12 @@ COORDINATES = ("class", "embedding", "factored")  # of class scores
 
 @runtime_checkable
 class Map(Protocol):
-    """A map from the trained parameters to those of a risk, with its first and second derivatives."""
+    r"""A map φ from the trained parameters θ to those of an inner risk.
+
+    The gradient of :math:`\mathcal L(\phi(\theta))` is :math:`\phi'^\top g` for the
+    inner gradient g, and its Hessian is :math:`\phi'^\top H \phi'` plus the derivative
+    of :math:`\phi'^\top g` at a fixed g.
+    """
 
     @property
     def initial(self) -> Array:
@@ -41,19 +52,25 @@ class Map(Protocol):
         ...
 
     def inward(self, params: Array) -> Array:
-        """Parameters of the inner risk."""
+        """Parameters φ(θ) of the inner risk."""
         ...
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Derivative of `inward` along a direction, which a linear map takes like parameters."""
+        """Derivative ``φ' v`` of `inward` along a direction v.
+
+        A linear map takes a direction like parameters.
+        """
         return self.inward(direction)
 
     def outward(self, params: Array, gradient: Array) -> Array:
-        """Transposed derivative: the gradient in the trained parameters, from that in the inner ones."""
+        """Transposed derivative ``φ'^T g``: the gradient in the trained parameters."""
         ...
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array | float:
-        """Derivative of `outward` along a direction, at one inner gradient; 0 for an affine map."""
+        """Derivative of `outward` along a direction, at a fixed inner gradient.
+
+        It is 0 for an affine map.
+        """
         return 0.0
 
     def stretch(self, params: Array) -> float:
@@ -67,7 +84,10 @@ class Map(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Embedding(Map):
-    r"""The scores :math:`S = X Q Y^\top` of a matrix ``Q`` that starts at zero; Y = X unless given.
+    r"""The scores :math:`S = X Q Y^\top` of a matrix ``Q`` that starts at zero.
+
+    The rows of X are the features. The rows of Y are the queries, by default the
+    features.
 
     Gradient descent on ``Q`` moves the scores by
     :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with
@@ -83,33 +103,34 @@ class Embedding(Map):
 
     vectors: Array
     queries: Array | None = None
-    asked: Array = field(init=False, repr=False)
+    query_vectors: Array = field(init=False, repr=False)  # Y
 
     def __post_init__(self) -> None:
         vectors = real_array("vectors", self.vectors, 2)
-        asked = (
-            vectors if self.queries is None else real_array("queries", self.queries, 2)
-        )
-        if asked.shape[1] != vectors.shape[1]:
+        query_vectors = vectors
+        if self.queries is not None:
+            query_vectors = real_array("queries", self.queries, 2)
+        if query_vectors.shape[1] != vectors.shape[1]:
             raise argument_error(
                 "queries",
-                asked.shape,
+                query_vectors.shape,
                 f"rows of {vectors.shape[1]} numbers, as in vectors",
             )
-        set_fields(self, vectors=vectors, asked=asked)
+        set_fields(self, vectors=vectors, query_vectors=query_vectors)
 
     @property
     def initial(self) -> Array:
         """The zero matrix, (d, d)."""
-        return np.zeros((self.vectors.shape[1],) * 2)
+        d = self.vectors.shape[1]
+        return np.zeros((d, d))
 
     def inward(self, params: Array) -> Array:
         """Class scores ``X Q Y^T``, (K, Q)."""
-        return self.vectors @ params @ self.asked.T
+        return self.vectors @ params @ self.query_vectors.T
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """``X^T (dL/dS) Y``, (d, d)."""
-        return self.vectors.T @ gradient @ self.asked
+        return self.vectors.T @ gradient @ self.query_vectors
 
     def stretch(self, params: Array) -> float:
         """Product of the largest singular values of X and Y."""
@@ -118,16 +139,16 @@ class Embedding(Map):
     @cached_property
     def _stretch(self) -> float:
         largest = float(np.linalg.norm(self.vectors, 2))
-        return (
-            largest**2
-            if self.queries is None
-            else largest * float(np.linalg.norm(self.asked, 2))
-        )
+        if self.queries is None:
+            return largest**2
+        return largest * float(np.linalg.norm(self.query_vectors, 2))
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(Started, Map):
-    r"""Scores that are linear in the parameters, :math:`S = \sum_j M_j \theta_j`: a temperature, or positions.
+class Linear(WithStart, Map):
+    r"""Scores that are linear in the parameters, :math:`S = \sum_j M_j \theta_j`.
+
+    Examples are a temperature and scores of positions.
 
     Parameters
     ----------
@@ -142,14 +163,10 @@ class Linear(Started, Map):
     start: Array
 
     def __post_init__(self) -> None:
-        start = real_array(
-            "start", self.start, max(np.asarray(self.start, dtype=object).ndim, 1)
-        )
-        matrix = real_array(
-            "matrix",
-            self.matrix,
-            max(np.asarray(self.matrix, dtype=object).ndim, start.ndim + 1),
-        )
+        start_ndim = np.asarray(self.start, dtype=object).ndim
+        start = real_array("start", self.start, max(start_ndim, 1))
+        matrix_ndim = np.asarray(self.matrix, dtype=object).ndim
+        matrix = real_array("matrix", self.matrix, max(matrix_ndim, start.ndim + 1))
         if matrix.shape[-start.ndim :] != start.shape:
             raise argument_error(
                 "matrix",
@@ -176,7 +193,7 @@ class Linear(Started, Map):
 
 
 @dataclass(frozen=True, eq=False)
-class Factored(Started, Map):
+class Factored(WithStart, Map):
     r"""The matrix :math:`Q = W_K^\top W_Q` of two factors.
 
     Parameters
@@ -188,7 +205,7 @@ class Factored(Started, Map):
     start: Array
 
     def __post_init__(self) -> None:
-        # products of two are finite
+        # products of two numbers up to this are finite
         start = real_array("start", self.start, 3, most=1e150)
         if start.shape[0] != 2 or not 1 <= start.shape[1] <= start.shape[2]:
             raise argument_error(
@@ -200,7 +217,7 @@ class Factored(Started, Map):
     def random(
         cls, d: int, rank: int | None = None, scale: float = 0.01, seed: int = 0
     ) -> Factored:
-        """Start from independent normal entries with standard deviation ``scale / sqrt(rank)``."""
+        """Start from normal entries with standard deviation ``scale / sqrt(rank)``."""
         d = integer("d", d, minimum=1)
         rank = d if rank is None else integer("rank", rank, minimum=1, maximum=d)
         scale = number("scale", scale, maximum=1e148)
@@ -225,8 +242,13 @@ class Factored(Started, Map):
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
-        """Root of the sum of the squared largest singular values: changes of both factors may add up."""
-        return math.hypot(*(float(np.linalg.norm(factor, 2)) for factor in params))
+        """Root of the sum of the squared largest singular values of the factors.
+
+        Changes of both factors may add up.
+        """
+        key_norm = float(np.linalg.norm(params[0], 2))
+        query_norm = float(np.linalg.norm(params[1], 2))
+        return math.hypot(key_norm, query_norm)
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """The two factors."""
@@ -257,8 +279,8 @@ class Affine(Map):
     ...     initial = np.zeros(2)
     ...     def evaluate(self, params, step=0):
     ...         return 0.5 * float(params @ params), params
-    >>> line = Pullback(Parabola(), Affine(np.array([0.0, 1.0]), csc_array([[1.0], [0.0]]), (1,)))
-    >>> line.loss([3.0])
+    >>> first = Affine(np.array([0.0, 1.0]), csc_array([[1.0], [0.0]]), (1,))
+    >>> Pullback(Parabola(), first).loss([3.0])
     5.0
     """
 
@@ -270,11 +292,9 @@ class Affine(Map):
         from scipy.sparse import csc_array  # slow to load
 
         base = real_array("base", self.base, 1)
-        sizes = tuple(
-            integer("sizes", size, minimum=1)
-            for size in sequence("sizes", self.sizes, int, "integers")
-        )
-        shape = base.size, sum(sizes)
+        numbers = sequence("sizes", self.sizes, int, "integers")
+        sizes = tuple(integer("sizes", size, minimum=1) for size in numbers)
+        shape = (base.size, sum(sizes))
         columns = instance(
             "columns", self.columns, csc_array, f"a csc_array of shape {shape}"
         )
@@ -311,7 +331,7 @@ class Affine(Map):
 
 @dataclass(frozen=True, eq=False)
 class Pullback(Risk):
-    r"""A risk as a function of other parameters θ: the loss is :math:`\mathcal L(\phi(\theta))` for a map φ.
+    r"""The risk :math:`\mathcal L(\phi(\theta))` of other parameters θ, for a map φ.
 
     See docs/theory.md, "Coordinates".
 
@@ -332,7 +352,8 @@ class Pullback(Risk):
     >>> import numpy as np, icl_theory as icl
     >>> from icl_theory.engine import Embedding, Factored, Pullback
     >>> features = icl.Features.simplex(4, delta=1.0)
-    >>> over_q = Pullback(icl.PopulationRisk(features, icl.tasks.Linear(2.0)), Embedding(features.vectors))
+    >>> risk = icl.PopulationRisk(features, icl.tasks.Linear(2.0))
+    >>> over_q = Pullback(risk, Embedding(features.vectors))
     >>> Pullback(over_q, Factored.random(4, rank=2)).initial.shape
     (2, 2, 4)
     """
@@ -350,12 +371,12 @@ class Pullback(Risk):
             )
         shape = np.shape(self.risk.initial)
         try:
-            found: Any = np.shape(self.map.inward(self.map.initial))
+            mapped: Any = np.shape(self.map.inward(self.map.initial))
         except (ValueError, IndexError, TypeError, AttributeError) as error:
-            found = str(error)
-        if found != shape:
+            mapped = str(error)
+        if mapped != shape:
             raise argument_error(
-                "map", found, f"one to parameters of the inner risk, of shape {shape}"
+                "map", mapped, f"one to parameters of the inner risk, of shape {shape}"
             )
 
     @property
@@ -365,7 +386,7 @@ class Pullback(Risk):
 
     @property
     def initial(self) -> Array:
-        """Where the map starts."""
+        """Parameters at step 0 of the map."""
         return self.map.initial
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -375,11 +396,13 @@ class Pullback(Risk):
 
     def gradients(self, states: Array) -> Array:
         """Gradients of the inner risk, pulled back."""
-        inner = self.risk.gradients(
-            np.stack([self.map.inward(state) for state in states])
-        )
+        inner_states = np.stack([self.map.inward(state) for state in states])
+        inner_gradients = gradients_at(self.risk, inner_states)
         return np.stack(
-            [self.map.outward(*each) for each in zip(states, inner, strict=True)]
+            [
+                self.map.outward(state, gradient)
+                for state, gradient in zip(states, inner_gradients, strict=True)
+            ]
         )
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -396,19 +419,25 @@ class Pullback(Risk):
 
     def gain(self, params: Array) -> float:
         """Stretch of the map times the gain of the inner risk."""
-        return self.map.stretch(params) * self.risk.gain(self.map.inward(params))
+        return self.map.stretch(params) * gain_at(self.risk, self.map.inward(params))
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r"""``φ'^T H φ' v`` with the inner Hessian H, plus the bend of the map."""
-        inside = self.map.inward(params)
-        change = self.risk.hessian_product(inside, self.map.push(params, direction))
-        along = self.map.outward(params, change)
+        inner_params = self.map.inward(params)
+        inner_direction = self.map.push(params, direction)
+        inner_product = self.risk.hessian_product(inner_params, inner_direction)
+        product = self.map.outward(params, inner_product)
+        # an affine map does not bend, which saves a gradient
         if type(self.map).bend is Map.bend:
-            return along
-        return along + self.map.bend(params, direction, self.risk.evaluate(inside)[1])
+            return product
+        inner_gradient = self.risk.evaluate(inner_params)[1]
+        return product + self.map.bend(params, direction, inner_gradient)
 
     def floor(self) -> float:
-        """Irreducible loss of the inner risk (a lower bound if the map does not reach all of its parameters)."""
+        """Irreducible loss of the inner risk.
+
+        It is a lower bound if the map does not reach all parameters of the inner risk.
+        """
         return self.risk.floor()
 
     def blocks(self, array: Array) -> Sequence[Array]:
@@ -416,22 +445,26 @@ class Pullback(Risk):
         return self.map.blocks(array)
 
 
-def around(risk: Risk, core: Risk) -> Risk:
-    """Replace the innermost risk, and keep the changes of coordinates around it."""
-    return (
-        replace(risk, risk=around(risk.risk, core))
-        if isinstance(risk, Pullback)
-        else core
-    )
-
-
-def innermost(risk: Risk | None, params: Array | None = None) -> tuple[Any, Array]:
-    """Return the risk inside all changes of coordinates, and its parameters for the given outer ones."""
-    params = np.zeros(0) if params is None or risk is None else params
+def core_risk(risk: Risk | None) -> Any:
+    """Return the risk inside all changes of coordinates, the risk itself if none."""
     while isinstance(risk, Pullback):
-        params = risk.map.inward(params) if params.size else params
         risk = risk.risk
-    return risk, params
+    return risk
+
+
+def core_params(risk: Risk, params: Array) -> Array:
+    """Return the parameters of the core risk at given parameters of the whole."""
+    while isinstance(risk, Pullback):
+        params = risk.map.inward(params)
+        risk = risk.risk
+    return params
+
+
+def replace_core(risk: Risk, core: Risk) -> Risk:
+    """Return the same changes of coordinates around another core risk."""
+    if not isinstance(risk, Pullback):
+        return core
+    return replace(risk, risk=replace_core(risk.risk, core))
 
 
 def in_coordinates(
@@ -489,43 +522,20 @@ def in_coordinates(
     (2, 2, 4)
     """
     choice("coordinates", coordinates, (*COORDINATES, "linear"))
-    shape = np.shape(instance("risk", risk, Risk, "a Risk").initial)  # type: ignore[type-abstract]
+    instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
     if coordinates == "linear":
-        matrix = np.asarray(vectors, dtype=np.float64)
-        given = np.zeros(matrix.shape[-1:]) if start is None else np.asarray(start)
-        if matrix.shape[: matrix.ndim - given.ndim] != shape:
-            raise argument_error(
-                "vectors", matrix.shape, f"of shape ({', '.join(map(str, shape))}, k)"
-            )
-        return Pullback(risk, Linear(matrix, given))
-    points = Embedding(
-        np.asarray(vectors), None if queries is None else np.asarray(queries)
-    )
-    if len(shape) != 2 or (shape[0] != shape[1] and queries is None):
-        raise argument_error(
-            "risk",
-            shape,
-            "one whose parameters are a square matrix, unless queries are given",
-        )
-    for name, rows, size in (
-        ("vectors", points.vectors, shape[0]),
-        ("queries", points.asked, shape[1]),
-    ):
-        if len(rows) != size:
-            raise argument_error(
-                name, rows.shape, f"an array with {size} rows, one for each feature"
-            )
+        return _linear(risk, vectors, start)
+    embedding = _embedding(risk, vectors, queries)
     if coordinates == "class":
         return risk
-    embedded = Pullback(risk, points)
+    embedded = Pullback(risk, embedding)
     if coordinates == "embedding":
         return embedded
-    d = points.vectors.shape[1]
-    factors = (
-        Factored.random(d, rank, scale, seed)
-        if start is None
-        else Factored(np.asarray(start))
-    )
+    d = embedding.vectors.shape[1]
+    if start is None:
+        factors = Factored.random(d, rank, scale, seed)
+    else:
+        factors = Factored(np.asarray(start))
     if factors.start.shape[2] != d:
         raise argument_error(
             "start",
@@ -533,3 +543,38 @@ def in_coordinates(
             f"of shape (2, rank, {d}) with a rank from 1 to {d}",
         )
     return Pullback(embedded, factors)
+
+
+def _linear(risk: Risk, vectors: ArrayLike, start: ArrayLike | None) -> Pullback:
+    """Return a risk over parameters of which the scores are linear functions."""
+    shape = np.shape(risk.initial)
+    matrix = np.asarray(vectors, dtype=np.float64)
+    first = np.zeros(matrix.shape[-1:]) if start is None else np.asarray(start)
+    if matrix.shape[: matrix.ndim - first.ndim] != shape:
+        raise argument_error(
+            "vectors", matrix.shape, f"of shape ({', '.join(map(str, shape))}, k)"
+        )
+    return Pullback(risk, Linear(matrix, first))
+
+
+def _embedding(risk: Risk, vectors: ArrayLike, queries: ArrayLike | None) -> Embedding:
+    """Return an embedding that fits the scores of a risk."""
+    shape = np.shape(risk.initial)
+    query_vectors = None if queries is None else np.asarray(queries)
+    embedding = Embedding(np.asarray(vectors), query_vectors)
+    if len(shape) != 2 or (shape[0] != shape[1] and queries is None):
+        raise argument_error(
+            "risk",
+            shape,
+            "one whose parameters are a square matrix, unless queries are given",
+        )
+    _check_rows("vectors", embedding.vectors, shape[0])
+    _check_rows("queries", embedding.query_vectors, shape[1])
+    return embedding
+
+
+def _check_rows(name: str, vectors: Array, size: int) -> None:
+    if len(vectors) != size:
+        raise argument_error(
+            name, vectors.shape, f"an array with {size} rows, one for each feature"
+        )

@@ -1,8 +1,8 @@
-"""What can be trained: the Risk protocol.
+"""The contract of a model that can be trained: a `Risk`.
 
-A Risk is an initial parameter array, a loss with its gradient, the metric of its
-coordinates and what to observe on the way. The engine (`icl_theory.engine.descent`)
-knows nothing else about a model.
+A risk is an initial parameter array and a loss with its gradient; everything else has a
+default. The engine (`icl_theory.engine.descent`) knows nothing else about a model.
+`icl_theory.engine.capabilities` lists optional methods beyond the contract.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,38 +20,39 @@ from icl_theory._validate import Array, argument_error, real_array
 if TYPE_CHECKING:
     from icl_theory.engine.rules import Rule
 
-# relative; losses that are sums of terms of one sign lose a few units
+# of the loss; a sum of terms of one sign loses a few units of rounding
 LOSS_ROUNDING = 64.0 * 2.0**-52
-
-ColumnGradients = Callable[[Array, NDArray[np.intp]], Array]
 
 
 class Solution(Protocol):
-    """The iterates of a training run by their numbers: in closed form, see `Risk.closed_form`, or followed."""
+    """The iterates of a training run, by their step numbers.
+
+    They are known in closed form (`Risk.closed_form`) or followed step by step.
+    """
 
     def states(self, steps: NDArray[np.int64]) -> Array:
         """Return the parameters at some steps, (T, ...)."""
         ...
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
-        """Return the first step with loss <= epsilon, None where it is beyond ``last``, and its estimated error.
+        """Return the first step with loss <= epsilon, and its estimated error.
 
-        The error is None for the times of a flow, and if every step is taken and no
-        loss is epsilon to rounding.
+        The step is None if it is beyond ``last``. The error is None for the times of a
+        flow, and if every step is taken and no loss is epsilon to rounding.
         """
         ...
 
 
 @runtime_checkable
 class Risk(Protocol):
-    """Something to be trained: inherit from it and define ``initial`` and ``evaluate``; the rest has defaults.
+    """A model to be trained: inherit from it and define ``initial`` and ``evaluate``.
 
-    Gradient descent on a Risk is ``params <- params - eta * gradient / metric``.
+    Gradient descent on a risk is ``params <- params - eta * gradient / metric``.
 
-    `loss`, `gradient`, `excess` and `sharpness` check the parameters they are given.
-    All other methods are what the engine calls with states of its own, float64 arrays
-    of the shape of ``initial``; they check nothing, because a check costs as much as
-    many a loss.
+    `loss`, `gradient`, `excess`, `loss_error` and `sharpness` check the parameters that
+    they are given. The engine calls the other methods with states of its own, which are
+    float64 arrays of the shape of ``initial``. These methods check nothing, because a
+    check takes as long as the loss of a small model.
 
     Examples
     --------
@@ -74,55 +75,36 @@ class Risk(Protocol):
 
     @abstractmethod
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and gradient at ``params``, unchecked; only risks that draw data at each step look at ``step``.
+        """Loss and gradient at ``params``.
 
-        The engine calls it at every step; `loss` and `gradient` check their argument.
+        The engine calls it at every step. Only a risk that draws data at each step
+        looks at ``step``.
         """
         ...
 
     @property
     def metric(self) -> float | Array:
-        """Diagonal metric of the coordinates (1 unless they are a reduction of larger ones)."""
+        """Diagonal metric of the coordinates, 1 unless they reduce larger ones."""
         return 1.0
 
     @property
     def stochastic(self) -> bool:
-        """Whether ``evaluate`` draws data, so that losses of single steps decide nothing."""
+        """Whether ``evaluate`` draws data, so that single losses decide nothing."""
         return False
-
-    @property
-    def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns of the parameters, where the loss is a sum of one term for each; else None.
-
-        The function takes columns, (m, n), of which there may be several for one of the
-        parameters, and which they stand for, (n,). Where it is known, ``method="fast"``
-        gives each column a stride of its own.
-        """
-        return None
 
     def loss(self, params: ArrayLike) -> float:
         """Loss at ``params``, which must be finite and of the shape of ``initial``."""
-        return self._within(params, 0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss, _ = self.evaluate(self._checked(params))
+        _refuse_nan(loss, params)
+        return loss
 
     def gradient(self, params: ArrayLike) -> Array:
         """Gradient of the loss at ``params``, of the same shape."""
-        return self._within(params, 1)
-
-    def gradients(self, states: Array) -> Array:
-        """Gradients at some states, (n, ...), unchecked; for risks to which many cost less than each by itself."""
-        return np.stack([self.evaluate(state)[1] for state in states])
-
-    def _within(self, params: ArrayLike, part: int) -> Any:
-        """Return a part of what is evaluated at parameters, which may be infinite; NaN is refused."""
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self.evaluate(self._checked(params))[part]
-        if np.isnan(found).any():
-            raise argument_error(
-                "params",
-                params,
-                "less extreme: the result is beyond the range of float64",
-            )
-        return found
+            _, gradient = self.evaluate(self._checked(params))
+        _refuse_nan(gradient, params)
+        return gradient
 
     def _checked(self, params: ArrayLike) -> Array:
         shape = np.shape(self.initial)
@@ -132,22 +114,29 @@ class Risk(Protocol):
         return array
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor, or above a lower bound; a risk that can keep its digits where it is small does."""
+        """Loss above the floor, or above a lower bound of the loss.
+
+        Override it if a small excess can be computed without cancellation.
+        """
         return self.loss(params) - self.floor()
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Estimate of the error of the loss, from above: rounding, in proportion to the loss.
+        """Estimate of the error of the loss, from above.
 
-        Override it if the loss is a difference of larger numbers, or an integral.
+        It is the rounding of the loss, in proportion to it. Override it if the loss is
+        a difference of larger numbers, or an integral.
         """
         return LOSS_ROUNDING * abs(self.loss(params))
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Views of the parts of an array like ``initial`` that some update rules normalise one by one."""
+        """Views of the parts of an array like ``initial`` that have steps of their own.
+
+        Some update rules normalise the gradient in each of them.
+        """
         return (array,)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Quantities to record along a run, by name, unchecked; ``attention`` is the one that plots know."""
+        """Quantities to record along a run, by name. Plots draw ``attention``."""
         return {}
 
     def floor(self) -> float:
@@ -155,47 +144,30 @@ class Risk(Protocol):
         return 0.0
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
-        """Return the iterates in closed form for a learning rate and an update rule, or None.
+        """Return the iterates in closed form, or None.
 
-        The engine gives the rule itself; `icl_theory.engine.is_plain_descent` asks
-        whether it is gradient descent.
+        Ask `icl_theory.engine.is_plain_descent` whether the rule is gradient descent.
         """
         return None
 
-    def series(
-        self, states: Array, steps: NDArray[np.int64]
-    ) -> tuple[Array, dict[str, Array]]:
-        """Return losses, (T,), and observations, (T, ...) each, at many states, (T, ...), unchecked."""
-        losses = np.array(
-            [
-                self.evaluate(state, int(t))[0]
-                for state, t in zip(states, steps, strict=True)
-            ]
-        )
-        seen = [
-            self.observe(state, int(t)) for state, t in zip(states, steps, strict=True)
-        ]
-        return losses, {
-            name: np.stack([np.asarray(each[name]) for each in seen])
-            for name in seen[0]
-        }
-
-    def gain(self, params: Array) -> float:
-        """Norm of the change of the scores per unit change of the parameters: 1 where the parameters are scores."""
-        return 1.0
-
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Product of the Hessian with a direction, unchecked: a central difference unless a risk knows better."""
+        """Product of the Hessian with a direction, by a central difference.
+
+        Override it if the product has a formula.
+        """
         length = float(np.abs(direction).max(initial=0.0))
         if length == 0.0:
             return np.zeros_like(direction)
-        h = 6e-6 * max(1.0, float(np.abs(params).max(initial=0.0))) / length
-        ahead = self.evaluate(params + h * direction)[1]
-        behind = self.evaluate(params - h * direction)[1]
-        return (ahead - behind) / (2.0 * h)
+        # near the cube root of the rounding unit, where rounding and the third
+        # derivative contribute equally to the error
+        scale = max(1.0, float(np.abs(params).max(initial=0.0)))
+        h = 6e-6 * scale / length
+        gradient_ahead = self.evaluate(params + h * direction)[1]
+        gradient_behind = self.evaluate(params - h * direction)[1]
+        return (gradient_ahead - gradient_behind) / (2.0 * h)
 
     def sharpness(self, params: ArrayLike) -> float:
-        r"""Largest eigenvalue of the Hessian in the metric of the coordinates, :math:`M^{-1/2}HM^{-1/2}`.
+        r"""Largest eigenvalue of :math:`M^{-1/2}HM^{-1/2}` with the Hessian H.
 
         Gradient descent near a minimum is stable for :math:`\eta < 2/\lambda_{\max}`.
         See docs/theory.md, "Sharpness".
@@ -203,23 +175,24 @@ class Risk(Protocol):
         Parameters
         ----------
         params : array_like
-            Of the shape of ``initial``.
+            Parameters, of the shape of ``initial``.
 
         Returns
         -------
         float
-            Squared label units per squared unit of the scores; negative where the loss
-            is concave.
+            Squared label units per squared unit of the scores; negative if the loss is
+            concave there.
 
         Raises
         ------
         ValueError
-            Where the Hessian is beyond the range of float64.
+            The Hessian is beyond the range of float64.
 
         Examples
         --------
         >>> import icl_theory as icl, numpy as np
-        >>> risk = icl.PopulationRisk(icl.Features.simplex(5, 1.0), icl.tasks.Linear(2.0), N=20, noise=1.0)
+        >>> features = icl.Features.simplex(5, 1.0)
+        >>> risk = icl.PopulationRisk(features, icl.tasks.Linear(2.0), N=20, noise=1.0)
         >>> 2.0 / risk.sharpness(np.eye(5)) > 4.0
         True
         """
@@ -227,20 +200,30 @@ class Risk(Protocol):
 
         def product(direction: Array) -> Array:
             with np.errstate(over="ignore", invalid="ignore"):
-                found = self.hessian_product(at, direction)
-            if not np.isfinite(found).all():
+                bent = self.hessian_product(at, direction)
+            if not np.isfinite(bent).all():
                 raise argument_error(
                     "params",
                     params,
                     "less extreme: the Hessian is beyond the range of float64",
                 )
-            return found
+            return bent
 
-        return largest_eigenvalue(product, at.shape, self.metric)[0]
+        return largest_eigenvalue(product, at.shape, self.metric).value
 
 
-class Started:
-    """A risk, or a map, that is given its parameters at step 0 as ``start``."""
+def _refuse_nan(result: float | Array, params: ArrayLike) -> None:
+    # infinite results are results, but NaN is none
+    if np.isnan(result).any():
+        raise argument_error(
+            "params",
+            params,
+            "less extreme: the result is beyond the range of float64",
+        )
+
+
+class WithStart:
+    """A risk or a map with a field ``start``, the parameters at step 0."""
 
     start: Array
 
@@ -250,17 +233,25 @@ class Started:
         return self.start
 
 
+class Eigenpair(NamedTuple):
+    """The largest eigenvalue, and its direction ``M^-1/2 v`` in the parameters."""
+
+    value: float
+    direction: Array
+
+
 def largest_eigenvalue(
     hessian: Callable[[Array], Array],
     shape: tuple[int, ...],
     metric: float | Array,
     dense: int = 12,
-) -> tuple[float, Array]:
-    """Return the largest eigenvalue of ``M^-1/2 H M^-1/2``, and ``M^-1/2 v`` for its unit eigenvector v.
+) -> Eigenpair:
+    """Return the largest eigenvalue of ``M^-1/2 H M^-1/2`` with its unit eigenvector v.
 
-    It is found by Lanczos' method from products of H with a direction of a ``shape``,
-    or from the matrix, which is quicker up to a ``dense`` size; ``metric`` is the
-    diagonal of M. A RuntimeError says that it did not converge.
+    ``hessian`` multiplies H with a direction of a ``shape``, and ``metric`` is the
+    diagonal of M. Up to a ``dense`` size the matrix is computed, which is quicker;
+    beyond it Lanczos' method needs products only. It raises a RuntimeError if it does
+    not converge.
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
@@ -273,21 +264,21 @@ def largest_eigenvalue(
     if size <= dense:
         matrix = np.array([product(unit) for unit in np.eye(size)])
         values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-    else:
-        start = np.random.default_rng(0).normal(size=size)
-        scale = float(np.abs(product(start)).max())
-        if scale == 0.0:
-            return 0.0, start.reshape(shape) / root
-        operator = LinearOperator(
-            (size, size), matvec=lambda flat: product(flat) / scale, dtype=np.float64
+        return Eigenpair(float(values[-1]), vectors[:, -1].reshape(shape) / root)
+    start = np.random.default_rng(0).normal(size=size)
+    # the tolerance of Lanczos' method means little for a tiny Hessian
+    scale = float(np.abs(product(start)).max())
+    if scale == 0.0:
+        return Eigenpair(0.0, start.reshape(shape) / root)
+    operator = LinearOperator(
+        (size, size), matvec=lambda flat: product(flat) / scale, dtype=np.float64
+    )
+    try:
+        values, vectors = eigsh(
+            operator, k=1, which="LA", v0=start, tol=1e-10, maxiter=50 * size
         )
-        try:
-            values, vectors = eigsh(
-                operator, k=1, which="LA", v0=start, tol=1e-10, maxiter=50 * size
-            )
-        except ArpackNoConvergence as error:
-            raise RuntimeError(
-                "the largest eigenvalue of the Hessian did not converge"
-            ) from error
-        values = values * scale
-    return float(values[-1]), vectors[:, -1].reshape(shape) / root
+    except ArpackNoConvergence as error:
+        raise RuntimeError(
+            "the largest eigenvalue of the Hessian did not converge"
+        ) from error
+    return Eigenpair(float(values[-1] * scale), vectors[:, -1].reshape(shape) / root)

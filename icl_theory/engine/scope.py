@@ -1,4 +1,4 @@
-"""Does this theory apply? The one question that is asked before theory is shown beside a run."""
+"""Whether a piece of theory applies to a run, which is asked before it is shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from icl_theory.engine.rules import GradientDescent, Normalised, Rule, is_rule
 
 
 class Training(Protocol):
-    """A run or a problem: it knows the rule by which it is trained, and how its steps are computed."""
+    """A run or a problem, which knows its update rule and method."""
 
     @property
     def method(self) -> str:
@@ -26,18 +26,18 @@ class Training(Protocol):
 
 @dataclass(frozen=True)
 class Scope:
-    """The training of which a piece of theory speaks.
+    """The training to which a piece of theory applies.
 
-    Statements, predicted columns of sweeps, limits of exponents and estimates of the
-    work have one each. They are shown only for training within it.
+    Each statement, predicted column of a sweep, limit of an exponent and estimate of
+    the work has a scope, and is shown only for training within it.
 
     Parameters
     ----------
     rules : tuple of type
-        The rules of which it speaks. A rule around one of them, a schedule say, is
+        The rules to which it applies. A rule around one of them, such as a schedule, is
         another rule.
     iteration, flow : bool
-        Whether it speaks of the iteration, and whether of its limit of small steps.
+        Whether it applies to the iteration, and to its limit of small steps.
 
     Examples
     --------
@@ -56,10 +56,9 @@ class Scope:
 
     def __post_init__(self) -> None:
         instance("rules", self.rules, tuple, "a tuple of classes of rules")
-        if not all(
-            isinstance(rule, type) and Rule in rule.__mro__ for rule in self.rules
-        ):
-            raise argument_error("rules", self.rules, "classes of rules")
+        for rule in self.rules:
+            if not (isinstance(rule, type) and Rule in rule.__mro__):
+                raise argument_error("rules", self.rules, "classes of rules")
         iteration = flag("iteration", self.iteration)
         flow = flag("flow", self.flow)
         if not self.rules or not (iteration or flow):
@@ -70,48 +69,48 @@ class Scope:
             )
 
     def applies(self, training: Training) -> bool:
-        """Whether the theory speaks of a run or a problem."""
+        """Whether the theory applies to a run or a problem."""
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
             raise argument_error("training", training, "a run or a problem of a family")
         return self.covers(training.trained_by, training.method)
 
     def covers(self, rule: Rule | None, method: str) -> bool:
-        """Whether the theory speaks of training by a rule and a method."""
+        """Whether the theory applies to training by a rule and a method."""
         text("method", method)
         if rule is not None and not is_rule(rule):
             raise argument_error(
                 "rule", rule, "an update rule, or None if it is not known"
             )
-        return type(rule) in self.rules and (
-            self.flow if method == "flow" else self.iteration
-        )
+        covers_method = self.flow if method == "flow" else self.iteration
+        return covers_method and type(rule) in self.rules
 
     def why_not(self, training: Training) -> str:
-        """Return in words why the theory does not apply to a run or a problem; the empty text if it does."""
+        """Return in words why the theory does not apply to a run or a problem.
+
+        The text is empty if it applies.
+        """
         if self.applies(training):
             return ""
         rule = training.trained_by
-        if type(rule) not in self.rules:
-            is_another = (
-                "the rule of this run is not known"
-                if rule is None
-                else f"this is training by {rule.name}"
-            )
+        if rule is None:
+            reason = "the rule of this run is not known"
+        elif type(rule) not in self.rules:
+            reason = f"this is training by {rule.name}"
+        elif training.method == "flow":
+            reason = "this is its flow"
         else:
-            is_another = (
-                "this is its flow"
-                if training.method == "flow"
-                else "this is the iteration"
-            )
-        return f"for {self.words}, and {is_another}"
+            reason = "this is the iteration"
+        return f"for {self.words}, and {reason}"
 
     def outside(self, rules: Iterable[Rule | None], method: str, most: int = 3) -> str:
-        """Return in a sentence beside which of some rules the theory is not shown; the empty text if there is none.
+        """Say for which of several rules the theory is not shown.
+
+        The sentence is empty if the theory applies to all of them.
 
         Parameters
         ----------
         rules : iterable of Rule or None
-            Those of the points of a sweep; None stands for one that is not known.
+            The rules of the points of a sweep; None stands for one that is not known.
         method : str
             How the steps of all points are computed.
         most : int
@@ -119,29 +118,28 @@ class Scope:
         """
         allowed = "rules, with None for one that is not known"
         try:
-            given = list(rules)
+            rules = list(rules)
         except TypeError:
             raise argument_error("rules", rules, allowed) from None
-        for rule in given:
+        for rule in rules:
             if rule is not None and not is_rule(rule):
                 raise argument_error("rules", rule, allowed)
-        names = [
-            rule.name
-            for rule in given
-            if rule is not None and not self.covers(rule, method)
-        ]
-        distinct = list(dict.fromkeys(names))
-        if not distinct:
+        names: list[str] = []
+        for rule in rules:
+            if rule is None or self.covers(rule, method):
+                continue
+            if rule.name not in names:
+                names.append(rule.name)
+        if not names:
             return ""
-        listed = [f'"{name}"' for name in distinct[:most]]
-        if len(distinct) > most:
-            listed.append(f"{len(distinct) - most} more")
-        named = " and ".join(filter(None, (", ".join(listed[:-1]), listed[-1])))
-        training = (
-            f"the flow of {named}" if method == "flow" else f"training by {named}"
+        listed = _listed(names, most)
+        training = f"training by {listed}"
+        if method == "flow":
+            training = f"the flow of {listed}"
+        return (
+            f"The theory is for {self.words} and not applicable to {training}: no "
+            "predictions and statements are shown beside it."
         )
-        first = f"The theory is for {self.words} and not applicable to {training}"
-        return f"{first}: no predictions and statements are shown beside it."
 
     @property
     def words(self) -> str:
@@ -152,6 +150,16 @@ class Scope:
         }
         rules = " or ".join(names.get(rule, rule.__name__) for rule in self.rules)
         return rules if self.iteration else f"the flow of {rules}"
+
+
+def _listed(names: list[str], most: int) -> str:
+    """Return a list of quoted names in words, at most so many of them."""
+    items = [f'"{name}"' for name in names[:most]]
+    if len(names) > most:
+        items.append(f"{len(names) - most} more")
+    if len(items) == 1:
+        return items[0]
+    return f"{', '.join(items[:-1])} and {items[-1]}"
 
 
 DESCENT = Scope()

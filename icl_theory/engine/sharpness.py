@@ -1,4 +1,9 @@
-"""Sharpness: the largest eigenvalue of the Hessian, and the largest learning rate that is stable at a minimum."""
+"""Sharpness λ_max, the largest eigenvalue of the Hessian, along a run and at a minimum.
+
+Gradient descent stays at a minimum up to the learning rate 2/λ_max.
+`largest_stable_eta` finds a minimum by a trust-region method and by Newton's steps, and
+refuses a risk whose minimum lies at infinity.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,15 @@ from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 
+# Newton's step is solved to this relative residual.
+NEWTON_RESIDUAL = 1e-5
+
 
 class Stability(NamedTuple):
-    """A minimum, its sharpness λ_max and the learning rate 2/λ_max up to which gradient descent stays there."""
+    """A minimum ``params``, its sharpness λ_max and ``eta``, 2/λ_max.
+
+    Gradient descent stays at the minimum up to the learning rate ``eta``.
+    """
 
     eta: float
     sharpness: float
@@ -25,17 +36,16 @@ class Stability(NamedTuple):
 
 
 def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
-    r"""Sharpness at up to ``points`` saved steps of a run; gradient descent becomes unstable where it exceeds 2/η.
+    r"""Sharpness at up to ``points`` saved steps of a run.
 
-    See docs/theory.md, "Sharpness".
+    Gradient descent is unstable while it exceeds 2/η. See docs/theory.md, "Sharpness".
 
     Parameters
     ----------
     run : Trajectory
-        A run with its risk: one that was just made, or a run of a family that was saved
-        and loaded.
+        A run that has its risk: a new one, or a loaded run of a family.
     points : int
-        Number of steps, evenly spread over the saved ones.
+        Largest number of steps, evenly spread over the saved ones.
 
     Returns
     -------
@@ -58,32 +68,30 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
         raise argument_error(
             "run", "of a risk that draws its data", "a run of a risk with a Hessian"
         )
-    chosen = np.unique(
-        np.linspace(0, len(run.t) - 1, min(max(2, points), len(run.t)))
-        .round()
-        .astype(int)
-    )
+    count = min(max(2, points), len(run.t))
+    positions = np.linspace(0, len(run.t) - 1, count)
+    chosen = np.unique(positions.round().astype(int))
     values = [run.risk.sharpness(run.states[i]) for i in chosen]
     return run.t[chosen], np.array(values)
 
 
 def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
-    r"""Largest learning rate at which a minimum of a risk is stable, :math:`2/\lambda_{\max}`.
+    r"""Largest learning rate that is stable at a minimum, :math:`2/\lambda_{\max}`.
 
     See docs/theory.md, "Sharpness".
 
     Parameters
     ----------
     risk : Risk
-        A risk with a minimum at finite parameters, with label noise, finite prompts and
-        exchangeable tasks, say.
+        A risk with a minimum at finite parameters, such as one with label noise, finite
+        prompts and exchangeable tasks.
     start : array_like, optional
         Start of the search for the minimum; ``risk.initial`` by default.
 
     Returns
     -------
     Stability
-        With the fields ``eta, sharpness, params, loss``.
+        A tuple with the fields ``eta``, ``sharpness``, ``params`` and ``loss``.
 
     Raises
     ------
@@ -93,115 +101,119 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     Examples
     --------
     >>> import icl_theory as icl
-    >>> found = icl.largest_stable_eta(icl.ExchangeableRisk(20, gamma=2.0, N=100, noise=1.0))
-    >>> found.eta * found.sharpness
+    >>> risk = icl.ExchangeableRisk(20, gamma=2.0, N=100, noise=1.0)
+    >>> stability = icl.largest_stable_eta(risk)
+    >>> stability.eta * stability.sharpness
     2.0
     """
-    from scipy.optimize import minimize
-
     instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
     if risk.stochastic:
         raise argument_error("risk", risk, "one that does not draw its data")
-    shape = np.shape(risk.initial)
     origin = risk.initial if start is None else risk._checked(start)
+    gradient_norm = float(np.linalg.norm(risk.evaluate(origin)[1]))
+    nearby = _near_minimum(risk, origin, gradient_norm)
+    params = _newton_minimum(risk, nearby, gradient_norm, origin)
+    if params is None:
+        raise argument_error("risk", risk, "one with a minimum at finite parameters")
+    sharpness = risk.sharpness(params)
+    loss = float(risk.evaluate(params)[0])
+    return Stability(2.0 / sharpness, sharpness, params, loss)
+
+
+def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
+    """Search for a minimum by a trust-region method, as far as it gets."""
+    from scipy.optimize import minimize
+
+    shape = np.shape(origin)
+    evaluations = itertools.count()
 
     def objective(flat: Array) -> tuple[float, Array]:
         loss, gradient = risk.evaluate(flat.reshape(shape))
-        shown.update(next(count), loss=float(loss))
+        display.update(next(evaluations), loss=float(loss))
         return float(loss), np.ravel(gradient)
 
     def product(flat: Array, direction: Array) -> Array:
-        return np.ravel(
-            risk.hessian_product(flat.reshape(shape), direction.reshape(shape))
+        bent = risk.hessian_product(flat.reshape(shape), direction.reshape(shape))
+        return np.ravel(bent)
+
+    # on a plateau the ratio of actual and predicted reduction is 0/0
+    ignored = np.errstate(divide="ignore", invalid="ignore")
+    with Progress("", "steps") as display, ignored:
+        # whether the gradient is small enough is left to Newton's steps
+        result = minimize(
+            objective,
+            np.ravel(origin),
+            jac=True,
+            hessp=product,
+            method="trust-ncg",
+            options={"gtol": 1e-10 * gradient_norm, "maxiter": 2000},
         )
-
-    count = itertools.count()
-    with Progress("", "steps") as shown:
-        size = float(np.linalg.norm(objective(np.ravel(origin))[1]))
-        # on a plateau the ratio of actual and predicted reduction is 0/0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # Newton's steps decide on what is left
-            options = {
-                "gtol": 1e-10 * size,
-                "maxiter": 2000,
-            }
-            found = minimize(
-                objective,
-                np.ravel(origin),
-                jac=True,
-                hessp=product,
-                method="trust-ncg",
-                options=options,
-            )
-    params = _settled(risk, np.asarray(found.x).reshape(shape), size, origin)
-    if params is None:
-        raise argument_error("risk", risk, "one with a minimum at finite parameters")
-    value = risk.sharpness(params)
-    return Stability(2.0 / value, value, params, float(risk.evaluate(params)[0]))
+    return np.asarray(result.x).reshape(shape)
 
 
-def _settled(
+def _newton_minimum(
     risk: Risk,
     params: Array,
-    size: float,
+    first_gradient_norm: float,
     origin: Array,
     steps: int = 8,
     small: float = 1e-6,
     eps: float = 1e-15,
 ) -> Array | None:
-    """Follow Newton's steps to a minimum nearby; None if they do not shrink, or if there is none.
+    """Follow Newton's steps to a minimum nearby; None if there is none.
 
     On the way to a minimum at infinity gradient and curvature vanish together in some
-    direction. The function e^-x is an example: all its Newton steps have length 1. A
-    minimum is accepted if, within ``steps`` steps, one is smaller than ``small``
-    relative to the way from ``origin``, or the gradient is rounding, ``eps`` times
-    ``size`` (its norm at the origin) or the curvature.
+    direction, and the steps do not shrink: for the function e^-x all have the length
+    1. A minimum is accepted if one of ``steps`` steps is smaller than ``small``,
+    relative to the way from ``origin``, or if the gradient is rounding: ``eps`` times
+    the curvature or the norm of the gradient at the origin.
     """
-    value = risk.sharpness(params)
-    noise = eps * max(size, value)
+    sharpness = risk.sharpness(params)
+    rounding = eps * max(first_gradient_norm, sharpness)
     for _ in range(steps):
         loss, gradient = risk.evaluate(params)
-        if not (math.isfinite(loss) and value > 0.0):
+        if not (math.isfinite(loss) and sharpness > 0.0):
             return None
-        if float(np.linalg.norm(gradient)) <= noise:
+        if float(np.linalg.norm(gradient)) <= rounding:
             return params
-        step = _newton_step(risk, params, gradient, eps * value, noise)
+        step = _newton_step(risk, params, gradient, eps * sharpness, rounding)
         if step is None:
             return None
         params = params - step
-        if np.abs(step).max() <= small * max(1.0, float(np.abs(params - origin).max())):
+        distance = float(np.abs(params - origin).max())
+        if np.abs(step).max() <= small * max(1.0, distance):
             return params
     return None
 
 
 def _newton_step(
-    risk: Risk,
-    params: Array,
-    gradient: Array,
-    flat: float,
-    noise: float,
-    solved: float = 1e-5,
+    risk: Risk, params: Array, gradient: Array, flat: float, rounding: float
 ) -> Array | None:
-    """``H^-1 gradient`` by conjugate gradients to a residual ``solved``; None if a curvature is at most ``flat``.
+    """Solve ``H step = gradient`` by conjugate gradients.
 
-    Directions that do not change the loss, such as a constant added to all scores, have
-    neither curvature nor gradient except for ``noise``.
+    It returns None if a curvature is at most ``flat``. Directions that do not change
+    the loss, such as a constant added to all scores, have neither curvature nor
+    gradient, except for ``rounding`` of the gradient. So the iteration ends at a
+    residual as small as that, before it meets them.
     """
     step = np.zeros_like(params)
-    rest = gradient
+    residual = gradient
     direction = gradient
-    length = float(np.sum(gradient**2))
-    enough = max((solved * float(np.linalg.norm(gradient))) ** 2, noise**2)
+    squared_norm = float(np.sum(residual**2))
+    gradient_norm = float(np.linalg.norm(gradient))
+    enough = max((NEWTON_RESIDUAL * gradient_norm) ** 2, rounding**2)
+    # rounding may ask for more steps than the dimension
     for _ in range(4 * params.size + 20):
         bent = risk.hessian_product(params, direction)
         curvature = float(np.sum(direction * bent))
         if curvature <= flat * float(np.sum(direction**2)):
             return None
-        step = step + length / curvature * direction
-        rest = rest - length / curvature * bent
-        before = length
-        length = float(np.sum(rest**2))
-        if length <= enough:
+        length = squared_norm / curvature
+        step = step + length * direction
+        residual = residual - length * bent
+        squared_norm_before = squared_norm
+        squared_norm = float(np.sum(residual**2))
+        if squared_norm <= enough:
             break
-        direction = rest + length / before * direction
+        direction = residual + squared_norm / squared_norm_before * direction
     return step

@@ -1,4 +1,9 @@
-"""One step of training, which every method iterates or skips over; and runs whose iterates are found in order."""
+"""One step of training as a map, and runs whose iterates are computed in order.
+
+`UpdateMap` is one step of an update rule on a risk at a learning rate. Every method
+iterates this map or skips over its iterates. `Iterates` is a run whose points are
+computed in order, and `SingleSteps` is the plain kind, which takes every step.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, argument_error
+from icl_theory.engine.capabilities import gain_at, gradients_at
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import NO_MEMORY, Rule
 from icl_theory.engine.trajectory import Stop, saved_steps
 
 NOTHING = np.zeros(0)
-# the change of the parameters in a step, and the memory after it
+# The change of the parameters in a step, and the memory after it.
 Update = tuple[Array, Array]
-# What rounding in all steps before may do to a loss, relative to it. Sums of steps are
-# compensated, so that the
-# errors of the gradients are left: 10 units at most in 12 exchangeable runs of up to
-# 10^4 steps against 113 bits.
+# The relative change of a loss that rounding in all earlier steps may cause. Sums of
+# steps are compensated, so that only the errors of the gradients remain: at most 10
+# units in 12 exchangeable runs of up to 10^4 steps, compared with 113 bits.
 RUN_ROUNDING = 256.0 * 2.0**-52
 Steps = NDArray[np.int64]
 
 
 class Ended(Exception):  # noqa: N818
-    """A run cannot or may not go on."""
+    """A run cannot go on, or must not."""
 
     def __init__(self, stop: Stop, **facts: float) -> None:
         super().__init__(stop.say(**facts))
@@ -35,18 +40,18 @@ class Ended(Exception):  # noqa: N818
 
 
 class TooFast(Exception):  # noqa: N818
-    """The flow through the iterates cannot be followed to the tolerance here."""
+    """The iterates change too fast to be skipped within the tolerance."""
 
 
 class TrainingState(NamedTuple):
-    """All that the further course of a run depends on.
+    """The state that determines the further course of a run.
 
     Attributes
     ----------
     step : int
-        Its number.
+        The number of the step.
     params, memory : ndarray
-        Parameters, and what the rule remembers.
+        The parameters, and the memory of the rule.
     carry : ndarray
         What rounding has left out of the parameters so far: the compensation of Kahan's
         sum.
@@ -59,10 +64,11 @@ class TrainingState(NamedTuple):
 
 
 class Point:
-    """An iterate with its loss and gradient; the step that leads from it is computed once, when it is first needed.
+    """An iterate with its loss and gradient.
 
-    Stopping rules look at that step before it is taken, and a rule may be called only
-    once for each.
+    The step that leads from the point is computed once, when it is first needed:
+    stopping rules look at that step before it is taken, and a rule may be called only
+    once for each step.
     """
 
     __slots__ = ("_update", "carry", "gradient", "loss", "memory", "params", "step")
@@ -86,42 +92,65 @@ class Point:
 
     @property
     def state(self) -> TrainingState:
-        """The state of the run here."""
-        carry = np.zeros_like(self.params) if self.carry is None else self.carry
+        """The state of the run at this point."""
+        carry = self.carry
+        if carry is None:
+            carry = np.zeros_like(self.params)
         return TrainingState(self.step, self.params, self.memory, carry)
 
-    def update(self, descent: Descent) -> Update:
-        """Return the step from here."""
+    def update(self, update_map: UpdateMap) -> Update:
+        """Return the step from this point."""
         if self._update is None:
-            self._update = descent.update(self)
+            self._update = update_map.update(self)
         return self._update
 
     def release(self) -> None:
-        """Forget the gradient and the step from here, which may be large: the step has been taken."""
+        """Forget the gradient and the step, which may be large, once it is taken."""
         self.gradient = NOTHING
         self._update = None
 
 
-class Descent:
-    """Training of a risk by a rule at a learning rate, one step at a time."""
+class UpdateMap:
+    r"""One step of training, :math:`(\theta_t, m_t) \mapsto (\theta_{t+1}, m_{t+1})`.
+
+    The map belongs to a risk, a learning rate and an update rule:
+
+    .. math::
+        (\Delta, m_{t+1}) = \mathrm{step}(\theta_t, g_t, m_t, t), \qquad
+        \theta_{t+1} = \theta_t + \Delta, \qquad
+        g_t = \nabla\mathcal L(\theta_t).
+
+    Parameters
+    ----------
+    risk : Risk
+        What is trained.
+    eta : float
+        Learning rate.
+    rule : Rule
+        The update rule, which defines ``step``.
+
+    Attributes
+    ----------
+    evaluations : int
+        Number of gradients computed so far.
+    """
 
     def __init__(self, risk: Risk, eta: float, rule: Rule) -> None:
         self.risk = risk
         self.eta = eta
         self.rule = rule
-        self.evaluations = 0  # of gradients, so far
-        self._is_checked = (
-            False  # whether the rule has been seen to keep to its contract
-        )
+        self.evaluations = 0
+        # The first step checks that the rule keeps its contract.
+        self._is_rule_checked = False
 
     @property
     def skippable(self) -> bool:
-        """Whether some steps say what later ones do."""
+        """Whether later steps can be inferred from a few of them."""
         return self.rule.skippable and not self.risk.stochastic
 
     @property
     def may_stagnate(self) -> bool:
-        """Whether a run that gets no further may be stopped."""
+        """Whether a run that makes no more progress may be stopped."""
         return self.rule.may_stagnate and not self.risk.stochastic
 
     def start(self) -> TrainingState:
@@ -143,14 +172,13 @@ class Descent:
         memory: Array = NO_MEMORY,
         carry: Array | None = None,
     ) -> Point:
-        """Loss and gradient at an iterate."""
+        """Return the iterate with these parameters, with its loss and gradient."""
         self.evaluations += 1
         loss, gradient = self.risk.evaluate(params, step)
-        # np.shape of a number takes long
+        # A gradient of another shape would be broadcast to that of the parameters. This
+        # runs at every step, and np.shape of a number is slow.
         same_shape = getattr(gradient, "shape", ()) == getattr(params, "shape", ())
-        if not same_shape and np.shape(gradient) != np.shape(
-            params
-        ):  # one would be broadcast to the other
+        if not same_shape and np.shape(gradient) != np.shape(params):
             raise argument_error(
                 "gradient",
                 np.shape(gradient),
@@ -159,119 +187,134 @@ class Descent:
         return Point(step, params, loss, gradient, memory, carry)
 
     def point_at(self, state: TrainingState) -> Point:
-        """Loss and gradient at a state."""
+        """Return the iterate at a state, with its loss and gradient."""
         return self.point(state.params, state.step, state.memory, state.carry)
 
-    def into(self, state: TrainingState) -> TrainingState:
-        """Return a state of the run as one of what is followed; ``WholeState`` follows something else."""
+    def from_run_state(self, state: TrainingState) -> TrainingState:
+        """Return a state of the run as a state of this map.
+
+        The two are the same unless the map is a ``WholeStateMap``.
+        """
         return state
 
-    def real(self, point: Point) -> Point:
-        """Return an iterate of what is followed as one of the run."""
+    def to_run_point(self, point: Point) -> Point:
+        """Return an iterate of this map as an iterate of the run."""
         return point
 
     def update(self, point: Point) -> Update:
         """Return the step from a point; `Point.update` remembers it."""
-        if not self._is_checked:
+        if not self._is_rule_checked:
             return self._checked_update(point)
         return self.rule.step(
             self.risk, point.params, point.gradient, self.eta, point.memory, point.step
         )
 
     def _checked_update(self, point: Point) -> Update:
-        """Return the step from a point of a rule that has not been seen yet.
+        """Return the first step that is asked of a rule, and check the rule by it.
 
         Raises
         ------
         ValueError
-            The rule returns something else than a change and a memory of the right
-            shapes, or changes an argument.
+            The rule does not return a change and a memory of the right shapes, or it
+            changes an argument.
         """
-        rule = self.rule
-        self._is_checked = True
+        self._is_rule_checked = True
         arguments = {
             "params": point.params,
             "gradient": np.asarray(point.gradient),
             "memory": point.memory,
         }
-        before = {name: np.array(value) for name, value in arguments.items()}
+        copies = {name: np.array(value) for name, value in arguments.items()}
+        returned = self._first_step(point, arguments["gradient"])
+        self._check_returned(returned, copies)
+        for name, copy in copies.items():
+            if not np.array_equal(copy, arguments[name], equal_nan=True):
+                raise ValueError(
+                    f"the rule {self.rule.name!r} changes its argument {name}: "
+                    "it must return new arrays"
+                )
+        return returned
+
+    def _first_step(self, point: Point, gradient: Array) -> Update:
+        rule = self.rule
         try:
-            returned = rule.step(
-                self.risk,
-                point.params,
-                arguments["gradient"],
-                self.eta,
-                point.memory,
-                point.step,
+            return rule.step(
+                self.risk, point.params, gradient, self.eta, point.memory, point.step
             )
         except (ValueError, IndexError) as error:
             if type(rule).init is not Rule.init:
                 raise
-            # a step that uses a memory has been given the empty one of a rule that
-            # defines no init
+            # A rule that defines no init gets an empty memory, on which a step that
+            # uses a memory fails.
             raise ValueError(
-                f"the rule {rule.name!r} defines no init, and its step fails without one: {error}"
+                f"the rule {rule.name!r} defines no init, "
+                f"and its step fails without one: {error}"
             ) from error
+
+    def _check_returned(self, returned: object, arguments: dict[str, Array]) -> None:
+        rule_name = self.rule.name
         if not (isinstance(returned, tuple) and len(returned) == 2):
             allowed = "a pair of arrays: the change, and the memory"
-            raise argument_error(f"step of the rule {rule.name!r}", returned, allowed)
-        for name, expected, value in zip(
-            ("change", "memory"), ("params", "memory"), returned, strict=True
+            raise argument_error(f"step of the rule {rule_name!r}", returned, allowed)
+        change, memory = returned
+        for name, value, shape in (
+            ("change", change, arguments["params"].shape),
+            ("memory", memory, arguments["memory"].shape),
         ):
-            shape = before[expected].shape
             if np.shape(value) != shape:
                 raise argument_error(
-                    f"{name} of the rule {rule.name!r}",
+                    f"{name} of the rule {rule_name!r}",
                     np.shape(value),
                     f"of shape {shape}",
                 )
-        for name, value in before.items():
-            if not np.array_equal(value, arguments[name], equal_nan=True):
-                raise ValueError(
-                    f"the rule {rule.name!r} changes its argument {name}: it must return new arrays"
-                )
-        return returned
 
     def moves(self, states: Array) -> Array:
-        """Changes of some parameters, (n, ...), in one step of a rule without memory."""
+        """Changes of n parameter arrays, (n, ...), in one step without memory."""
         self.evaluations += len(states)
-        gradients = self.risk.gradients(states)
-        return np.stack(
-            [self.change(*pair) for pair in zip(states, gradients, strict=True)]
-        )
+        gradients = gradients_at(self.risk, states)
+        changes = [
+            self.change(params, gradient)
+            for params, gradient in zip(states, gradients, strict=True)
+        ]
+        return np.stack(changes)
 
     def change(self, params: Array, gradient: Array) -> Array:
-        """Change of parameters in one step of a rule without memory whose steps are all alike."""
-        return self.rule.step(self.risk, params, gradient, self.eta, NO_MEMORY, 0)[0]
+        """Change of parameters in one step that depends on neither memory nor time."""
+        change, _ = self.rule.step(self.risk, params, gradient, self.eta, NO_MEMORY, 0)
+        return change
 
     def slope(self, point: Point) -> float:
-        r"""Change of the loss in the step from a point, to first order: :math:`\sum_i |g_i \Delta_i|`.
+        r"""First-order change of the loss in a step: :math:`\sum_i |g_i \Delta_i|`.
 
-        Signs are left out because a step with momentum may go up in some entries, and
-        soon goes down in them again. For gradient descent it is the decrease.
+        A step with momentum may go uphill in some entries and soon goes down in them
+        again; this is why signs are left out. For gradient descent the slope is the
+        decrease of the loss.
         """
-        return float(np.sum(np.abs(point.gradient * point.update(self)[0])))
+        change, _ = point.update(self)
+        return float(np.sum(np.abs(point.gradient * change)))
 
     def pace(self, point: Point) -> float:
         """Largest change of a score in the step from a point."""
-        return self.risk.gain(point.params) * float(
-            np.abs(point.update(self)[0]).max(initial=0.0)
-        )
+        change, _ = point.update(self)
+        largest_change = float(np.abs(change).max(initial=0.0))
+        return gain_at(self.risk, point.params) * largest_change
 
     def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
-        """Yield every iterate from a state on; Kahan's compensated sum carries the rounding errors along.
+        """Yield every iterate from a state on.
 
-        An iterate keeps its gradient until the next one is asked for.
+        Kahan's compensated sum carries the rounding errors along. An iterate keeps its
+        gradient until the next iterate is asked for.
         """
         step, params, memory, carry = state
         while True:
             point = self.point(params, step, memory, carry)
             yield point
             change, memory = point.update(self)
-            # Kahan's sum: `carry` is how much more than `change` the rounded parameters
-            # have moved
-            point.release()  # large parameters leave room for few arrays of their size
+            # Large parameters leave room for only a few arrays of their size, so each
+            # is freed as soon as it is not needed any more.
+            point.release()
             del point
+            # In Kahan's sum `carry` is the excess of the rounded move over `change`.
             carry = change - carry
             del change
             moved = params + carry
@@ -280,149 +323,210 @@ class Descent:
             step += 1
 
 
-class Followed(Solution):
-    """Iterates that are found in order, each from those before it; ``known`` are states of the run by step."""
+class Iterates(Solution):
+    """A run whose points are computed in order, each from those before it.
 
-    flow = False  # whether the steps are times of the flow
-    skips = False  # whether steps may be skipped,
-    skipped = False  # and whether any was
-    error: float | None = (
-        # of the scores so far, at worst; None where each step was taken, and of flows
-        None
-    )
+    Inherit from it and define how points follow (``_points``), how the first step
+    below a loss is located (``_first_below``), and how a state is computed from an
+    earlier one (``_later``).
+
+    Parameters
+    ----------
+    update_map : UpdateMap
+        One step of the run.
+    known : dict of int to TrainingState, optional
+        States of the run that are known already, by step.
+
+    Attributes
+    ----------
+    flow : bool
+        Whether steps are times of the gradient flow.
+    skips : bool
+        Whether steps may be skipped.
+    skipped : bool
+        Whether a step has been skipped.
+    error : float or None
+        Largest error of the scores so far; None for flows and if every step was taken.
+    last_point : Point or None
+        The last point of `points`, or the one that `first_below` has located.
+    """
+
+    flow = False
+    skips = False
+    skipped = False
+    error: float | None = None
 
     def __init__(
-        self, descent: Descent, known: dict[int, TrainingState] | None = None
+        self, update_map: UpdateMap, known: dict[int, TrainingState] | None = None
     ) -> None:
-        self.descent = descent
-        self._known = known or {}
-        self.here: Point | None = (
-            None  # the last point of `points`, or the one that `first_below` has found
-        )
-        self._before: tuple[int, float] | None = (
-            None  # step and loss of the point before that
-        )
+        self.update_map = update_map
+        self._states = known or {}
+        self.last_point: Point | None = None
+        self._previous: _StepLoss | None = None
 
     def points(self, schedule: Steps) -> Generator[Point, None, None]:
-        """Yield points of the run from its beginning on, those of the schedule at least, until it has `Ended`."""
+        """Yield points of the run from its beginning on until it has `Ended`.
+
+        All steps of the schedule are among the points.
+        """
         for point in self._points(schedule):
             if not math.isfinite(point.loss):
                 raise Ended(Stop.LOSS, step=point.step)
-            if self.here is not None:
-                self._before = self.here.step, self.here.loss
-            self.here = point
+            if self.last_point is not None:
+                self._previous = _StepLoss(self.last_point.step, self.last_point.loss)
+            self.last_point = point
             yield point
+            # Free a large point before the next one is computed.
             del point
 
     def states(self, steps: Steps) -> Array:
-        """Return the parameters at some steps, each followed from the nearest one below it that is known."""
+        """Return the parameters at some steps.
+
+        Each is computed from the nearest known state at or below it.
+        """
         return np.stack([self.state(t).params for t in np.asarray(steps).tolist()])
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
-        """Return the first step with loss <= epsilon, which `here` is then; follow the run unless that is done."""
-        here, before = self.here, self._before
-        if (
-            here is None
-            or here.loss > epsilon
-            or (before is not None and before[1] <= epsilon)
-        ):
-            self.here = self._before = None
-            with np.errstate(over="ignore", invalid="ignore"):
-                for point in self.points(
-                    saved_steps(last, max(1, np.size(self.descent.risk.initial)))
-                ):
-                    if point.loss <= epsilon or point.step >= last:
-                        break
-        assert self.here is not None
-        if self.here.loss > epsilon:
+        """Return the first step with loss <= epsilon, up to ``last``, and its error.
+
+        The run is computed unless it already ends at such a step. ``last_point`` is
+        then the point at the step.
+        """
+        if not self._ends_at_first_below(epsilon):
+            self._run_until(epsilon, last)
+        assert self.last_point is not None
+        if self.last_point.loss > epsilon:
             return None, None
         step, error = self._first_below(epsilon)
         if step > last:
             return None, None
-        tie = self._tie_error(epsilon)
-        return step, error if tie is None else max(tie, error or 0.0)
+        tie_error = self._tie_error(epsilon)
+        if tie_error is not None:
+            error = max(tie_error, error or 0.0)
+        return step, error
+
+    def _ends_at_first_below(self, epsilon: float) -> bool:
+        if self.last_point is None or self.last_point.loss > epsilon:
+            return False
+        return self._previous is None or self._previous.loss > epsilon
+
+    def _run_until(self, epsilon: float, last: int) -> None:
+        self.last_point = None
+        self._previous = None
+        size = max(1, np.size(self.update_map.risk.initial))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for point in self.points(saved_steps(last, size)):
+                if point.loss <= epsilon or point.step >= last:
+                    break
 
     def _tie_error(self, epsilon: float) -> float | None:
-        """Steps by which the count may be off because a loss is epsilon to rounding; None if none is."""
-        here = self.here
-        before = self._before
-        risk = self.descent.risk
-        assert here is not None
-        if self.flow or risk.stochastic or not np.isfinite(here.params).all():
+        """Error of a count if a loss equals epsilon up to rounding; else None."""
+        point = self.last_point
+        assert point is not None
+        risk = self.update_map.risk
+        if self.flow or risk.stochastic or not np.isfinite(point.params).all():
             return None
-        rounding = risk.loss_error(here.params) + RUN_ROUNDING * abs(here.loss)
-        if (
-            before is None or before[0] != here.step - 1
-        ):  # the first step, or one after steps that were skipped
-            return 1.0 if epsilon - here.loss <= rounding else None
-        decrease = before[1] - here.loss
-        # the loss before may be larger by far, and its rounding with it
-        rounding_before = rounding * max(
-            1.0, abs(before[1]) / max(abs(here.loss), 1e-300)
-        )
-        if epsilon - here.loss <= rounding or before[1] - epsilon <= rounding_before:
-            return 1.0 + (rounding / decrease if decrease > 0.0 else math.inf)
-        return None
+        rounding = risk.loss_error(point.params) + RUN_ROUNDING * abs(point.loss)
+        is_tie = epsilon - point.loss <= rounding
+        previous = self._previous
+        # The loss one step earlier is unknown at the first step and after a skip.
+        if previous is None or previous.step != point.step - 1:
+            return 1.0 if is_tie else None
+        # That loss may be far larger, and its rounding error with it.
+        growth = max(1.0, abs(previous.loss) / max(abs(point.loss), 1e-300))
+        is_tie_before = previous.loss - epsilon <= rounding * growth
+        if not (is_tie or is_tie_before):
+            return None
+        decrease = previous.loss - point.loss
+        if decrease > 0.0:
+            return 1.0 + rounding / decrease
+        return math.inf
 
     def state(self, t: int) -> TrainingState:
-        """Return the state at a step, which is followed from the nearest one below it that is known."""
-        known = self._known
-        if 0 not in known:
-            known[0] = self.descent.start()
-        start = max(step for step in known if step <= t)
+        """Return the state at a step, from the nearest known state at or below it."""
+        states = self._states
+        if 0 not in states:
+            states[0] = self.update_map.start()
+        start = max(step for step in states if step <= t)
         if start < t:
             try:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    known[t] = self._later(known[start], t)
+                    states[t] = self._later(states[start], t)
             except Ended as ended:
-                allowed = f"a step that can be reached from step {start}: on the way the run {ended}"
+                allowed = (
+                    f"a step that can be reached from step {start}: "
+                    f"on the way the run {ended}"
+                )
                 raise argument_error("t", t, allowed) from None
-        return known[t]
+        return states[t]
 
     @abstractmethod
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
-        """Yield points of the run, those of the schedule at least."""
+        """Yield points of the run, among them all of the schedule."""
 
     @abstractmethod
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
-        """Find the first step with loss <= epsilon up to `here`, where the loss is that small, and its error."""
+        """Return the first step with loss <= epsilon, and its error.
+
+        The loss at ``last_point`` is at most epsilon.
+        """
 
     @abstractmethod
     def _later(self, state: TrainingState, t: int) -> TrainingState:
-        """Find the state at a step from an earlier one."""
+        """Compute the state at step t from an earlier one."""
 
 
-class SingleSteps(Followed):
-    """Every step is taken, at most ``beyond`` the last known one unless more led there: others take too long."""
+class _StepLoss(NamedTuple):
+    """The number of a step, and the loss there."""
+
+    step: int
+    loss: float
+
+
+class SingleSteps(Iterates):
+    """A run in which every step is taken.
+
+    Parameters
+    ----------
+    update_map : UpdateMap
+        One step of the run.
+    known : dict of int to TrainingState, optional
+        States of the run that are known already, by step.
+    beyond : int
+        How many steps a call of ``state`` may take beyond the last known one; as many
+        as led to that one are always allowed.
+    """
 
     def __init__(
         self,
-        descent: Descent,
+        update_map: UpdateMap,
         known: dict[int, TrainingState] | None = None,
         beyond: int = 10_000,
     ) -> None:
-        super().__init__(descent, known)
-        last = max(self._known, default=0)
-        self._most = last + max(last, beyond)
+        super().__init__(update_map, known)
+        last_known = max(self._states, default=0)
+        self._last_allowed = last_known + max(last_known, beyond)
 
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
-        return self.descent.iterates(self.descent.start())
+        return self.update_map.iterates(self.update_map.start())
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
-        assert self.here is not None
-        return self.here.step, None
+        assert self.last_point is not None
+        return self.last_point.step, None
 
     def _later(self, state: TrainingState, t: int) -> TrainingState:
-        horizon = self.descent.rule.horizon
+        horizon = self.update_map.rule.horizon
         if horizon is not None and t > horizon:
-            raise argument_error(
-                "t",
-                t,
-                f"at most {horizon}: from there on the learning rate of this run is zero",
+            allowed = (
+                f"at most {horizon}: "
+                "from there on the learning rate of this run is zero"
             )
-        if t > self._most:
-            allowed = f"at most {self._most} here: a run in which every step is taken does not continue beyond that"
             raise argument_error("t", t, allowed)
-        return next(
-            point.state for point in self.descent.iterates(state) if point.step == t
-        )
+        if t > self._last_allowed:
+            allowed = (
+                f"at most {self._last_allowed} here: "
+                "a run in which every step is taken does not continue beyond that"
+            )
+            raise argument_error("t", t, allowed)
+        iterates = self.update_map.iterates(state)
+        return next(point.state for point in iterates if point.step == t)

@@ -1,4 +1,8 @@
-"""What a training run returns: steps, loss, states and observations, with phases, export and storage."""
+"""A training run: its saved steps, losses, states and observations.
+
+A `Trajectory` says why it ended (`Stop`), computes the `State` at any step, finds the
+first step at which a condition holds, and is exported to xarray, JSON or a file.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array, argument_error, integer
 from icl_theory._version import __version__
-from icl_theory.engine.display import Drawn
+from icl_theory.engine.display import Plottable
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.memory import check_fits
@@ -28,7 +32,9 @@ if TYPE_CHECKING:
     from icl_theory.engine.rules import Rule
 
 Interval = tuple[int, int]
+# the fields that a run in closed form computes at their first use
 CURVES = ("loss", "states", "observed")
+# the fields that a file and the exports hold besides the arrays
 FACTS = (
     "steps",
     "stop_reason",
@@ -49,15 +55,16 @@ FACTS = (
     "stop",
     "family",
 )
-# what a run and its exports call something else
+# the names of entries of runs and their exports, which no observation may have
 TAKEN = frozenset({*FACTS, *CURVES, "t", "query", "memory", "carry"})
-_LATER = np.zeros(0)
+_NOT_COMPUTED = np.zeros(0)
 
 
 class Phases(dict[str, Interval | None]):
-    """Step intervals ``(first, last)`` of the phases by name, in order; None where the run ends before one begins.
+    """Step intervals ``(first, last)`` of the phases, by name and in order.
 
-    Names are also attributes: ``run.phases.I``.
+    The interval is None if the run ends before the phase begins. Names are also
+    attributes: ``run.phases.I``.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -85,7 +92,7 @@ class Label(NamedTuple):
 
 
 class Stop(Enum):
-    """Why a run ended; its value is the sentence, which `say` fills in."""
+    """Why a run ended; the value is the sentence that `say` completes."""
 
     REACHED = "reached epsilon = {epsilon:g} at step {step}"
     FLOOR = "stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {step}"
@@ -100,12 +107,12 @@ class Stop(Enum):
     INTERRUPTED = "interrupted at step {step}"
 
     def say(self, **facts: float) -> str:
-        """Return the sentence."""
+        """Return the sentence with its numbers."""
         return self.value.format(**facts)
 
 
 class State(NamedTuple):
-    """One point of a run: step number, parameters, loss and what the risk observes there."""
+    """One point of a run: step number, parameters, loss and observations."""
 
     t: int
     params: Array
@@ -119,7 +126,7 @@ class State(NamedTuple):
 
 
 @dataclass(eq=False, repr=False)
-class Trajectory(Drawn):
+class Trajectory(Plottable):
     """A training run, saved at log-spaced steps.
 
     Attributes
@@ -131,11 +138,11 @@ class Trajectory(Drawn):
     states : ndarray, (T, ...)
         Parameters at the saved steps.
     observed : dict of ndarray, each (T, ...)
-        What the risk observes, by name.
+        The observations of the risk, by name.
     steps : int or None
-        First step with loss <= epsilon; None where it was not reached.
+        First step with loss <= epsilon; None if it was not reached.
     converged : bool
-        Whether it was reached.
+        Whether ``epsilon`` was reached.
     stop : Stop
         Why the run ended.
     stop_reason : str
@@ -148,37 +155,36 @@ class Trajectory(Drawn):
     eta, epsilon : float
         Learning rate and target loss.
     error : float or None
-        Estimated absolute error of ``steps``. Below 1 it says that they are those of
-        single steps: ``epsilon`` is further from the losses at the last two steps than
-        these may be off. It is 1 or more if ``epsilon`` is the loss of one of these
-        steps to rounding, whatever the method. None if every step was taken and neither
-        loss is so close, and for flows, whose steps are times.
+        Estimated absolute error of ``steps``. Below 1 the count is the one that single
+        steps would give: the losses at the last two steps differ from ``epsilon`` by
+        more than their errors. It is 1 or more if ``epsilon`` equals one of these
+        losses to rounding, whatever the method. It is None if every step was taken and
+        neither loss is so close, and for flows, whose steps are times.
     states_error : float or None
-        Estimated absolute error of the scores at the saved steps where steps were
+        Estimated absolute error of the scores at the saved steps, if steps were
         skipped.
     phases : Phases or None
-        Where the model defines them.
+        The phases of the run, if the model defines them.
     regime : {"flat", "sharp"} or None
-        Where the model defines it.
+        The regime of the run, if the model defines it.
     notes : dict of str
-        What else the model says of the run, by name.
+        Further remarks of the model on the run, by name.
     info : dict
-        Parameters of the run by name, for the record.
+        Parameters of the run, by name.
     labels : dict of str to Label
         Symbols, units and meanings of these parameters.
     family : Family or None
-        The problem whose run it is, where it was made by a family, or read from a file
-        that says so.
+        The problem that the run belongs to, if a family made it or its file names one.
     command : str or None
-        Command line or Python call that makes the run again, where it is known.
+        Command line or Python call that makes the run again, if it is known.
     version : str or None
-        Version of the package that made the run; None where its file does not say.
+        Version of the package that made the run; None if its file does not say.
     memory : ndarray, (T, ...), or None
         The memory of the update rule at the saved steps, empty for a rule without one;
-        None of a closed form.
+        None for a closed form.
     carry : ndarray, (T, ...), or None
-        What rounding has left out of the parameters at the saved steps, so that a run
-        goes on with the same bits.
+        The part of the parameters at the saved steps that rounding has cut off. With
+        it a run goes on with the same bits.
     trained_by : Rule or None
         The update rule with its settings, if they are known.
     """
@@ -212,9 +218,10 @@ class Trajectory(Drawn):
     solution: Solution | None = field(default=None, repr=False)
 
     @classmethod
-    def later(cls, curves: Callable[[], dict[str, Any]], **others: Any) -> Trajectory:
-        """Make a run whose loss, states and observations are computed when one of them is first asked for."""
-        run = cls(loss=_LATER, states=_LATER, observed={}, **others)
+    def later(cls, curves: Callable[[], dict[str, Any]], **fields: Any) -> Trajectory:
+        """Make a run that computes its loss, states and observations at first use."""
+        run = cls(loss=_NOT_COMPUTED, states=_NOT_COMPUTED, observed={}, **fields)
+        # Python calls __getattr__ for a field that is not there
         for name in CURVES:
             del run.__dict__[name]
         run.__dict__["curves"] = curves
@@ -222,7 +229,8 @@ class Trajectory(Drawn):
 
     def __getattr__(self, name: str) -> Any:
         if name in CURVES and "curves" in self.__dict__:
-            self.__dict__.update(self.__dict__.pop("curves")())
+            compute = self.__dict__.pop("curves")
+            self.__dict__.update(compute())
             return self.__dict__[name]
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}"
@@ -249,11 +257,13 @@ class Trajectory(Drawn):
 
     @property
     def attention(self) -> Array:
-        """Target attention at the saved steps: (T,), or (T, K) where the queries differ."""
+        """Target attention at the saved steps, (T,), or (T, K) if queries differ."""
         return _attention(self.observed)
 
     def at(self, t: int) -> State:
-        """State at any step, saved or not, also beyond the last one: the run goes on from the nearest one below.
+        """State at any step, which may be between or beyond the saved ones.
+
+        The run goes on from the nearest saved step below.
 
         Parameters
         ----------
@@ -263,14 +273,14 @@ class Trajectory(Drawn):
         Returns
         -------
         State
-            With the fields ``t, params, loss, observed`` and the property
-            ``attention``.
+            A tuple with the fields ``t``, ``params``, ``loss`` and ``observed``, and
+            the property ``attention``.
 
         Raises
         ------
         ValueError
-            A step that is not saved, of a run whose file does not say what was trained;
-            or one to which the run cannot be followed.
+            The step is not saved and the file of the run does not say what was
+            trained, or the run cannot be followed to the step.
 
         Examples
         --------
@@ -282,16 +292,14 @@ class Trajectory(Drawn):
         t = integer("t", t, minimum=0)
         index = int(np.searchsorted(self.t, t))
         if index < len(self.t) and self.t[index] == t:
-            observed = {
-                name: np.asarray(values[index])
-                for name, values in self.observed.items()
-            }
-            return State(
-                t, np.asarray(self.states[index]), float(self.loss[index]), observed
-            )
+            return self._saved_state(index)
         if self.solution is None or self.risk is None:
-            allowed = "a saved step (see .t): the file of this run has no risk from which others could be computed"
-            raise argument_error("t", t, allowed)
+            raise argument_error(
+                "t",
+                t,
+                "a saved step (see .t): the file of this run has no risk from which "
+                "others could be computed",
+            )
         params = np.asarray(self.solution.states(np.array([t]))[0])
         with np.errstate(over="ignore", invalid="ignore"):
             loss = self.risk.evaluate(params, t)[0]
@@ -303,21 +311,28 @@ class Trajectory(Drawn):
             )
         return State(t, params, loss, self.risk.observe(params, t))
 
+    def _saved_state(self, index: int) -> State:
+        params = np.asarray(self.states[index])
+        observed = {
+            name: np.asarray(values[index]) for name, values in self.observed.items()
+        }
+        return State(int(self.t[index]), params, float(self.loss[index]), observed)
+
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
-        """First step at which ``condition`` holds, for a condition that holds from then on.
+        """First step at which a condition holds, if it holds from then on.
 
         Parameters
         ----------
         condition : callable
-            Takes a `State`, returns a bool.
+            A function of a `State` that returns a bool.
         after : int
-            Look from this step on.
+            The first step that counts.
 
         Returns
         -------
         int or None
-            None where it does not hold at any saved step. Where the run was loaded from
-            a file, the first *saved* step.
+            None if the condition holds at no saved step. If the run was loaded from a
+            file that does not say what was trained, the first *saved* step.
 
         Examples
         --------
@@ -332,14 +347,18 @@ class Trajectory(Drawn):
         saved = self.t[self.t >= after].tolist()
         if self.solution is not None and saved[0] != after:
             saved.insert(0, after)
-        high = next((t for t in saved if condition(self.at(t))), None)
-        if high is None or high == saved[0] or self.solution is None:
-            return high
-        low = saved[saved.index(high) - 1]
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if condition(self.at(middle)) else (middle, high)
-        return int(high)
+        holds_at = next((t for t in saved if condition(self.at(t))), None)
+        if holds_at is None or holds_at == saved[0] or self.solution is None:
+            return holds_at
+        # bisection: the condition holds at holds_at, and not at fails_at
+        fails_at = saved[saved.index(holds_at) - 1]
+        while holds_at - fails_at > 1:
+            middle = (fails_at + holds_at) // 2
+            if condition(self.at(middle)):
+                holds_at = middle
+            else:
+                fails_at = middle
+        return int(holds_at)
 
     def compare(
         self,
@@ -352,7 +371,7 @@ class Trajectory(Drawn):
         runs: int = 16,
         seed: int = 0,
     ) -> CurveComparison:
-        """Compare a loss curve from elsewhere, such as one of a trainer of your own, with this run.
+        """Compare a loss curve of another trainer, such as your own, with this run.
 
         Both are averaged over windows of steps, 24 at most, equal in ln(t + 1). A
         window fails beyond a limit that all windows together exceed once in a thousand
@@ -362,33 +381,34 @@ class Trajectory(Drawn):
         ----------
         losses : array_like, path or callable
             Losses, each *before* the update of its step; a CSV file of at most 64 MB
-            with the columns ``step``, ``loss`` and maybe ``error``; or a function of a
-            `State` that returns one loss, or the losses of single prompts.
+            with the columns ``step``, ``loss`` and optionally ``error``; or a function
+            of a `State` that returns one loss, or the losses of single prompts.
         steps : array_like of int, optional
-            Increasing. By default 0, 1, 2, ..., of a function the saved steps.
+            Increasing steps. By default 0, 1, 2, ..., and the saved steps for a
+            function.
         batch : int, optional
-            Prompts in a batch of the training whose batch losses these are. Standard
+            Number of prompts in a batch, if these are batch losses of SGD. Standard
             errors then come from runs of SGD with such batches, by the sampler of the
-            family: they take account of how far SGD strays, too.
+            family. They include how far SGD strays from the exact run.
         errors : array_like, optional
             Standard errors instead, one or one for each loss, in the unit of
-            ``losses``; those of a file, or of single prompts, need not be given.
+            ``losses``. A file may contain them, and single prompts give them.
         scale : float, optional
-            Factor on the losses. Without it losses twice as large as these at the
-            beginning are refused: they lack the factor 1/2.
+            Factor on the losses. Without it losses twice as large as those of the run
+            at the beginning are refused, because they lack the factor 1/2.
         runs, seed : int
             Number of runs of SGD, 4 to 1000, and the seed of their prompts.
 
         Returns
         -------
         CurveComparison
-            With ``leaves``, ``checks``, ``to_markdown()`` and ``plot()``.
+            The outcome, with ``leaves``, ``checks``, ``to_markdown()`` and ``plot()``.
 
         Raises
         ------
         ValueError
-            A curve that is not one, neither or both of ``batch`` and ``errors``, a run
-            that cannot be sampled.
+            The losses are no curve, neither or both of ``batch`` and ``errors`` are
+            given, or the run cannot be sampled.
 
         References
         ----------
@@ -401,43 +421,49 @@ class Trajectory(Drawn):
         >>> run.compare(1.1 * run.loss, run.t, errors=0.01).leaves
         (0, 0)
         """
-        from icl_theory.engine.curves import beside, curve_of  # few runs are compared
+        # few runs are compared
+        from icl_theory.engine.curves import compare_with_run
+        from icl_theory.engine.loss_curve import loss_curve
 
         if self.risk is not None and self.risk.stochastic:
             raise argument_error(
                 "run", repr(self), "of exact losses, not of sampled ones"
             )
-        t, values, known = curve_of(self, losses, steps, errors)
-        if (batch is not None) == (
-            errors is not None or (batch is None and known is not None)
-        ):
+        curve = loss_curve(self, losses, steps, errors)
+        has_errors = curve.errors is not None
+        # errors of a file or of single prompts may be overruled by a batch, but errors
+        # that are given beside a batch contradict it
+        contradicts = batch is not None and errors is not None
+        if contradicts or (batch is None and not has_errors):
             raise ValueError(
-                f"batch = {batch!r}: give either batch or errors, which say how far losses scatter "
-                "(a function may return the loss of each prompt instead of their mean)"
+                f"batch = {batch!r}: give either batch or errors, which say how far "
+                "losses scatter (a function may return the loss of each prompt instead "
+                "of their mean)"
             )
         runs = integer("runs", runs, minimum=4, maximum=1000)
         seed = integer("seed", seed, minimum=0)
-        return beside(self, (t, values, known), batch, scale, runs, seed)
+        return compare_with_run(self, curve, batch, scale, runs, seed)
 
     def summary(self) -> str:
         """Describe the run in a few lines of text, at most 80 columns."""
-        lines = (f"{name:<11} {value}" for name, value in self.facts().items())
-        return "\n".join(
-            textwrap.fill(line, width=80, subsequent_indent=" " * 12) for line in lines
-        )
+        paragraphs = []
+        for name, value in self.facts().items():
+            line = f"{name:<11} {value}"
+            paragraphs.append(textwrap.fill(line, width=80, subsequent_indent=" " * 12))
+        return "\n".join(paragraphs)
 
     def facts(self) -> dict[str, str]:
         """Return the lines of `summary` as name and text."""
-        info = ", ".join(
-            f"{name}={_short(value)}"
-            for name, value in self.info.items()
-            if value is not None
-        )
-        facts = {"run": info or f"eta={self.eta:g}, rule={self.rule}"}
-        doubt = self.error is not None and self.error > 0.1
-        facts["method"] = self.method + (
-            f" (the step count may be off by {self.error:.1g})" if doubt else ""
-        )
+        parameters = []
+        for name, value in self.info.items():
+            if value is not None:
+                parameters.append(f"{name}={_short(value)}")
+        if not parameters:
+            parameters = [f"eta={self.eta:g}", f"rule={self.rule}"]
+        facts = {"run": ", ".join(parameters)}
+        facts["method"] = self.method
+        if self.error is not None and self.error > 0.1:
+            facts["method"] += f" (the step count may be off by {self.error:.1g})"
         facts["stopped"] = self.stop_reason
         facts["loss"] = (
             f"{self.loss[0]:.6g} -> {self.loss[-1]:.6g} (floor {self.floor:.3g})"
@@ -445,52 +471,59 @@ class Trajectory(Drawn):
         if "attention" in self.observed:
             first = np.mean(self.attention[0])
             last = np.mean(self.attention[-1])
-            mean = " (mean over queries)" if self.attention.ndim > 1 else ""
-            facts["attention"] = f"{first:.6g} -> {last:.6g}{mean}"
+            facts["attention"] = f"{first:.6g} -> {last:.6g}"
+            if self.attention.ndim > 1:
+                facts["attention"] += " (mean over queries)"
         if self.phases is not None:
-            facts["phases"] = "   ".join(
-                f"{name} {a:,} - {b:,}"
-                for name, (a, b) in self.phases.present().items()
-            )
+            phases = []
+            for name, (begin, end) in self.phases.present().items():
+                phases.append(f"{name} {begin:,} - {end:,}")
+            facts["phases"] = "   ".join(phases)
         if self.regime is not None:
             facts["regime"] = self.regime
         return facts | self.notes
 
     def to_xarray(self) -> xarray.Dataset:
-        """Return loss and observations over the dimension ``t``, and ``query`` where queries have their own."""
+        """Return loss and observations over the dimension ``t``.
+
+        Observations that each query has of its own have the dimension ``query``, too.
+        """
         load_whole("numpy.ma", "pandas", "xarray", "dask.array")
         import xarray
 
         variables: dict[str, Any] = {"loss": ("t", self.loss)}
         for name, values in self.observed.items():
-            per_query = (
-                "attention" in self.observed
-                and values.shape == self.attention.shape
-                and values.ndim == 2
-            )
-            others = (
-                ["query"]
-                if per_query
-                else [f"{name}_{i}" for i in range(values.ndim - 1)]
-            )
-            variables[name] = (["t", *others], values)
-        meta = {key: value for key, value in self._meta().items() if value is not None}
-        attributes = {
-            k: json.dumps(v) if isinstance(v, dict) else v for k, v in meta.items()
-        }
+            variables[name] = (["t", *self._dimensions(name)], values)
+        attributes = {}
+        for name, value in self._meta().items():
+            if isinstance(value, dict):
+                attributes[name] = json.dumps(value)
+            elif value is not None:
+                attributes[name] = value
         return xarray.Dataset(variables, coords={"t": self.t}, attrs=attributes)
 
+    def _dimensions(self, name: str) -> list[str]:
+        """Return names for the dimensions of an observation, except for the steps."""
+        values = self.observed[name]
+        has_attention = "attention" in self.observed
+        if has_attention and values.ndim == 2 and values.shape == self.attention.shape:
+            return ["query"]
+        return [f"{name}_{i}" for i in range(values.ndim - 1)]
+
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the states as plain numbers, lists and text (strict JSON)."""
-        series = {"t": self.t.tolist(), "loss": self.loss.tolist()}
-        return {
-            **self._meta(),
-            **series,
-            **{name: values.tolist() for name, values in self.observed.items()},
-        }
+        """Return everything but the states as plain numbers, lists and text.
+
+        They can be written as strict JSON.
+        """
+        values = self._meta()
+        values["t"] = self.t.tolist()
+        values["loss"] = self.loss.tolist()
+        for name, observed in self.observed.items():
+            values[name] = observed.tolist()
+        return values
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the run to one file (a NumPy archive without pickle), whole or not at all.
+        """Write the run to one file, a NumPy archive without pickle, or not at all.
 
         A temporary file comes first, so that a crash or a full disk leaves an existing
         file as it was.
@@ -511,7 +544,7 @@ class Trajectory(Drawn):
             )
 
     def holds(self) -> dict[str, Any]:
-        """Return what a file says of its arrays, to be compared with them when they are read."""
+        """Return facts of the arrays that a reader of the file compares with them."""
         least = float(self.loss.min())
         shapes = {
             name: list(values.shape) for name, values in sorted(self.observed.items())
@@ -520,16 +553,16 @@ class Trajectory(Drawn):
 
     def _meta(self) -> dict[str, Any]:
         meta = {name: getattr(self, name) for name in FACTS}
-        meta["phases"] = (
-            None
-            if self.phases is None
-            else {k: v and list(v) for k, v in self.phases.items()}
-        )
-        meta["labels"] = {
-            name: list(label)
-            for name, label in self.labels.items()
-            if name in self.info
-        }
+        if self.phases is not None:
+            meta["phases"] = {
+                name: None if interval is None else list(interval)
+                for name, interval in self.phases.items()
+            }
+        labels = {}
+        for name, label in self.labels.items():
+            if name in self.info:
+                labels[name] = list(label)
+        meta["labels"] = labels
         meta["info"] = {name: _plain(value) for name, value in self.info.items()}
         meta["stop"] = self.stop.name
         meta["family"] = None if self.family is None else self.family.plain()
@@ -537,7 +570,7 @@ class Trajectory(Drawn):
 
 
 def named(observed: Mapping[str, Any]) -> dict[str, Array]:
-    """Return observations as arrays; one that has the name of an entry of runs is refused."""
+    """Return observations as arrays, and refuse the names of entries of runs."""
     for name in observed:
         if name in TAKEN:
             raise argument_error(
@@ -559,31 +592,30 @@ def _attention(observed: dict[str, Array]) -> Array:
 
 
 def saved_steps(last: int, size: int) -> NDArray[np.int64]:
-    """Log-spaced steps from 0 to ``last``, fewer per decade where a state of ``size`` numbers is large.
+    """Log-spaced steps from 0 to ``last`` for states of ``size`` numbers.
 
-    More than fit into the memory that is free are refused.
+    There are 32 in a decade, and fewer if states are large, but at least 4. If they do
+    not fit into the free memory they are refused.
     """
     decades = math.log10(max(last, 10))
+    # about 2^25 numbers, 256 MB, in all
     per_decade = min(32.0, max(4.0, 2**25 / (size * decades)))
     powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade)).astype(np.int64)
-    found = np.array(
-        sorted({0, last, *np.minimum(powers, last).tolist()}), dtype=np.int64
-    )
-    check_fits("steps", last, 8.0 * size * len(found))
-    return found
+    distinct = {0, last, *np.minimum(powers, last).tolist()}
+    steps = np.array(sorted(distinct), dtype=np.int64)
+    check_fits("steps", last, 8.0 * size * len(steps))
+    return steps
 
 
 def _plain(value: Any) -> Any:
-    """Turn an argument into strict JSON: infinity and objects become text."""
+    """Turn an argument into strict JSON, in which infinity and objects are text."""
     if isinstance(value, np.ndarray | tuple):
         return np.asarray(value).tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return (
-        value
-        if value is None or isinstance(value, str | int | float | bool | list)
-        else repr(value)
-    )
+    if value is None or isinstance(value, str | int | float | bool | list):
+        return value
+    return repr(value)
 
 
 def _short(value: Any) -> str:

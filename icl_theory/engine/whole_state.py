@@ -1,162 +1,191 @@
-"""Training by a rule with a memory as a map of the whole state, so that its steps can be skipped like any other's.
+"""Training with a memory as a map of one array, so that its steps can be skipped.
 
-The array that is followed holds the parameters and the memory, one above the other. The
-memory is multiplied by a power of two that brings it to the size of the parameters, so
-that one tolerance is right for both.
+The array holds the parameters and, below them, the memory. Together they determine the
+next step, as the parameters alone do for a rule without memory. The memory is
+multiplied by a power of two that brings it to the size of the parameters, so that one
+tolerance is right for both.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, argument_error, number
-from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.capabilities import (
+    ColumnGradients,
+    column_gradients_of,
+    gain_at,
+    gradients_at,
+)
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import NO_MEMORY
-from icl_theory.engine.steps import Descent, Point, TrainingState, Update
+from icl_theory.engine.steps import Point, TrainingState, Update, UpdateMap
 
 
 class StateRisk(Risk):
-    """A risk as a function of the whole state, of which it looks at the parameters alone."""
+    """A risk as a function of the whole state; it depends on the parameters alone.
+
+    Parameters
+    ----------
+    risk : Risk
+        The risk of the parameters.
+    memory : ndarray
+        The memory at step 0.
+    scale : float
+        The factor by which the memory is multiplied in the whole state.
+    """
 
     def __init__(self, risk: Risk, memory: Array, scale: float) -> None:
         self.risk = risk
         self.scale = scale
         self.shape = np.shape(risk.initial)
-        self._start = self.joined(risk.initial, memory)
+        self._initial = self.join(risk.initial, memory)
 
     @property
     def initial(self) -> Array:
         """Parameters and memory at step 0."""
-        return self._start
+        return self._initial
 
     @property
     def metric(self) -> float | Array:
-        """That of the parameters."""
+        """The metric of the parameters."""
         return self.risk.metric
 
-    def joined(self, params: Array, memory: Array) -> Array:
-        """Return the whole state, (2, ...) for numbers and (2K, ...) for arrays of K rows."""
+    def join(self, params: Array, memory: Array) -> Array:
+        """Return the whole state: (2,) of numbers, (2K, ...) of arrays (K, ...)."""
         if not self.shape:
             return np.array([params, self.scale * memory])
         return np.concatenate([params, self.scale * memory])
 
     def split(self, state: Array) -> tuple[Array, Array]:
-        """Return parameters and memory, views of a state where that is possible."""
+        """Return the parameters, a view if possible, and the memory of a state."""
         if not self.shape:
             return np.asarray(state[0]), np.asarray(state[1] / self.scale)
         rows = self.shape[0]
         return state[:rows], state[rows:] / self.scale
 
+    def params_of(self, state: Array) -> Array:
+        """Return the parameters of a state, or what stands at their place."""
+        if not self.shape:
+            return np.asarray(state[0])
+        return state[: self.shape[0]]
+
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and gradient in the whole state: it is zero in the memory."""
-        loss, gradient = self.risk.evaluate(self.split(params)[0], step)
-        return loss, self.joined(gradient, np.zeros_like(gradient))
+        """Loss, and gradient in the whole state, which is zero in the memory."""
+        loss, gradient = self.risk.evaluate(self.params_of(params), step)
+        return loss, self.join(gradient, np.zeros_like(gradient))
 
     def gain(self, params: Array) -> float:
-        """That of the parameters; the memory is of their size."""
-        return self.risk.gain(self.split(params)[0])
+        """The gain of the parameters; the scaled memory has their size."""
+        return gain_at(self.risk, self.params_of(params))
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns, each below its parameters' and zero in the memory."""
-        gradients = self.risk.column_gradients
+        """Gradients of single columns of the state, which are zero in the memory."""
+        gradients = column_gradients_of(self.risk)
         if gradients is None:
             return None
         rows = self.shape[0]
 
-        def padded(columns: Array, which: NDArray[np.intp]) -> Array:
+        def state_gradients(columns: Array, which: NDArray[np.intp]) -> Array:
             gradient = gradients(columns[:rows], which)
             return np.concatenate([gradient, np.zeros_like(gradient)])
 
-        return padded
+        return state_gradients
 
 
 class StatePoint(Point):
-    """An iterate of the whole state; ``real`` is the same as an iterate of the parameters, if it was one."""
+    """An iterate of the whole state that was computed as one of the run."""
 
-    __slots__ = ("real",)
+    __slots__ = ("run_point",)
 
-    real: Point | None
+    run_point: Point
 
 
-class WholeState(Descent):
-    """Training by a rule with a memory of the shape of the parameters, as a map of the whole state."""
+class WholeStateMap(UpdateMap):
+    """One step of the whole state, for a rule whose memory has the parameters' shape.
+
+    Parameters
+    ----------
+    update_map : UpdateMap
+        One step of the run.
+
+    Raises
+    ------
+    ValueError
+        The memory has another shape than the parameters, or the rule has no
+        ``jacobian``.
+    """
 
     risk: StateRisk
 
-    def __init__(self, descent: Descent) -> None:
-        self.inner = Descent(descent.risk, descent.eta, descent.rule)
-        start = self.inner.start()
+    def __init__(self, update_map: UpdateMap) -> None:
+        rule = update_map.rule
+        eta = update_map.eta
+        self.run_map = UpdateMap(update_map.risk, eta, rule)
+        start = self.run_map.start()
         shape = np.shape(start.params)
         if start.memory.shape != shape:
             allowed = (
                 f"of the shape of the parameters, {shape}, or skippable must be False"
             )
             raise argument_error(
-                f"memory of the skippable rule {descent.rule.name!r}",
+                f"memory of the skippable rule {rule.name!r}",
                 start.memory.shape,
                 allowed,
             )
-        if descent.rule.jacobian(np.zeros(1), descent.eta) is None:
-            # a stride is longer than a memory lasts: without Newton's method its
-            # equations have no quick solution
+        if rule.jacobian(np.zeros(1), eta) is None:
+            # A stride is longer than a memory lasts. Without Newton's method its
+            # equations would take many iterations.
             allowed = "derivatives of a step with a memory, or skippable must be False"
             raise argument_error(
-                f"jacobian of the skippable rule {descent.rule.name!r}", None, allowed
+                f"jacobian of the skippable rule {rule.name!r}", None, allowed
             )
-        # a power of two, so that scaling rounds nothing
         memory_scale = number(
-            f"memory_scale of the rule {descent.rule.name!r}",
-            descent.rule.memory_scale(descent.eta),
+            f"memory_scale of the rule {rule.name!r}", rule.memory_scale(eta)
         )
+        # Multiplication by a power of two rounds nothing.
         scale = 2.0 ** round(math.log2(memory_scale))
-        super().__init__(
-            StateRisk(descent.risk, start.memory, scale), descent.eta, descent.rule
-        )
+        state_risk = StateRisk(update_map.risk, start.memory, scale)
+        super().__init__(state_risk, eta, rule)
 
     @property
     def evaluations(self) -> int:  # type: ignore[override]
-        """Number of gradients so far."""
-        return self.inner.evaluations
+        """Number of gradients computed so far."""
+        return self.run_map.evaluations
 
     @evaluations.setter
     def evaluations(self, count: int) -> None:
-        if hasattr(self, "inner"):
-            self.inner.evaluations = count
+        self.run_map.evaluations = count
 
     def start(self) -> TrainingState:
         """Return the whole state at step 0."""
-        return self.into(self.inner.start())
+        return self.from_run_state(self.run_map.start())
 
-    def into(self, state: TrainingState) -> TrainingState:
-        """Return a state as one whole array without a memory."""
-        whole = self.risk.joined(state.params, state.memory)
-        # single steps compensate the rounding of the parameters alone, so the memory
-        # has nothing to carry
-        carry = self.risk.joined(state.carry, np.zeros_like(state.carry))
+    def from_run_state(self, state: TrainingState) -> TrainingState:
+        """Return a state of the run as one array without a memory."""
+        whole = self.risk.join(state.params, state.memory)
+        # Single steps compensate the rounding of the parameters alone, so the memory
+        # has no carry.
+        carry = self.risk.join(state.carry, np.zeros_like(state.carry))
         return TrainingState(state.step, whole, NO_MEMORY, carry)
 
-    def out_of(self, state: TrainingState) -> TrainingState:
-        """Return a whole state as parameters and memory."""
+    def to_run_state(self, state: TrainingState) -> TrainingState:
+        """Return a whole state as a state of the run: parameters and memory."""
         params, memory = self.risk.split(state.params)
-        return TrainingState(
-            state.step,
-            np.array(params),
-            memory,
-            np.array(self.risk.split(state.carry)[0]),
-        )
+        carry = self.risk.params_of(state.carry)
+        return TrainingState(state.step, np.array(params), memory, np.array(carry))
 
-    def real(self, point: Point) -> Point:
-        """Return an iterate of the parameters."""
-        if isinstance(point, StatePoint) and point.real is not None:
-            return point.real
-        state = self.out_of(point.state)
-        gradient = self.risk.split(point.gradient)[0]
+    def to_run_point(self, point: Point) -> Point:
+        """Return an iterate of the whole state as an iterate of the run."""
+        if isinstance(point, StatePoint):
+            return point.run_point
+        state = self.to_run_state(point.state)
+        gradient = self.risk.params_of(point.gradient)
         return Point(
             point.step, state.params, point.loss, gradient, state.memory, state.carry
         )
@@ -166,50 +195,60 @@ class WholeState(Descent):
         return self.change(point.params, point.gradient), NO_MEMORY
 
     def change(self, params: Array, gradient: Array) -> Array:
-        """Change of whole states, or of columns of them, in one step."""
-        rows = len(params) // 2
+        """Change of a whole state, or of columns of it, in one step."""
         if self.risk.shape:
-            parts = params[:rows], params[rows:] / self.risk.scale, gradient[:rows]
+            # Columns may have another shape than the parameters, but as many rows.
+            rows = len(params) // 2
+            own_params = params[:rows]
+            memory = params[rows:] / self.risk.scale
+            own_gradient = gradient[:rows]
         else:
-            parts = params[0], params[1] / self.risk.scale, gradient[0]
-        own_params, memory, own_gradient = parts
-        # step 0 stands for all: a skippable rule does not look at the number of the
-        # step
-        change, memory_after = self.rule.step(
+            own_params = params[0]
+            memory = params[1] / self.risk.scale
+            own_gradient = gradient[0]
+        # Step 0 stands for all steps: a skippable rule does not depend on t.
+        change, next_memory = self.rule.step(
             self.risk.risk, own_params, own_gradient, self.eta, memory, 0
         )
-        # a rule returns the change of the parameters but the memory itself
-        return self.risk.joined(change, memory_after - memory)
+        # A rule returns the change of the parameters, but the memory itself.
+        return self.risk.join(change, next_memory - memory)
 
     def moves(self, states: Array) -> Array:
-        """Changes of some whole states, (n, ...), in one step."""
+        """Changes of n whole states, (n, ...), in one step."""
         self.evaluations += len(states)
-        params = np.stack([self.risk.split(state)[0] for state in states])
-        gradients = self.risk.risk.gradients(params)
-        padded = (
-            self.risk.joined(gradient, np.zeros_like(gradient))
-            for gradient in gradients
-        )
-        return np.stack(
-            [
-                self.change(state, gradient)
-                for state, gradient in zip(states, padded, strict=True)
-            ]
-        )
+        params = np.stack([self.risk.params_of(state) for state in states])
+        gradients = gradients_at(self.risk.risk, params)
+        changes = []
+        for state, gradient in zip(states, gradients, strict=True):
+            state_gradient = self.risk.join(gradient, np.zeros_like(gradient))
+            changes.append(self.change(state, state_gradient))
+        return np.stack(changes)
 
     def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
-        """Yield every iterate from a state on, with the bits that single steps have."""
-        for real in self.inner.iterates(self.out_of(state)):
-            whole = self.into(real.state)
-            gradient = self.risk.joined(real.gradient, np.zeros_like(real.gradient))
-            point = StatePoint(
-                real.step, whole.params, real.loss, gradient, NO_MEMORY, whole.carry
+        """Yield every iterate from a state on, with the same bits as single steps."""
+        for run_point in self.run_map.iterates(self.to_run_state(state)):
+            whole = self.from_run_state(run_point.state)
+            gradient = self.risk.join(
+                run_point.gradient, np.zeros_like(run_point.gradient)
             )
-            point.real = real
+            point = StatePoint(
+                run_point.step,
+                whole.params,
+                run_point.loss,
+                gradient,
+                NO_MEMORY,
+                whole.carry,
+            )
+            point.run_point = run_point
             yield point
 
 
-def whole_state(descent: Descent) -> Descent:
-    """Return training as a map of one array: of the parameters, or of the whole state if the rule has a memory."""
-    memory: Any = descent.rule.init(descent.risk, descent.risk.initial)
-    return descent if memory.size == 0 else WholeState(descent)
+def skippable_map(update_map: UpdateMap) -> UpdateMap:
+    """Return a step of training as a map of one array, whose steps can be skipped.
+
+    The array is the whole state if the rule has a memory, and otherwise the parameters.
+    """
+    memory = update_map.rule.init(update_map.risk, update_map.risk.initial)
+    if memory.size == 0:
+        return update_map
+    return WholeStateMap(update_map)

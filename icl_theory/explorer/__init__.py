@@ -1,4 +1,4 @@
-"""The explorer: the closed forms of all families on one page of HTML that needs no network.
+"""The explorer: the closed forms of all families on a page of HTML without a network.
 
 The page is made of a template, a style, shared scripts, and the scripts, titles and
 parameters of each family. Runs of further models, at the settings of papers, are in
@@ -17,7 +17,7 @@ from typing import Any
 from icl_theory import families
 from icl_theory._validate import EXACT
 from icl_theory._version import __version__
-from icl_theory.families import asked
+from icl_theory.families import filled_slots
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Fraction, Number
 from icl_theory.families.plug_ins import left_out
@@ -43,27 +43,28 @@ def __dir__() -> list[str]:
 
 
 def page() -> str:
-    """Return the explorer, a page of HTML that a browser shows from any file or server; see docs/explorer.md.
+    """Return the explorer, one page of HTML for any browser, from a file or a server.
 
-    A panel that cannot be read is left out, with a warning of one line.
+    A panel that cannot be read is left out, with a warning of one line. See
+    docs/explorer.md.
     """
-    found, lines = panels()
+    modules, lines = panels()
     for line in lines:
         warnings.warn(line, stacklevel=2)
-    found |= recorded()
+    modules |= recorded()
+    # Each family has a script element of its own: a faulty one ends only itself.
+    scripts = ["\n".join(shared()), *modules.values()]
     parts = {
         "style": _read(HERE / "style.css"),
-        "modules": "\n</script>\n<script>\n".join(
-            ["\n".join(shared()), *found.values()]
-        ),  # a wrong one ends itself
-        "families": _json([*found]),
+        "modules": "\n</script>\n<script>\n".join(scripts),
+        "families": _json([*modules]),
         "papers": _json([*papers()]),
         "version": __version__,
     }
-    made = _read(HERE / "page.html")
-    for name, text in parts.items():
-        made = made.replace(f"[[{name}]]", text)
-    return made
+    text = _read(HERE / "page.html")
+    for name, part in parts.items():
+        text = text.replace(f"[[{name}]]", part)
+    return text
 
 
 def shared() -> Iterator[str]:
@@ -74,12 +75,12 @@ def shared() -> Iterator[str]:
 
 
 def panels() -> tuple[dict[str, str], list[str]]:
-    """Return the modules of each family that has a panel, by its name, and a line for each that is left out."""
-    found: dict[str, str] = {}
-    slots, lines = asked("explorer")
+    """Return the modules of all panels by family, and a line for each left out."""
+    modules: dict[str, str] = {}
+    slots, lines = filled_slots("explorer")
     for name, panel in slots.items():
         with left_out(f"the slot explorer of the family {name}", lines):
-            said = {
+            data = {
                 "family": description(families.families_known()[name]),
                 "constants": panel.constants(),
             }
@@ -87,75 +88,77 @@ def panels() -> tuple[dict[str, str], list[str]]:
                 script.removesuffix(".js"): _read(panel.folder / script)
                 for script in panel.scripts
             }
-            found[name] = _modules(name, said, scripts)
-    return found, lines
+            modules[name] = _modules(name, data, scripts)
+    return modules, lines
 
 
 def recorded() -> dict[str, str]:
-    """Return the modules of the panels of runs that were computed beforehand, by the names of their papers."""
+    """Return the modules of the panels of recorded runs, by the name of the paper."""
     records = json.loads(_read(HERE / "runs.json"))
-    known_here = families.families_known()
+    by_name = families.families_known()
     script = _read(HERE / "recorded.js")
-    found = dict[str, str]()
+    modules: dict[str, str] = {}
     for name, record in records.items():
-        if record["family"] not in known_here:
+        if record["family"] not in by_name:
             continue
-        family = description(known_here[record["family"]])
-        under = {"tab": "More models"} if not found else {"under": next(iter(found))}
-        found[name] = _modules(
-            name, {"family": family, "record": record | under}, {"panel": script}
-        )
-    return found
+        # The first panel has a tab of its own, and the others are choices below it.
+        place = {"under": next(iter(modules))} if modules else {"tab": "More models"}
+        data = {
+            "family": description(by_name[record["family"]]),
+            "record": record | place,
+        }
+        modules[name] = _modules(name, data, {"panel": script})
+    return modules
 
 
 def papers() -> Iterator[dict[str, str]]:
-    """Yield what is shown of papers: authors and year, title, address, and a text."""
-    every = [paper for claims in known()[0].values() for paper in claims.papers]
-    for paper in every:
-        if paper.setting is None:
-            continue
-        last = [name.split()[-1] for name in paper.authors.split(", ")]
-        authors = " and ".join(last) if len(last) < 3 else f"{last[0]} et al."
-        yield {
-            "short": f"{authors} {paper.year}",
-            "title": paper.title,
-            "place": paper.setting.place,
-            "text": paper.setting.text,
-        }
+    """Yield the entry of each paper: authors and year, title, setting and text."""
+    for claims in known()[0].values():
+        for paper in claims.papers:
+            if paper.setting is None:
+                continue
+            surnames = [name.split()[-1] for name in paper.authors.split(", ")]
+            authors = " and ".join(surnames)
+            if len(surnames) > 2:
+                authors = f"{surnames[0]} et al."
+            yield {
+                "short": f"{authors} {paper.year}",
+                "title": paper.title,
+                "place": paper.setting.place,
+                "text": paper.setting.text,
+            }
 
 
-def _modules(name: str, said: dict[str, Any], scripts: dict[str, str]) -> str:
-    """Return the modules of a panel: what is said of it, and scripts."""
-    sources = {
-        part: f"module.exports = {_json(value)};" for part, value in said.items()
-    } | scripts
+def _modules(name: str, data: dict[str, Any], scripts: dict[str, str]) -> str:
+    """Return the modules of a panel: its data, and its scripts."""
+    sources = {}
+    for part, value in data.items():
+        sources[part] = f"module.exports = {_json(value)};"
+    sources |= scripts
     return "\n".join(
         _module(f"{name}/{part}", source) for part, source in sources.items()
     )
 
 
 def description(family: type[Family]) -> dict[str, Any]:
-    """Return the words of a family for the page, and the symbol, unit and limits of each parameter."""
+    """Return the words of a family for the page, and the limits of its parameters."""
     labels = family.labels()
-    module = (
-        "icl_theory"
-        if family.__module__.startswith("icl_theory.")
-        else family.__module__
-    )
-    parameters = {
-        name: {
-            "symbol": labels[name].text,
-            "unit": labels[name].unit,
-            "meaning": labels[name].meaning,
+    parameters = {}
+    for name, declared in family.parameters().items():
+        label = labels[name]
+        parameters[name] = {
+            "symbol": label.text,
+            "unit": label.unit,
+            "meaning": label.meaning,
             "whole": declared.kind.whole,
             **_limits(declared.kind),
         }
-        for name, declared in family.parameters().items()
-    }
+    # All public families of this package are attributes of its root.
+    is_ours = family.__module__.startswith("icl_theory.")
     return {
         "name": family.name,
         "title": family.title,
-        "module": module,
+        "module": "icl_theory" if is_ours else family.__module__,
         "class": family.__name__,
         "loss_unit": family.loss_unit,
         "parameters": parameters,
@@ -163,21 +166,21 @@ def description(family: type[Family]) -> dict[str, Any]:
 
 
 def _limits(kind: Any) -> dict[str, float | None]:
-    """Return the bounds of a number, with None for infinite ones, which JSON does not have."""
+    """Return the bounds of a number; JSON has None for infinite ones."""
     if not isinstance(kind, Number):
         return {}
     minimum = kind.minimum
     maximum = kind.maximum
-    least = math.ulp(0.0)
+    smallest_positive = math.ulp(0.0)
     if isinstance(kind, Fraction):
-        minimum = least
+        minimum = smallest_positive
         maximum = math.nextafter(1.0, 0.0)
     elif kind.whole:
         maximum = min(maximum, EXACT)  # larger integers are no numbers of JavaScript
     elif kind.signed:
         minimum = -maximum
     elif not kind.zero:
-        minimum = max(minimum, least)
+        minimum = max(minimum, smallest_positive)
     bounds = {"minimum": minimum, "maximum": maximum}
     return {
         name: value if math.isfinite(value) else None for name, value in bounds.items()

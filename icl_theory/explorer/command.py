@@ -24,16 +24,13 @@ def explore(
         bool, typer.Option(help="Open the page in the web browser.")
     ] = True,
 ) -> None:
-    """Write the explorer, one page of HTML that needs no network, and open it in the web browser."""
+    """Write the explorer, one page of HTML, and open it in the web browser."""
     check_targets(None, out=out)
-    # A folder of its own: under a name that is known in advance another user might have
-    # put a link.
-    chosen = (
-        Path(tempfile.mkdtemp(prefix="icl-theory-"), "explorer.html")
-        if out is None
-        else out
-    )
-    target = chosen.absolute()
+    if out is None:
+        # In a new folder: another user might have put a link at a name that is known
+        # in advance.
+        out = Path(tempfile.mkdtemp(prefix="icl-theory-"), "explorer.html")
+    target = out.absolute()
     say_left_out(panels()[1])
     with warnings.catch_warnings(action="ignore"), replacing(target) as temporary:
         temporary.write_text(page(), encoding="utf-8")

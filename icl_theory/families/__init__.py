@@ -1,23 +1,27 @@
-"""Families: what can be studied, found by name; other packages add theirs by installing them."""
+"""Families by name: those of the core, of the papers and of other packages.
+
+`list_families` lists them, and `find` returns one of them. A family that cannot be used
+is left out, and `broken` has a line that says why.
+"""
 
 from __future__ import annotations
 
 import re
 import warnings
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from icl_theory._validate import argument_error
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     LOSS,
     Fraction,
-    Kind,
     LazySlot,
     Number,
     Object,
     Panel,
     Parameter,
+    ParameterKind,
     Probabilities,
     Whole,
     Wholes,
@@ -41,7 +45,8 @@ COMMANDS = (
     "explore",
     "reproduce",
 )
-# The families of the core; the first is the default. Papers and other packages add theirs.
+# The families of the core; the first is the default. Papers and other packages add
+# theirs.
 CORE = {
     "regression": "icl_theory.regression.family:Regression",
     "grouped-regression": "icl_theory.regression.variants:GroupedRegression",
@@ -53,12 +58,12 @@ __all__ = [
     "Column",
     "Family",
     "Fraction",
-    "Kind",
     "LazySlot",
     "Number",
     "Object",
     "Panel",
     "Parameter",
+    "ParameterKind",
     "PlugIn",
     "Probabilities",
     "RuleParameters",
@@ -79,8 +84,8 @@ def list_families() -> dict[str, type[Family]]:
     """Return every family by name: those of the core, of the papers, of other packages.
 
     A package adds a family by an entry point of the group ``icl_theory.families`` whose
-    value is the class, or by a `PlugIn`. A class that cannot be imported, or is not
-    sound, is left out with a warning of one line.
+    value is the class, or by a `PlugIn`. A class that cannot be imported or used is
+    left out with a warning of one line.
 
     Returns
     -------
@@ -99,8 +104,8 @@ def list_families() -> dict[str, type[Family]]:
 
 
 def families_known() -> dict[str, type[Family]]:
-    """Return the families that can be used, without warnings about others; see `broken`."""
-    return _own()[0] | _installed()[0]
+    """Return the families that can be used, without a warning about others."""
+    return _built_in().families | _installed().families
 
 
 def default() -> type[Family]:
@@ -109,44 +114,62 @@ def default() -> type[Family]:
 
 
 def find(name: str) -> type[Family]:
-    """Return the family with a name, or the problem of a family that has its own command."""
+    """Return a family by its name, or the problem behind a command of a family."""
     if not isinstance(name, str):
         raise argument_error("family", name, f"one of {', '.join(families_known())}")
-    if name in CORE:  # which needs no other family to be looked at
+    # A family of the core is found without a look at all others.
+    if name in CORE:
         return _of_the_core(name)
-    known = families_known()
-    if name in known:
-        return known[name]
+    families = families_known()
+    if name in families:
+        return families[name]
     problems: dict[str, type[Family]] = {}
-    for commands in asked("commands")[0].values():
+    for commands in filled_slots("commands")[0].values():
+        # Commands that cannot be loaded are reported elsewhere.
         with left_out("the slot commands", []):
             problems |= {problem.name: problem for problem in commands.values()}
     if name in problems:
         return problems[name]
     raise argument_error(
-        "family", name, f"one of {', '.join(known)}{nearest(name, known)}"
+        "family", name, f"one of {', '.join(families)}{nearest(name, families)}"
     )
 
 
 def broken() -> tuple[str, ...]:
     """Return a line for each family or plug-in that cannot be used."""
-    return plug_ins()[1] + _own()[1] + _installed()[1]
+    return plug_ins()[1] + _built_in().lines + _installed().lines
 
 
-def asked(slot: str) -> tuple[dict[str, Any], list[str]]:
-    """Return what the families have in a slot, by their names, and a line for each in which it cannot be loaded."""
-    found: dict[str, Any] = {}
+def filled_slots(slot: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of a slot by family.
+
+    Parameters
+    ----------
+    slot : str
+        Name of the slot.
+
+    Returns
+    -------
+    values : dict
+        Its value for each family that fills it, by the name of the family.
+    lines : list of str
+        A line for each family whose slot cannot be loaded.
+    """
+    values: dict[str, Any] = {}
     lines: list[str] = []
     for name, family in families_known().items():
         with left_out(f"the slot {slot} of the family {name}", lines):
             value = getattr(family, slot)
             if value is not None:
-                found[name] = value
-    return found, lines
+                values[name] = value
+    return values, lines
 
 
 def sound(cls: object) -> type[Family]:
-    """Return a class if it is a family that can be used: a name, a title, `Family.risk` and declared fields."""
+    """Return a class if it is a family that can be used, or refuse it.
+
+    It needs a name, a title, the method `Family.risk`, and declared fields.
+    """
     if not (isinstance(cls, type) and issubclass(cls, Family)):
         raise argument_error("family", cls, "a subclass of icl_theory.Family")
     for attribute in ("name", "title"):
@@ -175,9 +198,16 @@ def _of_the_core(name: str) -> type[Family]:
     return sound(load(CORE[name]))
 
 
+class _Listed(NamedTuple):
+    """Families by name, and a line for each that cannot be used."""
+
+    families: dict[str, type[Family]]
+    lines: tuple[str, ...]
+
+
 @cache
-def _own() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
-    """Return the families of the core and of plug-ins, and a line for each that cannot be used."""
+def _built_in() -> _Listed:
+    """List the families of the core and of plug-ins."""
     ordered: list[tuple[float, type[Family]]] = []
     lines: list[str] = []
     names = set(CORE)
@@ -189,23 +219,26 @@ def _own() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
                 family = _new(sound(load(place)), names)
                 names.add(family.name)
                 ordered.append((plug_in.order, family))
-    ordered.sort(key=lambda entry: entry[0])  # equal ones stay as they were found
-    return {family.name: family for _, family in ordered}, tuple(lines)
+    # Families of the same order stay in the order of their plug-ins.
+    ordered.sort(key=lambda entry: entry[0])
+    families = {family.name: family for _, family in ordered}
+    return _Listed(families, tuple(lines))
 
 
 @cache
-def _installed() -> tuple[dict[str, type[Family]], tuple[str, ...]]:
-    """Return the families of other packages, and a line for each that cannot be used."""
-    # takes a tenth of the start of a command
+def _installed() -> _Listed:
+    """List the families that other packages name by entry points."""
+    # This import takes a tenth of the start of a command.
     from importlib.metadata import entry_points
 
-    known: dict[str, type[Family]] = {}
+    families: dict[str, type[Family]] = {}
     lines: list[str] = []
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         with left_out(f"the family {point.name} ({point.value})", lines):
-            family = _new(sound(point.load()), {*_own()[0], *known})
-            known[family.name] = family
-    return known, tuple(lines)
+            taken = {*_built_in().families, *families}
+            family = _new(sound(point.load()), taken)
+            families[family.name] = family
+    return _Listed(families, tuple(lines))
 
 
 def _new(family: type[Family], taken: set[str]) -> type[Family]:

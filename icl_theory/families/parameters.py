@@ -1,4 +1,9 @@
-"""How a family declares its parameters, the values that they allow, and its slots."""
+"""Declarations of a family: its parameters, their kinds of values, and its slots.
+
+`parameter` declares a field of a family. The kind of the parameter says which values it
+may have: it checks them, reads them from the command line, and tells sweeps and tables
+whether they are numbers. `LazySlot` declares a slot that is loaded when it is needed.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,8 @@ from icl_theory.engine.trajectory import Label
 
 LOSS = "(units of the loss)"  # stands for the loss unit of the family
 REQUIRED = dataclasses.MISSING
-RESERVED = (  # arguments of sweeps, options of commands, names of results
+# Arguments of sweeps, options of commands and names of results.
+RESERVED = (
     "as_json",
     "certify",
     "config",
@@ -58,16 +64,20 @@ RESERVED = (  # arguments of sweeps, options of commands, names of results
 LIPSCHITZ = "label units per feature unit"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ``" (did you mean ...?)"`` with the known word that is most like the given one, or nothing."""
-    names = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), names, n=1)
-    return f" (did you mean {names[found[0]]}?)" if found else ""
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """Return " (did you mean ...?)" with the most similar word, or the empty text."""
+    names = {name.lower(): name for name in candidates}
+    similar = difflib.get_close_matches(word.lower(), names, n=1)
+    return f" (did you mean {names[similar[0]]}?)" if similar else ""
 
 
 @dataclass(frozen=True)
-class Kind:
-    """The values that a parameter may have: ``check`` returns a sound value or refuses it, ``parse`` reads a text.
+class ParameterKind:
+    """The values that a parameter may have.
+
+    ``check`` returns a sound value or refuses it, and ``parse`` reads a text. Another
+    kind inherits from this one and defines `value`, and `parse` if texts stand for its
+    values.
 
     Parameters
     ----------
@@ -83,10 +93,10 @@ class Kind:
     text = False  # whether the command line and TOML files can spell the values
     numeric = False  # whether the values other than words are numbers
     whole = False  # whether these numbers are integers
-    matrix = False  # whether a matrix is a value, too, which no sweep varies
+    matrix = False  # whether a value may be a matrix, which no sweep varies
 
     def check(self, name: str, value: Any) -> Any:
-        """Return a sound value, or raise a ValueError with the name, the value and what is allowed."""
+        """Return a sound value, or refuse it with its name and what is allowed."""
         if not isinstance(name, str):
             raise argument_error("name", name, "a text")
         if value is None and self.optional:
@@ -95,19 +105,19 @@ class Kind:
             return self.value(name, value)
         if value in self.words:
             return value
+        suggestion = nearest(value, self.words)
         if not self.numeric:
-            raise argument_error(
-                name, value, f"one of {self.allowed}{nearest(value, self.words)}"
-            )
+            raise argument_error(name, value, f"one of {self.allowed}{suggestion}")
         try:
             return self.value(name, value)
         except ValueError as error:
-            raise ValueError(
-                f"{error}, or {self.allowed}{nearest(value, self.words)}"
-            ) from None
+            raise ValueError(f"{error}, or {self.allowed}{suggestion}") from None
 
     def value(self, name: str, value: Any) -> Any:
-        """Check a value that is neither None nor one of the words; the name is not checked: `check` does so."""
+        """Check a value that is neither None nor one of the words.
+
+        The name is not checked: `check` does so.
+        """
         return value
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
@@ -133,12 +143,12 @@ def nested(array: _validate.Array) -> Any:
 
 
 @dataclass(frozen=True)
-class Number(Kind):
-    """A finite float between ``minimum`` and ``maximum``; positive, or not negative with ``zero``.
+class Number(ParameterKind):
+    """A finite float between ``minimum`` and ``maximum``, and positive.
 
-    With ``signed`` it may be negative, and ``maximum`` limits its size. With ``matrix``
-    it may also be a matrix of such numbers, from Python only, which becomes a tuple of
-    its rows.
+    With ``zero`` it may be zero. With ``signed`` it may be negative, and ``maximum``
+    limits its size. With ``matrix`` it may also be a matrix of such numbers, from
+    Python only, which becomes a tuple of its rows.
     """
 
     zero: bool = False
@@ -153,38 +163,48 @@ class Number(Kind):
     def value(self, name: str, value: Any) -> Any:
         """Return the float, or the rows."""
         if self.matrix and not isinstance(value, str) and _validate.dimensions(value):
-            rows = _validate.real_array(name, value, 2).tolist()
-            return tuple(tuple(self.value(name, each) for each in row) for row in rows)
+            return self._rows(name, value)
         if self.signed:
             return _validate.signed(name, value, maximum=self.maximum)
         return number(
             name, value, zero=self.zero, minimum=self.minimum, maximum=self.maximum
         )
 
-    def check_all(self, name: str, values: Iterable[Any]) -> Any:
-        """Return sound values; of an array only the smallest and the largest are checked, which is enough.
+    def _rows(self, name: str, matrix: Any) -> tuple[tuple[float, ...], ...]:
+        rows = _validate.real_array(name, matrix, 2).tolist()
+        return tuple(self._row(name, row) for row in rows)
 
-        A subclass that refuses a number between two sound ones must override this,
-        unless it refuses fractions.
+    def _row(self, name: str, row: list[float]) -> tuple[float, ...]:
+        return tuple(self.value(name, entry) for entry in row)
+
+    def check_all(self, name: str, values: Iterable[Any]) -> Any:
+        """Return sound values.
+
+        Of an array only the smallest and the largest number are checked, which is
+        enough unless a number between two sound ones may be refused. A subclass that
+        does so must override this method, unless it refuses fractions only.
         """
-        if (
-            isinstance(values, np.ndarray)
-            and values.size
-            and values.dtype.kind in "iuf"
-        ):
-            alike = not _validate.is_masked(values) and (
-                not self.whole or bool((values == np.floor(values)).all())
-            )
-            with contextlib.suppress(ValueError):
-                if alike and all(
-                    math.isfinite(self.value(name, end))
-                    for end in (values.min(), values.max())
-                ):
-                    return values.astype(np.float64)
+        if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
+            return values.astype(np.float64)
         listed = [*iterable(name, values, "a list of values")]
         if self.words and any(isinstance(value, str) for value in listed):
             raise argument_error(name, values, f"numbers, or {self.allowed} alone")
-        return super().check_all(name, listed)  # names the wrong value
+        # This checks the values one by one, and names the one that is not sound.
+        return super().check_all(name, listed)
+
+    def _has_sound_extremes(self, name: str, values: np.ndarray[Any, Any]) -> bool:
+        if values.dtype.kind not in "iuf" or not values.size:
+            return False
+        if _validate.is_masked(values):
+            return False
+        if self.whole and not (values == np.floor(values)).all():
+            return False
+        try:
+            low = self.value(name, values.min())
+            high = self.value(name, values.max())
+        except ValueError:
+            return False
+        return math.isfinite(low) and math.isfinite(high)
 
     def parse(self, name: str, text: str) -> Any:
         """Read a number or one of the words."""
@@ -194,9 +214,8 @@ class Number(Kind):
         try:
             return float(text)
         except ValueError:
-            raise argument_error(
-                name, text, "a number" + (f", or {self.allowed}" if self.words else "")
-            ) from None
+            words = f", or {self.allowed}" if self.words else ""
+            raise argument_error(name, text, f"a number{words}") from None
 
 
 @dataclass(frozen=True)
@@ -210,7 +229,10 @@ class Fraction(Number):
 
 @dataclass(frozen=True)
 class Whole(Number):
-    """An integer between ``minimum`` and ``maximum``; with ``infinite`` up to 2**53, or ``math.inf``."""
+    """An integer between ``minimum`` and ``maximum``.
+
+    With ``infinite`` it is at most 2**53, or ``math.inf``.
+    """
 
     minimum: float = 1
     maximum: float = INT64_MAX
@@ -231,16 +253,15 @@ class Whole(Number):
         with contextlib.suppress(ValueError):
             return int(text)
         try:
-            found = float(text)
+            parsed = float(text)
         except ValueError:
-            raise argument_error(
-                name, text, "an integer" + (", or inf" if self.infinite else "")
-            ) from None
-        return int(found) if found.is_integer() else found
+            infinity = ", or inf" if self.infinite else ""
+            raise argument_error(name, text, f"an integer{infinity}") from None
+        return int(parsed) if parsed.is_integer() else parsed
 
 
 @dataclass(frozen=True)
-class Word(Kind):
+class Word(ParameterKind):
     """One of some words."""
 
     text = True
@@ -251,7 +272,7 @@ class Word(Kind):
 
 
 @dataclass(frozen=True)
-class Wholes(Kind):
+class Wholes(ParameterKind):
     """One or more positive integers up to ``maximum``, as a tuple; ``1,19`` as text."""
 
     maximum: float = INT64_MAX
@@ -261,13 +282,14 @@ class Wholes(Kind):
     def value(self, name: str, value: Any) -> tuple[int, ...]:
         """Return the integers."""
         try:
-            found = tuple(value)
+            entries = tuple(value)
         except TypeError:
-            found = (value,)
-        if not found:
+            entries = (value,)
+        if not entries:
             raise argument_error(name, value, "one or more integers")
+        maximum = int(self.maximum)
         return tuple(
-            integer(name, each, minimum=1, maximum=int(self.maximum)) for each in found
+            integer(name, entry, minimum=1, maximum=maximum) for entry in entries
         )
 
     def parse(self, name: str, text: str) -> Any:
@@ -277,11 +299,12 @@ class Wholes(Kind):
 
 
 @dataclass(frozen=True)
-class Probabilities(Kind):
-    """Positive numbers that sum to 1, as a tuple of floats as they are given; ``0.5,0.3,0.2`` as text.
+class Probabilities(ParameterKind):
+    """Positive numbers that sum to 1, as a tuple of floats; ``0.5,0.3,0.2`` as text.
 
-    They may be off by 1e-6 and are normalised once, by what is made of them: twice,
-    their last bits may change.
+    Their sum may be off by 1e-6. The floats stay as they are given, and the risk that
+    is made of them normalises them: if that were done twice, their last bits might
+    change.
     """
 
     text = True
@@ -305,17 +328,28 @@ class Probabilities(Kind):
         try:
             return [float(part) for part in text.split(",")]
         except ValueError:
-            others = f", or {self.allowed}" if self.words else ""
+            words = f", or {self.allowed}" if self.words else ""
             raise argument_error(
-                name, text, f"numbers separated by commas{others}"
+                name, text, f"numbers separated by commas{words}"
             ) from None
 
 
 @dataclass(frozen=True)
-class Object(Kind):
-    """An object that ``checker`` makes or refuses, from Python only, or one of the words."""
+class Object(ParameterKind):
+    """An object, from Python only, or one of the words.
+
+    Parameters
+    ----------
+    checker : callable
+        Takes the name and the value, and returns the object or refuses the value.
+    unfold : callable, optional
+        For an object that carries values of other parameters: takes the parameters of a
+        sweep, by name, and returns them with the values that the object among them
+        carries.
+    """
 
     checker: Callable[[str, Any], Any] = lambda name, value: value
+    unfold: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     @property
     def text(self) -> bool:  # type: ignore[override]
@@ -323,21 +357,21 @@ class Object(Kind):
         return bool(self.words)
 
     def value(self, name: str, value: Any) -> Any:
-        """Return what the checker does."""
+        """Return the object that the checker makes."""
         return self.checker(name, value)
 
 
 class Parameter(NamedTuple):
-    """A parameter of a family; ``default`` may be ``REQUIRED``, and ``axis`` says whether a sweep may vary it."""
+    """A parameter of a family, as `parameter` declares it."""
 
     name: str
-    default: Any
-    kind: Kind
+    default: Any  # may be REQUIRED
+    kind: ParameterKind
     meaning: str
     symbol: str
     tex: str
     unit: str
-    axis: bool
+    axis: bool  # whether a sweep may vary it
 
     @property
     def required(self) -> bool:
@@ -366,7 +400,7 @@ class Parameter(NamedTuple):
 def parameter(
     default: Any = REQUIRED,
     *,
-    kind: Kind,
+    kind: ParameterKind,
     meaning: str,
     symbol: str = "",
     tex: str = "",
@@ -378,38 +412,47 @@ def parameter(
     Parameters
     ----------
     default : object
-        Its value unless given; a parameter without a default must be given.
-    kind : Kind
-        The values that it may have: `Number`, `Whole`, `Fraction`, `Word`,
+        The default value; a parameter without a default must be given.
+    kind : ParameterKind
+        The values that it may have: `Number`, `Whole`, `Fraction`, `Word`, `Wholes`,
         `Probabilities` or `Object`.
     meaning : str
-        What it is, in a few words.
+        A description in a few words.
     symbol, tex : str
-        Its symbol as plain text and as TeX without dollars; its name unless given. One
-        letter is its own TeX.
+        The symbol as plain text, and as TeX without dollars. The default is the name; a
+        single letter is its own TeX.
     unit : str
-        Its unit; ``LOSS`` stands for the unit of the family's loss.
+        The unit; ``LOSS`` stands for the unit of the family's loss.
     axis : bool, optional
-        Whether a sweep may vary it; unless given a sweep may vary numbers and words.
+        Whether a sweep may vary it. By default a sweep may vary numbers and words.
 
     Returns
     -------
     dataclasses.Field
-        A field that is given by keyword.
+        A field whose value is given by keyword.
 
     References
     ----------
     docs/guide/your-own-family.md.
     """
-    varied = (
-        kind.text and not isinstance(kind, Wholes | Probabilities)
-        if axis is None
-        else axis
-    )
-    declared = Parameter("", default, kind, meaning, symbol, tex, unit, varied)
+    if axis is None:
+        axis = kind.text and not isinstance(kind, Wholes | Probabilities)
+    # The family fills in the name, which only it knows.
+    declared = Parameter("", default, kind, meaning, symbol, tex, unit, axis)
     return dataclasses.field(
         default=default, kw_only=True, metadata={"parameter": declared}
     )
+
+
+def unfolded(
+    declared: Mapping[str, Parameter], values: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the parameters of a sweep, with those that objects among them carry."""
+    for name, parameter in declared.items():
+        kind = parameter.kind
+        if name in values and isinstance(kind, Object) and kind.unfold is not None:
+            values = kind.unfold(values)
+    return values
 
 
 # ---- parameters that several families share
@@ -428,13 +471,12 @@ def learning_rate(default: Any = REQUIRED) -> Any:
 
 def lipschitz_constant(default: Any = REQUIRED, maximum: float = math.inf) -> Any:
     """Declare L."""
-    meaning = "Lipschitz constant of the tasks"
     return parameter(
         default,
         kind=Number(maximum=maximum),
         symbol="L",
         unit=LIPSCHITZ,
-        meaning=meaning,
+        meaning="Lipschitz constant of the tasks",
     )
 
 
@@ -476,10 +518,10 @@ def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
 
 
 class LazySlot:
-    """A slot of a family whose value is loaded from another module when it is first used.
+    """A slot of a family that is loaded from another module when it is first used.
 
-    The theory of a family imports the family, so the family cannot import it; and most
-    commands do not need it.
+    The theory of a family imports the family, so the family cannot import it. Besides,
+    most commands do not need it.
 
     Parameters
     ----------
@@ -502,12 +544,12 @@ class Panel(NamedTuple):
     ----------
     folder : Path
         The folder of the scripts. ``panel.js`` exports the panel, and may require the
-        others.
+        other scripts.
     scripts : tuple of str
         File names, with their endings.
     constants : callable
-        Returns what ``require("./constants")`` gives the scripts: values that JSON can
-        hold.
+        Returns the constants that ``require("./constants")`` gives to the scripts:
+        values that JSON can hold.
 
     References
     ----------
@@ -520,9 +562,12 @@ class Panel(NamedTuple):
 
 
 class LazyMethod(LazySlot):
-    """A method whose function is loaded when it is first called: of an object, or of a class that calls it."""
+    """A method whose function is loaded when it is first called.
+
+    It is bound to the object whose method it is, or to the class if that is asked.
+    """
 
     def __get__(self, instance: object, owner: type) -> Any:
-        return functools.partial(
-            super().__get__(instance, owner), owner if instance is None else instance
-        )
+        function = super().__get__(instance, owner)
+        bound_to = owner if instance is None else instance
+        return functools.partial(function, bound_to)

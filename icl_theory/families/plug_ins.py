@@ -1,6 +1,6 @@
-"""What papers and other packages add to the core: families, and slots of families.
+"""Plug-ins: families, and slots of families, that papers and other packages add.
 
-Nothing in the core lists what there is. Each folder of `icl_theory.papers` has a module
+Nothing in the core lists them. Each folder of `icl_theory.papers` has a module
 ``plug_in`` with a `PlugIn`, and an installed package names its own by an entry point.
 """
 
@@ -29,7 +29,7 @@ SLOTS = ("claims", "explorer", "theory_columns")
 
 @dataclass(frozen=True)
 class PlugIn:
-    """What a folder of papers, or another package, adds.
+    """The families and slots that a folder of papers, or another package, adds.
 
     Every value is a place, ``"package.module:NAME"`` as an entry point is written, so
     that reading a plug-in loads nothing else.
@@ -39,13 +39,14 @@ class PlugIn:
     families : mapping of str to str, optional
         Places of the families (subclasses of `icl_theory.Family`) by name.
     slots : mapping of str to mapping, optional
-        For families that others define, by name: places of what fills their slots
-        ``claims``, ``explorer`` and ``theory_columns``. Claims of several plug-ins on
-        one family are joined.
+        For families that are defined elsewhere, by name: places of the values of their
+        slots ``claims``, ``explorer`` and ``theory_columns``. Claims of several
+        plug-ins on one family are joined.
     figures : Path, optional
         Folder of scripts, one for each figure.
     order : float
-        Place in lists of families and papers; plug-ins of the same order go by name.
+        Position in lists of families and papers; plug-ins of the same order are sorted
+        by name.
 
     Raises
     ------
@@ -82,18 +83,18 @@ class PlugIn:
 
 @dataclass(frozen=True)
 class TheoryColumns:
-    """What a theory predicts at each point of a sweep, beside what is measured there.
+    """Predictions of a theory at each point of a sweep, next to the measured columns.
 
     Parameters
     ----------
     columns : tuple of Column
         The columns.
     measure : callable
-        Takes a run and returns the values of the columns by name. One left out has no
-        value: NaN, -1 or the empty text.
+        Takes a run and returns the values of the columns by name. A column that is
+        left out has no value: NaN, -1 or the empty text.
     batch : callable, optional
-        Takes runs that a family computed in whole arrays and returns arrays by name;
-        which arrays it takes is the family's to say.
+        Takes the arrays of runs that a family computed together, and returns arrays of
+        the columns by name. Each family defines which arrays it passes.
     """
 
     columns: tuple[Column, ...]
@@ -102,7 +103,7 @@ class TheoryColumns:
 
 
 def load(place: str) -> Any:
-    """Return what is at a place, ``"package.module:NAME"``."""
+    """Return the object at a place, ``"package.module:NAME"``."""
     module, name = place.split(":")
     with deferred():
         loaded = importlib.import_module(module)
@@ -111,10 +112,17 @@ def load(place: str) -> Any:
 
 @contextlib.contextmanager
 def left_out(what: str, lines: list[str]) -> Iterator[None]:
-    """Turn an error in something that another package brings into a line, and go on.
+    """Turn an error in code of another package into a line, and go on.
 
-    Only Ctrl-C is passed on. Errors of other kinds need not be an `Exception`: those of
+    Only Ctrl-C is passed on. Other errors need not be an `Exception`: some errors of
     asyncio and pytest are not.
+
+    Parameters
+    ----------
+    what : str
+        The thing that is left out.
+    lines : list of str
+        The list to which the line is appended.
     """
     try:
         yield
@@ -128,28 +136,29 @@ def left_out(what: str, lines: list[str]) -> Iterator[None]:
 @cache
 def plug_ins() -> tuple[tuple[PlugIn, ...], tuple[str, ...]]:
     """Return every plug-in in order, and a line for each that cannot be read."""
-    found: list[tuple[float, str, PlugIn]] = []
+    ordered: list[tuple[float, str, PlugIn]] = []
     lines: list[str] = []
     for name, place in _places().items():
         with left_out(f"the plug-in {name} ({place})", lines):
             plug_in = instance(name, load(place), PlugIn, "a PlugIn")
-            found.append((plug_in.order, name, plug_in))
-    found.sort(key=operator.itemgetter(0, 1))
-    return tuple(plug_in for _, _, plug_in in found), tuple(lines)
+            ordered.append((plug_in.order, name, plug_in))
+    ordered.sort(key=operator.itemgetter(0, 1))
+    return tuple(plug_in for _, _, plug_in in ordered), tuple(lines)
 
 
 def _places() -> dict[str, str]:
-    """Return the places of all plug-ins: folders of this package, then entry points."""
+    """Return the places of plug-ins by name: folders of this package, then others."""
     places: dict[str, str] = {}
     try:
         papers = importlib.import_module(PAPERS)
-    except ModuleNotFoundError:  # the core alone has no papers
+    except ModuleNotFoundError:
+        # The core can be installed without the papers.
         folders = []
     else:
         folders = [item.name for item in pkgutil.iter_modules(papers.__path__)]
     for folder in sorted(folders):
         places[folder] = f"{PAPERS}.{folder}.plug_in:PLUG_IN"
-    # takes a tenth of the start of a command
+    # This import takes a tenth of the start of a command.
     from importlib.metadata import entry_points
 
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
@@ -158,7 +167,10 @@ def _places() -> dict[str, str]:
 
 
 class Contributed:
-    """A slot that plug-ins fill, by the name of the family or of one that it inherits from."""
+    """A slot that plug-ins fill.
+
+    They do so by the name of the family, or of a family that it inherits from.
+    """
 
     def __init__(self, slot: str, default: Any = None) -> None:
         self.slot = slot
@@ -174,10 +186,10 @@ class Contributed:
 
 
 def contributions(family: str, slot: str) -> tuple[Any, ...]:
-    """Return what plug-ins put into a slot of a family."""
-    places = [
-        plug_in.slots[family][slot]
-        for plug_in in plug_ins()[0]
-        if slot in plug_in.slots.get(family, {})
-    ]
-    return tuple(load(place) for place in places)
+    """Return the values that plug-ins give to a slot of a family."""
+    values = []
+    for plug_in in plug_ins()[0]:
+        slots = plug_in.slots.get(family, {})
+        if slot in slots:
+            values.append(load(slots[slot]))
+    return tuple(values)

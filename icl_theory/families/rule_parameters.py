@@ -1,4 +1,8 @@
-"""The update rule of a family: its parameters, and the rule that they describe."""
+"""The update rule of a family: its parameters, and the rule that they describe.
+
+`RuleParameters` declares the parameters, from which every family inherits, and
+`rule_from` makes the rule. `rules_of_points` and `within` do so for whole sweeps.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +68,7 @@ class RuleKind(Word):
     """The name of an update rule, or from Python a `Rule`."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return a rule, or refuse what is none."""
+        """Return a rule, or refuse another object."""
         if not is_rule(value):
             raise argument_error(
                 name, value, f"one of {self.allowed}, or an icl_theory.engine.Rule"
@@ -73,14 +77,18 @@ class RuleKind(Word):
 
 
 def _schedule(name: str, value: Any) -> Any:
-    """Return a schedule of one's own."""
-    if isinstance(value, str | type) or not (
-        isinstance(value, Schedule) or callable(value)
-    ):
-        allowed = f"one of {', '.join(SCHEDULES)}, a Schedule, or a function of the step number"
-        suggestion = nearest(value, SCHEDULES) if isinstance(value, str) else ""
-        raise argument_error(name, value, allowed + suggestion)
-    return value
+    """Return a `Schedule` or a function, or refuse another object."""
+    # A class can be called, too, but makes no factor of a step number.
+    is_function = callable(value) and not isinstance(value, type)
+    if is_function or isinstance(value, Schedule):
+        return value
+    suggestion = nearest(value, SCHEDULES) if isinstance(value, str) else ""
+    raise argument_error(
+        name,
+        value,
+        f"one of {', '.join(SCHEDULES)}, a Schedule, or a function of the step number"
+        f"{suggestion}",
+    )
 
 
 def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
@@ -92,38 +100,39 @@ def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
 
 @dataclass(frozen=True, eq=False)
 class RuleParameters:
-    """The parameters of every `Family` that describe how it is trained, besides the learning rate.
+    """The parameters of every `Family` that describe its update rule.
 
     Parameters
     ----------
-    rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"} or Rule
+    rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"}, Rule
         Gradient descent; normalised by the norm of the gradient, or of each of its
         blocks; with momentum; Adam. A `Rule` of `icl_theory.engine` brings its own
         settings.
     momentum : float, optional
         β of "heavy-ball" and "nesterov"; 0.9 by default.
     beta1, beta2 : float, optional
-        Those of "adam" and "adamw"; 0.9 and 0.999 by default.
+        β₁ and β₂ of "adam" and "adamw"; 0.9 and 0.999 by default.
     weight_decay : float, optional
-        λ. As in PyTorch it joins the gradient of "heavy-ball", "nesterov" and "adam";
-        for the other rules each step shrinks the parameters by the factor 1 - ηλ
-        besides. It is 0.01 for "adamw" and 0 for the others by default.
+        λ. As in PyTorch it is added to the gradient of "heavy-ball", "nesterov" and
+        "adam"; with the other rules each step also multiplies the parameters by
+        1 - ηλ. It is 0.01 for "adamw" and 0 for the others by default.
     clip : float, optional
-        Largest norm of the gradient; longer ones are shortened.
-    schedule : {"constant", "cosine", "step", "inverse-sqrt", "piecewise"}, Schedule or callable
-        The learning rate in step t is ``eta`` times a factor: half a cosine from 1 to 0
-        within ``decay_steps``, where the run ends; ``decay_factor`` once more every
-        ``decay_steps``, or at each of the ``milestones``; or 1/√(1 + t/decay_steps). Or
-        a function of t.
+        Largest norm of the gradient; longer gradients are shortened.
+    schedule : {"constant", "cosine", "step", "inverse-sqrt", "piecewise"}, or object
+        The learning rate in step t is ``eta`` times a factor. The factor is half a
+        cosine from 1 to 0 within ``decay_steps``, where the run ends; or it is
+        multiplied by ``decay_factor`` every ``decay_steps``, or at each of the
+        ``milestones``; or it is 1/√(1 + t/decay_steps). An object may be a `Schedule`,
+        or a function of t that returns the factor.
     warmup : int, optional
         Number of steps in which the rate first rises in equal parts to ``eta``.
     decay_steps : int, optional
-        For "cosine" and "step", which need it, and "inverse-sqrt", where it is 1 by
-        default.
+        Time scale of "cosine" and "step", which need it, and of "inverse-sqrt", for
+        which it is 1 by default.
     decay_factor : float, optional
-        For "step" and "piecewise"; 0.1 by default.
+        Factor of "step" and "piecewise"; 0.1 by default.
     milestones : sequence of int, optional
-        For "piecewise", which needs them: increasing steps.
+        Steps of "piecewise", which needs them, in increasing order.
     """
 
     rule: str | Rule = update_rule()
@@ -188,19 +197,17 @@ class RuleParameters:
     )
 
     def __post_init__(self) -> None:
-        declared = {
-            field.name: field.metadata["parameter"]
-            for field in dataclasses.fields(self)
-        }
-        for name, declaration in declared.items():
-            object.__setattr__(
-                self, name, declaration._replace(name=name).check(getattr(self, name))
-            )
-        rule_from(vars(self))  # refuses settings that do not fit
+        for field in dataclasses.fields(self):
+            declared = field.metadata["parameter"]._replace(name=field.name)
+            value = declared.check(getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+        # This refuses settings that do not fit together.
+        rule_from(vars(self))
 
 
 RULE_PARAMETERS = tuple(field.name for field in dataclasses.fields(RuleParameters))
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(RuleParameters)}
+# The settings that each schedule has.
 SCHEDULE_SETTINGS = {
     "constant": (),
     "cosine": ("decay_steps",),
@@ -208,28 +215,34 @@ SCHEDULE_SETTINGS = {
     "inverse-sqrt": ("decay_steps",),
     "piecewise": ("milestones", "decay_factor"),
 }
+# Settings of rules with memory: fields of their classes with the same names.
 RULE_SETTINGS = ("momentum", "beta1", "beta2")
 
 
 def rule_from(parameters: Mapping[str, Any]) -> Rule:
-    """Return the rule that the parameters of a family describe; those left out have their defaults.
+    """Return the rule that the parameters of a family describe.
+
+    Parameters that are left out have their defaults.
 
     Raises
     ------
     ValueError
-        A setting that the rule or the schedule does not have, or one that the schedule
-        needs and is not given.
+        The rule or the schedule does not have one of the settings, or lacks one that
+        the schedule needs.
     """
     values = {name: parameters.get(name, default) for name, default in DEFAULTS.items()}
-    # most problems choose a rule at most, and making one anew takes as long as a closed
-    # form
-    if all(
-        values[name] is default for name, default in DEFAULTS.items() if name != "rule"
-    ):
+    # Most problems choose a rule and no settings. To make a rule anew takes as long as
+    # a closed form, so these share theirs.
+    has_settings = any(
+        values[name] is not default
+        for name, default in DEFAULTS.items()
+        if name != "rule"
+    )
+    if not has_settings:
         return rule_of(values["rule"])
     rule = _with_settings(values)
-    # from inside out: gradients are clipped before the rule sees them, and the schedule
-    # scales the rate
+    # From inside out: gradients are clipped before the rule sees them, and the schedule
+    # multiplies the learning rate of the result.
     if values["clip"] is not None:
         rule = Clipped(rule, values["clip"])
     schedule = _schedule_from(values)
@@ -239,57 +252,63 @@ def rule_from(parameters: Mapping[str, Any]) -> Rule:
 def _with_settings(values: Mapping[str, Any]) -> Rule:
     """Return the rule with its settings, and with its weight decay."""
     rule = rule_of(values["rule"])
-    given = {name: values[name] for name in RULE_SETTINGS if values[name] is not None}
-    if not isinstance(values["rule"], str):
-        for name, value in given.items():
+    is_named = isinstance(values["rule"], str)
+    settings = {}
+    for name in RULE_SETTINGS:
+        if values[name] is not None:
+            settings[name] = values[name]
+    _refuse_settings(rule, settings, is_named)
+    decay = values["weight_decay"]
+    # A named rule with a weight decay of its own treats it as PyTorch does. For all
+    # other rules it is decoupled from the gradient.
+    if decay is not None and is_named and "weight_decay" in _fields_of(rule):
+        settings["weight_decay"] = decay
+        decay = None
+    if settings:
+        rule = dataclasses.replace(rule, **settings)  # type: ignore[type-var]
+    return Decayed(rule, decay) if decay else rule
+
+
+def _refuse_settings(rule: Rule, settings: Mapping[str, Any], is_named: bool) -> None:
+    """Refuse settings that the rule does not have, or that it brings itself."""
+    fields = _fields_of(rule)
+    for name, value in settings.items():
+        if not is_named:
             raise argument_error(
                 name, value, f"left out: the rule {rule!r} brings its own settings"
             )
-    fields: set[str] = set()
-    if dataclasses.is_dataclass(rule):
-        fields = {field.name for field in dataclasses.fields(rule)}
-    for name, value in given.items():
         if name not in fields:
-            with_it = ", ".join(
-                word for word, candidate in RULES.items() if hasattr(candidate, name)
-            )
+            owners = [word for word, cls in RULES.items() if hasattr(cls, name)]
             raise argument_error(
                 name,
                 value,
-                f"left out for the rule {rule.name!r}; it belongs to {with_it}",
+                f"left out for the rule {rule.name!r}; "
+                f"it belongs to {', '.join(owners)}",
             )
-    # a named rule with a weight decay of its own treats it as PyTorch does; for all
-    # others it is decoupled
-    decay = values["weight_decay"]
-    if (
-        decay is not None
-        and "weight_decay" in fields
-        and isinstance(values["rule"], str)
-    ):
-        given["weight_decay"] = decay
-        decay = None
-    if given:
-        rule = dataclasses.replace(rule, **given)  # type: ignore[type-var]
-    return Decayed(rule, decay) if decay else rule
+
+
+def _fields_of(rule: Rule) -> set[str]:
+    if not dataclasses.is_dataclass(rule):
+        return set()
+    return {field.name for field in dataclasses.fields(rule)}
 
 
 def _schedule_from(values: Mapping[str, Any]) -> Schedule:
     """Return the schedule of the learning rate."""
-    name = values["schedule"]
-    allowed_settings = SCHEDULE_SETTINGS[name] if isinstance(name, str) else ()
+    chosen = values["schedule"]
+    is_named = isinstance(chosen, str)
+    allowed = SCHEDULE_SETTINGS[chosen] if is_named else ()
     for setting in ("decay_steps", "decay_factor", "milestones"):
-        if values[setting] is not None and setting not in allowed_settings:
-            words = [
+        if values[setting] is not None and setting not in allowed:
+            owners = [
                 word for word, needed in SCHEDULE_SETTINGS.items() if setting in needed
             ]
             raise argument_error(
                 setting,
                 values[setting],
-                f"left out unless schedule is {' or '.join(words)}",
+                f"left out unless schedule is {' or '.join(owners)}",
             )
-    schedule = (
-        _named_schedule(name, values) if isinstance(name, str) else _own_schedule(name)
-    )
+    schedule = _named_schedule(chosen, values) if is_named else _own_schedule(chosen)
     return schedule if values["warmup"] is None else WarmUp(values["warmup"], schedule)
 
 
@@ -320,7 +339,7 @@ def _named_schedule(name: str, values: Mapping[str, Any]) -> Schedule:
 def rules_of_points(
     axes: Mapping[str, Sequence[Any] | NDArray[Any]], common: Mapping[str, Any]
 ) -> list[Rule | None]:
-    """Return the rules at the points of a grid, each once; None stands for settings that do not fit together.
+    """Return the rules at the points of a grid, each once.
 
     Parameters
     ----------
@@ -328,20 +347,26 @@ def rules_of_points(
         The values of each parameter that is an axis of the grid.
     common : mapping
         The parameters that all points share.
+
+    Returns
+    -------
+    list of Rule or None
+        None stands for settings that do not fit together.
     """
     shared = {name: common[name] for name in RULE_PARAMETERS if name in common}
     varied = [name for name in RULE_PARAMETERS if name in axes]
     values = [[np.asarray(value).item() for value in axes[name]] for name in varied]
-    return [
-        _rule_or_none(shared | dict(zip(varied, point, strict=True)))
-        for point in itertools.product(*values)
-    ]
+    rules = []
+    for point in itertools.product(*values):
+        settings = dict(zip(varied, point, strict=True))
+        rules.append(_rule_or_none(shared | settings))
+    return rules
 
 
 def within(
     scope: Scope, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> NDArray[np.bool_]:
-    """Whether theory of a scope speaks of each of some points of a sweep, (P,).
+    """Whether theory of a scope speaks of each point of a sweep, (P,).
 
     Parameters
     ----------
@@ -350,34 +375,30 @@ def within(
     points : mapping of str to ndarray, each (P,)
         The parameters that are numbers or words.
     common : mapping
-        All others.
+        All other parameters.
     """
     size = len(next(iter(points.values())))
     shared = {name: common[name] for name in RULE_PARAMETERS if name in common}
-    varied = [
-        name for name in RULE_PARAMETERS if name in points and points[name].size > 0
-    ]
+    swept = [name for name in RULE_PARAMETERS if name in points]
+    varied = [name for name in swept if points[name].size > 0]
     method = str(common.get("method", ""))
     if not varied:
         return np.full(size, scope.covers(_rule_or_none(shared), method))
-    # few settings occur: each rule is made once
-    settings = np.stack(
-        [np.unique(points[name], return_inverse=True)[1] for name in varied], axis=1
+    # Few different settings occur among many points: make each rule once.
+    codes = [np.unique(points[name], return_inverse=True)[1] for name in varied]
+    _, first_points, group_of_point = np.unique(
+        np.stack(codes, axis=1), axis=0, return_index=True, return_inverse=True
     )
-    _, first, which = np.unique(
-        settings, axis=0, return_index=True, return_inverse=True
-    )
-    covered = np.zeros(len(first), dtype=bool)
-    for group, place in enumerate(first.tolist()):
-        settings_of_group = {
-            name: np.asarray(points[name][place]).item() for name in varied
-        }
-        covered[group] = scope.covers(_rule_or_none(shared | settings_of_group), method)
-    return covered[which.ravel()]
+    covered = np.zeros(len(first_points), dtype=bool)
+    for group, point in enumerate(first_points.tolist()):
+        settings = {name: np.asarray(points[name][point]).item() for name in varied}
+        covered[group] = scope.covers(_rule_or_none(shared | settings), method)
+    return covered[group_of_point.ravel()]
 
 
 def _rule_or_none(parameters: Mapping[str, Any]) -> Rule | None:
     try:
         return rule_from(parameters)
-    except ValueError:  # such a point fails when it is run
+    except ValueError:
+        # Such a point fails when it is run, with this error as its message.
         return None

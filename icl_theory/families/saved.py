@@ -1,6 +1,8 @@
-"""Runs read from files; a run goes on from its file if its problem can be made again.
+"""Reading saved runs, which go on from their files if their problems can be made again.
 
-A file may come from a stranger: nothing is allocated or believed before it is checked.
+`load` reads the arrays of a file (`_arrays`), checks them and the facts beside them
+(`_read_run`), and makes the problem again (`_revive`). A file may come from a stranger:
+nothing is allocated or believed before it is checked.
 """
 
 from __future__ import annotations
@@ -10,8 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 from zipfile import ZipFile
 
 import numpy as np
@@ -36,9 +37,11 @@ from icl_theory.families.family import Family
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-LOSS_TOLERANCE = 1e-6  # relative: what releases with better formulas may differ by
-# may be None
-UNKNOWN = (
+# Relative difference of losses that a release with better formulas may cause.
+LOSS_TOLERANCE = 1e-6
+MOST_ARRAYS = 100
+# Facts of a run that may be None.
+OPTIONAL_FACTS = (
     "steps",
     "phases",
     "regime",
@@ -62,11 +65,11 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     Returns
     -------
     Trajectory
-        As saved. The file of a run says which problem was trained if its parameters are
-        numbers and words. Such a run carries its risk and knows every step; other runs
-        know only their saved steps, and if the problem cannot be made here, or gives
-        other losses at the saved states, ``notes["family"]`` says why. A family with a
-        `simulate` of its own runs it again for a step that was not saved.
+        The run as it was saved. If its parameters are numbers and words, the file says
+        which problem was trained. Such a run carries its risk and knows every step.
+        Other runs know only their saved steps. If the problem cannot be made here, or
+        gives other losses at the saved states, ``notes["family"]`` says why. A family
+        with a `simulate` of its own runs it again for a step that was not saved.
 
     Raises
     ------
@@ -88,7 +91,39 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
 def loaded(
     path: str | os.PathLike[str], find: Callable[[str], type[Family]]
 ) -> Trajectory:
-    """Read a run, with its problem if that can be made here, of a family that is found by its name."""
+    """Read a run, and make its problem again if that is possible here.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    find : callable
+        Returns the family of a name.
+    """
+    run, problem = _read(path)
+    if problem is None:
+        return run
+    try:
+        _revive(run, _problem(find(problem["name"]), problem["parameters"]))
+    # The family may not be installed or be of another version, and the problem may be
+    # too large for this machine or not that of the run. A family of another package may
+    # raise anything.
+    except Exception as error:
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        run.notes["family"] = (
+            f"not available here, so only saved steps are known: {kind}{error}"
+        )
+    return run
+
+
+class _Saved(NamedTuple):
+    """The contents of a file."""
+
+    run: Trajectory
+    problem: dict[str, Any] | None  # the family's name and the parameters
+
+
+def _read(path: str | os.PathLike[str]) -> _Saved:
     try:
         file = checked_path(path)
         if file.is_dir():
@@ -98,222 +133,279 @@ def loaded(
         with open(file, "rb") as stream:
             check_fits("path", os.fspath(path), 3.0 * os.fstat(stream.fileno()).st_size)
             arrays = _arrays(stream)
-        run = _checked(arrays, json.loads(str(arrays.pop("meta")[()])))
+        return _read_run(arrays, json.loads(str(arrays.pop("meta")[()])))
     except (FileNotFoundError, PermissionError):
         raise
-    except (
-        Exception
-    ) as error:  # damage shows as anything, a SyntaxError of a header among others
+    # Damage can raise anything, for example the SyntaxError of a header.
+    except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise argument_error(
             "path", path, f"a file written by Trajectory.save ({reason})"
         ) from None
-    said, run.family = run.family, None
-    try:
-        if said is not None:
-            _revive(run, _problem(find(said["name"]), said))
-    # a family that is not installed or of another version, a problem too large for this
-    # machine or not that of the
-    # run; a family of another package may raise anything
-    except Exception as error:
-        name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        run.notes["family"] = (
-            f"not available here, so only saved steps are known: {name}{error}"
-        )
-    return run
 
 
-def _arrays(stream: BinaryIO, most: int = 100) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an archive that holds, byte by byte, what it claims: then they fit, as the file does."""
+def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an archive, after checking that they are as large as it says.
+
+    The file fits into memory, and so do its arrays if they are not larger.
+    """
     with ZipFile(stream) as archive:
         members = archive.infolist()
         claimed = sum(member.file_size for member in members)
-        if len(members) > most or claimed > os.fstat(stream.fileno()).st_size:
+        size = os.fstat(stream.fileno()).st_size
+        if len(members) > MOST_ARRAYS or claimed > size:
             raise ValueError("it claims more than it holds")
         if any(member.compress_type for member in members):
             raise ValueError("it is compressed")
-        if (
-            damaged := archive.testzip()
-        ) is not None:  # NumPy stops where a header says that an array ends
+        # NumPy stops reading at the end of an array and would miss what comes after.
+        damaged = archive.testzip()
+        if damaged is not None:
             raise ValueError(f"{damaged} is damaged")
     stream.seek(0)
     with np.load(stream) as file:
         return dict(file)
 
 
-def _checked(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> Trajectory:
-    """Return a run whose ``family`` is what the file says of it."""
-    t, loss, states = (arrays.pop(name) for name in ("t", "loss", "states"))
-    memory, carry = (arrays.pop(name, None) for name in ("memory", "carry"))
-    observed = named(
-        {name.removeprefix("observed_"): values for name, values in arrays.items()}
+def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
+    """Make a run of the arrays and facts of a file, all of which are checked."""
+    t = arrays.pop("t")
+    loss = arrays.pop("loss")
+    states = arrays.pop("states")
+    restarts: dict[str, Any] = {}
+    for name in ("memory", "carry"):
+        if name in arrays:
+            restarts[name] = arrays.pop(name)
+    observed = {}
+    for name, values in arrays.items():
+        observed[name.removeprefix("observed_")] = values
+    observed = named(observed)
+    _check_arrays(t, {"loss": loss, "states": states, **restarts, **observed})
+
+    facts = _Facts(meta, last=int(t[-1])).read()
+    problem = facts.pop("family")
+    run = Trajectory(
+        t=t, loss=loss, states=states, observed=observed, **restarts, **facts
     )
-    if (
-        t.dtype != np.int64
-        or t.ndim != 1
-        or not t.size
-        or t[0] != 0
-        or (np.diff(t) <= 0).any()
-    ):
+    holds = run.holds()
+    if meta["holds"] != holds:
+        raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")
+    return _Saved(run, problem)
+
+
+def _check_arrays(t: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    has_steps = t.dtype == np.int64 and t.ndim == 1 and t.size > 0
+    if not has_steps or t[0] != 0 or (np.diff(t) <= 0).any():
         raise ValueError("t has no increasing steps from 0 on")
+    loss = arrays["loss"]
     if loss.shape != t.shape:
         raise ValueError(f"loss has shape {loss.shape}, and {t.shape} is right")
-    restarts: dict[str, Any] = {}
-    if memory is not None:
-        restarts["memory"] = memory
-    if carry is not None:
-        restarts["carry"] = carry
-    for name, values in {
-        "loss": loss,
-        "states": states,
-        **restarts,
-        **observed,
-    }.items():
+    for name, values in arrays.items():
+        has_numbers = values.dtype.kind in "fiub"
         if (
             values.shape[:1] != t.shape
-            or values.dtype.kind not in "fiub"
+            or not has_numbers
             or not np.isfinite(values).all()
         ):
             raise ValueError(
                 f"{name} is not a finite number or array at each of {len(t)} steps"
             )
+    carry = arrays.get("carry")
+    states = arrays["states"]
     if carry is not None and carry.shape != states.shape:
         raise ValueError(f"carry has shape {carry.shape}, and {states.shape} is right")
-    step = partial(integer, "step", minimum=0, maximum=int(t[-1]))
 
-    def phases(found: dict[str, Any]) -> Phases:
-        every = {
-            name: pair and (step(pair[0]), step(pair[1]))
-            for name, pair in found.items()
+
+class _Facts:
+    """The facts of a run other than its arrays, read from the JSON of a file.
+
+    Parameters
+    ----------
+    meta : dict
+        The facts as JSON gives them.
+    last : int
+        The last saved step.
+    """
+
+    def __init__(self, meta: dict[str, Any], last: int) -> None:
+        self.meta = meta
+        self.last = last
+        self.readers: dict[str, Callable[[Any], Any]] = {
+            "stop": Stop.__getitem__,
+            "eta": self._learning_rate,
+            "steps": self._step,
+            "phases": self._phases,
+            "family": dict,
+            "method": self._method,
+            "notes": self._notes,
+            "info": self._info,
+            "labels": self._labels,
+            "floor": self._loss,
+            "epsilon": self._loss,
+            "error": self._error,
+            "states_error": self._error,
+            "stop_reason": _text,
+            "rule": _text,
+            "regime": _text,
+            "command": _text,
+            "version": _text,
         }
-        if any(pair and pair[0] > pair[1] for pair in every.values()):
-            raise ValueError("a phase ends before it begins")
-        return Phases(every)
 
-    def error(value: Any) -> float:
+    def read(self) -> dict[str, Any]:
+        """Return the facts by name, or refuse the first that is not sound."""
+        absent = {name for name in OPTIONAL_FACTS if self.meta[name] is None}
+        facts = {}
+        for name, reader in self.readers.items():
+            facts[name] = None if name in absent else reader(self.meta[name])
+        return facts
+
+    def _learning_rate(self, value: Any) -> float:
+        return number("eta", value)
+
+    def _step(self, value: Any) -> int:
+        return integer("step", value, minimum=0, maximum=self.last)
+
+    def _phases(self, value: dict[str, Any]) -> Phases:
+        phases = {}
+        for name, ends in value.items():
+            # A phase that did not begin is null.
+            phases[name] = ends and (self._step(ends[0]), self._step(ends[1]))
+        for ends in phases.values():
+            if ends and ends[0] > ends[1]:
+                raise ValueError("a phase ends before it begins")
+        return Phases(phases)
+
+    def _method(self, value: Any) -> str:
+        return choice("method", value, METHODS)
+
+    def _notes(self, value: dict[str, Any]) -> dict[str, str]:
+        return {name: _text(note) for name, note in value.items()}
+
+    def _info(self, value: dict[str, Any]) -> dict[str, Any]:
+        return {name: math.inf if x == "inf" else x for name, x in value.items()}
+
+    def _labels(self, value: dict[str, Any]) -> dict[str, Label]:
+        return {name: Label(*map(_text, label)) for name, label in value.items()}
+
+    def _loss(self, value: Any) -> float:
+        return signed("floor or epsilon", value)
+
+    def _error(self, value: Any) -> float:
         return math.inf if value == math.inf else number("error", value, zero=True)
-
-    checks: dict[str, Callable[[Any], Any]] = {
-        "stop": Stop.__getitem__,
-        "eta": partial(number, "eta"),
-        "steps": step,
-        "phases": phases,
-        "family": dict,
-        "method": lambda method: choice("method", method, METHODS),
-        "notes": lambda notes: {name: _text(note) for name, note in notes.items()},
-        "info": lambda info: {
-            name: math.inf if value == "inf" else value for name, value in info.items()
-        },
-        "labels": lambda labels: {
-            name: Label(*map(_text, label)) for name, label in labels.items()
-        },
-        **dict.fromkeys(("floor", "epsilon"), partial(signed, "floor or epsilon")),
-        **dict.fromkeys(("error", "states_error"), error),
-        **dict.fromkeys(("stop_reason", "rule", "regime", "command", "version"), _text),
-    }
-    absent = {name for name in UNKNOWN if meta[name] is None}
-    facts: dict[str, Any] = {
-        n: None if n in absent else check(meta[n]) for n, check in checks.items()
-    }
-    run = Trajectory(
-        t=t, loss=loss, states=states, observed=observed, **restarts, **facts
-    )
-    if meta["holds"] != (holds := run.holds()):
-        raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")
-    return run
 
 
 def _text(value: Any) -> str:
     return instance("text", value, str, "text")
 
 
+def _problem(family: type[Family], parameters: Mapping[str, Any]) -> Family:
+    """Make the problem of a run again."""
+    declared = family.parameters()
+    family.refuse_unknown(parameters)
+    values: dict[str, Any] = {}
+    for name, value in parameters.items():
+        is_infinite = value == "inf" and declared[name].kind.numeric
+        values[name] = math.inf if is_infinite else value
+    return family(**values)
+
+
 def _revive(run: Trajectory, problem: Family) -> None:
-    """Have a run go on as one of its problem, if the two agree."""
+    """Let a run go on as a run of its problem, if the two agree."""
     risk = problem.risk()
     _refuse_other_losses(run, risk)
     if type(problem).simulate is Family.simulate:
         rule = rule_of(problem.update())
-        if rule.name != run.rule:
-            raise ValueError(
-                f"the run was trained by {run.rule}, and its problem is by {rule.name}"
-            )
-        # "auto" may be another number in another release
-        is_given = not isinstance(problem.eta, str)
-        if is_given and not math.isclose(problem.rate(), run.eta, rel_tol=1e-9):
-            raise ValueError(
-                f"the run has the learning rate {run.eta:g}, and its problem {problem.rate():g}"
-            )
+        _refuse_other_training(run, problem, rule)
         _refuse_other_memory(run, rule, risk)
         attach(run, risk, rule=rule)
-    else:  # only the family knows how its runs go on
+    else:
+        # Only the family knows how its runs go on.
         run.risk = risk
-        run.solution = _Again(problem)
+        run.solution = _Rerun(problem)
     run.family = problem
 
 
+def _refuse_other_training(run: Trajectory, problem: Family, rule: Rule) -> None:
+    if rule.name != run.rule:
+        raise ValueError(
+            f"the run was trained by {run.rule}, and its problem is by {rule.name}"
+        )
+    # "auto" may be another number in another release.
+    is_number = not isinstance(problem.eta, str)
+    if is_number and not math.isclose(problem.rate(), run.eta, rel_tol=1e-9):
+        raise ValueError(
+            f"the run has the learning rate {run.eta:g}, "
+            f"and its problem {problem.rate():g}"
+        )
+
+
 def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
-    """Refuse a run that does not hold what its rule remembers, without which it cannot go on."""
+    """Refuse a run without the memory of its rule, with which alone it can go on."""
+    # The closed form needs no memory.
     if run.method == "closed":
         return
-    wanted = rule.init(risk, risk.initial).shape
-    held = (0,) if run.memory is None else run.memory.shape[1:]
-    if held != wanted:
+    needed = rule.init(risk, risk.initial).shape
+    saved = (0,) if run.memory is None else run.memory.shape[1:]
+    if saved != needed:
         raise ValueError(
-            f"the memory of its rule has the shape {wanted}, and the file has {held}"
+            f"the memory of its rule has the shape {needed}, and the file has {saved}"
         )
 
 
 def _refuse_other_losses(run: Trajectory, risk: Risk, seconds: float = 0.5) -> None:
     """Refuse a risk that gives other losses at the saved states than the file has.
 
-    The file may have been altered, or the formula of another release or plug-in may be
-    another one. On another processor the same formula differs by 1e-12 at most. All
-    states are evaluated if that takes half a second, else as many as it allows, at
-    least one: the last, the first, then those half-way between.
+    The file may have been altered, or another release or plug-in may have another
+    formula. On another processor the same formula differs by 1e-12 at most. As many
+    states as ``seconds`` allow are evaluated, at least one: the last, the first, then
+    those half-way between.
     """
     shape = np.shape(risk.initial)
     if run.states.shape[1:] != shape:
         raise ValueError(
-            f"its states have the shape {run.states.shape[1:]}, and its problem has {shape}"
+            f"its states have the shape {run.states.shape[1:]}, "
+            f"and its problem has {shape}"
         )
     begin = time.process_time()
     allowed = LOSS_TOLERANCE * np.abs(run.loss) + 1e-12 * np.abs(run.loss).max()
     for index in _from_the_ends(len(run.t)):
         step = int(run.t[index])
+        params = np.asarray(run.states[index], dtype=np.float64)
         with np.errstate(all="ignore"):
-            loss = risk.evaluate(np.asarray(run.states[index], dtype=np.float64), step)[
-                0
-            ]
+            loss, _ = risk.evaluate(params, step)
+        # written so that NaN is refused, too
         if not abs(loss - run.loss[index]) <= allowed[index]:
             raise ValueError(
-                f"at step {step} the file has the loss {run.loss[index]:.6g}, and its problem gives {loss:.6g} "
-                "there: the file was altered, or the formula has changed since it was written"
+                f"at step {step} the file has the loss {run.loss[index]:.6g}, "
+                f"and its problem gives {loss:.6g} there: the file was altered, or the "
+                "formula has changed since it was written"
             )
         if time.process_time() - begin > seconds:
             return
 
 
 def _from_the_ends(count: int) -> Iterator[int]:
-    """Yield the numbers below ``count``: the last, the first, and then those half-way between, again and again."""
-    before: set[int] = set()
+    """Yield the numbers below ``count``: the last, the first, then those half-way.
+
+    Each round halves the gaps of the round before.
+    """
+    yielded: set[int] = set()
     parts = 1
-    while len(before) < count:
+    while len(yielded) < count:
         places = np.linspace(count - 1, 0, parts + 1).round().astype(int).tolist()
         for place in places:
-            if place not in before:
-                before.add(place)
+            if place not in yielded:
+                yielded.add(place)
                 yield place
         parts *= 2
 
 
-class _Again(Solution):
-    """The iterates of a run that is made again when one of them is first asked for."""
+class _Rerun(Solution):
+    """The iterates of a run that is simulated again when one of them is asked for."""
 
     def __init__(self, problem: Family) -> None:
         self._problem = problem
-        self._simulated: Trajectory | None = (
-            None  # no functools.cache: it cannot be pickled
-        )
+        # A functools.cache would do the same, but it cannot be pickled.
+        self._simulated: Trajectory | None = None
 
     def _run(self) -> Trajectory:
         if self._simulated is None:
@@ -324,15 +416,7 @@ class _Again(Solution):
         return np.stack([self._run().at(t).params for t in steps.tolist()])
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
-        found = self._run().first(lambda state: state.loss <= epsilon)
-        return (found, None) if found is not None and found <= last else (None, None)
-
-
-def _problem(family: type[Family], said: Mapping[str, Any]) -> Family:
-    known = family.parameters()
-    family.refuse_unknown(said["parameters"])
-    values: dict[str, Any] = {
-        name: math.inf if value == "inf" and known[name].kind.numeric else value
-        for name, value in said["parameters"].items()
-    }
-    return family(**values)
+        first = self._run().first(lambda state: state.loss <= epsilon)
+        if first is None or first > last:
+            return None, None
+        return first, None

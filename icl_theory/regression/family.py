@@ -1,4 +1,8 @@
-"""In-context regression as a family: one-layer softmax attention over finitely many features."""
+"""In-context regression as a family: one-layer softmax attention over features.
+
+`Regression` declares the parameters and chooses the risk: one number if all queries are
+exchangeable, else K x K scores.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,12 @@ from icl_theory._validate import (
     mapping,
     probabilities,
 )
-from icl_theory.engine.pullback import COORDINATES, around, in_coordinates, innermost
+from icl_theory.engine.pullback import (
+    COORDINATES,
+    core_risk,
+    in_coordinates,
+    replace_core,
+)
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.trajectory import Trajectory
@@ -164,9 +173,10 @@ def _features(name: str, value: Any) -> Features:
 
 @dataclass(frozen=True, eq=False)
 class Regression(Family):
-    r"""In-context regression on functions of K features, learnt by one trained matrix of softmax attention.
+    r"""In-context regression on functions of K features.
 
-    See docs/theory.md, from "Setting" on.
+    Softmax attention with one trained matrix learns it. See docs/theory.md, from
+    "Setting" on.
 
     Parameters
     ----------
@@ -192,7 +202,7 @@ class Regression(Family):
     phase_names: ClassVar[tuple[str, ...]] = ("I", "II", "III")
     columns: ClassVar[tuple[Column, ...]] = COLUMNS
     measure = LazyMethod("icl_theory.regression.batches.infinite_prompts:measured")
-    batched = LazyMethod("icl_theory.regression.batches.infinite_prompts:batched")
+    batched = LazyMethod("icl_theory.regression.batches.dispatch:batched")
 
     L: float = lipschitz_constant()
     delta: float = feature_gap()
@@ -210,7 +220,10 @@ class Regression(Family):
         kind=Fraction(optional=True),
         symbol="δ",
         tex=r"\delta",
-        meaning="imbalance of the prompts in the concentration event, for the papers' bounds",
+        meaning=(
+            "imbalance of the prompts in the concentration event, "
+            "for the papers' bounds"
+        ),
     )
     probs: Any = parameter(
         None,
@@ -235,55 +248,64 @@ class Regression(Family):
     def validate(self) -> None:
         """Refuse features, probabilities and gap that contradict each other."""
         if self.features is not None:
-            if self.probs is not None:
-                raise argument_error(
-                    "probs",
-                    self.probs,
-                    "left out: features have probabilities of their own",
-                )
-            if abs(self.features.gap - self.delta) > 1e-9 * self.delta:
-                raise ValueError(
-                    f"delta = {self.delta!r} contradicts features (gap = {self.features.gap!r})"
-                )
-            if self.K not in (self.features.K, self.parameters()["K"].default):
-                raise ValueError(
-                    f"K = {self.K} contradicts features (K = {self.features.K})"
-                )
+            self._validate_features(self.features)
             object.__setattr__(self, "K", self.features.K)
         if self.probs is not None:
             probabilities("probs", self.probs, self.K)
         if self.task is None:
             object.__setattr__(self, "task", "exchangeable")
 
+    def _validate_features(self, features: Features) -> None:
+        if self.probs is not None:
+            raise argument_error(
+                "probs",
+                self.probs,
+                "left out: features have probabilities of their own",
+            )
+        if abs(features.gap - self.delta) > 1e-9 * self.delta:
+            raise ValueError(
+                f"delta = {self.delta!r} contradicts features (gap = {features.gap!r})"
+            )
+        # The default K cannot be told from a K that was left out.
+        if self.K not in (features.K, self.parameters()["K"].default):
+            raise ValueError(f"K = {self.K} contradicts features (K = {features.K})")
+
     def changed(self, **parameters: Any) -> Self:
-        """Return the same problem with other parameters; new features bring their number K."""
+        """Return the same problem with other parameters.
+
+        New features bring their number K.
+        """
         features = parameters.get("features")
-        return super().changed(
-            **({"K": features.K} if isinstance(features, Features) else {}) | parameters
-        )
+        if isinstance(features, Features):
+            parameters = {"K": features.K} | parameters
+        return super().changed(**parameters)
 
     def law(self) -> Task:
         """Return the law of the tasks."""
-        found = self.task
-        if not isinstance(found, Task):
-            found = (LAWS[found] if isinstance(found, str) else found)(self.L)
-        if not isinstance(found, Task):
+        law = self.task
+        if not isinstance(law, Task):
+            make = LAWS[law] if isinstance(law, str) else law
+            law = make(self.L)
+        if not isinstance(law, Task):
             raise argument_error(
                 "task",
                 self.task,
                 "a Task or a function that makes one from L (see icl_theory.tasks)",
             )
-        if getattr(found, "L", self.L) != self.L:
-            raise ValueError(f"L = {self.L!r} contradicts task (L = {found.L!r})")  # type: ignore[attr-defined]
-        return found
+        # A Task of one's own need not have an L.
+        L = getattr(law, "L", self.L)
+        if L != self.L:
+            raise ValueError(f"L = {self.L!r} contradicts task (L = {L!r})")
+        return law
 
     def risk(self) -> Risk:
-        """Return the risk of one number if all queries are alike, else that of K x K scores."""
-        plain = (
+        """Return the risk: over one number if queries are exchangeable, else scores."""
+        is_symmetric = (
             self.task == "exchangeable" and self.features is None and self.probs is None
         )
+        # Some rules do not commute with the reduction to one number.
         reducible = rule_of(self.update()).reducible
-        if plain and reducible and self.coordinates != "factored":
+        if is_symmetric and reducible and self.coordinates != "factored":
             gamma = exchangeable_gamma(self.L, self.delta)
             return ExchangeableRisk(self.K, gamma, self.N, self.noise, self._speed())
         features = self.features or Features.simplex(self.K, self.delta, self.probs)
@@ -294,17 +316,19 @@ class Regression(Family):
             )
             if reduced is not None:
                 return reduced
-        from icl_theory.regression.risks.population import (
-            PopulationRisk,  # not where there is a closed form
-        )
+        # Problems with a closed form do without this module.
+        from icl_theory.regression.risks.population import PopulationRisk
 
         population = PopulationRisk(features, law, self.N, self.noise)
         return in_coordinates(population, self.coordinates, features.vectors)
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return the trainer on sampled prompts, drawn by their counts, in the same coordinates."""
+        """Return the trainer on sampled prompts, in the same coordinates.
+
+        Prompts are drawn by their counts.
+        """
         risk = expanded(self.risk())
-        core, _ = innermost(risk)
+        core = core_risk(risk)
         if math.isinf(core.N):
             raise argument_error(
                 "N", self.N, "finite: infinite prompts cannot be sampled"
@@ -320,12 +344,15 @@ class Regression(Family):
             core.noise,
             every_query=False,
         )
-        return around(risk, trainer)
+        return replace_core(risk, trainer)
 
     def stable_rate(self) -> float:
-        r"""Return a learning rate at which every step lowers the loss: one over a bound on the curvature.
+        r"""Return a learning rate at which every step lowers the loss.
 
-        .. math:: \eta = \frac{1}{\kappa\,\max_k p_k\,\bigl(\max\Gamma + \sigma^2\,[N<\infty]\bigr)\,g}
+        It is one over a bound on the curvature,
+
+        .. math:: \eta = \frac{1}
+            {\kappa\,\max_k p_k\,\bigl(\max\Gamma + \sigma^2\,[N<\infty]\bigr)\,g}
 
         In class coordinates g is 1; in embedding coordinates over features X it is
         :math:`\lambda_{\max}(\tilde X\tilde X^\top)\,\lambda_{\max}(XX^\top)` with the
@@ -343,83 +370,99 @@ class Regression(Family):
                 self.eta,
                 "a number: in factored coordinates the curvature has no bound",
             )
-        if (
-            self.task == "exchangeable" and self.features is None
-        ):  # K may be too large for features
-            largest = exchangeable_gamma(self.L, self.delta)
-            most = (
-                1.0 / self.K
-                if self.probs is None
-                else probabilities("probs", self.probs, self.K).max()
-            )
+        if self.task == "exchangeable" and self.features is None:
+            # K may be too large for an array of features.
+            largest_gamma = exchangeable_gamma(self.L, self.delta)
+            if self.probs is None:
+                largest_prob = 1.0 / self.K
+            else:
+                largest_prob = probabilities("probs", self.probs, self.K).max()
         else:
             features = self.features or Features.simplex(self.K, self.delta, self.probs)
-            largest = float(self.law().variogram(features).max())
-            most = features.probs.max()
-        # of a simplex; refuses gaps that no coordinates over embeddings allow
-        stretch = self._speed()
+            largest_gamma = float(self.law().variogram(features).max())
+            largest_prob = features.probs.max()
+        # This is the speed over a simplex. It refuses gaps that are too large or small
+        # for coordinates over embeddings.
+        speed = self._speed()
         if self.coordinates == "embedding" and self.features is not None:
-            stretch = embedding_stretch(self.features.vectors)
+            speed = embedding_stretch(self.features.vectors)
         return float(
-            stable_rate(largest, 1.0 / most, noise=self.noise, N=self.N, speed=stretch)
+            stable_rate(
+                largest_gamma,
+                1.0 / largest_prob,
+                noise=self.noise,
+                N=self.N,
+                speed=speed,
+            )
         )
 
     def describe(self, run: Trajectory) -> None:
         """Add phases and regime, and the paper's own rule if an imbalance is given."""
-        risk, tail = run.risk, None
-        infinite = (
-            isinstance(risk, ExchangeableRisk)
-            and math.isinf(risk.N)
-            and self.theory.applies(run)
-        )
+        has_theory = self.theory.applies(run)
+        tail = None
         if isinstance(run.solution, ExchangeableSteps):
-            run.phases = phases_of(
-                int(run.t[-1]), *run.solution.first_missing(0.5, tail_start(self.K))
-            )
+            starts = run.solution.first_missing(0.5, tail_start(self.K))
+            run.phases = phases_of(int(run.t[-1]), *starts)
         else:
             from icl_theory.regression.tails import tail_limit
 
-            tail = (
-                tail_limit(risk, run.eta)
-                if risk is not None and self.theory.applies(run)
-                else None
-            )
-            run.phases = run_phases(
-                run, tail_deficit=tail_start(self.K) if infinite else None, tail=tail
-            )
-        if isinstance(risk, ExchangeableRisk) and infinite:
-            run.regime = (
-                "sharp"
-                if math.sqrt(2.0 * risk.gamma) > crossover(run.epsilon, 1.0, self.K)
-                else "flat"
-            )
-        elif tail is not None and (run.converged or run.phases.III):
-            run.regime = "sharp" if run.phases.III else "flat"
-        if self.imbalance is not None and self.theory.applies(run):
-            rule = papers_regime(self.L, self.delta, self.imbalance)
+            if run.risk is not None and has_theory:
+                tail = tail_limit(run.risk, run.eta)
+            is_exact = has_theory and _has_infinite_prompts(run.risk)
+            deficit = tail_start(self.K) if is_exact else None
+            run.phases = run_phases(run, tail_deficit=deficit, tail=tail)
+        run.regime = self._regime(run, tail, has_theory)
+        if self.imbalance is not None and has_theory:
+            regime = papers_regime(self.L, self.delta, self.imbalance)
             run.notes["paper's rule"] = (
-                f"{rule} (L against 1/(Δδ), δ = {self.imbalance:g})"
+                f"{regime} (L against 1/(Δδ), δ = {self.imbalance:g})"
             )
+
+    def _regime(
+        self, run: Trajectory, tail: float | None, has_theory: bool
+    ) -> str | None:
+        """Return "flat" or "sharp" if the regime of a run is defined.
+
+        It is by the crossover L* if that is known exactly. Otherwise it is by whether
+        the run had a Phase III, once that can be told.
+        """
+        risk = run.risk
+        if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N) and has_theory:
+            # L Δ, because γ = L²Δ²/2
+            scaled_L = math.sqrt(2.0 * risk.gamma)
+            is_sharp = scaled_L > crossover(run.epsilon, 1.0, self.K)
+            return "sharp" if is_sharp else "flat"
+        if tail is None or run.phases is None:
+            return run.regime
+        if run.phases.III:
+            return "sharp"
+        return "flat" if run.converged else run.regime
 
     def expected_steps(self) -> float | None:
         """Return the leading order of the exchangeable case."""
         eta = self.rate() * self._speed()
         gamma = exchangeable_gamma(self.L, self.delta)
         goal = self.epsilon if self.epsilon is not None else self.above
-        return float(
-            leading_order(*map(np.asarray, (eta, gamma, float(self.K), goal, math.inf)))
+        steps = leading_order(
+            np.asarray(eta),
+            np.asarray(gamma),
+            np.asarray(float(self.K)),
+            np.asarray(goal),
+            np.asarray(math.inf),
         )
+        return float(steps)
 
     def _speed(self) -> float:
         return embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
-        """Return the limits of the exponents: learning to attend dominates at one end, the tail at the other.
+        """Return the limits of the exponents of the number of steps.
 
-        The stable learning rate ("auto") is of the order K/(L²Δ²), divided by the speed
-        of the coordinates, which is Δ⁴/4 for embeddings; this shifts the exponents of a
-        fixed learning rate.
+        Learning to attend dominates at one end, and the tail at the other. The stable
+        learning rate ("auto") is of the order K/(L²Δ²), divided by the speed of the
+        coordinates, which is Δ⁴/4 for embeddings; this shifts the exponents of a fixed
+        learning rate.
         """
         mapping("arguments", arguments, "parameters")
         if arguments.get("eta") == "auto":
@@ -429,7 +472,15 @@ class Regression(Family):
                 "K": (0.0, 1.0),
                 "epsilon": (-1.0, 0.0),
             }
-        gap = (
-            (-6.0, -4.0) if arguments.get("coordinates") == "embedding" else (-2.0, 0.0)
-        )
-        return {"L": (-2.0, 0.0), "delta": gap, "K": (1.0, 2.0), "epsilon": (-1.0, 0.0)}
+        # In embedding coordinates the speed is Δ⁴/4.
+        is_embedding = arguments.get("coordinates") == "embedding"
+        return {
+            "L": (-2.0, 0.0),
+            "delta": (-6.0, -4.0) if is_embedding else (-2.0, 0.0),
+            "K": (1.0, 2.0),
+            "epsilon": (-1.0, 0.0),
+        }
+
+
+def _has_infinite_prompts(risk: Risk | None) -> bool:
+    return isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)

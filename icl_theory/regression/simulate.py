@@ -44,9 +44,10 @@ def simulate(
     callback: Callback | None = None,
     **settings: Any,
 ) -> Trajectory:
-    r"""Train one-layer softmax attention on in-context regression, exactly, until the loss is ``epsilon``.
+    r"""Train one-layer softmax attention on in-context regression, exactly.
 
-    See docs/theory.md, "The exchangeable case", "Phases and regimes".
+    The run ends when the loss is ``epsilon``. See docs/theory.md, "The exchangeable
+    case", "Phases and regimes".
 
     Parameters
     ----------
@@ -89,11 +90,11 @@ def simulate(
         Largest number of steps. A run that takes every step also ends within 0.1 % of a
         floor above ``epsilon``, and when the loss no longer falls (see `descend`).
     imbalance : float, optional
-        δ in (0, 1) of the concentration event \|n_m - p_m N\| <= δN, kept with the run
-        for the papers' bounds.
-    rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"} or Rule
-        How gradients become steps; gradient descent unless given. Closed forms and most
-        theory are for it alone.
+        δ in (0, 1) of the concentration event \|n_m - p_m N\| <= δN, which is kept with
+        the run for the papers' bounds.
+    rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"}, Rule
+        How gradients become steps; gradient descent by default. Closed forms and most
+        theory are for gradient descent alone.
     callback : callable, optional
         Called with (step, loss) from time to time during a run that takes its steps.
     **settings
@@ -105,9 +106,9 @@ def simulate(
     Returns
     -------
     Trajectory
-        ``steps`` is the first step with loss <= epsilon. If all queries are alike, the
-        parameters are the single number u (see `ExchangeableRisk`) and ``attention`` is
-        (T,), else (T, K).
+        ``steps`` is the first step with loss <= epsilon. If queries are exchangeable,
+        the parameters are the single number u (see `ExchangeableRisk`) and
+        ``attention`` is (T,); otherwise it is (T, K).
 
     Raises
     ------
@@ -128,16 +129,15 @@ def simulate(
 
     >>> icl.simulate(2.0, 1.0, 4.0, epsilon=1e-2).steps
     236
-    >>> icl.simulate(2.0, 1.0, 4.0, epsilon=1e-2, rule="heavy-ball", momentum=0.9).steps
+    >>> momentum = {"rule": "heavy-ball", "momentum": 0.9}
+    >>> icl.simulate(2.0, 1.0, 4.0, epsilon=1e-2, **momentum).steps
     23
     """
-    unknown = [name for name in settings if name not in RULE_PARAMETERS]
-    if unknown:
-        suggestion = nearest(
-            unknown[0],
-            inspect.signature(simulate).parameters.keys() | set(RULE_PARAMETERS),
-        )
-        raise TypeError(f"simulate() has no argument {unknown[0]!r}{suggestion}")
+    for name in settings:
+        if name not in RULE_PARAMETERS:
+            arguments = inspect.signature(simulate).parameters.keys()
+            suggestion = nearest(name, arguments | set(RULE_PARAMETERS))
+            raise TypeError(f"simulate() has no argument {name!r}{suggestion}")
     problem = Regression(
         L=L,
         delta=delta,
@@ -178,8 +178,8 @@ def compare_coordinates(
     Returns
     -------
     dict of Trajectory
-        By the name of the coordinates; after Ctrl-C only those that were begun. Draw
-        them with `icl_theory.results.plots.compare_runs`.
+        Runs by the name of the coordinates; after Ctrl-C only the runs that were begun.
+        Draw them with `icl_theory.results.plots.compare_runs`.
 
     Examples
     --------
@@ -194,9 +194,9 @@ def compare_coordinates(
             arguments["coordinates"],
             "left out: there is one run for each",
         )
-    found: dict[str, Trajectory] = {}
+    runs: dict[str, Trajectory] = {}
     for name in COORDINATES:
-        found[name] = simulate(L, delta, eta, coordinates=name, **arguments)
-        if found[name].interrupted:
+        runs[name] = simulate(L, delta, eta, coordinates=name, **arguments)
+        if runs[name].interrupted:
             break
-    return found
+    return runs

@@ -1,4 +1,4 @@
-"""Two variants of regression as families: groups of exchangeable features, and Gaussian inputs."""
+"""Two variants of regression: groups of exchangeable features, and Gaussian inputs."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from icl_theory.sweeps.grid import Column
 
 @dataclass(frozen=True, eq=False)
 class GroupedRegression(Family):
-    r"""In-context regression on groups of features of any size, some groups more frequent than others.
+    r"""In-context regression on groups of features of any size and frequency.
 
-    Tasks are exchangeable. The cost does not depend on the number of features.
-    See docs/theory.md, "Groups of features".
+    Tasks are exchangeable. The cost does not depend on the number of features. See
+    docs/theory.md, "Groups of features".
 
     Parameters
     ----------
@@ -63,7 +63,9 @@ class GroupedRegression(Family):
     Ten frequent features, and a thousand rare ones that are learnt later:
 
     >>> import icl_theory as icl
-    >>> problem = icl.regression.GroupedRegression(L=2.0, delta=1.0, sizes=(10, 1000), shares=(0.5, 0.5))
+    >>> problem = icl.regression.GroupedRegression(
+    ...     L=2.0, delta=1.0, sizes=(10, 1000), shares=(0.5, 0.5)
+    ... )
     >>> values = problem.measured(problem.simulate())
     >>> values["attends_first"] < values["attends_last"] == values["T_I"]
     True
@@ -107,7 +109,7 @@ class GroupedRegression(Family):
     noise: float = label_noise()
 
     def validate(self) -> None:
-        """Refuse a number of shares other than that of the groups."""
+        """Refuse shares that are not one for each group."""
         if len(self.shares) != len(self.sizes):
             raise argument_error(
                 "shares",
@@ -116,9 +118,9 @@ class GroupedRegression(Family):
             )
 
     def _probs(self) -> Any:
-        return probabilities("shares", self.shares, len(self.sizes)) / np.asarray(
-            self.sizes, dtype=float
-        )
+        """Probability of each feature, by group."""
+        shares = probabilities("shares", self.shares, len(self.sizes))
+        return shares / np.asarray(self.sizes, dtype=float)
 
     def risk(self) -> SymmetricRisk:
         """Return the risk over G(G + 1) scores."""
@@ -132,7 +134,7 @@ class GroupedRegression(Family):
         )
 
     def sampled(self, batch: int, seed: int = 0) -> SampledRisk:
-        """Return the trainer on sampled prompts, over the scores of all single features."""
+        """Return the trainer on sampled prompts, over the scores of all features."""
         if math.isinf(self.N):
             raise argument_error(
                 "N", self.N, "finite: infinite prompts cannot be sampled"
@@ -160,31 +162,29 @@ class GroupedRegression(Family):
 
     def describe(self, run: Trajectory) -> None:
         """Add the phases of the slowest group."""
-        features = integer("sizes", sum(self.sizes), minimum=2)
-        known = math.isinf(self.N) and self.theory.applies(self)
-        run.phases = run_phases(
-            run, (features - 1.0) / (4.0 * run.eta) if known else None
-        )
+        K = integer("sizes", sum(self.sizes), minimum=2)
+        tail = None
+        if math.isinf(self.N) and self.theory.applies(self):
+            tail = (K - 1.0) / (4.0 * run.eta)
+        run.phases = run_phases(run, tail)
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return when the first and the last group attend."""
-        ends = [
-            phases.present()["I"][1]
-            for phases in query_phases(run)
-            if phases.II is not None
-        ]
-        every = len(ends) == len(self.sizes)
+        """Return the steps at which the first and the last group attend."""
+        # Without Phase II the run ended in Phase I of a group.
+        attending = [phases for phases in query_phases(run) if phases.II is not None]
+        ends = [phases.present()["I"][1] for phases in attending]
+        all_attend = len(ends) == len(self.sizes)
         return {
             "attends_first": min(ends, default=-1),
-            "attends_last": max(ends) if every else -1,
+            "attends_last": max(ends) if all_attend else -1,
         }
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianRegression(Family):
-    r"""In-context regression of random quadratic functions on Gaussian inputs, for prompts of any length.
+    r"""In-context regression of random quadratic functions on Gaussian inputs.
 
-    See docs/theory.md, "Gaussian inputs".
+    Prompts have any length. See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
@@ -247,11 +247,9 @@ class GaussianRegression(Family):
     def risk(self) -> GaussianRisk | FiniteGaussianRisk:
         """Return the risk over Q, or over c for finite prompts."""
         law = QuadraticLaw.lipschitz(self.d, self.L, self.curved)
-        return (
-            GaussianRisk(law)
-            if math.isinf(self.N)
-            else FiniteGaussianRisk(law, int(self.N), self.noise)
-        )
+        if math.isinf(self.N):
+            return GaussianRisk(law)
+        return FiniteGaussianRisk(law, int(self.N), self.noise)
 
     def sampled(self, batch: int, seed: int = 0) -> SampledGaussianRisk:
         """Return the trainer on sampled prompts, over Q."""
@@ -264,7 +262,10 @@ class GaussianRegression(Family):
         )
 
     def stable_rate(self) -> float:
-        """Return 1/λ, with which descent from zero comes closer to the minimum at every step."""
+        """Return 1/λ: descent from zero then comes closer to the minimum at every step.
+
+        λ is the largest eigenvalue of the Hessian at the minimum.
+        """
         if self.N == 1:
             raise argument_error(
                 "N",
@@ -274,15 +275,21 @@ class GaussianRegression(Family):
         return 1.0 / self.risk().rate
 
     def expected_steps(self) -> float | None:
-        """Return the steps from the initial excess to the target at the asymptotic rate."""
+        """Return the number of steps to the target at the asymptotic rate."""
         risk = self.risk()
-        start = risk.excess(risk.initial)
-        goal = self.above if self.above is not None else self.epsilon
+        initial_excess = risk.excess(risk.initial)
         if self.epsilon is not None:
-            goal = self.epsilon - risk.floor()
-        if goal is None or goal <= 0.0:
+            target_excess = self.epsilon - risk.floor()
+        elif self.above is not None:
+            target_excess = self.above
+        else:
             return None
-        return max(0.0, math.log(start / goal)) / (2.0 * self.rate() * risk.rate)
+        # A target below the floor is never reached.
+        if target_excess <= 0.0:
+            return None
+        # Near the minimum the logarithm of the excess falls by 2 η λ in each step.
+        fall_of_log = max(0.0, math.log(initial_excess / target_excess))
+        return fall_of_log / (2.0 * self.rate() * risk.rate)
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return alignment and excess at the end of the run."""

@@ -1,4 +1,4 @@
-"""What the dataset of a sweep says about its parameters and quantities: symbols, units, roles."""
+"""What the attributes of a sweep's dataset say of its parameters and quantities."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 
 
 def symbol(dataset: xarray.Dataset, name: str) -> str:
-    """Return the symbol of a parameter or a quantity as text, or its name if it has none."""
+    """Return the symbol of a parameter or a quantity, or its name if it has none."""
     return str(dataset[name].attrs.get("symbol") or name)
 
 
 def with_role(dataset: xarray.Dataset, *roles: str, **attributes: Any) -> list[str]:
-    """Return the names of the quantities with one of these roles, role by role, and with these other attributes."""
-    every = [
-        dataset.filter_by_attrs(role=role, **attributes).data_vars for role in roles
-    ]
-    return [str(name) for names in every for name in names]
+    """Return the names of the quantities with one of these roles, role by role.
+
+    They must have the other ``attributes`` too.
+    """
+    names = []
+    for role in roles:
+        quantities = dataset.filter_by_attrs(role=role, **attributes).data_vars
+        names += [str(name) for name in quantities]
+    return names
 
 
 def steps_of(dataset: xarray.Dataset) -> str | None:
@@ -52,42 +56,47 @@ def dimension(dataset: xarray.Dataset, over: str | None) -> str:
 def lines(
     dataset: xarray.Dataset, *kept: str
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield each slice of a sweep along the parameters ``kept``, with the values of the others."""
-    others = [name for name in dimensions(dataset) if name not in kept]
-    for index in np.ndindex(*(dataset.sizes[name] for name in others)):
-        line = dataset.isel(dict(zip(others, index, strict=True)))
-        yield {name: line[name].item() for name in others}, line
+    """Yield each slice along the parameters ``kept``, after the values of the rest."""
+    fixed = [name for name in dimensions(dataset) if name not in kept]
+    for index in np.ndindex(*(dataset.sizes[name] for name in fixed)):
+        line = dataset.isel(dict(zip(fixed, index, strict=True)))
+        yield {name: line[name].item() for name in fixed}, line
 
 
 def meanings(dataset: xarray.Dataset, names: Iterable[str]) -> tuple[str, ...]:
-    """Explain the columns of a table whose headings are symbols, in a sentence or two for below it."""
-    quantities = [dataset[name].attrs for name in names if name in dataset.data_vars]
-    told = [
-        each
-        for each in quantities
-        if each.get("symbol") and each.get("role") not in ("verdict", None)
-    ]
-    # what a description says before its first comma; boundaries have a shorter
-    # definition
-    words = [re.split("[,;]", str(each.get("description") or ""))[0] for each in told]
-    words = [
-        f"boundary, {each['definition']}" if each.get("definition") else word
-        for each, word in zip(told, words, strict=True)
-    ]
-    said = [
-        f"{each['symbol']}: {word}."
-        for each, word in zip(told, words, strict=True)
-        if word
-    ]
-    if any(each.get("role") == "verdict" for each in quantities):
-        said.append("✓: the statement holds; ✗: it fails; blank: it does not apply.")
-    if reason := not_applicable(dataset):
-        said.append(reason)
-    return (" ".join(said),) if said else ()
+    """Explain the headings of a table that are symbols, in a note for below it."""
+    sentences = []
+    has_verdict = False
+    for name in names:
+        if name not in dataset.data_vars:
+            continue
+        attributes = dataset[name].attrs
+        if attributes.get("role") == "verdict":
+            has_verdict = True
+            continue
+        meaning = _meaning(attributes)
+        if attributes.get("symbol") and attributes.get("role") and meaning:
+            sentences.append(f"{attributes['symbol']}: {meaning}.")
+    if has_verdict:
+        sentences.append(
+            "✓: the statement holds; ✗: it fails; blank: it does not apply."
+        )
+    reason = not_applicable(dataset)
+    if reason:
+        sentences.append(reason)
+    return (" ".join(sentences),) if sentences else ()
+
+
+def _meaning(attributes: dict[str, Any]) -> str:
+    """Return the description of a quantity up to its first comma, or its definition."""
+    definition = attributes.get("definition")
+    if definition:
+        return f"boundary, {definition}"
+    return re.split("[,;]", str(attributes.get("description") or ""))[0]
 
 
 def not_applicable(dataset: xarray.Dataset) -> str:
-    """Return in a sentence why theory is not shown beside points of a sweep; empty if it is beside all of them."""
+    """Return why the theory does not apply to all points of a sweep; "" if it does."""
     return str(dataset.attrs.get("not_applicable", ""))
 
 

@@ -1,4 +1,4 @@
-"""HTML of tables and figures, for notebooks and reports; everything that comes in is escaped."""
+"""HTML of tables and figures, for notebooks and reports. All texts are escaped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def text(value: object) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    """Return the templates, which escape every value and write numbers as `number` does."""
+    """Return the templates, which escape all values and write numbers by `number`."""
     load_whole("jinja2")
     import jinja2
 
@@ -58,7 +58,7 @@ def _templates() -> jinja2.Environment:
 def page(
     title: str, body: Iterable[str], commands: Sequence[str], **made: str | None
 ) -> str:
-    """Return a page of parts in HTML, with the commands that made it, its ``version``, ``source`` and ``date``."""
+    """Return a page of parts in HTML, with commands, version, source and date."""
     facts = {
         "version": None,
         "source": None,
@@ -93,7 +93,7 @@ def _macro(name: str, *arguments: Any) -> str:
 
 
 def table(columns: Mapping[str, Sequence[Any]], caption: str = "") -> str:
-    """Return a table from its columns by heading; columns of numbers are right-aligned."""
+    """Return a table from its columns by heading, with numbers right-aligned."""
     return _macro("table", columns, caption)
 
 
@@ -108,7 +108,7 @@ def figure(source: str, caption: str) -> str:
 
 
 def image(ax: Axes, alternative: str) -> str:
-    """Return the figure of some axes as an inline image, with a text for those who cannot see it."""
+    """Return the figure of axes as an inline image, with a text that describes it."""
     return _macro("image", picture(ax), alternative)
 
 
@@ -124,10 +124,14 @@ def picture(ax: Axes) -> str:
         undated = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         whole_figure(ax).savefig(buffer, format="svg", metadata=undated)
     release(ax)
-    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+    encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f"data:image/svg+xml;base64,{encoded}"
 
 
 def _side(values: Sequence[Any]) -> str:
-    """Return the CSS class of a column: numbers are right-aligned; numbers and short words do not wrap."""
+    """Return the CSS class of a column.
+
+    Numbers are right-aligned; numbers and short words do not wrap.
+    """
     longest = max((len(number(value)) for value in values), default=0)
     return "right" if goes_right(values) else "short" if longest <= 16 else "long"

@@ -1,4 +1,4 @@
-"""How numbers are written for people everywhere, and tables of them in Markdown."""
+"""Numbers as text for readers, and tables of them in Markdown."""
 
 from __future__ import annotations
 
@@ -8,37 +8,44 @@ from typing import Any
 
 
 def number(value: Any, digits: int = 4) -> str:
-    """Return a value as text: integers in full, other numbers to some digits, missing ones as nothing.
+    """Return a value as text.
+
+    Integers are written in full, other numbers to ``digits`` digits, and missing values
+    are empty.
 
     Examples
     --------
     >>> from icl_theory.results.numbers import number
-    >>> [number(value) for value in (1187646524, 0.123456, float("nan"), None, float("inf"), True, "flat")]
-    ['1,187,646,524', '0.1235', '', '', '∞', '✓', 'flat']
+    >>> [number(value) for value in (1187646524, 0.123456, float("nan"), None)]
+    ['1,187,646,524', '0.1235', '', '']
+    >>> [number(value) for value in (float("inf"), True, "flat")]
+    ['∞', '✓', 'flat']
     """
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):
-        finite = math.isfinite(value)
-        return (
-            f"{value:.{digits}g}"
-            if finite
-            else ""
-            if value != value
-            else "∞"
-            if value > 0
-            else "−∞"
-        )
+        return _real_number(value, digits)
     if isinstance(value, bool):
         return "✓" if value else "✗"
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    return "" if value is None or str(value) == "<NA>" or value != value else str(value)
+    # The missing values of pandas: NA has no truth value, and NaT differs from itself.
+    is_missing = value is None or str(value) == "<NA>" or value != value
+    return "" if is_missing else str(value)
+
+
+def _real_number(value: float, digits: int) -> str:
+    if math.isfinite(value):
+        return f"{value:.{digits}g}"
+    if math.isnan(value):
+        return ""
+    return "∞" if value > 0 else "−∞"
 
 
 def told_apart(values: Sequence[Any]) -> list[str]:
-    """Return values as text, with at least four digits and as many as it takes to tell different values apart."""
-    for digits in range(4, 18):  # 17 digits tell any two doubles apart
+    """Return values as text, with four digits or as many as make them different."""
+    # 17 digits tell any two doubles apart.
+    for digits in range(4, 18):
         words = [number(value, digits) for value in values]
         if len(set(words)) == len(set(values)):
             break
@@ -47,26 +54,32 @@ def told_apart(values: Sequence[Any]) -> list[str]:
 
 def goes_right(values: Sequence[Any]) -> bool:
     """Return whether a column is right-aligned: it has numbers and no words."""
-    given = [value for value in values if number(value)]
-    return bool(given) and not any(isinstance(value, str | bool) for value in given)
+    present = [value for value in values if number(value)]
+    has_words = any(isinstance(value, str | bool) for value in present)
+    return bool(present) and not has_words
 
 
 def markdown(
     columns: Mapping[str, Sequence[Any]] | Iterable[tuple[str, Sequence[Any]]],
 ) -> str:
-    """Return a table in Markdown from its columns: a mapping by heading, or pairs of heading and values."""
-    headings, values = zip(
-        *(columns.items() if isinstance(columns, Mapping) else columns), strict=True
+    """Return a table in Markdown from its columns.
+
+    They are a mapping by heading, or pairs of heading and values: two columns may have
+    the same heading.
+    """
+    pairs = columns.items() if isinstance(columns, Mapping) else columns
+    headings, values = zip(*pairs, strict=True)
+    alignments = ["--:" if goes_right(column) else "---" for column in values]
+    rows = zip(*values, strict=True)
+    return "\n".join(
+        [
+            _markdown_line(headings),
+            f"|{'|'.join(alignments)}|",
+            *(_markdown_line(row) for row in rows),
+        ]
     )
 
-    def line(cells: Iterable[Any]) -> str:
-        return (
-            "| " + " | ".join(number(cell).replace("|", r"\|") for cell in cells) + " |"
-        )
 
-    rule = (
-        "|"
-        + "|".join("--:" if goes_right(column) else "---" for column in values)
-        + "|"
-    )
-    return "\n".join([line(headings), rule, *map(line, zip(*values, strict=True))])
+def _markdown_line(cells: Iterable[Any]) -> str:
+    escaped = (number(cell).replace("|", r"\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"

@@ -1,4 +1,8 @@
-"""Sweeps part by part: one in a store may be larger than memory."""
+"""Reading sweeps part by part: a sweep in a store may be larger than memory.
+
+`computed` finds the block of a sweep that has the computed points, and `slabs` yields a
+sweep in parts that fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -18,129 +22,149 @@ from icl_theory.sweeps.store import tiles_done
 if TYPE_CHECKING:
     import xarray
 
-SLAB = 250_000  # points of a table that are put together at a time
-BLOCK = (
-    2**28
-    # bytes that are read at a time; each chunk is read once for each block along the
-    # first
-    # parameter
-)
+# Points of a table that are put together at a time.
+SLAB = 250_000
+# Bytes that are read at a time. Each chunk is read once for every block along the first
+# parameter, so that small blocks would read it often.
+BLOCK = 2**28
 
 
 def count(dataset: xarray.Dataset, status: str) -> int:
-    """Return how many points have a status; those that a store has not are not looked at one by one."""
+    """Return how many points have a status, without reading the pending ones."""
     statuses = dataset["status"]
     done = tiles_done(statuses.data)
     if done is None:
         return int((statuses == status).sum())
-    if status == PENDING:  # no part has such a point
+    if status == PENDING:
+        # A file of a store never has a pending point.
         return int(_sizes(statuses.data.chunks)[~done].sum())
     return int((computed(dataset)["status"] == status).sum())
 
 
 def computed(dataset: xarray.Dataset) -> xarray.Dataset:
-    """Return the smallest block of a dataset that has every computed point, which may be empty.
+    """Return the smallest block that has every computed point; it may be empty.
 
-    A store may claim a billion points and have ten. All of the dataset is returned if
-    it is a part of what was read lazily: which of its points are pending is then not
-    known.
+    A store may claim a billion points and have ten. If the dataset is a part of a
+    lazily read one, it is unknown which points are pending, and all of it is returned.
     """
     statuses = dataset["status"]
-    lengths: Any = getattr(statuses.data, "chunks", None)
+    tile_lengths: Any = getattr(statuses.data, "chunks", None)
     done = tiles_done(statuses.data)
-    if done is None and lengths is not None:
+    if done is None and tile_lengths is not None:
         return dataset
     if done is None:
+        # In memory each point is a tile of its own.
         done = statuses.values != PENDING
-        lengths = tuple(np.ones(size, dtype=np.int64) for size in statuses.shape)
+        tile_lengths = tuple(np.ones(size, dtype=np.int64) for size in statuses.shape)
     block = {}
     for axis, name in enumerate(statuses.dims):
-        others = tuple(other for other in range(done.ndim) if other != axis)
-        places = np.flatnonzero(done.any(axis=others))
-        ends = np.concatenate([[0], np.cumsum(lengths[axis])])
-        block[name] = (
-            slice(ends[places[0]], ends[places[-1] + 1]) if places.size else slice(0)
-        )
+        block[name] = _span(done, axis, tile_lengths[axis])
     if all(part == slice(0, dataset.sizes[name]) for name, part in block.items()):
         return dataset
-    found = dataset.isel(block)
-    if done.any():
-        return (
-            found
-            if statuses.chunks is None
-            else _with_own_exponents(found, dataset, block)
-        )
-    # Dask would look at all chunks of the store to find out that it needs none of them.
-    nothing = {
+    part = dataset.isel(block)
+    if not done.any():
+        return _without_dask(part)
+    if statuses.chunks is None:
+        return part
+    return _with_own_exponents(part, dataset, block)
+
+
+def _span(done: NDArray[np.bool_], axis: int, lengths: Any) -> slice:
+    """Return the points along an axis from the first to the last tile that is done."""
+    other_axes = tuple(other for other in range(done.ndim) if other != axis)
+    places = np.flatnonzero(done.any(axis=other_axes))
+    if not places.size:
+        return slice(0)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    return slice(ends[places[0]], ends[places[-1] + 1])
+
+
+def _without_dask(part: xarray.Dataset) -> xarray.Dataset:
+    """Return an empty part with arrays in memory.
+
+    Dask would look at all chunks of the store to find out that it needs none.
+    """
+    arrays = {
         name: np.empty(values.shape, values.dtype)
-        for name, values in found.data_vars.items()
+        for name, values in part.data_vars.items()
     }
-    return found.copy(data=nothing)
+    return part.copy(data=arrays)
 
 
 def _with_own_exponents(
     part: xarray.Dataset, dataset: xarray.Dataset, block: dict[Hashable, slice]
 ) -> xarray.Dataset:
-    """Return a block of a dataset with exponents that are computed from it and from the points next to it.
+    """Return a block with exponents from its own points and the points beside it.
 
-    Those of the dataset are of whole lines, most of which may be pending.
+    The exponents of the dataset need whole lines, most of which may be pending.
     """
     steps = steps_of(dataset)
+    if steps is None:
+        return part
     for name, exponent in dataset.data_vars.items():
         along = str(exponent.attrs.get("of", ""))
-        if (
-            exponent.attrs.get("role") != "exponent"
-            or along not in block
-            or steps is None
-        ):
+        if exponent.attrs.get("role") != "exponent" or along not in block:
             continue
         values = dataset[along].values
-        rises = np.diff(values)
-        if not (
-            (rises > 0).all() or (rises < 0).all()
-        ):  # its neighbours may be anywhere
+        if not _is_monotonic(values):
+            # The neighbours of a point in size may be anywhere in the dataset.
             continue
-        begin, end = block[along].start, block[along].stop
-        around = slice(max(begin - 1, 0), min(end + 1, len(values)))
-        near = dataset[steps].isel({**block, along: around})
-        slopes = exponent_along(near, values[around], along)
-        inner: list[Any] = [slice(None)] * near.ndim
-        inner[near.dims.index(along)] = slice(begin - around.start, end - around.start)
+        begin = block[along].start
+        end = block[along].stop
+        wider = slice(max(begin - 1, 0), min(end + 1, len(values)))
+        wider_steps = dataset[steps].isel({**block, along: wider})
+        slopes = exponent_along(wider_steps, values[wider], along)
+        inner: list[Any] = [slice(None)] * wider_steps.ndim
+        axis = wider_steps.dims.index(along)
+        inner[axis] = slice(begin - wider.start, end - wider.start)
         part[name] = part[name].copy(data=slopes[tuple(inner)])
     return part
+
+
+def _is_monotonic(values: NDArray[Any]) -> bool:
+    rises = np.diff(values)
+    return bool((rises > 0).all() or (rises < 0).all())
 
 
 def _sizes(lengths: tuple[tuple[int, ...], ...]) -> NDArray[np.int64]:
     """Return the numbers of points of tiles from their lengths along each axis."""
     sizes = np.ones((), dtype=np.int64)
-    for along in lengths:
-        sizes = np.multiply.outer(sizes, np.array(along, dtype=np.int64))
+    for axis_lengths in lengths:
+        sizes = np.multiply.outer(sizes, np.array(axis_lengths, dtype=np.int64))
     return sizes
 
 
 def places_of(condition: xarray.DataArray) -> Iterator[tuple[int, ...]]:
-    """Yield the indices of the points at which a condition holds, in the order of the dataset."""
+    """Yield the indices of the points at which a condition holds, in their order."""
     if not condition.dims:
-        yield from [()] if condition.values else []
+        if condition.values:
+            yield ()
         return
-    each = max(1, SLAB * len(condition) // condition.size)
-    for start in range(0, len(condition), each):
-        found = np.argwhere(condition[start : start + each].values)
-        yield from ((start + first, *others) for first, *others in found.tolist())
+    rows = max(1, SLAB * len(condition) // condition.size)
+    for start in range(0, len(condition), rows):
+        places = np.argwhere(condition[start : start + rows].values)
+        for first, *rest in places.tolist():
+            yield (start + first, *rest)
 
 
 def slabs(
     dataset: xarray.Dataset, over: str, message: int = 256
 ) -> Generator[xarray.Dataset, None, None]:
-    """Yield a dataset part by part, in memory each, in the order of tables; a text has ``message`` bytes."""
-    most, total = SLAB, dataset["status"].size
+    """Yield the parts of a dataset in memory, in the order of tables.
+
+    A text is taken to have ``message`` bytes.
+    """
+    total = dataset["status"].size
     if not total:
         yield dataset.compute()
         return
+    most = SLAB
     if dataset["status"].chunks is not None:
-        kinds = (variable.dtype for variable in dataset.data_vars.values())
-        each = sum(message if kind.hasobject else kind.itemsize for kind in kinds)
-        most = max(SLAB, int(room(BLOCK)) // each)
+        point_size = 0
+        for variable in dataset.data_vars.values():
+            dtype = variable.dtype
+            point_size += message if dtype.hasobject else dtype.itemsize
+        most = max(SLAB, int(room(BLOCK)) // point_size)
     with Progress() as shown:
         shown.update(0, total)
         for block in parts(dataset, over, most):
@@ -149,17 +173,21 @@ def slabs(
 
 
 def first_part(dataset: xarray.Dataset, over: str) -> xarray.Dataset:
-    """Return the first part with a point that is computed; for its rows the others need not be read."""
+    """Return the first part that has a computed point, and read no further."""
     blocks = (part.compute() for part in parts(dataset, over, SLAB))
     return next(block for block in blocks if block["status"].isin(DONE).any())
 
 
 def parts(dataset: xarray.Dataset, over: str, most: int) -> Iterator[xarray.Dataset]:
-    """Yield a dataset in parts of at most so many points, in the order in which tables have them."""
+    """Yield a dataset in parts of at most ``most`` points, in the order of tables."""
     order = [*(name for name in dimensions(dataset) if name != over), over]
+    # Cut along the first dimension that can be cut.
     lead = next((name for name in order if dataset.sizes[name] > 1), over)
-    points = math.prod(dataset.sizes.values()) // dataset.sizes[lead]
-    each = max(1, most // points)
-    for start in range(0, dataset.sizes[lead], each):
-        part = dataset.isel({lead: slice(start, start + each)})
-        yield from [part] if points <= most else parts(part, over, most)
+    points_per_value = math.prod(dataset.sizes.values()) // dataset.sizes[lead]
+    values = max(1, most // points_per_value)
+    for start in range(0, dataset.sizes[lead], values):
+        part = dataset.isel({lead: slice(start, start + values)})
+        if points_per_value <= most:
+            yield part
+        else:
+            yield from parts(part, over, most)

@@ -1,4 +1,4 @@
-"""Reports: what a run or a sweep found and the command that made it, as one HTML file that needs nothing else."""
+"""Reports of runs and sweeps, with the command that made them, as one HTML file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -49,12 +49,15 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray
 
-# arguments of a sweep that another part of the report shows
-ELSEWHERE = (
-    "version",
-    "model",
-    "family",
-)
+# Arguments of a sweep that another part of the report shows.
+ELSEWHERE = ("version", "model", "family")
+# What the summary says of the points with a status.
+STATES = {
+    REACHED: "reached the target",
+    NOT_REACHED: "did not reach it",
+    FAILED: "failed",
+    PENDING: "",
+}
 
 
 @Progress("writing the report")
@@ -118,113 +121,120 @@ def html_report(
 
 
 def _of_run(run: Trajectory) -> tuple[str, list[str]]:
+    """Return the title and the sections of the report of a run."""
+    title = "Training run"
     values = ", ".join(f"{label.text} = {value}" for label, value in parameters_of(run))
-    what = (
-        "Loss and attention against the step"
-        if "attention" in run.observed
-        else "Loss against the step"
-    )
-    present = {} if run.phases is None else run.phases.present()
-    phases: dict[str, list[Any]] = {
-        "phase": list(present),
-        "first step": [first for first, _ in present.values()],
-        "last step": [last for _, last in present.values()],
-        "steps": [last - first for first, last in present.values()],
-    }
-    drawn = figure(
-        picture(plot_run(run)),
-        f"{what}{'' if run.phases is None else ', phases shaded'}.",
-    )
-    return f"Training run{': ' if values else ''}{values}", [
+    if values:
+        title += f": {values}"
+    caption = "Loss against the step"
+    if "attention" in run.observed:
+        caption = "Loss and attention against the step"
+    if run.phases is not None:
+        caption += ", phases shaded"
+    return title, [
         section("Summary", facts(run.facts())),
-        section("Figure", drawn),
-        section("Phases", "" if run.phases is None else table(phases)),
+        section("Figure", figure(picture(plot_run(run)), f"{caption}.")),
+        section("Phases", _phases(run)),
         section("Theorems", _statements(run)),
         section("Saved steps", *_saved_steps(run)),
     ]
 
 
+def _phases(run: Trajectory) -> str:
+    if run.phases is None:
+        return ""
+    present = run.phases.present()
+    columns: dict[str, list[Any]] = {
+        "phase": list(present),
+        "first step": [first for first, _ in present.values()],
+        "last step": [last for _, last in present.values()],
+        "steps": [last - first for first, last in present.values()],
+    }
+    return table(columns)
+
+
 def _statements(run: Trajectory) -> str:
-    """Return the statements of the theory evaluated on a run, if there are any and the run has its risk."""
-    lines: list[str] = []
-    with (
-        left_out("the check of the statements", lines),
-        contextlib.suppress(ValueError),
-    ):  # there may be none
-        return "" if run.risk is None else str(html(check_bounds(run)))
-    return "".join(map(paragraph, lines))
+    """Return the statements of the theory evaluated on a run that has its risk."""
+    problems: list[str] = []
+    with left_out("the check of the statements", problems):
+        if run.risk is None:
+            return ""
+        # A family without statements refuses to check them.
+        with contextlib.suppress(ValueError):
+            return str(html(check_bounds(run)))
+    return "".join(map(paragraph, problems))
 
 
 def _saved_steps(run: Trajectory, most: int = 40) -> list[str]:
-    """Return losses and observations at ``most`` saved steps, evenly spaced: a table of two screens."""
+    """Return a table of two screens: at most ``most`` saved steps, evenly spaced."""
     chosen = np.unique(np.linspace(0, len(run.t) - 1, most).round().astype(int))
     columns: dict[str, Any] = {"step": run.t, "loss": run.loss}
-    several = []
+    not_shown = []
     for name, values in run.observed.items():
         if values.ndim == 1:
             columns[name] = values
         elif name == "attention":
             columns["attention (mean)"] = values.reshape(len(run.t), -1).mean(axis=1)
         else:
-            several.append(name)
-    said = []
+            not_shown.append(name)
+    sentences = []
     if len(chosen) < len(run.t):
-        said.append(
-            f"{len(chosen)} of {number(len(run.t))} saved steps, the first and the last among them."
+        sentences.append(
+            f"{len(chosen)} of {number(len(run.t))} saved steps, "
+            "the first and the last among them."
         )
-    if several:
-        said.append(f"Left out, with several numbers a step: {', '.join(several)}.")
-    return [
-        *map(paragraph, said),
-        table({name: list(values[chosen]) for name, values in columns.items()}),
-    ]
+    if not_shown:
+        names = ", ".join(not_shown)
+        sentences.append(f"Left out, with several numbers a step: {names}.")
+    rows = {name: list(values[chosen]) for name, values in columns.items()}
+    return [*map(paragraph, sentences), table(rows)]
 
 
 def _of_sweep(
     dataset: xarray.Dataset, over: str | None, source: str | None
 ) -> tuple[str, list[str]]:
+    """Return the title and the sections of the report of a sweep."""
     names = dimensions(dataset)
     if over is not None:
         choice("over", over, names)
+    counts = {state: count(dataset, state) for state in STATES}
     size = dataset["status"].size
-    missing = count(dataset, PENDING)
+    done = size - counts[PENDING]
+    block = computed(dataset)
+    body = [section("Summary", paragraph(_summary(counts, size, source)))]
+    if names and done:
+        body += _swept(block, over or names[0], source, done, complete=done == size)
+    elif done:
+        body.append(section("Point", facts(point_facts(block))))
+    body.append(
+        _problems(block, {state: counts[state] for state in (FAILED, NOT_REACHED)})
+    )
+    body.append(section("Parameters", *_parameters(dataset)))
+    if done:
+        body.append(section("Quantities", table(_quantities(block))))
     family = dataset.attrs.get("title") or "a model"
     swept = ", ".join(symbol(dataset, name) for name in names)
-    states = {
-        "reached the target": REACHED,
-        "did not reach it": NOT_REACHED,
-        "failed": FAILED,
-    }
-    counts = {state: count(dataset, state) for state in states.values()}
-    said = f"{number(size - missing)} of {number(size)} {'point is' if size == 1 else 'points are'} computed"
-    parts = ", ".join(
+    title = f"Sweep of {family} over {swept}" if names else f"One point of {family}"
+    return title, body
+
+
+def _summary(counts: dict[str, int], size: int, source: str | None) -> str:
+    """Say how many points are computed, and what became of them."""
+    missing = counts[PENDING]
+    points_are = "point is" if size == 1 else "points are"
+    text = f"{number(size - missing)} of {number(size)} {points_are} computed"
+    parts = [
         f"{number(counts[state])} {words}"
-        for words, state in states.items()
-        if counts[state]
-    )
-    said += f": {parts}." if parts else "."
+        for state, words in STATES.items()
+        if words and counts[state]
+    ]
+    text += f": {', '.join(parts)}." if parts else "."
     if missing:
-        said += f" {number(missing)} {'is' if missing == 1 else 'are'} missing: the sweep is not complete."
-        said += " The same command with this store computes them." if source else ""
-    body = [section("Summary", paragraph(said))]
-    whole = dataset
-    dataset = computed(dataset)
-    if names and missing < size:
-        body += _swept(
-            dataset, over or names[0], source, size - missing, complete=not missing
-        )
-    elif missing < size:
-        body.append(section("Point", facts(point_facts(dataset))))
-    body.append(
-        _problems(dataset, {state: counts[state] for state in (FAILED, NOT_REACHED)})
-    )
-    body.append(section("Parameters", *_parameters(whole)))
-    if missing < size:
-        body.append(section("Quantities", table(_quantities(dataset))))
-    return (
-        f"Sweep of {family} over {swept}" if names else f"One point of {family}",
-        body,
-    )
+        are = "is" if missing == 1 else "are"
+        text += f" {number(missing)} {are} missing: the sweep is not complete."
+        if source:
+            text += " The same command with this store computes them."
+    return text
 
 
 def _swept(
@@ -235,91 +245,96 @@ def _swept(
     complete: bool,
     most_columns: int = 14,
 ) -> list[str]:
-    """Return figures, transitions and the first rows of the table, with all quantities if ``most_columns`` do."""
+    """Return figures, transitions and the first rows of the table.
+
+    The table has all quantities, unless there are more than ``most_columns``.
+    """
     part = first_part(dataset, over)
-    found = phase_table(part, over, every=True)
-    if len(found.columns) > most_columns:  # wider than a page
-        found = phase_table(part, over)
-    found = found[[name for name in found.columns if any(map(number, found[name]))]]
-    call = f"icl_theory.phase_table(dataset, {over!r})"
-    every = (
-        shlex.join(["icl-theory", "table", source, "--over", over, "--csv", "all.csv"])
-        if source
-        else call
-    )
+    rows = phase_table(part, over, every=True)
+    if len(rows.columns) > most_columns:
+        # It would be wider than a page.
+        rows = phase_table(part, over)
+    rows = rows[[name for name in rows.columns if any(map(number, rows[name]))]]
+    command = f"icl_theory.phase_table(dataset, {over!r})"
+    if source:
+        command = shlex.join(
+            ["icl-theory", "table", source, "--over", over, "--csv", "all.csv"]
+        )
     transitions = _transitions(dataset, over)
     if transitions and not complete:
         transitions.insert(0, paragraph("Of the points that are computed so far:"))
     return [
         section("Figures", *_figures(dataset, over)),
         section("Transition", *transitions),
-        section("Table", *_rows(found, done, every)),
+        section("Table", *_rows(rows, done, command)),
     ]
 
 
-def _rows(found: pd.DataFrame, count: int, every: str, most: int = 200) -> list[str]:
-    """Return the first ``most`` rows, as many as one scrolls through, and what makes all of them."""
-    head = found.head(most)
-    left = count - len(head)
-    said = (
-        f"The first {len(head)} of {number(count)} rows; {number(left)} are left out."
+def _rows(rows: pd.DataFrame, count: int, command: str, most: int = 200) -> list[str]:
+    """Return the first ``most`` rows, and the command that makes all of them."""
+    head = rows.head(most)
+    omitted = count - len(head)
+    if not omitted:
+        return ["", table(dict(contents(head)))]
+    text = (
+        f"The first {len(head)} of {number(count)} rows; "
+        f"{number(omitted)} are left out."
     )
-    more = f"<p>{said} <code>{escaped(every)}</code> has them all.</p>" if left else ""
-    return [more, table(dict(contents(head)))]
+    code = f"<code>{escaped(command)}</code>"
+    return [f"<p>{text} {code} has them all.</p>", table(dict(contents(head)))]
 
 
 def _transitions(
     dataset: xarray.Dataset, over: str, most_sentences: int = 4
 ) -> list[str]:
-    """Say where the regimes change: in a few sentences, or in a table if there would be more than a few."""
-    found = transitions_of(dataset, over)
-    if found is None and (reason := not_applicable(dataset)):
-        return [paragraph(reason)]
-    if found is None or len(found) <= most_sentences:
-        return (
-            [] if found is None else [*map(paragraph, notes_of(found, dataset, over))]
-        )
-    if found["measured"].isna().all():
-        said = f"None of the {len(found):,} lines along {symbol(dataset, over)} has a measured transition."
-        return [paragraph(said)]
-    return _rows(found, len(found), f"icl_theory.transition_table(dataset, {over!r})")
+    """Say where the regimes change: in a few sentences, or in a table."""
+    transitions = transitions_of(dataset, over)
+    if transitions is None:
+        reason = not_applicable(dataset)
+        return [paragraph(reason)] if reason else []
+    if len(transitions) <= most_sentences:
+        return [*map(paragraph, notes_of(transitions, dataset, over))]
+    if transitions["measured"].isna().all():
+        lines_along = f"{len(transitions):,} lines along {symbol(dataset, over)}"
+        return [paragraph(f"None of the {lines_along} has a measured transition.")]
+    command = f"icl_theory.transition_table(dataset, {over!r})"
+    return _rows(transitions, len(transitions), command)
 
 
 def _figures(dataset: xarray.Dataset, over: str, most: int = 6) -> list[str]:
-    """Return a figure for each of the first ``most`` slices over two parameters, and say how many have none."""
-    others = [name for name in dimensions(dataset) if name != over]
-    axes = [over, *others[:1]]
-    rest = others[1:]
-    values = {name: dataset[name].values.tolist() for name in rest}
-    words = {
-        name: dict(zip(each, told_apart(each), strict=True))
-        for name, each in values.items()
-    }
+    """Return figures of the first ``most`` slices over one or two parameters."""
+    second = [name for name in dimensions(dataset) if name != over][:1]
+    axes = [over, *second]
+    fixed = [name for name in dimensions(dataset) if name not in axes]
+    words = {}
+    for name in fixed:
+        values = dataset[name].values.tolist()
+        words[name] = dict(zip(values, told_apart(values), strict=True))
     figures = []
-    for point, part in counted(
-        [*itertools.islice(lines(dataset, *axes), most)], "figures"
-    ):
-        place = "".join(
-            f", {symbol(dataset, name)} = {words[name][value]}"
-            for name, value in point.items()
-        )
+    slices = [*itertools.islice(lines(dataset, *axes), most)]
+    for point, part in counted(slices, "figures"):
+        place = ""
+        for name, value in point.items():
+            place += f", {symbol(dataset, name)} = {words[name][value]}"
         figures.append(_figure(part, over, axes, place))
-    more = math.prod(dataset.sizes[name] for name in rest) - len(figures)
-    draw = "icl_theory.plot_sweep draws a slice chosen with dataset.sel(...)."
-    said = (
-        [paragraph(f"{number(more)} more slices have no figure here; {draw}")]
-        if more
-        else []
-    )
-    return figures + said
+    omitted = math.prod(dataset.sizes[name] for name in fixed) - len(figures)
+    if omitted:
+        figures.append(
+            paragraph(
+                f"{number(omitted)} more slices have no figure here; "
+                "icl_theory.plot_sweep draws a slice chosen with dataset.sel(...)."
+            )
+        )
+    return figures
 
 
 def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str:
-    what = f"Steps over {' and '.join(symbol(part, name) for name in axes)}{place}"
-    outside = []
+    """Return the figure of a slice, or a sentence that says why there is none."""
+    caption = f"Steps over {' and '.join(symbol(part, name) for name in axes)}{place}"
+    not_drawn = []
     for name in axes:
         fits = drawable(part, name)
-        outside += [
+        not_drawn += [
             f"{symbol(part, name)} = {number(value)}"
             for value in part[name].values[~fits]
         ]
@@ -327,45 +342,48 @@ def _figure(part: xarray.Dataset, over: str, axes: list[str], place: str) -> str
     steps = steps_of(part)
     if steps is None or not (part[steps].values > 0).any():
         return paragraph(
-            f"{what}: no figure, because no computed point took a step or more to its target."
+            f"{caption}: no figure, because no computed point took a step or more to "
+            "its target."
         )
-    what += "".join(
-        f", one value of {symbol(part, name)} in {every}"
-        for name, every in thinned(part).items()
-    )
-    without = ", ".join(outside[:4]) + (
-        f" and {len(outside) - 4} more" if len(outside) > 4 else ""
-    )
-    return figure(
-        picture(plot_sweep(part, over)),
-        f"{what}{', without ' if outside else ''}{without}.",
-    )
+    for name, stride in thinned(part).items():
+        caption += f", one value of {symbol(part, name)} in {stride}"
+    if not_drawn:
+        caption += f", without {', '.join(not_drawn[:4])}"
+    if len(not_drawn) > 4:
+        caption += f" and {len(not_drawn) - 4} more"
+    return figure(picture(plot_sweep(part, over)), f"{caption}.")
+
+
+class _Problem(NamedTuple):
+    status: str
+    place: tuple[int, ...]
 
 
 def _problems(dataset: xarray.Dataset, counts: dict[str, int], most: int = 20) -> str:
-    """List ``most`` points that failed or did not reach their target, with their messages; failed ones first."""
-    found: list[tuple[str, tuple[int, ...]]] = []
-    for state, many in counts.items():
-        places = places_of(dataset["status"] == state)
-        found += [
-            (state, place)
-            for place in itertools.islice(places, min(many, most - len(found)))
+    """List at most ``most`` points with their messages, status by status."""
+    heading = "Points that failed or did not reach their target"
+    problems: list[_Problem] = []
+    for status, total in counts.items():
+        places = places_of(dataset["status"] == status)
+        shown = min(total, most - len(problems))
+        problems += [
+            _Problem(status, place) for place in itertools.islice(places, shown)
         ]
-    names = [str(name) for name in dataset["status"].dims]
-    columns = {
-        name: [dataset[name].values[place[i]] for _, place in found]
-        for i, name in enumerate(names)
-    }
-    columns["status"] = [state for state, _ in found]
-    columns["message"] = [
-        str(dataset["message"][place].values.item())[:500] for _, place in found
-    ]
-    more = sum(counts.values()) - len(found)
-    said = paragraph(f"{number(more)} more are left out.") if more else ""
-    return section(
-        "Points that failed or did not reach their target",
-        *([table(columns), said] if found else []),
-    )
+    if not problems:
+        return section(heading)
+    columns: dict[str, list[Any]] = {}
+    for i, dimension in enumerate(dataset["status"].dims):
+        values = dataset[dimension].values
+        columns[str(dimension)] = [values[problem.place[i]] for problem in problems]
+    columns["status"] = [problem.status for problem in problems]
+    columns["message"] = [_message(dataset, problem.place) for problem in problems]
+    omitted = sum(counts.values()) - len(problems)
+    note = paragraph(f"{number(omitted)} more are left out.") if omitted else ""
+    return section(heading, table(columns), note)
+
+
+def _message(dataset: xarray.Dataset, place: tuple[int, ...]) -> str:
+    return str(dataset["message"][place].values.item())[:500]
 
 
 def _parameters(dataset: xarray.Dataset) -> list[str]:
@@ -375,17 +393,17 @@ def _parameters(dataset: xarray.Dataset) -> list[str]:
         "symbol": [dataset[name].attrs.get("symbol", "") for name in names],
         "values": [_values(dataset[name].values) for name in names],
     }
-    given = json.loads(dataset.attrs.get("arguments", "{}"))
-    others = given.items() if isinstance(given, dict) else ()
+    arguments = json.loads(dataset.attrs.get("arguments", "{}"))
+    if not isinstance(arguments, dict):
+        # The dataset comes from another program.
+        arguments = {}
     listed = {
         name: value
-        for name, value in others
+        for name, value in arguments.items()
         if name not in ELSEWHERE and value is not None
     }
-    return [
-        table(columns | _described(dataset, names)),
-        facts(listed) if listed else "",
-    ]
+    described = table(columns | _described(dataset, names))
+    return [described, facts(listed) if listed else ""]
 
 
 def _values(values: Any) -> str:

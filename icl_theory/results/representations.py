@@ -1,4 +1,4 @@
-"""How runs, answers, checks and audits appear in notebooks and figures: a function for each type."""
+"""How runs, answers, checks and audits appear in notebooks and figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page for a paper: each statement, the command that measures it, a figure or a number, and the verdict."""
+"""A page for a paper: its statements, commands, measurements and verdicts."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ COLUMNS = {
     "bound": "bound",
     "verdict": "finding",
 }
-PENDING = "A verdict “as reconstructed” concerns our formula, not the published one. A comparison of the two is pending."
+PENDING = (
+    "A verdict “as reconstructed” concerns our formula, not the published one. "
+    "A comparison of the two is pending."
+)
 
 
 class Drawn(NamedTuple):
-    """A figure, or the axes of one: name of its file, caption and command that draws it alone."""
+    """A figure or its axes, with the name of its file, a caption and a command."""
 
     name: str
     caption: str
@@ -53,7 +56,7 @@ class Drawn(NamedTuple):
 
 
 class Reproduced(NamedTuple):
-    """One statement with what was measured: rows of the audit, an answered question, and figures."""
+    """A statement with its measurements: audit rows, an answer, and figures."""
 
     reading: Reading
     command: str
@@ -63,23 +66,26 @@ class Reproduced(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Return how many claims hold and fail, counted by whose formula was measured, the worst first."""
-        found = Counter((claim.formula, claim.outcome) for claim in self.claims)
-        words = []
-        for whose in dict.fromkeys(whose for whose, _ in found):
-            kinds = [kind for kind in WORST_FIRST if found[whose, kind]]
-            counts = [
-                f"{NAMES.get(kind, kind.value)} ({found[whose, kind]})"
-                for kind in kinds
+        """Count the claims that hold and fail, the worst first.
+
+        They are counted separately for published and reconstructed formulas.
+        """
+        counts = Counter((claim.formula, claim.outcome) for claim in self.claims)
+        parts = []
+        for formula in dict.fromkeys(claim.formula for claim in self.claims):
+            outcomes = [
+                f"{NAMES.get(outcome, outcome.value)} ({counts[formula, outcome]})"
+                for outcome in WORST_FIRST
+                if counts[formula, outcome]
             ]
-            words.append(f"{whose}: {', '.join(counts)}")
-        return "; ".join(words) or "no number is claimed"
+            parts.append(f"{formula}: {', '.join(outcomes)}")
+        return "; ".join(parts) or "no number is claimed"
 
     @property
     def table(self) -> dict[str, list[str]]:
         """Return the claims by columns."""
         return {
-            heading: [str(getattr(c, name)) for c in self.claims]
+            heading: [str(getattr(claim, name)) for claim in self.claims]
             for heading, name in COLUMNS.items()
         }
 
@@ -108,27 +114,28 @@ class Reproduction:
 
     @property
     def violations(self) -> tuple[Claim, ...]:
-        """Claims marked exact or certified that the measurements contradict; there should be none."""
+        """Exact or certified claims that measurements contradict; normally none."""
         return tuple(
-            c
-            for part in self.parts
-            for c in part.claims
-            if c.violated and c.status in BINDING
+            claim
+            for claim in self._claims
+            if claim.violated and claim.status in BINDING
         )
+
+    @property
+    def _claims(self) -> list[Claim]:
+        return [claim for part in self.parts for claim in part.claims]
 
     @property
     def notes(self) -> list[str]:
-        """Return what holds for all statements, and what would settle those with a formula of ours."""
-        ours = any(
-            claim.formula == RECONSTRUCTED
-            for part in self.parts
-            for claim in part.claims
-        )
-        return [note for note in (self.paper.note, PENDING if ours else "") if note]
+        """Return remarks on all statements and on reconstructed formulas."""
+        notes = [self.paper.note] if self.paper.note else []
+        if any(claim.formula == RECONSTRUCTED for claim in self._claims):
+            notes.append(PENDING)
+        return notes
 
     @property
     def overview(self) -> dict[str, list[str]]:
-        """Return the table of statements, commands, what each was tested by, and verdicts."""
+        """Return the table of statements, commands, tests and verdicts."""
         tests = [
             [c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn]
             for part in self.parts
@@ -141,7 +148,7 @@ class Reproduction:
         }
 
     def to_markdown(self) -> str:
-        """Return the page as Markdown; its pictures are files beside it, named after their figures."""
+        """Return the page as Markdown; its pictures are files beside it."""
         overview = self.overview | {
             "command": [f"`{part.command}`" for part in self.parts]
         }
@@ -202,7 +209,9 @@ class Reproduction:
 
     @Progress("writing the pages")
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write both pages and the pictures of the Markdown one into a folder, which is made if need be.
+        """Write both pages and the pictures of the Markdown page into a folder.
+
+        The folder is made if it does not exist.
 
         Returns
         -------
@@ -260,9 +269,11 @@ def reproduce(
     Examples
     --------
     >>> from icl_theory.results.reproduction import reproduce
-    >>> found = reproduce("nonlinear-regression", only="Equation 9", quick=True)
-    >>> found.overview["tested by"], found.overview["verdict"]
-    (['Eq. 9, concentration; loss on the event'], ['as reconstructed: holds, loose (1), holds (1)'])
+    >>> page = reproduce("nonlinear-regression", only="Equation 9", quick=True)
+    >>> page.overview["tested by"]
+    ['Eq. 9, concentration; loss on the event']
+    >>> page.overview["verdict"]
+    ['as reconstructed: holds, loose (1), holds (1)']
     """
     flag("quick", quick)
     paper = papers()[choice("paper", name, papers())]

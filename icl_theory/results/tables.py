@@ -79,8 +79,9 @@ def phase_table(
     Examples
     --------
     >>> import icl_theory as icl
-    >>> found = icl.sweep(L=[0.1, 1.0, 10.0], delta=1.0, eta=4.0, epsilon=1e-4)
-    >>> icl.phase_table(found)[["L", "regime", "T_I", "T_ε"]].to_string(index=False).splitlines()[-1].split()
+    >>> dataset = icl.sweep(L=[0.1, 1.0, 10.0], delta=1.0, eta=4.0, epsilon=1e-4)
+    >>> table = icl.phase_table(dataset)[["L", "regime", "T_I", "T_ε"]]
+    >>> [str(value) for value in table.iloc[-1]]
     ['10.0', 'sharp', '4', '11967']
     """
     over = dimension(dataset, over)
@@ -92,28 +93,41 @@ def phase_table(
     for name in with_role(dataset, "verdict"):
         frame[name] = frame[name].map({1: number(True), 0: number(False)}).fillna("")
     parameters = [*(name for name in dimensions(dataset) if name != over), over]
-    headings: dict[str, str] = {}
-    for name in order:
-        taken = {*parameters, *headings.values()}
-        headings[name] = (
-            name if symbol(dataset, name) in taken else symbol(dataset, name)
-        )
+    headings = _headings(dataset, parameters, order)
     table = frame[[*parameters, *order]].rename(columns=headings)
-    tex = {name: dataset[name].attrs.get("tex") for name in [*parameters, *order]}
-    table.attrs["tex"] = {
-        headings.get(name, name): f"${given}$" for name, given in tex.items() if given
-    }
+    table.attrs["tex"] = {}
+    for name in (*parameters, *order):
+        tex = dataset[name].attrs.get("tex")
+        if tex:
+            table.attrs["tex"][headings.get(name, name)] = f"${tex}$"
     table.attrs["notes"] = meanings(dataset, order)
     return table
 
 
+def _headings(
+    dataset: xarray.Dataset, parameters: list[str], order: list[str]
+) -> dict[str, str]:
+    """Return the symbols of quantities; a name where another column has the symbol."""
+    headings: dict[str, str] = {}
+    for name in order:
+        heading = symbol(dataset, name)
+        if heading in (*parameters, *headings.values()):
+            heading = name
+        headings[name] = heading
+    return headings
+
+
 def _refuse_large(dataset: xarray.Dataset, message: int = 256) -> None:
-    """Refuse a table that does not fit: its columns are held as arrays, as one row a point, and as what is left."""
-    widths = 0
+    """Refuse a table that does not fit into memory.
+
+    Its columns are held three times: as arrays, as one row for each point, and as the
+    rows that remain without pending points.
+    """
+    row_size = 0
     for variable in (*dataset.data_vars.values(), *dataset.coords.values()):
-        widths += message if variable.dtype.hasobject else variable.dtype.itemsize
+        row_size += message if variable.dtype.hasobject else variable.dtype.itemsize
     points = dataset["status"].size
-    check_fits("points", points, 3.0 * widths * points)
+    check_fits("points", points, 3.0 * row_size * points)
 
 
 def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
@@ -127,25 +141,26 @@ def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
         *with_role(dataset, "verdict"),
     ]
     if every:
-        order += [
-            name
-            for name in with_role(dataset, "word", "detail")
-            if name not in (*order, "message")
-        ]
-    complete = bool(dataset["status"].isin([REACHED, PENDING]).all())
-    return order if complete else [*order, "status"]
+        shown = {*order, "message"}
+        further = with_role(dataset, "word", "detail")
+        order += [name for name in further if name not in shown]
+    all_reached = bool(dataset["status"].isin([REACHED, PENDING]).all())
+    return order if all_reached else [*order, "status"]
 
 
 def _frame(dataset: xarray.Dataset, over: str) -> pd.DataFrame:
-    """Return every parameter and quantity of the computed points under its name; missing values are blank."""
-    others = [name for name in dimensions(dataset) if name != over]
-    frame = dataset.to_dataframe(dim_order=[*others, over]).reset_index()
+    """Return the parameters and quantities of the computed points by name.
+
+    Missing values are blank.
+    """
+    slower = [name for name in dimensions(dataset) if name != over]
+    frame = dataset.to_dataframe(dim_order=[*slower, over]).reset_index()
     frame = frame[frame["status"] != "pending"].reset_index(drop=True)
     for name in dataset.data_vars:
         if frame[name].dtype.kind == "i":
             frame[name] = frame[name].astype("Int64").mask(frame[name] == -1)
     fixed = [name for name in dataset.coords if name not in dataset.dims]
-    return frame[[*others, over, *fixed, *dataset.data_vars]]
+    return frame[[*slower, over, *fixed, *dataset.data_vars]]
 
 
 def write_table(
@@ -193,12 +208,10 @@ def write_table(
         else:
             table = phase_table(dataset, over)
             notes = transition_notes(dataset, over)
-            plain = ending == ".md"
-            text = (
-                to_markdown(table, (*table.attrs["notes"], *notes))
-                if plain
-                else to_latex(table, notes)
-            )
+            if ending == ".md":
+                text = to_markdown(table, (*table.attrs["notes"], *notes))
+            else:
+                text = to_latex(table, notes)
             temporary.write_text(text, encoding="utf-8")
 
 
@@ -218,12 +231,13 @@ def _write_parquet(dataset: xarray.Dataset, path: Path, over: str) -> None:
 
 
 def check_format(path: Path, rows: int, most: int = 100_000) -> None:
-    """Refuse Parquet without pyarrow, and more than ``most`` rows in Markdown or LaTeX."""
+    """Refuse Parquet without pyarrow, and Markdown or LaTeX of too many rows."""
     ending = path.suffix.lower()
     if ending in (".md", ".tex") and rows > most:
         form = FORMATS[ending]
         raise ValueError(
-            f"path = {str(path)!r}: {rows:,} rows are too many for {form}; write CSV or Parquet"
+            f"path = {str(path)!r}: {rows:,} rows are too many for {form}; "
+            "write CSV or Parquet"
         )
     if ending == ".parquet" and find_spec("pyarrow") is None:
         raise argument_error(
@@ -232,38 +246,40 @@ def check_format(path: Path, rows: int, most: int = 100_000) -> None:
 
 
 def to_markdown(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    """Return a table in Markdown, with numbers to four digits and ``notes`` (sentences) below it."""
-    return (
-        markdown(contents(table))
-        + "\n"
-        + "".join(f"\n{note}\n" for note in _sentences(notes))
-    )
+    """Return a table in Markdown, with ``notes`` (sentences) below it."""
+    paragraphs = "".join(f"\n{note}\n" for note in _sentences(notes))
+    return f"{markdown(contents(table))}\n{paragraphs}"
 
 
 def to_latex(table: pd.DataFrame, notes: tuple[str, ...] = ()) -> str:
-    r"""Return a table in LaTeX with ``notes`` (sentences) below it; it needs ``\usepackage{booktabs,amssymb}``."""
+    r"""Return a table in LaTeX with ``notes`` (sentences) below it.
+
+    It needs ``\usepackage{booktabs,amssymb}``.
+    """
     headings, columns = zip(*contents(table), strict=True)
     sides = "".join("r" if goes_right(column) else "l" for column in columns)
     symbols = table.attrs.get("tex", {})
-    rows = [
-        [escaped(number(value)) for value in row] for row in zip(*columns, strict=True)
-    ]
-    head, *body = (
-        " & ".join(row) + r" \\"
-        for row in [[symbols.get(x, escaped(x)) for x in headings], *rows]
-    )
+    head = [symbols.get(heading, escaped(heading)) for heading in headings]
     lines = [
         r"% \usepackage{booktabs,amssymb}",
         rf"\begin{{tabular}}{{{sides}}}",
         r"\toprule",
-        head,
+        _latex_row(head),
         r"\midrule",
-        *body,
+        *(_latex_row(map(_latex_cell, row)) for row in zip(*columns, strict=True)),
         r"\bottomrule",
         r"\end{tabular}",
         *(rf"\par {escaped(note)}" for note in _sentences(notes)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _latex_cell(value: Any) -> str:
+    return escaped(number(value))
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"
 
 
 def escaped(text: str) -> str:
@@ -272,7 +288,7 @@ def escaped(text: str) -> str:
 
 
 def contents(table: pd.DataFrame) -> list[tuple[str, list[Any]]]:
-    """Return the headings of a table with their columns; two columns may have the same heading."""
+    """Return pairs of heading and column: two columns may have the same heading."""
     if not hasattr(table, "columns") or not len(table.columns):
         raise argument_error("table", table, "a table of pandas with a column or more")
     return [(str(name), list(column)) for name, column in table.items()]

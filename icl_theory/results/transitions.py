@@ -1,7 +1,8 @@
-"""Where the exponent d ln T/d ln x changes from one limit to another: measured and predicted.
+"""Transitions: where the exponent d ln T/d ln x changes from one limit to another.
 
-The measured point is half-way between the limits. A boundary with another definition is
-named by its definition.
+`transition_table` measures the points half-way between the limits, and puts the
+predictions of the theory beside them. Boundaries that are defined in another way are
+named by their definition.
 """
 
 from __future__ import annotations
@@ -34,20 +35,18 @@ if TYPE_CHECKING:
 
 
 class Transition(NamedTuple):
-    """The value at which an exponent is half-way between two limits, with an estimate of the error."""
+    """The value at which an exponent is half-way between two limits, and its error."""
 
     measured: float
     error: float
 
 
 def limits_of(dataset: xarray.Dataset, over: str) -> tuple[float, float] | None:
-    """Return the limits of the exponent at small and at large values of a parameter, or None."""
-    given = dataset[over].attrs.get("limits")
-    return (
-        None
-        if given is None or steps_of(dataset) is None
-        else (float(given[0]), float(given[1]))
-    )
+    """Return the limits of the exponent at small and at large values, or None."""
+    limits = dataset[over].attrs.get("limits")
+    if limits is None or steps_of(dataset) is None:
+        return None
+    return float(limits[0]), float(limits[1])
 
 
 def bars(measured: Any, error: Any) -> Array:
@@ -65,7 +64,7 @@ def bars(measured: Any, error: Any) -> Array:
 
 @Progress("looking for transitions")
 def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.DataFrame:
-    """Return the points at which the regimes change along a parameter, measured and predicted.
+    """Return where the regimes change along a parameter, measured and predicted.
 
     The measured point is where the local exponent is half-way from its limit at small
     values of the parameter to its limit at large ones: -2 and 0 for L in in-context
@@ -94,9 +93,11 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     Examples
     --------
     >>> import icl_theory as icl, numpy as np
-    >>> found = icl.sweep(L=np.geomspace(0.03, 30.0, 61), delta=1.0, eta=0.01, epsilon=1e-4)
-    >>> icl.transition_table(found).round(4).to_dict("records")  # doctest: +ELLIPSIS
-    [{'measured': 0.1429, 'error': 0.0002, 'predicted': 0.143, 'exact onset of the tail': 0.1991, ...}]
+    >>> L = np.geomspace(0.03, 30.0, 61)
+    >>> dataset = icl.sweep(L=L, delta=1.0, eta=0.01, epsilon=1e-4)
+    >>> columns = ["measured", "error", "predicted", "exact onset of the tail"]
+    >>> icl.transition_table(dataset)[columns].round(4).values.tolist()
+    [[0.1429, 0.0002, 0.143, 0.1991]]
     """
     import pandas as pd
 
@@ -104,74 +105,74 @@ def transition_table(dataset: xarray.Dataset, over: str | None = None) -> pd.Dat
     limits = limits_of(dataset, over)
     steps = steps_of(dataset)
     if limits is None or steps is None:
-        known = (
-            ", ".join(name for name in dimensions(dataset) if limits_of(dataset, name))
-            or "here none"
-        )
-        reason = f". {not_applicable(dataset)}".rstrip(". ") if limits is None else ""
-        raise argument_error(
-            "over",
-            over,
-            f"a swept parameter whose exponent has two limits ({known}){reason}",
-        )
+        raise _no_limits(dataset, over)
     boundaries = with_role(dataset, "boundary")
     rows = []
     for point, line in _lines(dataset[[steps, "status", *boundaries]], over):
         x = line[over].values.astype(np.float64)
-        found = transition(line[steps].values, x, limits)
-        predictions = {
-            _heading(line[name], over): predicted_transition(line, over, name)
-            for name in boundaries
-        }
-        rows.append({**point, **found._asdict(), **predictions})
+        measured = transition(line[steps].values, x, limits)
+        row = {**point, **measured._asdict()}
+        for name in boundaries:
+            heading = _heading(line[name], over)
+            row[heading] = predicted_transition(line, over, name)
+        rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _no_limits(dataset: xarray.Dataset, over: str) -> ValueError:
+    """Return the error for a parameter whose exponent has no two limits."""
+    allowed = [name for name in dimensions(dataset) if limits_of(dataset, name)]
+    wanted = "a swept parameter whose exponent has two limits"
+    wanted += f" ({', '.join(allowed) or 'here none'})"
+    wanted += f". {not_applicable(dataset)}".rstrip(". ")
+    return argument_error("over", over, wanted)
 
 
 def _lines(
     dataset: xarray.Dataset, over: str
 ) -> Iterator[tuple[dict[str, Any], xarray.Dataset]]:
-    """Yield the lines along a parameter, read part by part unless one line is more than a part."""
-    whole = dataset.sizes[over] > SLAB
-    with (
-        contextlib.nullcontext([dataset])
-        if whole
-        else contextlib.closing(slabs(dataset, over)) as parts
-    ):
-        yield from (found for part in parts for found in lines(part, over))
+    """Yield the lines along a parameter, read part by part if a part has a line."""
+    if dataset.sizes[over] > SLAB:
+        yield from lines(dataset, over)
+        return
+    with contextlib.closing(slabs(dataset, over)) as parts:
+        for part in parts:
+            yield from lines(part, over)
 
 
 def _heading(boundary: xarray.DataArray, over: str) -> str:
-    """Return the heading of a boundary: "predicted" if it is the half-way point of the same exponent."""
-    alike = over in boundary.attrs.get("half_way", ())
-    return (
-        "predicted" if alike else str(boundary.attrs.get("definition") or boundary.name)
-    )
+    """Return "predicted" for a half-way point of the exponent, else the definition."""
+    if over in boundary.attrs.get("half_way", ()):
+        return "predicted"
+    return str(boundary.attrs.get("definition") or boundary.name)
 
 
 def transition(steps: Array, values: Array, limits: tuple[float, float]) -> Transition:
-    """Find where the exponent is half-way from one limit to the other, from steps at values of a parameter."""
+    """Find where the exponent of the steps is half-way from one limit to the other."""
+    nowhere = Transition(math.nan, math.nan)
     order = np.argsort(values)
     with np.errstate(divide="ignore", invalid="ignore"):
-        order = order[_apart(np.log(values[order]))]
+        order = order[_thinned(np.log(values[order]))]
     x = values[order]
     count = steps[order]
-    passages = (
-        _passages(_progress(x, count, limits))
-        if len(x) > 1 and limits[0] != limits[1]
-        else []
-    )
+    if len(x) < 2 or limits[0] == limits[1]:
+        return nowhere
+    passages = _passages(_progress(x, count, limits))
     candidates = [_refined(x, count, limits, i) for i in passages]
-    # the exponent also jumps where single steps are large: the transition is the best
-    # resolved passage
-    return min(
-        candidates,
-        key=lambda found: found.error / found.measured,
-        default=Transition(math.nan, math.nan),
-    )
+    # The exponent also jumps wherever single steps are large. The transition is the
+    # passage with the smallest relative error.
+    return min(candidates, key=_relative_error, default=nowhere)
 
 
-def _apart(x: Array, spacing: float = 0.02) -> list[int]:
-    """Return indices of increasing values at least ``spacing`` apart: a jump is only blurred between far points."""
+def _relative_error(candidate: Transition) -> float:
+    return candidate.error / candidate.measured
+
+
+def _thinned(x: Array, spacing: float = 0.02) -> list[int]:
+    """Return the indices of increasing values that are at least ``spacing`` apart.
+
+    Between near points a jump of the number of steps would be a steep slope.
+    """
     kept = [0] if x.size else []
     for i in range(1, x.size):
         if x[i] - x[kept[-1]] >= spacing:
@@ -182,35 +183,48 @@ def _apart(x: Array, spacing: float = 0.02) -> list[int]:
 def _refined(
     values: Array, count: Array, limits: tuple[float, float], i: int
 ) -> Transition:
+    """Return the transition between points i and i + 1, with its error."""
     x = np.log(values)
     progress = _progress(values, count, limits)
     linear = _crossing(x, progress, i)
     spline = _smooth(x, progress, linear)
-    # the error of centred differences is quadratic in the spacing: four times as large
-    # on every other point
-    spread = []
-    for half in (slice(0, None, 2), slice(1, None, 2)):
-        wide = (
-            _progress(values[half], count[half], limits)
-            if len(x[half]) > 2
-            else np.zeros(0)
+    interpolation = abs(spline - linear)
+    # The error of centred differences is quadratic in the spacing. With every other
+    # point it is four times as large, and the two results differ by three times it.
+    differences = []
+    for every_other in (slice(0, None, 2), slice(1, None, 2)):
+        nearest = _nearest_crossing(
+            values[every_other], count[every_other], limits, linear
         )
-        places = [_crossing(x[half], wide, j) for j in _passages(wide)]
-        spread += [min(abs(place - linear) for place in places) / 3.0] if places else []
-    width = x[i + 1] - x[i]
+        if nearest is not None:
+            differences.append(abs(nearest - linear) / 3.0)
+    width = float(x[i + 1] - x[i])
+    discretisation = max(differences, default=width)
     rise = (progress[i + 1] - progress[i]) * abs(limits[1] - limits[0])
     rounding = 0.5 / float(min(count[i], count[i + 1])) / rise
-    error = abs(spline - linear) + max(spread, default=float(width)) + rounding
-    return Transition(
-        math.exp(spline), math.exp(spline) * math.expm1(min(error, 700.0))
-    )
+    # These are errors of the logarithm. The limit keeps exp() finite.
+    error = min(interpolation + discretisation + rounding, 700.0)
+    measured = math.exp(spline)
+    return Transition(measured, measured * math.expm1(error))
+
+
+def _nearest_crossing(
+    values: Array, count: Array, limits: tuple[float, float], near: float
+) -> float | None:
+    """Return the logarithm of the half-way point nearest to another one, if any."""
+    if len(values) <= 2:
+        return None
+    x = np.log(values)
+    progress = _progress(values, count, limits)
+    crossings = [_crossing(x, progress, i) for i in _passages(progress)]
+    return min(crossings, key=lambda crossing: abs(crossing - near), default=None)
 
 
 def _progress(values: Array, count: Array, limits: tuple[float, float]) -> Array:
     """Return the exponent on a scale from 0 at the first limit to 1 at the second."""
-    return np.asarray(
-        (local_exponent(count, values, 0) - limits[0]) / (limits[1] - limits[0])
-    )
+    first, second = limits
+    exponent = local_exponent(count, values, 0)
+    return np.asarray((exponent - first) / (second - first))
 
 
 def _passages(progress: Array) -> list[int]:
@@ -219,33 +233,34 @@ def _passages(progress: Array) -> list[int]:
     Downward crossings are ignored: the initial loss is close to the target there.
     """
     with np.errstate(invalid="ignore"):
-        return [
-            int(i)
-            for i in np.flatnonzero((progress[:-1] < 0.5) & (progress[1:] >= 0.5))
-        ]
+        rises = (progress[:-1] < 0.5) & (progress[1:] >= 0.5)
+    return [int(i) for i in np.flatnonzero(rises)]
 
 
 def _crossing(x: Array, progress: Array, i: int) -> float:
-    return float(
-        x[i] + (0.5 - progress[i]) / (progress[i + 1] - progress[i]) * (x[i + 1] - x[i])
-    )
+    """Return the half-way point between x[i] and x[i + 1] by linear interpolation."""
+    share = (0.5 - progress[i]) / (progress[i + 1] - progress[i])
+    return float(x[i] + share * (x[i + 1] - x[i]))
 
 
 def _smooth(x: Array, progress: Array, near: float) -> float:
     """Return the half-way point of a cubic spline nearest to another estimate."""
     from scipy.interpolate import CubicSpline
 
-    good = np.isfinite(progress)
-    if good.sum() < 4:
+    is_finite = np.isfinite(progress)
+    if is_finite.sum() < 4:
         return near
-    roots = CubicSpline(x[good], progress[good] - 0.5).roots(extrapolate=False)
-    return float(roots[np.argmin(np.abs(roots - near))]) if roots.size else near
+    spline = CubicSpline(x[is_finite], progress[is_finite] - 0.5)
+    roots = spline.roots(extrapolate=False)
+    if not roots.size:
+        return near
+    return float(roots[np.argmin(np.abs(roots - near))])
 
 
 def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> float:
-    """Return the value of a parameter at which one line of a sweep crosses a boundary, or NaN.
+    """Return where one line of a sweep crosses a boundary, or NaN.
 
-    Beyond the points of the line the boundary is continued by a power law.
+    Beyond its points, the line and the boundary are continued by a power law.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         x = np.log(line[over].values.astype(np.float64))
@@ -257,29 +272,29 @@ def predicted_transition(line: xarray.Dataset, over: str, boundary: str) -> floa
     if not np.isfinite([x, excess]).all() or len(x) < 2:
         return math.nan
     slopes = np.diff(excess) / np.diff(x)
-    sign = np.flatnonzero(excess[:-1] * excess[1:] <= 0)
-    first = int(sign[0]) if sign.size else 0
-    if not sign.size and np.ptp(slopes) > 1e-6 * np.abs(slopes).max():
-        return math.nan  # no power law: it cannot be extrapolated beyond the grid
-    return (
-        math.exp(x[first] - excess[first] / slopes[first])
-        if slopes[first]
-        else math.nan
-    )
+    crossings = np.flatnonzero(excess[:-1] * excess[1:] <= 0)
+    if not crossings.size and np.ptp(slopes) > 1e-6 * np.abs(slopes).max():
+        # No power law: it cannot be extrapolated beyond the grid.
+        return math.nan
+    first = int(crossings[0]) if crossings.size else 0
+    if not slopes[first]:
+        return math.nan
+    return math.exp(x[first] - excess[first] / slopes[first])
 
 
 def transition_notes(
     dataset: xarray.Dataset, over: str | None = None
 ) -> tuple[str, ...]:
-    """Return the transitions of a sweep, a sentence each, for below its table; none where theory does not apply."""
-    table = transitions_of(dataset, over := dimension(dataset, over))
+    """Return the transitions of a sweep, a sentence each; none if it has no limits."""
+    over = dimension(dataset, over)
+    table = transitions_of(dataset, over)
     return () if table is None else notes_of(table, dataset, over)
 
 
 def transitions_of(
     dataset: xarray.Dataset, over: str, fewest: int = 4
 ) -> pd.DataFrame | None:
-    """Return `transition_table`, or None without limits or with fewer points than show a change."""
+    """Return `transition_table`, or None without limits or with too few points."""
     if limits_of(dataset, over) is None or dataset.sizes[over] < fewest:
         return None
     return transition_table(dataset, over)
@@ -290,24 +305,24 @@ def notes_of(
 ) -> tuple[str, ...]:
     """Return the rows of a table of transitions, a sentence each."""
     sentences = []
+    fixed = [name for name in dimensions(dataset) if name != over]
     for row in table.to_dict("records"):
-        others = [name for name in dimensions(dataset) if name != over]
         place = ", ".join(
-            f"{symbol(dataset, name)} = {number(row.pop(name))}" for name in others
+            f"{symbol(dataset, name)} = {number(row.pop(name))}" for name in fixed
         )
-        found = _sentence(symbol(dataset, over), row)
-        sentences.append(
-            f"{place}: {found}." if place else found[0].upper() + found[1:] + "."
-        )
+        sentence = _sentence(symbol(dataset, over), row)
+        if place:
+            sentences.append(f"{place}: {sentence}.")
+        else:
+            sentences.append(f"{sentence[0].upper()}{sentence[1:]}.")
     return tuple(sentences)
 
 
 def _uncertainty(measured: float, error: float, small: float = 0.1) -> str:
-    """Return an error in words: one that is not small is a factor, since the point is positive."""
+    """Return an error in words: a small one as a difference, others as a factor."""
     if error <= small * measured:
         return f" ± {number(error, 1)}"
-    # transition() adds up errors of the logarithm and returns what they add to the
-    # value
+    # `transition` estimates the error of the logarithm, which is a factor of the value.
     return f", to within a factor of {number(1.0 + error / measured, 2)}"
 
 
@@ -317,12 +332,16 @@ def _sentence(name: str, row: dict[str, Any]) -> str:
     predicted = row.pop("predicted", math.nan)
     words = f"no transition in this range of {name}"
     if not math.isnan(measured):
-        words = f"measured half-way point {name} = {number(measured)}{_uncertainty(measured, error)}"
+        words = f"measured half-way point {name} = {number(measured)}"
+        words += _uncertainty(measured, error)
     if not math.isnan(predicted):
         words += f", predicted {number(predicted)}"
-    elsewhere = ", ".join(
+    # Whatever remains in the row are boundaries with other definitions.
+    boundaries = [
         f"{number(x)} ({definition})"
         for definition, x in row.items()
         if not math.isnan(x)
-    )
-    return f"{words}; other boundaries: {elsewhere}" if elsewhere else words
+    ]
+    if boundaries:
+        words += f"; other boundaries: {', '.join(boundaries)}"
+    return words

@@ -1,4 +1,7 @@
-"""Papers: their statements held against runs, the audit of all of them, and a file or folder for each."""
+"""Statements of papers, compared with runs: checks of one run, and the audit of all.
+
+A paper is a `Paper` in the `Claims` of a family; a row of the audit is a `Claim`.
+"""
 
 import lazy_loader
 

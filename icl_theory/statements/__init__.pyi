@@ -9,7 +9,6 @@ from .claim import Answer as Answer
 from .claim import BoundCheck as BoundCheck
 from .claim import BoundChecks as BoundChecks
 from .claim import Claim as Claim
-from .claim import Found as Found
 from .claim import Outcome as Outcome
 from .claim import Question as Question
 from .claim import Series as Series

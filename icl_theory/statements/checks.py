@@ -36,8 +36,8 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     Raises
     ------
     ValueError
-        A run of a family without such statements, or of a risk of which they do not
-        speak.
+        A run of a family without such statements, or of a risk about which they say
+        nothing.
 
     References
     ----------
@@ -57,8 +57,8 @@ def check_bounds(run: Trajectory) -> BoundChecks:
             f"a run of the family {family.name}",
             "of a family that has statements to check",
         )
-    found: BoundChecks = family.claims.check(run)
-    return found
+    checks: BoundChecks = family.claims.check(run)
+    return checks
 
 
 def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
@@ -73,13 +73,13 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     run_or_risk : Trajectory or Risk
         A run of a problem, or a risk of regression.
     **options
-        Those of the family's own comparison; for others ``batch`` (512) prompts,
-        ``batches`` (64) and ``seed`` (0).
+        The options of the family's own comparison; for other families ``batch`` (512)
+        prompts, ``batches`` (64) and ``seed`` (0).
 
     Returns
     -------
     CrossCheck
-        Its comparisons all pass but once in a thousand times, if there is no error.
+        If there is no error, all comparisons pass in 999 of 1,000 cases.
 
     Raises
     ------
@@ -93,23 +93,24 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     Examples
     --------
     >>> import icl_theory as icl
-    >>> icl.crosscheck(icl.simulate(2.0, 1.0, 4.0, K=4, N=20), batch=128, steps=20).passed
+    >>> run = icl.simulate(2.0, 1.0, 4.0, K=4, N=20)
+    >>> icl.crosscheck(run, batch=128, steps=20).passed
     True
     """
     family = _family(run_or_risk) if isinstance(run_or_risk, Trajectory) else default()
     claims = family.claims
-    own: Any = (
-        _with_samples if claims is None or claims.compare is None else claims.compare
-    )
+    comparison: Any = _with_samples
+    if claims is not None and claims.compare is not None:
+        comparison = claims.compare
     try:
-        found: CrossCheck = own(run_or_risk, **options)
+        result: CrossCheck = comparison(run_or_risk, **options)
     except TypeError as error:
         if "unexpected keyword argument" not in str(error):
             raise
         raise argument_error(
             "options", sorted(options), f"those of the comparison ({error})"
         ) from None
-    return found
+    return result
 
 
 def _with_samples(
@@ -119,31 +120,29 @@ def _with_samples(
     seed = integer("seed", seed, minimum=0)
     batches = integer("batches", batches, minimum=4)
     problem: Family = run.family
-    states = {
-        "the beginning": 0,
-        "the middle": len(run.t) // 2,
-        "the end": len(run.t) - 1,
+    points = {
+        "the beginning": run.states[0],
+        "the middle": run.states[len(run.t) // 2],
+        "the end": run.states[len(run.t) - 1],
     }
-    points = {name: run.states[index] for name, index in states.items()}
     checks = compare(problem.risk(), problem.sampled(batch, seed), points, batches)
-    found = [
-        max(
-            detectable(check, batches - 1)
-            for check in checks
-            if word in check.name.split(" at ")[0]
-        )
-        for word in ("loss", "gradient")
-    ]
-    none = np.zeros(0)
-    note = f"{batches} batches of {batch} samples at {len(checks)} comparisons"
+
+    def smallest_error(quantity: str) -> float:
+        # The name of a check is "quantity at state".
+        of_quantity = [
+            check for check in checks if quantity in check.name.split(" at ")[0]
+        ]
+        return max(detectable(check, batches - 1) for check in of_quantity)
+
+    no_curve = np.zeros(0)
     return CrossCheck(
-        tuple(checks),
-        note,
-        Power(*found),
-        np.zeros(0, dtype=np.int64),
-        none,
-        none,
-        none,
+        checks=tuple(checks),
+        note=f"{batches} batches of {batch} samples at {len(checks)} comparisons",
+        power=Power(smallest_error("loss"), smallest_error("gradient")),
+        t=np.zeros(0, dtype=np.int64),
+        population=no_curve,
+        sgd=no_curve,
+        band=no_curve,
     )
 
 

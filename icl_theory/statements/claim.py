@@ -1,10 +1,14 @@
-"""Statements held against measurements: rows of the audit (`Claim`) and answered questions (`Answer`)."""
+"""Rows of the audit (`Claim`) and answered open questions (`Answer`).
+
+`row` and `identity` make functions that measure a statement into rows; `question` makes
+a function that returns an answer in words and curves into a question.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -12,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import argument_error, instance, text
-from icl_theory.engine.display import Drawn
+from icl_theory.engine.display import Plottable
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.statements.numbers import decade, off
 from icl_theory.statements.statement import OURS as OURS
@@ -24,7 +28,7 @@ from icl_theory.statements.statement import words
 
 RECONSTRUCTED = "as reconstructed"
 OURS_ALONE = "This concerns our formula, not the published one"
-# at the end of a paper's source
+# The end of a paper's source, if the formula that is measured is not the paper's own.
 REMARKS = (
     "(reconstructed)",
     "(exact form)",
@@ -44,7 +48,7 @@ HEADINGS = (
 
 
 class Outcome(Enum):
-    """Whether the measurements confirm a statement: how the sentence begins that says so."""
+    """Whether measurements confirm a statement; a verdict begins with one of these."""
 
     LOOSE = "holds, loose"
     ONLY = "holds only"
@@ -71,8 +75,8 @@ class Claim:
     measured, bound : str
         The figures, in words.
     verdict : str
-        Whether it holds, in a sentence that begins with the value of an `Outcome`: of
-        the first that fits.
+        Whether it holds, in a sentence that begins with the value of an `Outcome`: the
+        first of them that fits.
     """
 
     name: str
@@ -90,30 +94,63 @@ class Claim:
                 "verdict", self.verdict, "a sentence that begins with holds or fails"
             )
 
+    @classmethod
+    def of(
+        cls,
+        holds: Any,
+        grid: str,
+        measured: str,
+        verdict: str = Outcome.HOLDS.value,
+        bound: str = "",
+    ) -> Claim:
+        """Return what a row measured; `row` adds the name and the statement.
+
+        Parameters
+        ----------
+        holds : bool
+            Whether the measurements are as expected. If not, the claim fails, whatever
+            the verdict says.
+        grid, measured : str
+            Where it was checked, and the figures in words.
+        verdict : str
+            The verdict if the measurements are as expected.
+        bound : str
+            What the figures are compared with, unless `row` says it.
+        """
+        if not holds:
+            verdict = f"{Outcome.FAILS.value}: see measured"
+        return cls("", "", "", Status.MEASURED, grid, measured, bound, verdict)
+
     @property
     def outcome(self) -> Outcome:
         """Whether the measurements confirm the statement."""
-        return next(each for each in Outcome if self.verdict.startswith(each.value))
+        fitting = (kind for kind in Outcome if self.verdict.startswith(kind.value))
+        return next(fitting)
 
     @property
     def formula(self) -> str:
-        """Whose formula was measured: "paper", "this package", or "as reconstructed" if ours stands for theirs."""
+        """Whose formula was measured.
+
+        It is "paper", "this package", or "as reconstructed" if a formula of ours stands
+        for the paper's.
+        """
         if self.source == OURS:
             return OURS
         return RECONSTRUCTED if self.source.endswith(REMARKS) else "paper"
 
     @property
     def finding(self) -> str:
-        """The verdict in words, which says whose formula it is about if that is ours and not the paper's."""
+        """The verdict, which also says if the formula is ours and not the paper's."""
         if self.formula != RECONSTRUCTED:
             return self.verdict
         # A failure of our formula must not be read, or quoted, as one of the paper's.
-        ours = f". {OURS_ALONE}" if self.violated else ""
-        return f"{RECONSTRUCTED}: {self.verdict}{ours}"
+        remark = f". {OURS_ALONE}" if self.violated else ""
+        return f"{RECONSTRUCTED}: {self.verdict}{remark}"
 
     def cells(self) -> tuple[str, ...]:
-        """Return all attributes as text."""
-        return (*(str(getattr(self, name)) for name in HEADINGS[:-1]), self.finding)
+        """Return all attributes as text, with the finding for the verdict."""
+        attributes = [str(getattr(self, name)) for name in HEADINGS[:-1]]
+        return (*attributes, self.finding)
 
     @property
     def violated(self) -> bool:
@@ -122,28 +159,7 @@ class Claim:
 
 
 Row = Callable[[bool], Claim]
-
-
-class Found(NamedTuple):
-    """What the measurements of a row say.
-
-    Attributes
-    ----------
-    holds : bool
-        Whether they are as expected.
-    grid, measured : str
-        Where, and the figures in words.
-    verdict : str
-        The verdict if they are as expected; it begins with the value of an `Outcome`.
-    bound : str
-        With what the figures are to be compared, if the row itself does not say it.
-    """
-
-    holds: Any
-    grid: str
-    measured: str
-    verdict: str = Outcome.HOLDS.value
-    bound: str = ""
+Errors = Generator[Any, None, str]
 
 
 def row(
@@ -151,23 +167,27 @@ def row(
     source: str = OURS,
     status: Status = Status.MEASURED,
     bound: str = "",
-) -> Callable[[Callable[[bool], Found]], Row]:
-    """Make a function that measures, more quickly if asked to, a row of the audit.
+) -> Callable[[Callable[[bool], Claim]], Row]:
+    """Make a function that measures a statement into a row of the audit.
+
+    The function takes whether to be quick and returns a `Claim.of` what it measured.
+    The row completes it.
 
     Parameters
     ----------
     name, source, status, bound
-        As in `Claim`, with the docstring of the function for the statement; or a
-        statement that runs are checked for, and the bound.
+        As in `Claim`. The docstring of the function is the statement. A `Statement`
+        that runs are checked for brings its own name, source, words and status.
 
     Examples
     --------
-    >>> from icl_theory.statements.claim import Found, row
+    >>> from icl_theory.statements.claim import Claim, row
     >>> @row("parity", "a paper, Thm 1", bound="even")
     ... def parity(quick):
     ...     '''n(n + 1) is even'''
-    ...     top = 10 if quick else 100
-    ...     return Found(all(n * (n + 1) % 2 == 0 for n in range(top)), f"n < {top}", "all even")
+    ...     numbers = range(10 if quick else 100)
+    ...     holds = all(n * (n + 1) % 2 == 0 for n in numbers)
+    ...     return Claim.of(holds, f"n < {len(numbers)}", "all even")
     >>> parity(True).statement, parity(True).verdict
     ('n(n + 1) is even', 'holds')
     """
@@ -176,69 +196,64 @@ def row(
     instance("status", status, Status, "a Status")
     text("bound", bound)
 
-    def made(measure: Callable[[bool], Found]) -> Row:
-        given = (
-            name
-            if isinstance(name, Statement)
-            else Statement(name, source, words(measure), "", status)
-        )
+    def decorate(measure: Callable[[bool], Claim]) -> Row:
+        if isinstance(name, Statement):
+            statement = name
+        else:
+            statement = Statement(name, source, words(measure), "", status)
 
         @functools.wraps(measure)
-        def measured(quick: bool) -> Claim:
-            found = measure(quick)
-            verdict = (
-                found.verdict if found.holds else f"{Outcome.FAILS.value}: see measured"
+        def measured_row(quick: bool) -> Claim:
+            claim = measure(quick)
+            return replace(
+                claim,
+                name=statement.name,
+                source=statement.source,
+                statement=statement.statement,
+                status=statement.status,
+                bound=claim.bound or bound,
             )
-            stated = given.name, given.source, given.statement, given.status
-            return Claim(
-                *stated, found.grid, found.measured, found.bound or bound, verdict
-            )
 
-        return measured
+        return measured_row
 
-    return made
-
-
-Errors = Generator[Any, None, str]
+    return decorate
 
 
 def identity(
     name: str | Statement, source: str = OURS, allowed: float = 1e-10
 ) -> Callable[[Callable[[bool], Errors]], Row]:
-    """Make a generator of errors a row of the audit: its largest one must be within what is allowed.
+    """Make a generator of errors into a row of the audit.
 
-    The generator may also yield pairs of arrays, of which the largest relative
-    difference counts. It returns the grid.
+    The row holds if the largest error is at most ``allowed``. The generator may also
+    yield pairs of arrays, of which the largest relative difference counts. It returns
+    the grid.
     """
 
-    def made(errors: Callable[[bool], Errors]) -> Row:
+    def decorate(cases: Callable[[bool], Errors]) -> Row:
         @row(name, source, Status.EXACT, f"{allowed:.0e}")
-        @functools.wraps(errors)
-        def measured(quick: bool) -> Found:
-            found = []
-            cases = errors(quick)
-            while True:
-                try:
-                    found.append(
-                        off(*case)
-                        if isinstance(case := next(cases), tuple)
-                        else float(case)
-                    )
-                except StopIteration as end:
-                    largest = float(np.max(found))  # NaN if one is
-                    return Found(
-                        largest <= allowed,
-                        str(end.value),
-                        f"error below {decade(largest)}",
-                    )
+        @functools.wraps(cases)
+        def largest_error(quick: bool) -> Claim:
+            errors, grid = _errors_and_grid(cases(quick))
+            largest = float(np.max(errors))  # NaN if one of them is
+            return Claim.of(largest <= allowed, grid, f"error below {decade(largest)}")
 
-        return measured
+        return largest_error
 
-    return made
+    return decorate
+
+
+def _errors_and_grid(cases: Errors) -> tuple[list[float], str]:
+    errors: list[float] = []
+    while True:
+        try:
+            case = next(cases)
+        except StopIteration as end:
+            return errors, str(end.value)
+        errors.append(off(*case) if isinstance(case, tuple) else float(case))
 
 
 class Series(NamedTuple):
-    """A curve of a figure: label, abscissae, ordinates and whether it is drawn as points."""
+    """A curve of a figure; ``points`` says if it is drawn as points or as a line."""
 
     label: str
     x: NDArray[Any]
@@ -247,28 +262,35 @@ class Series(NamedTuple):
 
 
 def curves(
-    x: NDArray[Any], every: Mapping[str, NDArray[Any]], points: bool = False
+    x: NDArray[Any], ordinates: Mapping[str, NDArray[Any]], points: bool = False
 ) -> list[Series]:
-    """Return curves over the same abscissae by their labels."""
-    return [Series(label, x, y, points) for label, y in every.items()]
+    """Return curves over the same abscissae, from their ordinates by label."""
+    return [Series(label, x, y, points) for label, y in ordinates.items()]
 
 
 def along(
     label: str, run: Trajectory, values: NDArray[Any], points: bool = False
 ) -> Series:
-    """Return a curve of values along a run from its first step on: axes of steps are logarithmic."""
+    """Return a curve of values along a run.
+
+    It begins at the first step, because axes of steps are logarithmic.
+    """
     return Series(label, run.t[1:], values[1:], points)
 
 
 def above(
     least: float, label: str, x: NDArray[Any], y: NDArray[Any], points: bool = False
 ) -> Series:
-    """Return a curve where it is above a number: what is below is zero, or rounding, on a logarithmic axis."""
-    return Series(label, x[y > least], y[y > least], points)
+    """Return the part of a curve that is above a number.
+
+    On a logarithmic axis what lies below is zero or rounding.
+    """
+    is_above = y > least
+    return Series(label, x[is_above], y[is_above], points)
 
 
 @dataclass(frozen=True)
-class Answer(Drawn):
+class Answer(Plottable):
     """An open question about the theory, answered by measurement.
 
     Attributes
@@ -301,7 +323,10 @@ class Answer(Drawn):
 
 
 class Question(NamedTuple):
-    """An open question: what the command line calls it, and what answers it, more quickly if asked to."""
+    """An open question: its name on the command line, and the function that answers it.
+
+    The function takes whether to be quick.
+    """
 
     name: str
     answer: Callable[[bool], Answer]
@@ -310,27 +335,31 @@ class Question(NamedTuple):
 def question(
     name: str, x: str, y: str, x_scale: str = "log", y_scale: str = "log"
 ) -> Callable[[Callable[[bool], tuple[str, Iterable[Series]]]], Question]:
-    """Make a function that returns an answer in words and its curves an open question.
+    """Make a function that returns an answer in words and its curves into a `Question`.
 
     The docstring of the function is the question; the other arguments are as in
     `Answer`.
     """
-    for argument, value in {
-        "name": name,
-        "x": x,
-        "y": y,
-        "x_scale": x_scale,
-        "y_scale": y_scale,
-    }.items():
-        text(argument, value)
+    text("name", name)
+    text("x", x)
+    text("y", y)
+    text("x_scale", x_scale)
+    text("y_scale", y_scale)
 
-    def made(find: Callable[[bool], tuple[str, Iterable[Series]]]) -> Question:
+    def decorate(measure: Callable[[bool], tuple[str, Iterable[Series]]]) -> Question:
         def answer(quick: bool) -> Answer:
-            found, series = find(quick)
+            sentence, series = measure(quick)
             return Answer(
-                name, words(find), found, tuple(series), x, y, x_scale, y_scale
+                name=name,
+                question=words(measure),
+                answer=sentence,
+                series=tuple(series),
+                x=x,
+                y=y,
+                x_scale=x_scale,
+                y_scale=y_scale,
             )
 
         return Question(name, answer)
 
-    return made
+    return decorate

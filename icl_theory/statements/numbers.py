@@ -1,4 +1,4 @@
-"""Numbers that rows measure: errors, deviations and exponents, and how they are written."""
+"""Numbers that rows measure, such as errors and exponents, and how they are written."""
 
 from __future__ import annotations
 
@@ -8,36 +8,34 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize
 
 from icl_theory._validate import Array
 from icl_theory.engine.comparison import z_score
 from icl_theory.engine.risk import Risk
 
 
-def off(found: Any, expected: Any) -> float:
+def off(measured: Any, expected: Any) -> float:
     """Return the largest relative difference."""
-    return float(np.max(np.abs(np.asarray(found) / expected - 1.0)))
+    return float(np.max(np.abs(np.asarray(measured) / expected - 1.0)))
 
 
-def apart(found: Any, expected: Any) -> float:
+def apart(measured: Any, expected: Any) -> float:
     """Return the largest difference."""
-    return float(np.max(np.abs(np.asarray(found) - expected)))
+    return float(np.max(np.abs(np.asarray(measured) - expected)))
 
 
 def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
-    """Losses of a trainer's own prompts at some parameters."""
+    """Return losses at some parameters, on ``count`` of a trainer's own batches."""
     return np.array(
         [trainer.evaluate(params, first + step)[0] for step in range(count)]
     )
 
 
 def deviations(samples: Any, expected: Any) -> Array:
-    """Distances of the means of samples from what is expected, in standard errors."""
-    error = np.std(samples, axis=0, ddof=1) / math.sqrt(len(samples))
-    return np.abs(
-        z_score(np.mean(samples, axis=0) - expected, error, np.asarray(expected))
-    )
+    """Return the deviations of sample means from expectations, in standard errors."""
+    mean = np.mean(samples, axis=0)
+    standard_error = np.std(samples, axis=0, ddof=1) / math.sqrt(len(samples))
+    return np.abs(z_score(mean - expected, standard_error, np.asarray(expected)))
 
 
 def minimum(
@@ -45,17 +43,23 @@ def minimum(
     start: ArrayLike,
     gtol: float = 1e-9,
 ) -> Array:
-    """Return where a quasi-Newton descent ends, in the shape of its start, from losses and gradients."""
+    """Return the parameters at which a quasi-Newton descent ends.
+
+    ``evaluate`` returns loss and gradient. The result has the shape of the start.
+    """
+    from scipy.optimize import minimize  # few rows need it, and it loads slowly
+
     shape = np.shape(start)
 
-    def flat(params: Array) -> tuple[float, Array]:
+    def evaluate_flat(params: Array) -> tuple[float, Array]:
         loss, gradient = evaluate(params.reshape(shape))
         return loss, gradient.ravel()
 
     options = {"gtol": gtol, "maxiter": 5000}
-    return np.asarray(
-        minimize(flat, np.ravel(start), jac=True, method="BFGS", options=options).x
-    ).reshape(shape)
+    result = minimize(
+        evaluate_flat, np.ravel(start), jac=True, method="BFGS", options=options
+    )
+    return np.asarray(result.x).reshape(shape)
 
 
 def power(x: Any, y: Any) -> float:
@@ -64,18 +68,20 @@ def power(x: Any, y: Any) -> float:
 
 
 def decade(error: float) -> str:
-    """Round an error up to a power of ten, 1e-16 at least: its digits differ between machines."""
-    return (
-        f"1e{max(math.ceil(math.log10(max(error, 1e-300))), -16):d}"
-        if math.isfinite(error)
-        else str(error)
-    )
+    """Round an error up to a power of ten, at least 1e-16.
+
+    More digits of an error differ between machines.
+    """
+    if not math.isfinite(error):
+        return str(error)
+    exponent = math.ceil(math.log10(max(error, 1e-300)))
+    return f"1e{max(exponent, -16):d}"
 
 
 def span(values: Iterable[float], digits: str) -> str:
     """Return the least and the largest of some numbers, in a format."""
-    found = [*values]
-    return f"{min(found):{digits}}..{max(found):{digits}}"
+    numbers = list(values)
+    return f"{min(numbers):{digits}}..{max(numbers):{digits}}"
 
 
 def listed(values: Iterable[Any], digits: str = "") -> str:

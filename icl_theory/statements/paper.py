@@ -1,4 +1,8 @@
-"""What is claimed of a family: its papers, and the rows, questions and checks that test their statements."""
+"""The claims of a family: its papers, and the rows and checks that test them.
+
+The slot ``claims`` of a family holds a `Claims`. Each `Paper` in it has a `Reading` for
+each of its statements.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +109,8 @@ class Paper:
     Examples
     --------
     >>> from icl_theory.statements.paper import Paper
-    >>> Paper("attention", "On Attention", "A. Author", 2025, "arXiv:0000.00000", ()).reference
+    >>> paper = Paper("a", "On Attention", "A. Author", 2025, "arXiv:0000.00000", ())
+    >>> paper.reference
     'A. Author. On Attention. 2025. arXiv:0000.00000.'
     """
 
@@ -167,27 +172,29 @@ class Claims:
             raise argument_error(
                 "rows", self.rows, "a tuple of functions that return a Claim"
             )
-        if not (
-            isinstance(self.questions, tuple)
-            and all(isinstance(each, Question) for each in self.questions)
-        ):
+        if not _is_tuple_of(self.questions, Question):
             raise argument_error("questions", self.questions, "a tuple of Questions")
-        if not (
-            isinstance(self.papers, tuple)
-            and all(isinstance(paper, Paper) for paper in self.papers)
-        ):
+        if not _is_tuple_of(self.papers, Paper):
             raise argument_error("papers", self.papers, "a tuple of Papers")
-        readings = [reading for paper in self.papers for reading in paper.readings]
-        rows = dict.fromkeys(row for reading in readings for row in reading.rows)
-        questions = dict.fromkeys(
-            reading.question for reading in readings if reading.question
-        )
+        # Several readings may share a row or a question: dicts keep the first of each.
+        rows: dict[Row, None] = {}
+        questions: dict[Question, None] = {}
+        for paper in self.papers:
+            for reading in paper.readings:
+                rows |= dict.fromkeys(reading.rows)
+                if reading.question:
+                    questions[reading.question] = None
         set_fields(
-            self, rows=self.rows or (*rows,), questions=self.questions or (*questions,)
+            self,
+            rows=self.rows or tuple(rows),
+            questions=self.questions or tuple(questions),
         )
 
     def __add__(self, other: Claims) -> Claims:
-        """Join what two plug-ins claim of one family; checks and comparisons are those of the first that has them."""
+        """Join the claims of two plug-ins about one family.
+
+        ``check`` and ``compare`` are taken from the first that has them.
+        """
         return Claims(
             rows=self.rows + other.rows,
             questions=self.questions + other.questions,
@@ -195,3 +202,9 @@ class Claims:
             check=self.check or other.check,
             compare=self.compare or other.compare,
         )
+
+
+def _is_tuple_of(values: Any, kind: type) -> bool:
+    return isinstance(values, tuple) and all(
+        isinstance(value, kind) for value in values
+    )

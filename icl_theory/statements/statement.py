@@ -1,4 +1,8 @@
-"""A statement of the theory, and what a check of it on one run returns."""
+"""A statement of the theory, and the result of a check of it on one run.
+
+A function that measures both sides of a statement on a run becomes a `Statement` by
+`stated`; its docstring is the statement.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from icl_theory.engine.display import Shown
+from icl_theory.engine.display import Displayable
 from icl_theory.engine.scope import Scope, Training
 
 OURS = "this package"
 
 
 class Status(StrEnum):
-    """What is claimed: an identity, a proved inequality, an order of magnitude, or an observation."""
+    """What is claimed: an identity, an inequality, an order, or an observation."""
 
     EXACT = "exact"
     CERTIFIED = "certified"
@@ -36,16 +40,16 @@ class BoundCheck(NamedTuple):
     kind : {"identity", "upper", "lower", "two-sided", "order-wise"}
         How ``measured`` and ``bound`` should compare.
     measured : float or None
-        The measured side; None where the hypotheses fail.
+        The measured side; None if the hypotheses fail.
     bound : float or tuple of float or None
         The other side, or the lower and the upper one; for an order-wise statement with
         its fitted constants.
     holds : bool or None
-        None where the hypotheses fail, and then ``note`` says which.
+        None if the hypotheses fail; ``note`` then says which.
     slack : float or None
         Identity: relative difference. Upper and order-wise: bound / measured, for Θ the
-        smaller one of the two sides'. Lower: measured / bound. Two-sided: width of the
-        interval relative to what is measured.
+        smaller of the ratios of the two sides. Lower: measured / bound. Two-sided:
+        width of the interval relative to the measured side.
     note : str
         Reason or remark.
     """
@@ -60,38 +64,40 @@ class BoundCheck(NamedTuple):
     slack: float | None
     note: str = ""
 
+    @classmethod
+    def of(
+        cls,
+        measured: float,
+        bound: float | tuple[float, float],
+        holds: bool,
+        slack: float | None = None,
+        note: str = "",
+    ) -> BoundCheck:
+        """Return both sides of a statement on a run; `Statement.check` names it."""
+        return cls("", "", "", "", measured, bound, holds, slack, note)
 
-class BoundChecks(Shown, list[BoundCheck]):
+
+class BoundChecks(Displayable, list[BoundCheck]):
     """A list of `BoundCheck` that notebooks show as a table."""
 
 
-class Sides(NamedTuple):
-    """Both sides of a statement on one run; the attributes are those of `BoundCheck`."""
-
-    measured: float
-    bound: float | tuple[float, float]
-    holds: bool
-    slack: float | None = None
-    note: str = ""
-
-
 class UnstatedError(Exception):
-    """A statement says nothing of a run, for the reason given."""
+    """A statement says nothing about a run, for the reason given."""
 
 
 def require(condition: bool, reason: str) -> None:
-    """Raise `UnstatedError` where a hypothesis of a statement fails."""
+    """Raise `UnstatedError` if a hypothesis of a statement fails."""
     if not condition:
         raise UnstatedError(reason)
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of the theory, written down once for checks of runs and rows of the audit.
+    """A statement of the theory, written once for checks of runs and rows of the audit.
 
-    The first four are those of its `BoundCheck`. ``sides`` measures both sides on a
-    run, or raises `UnstatedError` if a hypothesis of the statement fails. The ``scope``
-    is the training of which it speaks, None if of any.
+    The first four attributes are those of its `BoundCheck`. ``sides`` measures both
+    sides on a run, or raises `UnstatedError` if a hypothesis of the statement fails.
+    The ``scope`` is the training about which it speaks, or None for any training.
     """
 
     name: str
@@ -99,47 +105,57 @@ class Statement:
     statement: str
     kind: str
     status: Status = Status.CERTIFIED
-    sides: Callable[..., Sides] | None = field(default=None, kw_only=True)
+    sides: Callable[..., BoundCheck] | None = field(default=None, kw_only=True)
     scope: Scope | None = field(default=None, kw_only=True)
 
     def applies(self, run: Training) -> bool:
-        """Whether it speaks of the training of a run; its other hypotheses are asked by `check`."""
+        """Whether it speaks about the training of a run; `check` tests hypotheses."""
         return self.scope is None or self.scope.applies(run)
 
     def check(self, *arguments: Any) -> BoundCheck:
-        """Return its evaluation on one run; without figures the note says why there are none."""
-        assert self.sides is not None
-        if self.scope is not None and (reason := self.scope.why_not(arguments[0])):
-            return self.unstated(reason)
-        try:
-            found = self.sides(*arguments)
-            finite = np.isfinite([found.measured, *np.atleast_1d(found.bound)]).all()
-            require(bool(finite), "beyond the range of float64")
-        except UnstatedError as reason:
-            return self.unstated(str(reason))
-        slack = (
-            found.slack
-            if found.slack is not None and np.isfinite(found.slack)
-            else None
-        )
-        return self.found(found._replace(slack=slack))
+        """Evaluate the statement on one run.
 
-    def found(self, sides: Sides) -> BoundCheck:
-        """Return the evaluation that has these sides."""
-        return BoundCheck(self.name, self.source, self.statement, self.kind, *sides)
+        If it says nothing about the run, there are no figures, and the note says why.
+        """
+        assert self.sides is not None
+        if self.scope is not None:
+            reason = self.scope.why_not(arguments[0])
+            if reason:
+                return self.unstated(reason)
+        try:
+            check = self.sides(*arguments)
+        except UnstatedError as error:
+            return self.unstated(str(error))
+        assert check.bound is not None
+        figures = [check.measured, *np.atleast_1d(check.bound)]
+        if not np.isfinite(np.array(figures, dtype=float)).all():
+            return self.unstated("beyond the range of float64")
+        # The slack alone may be infinite, if one of the sides is zero.
+        if check.slack is not None and not np.isfinite(check.slack):
+            check = check._replace(slack=None)
+        return self.complete(check)
+
+    def complete(self, check: BoundCheck) -> BoundCheck:
+        """Return a check with the name, source, words and kind of this statement."""
+        return check._replace(
+            name=self.name,
+            source=self.source,
+            statement=self.statement,
+            kind=self.kind,
+        )
 
     def unstated(self, reason: str) -> BoundCheck:
-        """Return the evaluation on a run of which it says nothing."""
+        """Return the check of a run about which the statement says nothing."""
         return BoundCheck(
-            self.name,
-            self.source,
-            self.statement,
-            self.kind,
-            None,
-            None,
-            None,
-            None,
-            reason,
+            name=self.name,
+            source=self.source,
+            statement=self.statement,
+            kind=self.kind,
+            measured=None,
+            bound=None,
+            holds=None,
+            slack=None,
+            note=reason,
         )
 
 
@@ -149,11 +165,18 @@ def stated(
     kind: str,
     status: Status = Status.CERTIFIED,
     scope: Scope | None = None,
-) -> Callable[[Callable[..., Sides]], Statement]:
-    """Make a function that measures both sides of a statement, its docstring, the `Statement`."""
-    return lambda sides: Statement(
-        name, source, words(sides), kind, status, sides=sides, scope=scope
-    )
+) -> Callable[[Callable[..., BoundCheck]], Statement]:
+    """Make a function that measures both sides of a statement into the `Statement`.
+
+    Its docstring is the statement.
+    """
+
+    def decorate(sides: Callable[..., BoundCheck]) -> Statement:
+        return Statement(
+            name, source, words(sides), kind, status, sides=sides, scope=scope
+        )
+
+    return decorate
 
 
 def words(function: Callable[..., Any]) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.filesize import decimal
 
 from icl_theory.engine.progress import duration
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.memory import free
 from icl_theory.sweeps.evaluate import attempt, one_line
 from icl_theory.sweeps.grid import FAILED, MESSAGE, STATUS, bytes_of, is_large
@@ -20,129 +20,161 @@ from icl_theory.sweeps.sweep import Plan
 
 
 def estimate(
-    made: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 2000
+    planned: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 2000
 ) -> Iterator[str]:
     """Estimate the points of a sweep, its time and its memory, in a line each.
 
     Sample points of each kind are timed for about ``budget`` seconds; ``asked`` random
     points show how many points each kind has.
     """
-    grid = made.grid
-    columns = made.model.columns
+    grid = planned.grid
     rng = np.random.default_rng(0)
-    exact = grid.size <= asked
-    index = rng.permutation(grid.size) if exact else rng.integers(grid.size, size=asked)
-    arrays = _in_arrays(made, index)
-    many = round(grid.size * float(arrays.mean()))
-    points = f"{grid.size:,} point{'s' * (grid.size != 1)} in {grid.chunks:,} chunk{'s' * (grid.chunks != 1)}"
-    ways = f"{many:,} in batches and {grid.size - many:,} one by one"
-    yield f"{points}, {'' if exact else 'about '}{ways}"
-    alone, failed = _alone(made, index[~arrays], budget)
-    chunk = grid.where(grid.chunks // 2)
-    # those of a chunk share more than random ones do
-    beside = chunk[_in_arrays(made, chunk)]
-    together, errors = _together(made, beside if beside.size else index[arrays], budget)
-    seconds = ((grid.size - many) * alone + many * together) / workers
-    by = f" on {workers} workers" if workers > 1 else ""
-    yield f"about {duration(seconds) if seconds >= 10 else f'{seconds:.1g} s'}{by}"
-    for error in (*errors, *failed)[:1]:
-        yield f"some of the points that were timed fail: {error}"
-    large = (
-        ": too much; use --store, which keeps them on the disk"
-        if is_large(columns, grid)
-        else ""
+    is_exact = grid.size <= asked
+    if is_exact:
+        index = rng.permutation(grid.size)
+    else:
+        index = rng.integers(grid.size, size=asked)
+    is_batched = _is_batched(planned, index)
+    batched = round(grid.size * float(is_batched.mean()))
+    alone = grid.size - batched
+    about = "" if is_exact else "about "
+    yield (
+        f"{_counted(grid.size, 'point')} in {_counted(grid.chunks, 'chunk')}, "
+        f"{about}{batched:,} in batches and {alone:,} one by one"
     )
-    there = f", {decimal(int(free()))} free" if math.isfinite(free()) else ""
-    yield f"{decimal(int(bytes_of(columns, grid.size)))} of memory for the results{there}{large}"
+    single = _time_alone(planned, index[~is_batched], budget)
+    # The points of a chunk share more work than random points do.
+    chunk = grid.where(grid.chunks // 2)
+    beside = chunk[_is_batched(planned, chunk)]
+    if not beside.size:
+        beside = index[is_batched]
+    batch = _time_together(planned, beside, budget)
+    seconds = (alone * single.seconds + batched * batch.seconds) / workers
+    time_needed = duration(seconds) if seconds >= 10 else f"{seconds:.1g} s"
+    by_workers = f" on {workers} workers" if workers > 1 else ""
+    yield f"about {time_needed}{by_workers}"
+    errors = (*batch.errors, *single.errors)
+    if errors:
+        yield f"some of the points that were timed fail: {errors[0]}"
+    yield _memory(planned)
 
 
-def _in_arrays(made: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
-    return ~np.isnan(made.model.batched(made.grid.points(index), max_steps=0)["loss"])
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
-def _together(
-    made: Plan, where: NDArray[np.int64], budget: float
-) -> tuple[float, list[str]]:
-    """Return the time a point of more and more points of a chunk, as long as there is time, and why some fail."""
+def _memory(planned: Plan) -> str:
+    columns = planned.model.columns
+    needed = decimal(int(bytes_of(columns, planned.grid.size)))
+    line = f"{needed} of memory for the results"
+    if math.isfinite(free()):
+        line += f", {decimal(int(free()))} free"
+    if is_large(columns, planned.grid):
+        line += ": too much; use --store, which keeps them on the disk"
+    return line
+
+
+class Timing(NamedTuple):
+    """The time of sample points.
+
+    Parameters
+    ----------
+    seconds : float
+        The time of a point.
+    errors : list of str
+        Why some of the points failed.
+    """
+
+    seconds: float
+    errors: list[str]
+
+
+def _is_batched(planned: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+    values = planned.model.batched(planned.grid.points(index), max_steps=0)
+    return ~np.isnan(values["loss"])
+
+
+def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Timing:
+    """Time larger and larger batches of points of a chunk, as long as time allows."""
     count = 0
     last = 0.0
-    failed = list[str]()
+    errors = list[str]()
     end = time.perf_counter() + 3.0 * budget
-    while count < len(where) and time.perf_counter() + last < end:
-        count = min(max(1, 4 * count), len(where))
+    while count < len(index) and time.perf_counter() + last < end:
+        count = min(max(1, 4 * count), len(index))
         start = time.perf_counter()
-        some = where[np.linspace(0, len(where) - 1, count).astype(int)]
-        values = attempt(made.model, made.grid.points(some))
-        failed += values[MESSAGE.name][values[STATUS.name] == FAILED].tolist()
+        sample = index[np.linspace(0, len(index) - 1, count).astype(int)]
+        values = attempt(planned.model, planned.grid.points(sample))
+        errors += values[MESSAGE.name][values[STATUS.name] == FAILED].tolist()
         last = time.perf_counter() - start
-    return last / max(count, 1), failed
+    return Timing(last / max(count, 1), errors)
 
 
-def _alone(
-    made: Plan, index: NDArray[np.int64], budget: float
-) -> tuple[float, list[str]]:
-    """Return the mean time of points simulated one by one, and why some fail."""
+def _time_alone(planned: Plan, index: NDArray[np.int64], budget: float) -> Timing:
+    """Time points that are simulated one by one, and return their mean time."""
     times = list[float]()
-    failed = list[str]()
+    errors = list[str]()
     end = time.perf_counter() + budget
-    for place in (
-        *index[:1, None],
-        *index[:, None],
-    ):  # the first one twice: it loads what the others share
+    # The first point comes twice: its first run loads the modules that all share.
+    for place in (*index[:1, None], *index[:, None]):
         start = time.perf_counter()
-        left = 0.0
+        remaining = 0.0
         try:
-            left = _run(made, made.grid.points(place), budget)
-        except Exception as error:  # which is what the sweep records
-            failed.append(one_line(error))
-        times.append(time.perf_counter() - start + left)
+            remaining = _run(planned, planned.grid.points(place), budget)
+        except Exception as error:
+            # The sweep, too, records any error of a point.
+            errors.append(one_line(error))
+        times.append(time.perf_counter() - start + remaining)
         if time.perf_counter() > end:
             break
-    return float(np.mean(times[1:] or times or 0.0)), failed
+    return Timing(float(np.mean(times[1:] or times or 0.0)), errors)
 
 
-def _run(made: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
-    """Simulate a point; return how much longer it would take where it is cut after some time."""
-    seen: list[tuple[float, int]] = []
+class Progressed(NamedTuple):
+    """A moment of a run: the time on the clock, in seconds, and the step."""
+
+    clock: float
+    step: int
+
+
+def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
+    """Simulate a point; return how much longer it would take if it is cut short."""
+    moments: list[Progressed] = []
 
     def watch(step: int, loss: float) -> None:
-        seen.append((time.perf_counter(), step))
-        if (
-            len(seen) > 2 and seen[-1][0] - seen[0][0] > budget
-        ):  # enough to tell how it goes on
+        moments.append(Progressed(time.perf_counter(), step))
+        # Three moments are enough to tell how the run goes on.
+        is_late = moments[-1].clock - moments[0].clock > budget
+        if len(moments) > 2 and is_late:
             raise TimeoutError
 
-    problem = made.model.problem({name: value[0] for name, value in point.items()})
+    problem = planned.model.problem({name: value[0] for name, value in point.items()})
     try:
         problem.measured(problem.simulate(callback=watch))
     except TimeoutError:
-        predicted = (
-            problem.expected_steps() if problem.theory.applies(problem) else None
-        )
-        expected = min(predicted or math.inf, problem.max_steps)
-        skippable = Descent(
-            problem.risk(), problem.rate(), problem.trained_by
-        ).skippable
-        return _left(seen, expected, problem.method == "exact" or not skippable)
+        predicted = None
+        if problem.theory.applies(problem):
+            predicted = problem.expected_steps()
+        last = min(predicted or math.inf, problem.max_steps)
+        descent = UpdateMap(problem.risk(), problem.rate(), problem.trained_by)
+        takes_every_step = problem.method == "exact" or not descent.skippable
+        return _remaining(moments, last, takes_every_step)
     return 0.0
 
 
-def _left(seen: list[tuple[float, int]], expected: float, every: bool) -> float:
-    """Return how much longer a run takes to some step, by its second half so far.
+def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -> float:
+    """Return how much longer a run takes to step ``last``, by its second half so far.
 
-    Where ``every`` step is taken they grow like time, and where steps are skipped
-    exponentially.
+    The steps grow in proportion to time if every one is taken, and exponentially if
+    steps are skipped.
     """
-    if len(seen) < 3 or expected <= seen[-1][1] or not math.isfinite(expected):
+    if len(moments) < 3 or last <= moments[-1].step or not math.isfinite(last):
         return 0.0
-    spent = seen[-1][0] - seen[0][0]
-    taken = seen[-1][1]
-    if every:
-        return spent * (expected / taken - 1.0)
-    half = next(step for at, step in seen if at - seen[0][0] >= spent / 2)
-    return (
-        0.5
-        * spent
-        * math.log(expected / taken)
-        / math.log(max(taken / max(half, 1), 1.1))
-    )
+    start = moments[0].clock
+    spent = moments[-1].clock - start
+    taken = moments[-1].step
+    if takes_every_step:
+        return spent * (last / taken - 1.0)
+    half = next(step for clock, step in moments if clock - start >= spent / 2)
+    growth_in_half = max(taken / max(half, 1), 1.1)
+    return 0.5 * spent * math.log(last / taken) / math.log(growth_in_half)

@@ -13,7 +13,7 @@ import itertools
 import math
 import os
 import uuid
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import (
     FIRST_COMPLETED,
     BrokenExecutor,
@@ -42,9 +42,14 @@ from icl_theory.sweeps.grid import (
     uniform,
 )
 from icl_theory.sweeps.store import Store
+from icl_theory.sweeps.stored_columns import ColumnMatch
 
-KEPT = 2**25 - 2**16  # bytes: the largest array that does so
-# tells this process from workers on machines with the same process numbers
+# The largest array, in bytes, whose memory glibc can be told to keep when it is freed.
+KEPT = 2**25 - 2**16
+# Chunks that are at an executor at a time, and points in them.
+MOST_CHUNKS = 1024
+MOST_POINTS = 2**24
+# Tells this process from workers on other machines that have the same process number.
 _HOME = uuid.uuid4().hex
 Progress = Callable[[int, int], None]
 
@@ -54,14 +59,25 @@ class Model(Protocol):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What it gives per point, besides ``STATUS`` and ``MESSAGE``."""
+        """Columns measured at each point, besides ``STATUS`` and ``MESSAGE``."""
 
     def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        """Return every column, status and message, from the parameters of some points, (P,) each."""
+        """Return every column, with status and message, (P,) each.
+
+        ``points`` has the parameters of the points by name, (P,) each.
+        """
 
 
 class Evaluated(NamedTuple):
-    """What `evaluate` returns: the columns, flat or in the shape of the grid, and whether it was interrupted."""
+    """What `evaluate` returns.
+
+    Parameters
+    ----------
+    values : dict
+        The columns, (size,) each; none if they were not to be held.
+    interrupted : bool
+        Whether Ctrl-C ended the evaluation.
+    """
 
     values: Values
     interrupted: bool
@@ -86,6 +102,8 @@ def evaluate(
         Who evaluates the chunks; this process unless given.
     storage : Store, optional
         Chunks it has are not evaluated; new ones are added to it as they are finished.
+        It keeps the columns that it was made with, and so does the result; columns that
+        it lacks are without values.
     progress : callable, optional
         Called with the numbers of points done and in all, first for those of the
         storage, then after every chunk.
@@ -117,108 +135,152 @@ def evaluate(
     >>> evaluate(grid, Square()).values["square"]
     array([0., 1., 4., 9.])
     """
-    # not touched; that it is freed tells glibc to keep freed memory for the next tile
+    # This array is never touched. Freeing it tells glibc to keep freed memory for the
+    # next tile.
     np.empty(min(KEPT, 64 * grid.size), dtype=np.uint8)
-    filled = Filled(model.columns, grid) if hold else None
+    stored = model.columns if storage is None else storage.columns
+    match = ColumnMatch(stored, model.columns)
+    filled = Filled(match.every, grid) if hold else None
     done = np.zeros(grid.chunks, dtype=bool) if storage is None else storage.done.copy()
     finished = int(grid.sizes[done].sum())
     interrupted = False
-    beat: Progress = progress or (lambda done, total: None)
+    show: Progress = progress or (lambda done, total: None)
     try:
         if filled is not None and storage is not None:
             storage.fill(filled)
-        beat(finished, grid.size)
-        # the order in which BLAS adds depends on its threads: one in this process, and
-        # in those of the workers
+        show(finished, grid.size)
         task = partial(_evaluate_chunk, model, grid, (_HOME, os.getpid()))
-        evaluated = _parts(grid, model, np.flatnonzero(~done), executor, task)
-        with threadpool_limits(limits=1), contextlib.closing(evaluated) as found:
-            for chunk, values, keep in found:
+        missing = np.flatnonzero(~done)
+        chunks = _finished_chunks(grid, model, missing, executor, task)
+        # The order in which BLAS adds depends on the number of its threads. So it has
+        # one thread here, as it has in workers.
+        with threadpool_limits(limits=1), contextlib.closing(chunks):
+            for chunk, computed, keep in chunks:
+                # The result has the columns that the storage will give when it is read.
+                values = match.conform(computed)
                 if filled is not None:
                     filled.place(chunk, values)
                 if storage is not None and keep:
                     storage.write(chunk, values)
                 finished += int(grid.sizes[chunk])
-                beat(finished, grid.size)
+                show(finished, grid.size)
     except KeyboardInterrupt:
         interrupted = True
     return Evaluated({} if filled is None else filled.values(), interrupted)
 
 
-def _parts(
+class Finished(NamedTuple):
+    """A chunk that was evaluated.
+
+    Parameters
+    ----------
+    chunk : int
+        Its number.
+    values : dict
+        Its columns.
+    keep : bool
+        Whether it belongs into a store. False if the executor failed: another try may
+        succeed.
+    """
+
+    chunk: int
+    values: Values
+    keep: bool
+
+
+def _finished_chunks(
     grid: Grid,
     model: Model,
-    todo: NDArray[np.intp],
+    chunks: NDArray[np.intp],
     executor: Executor | None,
     task: Callable[[int], Values],
-    window: int = 1024,
-    points: int = 2**24,
-) -> Generator[tuple[int, Values, bool], None, None]:
-    """Yield chunks as they are finished: number, columns, and whether they are worth keeping.
-
-    An executor has at most ``window`` tiles and ``points`` in them at a time, so that
-    no results pile up.
-    """
+) -> Generator[Finished, None, None]:
+    """Evaluate chunks, and yield them as they are finished."""
     if executor is None:
-        yield from ((chunk, task(chunk), True) for chunk in todo.tolist())
+        for chunk in chunks.tolist():
+            yield Finished(chunk, task(chunk), keep=True)
         return
-    waiting = iter(todo.tolist())
-    window = min(window, -(-points // math.prod(grid.tile)))
-    running: dict[Future[Values], int] = {}
+    running = _Running(executor, task, chunks.tolist(), math.prod(grid.tile))
     try:
-        while True:
-            for chunk in itertools.islice(waiting, window - len(running)):
-                running[executor.submit(task, chunk)] = chunk
-            if not running:
-                return
-            # a wait without an end is deaf to Ctrl-C on some systems
-            for future in wait(running, timeout=1.0, return_when=FIRST_COMPLETED).done:
-                chunk = running.pop(future)
+        while running.submit():
+            for chunk, future in running.completed():
                 try:
-                    found = future.result()
-                    keep = True
+                    finished = Finished(chunk, future.result(), keep=True)
                 except (BrokenExecutor, CancelledError):
                     raise
-                except (
-                    Exception
-                ) as error:  # of the executor: the model's own are recorded by point
-                    found = failed(model.columns, int(grid.sizes[chunk]), error)
-                    keep = False
-                yield chunk, found, keep
+                except Exception as error:
+                    # An error of the executor: the errors of a model are caught by
+                    # `attempt`, and kept as messages of its points.
+                    size = int(grid.sizes[chunk])
+                    values = failed(model.columns, size, error)
+                    finished = Finished(chunk, values, keep=False)
+                yield finished
     except (BrokenExecutor, CancelledError) as error:
         raise ChildProcessError(f"the workers are gone: {one_line(error)}") from None
     finally:
-        for future in running:
+        running.cancel()
+
+
+class _Running:
+    """Chunks at an executor: a limited number at a time, so that no results pile up."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        task: Callable[[int], Values],
+        chunks: list[int],
+        tile_size: int,
+    ) -> None:
+        self._executor = executor
+        self._task = task
+        self._waiting = iter(chunks)
+        self._most = min(MOST_CHUNKS, -(-MOST_POINTS // tile_size))
+        self._chunk_of: dict[Future[Values], int] = {}
+
+    def submit(self) -> bool:
+        """Submit as many chunks as may run; return False if nothing runs any more."""
+        free = self._most - len(self._chunk_of)
+        for chunk in itertools.islice(self._waiting, free):
+            self._chunk_of[self._executor.submit(self._task, chunk)] = chunk
+        return bool(self._chunk_of)
+
+    def completed(self) -> Iterator[tuple[int, Future[Values]]]:
+        """Yield the chunks that are finished, after a second at the latest."""
+        # Some systems do not notice Ctrl-C during a wait without an end.
+        done = wait(self._chunk_of, timeout=1.0, return_when=FIRST_COMPLETED).done
+        for future in done:
+            yield self._chunk_of.pop(future), future
+
+    def cancel(self) -> None:
+        """Cancel the chunks that have not started."""
+        for future in self._chunk_of:
             future.cancel()
 
 
 def _evaluate_chunk(
     model: Model, grid: Grid, home: tuple[str, int], chunk: int
 ) -> Values:
-    """Return the columns of a tile, one value where all are the same: so they are sent, placed, and written."""
+    """Return the columns of a tile as `once` gives them, to send, place and write."""
     if home != (_HOME, os.getpid()):
         _prepare(os.getpid())
-    values = {
-        name: once(column)
-        for name, column in attempt(model, grid.points_of(chunk)).items()
-    }
+    columns = attempt(model, grid.points_of(chunk))
+    values = {name: once(column) for name, column in columns.items()}
     values[MESSAGE.name] = _plain_texts(values[MESSAGE.name])
     return values
 
 
 def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
-    """Evaluate some points; where the model fails, halve them until those at fault are found."""
+    """Evaluate points; if the model fails, halve them to find the ones at fault."""
     size = len(next(iter(points.values())))
     try:
         return model.evaluate(points)
     except Exception as error:
         if size == 1:
             return failed(model.columns, 1, error)
-    halves = [
-        attempt(model, {name: value[part] for name, value in points.items()})
-        for part in (slice(0, size // 2), slice(size // 2, size))
-    ]
-    return {name: np.concatenate([half[name] for half in halves]) for name in halves[0]}
+    middle = size // 2
+    first = attempt(model, {name: x[:middle] for name, x in points.items()})
+    second = attempt(model, {name: x[middle:] for name, x in points.items()})
+    return {name: np.concatenate([first[name], second[name]]) for name in first}
 
 
 def failed(columns: tuple[Column, ...], size: int, error: Exception) -> Values:
@@ -227,32 +289,36 @@ def failed(columns: tuple[Column, ...], size: int, error: Exception) -> Values:
 
 
 def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
-    """Return messages that can be kept anywhere: no halves of characters, and none longer than it need be."""
-    every = texts.ravel().tolist()
-    if all(len(text) <= LONGEST and text.isascii() for text in every):
+    """Return messages of limited length that can be encoded as UTF-8."""
+    messages = texts.ravel().tolist()
+    if all(len(text) <= LONGEST and text.isascii() for text in messages):
         return texts
-    plain = (
-        text[:LONGEST].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST]
-        for text in every
-    )
-    return np.array([*plain], dtype=object).reshape(texts.shape)
+    plain = [_encodable(text[:LONGEST])[:LONGEST] for text in messages]
+    return np.array(plain, dtype=object).reshape(texts.shape)
+
+
+def _encodable(text: str) -> str:
+    """Return a text in which escapes stand for lone surrogates, which UTF-8 has not."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def one_line(error: BaseException) -> str:
-    """Return what an error says, as a message of a point."""
+    """Return the text of an error in one line, with its type unless a ValueError."""
     text = " ".join(str(error).split())
-    plain = isinstance(error, ValueError) and text
-    said = text if plain else f"{type(error).__name__}: {text}".rstrip(": ")
-    return said.encode("utf-8", "backslashreplace").decode("utf-8")[:500]
+    if not (isinstance(error, ValueError) and text):
+        text = f"{type(error).__name__}: {text}".rstrip(": ")
+    return _encodable(text)[:500]
 
 
 @cache
 def _prepare(pid: int) -> None:
-    """Have a worker use one BLAS thread and keep freed arrays for its next tile, which Dask has it give back."""
+    """Let a worker use one BLAS thread and keep freed memory for its next tile.
+
+    Dask tells its workers to give freed memory back to the system.
+    """
     threadpool_limits(limits=1)
-    with contextlib.suppress(
-        AttributeError, OSError, TypeError
-    ):  # glibc alone has these options
+    # Only glibc has these options.
+    with contextlib.suppress(AttributeError, OSError, TypeError):
         trim_threshold = -1
         mmap_threshold = -3
         ctypes.CDLL(None).mallopt(mmap_threshold, KEPT)

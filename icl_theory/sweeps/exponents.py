@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
-    r"""Local exponent :math:`d\ln T/d\ln x` by centred differences along a dimension, one-sided at its ends.
+    r"""Local exponent :math:`d\ln T/d\ln x` along a dimension.
 
-    Steps below 1 are missing, and so is the exponent where the difference needs them:
-    NaN.
+    It is computed by centred differences, one-sided at the ends. Steps below 1 are
+    missing; the exponent is NaN wherever the difference needs them.
     """
     order = np.argsort(values)
     logs = np.log(np.where(steps > 0, steps, np.nan)).take(order, dimension)
@@ -26,7 +26,7 @@ def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
 
 
 def exponent_along(steps: xarray.DataArray, values: Array, name: str) -> Any:
-    """Return `local_exponent` of labelled steps along a dimension, an array like theirs, in memory or not."""
+    """Return `local_exponent` of labelled steps, in memory or lazy as they are."""
     dimension = steps.dims.index(name)
     if steps.chunks is None:
         return local_exponent(steps.values, values, dimension)

@@ -1,4 +1,4 @@
-"""Grids of parameters: axes, columns, and the tiles in which a grid is evaluated and kept.
+"""Grids of parameters: axes, columns, and the tiles in which grids are evaluated.
 
 A grid is cut into tiles of at most a given number of points, whatever the number of
 workers. A tile is a block of the grid, so that it is also a chunk of the array in which
@@ -27,7 +27,7 @@ T = TypeVar("T")
 PENDING, FAILED = "pending", "failed"
 REACHED, NOT_REACHED = "reached", "not reached"
 DONE = REACHED, NOT_REACHED, FAILED
-# by the first letter of a dtype
+# The missing value of a column, by the first letter of its dtype.
 FILL: dict[str, Any] = {
     "f": math.nan,
     "i": -1,
@@ -37,7 +37,7 @@ FILL: dict[str, Any] = {
 LARGEST_CHUNK = 2**20  # points of a tile
 LONGEST = 1000  # characters of a text that is kept
 Values = dict[str, NDArray[Any]]
-# xarray loads all of them for its first dataset
+# Modules that xarray loads for its first dataset.
 LABELLED = (
     "numpy.ma",
     "pandas",
@@ -47,13 +47,26 @@ LABELLED = (
 
 
 class Column(NamedTuple):
-    """A quantity per point: name, NumPy dtype ("f8", "i8", "i1", "U12" or "O" for text), unit and description.
+    """A quantity that each point has.
 
-    Where a point has no value it is NaN, -1 or the empty text. ``symbol`` and ``tex``
-    are how it is written. Its role says what tables and figures make of it: "steps",
-    "phase", "word", "verdict" (1 holds, 0 fails, -1 does not apply), "predicted",
-    "boundary", "status" or "detail"; ``extra`` are further attributes: ("table", 1)
-    puts a word or a detail into tables, where any point has a value.
+    Parameters
+    ----------
+    name : str
+        What it is called in datasets and stores.
+    dtype : str
+        Its NumPy dtype: "f8", "i8", "i1", "U12" or the like, or "O" for text of any
+        length. A missing value is NaN, -1 or the empty text.
+    unit, description : str
+        Its attributes in a dataset.
+    symbol, tex : str
+        How tables and figures write it.
+    role : str
+        What tables and figures do with it: "steps", "phase", "word", "verdict" (1
+        holds, 0 fails, -1 does not apply), "predicted", "boundary", "status" or
+        "detail".
+    extra : tuple of pairs
+        Further attributes. ``("table", 1)`` puts a word or a detail into tables if any
+        point has a value.
     """
 
     name: str
@@ -67,10 +80,20 @@ class Column(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """A parameter: name, values, unit, description, and whether it is a dimension or one fixed value.
+    """A parameter of a grid.
 
-    The values are float64, int64 or words. ``symbol`` and ``tex`` are how the parameter
-    is written.
+    Parameters
+    ----------
+    name : str
+        What it is called.
+    values : array
+        Its values: float64, int64 or words.
+    unit, description : str
+        Its attributes in a dataset.
+    swept : bool
+        True for a dimension of the results, False for one fixed value.
+    symbol, tex : str
+        How tables and figures write it.
     """
 
     name: str
@@ -84,15 +107,18 @@ class Axis(NamedTuple):
     @property
     def plain(self) -> NDArray[Any]:
         """Words, or numbers as float64."""
-        return (
-            self.values
-            if self.values.dtype.kind == "U"
-            else self.values.astype(np.float64)
-        )
+        if self.values.dtype.kind == "U":
+            return self.values
+        return self.values.astype(np.float64)
 
 
-_WHAT = f'what became of the point; "{FAILED}" with a message, "{PENDING}" if not run'
-STATUS = Column("status", "U12", "", _WHAT, role="status")
+STATUS = Column(
+    "status",
+    "U12",
+    "",
+    f'what became of the point; "{FAILED}" with a message, "{PENDING}" if not run',
+    role="status",
+)
 MESSAGE = Column(
     "message",
     "O",
@@ -129,7 +155,8 @@ class Grid:
     def __post_init__(self) -> None:
         integer("chunk", self.chunk, minimum=1, maximum=LARGEST_CHUNK)
         integer("points", self.size, minimum=1, maximum=INT64_MAX)
-        if self.chunks > (most := _most_chunks(self.axes)):
+        most = _most_chunks(self.axes)
+        if self.chunks > most:
             raise argument_error(
                 "points",
                 self.size,
@@ -138,10 +165,10 @@ class Grid:
 
     @classmethod
     def cut(cls, axes: tuple[Axis, ...], chunk: int) -> Grid:
-        """Return a grid in tiles of ``chunk`` points, or of more if that makes too many tiles."""
-        # a tile has more than half of ``chunk``,
+        """Cut a grid into tiles of ``chunk`` points, or into larger ones if needed."""
         size = math.prod(len(axis.values) for axis in axes)
-        # and the last along an axis may have one point
+        # A tile has more than half of ``chunk`` points, and the last tile along an axis
+        # may have a single one: a factor of two each.
         enough = 4 * size // _most_chunks(axes)
         return cls(axes, min(max(chunk, enough), LARGEST_CHUNK))
 
@@ -157,12 +184,13 @@ class Grid:
 
     @cached_property
     def tile(self) -> tuple[int, ...]:
-        """Lengths of a tile: as many points of the last axis as there may be, then of the one before."""
+        """Lengths of a tile: long along the last axis, then along the one before."""
         lengths = []
-        left = self.chunk
-        for length in reversed(self.shape):
-            lengths.append(min(length, left))
-            left //= lengths[-1]
+        available = self.chunk
+        for axis_length in reversed(self.shape):
+            length = min(axis_length, available)
+            lengths.append(length)
+            available //= length
         return tuple(reversed(lengths))
 
     @cached_property
@@ -178,59 +206,65 @@ class Grid:
         """Number of tiles."""
         return math.prod(self.tiles)
 
-    def of_swept(self, each: Iterable[T]) -> tuple[T, ...]:
-        """Return, of something for every axis, what belongs to the dimensions."""
-        return tuple(
-            value for value, axis in zip(each, self.axes, strict=True) if axis.swept
-        )
+    def of_swept(self, items: Iterable[T]) -> tuple[T, ...]:
+        """Return the items that belong to swept axes, of one item for each axis."""
+        pairs = zip(items, self.axes, strict=True)
+        return tuple(item for item, axis in pairs if axis.swept)
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """Numbers of points of the tiles, (chunks,)."""
-        found = np.ones((), dtype=np.int64)
+        sizes = np.ones((), dtype=np.int64)
         for length, part, tiles in zip(self.shape, self.tile, self.tiles, strict=True):
-            found = np.multiply.outer(
-                found, np.minimum(part, length - part * np.arange(tiles))
-            )
-        return found.ravel()
+            # The last tile along an axis has whatever the others leave.
+            lengths = np.minimum(part, length - part * np.arange(tiles))
+            sizes = np.multiply.outer(sizes, lengths)
+        return sizes.ravel()
 
     def region(self, chunk: int) -> tuple[slice, ...]:
-        """Return the block of the grid that a tile is, a slice an axis."""
+        """Return the block of the grid that a tile is, as a slice of each axis."""
+        slices = []
         places = np.unravel_index(chunk, self.tiles)
-        each = zip(places, self.tile, self.shape, strict=True)
-        return tuple(
-            slice(int(i) * part, min((int(i) + 1) * part, length))
-            for i, part, length in each
-        )
+        for place, part, length in zip(places, self.tile, self.shape, strict=True):
+            start = int(place) * part
+            slices.append(slice(start, min(start + part, length)))
+        return tuple(slices)
 
     def where(self, chunk: int) -> NDArray[np.int64]:
-        """Return the flat indices of the points of a tile, (P,), in C order within it."""
+        """Return the flat indices of the points of a tile, (P,), in C order."""
         return np.ravel_multi_index(np.ogrid[self.region(chunk)], self.shape).ravel()
 
     def points(self, index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Return the parameters of some points, by name: words, or numbers as float64."""
+        """Return the parameters of points by name: words, or numbers as float64."""
         places = np.unravel_index(index, self.shape)
         return {
             axis.name: axis.plain[i] for axis, i in zip(self.axes, places, strict=True)
         }
 
     def points_of(self, chunk: int, plain: bool = True) -> dict[str, NDArray[Any]]:
-        """Return the parameters of the points of a tile, in C order; if not ``plain`` whole ones are int64."""
-        each = zip(self.axes, self.region(chunk), strict=True)
-        parts = [(axis.plain if plain else axis.values)[part] for axis, part in each]
-        values = np.meshgrid(*parts, indexing="ij", copy=False)
+        """Return the parameters of the points of a tile, in C order.
+
+        Numbers are float64; if not ``plain``, whole numbers are int64.
+        """
+        parts = []
+        for axis, part in zip(self.axes, self.region(chunk), strict=True):
+            values = axis.plain if plain else axis.values
+            parts.append(values[part])
+        grids = np.meshgrid(*parts, indexing="ij", copy=False)
         return {
-            axis.name: value.ravel()
-            for axis, value in zip(self.axes, values, strict=True)
+            axis.name: parameter.ravel()
+            for axis, parameter in zip(self.axes, grids, strict=True)
         }
 
 
 def _most_chunks(axes: tuple[Axis, ...], most: int = 2**17) -> int:
-    """Return how many tiles a grid may have: what is larger than memory is cut anew along each dimension.
+    """Return how many tiles a grid may have: up to ``most`` it opens quickly.
 
-    Up to ``most`` no grid takes long to open.
+    Results that are larger than memory are cut anew along each dimension, which takes
+    time for every tile and dimension.
     """
-    return 4 * most // max(4, sum(axis.swept for axis in axes))
+    dimensions = sum(axis.swept for axis in axes)
+    return 4 * most // max(4, dimensions)
 
 
 def blank(columns: tuple[Column, ...], size: int) -> Values:
@@ -240,50 +274,59 @@ def blank(columns: tuple[Column, ...], size: int) -> Values:
 
 
 def empty(column: Column) -> Any:
-    """Return what a column has where nothing is computed yet."""
+    """Return the value of a column at a point that is not computed yet."""
     return PENDING if column == STATUS else FILL[column.dtype[0]]
 
 
 def uniform(
     columns: tuple[Column, ...], size: int, values: Mapping[str, Any]
 ) -> Values:
-    """Return columns of values, one for all points or one each, or of none where none are given: read-only."""
-    every = (*columns, STATUS, MESSAGE)
-    each = (
-        (column, values.get(column.name, FILL[column.dtype[0]])) for column in every
-    )
-    return {
-        column.name: np.broadcast_to(np.asarray(value, dtype=column.dtype), size)
-        for column, value in each
-    }
+    """Return read-only columns, with status and message.
+
+    ``values`` has one value for all points or one for each; a column without values has
+    its missing value.
+    """
+    result = {}
+    for column in (*columns, STATUS, MESSAGE):
+        value = values.get(column.name, FILL[column.dtype[0]])
+        array = np.asarray(value, dtype=column.dtype)
+        result[column.name] = np.broadcast_to(array, size)
+    return result
 
 
 def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
-    """Return a column of a tile, or the one value that stands for it, in the shape of the tile."""
+    """Return a column of a tile in its shape; a single value stands for the whole."""
     return values if values.size == 1 else values.reshape(lengths)
 
 
 def once(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a column of a tile, (P,), as one value, (1,), where it has the same bits at all points."""
+    """Return a column of a tile, (P,); or one value, (1,), if all bits are the same."""
+    # Compared as integers, NaN equals itself and 0 differs from -0.
     bits = values.view(np.int64) if values.dtype.kind == "f" else values
-    # a column that varies mostly does so at its ends
-    return values[:1] if bits[-1] == bits[0] and (bits == bits[0]).all() else values
+    # A column that varies mostly differs at its ends, which is quick to see.
+    if bits[-1] != bits[0]:
+        return values
+    is_constant = (bits == bits[0]).all()
+    return values[:1] if is_constant else values
 
 
 def bytes_of(columns: Iterable[Column], size: int) -> float:
-    """Return how much memory some points take, less their messages."""
-    return float(size) * sum(
-        np.dtype(column.dtype).itemsize for column in (*columns, STATUS, MESSAGE)
-    )
+    """Return the memory that points take, without the texts of their messages."""
+    every_column = (*columns, STATUS, MESSAGE)
+    per_point = sum(np.dtype(column.dtype).itemsize for column in every_column)
+    return float(size) * per_point
 
 
 def room(most: float, share: float = 0.25) -> float:
-    """Return how many bytes results may take at once: a share of what is free, as tables and figures take more."""
+    """Return how many bytes results may take: at most a share of the free memory.
+
+    Tables and figures of the results need the rest.
+    """
     return min(most, share * free())
 
 
 def is_large(columns: tuple[Column, ...], grid: Grid, most: float = 2**30) -> bool:
-    """Whether results take more than ``most`` bytes, or than is free, so that they are better left in a store."""
+    """Whether results take so much memory that they are better left in a store."""
     return bytes_of(columns, grid.size) > room(most)
 
 
@@ -302,7 +345,10 @@ class Filled:
     def place(
         self, chunk: int, values: Values | Iterable[tuple[str, NDArray[Any]]]
     ) -> None:
-        """Put the columns of a tile, (P,) each or as `once` gives them, into their places: all of them or none."""
+        """Put the columns of a tile, (P,) or as from `once`, into their places.
+
+        After Ctrl-C the tile is pending again, with none of its columns.
+        """
         region = self._grid.region(chunk)
         columns = values.items() if isinstance(values, dict) else values
         try:
@@ -327,9 +373,9 @@ def assembled(
 ) -> xarray.Dataset:
     """Return evaluated columns as a labelled dataset with ``attributes``.
 
-    Swept axes are dimensions, fixed ones scalar coordinates. Each column is a variable;
-    its unit and description are attributes. ``values`` are as from `evaluate`, or in
-    the shape of the swept axes.
+    Swept axes are dimensions, and fixed axes are scalar coordinates. Each column is a
+    variable; its unit and description are attributes. ``values`` come from `evaluate`,
+    or have the shape of the swept axes.
     """
     load_whole(*LABELLED)
     import xarray
@@ -338,68 +384,73 @@ def assembled(
     shape = tuple(len(axis.values) for axis in swept)
     coordinates: dict[str, Any] = {}
     for axis in grid.axes:
-        meta = described(axis)
-        coordinates[axis.name] = (
-            (axis.name, axis.values, meta) if axis.swept else ((), axis.values[0], meta)
-        )
+        attrs = described(axis)
+        if axis.swept:
+            coordinates[axis.name] = (axis.name, axis.values, attrs)
+        else:
+            coordinates[axis.name] = ((), axis.values[0], attrs)
     names = [axis.name for axis in swept]
-    variables = {
-        # as they are: xarray would look for types of its own among a million messages
-        column.name: xarray.Variable(
-            names, values[column.name].reshape(shape), described(column), fastpath=True
+    variables = {}
+    for column in (*columns, STATUS, MESSAGE):
+        array = values[column.name].reshape(shape)
+        # The fast path takes the array as it is. Otherwise xarray would look for types
+        # of its own among a million messages.
+        variables[column.name] = xarray.Variable(
+            names, array, described(column), fastpath=True
         )
-        for column in (*columns, STATUS, MESSAGE)
-    }
     return xarray.Dataset(variables, coords=coordinates, attrs=dict(attributes))
 
 
 def described(quantity: Axis | Column) -> dict[str, Any]:
-    """Return what a quantity says of itself as attributes of a labelled array; what it does not say is left out."""
-    said = {"units": quantity.unit, "description": quantity.description}
-    said |= {"symbol": quantity.symbol, "tex": quantity.tex}
-    found = {name: text for name, text in said.items() if text or name == "description"}
-    return (
-        found | {"role": quantity.role} | dict(quantity.extra)
-        if isinstance(quantity, Column)
-        else found
-    )
+    """Return the attributes that a quantity has in a dataset, without empty ones."""
+    attributes: dict[str, Any] = {}
+    if quantity.unit:
+        attributes["units"] = quantity.unit
+    attributes["description"] = quantity.description
+    if quantity.symbol:
+        attributes["symbol"] = quantity.symbol
+    if quantity.tex:
+        attributes["tex"] = quantity.tex
+    if isinstance(quantity, Column):
+        attributes["role"] = quantity.role
+        attributes |= dict(quantity.extra)
+    return attributes
 
 
 def axis_values(
-    name: str, given: Any, check_all: Callable[[Iterable[Any]], Sequence[Any]]
+    name: str, argument: Any, check_all: Callable[[Iterable[Any]], Sequence[Any]]
 ) -> tuple[NDArray[Any], bool]:
-    """Return the values of an axis, all different, and whether it is swept (False for a scalar).
+    """Axis values (unique) and whether the axis is swept (False for a scalar).
 
     ``check_all`` returns the values if they are allowed numbers or words, and refuses
     them otherwise.
     """
-    if isinstance(given, str | bytes) or dimensions(given) == 0:
-        return _array(check_all([given])), False
-    if dimensions(given) > 1:
+    if isinstance(argument, str | bytes) or dimensions(argument) == 0:
+        return _array(check_all([argument])), False
+    if dimensions(argument) > 1:
         raise argument_error(
-            name, given, "one value or a one-dimensional sequence of them"
+            name, argument, "one value or a one-dimensional sequence of them"
         )
-    values = _array(check_all(given))
+    values = _array(check_all(argument))
     if not values.size:
-        raise argument_error(name, given, "a sequence of at least one value")
-    found, count = np.unique(values, return_counts=True)
-    if found.size < values.size:
-        twice = found[count > 1][0]
-        shown = repr(str(twice)) if values.dtype.kind == "U" else f"{twice:.15g}"
+        raise argument_error(name, argument, "a sequence of at least one value")
+    unique, count = np.unique(values, return_counts=True)
+    if unique.size < values.size:
+        duplicate = unique[count > 1][0]
+        is_word = values.dtype.kind == "U"
+        shown = repr(str(duplicate)) if is_word else f"{duplicate:.15g}"
         raise argument_error(
-            name, given, f"a sequence without duplicates ({shown} occurs twice)"
+            name, argument, f"a sequence without duplicates ({shown} occurs twice)"
         )
     return values, True
 
 
 def _array(values: Sequence[Any]) -> NDArray[Any]:
-    return np.asarray(
-        values,
-        dtype=np.str_ if len(values) and isinstance(values[0], str) else np.float64,
-    )
+    are_words = len(values) > 0 and isinstance(values[0], str)
+    return np.asarray(values, dtype=np.str_ if are_words else np.float64)
 
 
 def whole_numbers(values: Array) -> NDArray[Any]:
-    """Return finite values of a parameter that counts something as int64, others as they are."""
-    exact = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
-    return values.astype(np.int64) if exact else values
+    """Return the values of a parameter that counts, as int64 if all of them fit."""
+    fits = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
+    return values.astype(np.int64) if fits else values

@@ -1,8 +1,11 @@
-"""What the JSON file of a store says: which sweep it is of, and by which commands it was filled.
+"""The JSON file of a store: which sweep the store is of, and which commands filled it.
 
-Axes, columns, arguments and commands determine every byte of the file. One that differs
-in a byte is damaged, or something else has written it; and everything in it is bounded
-before anything is built from it.
+`Manifest.written` makes the bytes of the file, `parsed` reads them again, and
+`difference` says in which arguments two sweeps differ.
+
+Axes, columns, arguments and commands determine every byte of the file. If one byte
+differs, the file is damaged or another program has written it. The file may come from a
+stranger, so all sizes in it are bounded before anything is built from it.
 """
 
 from __future__ import annotations
@@ -10,47 +13,70 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from icl_theory._version import __version__
 from icl_theory.sweeps.grid import MESSAGE, STATUS, Axis, Column, Grid
 
 FORMAT = 3
 MOST_AXES = 30  # so that NumPy can index the grid
 MOST_CHARACTERS = 2**25  # of the words of an axis, each as long as the longest
 AXIS_TYPES = {"f": "float64", "i": "int64", "U": "str"}
+AXIS_DTYPES: dict[str, Any] = {"float64": np.float64, "int64": np.int64, "str": np.str_}
 COLUMN_TYPES = {"f8", "i8", "i1", "O", *(f"U{length}" for length in range(1, 1000))}
+# Attributes that every column has in a dataset.
+ATTRIBUTES = {"units", "description", "symbol", "tex", "role"}
+# JSON has no infinite numbers.
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
+INFINITE_NAMES = {value: name for name, value in INFINITE.items()}
+# What a file that no sweep has written raises while it is read as a manifest.
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Which sweep a store is of: its points, the columns that are kept, and plain arguments."""
+    """The sweep that a store is of.
+
+    Parameters
+    ----------
+    grid : Grid
+        Its points.
+    columns : tuple of Column
+        The columns that the store keeps, with status and message.
+    arguments : mapping
+        The arguments that all points share, as plain JSON.
+    """
 
     grid: Grid
     columns: tuple[Column, ...]
     arguments: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        names = [
-            *(axis.name for axis in self.grid.axes),
-            *(column.name for column in self.columns),
-        ]
-        if len(set(names)) < len(names) or not all(
-            name.isidentifier() for name in names
-        ):
+        axes = self.grid.axes
+        names = [axis.name for axis in axes]
+        names += [column.name for column in self.columns]
+        are_different = len(set(names)) == len(names)
+        are_words = all(name.isidentifier() for name in names)
+        if not (are_different and are_words):
             raise ValueError(
                 f"a store needs quantities whose names are different words: {names}"
             )
-        if len(self.grid.axes) > MOST_AXES:
+        if len(axes) > MOST_AXES:
             raise ValueError(
-                f"a store needs at most {MOST_AXES} parameters, not {len(self.grid.axes)}"
+                f"a store needs at most {MOST_AXES} parameters, not {len(axes)}"
             )
         if not COLUMN_TYPES.issuperset(column.dtype for column in self.columns):
             raise ValueError(
@@ -59,134 +85,180 @@ class Manifest:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What tells sweeps apart."""
+        """The plain JSON that tells this sweep from any other."""
         return {
             "format": FORMAT,
             "arguments": plain(self.arguments),
-            "axes": [
-                axis._asdict()
-                | {
-                    "values": _listed(axis.values),
-                    "type": AXIS_TYPES[axis.values.dtype.kind],
-                }
-                for axis in self.grid.axes
-            ],
+            "axes": [_axis_facts(axis) for axis in self.grid.axes],
             "chunk": self.grid.chunk,
-            "columns": json.loads(
-                json.dumps([column._asdict() for column in self.columns])
-            ),
+            "columns": [_column_facts(column) for column in self.columns],
         }
 
     @cached_property
     def digest(self) -> str:
-        """Of these facts."""
+        """Digest of `facts`."""
         return digest(_bytes(self.facts))
 
     def written(self, commands: Sequence[str]) -> bytes:
         """Return the content of the file: facts, commands, and their digest."""
-        said = self.facts | {"commands": [*commands]}
-        return _bytes(said | {"digest": digest(_bytes(said))})
+        document = self.facts | {"commands": [*commands]}
+        return _bytes(document | {"digest": digest(_bytes(document))})
 
 
 def parsed(content: bytes) -> tuple[Manifest, list[str]]:
-    """Return what the file says and the commands in it; refuse what this package does not write."""
-    wrong = "it is damaged, or no sweep has written it"
-    with contextlib.suppress(
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        RecursionError,
-        OverflowError,
-    ):
-        said = json.loads(content.decode("utf-8"))
-        if said["format"] == FORMAT:
-            axes = tuple(_axis(**axis) for axis in said["axes"][: MOST_AXES + 1])
-            described = (
-                each | {"extra": tuple(map(tuple, each["extra"]))}
-                for each in said["columns"]
-            )
-            columns = tuple(Column(**each) for each in described)
-            found = Manifest(
-                Grid(axes, said["chunk"]), columns, plain(said["arguments"])
-            )
-            commands = [command + "" for command in said["commands"]]
-            if columns[-2:] == (STATUS, MESSAGE) and found.written(commands) == content:
-                return found, commands
+    """Read the manifest and the commands; refuse a file that `written` has not made."""
+    problem = "it is damaged, or no sweep has written it"
+    with contextlib.suppress(*UNREADABLE):
+        document = json.loads(content.decode("utf-8"))
+        if document["format"] == FORMAT:
+            manifest, commands = _from_document(document)
+            has_status = manifest.columns[-2:] == (STATUS, MESSAGE)
+            if has_status and manifest.written(commands) == content:
+                return manifest, commands
         else:
-            form = str(said["format"])[:20]
-            wrong = f"it has format {form}, and this version of the package reads format {FORMAT}"
-    raise ValueError(wrong)
+            problem = _other_format(document)
+    raise ValueError(problem)
+
+
+def _from_document(document: dict[str, Any]) -> tuple[Manifest, list[str]]:
+    # One axis too many is enough for Manifest to refuse them.
+    axes = tuple(_axis(**facts) for facts in document["axes"][: MOST_AXES + 1])
+    columns = tuple(_column(**facts) for facts in document["columns"])
+    grid = Grid(axes, document["chunk"])
+    manifest = Manifest(grid, columns, plain(document["arguments"]))
+    commands = [*document["commands"]]
+    _check_texts(commands)
+    return manifest, commands
+
+
+def _other_format(document: dict[str, Any]) -> str:
+    """Name the format of the file, and the version of the package that wrote it."""
+    arguments = document.get("arguments")
+    writer = ""
+    if isinstance(arguments, dict) and "version" in arguments:
+        writer = f", written by version {_short(arguments['version'])}"
+    return (
+        f"it has format {_short(document['format'])}{writer}; "
+        f"this version of the package, {__version__}, reads format {FORMAT}"
+    )
+
+
+def _short(value: Any) -> str:
+    """Return a few characters of a stranger's value, in one line."""
+    return " ".join(str(value)[:20].split())
 
 
 def digest(*parts: bytes) -> str:
     """Return sixteen hexadecimal digits that other parts do not have."""
-    return sha256(
-        b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-    ).hexdigest()[:16]
+    # With the lengths in front, b"ab", b"" and b"a", b"b" have different digests.
+    joined = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return sha256(joined).hexdigest()[:16]
 
 
 def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as a file can say them, in the order of their names."""
-    return dict(
-        json.loads(json.dumps(dict(arguments), allow_nan=False, sort_keys=True))
-    )
+    """Return arguments as JSON gives them back, in the order of their names."""
+    text = json.dumps(dict(arguments), allow_nan=False, sort_keys=True)
+    return dict(json.loads(text))
 
 
-def difference(found: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """Name the first few things in which the facts of two sweeps differ."""
-    pairs: dict[str, tuple[Any, Any]] = {"chunk": (found["chunk"], wanted["chunk"])}
-    for part in ("arguments", "axes", "columns"):
-        old, new = (each[part] for each in (found, wanted))
-        if part != "arguments":
-            old, new = (
-                {each["name"]: each for each in quantities} for quantities in (old, new)
-            )
-        pairs |= {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})}
+def difference(stored: dict[str, Any], wanted: dict[str, Any], most: int = 4) -> str:
+    """Name the first few facts in which two sweeps differ; "" if they are the same.
+
+    A column that only one of them has is no difference: see `stored_columns`.
+    """
+    pairs = {"chunk": (stored["chunk"], wanted["chunk"])}
+    pairs |= _pairs(stored["arguments"], wanted["arguments"])
+    pairs |= _pairs(_by_name(stored["axes"]), _by_name(wanted["axes"]))
+    stored_columns = _by_name(stored["columns"])
+    wanted_columns = _by_name(wanted["columns"])
+    for name in sorted(stored_columns.keys() & wanted_columns.keys()):
+        pairs[name] = (stored_columns[name], wanted_columns[name])
     differences = [
         f"{name} = {_brief(old)} there, {_brief(new)} here"
         for name, (old, new) in pairs.items()
         if old != new
     ]
-    return "; ".join(differences[:4]) or "its quantities have another order"
+    if differences:
+        return "; ".join(differences[:most])
+    if stored["axes"] != wanted["axes"]:
+        return "its quantities have another order"
+    return ""
 
 
-def _brief(value: Any) -> str:
-    if isinstance(value, dict) and "values" in value:
-        values = value["values"]
-        text = (
-            f"{len(values)} values from {values[0]} to {values[-1]}"
-            if len(values) > 3
-            else str(values)
-        )
-        return text if value["swept"] else str(values[0])
-    if isinstance(value, dict) and "dtype" in value:
-        value = value["description"]
-    text = repr(value)
+def _by_name(quantities: list[dict[str, Any]]) -> dict[str, Any]:
+    return {quantity["name"]: quantity for quantity in quantities}
+
+
+def _pairs(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})}
+
+
+def _brief(fact: Any) -> str:
+    """Describe an argument, an axis or a column in a few words."""
+    is_axis = isinstance(fact, dict) and "values" in fact
+    is_column = isinstance(fact, dict) and "dtype" in fact
+    if is_axis:
+        return _brief_axis(fact["values"], fact["swept"])
+    text = repr(fact["description"] if is_column else fact)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _listed(values: NDArray[Any]) -> list[Any]:
-    names = {value: name for name, value in INFINITE.items()}
-    return [names.get(value, value) for value in values.tolist()]
+def _brief_axis(values: list[Any], swept: bool) -> str:
+    if not swept:
+        return str(values[0])
+    if len(values) <= 3:
+        return str(values)
+    return f"{len(values)} values from {values[0]} to {values[-1]}"
+
+
+def _axis_facts(axis: Axis) -> dict[str, Any]:
+    values = [INFINITE_NAMES.get(value, value) for value in axis.values.tolist()]
+    return axis._asdict() | {
+        "values": values,
+        "type": AXIS_TYPES[axis.values.dtype.kind],
+    }
 
 
 def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
-    dtype: Any = {"float64": np.float64, "int64": np.int64, "str": np.str_}[type]
     if not values or not (swept or len(values) == 1):
         raise ValueError("an axis has a value, and several only if it is swept")
+    # NumPy gives all words of an array the length of the longest.
     if type == "str" and len(values) * max(map(len, values)) > MOST_CHARACTERS:
-        raise ValueError("its words take too much memory")
-    listed = (
-        [INFINITE.get(value, value) for value in values]
-        if type == "float64"
-        else values
-    )
-    return Axis(
-        values=np.array(listed, dtype=dtype).reshape(len(values)),
-        swept=bool(swept),
-        **words,
-    )
+        raise ValueError("the words of the axis take too much memory")
+    _check_texts(words.values())
+    if type == "float64":
+        values = [INFINITE.get(value, value) for value in values]
+    array = np.array(values, dtype=AXIS_DTYPES[type]).reshape(len(values))
+    return Axis(values=array, swept=bool(swept), **words)
+
+
+def _column_facts(column: Column) -> dict[str, Any]:
+    # Through JSON, so that tuples are lists, as they are in a file that is read.
+    return dict(json.loads(json.dumps(column._asdict())))
+
+
+def _column(extra: list[list[Any]], **words: str) -> Column:
+    _check_texts(words.values())
+    attributes: list[tuple[str, Any]] = []
+    for name, value in extra:
+        _check_texts([name])
+        # A stored column may be one that no code knows. Its attributes become those of
+        # a dataset, and must not replace the ones that every column has.
+        if name in ATTRIBUTES:
+            raise ValueError("a column has further attributes of other names")
+        if isinstance(value, list):
+            _check_texts(value)
+            attributes.append((name, tuple(value)))
+        elif isinstance(value, str | int | float):
+            attributes.append((name, value))
+        else:
+            raise TypeError("an attribute is a text, a number, or several texts")
+    return Column(extra=tuple(attributes), **words)
+
+
+def _check_texts(values: Iterable[Any]) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError("a quantity is described by texts")
 
 
 def _bytes(document: Any) -> bytes:

@@ -1,4 +1,8 @@
-"""A family as a model on a grid: points that it computes as a batch, and the others, one by one."""
+"""A family as a model on a grid.
+
+The family computes as many points as it can as one batch. The others are simulated one
+by one.
+"""
 
 from __future__ import annotations
 
@@ -27,85 +31,110 @@ from icl_theory.sweeps.grid import (
 
 @dataclass(frozen=True)
 class FamilyModel:
-    """A family on a grid; ``common`` are the parameters that are no numbers or words on it."""
+    """A family on a grid.
+
+    Parameters
+    ----------
+    family : type of Family
+        What is simulated.
+    common : mapping
+        The parameters that all points share: whatever is not an axis of the grid.
+    """
 
     family: type[Family]
     common: Mapping[str, Any]
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What is measured."""
+        """Columns measured at each point, besides status and message."""
         return self.family.every_column()
 
     def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        """Measure some points."""
-        values = self.batched(points)
-        left = np.flatnonzero(np.isnan(values["loss"]))
-        if left.size:
-            simulated = self.one_by_one(
-                {name: value[left] for name, value in points.items()}
-            )
-            values = {name: np.array(column) for name, column in values.items()}
-            for name, column in values.items():
-                column[left] = simulated[name]
+        """Measure points, as one batch as far as the family can, else one by one."""
+        batch_values = self.batched(points)
+        not_batched = np.flatnonzero(np.isnan(batch_values["loss"]))
+        if not not_batched.size:
+            return batch_values
+        simulated = self.one_by_one(
+            {name: parameter[not_batched] for name, parameter in points.items()}
+        )
+        values = {}
+        for name, batch_column in batch_values.items():
+            # The columns of a batch are read-only views of one value.
+            column = np.array(batch_column)
+            column[not_batched] = simulated[name]
+            values[name] = column
         return values
 
     def batched(self, points: Mapping[str, NDArray[Any]], **common: Any) -> Values:
-        """Return what the family computes of some points in whole arrays; the others have NaN as their loss."""
-        size = len(next(iter(points.values())))
+        """Compute points as one batch; the loss is NaN at points that need a run."""
+        size = _size(points)
         with np.errstate(
             over="ignore", invalid="ignore", divide="ignore", under="ignore"
         ):
-            found = self.family.batched(points, {**self.common, **common}) or {}
+            computed = self.family.batched(points, {**self.common, **common}) or {}
         values = uniform(
-            self.columns, size, {**found, STATUS.name: REACHED, MESSAGE.name: ""}
+            self.columns, size, {**computed, STATUS.name: REACHED, MESSAGE.name: ""}
         )
-        missed = (values["steps"] < 0) & ~np.isnan(values["loss"])
-        if missed.any():
-            values[STATUS.name] = np.where(missed, NOT_REACHED, REACHED).astype(
-                STATUS.dtype
-            )
-            values[MESSAGE.name] = np.array(values[MESSAGE.name])
-            stop = np.broadcast_to(found.get("stop", "STEPS"), size)
-            goal = (
-                points["epsilon"]
-                if "epsilon" in points
-                else values["floor"] + points.get("above", -np.inf)
-            )
-            goal = np.maximum(goal, 0.0)  # without a target it is zero
-            for i in np.flatnonzero(missed):
-                facts = {
-                    "step": int(values["last"][i]),
-                    "epsilon": goal[i],
-                    "floor": values["floor"][i],
-                }
-                values[MESSAGE.name][i] = Stop[str(stop[i])].say(**facts)
+        is_computed = ~np.isnan(values["loss"])
+        missed_target = is_computed & (values["steps"] < 0)
+        if missed_target.any():
+            stop = np.broadcast_to(computed.get("stop", "STEPS"), size)
+            values[STATUS.name] = _statuses(missed_target)
+            values[MESSAGE.name] = _messages(missed_target, stop, points, values)
         return values
 
     def one_by_one(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        """Simulate each of some points alone; where that fails, the point does."""
-        size = len(next(iter(points.values())))
+        """Simulate each point alone; an error becomes the message of its point."""
+        size = _size(points)
         values = blank(self.columns, size)
         for i in range(size):
             try:
                 problem = self.problem(
-                    {name: value[i] for name, value in points.items()}
+                    {name: parameter[i] for name, parameter in points.items()}
                 )
                 run = problem.simulate()
                 with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                    found = problem.measured(run)
+                    measured = problem.measured(run)
             except Exception as error:
-                found = {STATUS.name: FAILED, MESSAGE.name: one_line(error)}
-            for name, value in found.items():
+                measured = {STATUS.name: FAILED, MESSAGE.name: one_line(error)}
+            for name, value in measured.items():
                 values[name][i] = value
         return values
 
     def problem(self, point: Mapping[str, Any], **changes: Any) -> Family:
         """Return the problem at a point."""
-        return self.family(
-            **{
-                **self.common,
-                **{name: np.asarray(value).item() for name, value in point.items()},
-                **changes,
-            }
+        parameters = dict(self.common)
+        for name, value in point.items():
+            parameters[name] = np.asarray(value).item()
+        return self.family(**{**parameters, **changes})
+
+
+def _size(points: Mapping[str, NDArray[Any]]) -> int:
+    return len(next(iter(points.values())))
+
+
+def _statuses(missed_target: NDArray[np.bool_]) -> NDArray[Any]:
+    return np.where(missed_target, NOT_REACHED, REACHED).astype(STATUS.dtype)
+
+
+def _messages(
+    missed_target: NDArray[np.bool_],
+    stop: NDArray[Any],
+    points: Mapping[str, NDArray[Any]],
+    values: Values,
+) -> NDArray[Any]:
+    """Say at each point that missed its target why its run stopped."""
+    floor = values["floor"]
+    if "epsilon" in points:
+        target = points["epsilon"]
+    else:
+        target = floor + points.get("above", -np.inf)
+    # A family without a target has neither parameter: its runs aim at a loss of zero.
+    target = np.maximum(target, 0.0)
+    messages = np.array(values[MESSAGE.name])
+    for i in np.flatnonzero(missed_target):
+        messages[i] = Stop[str(stop[i])].say(
+            step=int(values["last"][i]), epsilon=target[i], floor=floor[i]
         )
+    return messages

@@ -1,13 +1,16 @@
-"""Sweeps on disk: a folder of Parquet files, one a chunk, and a JSON file that says which sweep it is.
+"""Sweeps on disk: a folder with a Parquet file for each chunk and a JSON manifest.
 
-A part is written under a passing name and renamed when it is whole. Its name has its
-chunk, its size, and a digest of sweep, chunk and content: a part that was cut is
-computed again, and one that was changed, renamed or brought from another sweep is
-refused. So a run may end at any moment, and loses the chunks in flight. One run at a
-time writes, which has the lock.
+`opened` opens or makes the store of a sweep to write to it, `existing` reads one, and
+`lazy_values` reads its columns a chunk at a time.
 
-A store may come from a stranger: what is read is a plain file of bounded size, never
-through a link.
+A part is written under a temporary name and renamed when it is complete. Its name has
+its chunk, its size, and a digest of the sweep, the chunk and the content. So a part
+that was cut off is computed again, and a part that was changed, renamed or brought from
+another sweep is refused. A run may end at any moment, and loses only the chunks that it
+was computing. A lock makes sure that one run at a time writes.
+
+A store may come from a stranger. Therefore only plain files of bounded size are read,
+and links are never followed.
 """
 
 from __future__ import annotations
@@ -53,11 +56,11 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-MANIFEST = (
-    "_sweep.json"  # readers of tables leave out names that begin with a line or a dot
-)
-LARGEST = 2**25  # bytes of it, so that a stranger's takes little memory to parse
-# loaded for the first table
+# Readers of tables leave out files whose names begin with an underscore or a dot.
+MANIFEST = "_sweep.json"
+# Bytes of a manifest, so that a stranger's takes little memory to parse.
+LARGEST = 2**25
+# Modules that are loaded for the first table.
 TABLES = (
     "numpy.ma",
     "pandas",
@@ -76,11 +79,22 @@ _FLAGS = (
 
 
 class Store:
-    """The chunks of one sweep on disk, from `opened` or `existing`: ``done`` says which there are.
+    """The chunks of one sweep on disk, from `opened` or `existing`.
 
-    ``commands`` are the calls and command lines that filled it, each once, in their
-    order. ``names`` has the file of each chunk that is done. ``foreign`` are files in
-    the folder that no sweep has written, and that are ignored.
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    manifest : Manifest
+        The sweep.
+    commands : list of str
+        The calls and command lines that filled it, each once, in their order.
+    done : array of bool
+        Which chunks are complete.
+    names : dict
+        The file names of these chunks.
+    foreign : list of str
+        Files in the folder that no sweep has written, and that are ignored.
     """
 
     def __init__(self, path: Path, manifest: Manifest, commands: list[str]) -> None:
@@ -96,46 +110,53 @@ class Store:
                     self._find(entry)
 
     def _find(self, entry: os.DirEntry[str]) -> None:
-        """Take up a part that was written to its end."""
+        """Add a part if it is complete, or note a foreign file."""
         if not entry.name.lower().endswith(".parquet"):
             self.foreign.append(entry.name)
             return
-        # Readers of tables would take any other Parquet file for a part of this one.
-        found = PART.fullmatch(entry.name)
-        chunk = int(found[1]) if found else len(self.done)
-        if found is None or chunk >= len(self.done) or chunk in self.names:
+        # Other Parquet files are refused: readers of tables would take any of them for
+        # a part.
+        match = PART.fullmatch(entry.name)
+        chunk = int(match[1]) if match else len(self.done)
+        if match is None or chunk >= len(self.done) or chunk in self.names:
             raise damaged(self.path, entry.name, "no sweep has written it there")
-        if entry.stat(follow_symlinks=False).st_size >= int(found[2], 16):
-            self.names[chunk], self.done[chunk] = entry.name, True
+        expected_size = int(match[2], 16)
+        if entry.stat(follow_symlinks=False).st_size >= expected_size:
+            self._add(chunk, entry.name)
+
+    def _add(self, chunk: int, name: str) -> None:
+        self.names[chunk] = name
+        self.done[chunk] = True
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns of the store, without status and message."""
+        return self.manifest.columns[:-2]
 
     def note(self, most: int = 3) -> str:
-        """Return a sentence on the files that are ignored, of which it names ``most``; or nothing."""
+        """Return a sentence that names ignored files, up to ``most``, or ""."""
         if not self.foreign:
             return ""
-        shown = ", ".join(map(repr, sorted(self.foreign)[:most]))
-        more = (
-            f" and {len(self.foreign) - most:,} more"
-            if len(self.foreign) > most
-            else ""
-        )
-        return f"store {str(self.path)!r}: ignored {shown}{more}, which no sweep has written"
+        names = ", ".join(map(repr, sorted(self.foreign)[:most]))
+        if len(self.foreign) > most:
+            names += f" and {len(self.foreign) - most:,} more"
+        return f"store {str(self.path)!r}: ignored {names}, which no sweep has written"
 
     def write(self, chunk: int, values: Values) -> None:
-        """Keep a chunk: columns as `once` gives them."""
+        """Write the file of a chunk, of columns as `once` returns them."""
         from pyarrow.parquet import write_table
 
         grid = self.manifest.grid
-        columns = {
-            name: once(each)
-            for name, each in grid.points_of(chunk, plain=False).items()
-        }
-        columns |= {
-            column.name: values[column.name] for column in self.manifest.columns
-        }
-        few = [
+        columns = {}
+        for name, parameter in grid.points_of(chunk, plain=False).items():
+            columns[name] = once(parameter)
+        for column in self.manifest.columns:
+            columns[column.name] = values[column.name]
+        # Columns with few different values: a dictionary makes their file small.
+        few_valued = [
             name
-            for name, column in columns.items()
-            if column.size == 1 or column.dtype.kind in "UO"
+            for name, array in columns.items()
+            if array.size == 1 or array.dtype.kind in "UO"
         ]
         passing = self.path / f"{PASSING}{uuid.uuid4().hex}"
         with plain_errors(self.path):
@@ -143,7 +164,7 @@ class Store:
                 _table(columns, int(grid.sizes[chunk])),
                 passing,
                 compression="none",
-                use_dictionary=few,
+                use_dictionary=few_valued,
                 write_statistics=False,
                 store_schema=False,
                 write_batch_size=grid.chunk,
@@ -154,14 +175,17 @@ class Store:
             ):
                 name = part_name(self.manifest, chunk, content)
             os.replace(passing, self.path / name)
-        self.names[chunk], self.done[chunk] = name, True
+        self._add(chunk, name)
 
     def read(self, chunk: int, columns: Sequence[Column] = ()) -> Values:
-        """Return columns of a chunk, all of them unless given, (P,) each; refuse a part that is not as written."""
+        """Return columns of a chunk, (P,) each; refuse a part that was changed.
+
+        All columns of the store, unless some are given.
+        """
         return dict(_read(self.path, self.manifest, chunk, self.names[chunk], columns))
 
     def fill(self, columns: Filled) -> None:
-        """Put the chunks that there are into columns, and say how far it is if that takes long."""
+        """Read all complete chunks into columns, with a progress display."""
         for chunk in counted(np.flatnonzero(self.done).tolist(), "chunks of the store"):
             name = self.names[chunk]
             columns.place(chunk, _read(self.path, self.manifest, chunk, name))
@@ -182,19 +206,17 @@ def _read(
     name: str,
     columns: Sequence[Column] = (),
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield columns of a chunk by name, all of them unless given, (P,) each.
+    """Yield columns of a chunk by name, (P,) each: all columns, unless some are given.
 
-    One at a time: a column may take many times as much memory as the file, in which it
-    may be a single value.
+    They come one at a time because a column may take much more memory than the file, in
+    which it may be a single value.
     """
     from pyarrow import ArrowException, BufferReader
     from pyarrow.parquet import ParquetFile
 
     columns = columns or manifest.columns
     count = int(manifest.grid.sizes[chunk])
-    widths = sum(np.dtype(column.dtype).itemsize for column in manifest.columns)
-    most = 2**20 + count * (widths + 8 * len(manifest.grid.axes) + 4 * LONGEST)
-    content = _content(folder, name, most)
+    content = _content(folder, name, _largest_part(manifest, count))
     if content is None:
         raise damaged(
             folder, name, f"it was removed after the sweep was opened; {AGAIN}"
@@ -204,15 +226,10 @@ def _read(
             folder, name, f"it is damaged, or of another sweep or place; {AGAIN}"
         )
     texts = [column.name for column in manifest.columns if column.dtype[0] in "UO"]
-    try:  # texts come as codes, so that nothing is larger than its file
+    try:
+        # Texts are read as codes, so that nothing takes more memory than its file.
         file = ParquetFile(BufferReader(content), read_dictionary=texts)
-        rows = file.metadata.row_group(0)
-        plain = all(
-            rows.column(i).compression == "UNCOMPRESSED"
-            for i in range(rows.num_columns)
-        )
-        if not (rows.num_rows == file.metadata.num_rows == count and plain):
-            raise ValueError(f"it does not hold {count} points")
+        _check_rows(file, count)
         part = _Part(file, count)
         for column in columns:
             values = part.values(column)
@@ -226,17 +243,38 @@ def _read(
         TypeError,
         AttributeError,
     ) as error:
-        said = " ".join(str(error).split())[:100]
+        reason = " ".join(str(error).split())[:100]
         raise damaged(
-            folder, name, f"no sweep has written it ({said}); {AGAIN}"
+            folder, name, f"no sweep has written it ({reason}); {AGAIN}"
         ) from None
 
 
+def _largest_part(manifest: Manifest, count: int) -> int:
+    """Return the most bytes that the file of a chunk of ``count`` points can have."""
+    columns = sum(np.dtype(column.dtype).itemsize for column in manifest.columns)
+    parameters = 8 * len(manifest.grid.axes)
+    message = 4 * LONGEST
+    overhead = 2**20
+    return overhead + count * (columns + parameters + message)
+
+
+def _check_rows(file: ParquetFile, count: int) -> None:
+    """Refuse a file with other rows, or a compressed one, which may grow at will."""
+    rows = file.metadata.row_group(0)
+    is_plain = all(
+        rows.column(i).compression == "UNCOMPRESSED" for i in range(rows.num_columns)
+    )
+    has_count = rows.num_rows == file.metadata.num_rows == count
+    if not (has_count and is_plain):
+        raise ValueError(f"it does not hold {count} points")
+
+
 class _Part:
-    """The open file of a chunk, of which no value is believed before it is checked."""
+    """The open file of a chunk, whose values are checked before they are used."""
 
     def __init__(self, file: ParquetFile, count: int) -> None:
-        self._file, self._count = file, count
+        self._file = file
+        self._count = count
 
     def values(self, column: Column) -> NDArray[Any]:
         """Return a column, (P,)."""
@@ -244,56 +282,67 @@ class _Part:
         return _values(table.column(column.name), column, self._count)
 
     def check(self, column: Column, values: NDArray[Any]) -> None:
-        """Refuse values that no sweep gives: an unknown status, -5 steps, or no loss at a reached target."""
-        if column.name == STATUS.name:
-            is_known = np.zeros(values.shape, dtype=bool)
-            for word in DONE:  # np.isin sorts, which takes many times as long
-                is_known |= values == word
-            unknown = values[~is_known]
-            if unknown.size:
-                allowed = ", ".join(DONE)
-                raise ValueError(
-                    f"status = {str(unknown[0])!r}: must be one of {allowed}"
-                )
-        if (
-            column.role in ("steps", "phase", "verdict")
-            and values.dtype.kind == "i"
-            and values.min() < -1
-        ):
+        """Refuse values that no sweep computes.
+
+        Examples are an unknown status, -5 steps, or a reached target without a loss.
+        """
+        name = column.name
+        if name == STATUS.name:
+            _check_status(values)
+        counts = column.role in ("steps", "phase", "verdict")
+        if counts and values.dtype.kind == "i" and values.min() < -1:
             raise ValueError(
-                f"{column.name} = {values.min()}: must be >= 0, or -1 if there is no value"
+                f"{name} = {values.min()}: must be >= 0, or -1 if there is no value"
             )
         if column.role == "verdict" and values.max() > 1:
-            raise ValueError(f"{column.name} = {values.max()}: must be 0, 1 or -1")
-        if column.name in ("loss", "steps"):
-            missing = np.isnan(values) if column.name == "loss" else values < 0
-            if missing.any() and (self.values(STATUS)[missing] == REACHED).any():
-                raise ValueError(
-                    f"{column.name} has no value at a point that reached its target"
-                )
+            raise ValueError(f"{name} = {values.max()}: must be 0, 1 or -1")
+        if name == "loss":
+            self._check_reached(name, np.isnan(values))
+        if name == "steps":
+            self._check_reached(name, values < 0)
+
+    def _check_reached(self, name: str, is_missing: NDArray[np.bool_]) -> None:
+        if not is_missing.any():
+            return
+        if (self.values(STATUS)[is_missing] == REACHED).any():
+            raise ValueError(f"{name} has no value at a point that reached its target")
+
+
+def _check_status(values: NDArray[Any]) -> None:
+    is_allowed = np.zeros(values.shape, dtype=bool)
+    # np.isin would sort the values, which takes many times as long.
+    for word in DONE:
+        is_allowed |= values == word
+    wrong = values[~is_allowed]
+    if wrong.size:
+        allowed = ", ".join(DONE)
+        raise ValueError(f"status = {str(wrong[0])!r}: must be one of {allowed}")
 
 
 def _table(columns: Values, count: int) -> pyarrow.Table:
-    """Return columns as a table of ``count`` rows; no value is missing, which is quicker to write."""
+    """Return columns as a table of ``count`` rows."""
     import pyarrow
 
     arrays = []
     fields = []
     for name, column in columns.items():
-        text = column.dtype.kind in "UO"
-        kind = pyarrow.string() if text else pyarrow.from_numpy_dtype(column.dtype)
+        is_text = column.dtype.kind in "UO"
+        kind = pyarrow.string() if is_text else pyarrow.from_numpy_dtype(column.dtype)
         if column.size == 1:
             arrays.append(pyarrow.repeat(pyarrow.scalar(column.item(), kind), count))
+        elif is_text:
+            arrays.append(pyarrow.array(column.tolist(), kind))
         else:
-            arrays.append(pyarrow.array(column.tolist() if text else column, kind))
+            arrays.append(pyarrow.array(column, kind))
+        # Fields that cannot be null are quicker to write.
         fields.append(pyarrow.field(name, kind, nullable=False))
     return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
 
 
-def _values(found: pyarrow.ChunkedArray, column: Column, count: int) -> NDArray[Any]:
-    """Return a column of a table as an array; one text as a view."""
+def _values(stored: pyarrow.ChunkedArray, column: Column, count: int) -> NDArray[Any]:
+    """Return a column of a table as an array; a single text is a view of one value."""
     dtype = np.dtype(column.dtype)
-    array = found.combine_chunks()
+    array = stored.combine_chunks()
     if array.null_count or len(array) != count:
         raise ValueError(f"{column.name} has no value for each point")
     if dtype.kind not in "UO":
@@ -302,17 +351,14 @@ def _values(found: pyarrow.ChunkedArray, column: Column, count: int) -> NDArray[
             raise ValueError(f"{column.name} has another type")
         return values
     words = array.dictionary.to_pylist()
-    if any(
-        len(word) > (dtype.itemsize // 4 if dtype.kind == "U" else LONGEST)
-        for word in words
-    ):
+    # NumPy takes four bytes for each character of a text of fixed length.
+    longest = dtype.itemsize // 4 if dtype.kind == "U" else LONGEST
+    if any(len(word) > longest for word in words):
         raise ValueError(f"{column.name} has texts that are too long")
     texts = np.array(words, dtype=dtype)
-    return (
-        np.broadcast_to(texts, count)
-        if len(words) == 1
-        else texts[array.indices.to_numpy()]
-    )
+    if len(words) == 1:
+        return np.broadcast_to(texts, count)
+    return texts[array.indices.to_numpy()]
 
 
 @contextlib.contextmanager
@@ -325,9 +371,21 @@ def opened(
 ) -> Iterator[Store]:
     """Open the store of a sweep, or make it, and keep other runs out while it is open.
 
-    Columns are those besides status and message; ``command`` is kept for the record, as
-    another one may go on. What is no store, belongs to other arguments or another
-    version, is damaged, or is open elsewhere is a ValueError.
+    Parameters
+    ----------
+    path : path-like
+        Its folder.
+    grid, columns, arguments
+        The sweep; the columns are without status and message. A store keeps the columns
+        that it was made with, so that `Store.columns` may differ from these.
+    command : str, optional
+        The call or command line that opens it, which is kept for the record.
+
+    Raises
+    ------
+    ValueError
+        The folder is no store, is damaged, is a store of another sweep or version, or
+        is open elsewhere.
     """
     folder = checked_path(path, "store")
     check_installed("pyarrow", "filelock")
@@ -335,22 +393,25 @@ def opened(
     manifest = Manifest(grid, (*columns, STATUS, MESSAGE), arguments)
     with contextlib.ExitStack() as stack:
         with plain_errors(folder):
-            _commands_of(folder, manifest)
+            _stored(folder, manifest)
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(folder))
             # another run may have made it just now
-            known = _commands_of(folder, manifest)
-            commands = [
-                *(known or ()),
-                *([] if command is None or command in (known or ()) else [command]),
-            ]
-            if commands != known:
+            stored = _stored(folder, manifest)
+            commands = []
+            if stored is not None:
+                manifest, stored_commands = stored
+                commands += stored_commands
+            is_new_command = command is not None and command not in commands
+            if command is not None and is_new_command:
+                commands.append(command)
+            if stored is None or is_new_command:
                 _write(folder, manifest.written(commands))
         yield Store(folder, manifest, commands)
 
 
 def existing(path: str | os.PathLike[str]) -> Store:
-    """Return the store at a path, finished or not, to which another run may be adding."""
+    """Return the store at a path, finished or not; another run may be adding to it."""
     folder = checked_path(path, "store")
     check_installed("pyarrow")
     load_whole(*TABLES)
@@ -362,7 +423,7 @@ def existing(path: str | os.PathLike[str]) -> Store:
 
 
 def check_installed(*libraries: str, extra: str = "parquet") -> None:
-    """Ask for the libraries of a store if one is missing."""
+    """Refuse to go on if a library is missing, with the command that installs it."""
     if not all(find_spec(name) for name in libraries):
         raise ValueError(
             f"this store needs {' and '.join(libraries)}: {install(extra)}"
@@ -370,28 +431,27 @@ def check_installed(*libraries: str, extra: str = "parquet") -> None:
 
 
 def damaged(folder: Path, name: str, why: str) -> ValueError:
-    """Return the error for a file that is not what was written."""
+    """Return the error for a file that differs from the one that was written."""
     return ValueError(f"store {str(folder)!r}: its file {name} cannot be used: {why}")
 
 
 @contextlib.contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Say what the system refused and where."""
+    """Turn an error of the system into one line that names the store."""
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        hint = (
-            "; what it had is safe, and the same call goes on from it" if full else ""
-        )
-        said = OSError(f"store {str(path)!r} cannot be used: {reason}{hint}")
-        said.errno = error.errno
-        raise said from None
+        if full:
+            reason += "; what it had is safe, and the same call goes on from it"
+        one_line = OSError(f"store {str(path)!r} cannot be used: {reason}")
+        one_line.errno = error.errno
+        raise one_line from None
 
 
 def _manifest(folder: Path) -> tuple[Manifest, list[str]] | None:
-    """Return what the JSON file of a store says, None if there is none."""
+    """Return the manifest and the commands of a store, None if it has no manifest."""
     content = _content(folder, MANIFEST, LARGEST)
     try:
         return None if content is None else parsed(content)
@@ -399,38 +459,47 @@ def _manifest(folder: Path) -> tuple[Manifest, list[str]] | None:
         raise damaged(folder, MANIFEST, str(error)) from None
 
 
-def _commands_of(folder: Path, wanted: Manifest) -> list[str] | None:
-    """Return the commands of a store, None if it is to be made; refuse another sweep, or something else."""
-    found = _manifest(folder)
-    if found is None:
-        if folder.is_dir() and not all(
-            name.startswith((LOCK, PASSING)) for name in os.listdir(folder)
-        ):
+def _stored(folder: Path, wanted: Manifest) -> tuple[Manifest, list[str]] | None:
+    """Return the manifest and the commands of a store, None if it is to be made.
+
+    A store of another sweep and a folder of other files are refused.
+    """
+    stored = _manifest(folder)
+    if stored is None:
+        if folder.is_dir() and not _is_unused(folder):
             raise _no_store(
                 folder, "a store made by a sweep, or an empty folder to make one in"
             )
         return None
-    manifest, commands = found
-    if manifest.facts != wanted.facts:
-        named = difference(manifest.facts, wanted.facts)
+    manifest, _ = stored
+    differences = difference(manifest.facts, wanted.facts)
+    if differences:
         raise argument_error(
-            "store", str(folder), f"one made by the same call: {named}"
+            "store", str(folder), f"one made by the same call: {differences}"
         )
-    return commands
+    return stored
+
+
+def _is_unused(folder: Path) -> bool:
+    """Whether a folder has nothing but what a run leaves that was ended early."""
+    return all(name.startswith((LOCK, PASSING)) for name in os.listdir(folder))
 
 
 def _no_store(folder: Path, wanted: str) -> ValueError:
     if (folder / "zarr.json").exists():
         return ValueError(
-            f"store {str(folder)!r} was written by an earlier version of the package and cannot be read: "
-            "run the sweep again, in another folder"
+            f"store {str(folder)!r} was written by an earlier version of the package "
+            "and cannot be read: run the sweep again, in another folder"
         )
     return argument_error("store", str(folder), wanted)
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other runs out, and remove what one that was killed has left; that one keeps nobody out."""
+    """Keep other runs out, and remove incomplete files of a run that was killed.
+
+    The system releases the lock of a run that was killed.
+    """
     import filelock
 
     lock = filelock.FileLock(folder / LOCK, timeout=0)
@@ -450,14 +519,14 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what was not written to its end."""
+    """Remove incomplete files."""
     for name in os.listdir(folder):
         if name.startswith(PASSING):
             (folder / name).unlink(missing_ok=True)
 
 
 def _write(folder: Path, content: bytes) -> None:
-    """Put the JSON file in its place whole, when the disk has it."""
+    """Replace the manifest, once the disk has all of the new one."""
     if len(content) > LARGEST:
         raise argument_error(
             "store",
@@ -473,7 +542,10 @@ def _write(folder: Path, content: bytes) -> None:
 
 
 def _content(folder: Path, name: str, most: int) -> bytes | None:
-    """Return the content of a plain file, None if there is none; refuse one of more than ``most`` bytes."""
+    """Return the content of a plain file, None if there is none.
+
+    Links, pipes and files of more than ``most`` bytes are refused.
+    """
     try:
         handle = os.open(folder / name, _FLAGS)
     except (FileNotFoundError, NotADirectoryError):
@@ -483,16 +555,16 @@ def _content(folder: Path, name: str, most: int) -> bytes | None:
             raise damaged(folder, name, "it is no plain file") from None
         raise
     with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        # Of the open file: the name may be that of another file by now.
+        status = os.fstat(handle)
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
             raise damaged(folder, name, "it is no plain file")
-        if found.st_size > most:
+        if size > most:
             raise damaged(
-                folder,
-                name,
-                f"it has {found.st_size} bytes, and {most} at most are right",
+                folder, name, f"it has {size} bytes, and {most} at most are right"
             )
-        return file.read(found.st_size)
+        return file.read(size)
 
 
 @lru_cache(maxsize=4)
@@ -501,7 +573,7 @@ def _parsed_once(content: bytes) -> Manifest:
 
 
 def _manifest_of(folder: Path, wanted: str) -> Manifest:
-    """Return what the JSON file of a store says now; refuse a sweep other than the one with a digest."""
+    """Return the present manifest of a store, if its digest is the wanted one."""
     with plain_errors(folder):
         content = _content(folder, MANIFEST, LARGEST)
     if content is None:
@@ -515,11 +587,11 @@ def _manifest_of(folder: Path, wanted: str) -> Manifest:
     except ValueError as error:
         raise damaged(folder, MANIFEST, str(error)) from None
     if manifest.digest != wanted:
-        again = "it holds another sweep now. Read it again with icl_theory.load_sweep"
         raise argument_error(
             "store",
             str(folder),
-            f"the store that this dataset reads part by part; {again}",
+            "the store that this dataset reads part by part; it holds another sweep "
+            "now. Read it again with icl_theory.load_sweep",
         )
     return manifest
 
@@ -531,10 +603,10 @@ def _block(
     wanted: str,
     block_id: tuple[int, ...],
 ) -> NDArray[Any]:
-    """Return a chunk of one column from the file of a name, or what stands for a chunk that is pending.
+    """Return a chunk of one column from the file ``name``; missing values if pending.
 
-    The folder is looked at anew for each chunk, as anything may have happened to it:
-    ``wanted`` is the digest of the sweep that it held when the dataset was made.
+    Anything may have happened to the folder since the dataset was made. So the manifest
+    is read again for each chunk and compared with ``wanted``, its digest at that time.
     """
     folder = Path(path)
     manifest = _manifest_of(folder, wanted)
@@ -547,58 +619,71 @@ def _block(
     )
     file = name.item().decode()
     if not file:
-        # one value in memory, however many points a stranger's store claims
+        # One value in memory, however many points a stranger's store claims.
         return np.broadcast_to(np.asarray(empty(column), dtype=column.dtype), lengths)
     [(_, values)] = _read(folder, manifest, chunk, file, [column])
     return values.reshape(lengths)
 
 
-_tiles_done: dict[
-    str, NDArray[np.bool_]
-] = {}  # by the name of the Dask array of a status
+# Complete tiles of a lazily read store, by the name of the Dask array of its status.
+_tiles_done: dict[str, NDArray[np.bool_]] = {}
 MOST_REMEMBERED = 64
 
 
 def tiles_done(status: Any) -> NDArray[np.bool_] | None:
-    """Return which chunks of a status that is read from a store are done, in their places.
+    """Return which tiles of a lazily read status are complete, in their places.
 
-    None if that is not known: where it is an array in memory, a part of what was read,
-    or from another process.
+    None if this is unknown: for an array in memory, a part of a status, or a status
+    from another process.
     """
     return _tiles_done.get(getattr(status, "name", ""))
 
 
-def lazy_values(store: Store) -> Values:
-    """Return every column of a store as a Dask array over the swept axes, which reads a chunk at a time.
+def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
+    """Return every column of a store as a Dask array, which reads a chunk at a time.
 
-    They have the chunks that are done now: those that another run adds stay pending.
+    The arrays have the chunks that are complete now. Chunks that another run adds stay
+    pending. Columns that are ``missing`` in the store have missing values only.
     """
-    from dask.array import from_array, map_blocks
+    from dask.array import from_array, full, map_blocks
 
     reading: Any = map_blocks
     names_of: Any = from_array
-    grid, manifest = store.manifest.grid, store.manifest
-    lengths = zip(grid.of_swept(grid.shape), grid.of_swept(grid.tile), strict=True)
-    chunks = tuple(
-        tuple(min(part, length - at) for at in range(0, length, part))
-        for length, part in lengths
-    )
+    filling: Any = full
+    manifest = store.manifest
+    grid = manifest.grid
+    chunks = _dask_chunks(grid)
     names = np.full(grid.chunks, b"", dtype="S64")
     for chunk, name in store.names.items():
         names[chunk] = name.encode()
     names = names.reshape(grid.of_swept(grid.tiles))
-    # each task gets the name of its own file, so that a process elsewhere needs to list
-    # no folder
+    # Each task gets the name of its own file, so that no other process has to list the
+    # folder.
     parts = names_of(names, chunks=1)
     path = os.path.abspath(store.path)
-    found = {}
+    values = {}
     for column in manifest.columns:
         meta = np.empty((0,) * len(chunks), dtype=column.dtype)
         block = partial(_block, path=path, column=column, wanted=manifest.digest)
-        found[column.name] = reading(
+        values[column.name] = reading(
             block, parts, chunks=chunks, dtype=meta.dtype, meta=meta
+        )
+    for column in missing:
+        # Dask makes such a block of one value in memory, however large it is.
+        values[column.name] = filling(
+            grid.of_swept(grid.shape), empty(column), column.dtype, chunks=chunks
         )
     while len(_tiles_done) >= MOST_REMEMBERED:
         del _tiles_done[next(iter(_tiles_done))]
-    _tiles_done[found[STATUS.name].name] = names != b""
-    return found
+    _tiles_done[values[STATUS.name].name] = names != b""
+    return values
+
+
+def _dask_chunks(grid: Grid) -> tuple[tuple[int, ...], ...]:
+    """Return the lengths of the tiles along each swept axis, as Dask wants them."""
+    chunks = []
+    lengths = zip(grid.of_swept(grid.shape), grid.of_swept(grid.tile), strict=True)
+    for length, part in lengths:
+        starts = range(0, length, part)
+        chunks.append(tuple(min(part, length - start) for start in starts))
+    return tuple(chunks)

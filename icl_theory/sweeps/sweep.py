@@ -1,4 +1,8 @@
-"""Sweeps: a family simulated over a grid of parameters, from a thousand points in a blink to a cluster's week."""
+"""Sweeps: a family simulated over a grid of parameters.
+
+`sweep` plans the grid, evaluates it (on one processor or a cluster, with or without a
+store) and labels the results. `load_sweep` reads the results of a store.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._calls import written_sweep
 from icl_theory._validate import argument_error, dimensions, flag, instance, integer
@@ -20,11 +25,13 @@ from icl_theory._version import __version__
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
 from icl_theory.families import Family, default, find, sound
+from icl_theory.families.parameters import Parameter, unfolded
 from icl_theory.families.rule_parameters import rules_of_points
 from icl_theory.sweeps.evaluate import evaluate
 from icl_theory.sweeps.exponents import exponent_along
 from icl_theory.sweeps.grid import (
     Axis,
+    Column,
     Filled,
     Grid,
     Values,
@@ -34,24 +41,39 @@ from icl_theory.sweeps.grid import (
     whole_numbers,
 )
 from icl_theory.sweeps.model import FamilyModel
-from icl_theory.sweeps.store import check_installed, existing, lazy_values, opened
+from icl_theory.sweeps.store import (
+    Store,
+    check_installed,
+    existing,
+    lazy_values,
+    opened,
+)
+from icl_theory.sweeps.stored_columns import ColumnMatch
 from icl_theory.sweeps.workers import processes
 
 if TYPE_CHECKING:
     import xarray
 
-CLOSED_CHUNK = 2**16  # points of a closed form: a twentieth of a second
-CHUNK = 8  # points that are simulated one by one
-# of columns that are about training by certain rules
-THEORY_ROLES = (
-    "predicted",
-    "boundary",
-    "verdict",
-)
+# Points of a chunk: of a closed form, which takes a twentieth of a second, and of
+# simulations one by one.
+CLOSED_CHUNK = 2**16
+CHUNK = 8
+# Roles of columns that hold for training by certain rules only.
+THEORY_ROLES = ("predicted", "boundary", "verdict")
 
 
 class Plan(NamedTuple):
-    """A sweep before it is run: its grid, model, and the plain arguments that its results depend on."""
+    """A sweep before it is run.
+
+    Parameters
+    ----------
+    grid : Grid
+        Its points.
+    model : FamilyModel
+        What is evaluated there.
+    arguments : dict
+        The arguments on which its results depend, as plain JSON.
+    """
 
     grid: Grid
     model: FamilyModel
@@ -96,7 +118,7 @@ def sweep(
         L and so on along every swept parameter that is positive, by centred differences
         in logarithms (one-sided at the ends; NaN where steps are missing or zero).
         Points that fail have the status "failed" and a message. After Ctrl-C the points
-        not done have the status "pending" and ``attrs["interrupted"]`` is 1. Where the
+        not done have the status "pending" and ``attrs["interrupted"]`` is 1. If the
         results would take 1 GB, or a quarter of the free memory, and there is a store,
         they stay in it: the variables are Dask arrays that read it a chunk at a time.
 
@@ -116,32 +138,29 @@ def sweep(
     Examples
     --------
     >>> import icl_theory as icl, numpy as np
-    >>> found = icl.sweep(L=np.geomspace(0.03, 30.0, 25), delta=1.0, eta=4.0, K=[5, 20], epsilon=1e-4)
-    >>> dict(found.steps.sizes), found.regime.values[[0, -1], 1].tolist()
+    >>> L = np.geomspace(0.03, 30.0, 25)
+    >>> dataset = icl.sweep(L=L, delta=1.0, eta=4.0, K=[5, 20], epsilon=1e-4)
+    >>> dict(dataset.steps.sizes), dataset.regime.values[[0, -1], 1].tolist()
     ({'L': 25, 'K': 2}, ['flat', 'sharp'])
-    >>> int(found.steps.sel(K=20)[-1]) == icl.simulate(30.0, 1.0, 4.0, epsilon=1e-4).steps
+    >>> run = icl.simulate(30.0, 1.0, 4.0, epsilon=1e-4)
+    >>> int(dataset.steps.sel(K=20)[-1]) == run.steps
     True
-    >>> icl.sweep(icl.Recall, triggers=[4, 16], counts=1, progress=False).steps.values.tolist()
+    >>> dataset = icl.sweep(icl.Recall, triggers=[4, 16], counts=1, progress=False)
+    >>> dataset.steps.values.tolist()
     [44, 87]
     """
-    family = default()
-    values = family_and_values
-    if values and (
-        isinstance(values[0], type)
-        or (isinstance(values[0], str) and values[0] != "auto")
-    ):
-        family = find(values[0]) if isinstance(values[0], str) else sound(values[0])
-        values = values[1:]
+    family, values = _family_and_values(family_and_values)
     names = list(family.parameters())
     if len(values) > len(names) or parameters.keys() & set(names[: len(values)]):
         raise argument_error(
             "sweep", values, f"values of {', '.join(names)}, each given once"
         )
-    given = family.unfolded({**dict(zip(names, values, strict=False)), **parameters})
-    made = plan(family, given)
+    by_name = {**dict(zip(names, values, strict=False)), **parameters}
+    given = unfolded(family.parameters(), by_name)
+    planned = plan(family, given)
     command = written_sweep(family, given, named=family is not default())
     return run_with(
-        *made,
+        *planned,
         executor=executor,
         workers=workers,
         store=store,
@@ -150,84 +169,108 @@ def sweep(
     )
 
 
+def _family_and_values(
+    arguments: tuple[Any, ...],
+) -> tuple[type[Family], tuple[Any, ...]]:
+    """Split positional arguments into the family and the values after it."""
+    if not arguments:
+        return default(), ()
+    first, *rest = arguments
+    if isinstance(first, type):
+        return sound(first), tuple(rest)
+    # "auto" is the word for a learning rate, and no family.
+    if isinstance(first, str) and first != "auto":
+        return find(first), tuple(rest)
+    return default(), arguments
+
+
 def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     """Check the parameters of a sweep and lay out its grid."""
-    load_whole("numpy.ma")  # NumPy loads it for what comes next
+    # NumPy loads this module for the next steps; Ctrl-C must not leave half of it.
+    load_whole("numpy.ma")
     family.refuse_unknown(given)
+    parameters = _with_goal(family, given)
+    # Refuse too many points before the values are checked one by one.
+    integer("points", _count(family, parameters), minimum=0)
+    axes = []
+    common = {}
+    for name, declared in family.parameters().items():
+        if name not in parameters and declared.required:
+            raise argument_error(
+                name, None, f"given: the family {family.name} has no default for it"
+            )
+        value = parameters.get(name, declared.default)
+        if not _may_be_axis(declared, value):
+            common[name] = declared.check(value)
+            continue
+        values, swept = axis_values(name, value, declared.check_all)
+        is_word = values.dtype.kind == "U"
+        if is_word and not swept:
+            common[name] = str(values[0])
+            continue
+        if declared.kind.whole:
+            values = whole_numbers(values)
+        symbol, tex, unit, meaning = family.labels()[name]
+        axes.append(Axis(name, values, unit, meaning, swept, symbol, tex))
+    grid = Grid.cut(tuple(axes), CHUNK)
+    model = FamilyModel(family, common)
+    _refuse_hopeless(grid, model)
+    arguments = {"version": __version__, "family": family.name}
+    for name, value in common.items():
+        if value is not None:
+            arguments[name] = _identity(value)
+    return Plan(Grid.cut(tuple(axes), _chunk(grid, model)), model, arguments)
+
+
+def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters with the goal of the family, unless they have a goal."""
     goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(goals) == 2:
         raise argument_error(
             "above", given["above"], "left out where epsilon is given: both are targets"
         )
-    given = (
-        dict(given)
-        if goals or family.goal is None
-        else {**given, family.goal[0]: family.goal[1]}
-    )
-    axes = []
-    common = {}
-    labels = family.labels()
-    # before the values are looked at, one by one
-    integer("points", _count(family, given), minimum=0)
-    for name, declared in family.parameters().items():
-        if name not in given and declared.required:
-            raise argument_error(
-                name, None, f"given: the family {family.name} has no default for it"
-            )
-        value = given.get(name, declared.default)
-        swept = dimensions(value) > 0 and not isinstance(value, str | bytes)
-        if (
-            not declared.axis
-            or value is None
-            or not (swept or declared.kind.numeric or isinstance(value, str))
-        ):
-            common[name] = declared.check(value)
-            continue
-        matrix = declared.kind.matrix and dimensions(value) > 1
-        if declared.kind.numeric and (isinstance(value, str) or matrix):
-            # a word for a number, "auto" say, is no value of an axis
-            common[name] = declared.check(value)
-            continue
-        found, swept = axis_values(name, value, declared.check_all)
-        if found.dtype.kind == "U" and not swept:
-            common[name] = str(found[0])
-            continue
-        text, tex, unit, meaning = labels[name]
-        values = whole_numbers(found) if declared.kind.whole else found
-        axes.append(Axis(name, values, unit, meaning, swept, text, tex))
-    grid = Grid.cut(tuple(axes), CHUNK)
-    model = FamilyModel(family, common)
-    _refuse_hopeless(grid, model)
-    arguments = {"version": __version__, "family": family.name} | {
-        name: _identity(value) for name, value in common.items() if value is not None
-    }
-    return Plan(Grid.cut(tuple(axes), _chunk(grid, model)), model, arguments)
+    parameters = dict(given)
+    if not goals and family.goal is not None:
+        name, value = family.goal
+        parameters[name] = value
+    return parameters
+
+
+def _may_be_axis(declared: Parameter, value: Any) -> bool:
+    """Whether a value becomes an axis of the grid, rather than common to all points."""
+    if not declared.axis or value is None:
+        return False
+    is_word = isinstance(value, str)
+    if declared.kind.numeric:
+        # A word for a number, such as "auto", is no value of an axis.
+        is_matrix = declared.kind.matrix and dimensions(value) > 1
+        return not (is_word or is_matrix)
+    is_sequence = dimensions(value) > 0 and not isinstance(value, bytes)
+    return is_word or is_sequence
 
 
 def _count(family: type[Family], given: Mapping[str, Any]) -> int:
-    """Return the number of points of a grid, as far as the lengths of its axes of numbers are known."""
-    numeric = (
-        given.get(name)
-        for name, declared in family.parameters().items()
-        if declared.kind.numeric
-    )
-    many = (
-        each
-        for each in numeric
-        if isinstance(each, Sized) and not isinstance(each, str | bytes)
-    )
-    return math.prod(len(values) for values in many if dimensions(values) > 0)
+    """Return the number of points, as far as the lengths of numeric axes tell it."""
+    count = 1
+    for name, declared in family.parameters().items():
+        values = given.get(name)
+        if not declared.kind.numeric or isinstance(values, str | bytes):
+            continue
+        if isinstance(values, Sized) and dimensions(values) > 0:
+            count *= len(values)
+    return count
 
 
 def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
-    """Raise why there is no problem at the first point, where that is so at the last one too."""
+    """Raise the error of the first point if the last point has the same one."""
     reasons = []
-    for point in {0, grid.size - 1}:
+    ends = {0, grid.size - 1}
+    for point in ends:
         try:
             model.problem(grid.points(np.array([point])))
         except ValueError as error:
             reasons.append(str(error))
-    if len(reasons) == len({0, grid.size - 1}) and len(set(reasons)) == 1:
+    if len(reasons) == len(ends) and len(set(reasons)) == 1:
         raise ValueError(reasons[0])
 
 
@@ -235,41 +278,45 @@ def _chunk(
     grid: Grid,
     model: FamilyModel,
     tried: int = 4,
-    left: float = 0.1,
+    unbatched: float = 0.1,
     numbers: int = 8192,
 ) -> int:
-    """Points a chunk: what Ctrl-C may lose, and what is computed as a batch, takes a second or two.
+    """Return how many points a chunk has, so that it takes a second or two.
 
-    The family says how it would compute some points along each axis: a stopwatch would
-    say something else when a sweep goes on. Where it batches all but a share ``left``
-    of them, a chunk has up to ``numbers`` parameters, and more where no step is taken.
+    A chunk is what Ctrl-C may lose and what is computed as one batch. The family says
+    how it would compute ``tried`` points along each axis. A stopwatch would be of no
+    use: it would give another number when the sweep continues. If all but a share
+    ``unbatched`` of the points are batched, a chunk has up to ``numbers`` model
+    parameters, and more points if no step is taken.
     """
-    along = (
-        np.unique(np.linspace(0, len(axis.values) - 1, tried).astype(int))
-        for axis in grid.axes
-    )
-    origin = np.zeros(len(grid.axes), dtype=int)
-    places = {
-        tuple(np.where(np.arange(origin.size) == j, i, 0))
-        for j, some in enumerate(along)
-        for i in some
-    }
-    index = np.ravel_multi_index(np.transpose(sorted(places)), grid.shape)
-    points = grid.points(index)
+    index = _points_along_axes(grid, tried)
     try:
-        found = model.batched(points, max_steps=0)
-        answered = ~np.isnan(found["loss"])
-        if answered.mean() < 1.0 - left:
+        values = model.batched(grid.points(index), max_steps=0)
+        is_batched = ~np.isnan(values["loss"])
+        if is_batched.mean() < 1.0 - unbatched:
             return CHUNK
-        if (found["method"][answered] == "closed").all():
+        if (values["method"][is_batched] == "closed").all():
             return CLOSED_CHUNK
         size = max(
-            np.size(model.problem(grid.points(index[[i]])).risk().initial)
-            for i in (0, -1)
+            np.size(model.problem(grid.points(index[[end]])).risk().initial)
+            for end in (0, -1)
         )
-    except Exception:  # each point says why when it is computed
+    except Exception:
+        # Each point will say why it fails when it is computed.
         return CHUNK
     return max(CHUNK, min(numbers // 4, numbers // size))
+
+
+def _points_along_axes(grid: Grid, tried: int) -> NDArray[np.int64]:
+    """Return the flat indices of points along each axis from the first point."""
+    places = set()
+    for dimension, axis in enumerate(grid.axes):
+        along = np.linspace(0, len(axis.values) - 1, tried).astype(int)
+        for place_on_axis in along.tolist():
+            place = [0] * len(grid.axes)
+            place[dimension] = place_on_axis
+            places.add(tuple(place))
+    return np.ravel_multi_index(np.transpose(sorted(places)), grid.shape)
 
 
 def run_with(
@@ -283,10 +330,10 @@ def run_with(
     progress: bool = True,
     command: str | None = None,
 ) -> xarray.Dataset:
-    """Evaluate a planned sweep, on an executor or on processes started for it, with storage and progress.
+    """Evaluate a planned sweep, with an executor or workers, a store and progress.
 
-    ``command`` is the call or command line that makes the sweep, kept for the record
-    where it is known.
+    ``command`` is the call or command line that makes the sweep, if it is known. The
+    store and the dataset keep it.
     """
     if executor is not None:
         instance("executor", executor, Executor, "a concurrent.futures.Executor")
@@ -299,25 +346,31 @@ def run_with(
             executor = stack.enter_context(processes(count))
         shown = stack.enter_context(Progress(quiet=not flag("progress", progress)))
         kept = None
-        held = store is None or not is_large(model.columns, grid)
-        if not held:
+        match = ColumnMatch(model.columns, model.columns)
+        in_memory = store is None or not is_large(model.columns, grid)
+        if not in_memory:
             check_installed("dask", extra="distributed")
         if store is not None:
             kept = stack.enter_context(
                 opened(store, grid, model.columns, arguments, command)
             )
-        found = evaluate(
+            match = ColumnMatch(kept.columns, model.columns)
+        evaluated = evaluate(
             grid,
             model,
             executor=executor,
             storage=kept,
             progress=shown.update,
-            hold=held,
+            hold=in_memory,
         )
-        values = found.values if held or kept is None else lazy_values(kept)
-    dataset = labelled(model.family, grid, values, arguments, found.interrupted)
-    if kept is not None and kept.foreign:
-        dataset.attrs["notes"] = kept.note()
+        values = evaluated.values
+        if kept is not None and not in_memory:
+            values = lazy_values(kept, match.missing)
+    dataset = labelled(
+        model.family, grid, match.every, values, arguments, evaluated.interrupted
+    )
+    if kept is not None:
+        _add_notes(dataset, kept, match)
     return dataset if command is None else dataset.assign_attrs(command=command)
 
 
@@ -328,38 +381,36 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     Returns
     -------
     xarray.Dataset
-        As `sweep` returns it, and likewise left on the disk where it is large; points
-        not done have the status "pending". ``attrs["command"]`` has the command lines
-        or calls that it was filled by, one a line.
+        As `sweep` returns it; if it is large, it stays on the disk. Points not done
+        have the status "pending". ``attrs["command"]`` has the command lines or calls
+        that filled the store, one on each line. Columns that the store has and the
+        family has not are kept, with their stored description; columns that the store
+        lacks have no values: NaN, -1 or the empty text. ``attrs["notes"]`` names both.
 
     Raises
     ------
     ValueError
-        It is no store of a sweep, a file in it is damaged, or there is not enough
-        memory for its points.
+        It is no store of a sweep, a file in it is damaged or has another format, or
+        there is not enough memory for its points.
     """
     kept = existing(path)
     grid = kept.manifest.grid
     arguments = kept.manifest.arguments
-    columns = kept.manifest.columns[:-2]
     family = find(arguments.get("family", ""))
-    names = [
-        [column.name for column in each] for each in (family.every_column(), columns)
-    ]
-    if names[0] != names[1] or "version" not in arguments:
-        raise argument_error(
-            "store", os.fspath(path), "one written by this version of the package"
-        )
-    if is_large(columns, grid):
+    _check_sweep_of_a_family(kept)
+    match = ColumnMatch(kept.columns, family.every_column())
+    match.check_kinds(kept.path)
+    if is_large(match.every, grid):
         check_installed("dask", extra="distributed")
-        values = lazy_values(kept)
+        values = lazy_values(kept, match.missing)
     else:
-        filled = Filled(columns, grid)
+        filled = Filled(match.every, grid)
         kept.fill(filled)
         values = filled.values()
-    dataset = labelled(family, grid, values, arguments, not kept.done.all())
-    if kept.foreign:
-        dataset.attrs["notes"] = kept.note()
+    dataset = labelled(
+        family, grid, match.every, values, arguments, not kept.done.all()
+    )
+    _add_notes(dataset, kept, match)
     return (
         dataset.assign_attrs(command="\n".join(kept.commands))
         if kept.commands
@@ -367,14 +418,41 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     )
 
 
+def _check_sweep_of_a_family(kept: Store) -> None:
+    names = {column.name for column in kept.columns}
+    for name in ("steps", "loss"):
+        if name not in names:
+            raise argument_error(
+                "store",
+                str(kept.path),
+                f"a sweep of a family, which has a column {name}",
+            )
+    if "version" not in kept.manifest.arguments:
+        raise argument_error(
+            "store",
+            str(kept.path),
+            "a sweep whose arguments name the version of the package that made it",
+        )
+
+
+def _add_notes(dataset: xarray.Dataset, kept: Store, match: ColumnMatch) -> None:
+    """Name the ignored files of a store, and its unknown and missing columns."""
+    notes = match.notes(kept.path)
+    if kept.foreign:
+        notes.insert(0, kept.note())
+    if notes:
+        dataset.attrs["notes"] = "\n".join(notes)
+
+
 def labelled(
     family: type[Family],
     grid: Grid,
+    columns: tuple[Column, ...],
     values: Values,
     arguments: Mapping[str, Any],
     interrupted: bool,
 ) -> xarray.Dataset:
-    """Return the dataset of some results, with local exponents where they have steps."""
+    """Return the dataset of results, with local exponents of the steps."""
     attributes = {
         "version": arguments["version"],
         "family": family.name,
@@ -382,7 +460,21 @@ def labelled(
         "arguments": json.dumps(dict(arguments), ensure_ascii=False, sort_keys=True),
         "interrupted": int(interrupted),
     }
-    dataset = assembled(grid, family.every_column(), values, attributes)
+    dataset = assembled(grid, columns, values, attributes)
+    _add_theory(dataset, family, grid, arguments)
+    for axis in grid.axes:
+        if _has_exponent(axis):
+            _add_exponent(dataset, axis)
+    return dataset
+
+
+def _add_theory(
+    dataset: xarray.Dataset,
+    family: type[Family],
+    grid: Grid,
+    arguments: Mapping[str, Any],
+) -> None:
+    """Add the limits of exponents, or the reason why the theory does not apply."""
     rules = rules_of_points({axis.name: axis.values for axis in grid.axes}, arguments)
     method = str(arguments.get("method", ""))
     limits = {
@@ -393,26 +485,38 @@ def labelled(
     if all(family.theory.covers(rule, method) for rule in rules):
         for name, pair in limits.items():
             dataset[name].attrs["limits"] = list(pair)
-    elif limits or any(column.role in THEORY_ROLES for column in family.every_column()):
+        return
+    has_theory = any(column.role in THEORY_ROLES for column in family.every_column())
+    if limits or has_theory:
         reason = family.theory.outside(rules, method)
-        dataset.attrs |= {"not_applicable": reason} if reason else {}
-    for axis in grid.axes:
-        numbers = axis.swept and len(axis.values) > 1 and axis.values.dtype.kind in "if"
-        if numbers and axis.values.min() > 0 and np.isfinite(axis.values).all():
-            exponent = exponent_along(dataset["steps"], axis.values, axis.name)
-            meta = {
-                "description": f"local exponent d ln steps / d ln {axis.name}, centred differences",
-                "symbol": "exponent",
-                "tex": rf"d\ln T/d\ln {axis.tex or axis.name}",
-                "role": "exponent",
-                "of": axis.name,
-            }
-            dataset[f"exponent_{axis.name}"] = (dataset["steps"].dims, exponent, meta)
-    return dataset
+        if reason:
+            dataset.attrs["not_applicable"] = reason
+
+
+def _has_exponent(axis: Axis) -> bool:
+    """Whether steps can grow by a power of the values of an axis."""
+    is_numeric = axis.values.dtype.kind in "if"
+    if not (axis.swept and len(axis.values) > 1 and is_numeric):
+        return False
+    return bool(axis.values.min() > 0 and np.isfinite(axis.values).all())
+
+
+def _add_exponent(dataset: xarray.Dataset, axis: Axis) -> None:
+    steps = dataset["steps"]
+    name = f"local exponent d ln steps / d ln {axis.name}"
+    attributes = {
+        "description": f"{name}, centred differences",
+        "symbol": "exponent",
+        "tex": rf"d\ln T/d\ln {axis.tex or axis.name}",
+        "role": "exponent",
+        "of": axis.name,
+    }
+    exponent = exponent_along(steps, axis.values, axis.name)
+    dataset[f"exponent_{axis.name}"] = (steps.dims, exponent, attributes)
 
 
 def check_picklable(model: FamilyModel) -> None:
-    """Refuse a model that cannot be sent to other processes, by its first parameter that cannot."""
+    """Refuse a model that cannot be sent to other processes, by its first parameter."""
     allowed = dict.fromkeys(
         model.common, "an object or a named function that can be sent to workers"
     )
@@ -426,13 +530,16 @@ def check_picklable(model: FamilyModel) -> None:
 
 
 def _identity(value: Any) -> Any:
-    """Return what tells values apart, as plain JSON: themselves, or a text."""
-    if isinstance(value, bool | int | str) or (
-        isinstance(value, float) and math.isfinite(value)
-    ):
+    """Return plain JSON that other values do not have: the value itself, or a text."""
+    is_finite = isinstance(value, float) and math.isfinite(value)
+    if isinstance(value, bool | int | str) or is_finite:
         return value
     if isinstance(value, tuple | list):
-        return [_identity(each) for each in value]
+        return [_identity(item) for item in value]
     if isinstance(value, type) or callable(value):
-        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(value))}"
-    return f"{value!r} #{zlib.crc32(pickle.dumps(value, protocol=4)):08x}"
+        module = getattr(value, "__module__", "")
+        name = getattr(value, "__qualname__", repr(value))
+        return f"{module}.{name}"
+    # Two objects may be printed alike, and then differ in their pickles.
+    checksum = zlib.crc32(pickle.dumps(value, protocol=4))
+    return f"{value!r} #{checksum:08x}"

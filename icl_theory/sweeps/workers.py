@@ -1,4 +1,4 @@
-"""Who computes a sweep: processes of this machine, or a Dask cluster through its client."""
+"""Workers that compute a sweep: processes on this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ TIMEOUT = 7.0  # seconds until a scheduler that does not answer is given up
 @contextlib.contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     """Start worker processes that end with this one, and on Ctrl-C at once."""
-    others = set(multiprocessing.active_children())
+    earlier_children = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker)
     try:
         with _without_interrupts():
-            for _ in range(count):  # they start now, when Ctrl-C does not reach them
+            # Each task starts a process, now that Ctrl-C does not reach it.
+            for _ in range(count):
                 pool.submit(os.getpid)
         yield pool
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in set(multiprocessing.active_children()) - others:
-            # what has been asked for is done, or not wanted any more
+        for process in set(multiprocessing.active_children()) - earlier_children:
+            # Its results are here already, or are not wanted any more.
             process.terminate()
             # The pool's own thread also waits for its processes. If it learns first
-            # that one has
-            # ended, join() returns before this process has been told so.
+            # that one has ended, join() returns before this process knows it.
             while process.is_alive():
                 process.join(timeout=0.01)
 
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Put Ctrl-C off, for processes that are started here also for good, where the system knows how to."""
+    """Block Ctrl-C here for a while, and for good in processes that start now."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # where it starts it lets Ctrl-C through again
+    # Started later, the tracker would unblock Ctrl-C again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -56,7 +57,8 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _start_worker() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    # The parent answers Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -69,10 +71,10 @@ def _start_worker() -> None:
 
 @contextlib.contextmanager
 def cluster(address: str) -> Iterator[Executor]:
-    """Connect to a running Dask cluster by the address of its scheduler, as ``dask scheduler`` prints it.
+    """Connect to a running Dask cluster by the address of its scheduler.
 
-    A chunk whose worker dies goes to another one. No scheduler or worker within seconds
-    is a ValueError.
+    ``dask scheduler`` prints the address. If a worker dies, another one computes its
+    chunk. If no scheduler or no worker answers within seconds, a ValueError is raised.
     """
     import asyncio
     import logging
@@ -82,7 +84,8 @@ def cluster(address: str) -> Iterator[Executor]:
         from distributed.comm.core import connect
     except ModuleNotFoundError:
         raise ValueError(f"a cluster needs dask: {install('distributed')}") from None
-    for name in ("distributed", "distributed.client"):  # what matters is said here
+    # The errors below say what matters.
+    for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
     async def probe() -> None:
@@ -91,11 +94,11 @@ def cluster(address: str) -> Iterator[Executor]:
 
     wanted = "the address of a running scheduler, which `dask scheduler` prints"
     try:
-        asyncio.run(probe())  # a client without a scheduler takes long to end
-    except Exception as error:  # whatever may answer there
-        raise argument_error(
-            "dask", address, f"{wanted} ({str(error) or type(error).__name__})"
-        ) from None
+        # A client without a scheduler would take long to end.
+        asyncio.run(probe())
+    except Exception as error:  # of any type: anything may answer at the address
+        reason = str(error) or type(error).__name__
+        raise argument_error("dask", address, f"{wanted} ({reason})") from None
     make: Any = Client
     client = make(address, timeout=TIMEOUT, set_as_default=False)
     try:
@@ -107,7 +110,7 @@ def cluster(address: str) -> Iterator[Executor]:
                 address,
                 f"a scheduler that has workers: start one with `dask worker {address}`",
             ) from None
-        # which need not compare the chunks that it is given
+        # Otherwise Dask would compare all chunks to find equal ones.
         yield client.get_executor(pure=False)
     finally:
         client.close(timeout=TIMEOUT)

@@ -1,4 +1,4 @@
-"""What the checks share: comparisons whose errors say what was expected and what was found."""
+"""Comparisons of the checks; their errors say what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ T = TypeVar("T")
 
 
 def expect(holds: Any, what: str, expected: object, found: object) -> None:
-    """Raise an AssertionError that says what was expected and what was found, unless the condition holds."""
+    """Raise an AssertionError unless the condition holds.
+
+    It says what was expected and what was found.
+    """
     if not holds:
         raise AssertionError(f"{what}: expected {expected}, found {_shown(found)}")
 
@@ -40,24 +43,28 @@ def copied(value: T) -> T:
 
 
 def same(one: Any, two: Any) -> bool:
-    """Whether two numbers, arrays or mappings of them have the same bits; NaN equals NaN."""
+    """Whether two numbers, arrays or mappings of them have the same bits.
+
+    NaN equals NaN.
+    """
     if isinstance(one, dict) and isinstance(two, dict):
         return one.keys() == two.keys() and all(
             same(one[name], two[name]) for name in one
         )
-    one = np.asarray(one)
-    two = np.asarray(two)
-    if one.shape != two.shape or one.dtype != two.dtype:
+    first = np.asarray(one)
+    second = np.asarray(two)
+    if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return (
-        one.tobytes() == two.tobytes()
-        if one.dtype != object
-        else bool(np.array_equal(one, two))
-    )
+    if first.dtype == object:
+        return bool(np.array_equal(first, second))
+    return first.tobytes() == second.tobytes()
 
 
 def expect_same(wanted: Any, found: Any, what: str) -> None:
-    """Raise an AssertionError that names the entry that differs most, unless all bits are the same."""
+    """Raise an AssertionError that names the entry that differs most.
+
+    If all bits are the same there is none.
+    """
     if same(wanted, found):
         return
     if (
@@ -73,24 +80,29 @@ def expect_same(wanted: Any, found: Any, what: str) -> None:
 def expect_near(
     wanted: Any, found: Any, allowed: Array, what: str, sentence: str
 ) -> None:
-    """Raise an AssertionError that names the entry that is off by most, unless all are within ``allowed``."""
-    one = np.asarray(wanted)
-    two = np.asarray(found)
-    if one.shape != two.shape or not {one.dtype.kind, two.dtype.kind} <= {*"fiub"}:
+    """Raise an AssertionError that names the entry that is off by most.
+
+    If all entries are within ``allowed`` there is none.
+    """
+    expected = np.asarray(wanted)
+    actual = np.asarray(found)
+    are_numbers = {expected.dtype.kind, actual.dtype.kind} <= {*"fiub"}
+    if expected.shape != actual.shape or not are_numbers:
         expect(False, what, f"{sentence}, {_shown(wanted)}", found)
     with np.errstate(all="ignore"):
-        off = np.abs(two - one.astype(float)) - allowed
-    if sentence != "the same bits" and not (off > 0).any() and not np.isnan(off).any():
+        excess = np.abs(actual - expected.astype(float)) - allowed
+    # Bits may differ although the numbers are equal, as those of 0.0 and -0.0 do.
+    must_differ = sentence == "the same bits"
+    if not must_differ and not (excess > 0).any() and not np.isnan(excess).any():
         return
-    place = np.unravel_index(
-        int(np.argmax(np.where(np.isnan(off), np.inf, off))), one.shape
-    )
-    entry = f", entry {tuple(int(i) for i in place)}" if one.ndim else ""
+    worst = int(np.argmax(np.where(np.isnan(excess), np.inf, excess)))
+    index = np.unravel_index(worst, expected.shape)
+    entry = f", entry {tuple(int(i) for i in index)}" if expected.ndim else ""
     expect(
         False,
         what + entry,
-        f"{sentence}, {one[place].item()!r}",
-        repr(two[place].item()),
+        f"{sentence}, {expected[index].item()!r}",
+        repr(actual[index].item()),
     )
 
 

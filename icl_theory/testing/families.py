@@ -1,4 +1,7 @@
-"""Whether a family keeps its promises to sweeps, tables, plots, reports and the command line."""
+"""Whether a family keeps its promises to sweeps, tables, plots, reports and commands.
+
+`check_family` checks one problem of the family, one function for each promise.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
 def check_family(
     family: type[Family], /, *, rows: bool = True, **parameters: Any
 ) -> Power | None:
-    r"""Check that one problem of a family does everything that the rest of the package relies on.
+    r"""Check that one problem of a family does everything that the package relies on.
 
     Parameters are declared, defaults are sound, and a value of a wrong type is a
     ValueError that names its parameter. The risk passes `check_risk` along a run and
@@ -89,13 +92,14 @@ def check_family(
     --------
     >>> import icl_theory as icl
     >>> from icl_theory.testing import check_family
-    >>> power = check_family(icl.Regression, L=2.0, delta=1.0, eta=4.0, K=4, N=20, above=1e-2, rows=False)
+    >>> problem = {"L": 2.0, "delta": 1.0, "eta": 4.0, "K": 4, "N": 20, "above": 1e-2}
+    >>> power = check_family(icl.Regression, **problem, rows=False)
     >>> power.loss < 0.1
     True
-    >>> check_family(icl.Recall, counts=0)
+    >>> check_family(icl.Recall, counts=0)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    AssertionError: the problem: expected no exception, found ValueError: counts = 0: must be an integer >= 1
+    AssertionError: the problem: ..., found ValueError: counts = 0: must be an ...
     """
     attempt("the family", sound, family)
     problem = attempt("the problem", family, **parameters)
@@ -183,7 +187,7 @@ def _problem(problem: Family) -> None:
     arguments = problem.arguments()
     again = attempt("changed() without changes", problem.changed)
     expect(
-        _alike(arguments, again.arguments()),
+        _equal(arguments, again.arguments()),
         "parameters after changed()",
         arguments,
         again.arguments(),
@@ -208,7 +212,7 @@ def _problem(problem: Family) -> None:
     )
 
 
-def _alike(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+def _equal(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
     return one.keys() == two.keys() and all(
         one[name] is two[name] or one[name] == two[name] for name in one
     )
@@ -339,17 +343,15 @@ def _columns(problem: Family, run: Trajectory) -> None:
 
 def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
     rates = [problem.rate(), 0.8 * problem.rate()]
-    batches = inspect.getattr_static(
-        type(problem), "batched"
-    ) is not inspect.getattr_static(Family, "batched")
-    found = attempt(
-        "sweep", sweep, type(problem), progress=False, **{**parameters, "eta": rates}
-    )
+    own_batches = inspect.getattr_static(type(problem), "batched")
+    batches = own_batches is not inspect.getattr_static(Family, "batched")
+    swept = {**parameters, "eta": rates}
+    dataset = attempt("sweep", sweep, type(problem), progress=False, **swept)
     for i, rate in enumerate(rates):
         point = problem.changed(eta=rate)
         wanted = point.measured(point.simulate())
-        status = str(found[STATUS.name].values[i])
-        message = str(found[MESSAGE.name].values[i])
+        status = str(dataset[STATUS.name].values[i])
+        message = str(dataset[MESSAGE.name].values[i])
         expect(
             status != FAILED,
             f"sweep at eta = {rate!r}",
@@ -357,26 +359,26 @@ def _sweep(problem: Family, parameters: Mapping[str, Any]) -> None:
             message,
         )
         for column in (*problem.every_column(), STATUS, MESSAGE):
-            value = found[column.name].values[i]
+            value = dataset[column.name].values[i]
             stored = blank((column,), 1)[column.name]
             if column.name in wanted:
                 stored[0] = wanted[column.name]
             what = f"column {column.name} of a sweep at eta = {rate!r}"
-            alike = same(np.array([value], dtype=column.dtype), stored)
-            if (
-                batches and column.dtype == "f8" and wanted["method"] != "closed"
-            ):  # by another scheme, perhaps
-                near = column.name == "error" or bool(
-                    np.isclose(value, stored[0], rtol=1e-9, atol=0.0)
-                )
-                alike = alike or near
-            expect(alike, what, f"that of a simulation, {stored[0]!r}", value)
+            agrees = same(np.array([value], dtype=column.dtype), stored)
+            # A batch may compute floats by another scheme than a simulation.
+            if batches and column.dtype == "f8" and wanted["method"] != "closed":
+                is_near = bool(np.isclose(value, stored[0], rtol=1e-9, atol=0.0))
+                agrees = agrees or column.name == "error" or is_near
+            expect(agrees, what, f"that of a simulation, {stored[0]!r}", value)
 
 
 def _closed_form(
     problem: Family, exact_steps: int = 20_000, tolerance: float = 1e-9
 ) -> None:
-    """Compare a closed form with ``exact_steps`` single steps at most, which take a second or two."""
+    """Compare a closed form with single steps.
+
+    They are at most ``exact_steps``, which take a second or two.
+    """
     risk = problem.risk()
     rate = problem.rate()
     rule = attempt("slot update", problem.update)
@@ -397,17 +399,17 @@ def _closed_form(
     within = exact.t[exact.t <= last]
     states = form.states(within)
     wanted = exact.states[: len(within)]
-    off = float(np.abs(states - wanted).max())
+    distance = float(np.abs(states - wanted).max())
     scale = float(np.abs(wanted).max())
     wanted_words = f"those of single steps to {tolerance * scale:.1g}"
     expect(
-        off <= tolerance * scale,
+        distance <= tolerance * scale,
         "states in closed form",
         wanted_words,
-        f"{off:.1g} off",
+        f"{distance:.1g} off",
     )
     if last + 2 <= exact_steps:
-        # whole steps that an error of so much can be
+        # the whole steps that the estimated error can amount to
         doubt = math.ceil(max(0.0, (closed.error or 0.0) - 0.1))
         agree = closed.steps == exact.steps or (
             closed.steps is not None
@@ -442,38 +444,51 @@ def _saved(problem: Family, run: Trajectory) -> None:
         "epsilon",
         "eta",
     ):
-        one = getattr(run, name)
-        two = getattr(again, name)
-        expect(one == two, f"{name} of {loaded}", repr(one), repr(two))
+        before = getattr(run, name)
+        after = getattr(again, name)
+        expect(before == after, f"{name} of {loaded}", repr(before), repr(after))
     expect(
         run.facts() == again.facts(), f"summary of {loaded}", run.facts(), again.facts()
     )
-    if (
-        problem.plain() is None
-    ):  # an object among the parameters: the file does not say what was trained
+    # With an object among the parameters, the file does not say what was trained.
+    if problem.plain() is None:
         return
     expect(again.family is not None, f"problem of {loaded}", "the same", "none")
-    one = problem.arguments()
-    two = again.family.arguments()
-    expect(_alike(one, two), f"problem of {loaded}", one, two)
-    saved = {*run.t.tolist()}
-    t = next(t for t in range(len(saved) + 1) if t not in saved)
+    arguments = problem.arguments()
+    loaded_arguments = again.family.arguments()
+    expect(
+        _equal(arguments, loaded_arguments),
+        f"problem of {loaded}",
+        arguments,
+        loaded_arguments,
+    )
+    saved_steps = set(run.t.tolist())
+    t = 0
+    while t in saved_steps:
+        t += 1
     state = attempt(f"step {t} of a run", run.at, t)
-    other = attempt(f"step {t} of {loaded}", again.at, t)
-    expect_same(state.params, other.params, f"parameters at step {t} of {loaded}")
+    loaded_state = attempt(f"step {t} of {loaded}", again.at, t)
+    expect_same(
+        state.params, loaded_state.params, f"parameters at step {t} of {loaded}"
+    )
 
 
 def _sampled(
     problem: Family, run: Trajectory, batch: int = 1024, batches: int = 64
 ) -> Power | None:
-    """Check the trainer on samples, if there is one, by Student's t at the first and last parameters of a run."""
+    """Check the trainer on samples, if there is one, at both ends of a run.
+
+    Losses and gradients are compared by Student's t.
+    """
     try:
         few = problem.sampled(batch // 16, 0)
-    except ValueError:  # there is none, as for infinite prompts
+    except ValueError:  # there is no trainer, as for infinite prompts
         return None
     expect(isinstance(few, Risk), "sampled", "a Risk", few)
     check_risk(few)
-    trainer, again, other = (problem.sampled(batch, seed) for seed in (0, 0, 1))
+    trainer = problem.sampled(batch, 0)
+    again = problem.sampled(batch, 0)
+    reseeded = problem.sampled(batch, 1)
     start = trainer.initial
     beside = _beside(start)
     places = {"the initial point": start, "a random point": beside}
@@ -490,14 +505,12 @@ def _sampled(
             f"gradient at {where} of two trainers of one seed",
         )
     if trainer.stochastic:
-        seen = {where: other.evaluate(at) for where, at in places.items()}
-        alike = all(
-            same(mine, yours)
-            for where in places
-            for mine, yours in zip(first[where], seen[where], strict=True)
-        )
+        is_same = True
+        for where, at in places.items():
+            loss, gradient = reseeded.evaluate(at)
+            is_same &= same(first[where][0], loss) and same(first[where][1], gradient)
         expect(
-            not alike,
+            not is_same,
             "losses and gradients of trainers of two seeds",
             "different ones",
             "the same",
@@ -509,23 +522,33 @@ def _sampled(
     }
     checks = compare(problem.risk(), trainer, points, batches)
     for check in checks:
-        expected = f"{check.population:.6g} within {check.limit:.2f} standard errors of {check.standard_error:.2g}"
+        expected = (
+            f"{check.population:.6g} within {check.limit:.2f} standard errors of"
+            f" {check.standard_error:.2g}"
+        )
         expect(check.passed, f"sampled {check.name}", expected, f"{check.sampled:.6g}")
-    least = [
-        min(detectable(check, batches - 1) for check in checks if word in check.name)
-        for word in ("loss", "gradient")
-    ]
-    return Power(*least)
+
+    def smallest_error(quantity: str) -> float:
+        of_quantity = [check for check in checks if quantity in check.name]
+        return min(detectable(check, batches - 1) for check in of_quantity)
+
+    return Power(smallest_error("loss"), smallest_error("gradient"))
 
 
 def _scatter(few: Risk, many: Risk, params: Array, batches: int) -> None:
-    """Check that losses of batches 16 times as large scatter by a quarter, within a factor of two."""
-    small, large = (
-        float(np.std([risk.evaluate(params, step)[0] for step in range(batches)]))
-        for risk in (few, many)
-    )
+    """Check that losses of 16 times larger batches scatter less than half as much."""
+
+    def scatter(risk: Risk) -> float:
+        losses = [risk.evaluate(params, step)[0] for step in range(batches)]
+        return float(np.std(losses))
+
+    small = scatter(few)
+    large = scatter(many)
     if small > 1e-12 * abs(many.evaluate(params)[0]):
-        expected = f"about {small / 4.0:.2g}, a quarter of that of batches a sixteenth as large"
         expect(
-            large < small / 2.0, "scatter of the loss of large batches", expected, large
+            large < small / 2.0,
+            "scatter of the loss of large batches",
+            f"about {small / 4.0:.2g}, a quarter of that of batches a sixteenth as"
+            " large",
+            large,
         )

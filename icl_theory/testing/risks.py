@@ -1,10 +1,14 @@
-"""Whether a risk keeps its promises to the engine: gradient, floor, metric, observations, shapes and copies."""
+"""Whether a risk keeps its promises to the engine.
+
+`check_risk` checks gradient, floor, metric, observations, shapes and copies, a function
+for each, and raises an AssertionError at the first fault.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +21,13 @@ from icl_theory._validate import (
     number,
     real_array,
 )
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.capabilities import (
+    column_gradients_of,
+    gain_at,
+    gradients_at,
+    series_at,
+)
+from icl_theory.engine.pullback import core_params, core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import check_blocks
 from icl_theory.engine.trajectory import named
@@ -25,7 +35,7 @@ from icl_theory.testing.common import attempt, copied, expect, expect_near, expe
 from icl_theory.testing.tokens import check_tokens
 from icl_theory.tokens.risk import TokenRisk
 
-# (j, w_j): f'(0) = sum_j w_j f(jh) / 60h, of sixth order
+# Pairs (j, w_j) of differences of sixth order: f'(0) = sum_j w_j f(jh) / 60h.
 CENTRAL = ((1, 45.0), (-1, -45.0), (2, -9.0), (-2, 9.0), (3, 1.0), (-3, -1.0))
 FORWARD = (
     (0, -147.0),
@@ -38,8 +48,8 @@ FORWARD = (
 )
 WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
 ROUNDING = 1e-14  # relative, of a loss or a gradient
-# relative difference of a loss or a gradient from the same one computed in another
-# order
+# Relative difference between a loss or a gradient and the same one computed in another
+# order.
 CLOSE = 1e-12
 
 
@@ -59,9 +69,9 @@ def check_risk(
     Hessian products are derivatives of the gradient. No loss is below the floor.
     `Risk.excess`, and ``excess`` if it is observed, are the loss minus one number, at
     most the floor. The metric is positive. Blocks are views that together hold each
-    parameter once. `Risk.series`, `Risk.gradients` and `Risk.column_gradients` agree
-    with `Risk.evaluate`, and a `TokenRisk` with the sum over all prompts of a few
-    tokens at a few nodes.
+    parameter once. ``series``, ``gradients`` and ``column_gradients`` agree, if they
+    are defined, with `Risk.evaluate`, and a `TokenRisk` with the sum over all prompts
+    of a few tokens at a few nodes.
 
     Parameters
     ----------
@@ -88,8 +98,8 @@ def check_risk(
     -----
     Derivatives along a direction u are central differences of sixth order,
 
-    .. math:: f'(0) \approx \frac{45\,[f(h) - f(-h)] - 9\,[f(2h) - f(-2h)] + f(3h) - f(-3h)}{60h}, \qquad
-        f(s) = \mathcal L(\theta + s u).
+    .. math:: f'(0) \approx \frac{45\,[f(h) - f(-h)] - 9\,[f(2h) - f(-2h)]
+        + f(3h) - f(-3h)}{60h}, \qquad f(s) = \mathcal L(\theta + s u).
 
     The width h falls from 1/16 of the largest parameter (of 1 if all are smaller) by
     factors of 4, to where the change of the difference plus the rounding of the loss,
@@ -105,15 +115,16 @@ def check_risk(
     --------
     >>> import numpy as np, icl_theory as icl
     >>> from icl_theory.testing import check_risk
-    >>> check_risk(icl.PopulationRisk(icl.Features.simplex(4, 1.0), icl.tasks.Linear(2.0)))
+    >>> features = icl.Features.simplex(4, 1.0)
+    >>> check_risk(icl.PopulationRisk(features, icl.tasks.Linear(2.0)))
     >>> class Steep(icl.Risk):
     ...     initial = np.array([2.0])
     ...     def evaluate(self, params, step=0):
     ...         return 0.5 * float(params @ params), 1.01 * params
-    >>> check_risk(Steep())
+    >>> check_risk(Steep())  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    AssertionError: gradient of the loss at the initial point, entry (0,): expected 2, found 2.02
+    AssertionError: gradient of the loss at ..., entry (0,): expected 2, found 2.02
     """
     if not isinstance(risk, Risk):
         raise argument_error("risk", risk, "a Risk (inherit from icl_theory.Risk)")
@@ -123,16 +134,12 @@ def check_risk(
     start = _initial(risk)
     places = {"the initial point": start}
     if points is None:
-        random = [start + spread * rng.normal(size=start.shape) for _ in range(3)]
-        places |= {f"random point {i + 1}": point for i, point in enumerate(random)}
+        for i in range(3):
+            places[f"random point {i + 1}"] = start + spread * rng.normal(
+                size=start.shape
+            )
     else:
-        if dimensions(points) == 0:
-            raise argument_error("points", points, "parameters, one array or more")
-        given = [
-            real_array(f"points[{i}]", point, start.ndim)
-            for i, point in enumerate(points)
-        ]
-        places |= {f"points[{i}]": point for i, point in enumerate(given)}
+        places |= _given_points(points, start.ndim)
     for where, params in places.items():
         if params.shape != start.shape:
             raise argument_error(
@@ -148,7 +155,8 @@ def check_risk(
         _gradient(risk, params, step, where, rng)
         if not risk.stochastic:
             _hessian(risk, params, where, rng)
-        inner, scores = innermost(risk, params)
+        inner = core_risk(risk)
+        scores = core_params(risk, params)
         if isinstance(inner, TokenRisk):
             check_tokens(inner, scores, where)
     if not risk.stochastic:
@@ -159,16 +167,25 @@ def check_risk(
     _copy(risk, places, step)
 
 
+def _given_points(points: Sequence[ArrayLike], ndim: int) -> dict[str, Array]:
+    if dimensions(points) == 0:
+        raise argument_error("points", points, "parameters, one array or more")
+    places = {}
+    for i, point in enumerate(points):
+        places[f"points[{i}]"] = real_array(f"points[{i}]", point, ndim)
+    return places
+
+
 def evaluated(risk: Risk, params: Array, step: int, where: str) -> tuple[float, Array]:
     """Return loss and gradient, checked in type, shape and range."""
-    found: Any = attempt(f"evaluate at {where}", risk.evaluate, params, step)
+    result: Any = attempt(f"evaluate at {where}", risk.evaluate, params, step)
     expect(
-        isinstance(found, tuple) and len(found) == 2,
+        isinstance(result, tuple) and len(result) == 2,
         f"evaluate at {where}",
         "(loss, gradient)",
-        found,
+        result,
     )
-    loss, gradient = found
+    loss, gradient = result
     expect(
         isinstance(loss, float),
         f"type of the loss at {where}",
@@ -180,18 +197,16 @@ def evaluated(risk: Risk, params: Array, step: int, where: str) -> tuple[float, 
     return loss, gradient
 
 
-def array(found: Any, shape: tuple[int, ...], what: str) -> None:
-    """Check that something is a finite array of float64 of a shape."""
-    numbers = isinstance(found, np.ndarray | np.float64) or (
-        shape == () and isinstance(found, float)
-    )
-    expect(numbers, what, "an array of NumPy", type(found).__name__)
-    found = np.asarray(found)
-    expect(
-        found.dtype == np.float64, f"dtype of the {what}", "float64", str(found.dtype)
-    )
-    expect(found.shape == shape, f"shape of the {what}", shape, found.shape)
-    expect(np.isfinite(found).all(), what, "finite numbers", found)
+def array(value: Any, shape: tuple[int, ...], what: str) -> None:
+    """Check that a value is a finite array of float64 of a shape."""
+    is_array = isinstance(value, np.ndarray | np.float64)
+    is_scalar = shape == () and isinstance(value, float)
+    expect(is_array or is_scalar, what, "an array of NumPy", type(value).__name__)
+    numbers = np.asarray(value)
+    dtype = numbers.dtype
+    expect(dtype == np.float64, f"dtype of the {what}", "float64", str(dtype))
+    expect(numbers.shape == shape, f"shape of the {what}", shape, numbers.shape)
+    expect(np.isfinite(numbers).all(), what, "finite numbers", numbers)
 
 
 def _initial(risk: Risk) -> Array:
@@ -211,10 +226,10 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
     expect_same(loss, again, f"loss at {where}, evaluated twice")
     expect_same(gradient, slope, f"gradient at {where}, evaluated twice")
     if not risk.stochastic:
-        other = evaluated(risk, params, step + 7, where)[0]
+        loss_at_other_step = evaluated(risk, params, step + 7, where)[0]
         expect_same(
             loss,
-            other,
+            loss_at_other_step,
             f"loss at {where} at another step, of a risk that is not stochastic",
         )
     floor: Any = attempt("floor", risk.floor)
@@ -244,7 +259,7 @@ def _metric(risk: Risk, start: Array) -> None:
     expect(
         (np.isfinite(metric) & (metric > 0)).all(), "metric", "positive numbers", metric
     )
-    gain: Any = attempt("gain at the initial point", risk.gain, start)
+    gain: Any = attempt("gain at the initial point", gain_at, risk, start)
     expect(
         np.isfinite(gain) and gain >= 0,
         "gain at the initial point",
@@ -257,15 +272,16 @@ def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
     first: dict[str, tuple[int, ...]] | None = None
     for i, (where, params) in enumerate(places.items()):
         kept = params.copy()
-        seen: Any = attempt(f"observe at {where}", risk.observe, params, step + i)
-        expect(isinstance(seen, dict), f"observe at {where}", "a dict of arrays", seen)
-        expect_same(kept, params, f"parameters after observe at {where}")
-        attempt(f"observe at {where}", named, seen)
-        for name, value in seen.items():
+        what = f"observe at {where}"
+        observed: Any = attempt(what, risk.observe, params, step + i)
+        expect(isinstance(observed, dict), what, "a dict of arrays", observed)
+        expect_same(kept, params, f"parameters after {what}")
+        attempt(what, named, observed)
+        for name, value in observed.items():
             values = np.asarray(value)
             good = values.dtype.kind in "iuf" and np.isfinite(values).all()
             expect(good, f"observation {name!r} at {where}", "finite numbers", value)
-        shapes = {name: np.shape(value) for name, value in seen.items()}
+        shapes = {name: np.shape(value) for name, value in observed.items()}
         first = shapes if first is None else first
         expect(
             shapes == first,
@@ -276,27 +292,27 @@ def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
 
 
 def _excess(risk: Risk, places: dict[str, Array]) -> None:
-    """Check that the excess, also an observed one, is the loss minus one number everywhere, at most the floor."""
+    """Check that each excess is the loss minus one number, at most the floor."""
     floor = risk.floor()
     kinds: dict[str, Callable[[Array], Any]] = {"excess": risk.excess}
     if "excess" in risk.observe(risk.initial):
         kinds["observation 'excess'"] = lambda params: risk.observe(params)["excess"]
     for name, excess in kinds.items():
-        level, scale = math.nan, 0.0
+        level = math.nan  # the number, which the first point tells
+        scale = 0.0
         for where, params in places.items():
             what = f"{name} at {where}"
             loss = risk.evaluate(params)[0]
-            found = float(attempt(what, excess, params))
-            expect(math.isfinite(found), what, "a finite number", found)
+            value = float(attempt(what, excess, params))
+            expect(math.isfinite(value), what, "a finite number", value)
             if math.isnan(level):
-                level = loss - found
+                level = loss - value
                 scale = abs(loss)
-            off = abs(loss - found - level)
             expect(
-                off <= CLOSE * (scale + abs(loss)),
+                abs(loss - value - level) <= CLOSE * (scale + abs(loss)),
                 what,
                 f"the loss less {level!r}, {loss - level!r}",
-                found,
+                value,
             )
         expected = f"the loss less the floor, {floor!r}, or less a number below it"
         expect(
@@ -307,41 +323,54 @@ def _excess(risk: Risk, places: dict[str, Array]) -> None:
         )
 
 
+Stencil = tuple[tuple[int, float], ...]
+
+
 def difference(
     function: Callable[[float], Any],
     scale: float,
-    stencil: tuple[tuple[int, float], ...] = CENTRAL,
+    stencil: Stencil = CENTRAL,
     resolved: float = 1e-9,
 ) -> tuple[Any, float]:
-    """Differentiate a function at 0, smooth over a length ``scale``, and estimate the error.
+    """Differentiate a function at 0, smooth over a length ``scale``.
 
-    The function returns a float or an array. ``FORWARD`` differences give the
-    derivative from the right. Widths fall until the error is a share ``resolved`` of
-    the derivative, which is far below all tolerances.
+    The function returns a float or an array. The result is the derivative and an
+    estimate of its error. ``FORWARD`` differences give the derivative from the right.
+    Widths fall until the error is a share ``resolved`` of the derivative, which is far
+    below all tolerances.
     """
     best: tuple[Any, float] = (None, np.inf)
-    weights = sum(abs(weight) for _, weight in stencil) / 60.0
     before = None
     for width in WIDTHS * scale:
-        with np.errstate(all="ignore"):
-            values = [function(j * width) for j, _ in stencil]
-            slope = sum(
-                weight * value
-                for (_, weight), value in zip(stencil, values, strict=True)
-            ) / (60.0 * width)
-            rounding = (
-                ROUNDING
-                * weights
-                * max(float(np.abs(value).max()) for value in values)
-                / width
-            )
-        if before is not None and np.isfinite(slope).all():
+        slope, rounding = _quotient(function, width, stencil)
+        if not np.isfinite(slope).all():
+            before = None
+            continue
+        if before is not None:
             error = float(np.abs(slope - before).max()) + rounding
-            best = min(best, (slope, error), key=lambda pair: pair[1])
+            if error < best[1]:
+                best = (slope, error)
             if error <= resolved * float(np.abs(slope).max()):
                 break
-        before = slope if np.isfinite(slope).all() else None
+        before = slope
     return best
+
+
+def _quotient(
+    function: Callable[[float], Any], width: float, stencil: Stencil
+) -> tuple[Any, float]:
+    """Return the derivative at 0 by one width, and the error of it by rounding."""
+    with np.errstate(all="ignore"):
+        values = [function(j * width) for j, _ in stencil]
+        weights = [weight for _, weight in stencil]
+        total = sum(
+            weight * value for weight, value in zip(weights, values, strict=True)
+        )
+        slope = total / (60.0 * width)
+        largest = max(float(np.abs(value).max()) for value in values)
+        share = sum(abs(weight) for weight in weights) / 60.0
+        rounding = ROUNDING * share * largest / width
+    return slope, rounding
 
 
 def _width(params: Array) -> float:
@@ -350,75 +379,119 @@ def _width(params: Array) -> float:
 
 def _directions(params: Array, rng: np.random.Generator) -> list[Array]:
     drawn = [rng.normal(size=params.shape) for _ in range(3)]
-    return [np.asarray(each / np.abs(each).max()) for each in drawn]
+    return [np.asarray(normal / np.abs(normal).max()) for normal in drawn]
+
+
+class Slopes(NamedTuple):
+    """The derivative of a loss along a direction, computed in two ways.
+
+    Attributes
+    ----------
+    by_differences, by_gradient : float
+        The derivative.
+    excess : float
+        By how much the two differ beyond the error and the tolerance.
+    """
+
+    by_differences: float
+    by_gradient: float
+    excess: float
+
+
+class GradientCheck:
+    """The gradient at one point, compared with differences of the loss.
+
+    Differences say nothing if they scatter by ``blurred`` of themselves.
+    """
+
+    def __init__(
+        self,
+        risk: Risk,
+        params: Array,
+        step: int,
+        where: str,
+        tolerance: float = 1e-6,
+        blurred: float = 1e-3,
+    ) -> None:
+        self.risk = risk
+        self.params = params
+        self.step = step
+        self.what = f"gradient of the loss at {where}"
+        self.tolerance = tolerance
+        self.blurred = blurred
+        self.gradient = np.array(evaluated(risk, params, step, where)[1])
+        self.norm = float(np.linalg.norm(self.gradient))
+        loss = abs(risk.evaluate(params, step)[0])
+        # of a difference at the smallest width
+        self.noise = ROUNDING * loss / (WIDTHS[-1] * _width(params))
+
+    def slope(
+        self, direction: Array, stencil: Stencil = CENTRAL
+    ) -> tuple[float, float]:
+        """Return the derivative along a direction by differences, and its error."""
+
+        def loss(s: float) -> float:
+            return self.risk.evaluate(self.params + s * direction, self.step)[0]
+
+        return difference(loss, _width(self.params), stencil)
+
+    def along(self, direction: Array) -> Slopes:
+        """Return the derivative along a direction, by differences and the gradient."""
+        slope, error = self.slope(direction)
+        by_gradient = float(np.sum(self.gradient * direction))
+        size = self.norm * float(np.linalg.norm(direction))
+        expect(np.isfinite(error), self.what, "a finite loss around it", "none")
+        excess = abs(by_gradient - slope) - error - self.tolerance * size
+        is_sharp = error <= self.blurred * max(abs(slope), size) + self.noise
+        if excess <= 0.0 and is_sharp:
+            return Slopes(slope, by_gradient, excess)
+        ahead, error_ahead = self.slope(direction, FORWARD)
+        behind, error_behind = self.slope(-direction, FORWARD)
+        low, high = sorted((ahead, -behind))
+        error_of_sides = max(error_ahead, error_behind)
+        largest = max(abs(low), abs(high), size)
+        expect(
+            error_of_sides <= self.blurred * largest + self.noise,
+            self.what,
+            "differences that settle",
+            f"noise: {slope:.6g} ± {error_of_sides:.1g}",
+        )
+        # At a kink the gradient may be anything between the two derivatives.
+        if high - low > 2.0 * error_of_sides + self.blurred * size:
+            outside = max(low - by_gradient, by_gradient - high)
+            excess = outside - error_of_sides - self.tolerance * size
+        return Slopes(slope, by_gradient, excess)
+
+    def check_entries(self) -> None:
+        """Raise an AssertionError that names the worst entry, if one is wrong."""
+        size = self.params.size
+        units = np.eye(size).reshape(size, *self.params.shape)
+        entries = [self.along(unit) for unit in units]
+        worst = int(np.argmax([slopes.excess for slopes in entries]))
+        index = tuple(int(i) for i in np.unravel_index(worst, self.params.shape))
+        expect(
+            entries[worst].excess <= 0,
+            f"{self.what}, entry {index}",
+            f"{entries[worst].by_differences:.9g}",
+            f"{entries[worst].by_gradient:.9g}",
+        )
 
 
 def _gradient(
-    risk: Risk,
-    params: Array,
-    step: int,
-    where: str,
-    rng: np.random.Generator,
-    tolerance: float = 1e-6,
-    blurred: float = 1e-3,
+    risk: Risk, params: Array, step: int, where: str, rng: np.random.Generator
 ) -> None:
-    """Compare the gradient with differences, which say nothing if they scatter by ``blurred`` of themselves."""
-    gradient = np.array(evaluated(risk, params, step, where)[1])
-    what = f"gradient of the loss at {where}"
-    norm = float(np.linalg.norm(gradient))
-    noise = (
-        ROUNDING * abs(risk.evaluate(params, step)[0]) / (WIDTHS[-1] * _width(params))
-    )
-
-    def along(
-        direction: Array, stencil: tuple[tuple[int, float], ...] = CENTRAL
-    ) -> tuple[float, float]:
-        return difference(
-            lambda s: risk.evaluate(params + s * direction, step)[0],
-            _width(params),
-            stencil,
-        )
-
-    def wrong(direction: Array) -> tuple[float, float, float]:
-        """Return the derivative by differences, by the gradient, and their difference beyond the tolerance."""
-        slope, error = along(direction)
-        found = float(np.sum(gradient * direction))
-        size = norm * float(np.linalg.norm(direction))
-        expect(np.isfinite(error), what, "a finite loss around it", "none")
-        beyond = abs(found - slope) - error - tolerance * size
-        if beyond <= 0.0 and error <= blurred * max(abs(slope), size) + noise:
-            return slope, found, beyond
-        ahead = along(direction, FORWARD)
-        behind = along(-direction, FORWARD)
-        low, high = sorted((ahead[0], -behind[0]))
-        error = max(ahead[1], behind[1])
-        settled = error <= blurred * max(abs(low), abs(high), size) + noise
-        expect(
-            settled,
-            what,
-            "differences that settle",
-            f"noise: {slope:.6g} ± {error:.1g}",
-        )
-        if high - low > 2.0 * error + blurred * size:  # a kink
-            beyond = max(low - found, found - high) - error - tolerance * size
-        return slope, found, beyond
-
+    check = GradientCheck(risk, params, step, where)
     for direction in _directions(params, rng):
-        slope, found, beyond = wrong(direction)
-        if beyond <= 0.0:
+        slopes = check.along(direction)
+        if slopes.excess <= 0.0:
             continue
         if params.size <= 400:  # few enough to try every entry
-            units = np.eye(params.size).reshape(params.size, *params.shape)
-            entries = [wrong(unit) for unit in units]
-            worst = int(np.argmax([each[2] for each in entries]))
-            place = tuple(int(i) for i in np.unravel_index(worst, params.shape))
-            expect(
-                entries[worst][2] <= 0,
-                f"{what}, entry {place}",
-                *(f"{x:.9g}" for x in entries[worst][:2]),
-            )
+            check.check_entries()
         expect(
-            False, f"{what}, along a random direction", f"{slope:.9g}", f"{found:.9g}"
+            False,
+            f"{check.what}, along a random direction",
+            f"{slopes.by_differences:.9g}",
+            f"{slopes.by_gradient:.9g}",
         )
 
 
@@ -448,8 +521,10 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
 
 def _series(risk: Risk, places: dict[str, Array]) -> None:
     steps = np.arange(len(places), dtype=np.int64)
-    found: Any = attempt("series", risk.series, np.stack(list(places.values())), steps)
-    losses, seen = found
+    result: Any = attempt(
+        "series", series_at, risk, np.stack(list(places.values())), steps
+    )
+    losses, observed = result
     array(losses, steps.shape, "losses of series")
     for i, (where, params) in enumerate(places.items()):
         loss = risk.evaluate(params)[0]
@@ -462,29 +537,29 @@ def _series(risk: Risk, places: dict[str, Array]) -> None:
         )
         for name, value in risk.observe(params).items():
             expect(
-                name in seen,
+                name in observed,
                 "observations of series",
                 f"{name!r} among them",
-                sorted(seen),
+                sorted(observed),
             )
             allowed = CLOSE * (1.0 + np.abs(value))
             what = f"observation {name!r} of series at {where}"
-            expect_near(value, seen[name][i], allowed, what, "that of observe")
+            expect_near(value, observed[name][i], allowed, what, "that of observe")
 
 
 def _columns(risk: Risk, places: dict[str, Array]) -> None:
-    gradients = risk.column_gradients
+    gradients = column_gradients_of(risk)
     if gradients is None:
         return
     for where, params in places.items():
         which = np.append(np.arange(params.shape[1])[::-1], 0)
-        found: Any = attempt("column_gradients", gradients, params[:, which], which)
-        array(found, (len(params), len(which)), f"column_gradients at {where}")
+        columns: Any = attempt("column_gradients", gradients, params[:, which], which)
+        array(columns, (len(params), len(which)), f"column_gradients at {where}")
         whole = risk.evaluate(params)[1]
         allowed = np.asarray(CLOSE * np.abs(whole).max(initial=0.0))
         expect_near(
             whole[:, which],
-            found,
+            columns,
             allowed,
             f"column_gradients at {where}",
             "the columns of the gradient",
@@ -493,11 +568,11 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
 
 def _at_once(risk: Risk, places: dict[str, Array]) -> None:
     states = np.stack(list(places.values()))
-    found: Any = attempt("gradients", risk.gradients, states)
-    array(found, states.shape, "gradients at several points")
-    each = [risk.evaluate(params)[1] for params in places.values()]
-    largest = float(np.abs(each).max(initial=0.0))
-    for where, gradient, wanted in zip(places, found, each, strict=True):
+    gradients: Any = attempt("gradients", gradients_at, risk, states)
+    array(gradients, states.shape, "gradients at several points")
+    one_by_one = [risk.evaluate(params)[1] for params in places.values()]
+    largest = float(np.abs(one_by_one).max(initial=0.0))
+    for where, gradient, wanted in zip(places, gradients, one_by_one, strict=True):
         allowed = 1e-9 * (np.abs(wanted) + largest)
         expect_near(
             wanted,
@@ -512,7 +587,7 @@ def _copy(risk: Risk, places: dict[str, Array], step: int) -> None:
     again: Any = attempt("pickle, by which a risk is sent to workers", copied, risk)
     for where, params in places.items():
         loss, gradient = risk.evaluate(params, step)
-        other, slope = evaluated(again, params, step, where)
+        copied_loss, copied_gradient = evaluated(again, params, step, where)
         what = f"a copy by pickle at {where}"
-        expect_same(loss, other, f"loss of {what}")
-        expect_same(gradient, slope, f"gradient of {what}")
+        expect_same(loss, copied_loss, f"loss of {what}")
+        expect_same(gradient, copied_gradient, f"gradient of {what}")

@@ -1,4 +1,8 @@
-"""Whether an update rule keeps its promises to the engine: a step depends on its arguments alone."""
+"""Whether an update rule keeps its promises to the engine.
+
+`check_rule` trains by a plain loop over `Rule.step`. Then it repeats steps in another
+order and compares them with a run of the engine: a step depends on its arguments alone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ SUM = 1e-12  # relative difference that compensated sums make in a short run
 
 
 class QuarticBowl(Risk):
-    r"""The risk :math:`\sum_i a_i(\tfrac12 x_i^2 + \tfrac14 x_i^4)`, on which rules are tried.
+    r"""The risk :math:`\sum_i a_i(\tfrac12 x_i^2 + \tfrac14 x_i^4)`, to try rules on.
 
     Its gradients change along the run, and differ from entry to entry.
     """
@@ -35,7 +39,7 @@ class QuarticBowl(Risk):
 
 
 class RuleState(NamedTuple):
-    """Arguments of a step, and what it returned: the change of the parameters, and the memory after it."""
+    """Arguments of a step, and its results: the change, and the memory after it."""
 
     params: Array
     gradient: Array
@@ -97,7 +101,7 @@ def check_rule(
     >>> check_rule(Forgetful())  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    AssertionError: change in step ..., asked for again, entry ...: expected the same bits, ...
+    AssertionError: change in step ..., asked for again, entry ...: expected ...
     """
     if not is_rule(rule):
         raise argument_error(
@@ -152,7 +156,7 @@ def _step(
     memory: Array,
     t: int,
 ) -> tuple[Array, Array]:
-    """Return what a step returns, after a look at it and at its arguments."""
+    """Return the results of a step, after a check of them and of its arguments."""
     arguments = {"params": params, "gradient": gradient, "memory": memory}
     before = {name: value.copy() for name, value in arguments.items()}
     returned: Any = attempt(
@@ -180,7 +184,7 @@ def _step(
 
 
 def _asked_again(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
-    """Ask for steps in another order: each has the bits that it had."""
+    """Repeat steps in another order: each must have the bits that it had."""
     for state in states:
         change, after = _step(
             rule, risk, eta, state.params, state.gradient, state.memory, state.t
@@ -194,8 +198,12 @@ def _asked_again(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) ->
 def _independent_of_time(
     rule: Rule, risk: Risk, eta: float, states: list[RuleState]
 ) -> None:
-    """Ask for the same steps under other numbers; a memory that is skipped over has the shape of the parameters."""
-    memory, shape = states[0].memory, states[0].params.shape
+    """Repeat steps under other numbers, and check the shape of the memory.
+
+    A memory that can be skipped over has the shape of the parameters.
+    """
+    memory = states[0].memory
+    shape = states[0].params.shape
     if memory.size:
         expect(
             memory.shape == shape,
@@ -221,7 +229,7 @@ def _independent_of_time(
 
 
 def _as_trained(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
-    """Compare the engine's run with the loop, and with itself where it is taken up again."""
+    """Compare the engine's run with the loop, and with itself continued from a step."""
     last = len(states)
     run: Any = attempt(
         "training", descend, risk, eta, steps=last, rule=rule, give_up=False

@@ -15,7 +15,7 @@ from icl_theory.engine.comparison import CrossCheck
 from icl_theory.engine.descent import descend
 from icl_theory.engine.rules import rule_of
 from icl_theory.engine.scope import DESCENT
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, LazySlot, Panel, sound
 from icl_theory.figures import title
@@ -82,7 +82,10 @@ def check_slots(problem: Family, run: Trajectory) -> None:
 
 
 def check_claims(family: type[Family], run: Trajectory) -> None:
-    """Measure the rows of a family, answer its questions and make its comparison, all in their quick versions."""
+    """Measure the rows of a family, answer its questions and make its comparison.
+
+    All are made in their quick versions.
+    """
     claims = Claims() if family.claims is None else family.claims
     for row in claims.rows:
         what = f"row {getattr(row, '__name__', row)}"
@@ -92,10 +95,11 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
     for name, question in claims.questions:
         answer: Any = attempt(f"question {name}", question, True)
         expect(isinstance(answer, Answer), f"question {name}", "an Answer", answer)
-        for each in answer.series:
-            x = np.shape(each.x)
-            y = np.shape(each.y)
-            expect(x == y, f"curve {each.label!r} of {name}", f"as many y as x, {x}", y)
+        for series in answer.series:
+            x = np.shape(series.x)
+            y = np.shape(series.y)
+            what = f"curve {series.label!r} of {name}"
+            expect(x == y, what, f"as many y as x, {x}", y)
     compare = claims.compare
     if compare is not None:
         compared: Any = attempt("compare of the slot claims", compare, run)
@@ -110,7 +114,10 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
 def _stable_rate(
     problem: Family, run: Trajectory, steps: int = 200, rounding: float = 1e-6
 ) -> None:
-    """Check that ``steps`` at the stable rate all lower the loss, and that it is at most 2/sharpness, rounded."""
+    """Check that the stable rate lowers the loss in each of ``steps``.
+
+    It must be at most 2/sharpness, up to rounding.
+    """
     try:
         rate = problem.stable_rate()
     except ValueError as error:
@@ -164,18 +171,18 @@ def _arrays(problem: Family) -> None:
             points[name] = np.array([value, value])
         else:
             common[name] = value
-    found: Any = None
+    batch: Any = None
     with np.errstate(all="ignore"):
         for most in (0, common["max_steps"]):
-            found = attempt(
+            batch = attempt(
                 "slot batched", family.batched, points, common | {"max_steps": most}
             )
-    if found is None:
+    if batch is None:
         return
     expect(
-        isinstance(found, Mapping), "slot batched", "a dict of arrays, or None", found
+        isinstance(batch, Mapping), "slot batched", "a dict of arrays, or None", batch
     )
-    unknown = sorted(found.keys() - {"stop", *blank(family.every_column(), 0)})
+    unknown = sorted(batch.keys() - {"stop", *blank(family.every_column(), 0)})
     expect(
         not unknown,
         "names that slot batched gives",
@@ -184,12 +191,12 @@ def _arrays(problem: Family) -> None:
     )
     for name in ("steps", "last", "loss", "floor"):
         expect(
-            name in found,
+            name in batch,
             "columns of slot batched",
             f"{name} among them",
-            sorted(found),
+            sorted(batch),
         )
-    for name, values in found.items():
+    for name, values in batch.items():
         shape = np.shape(values)
         expect(
             shape in ((), (2,)),
@@ -197,7 +204,7 @@ def _arrays(problem: Family) -> None:
             "a value for each of two points, or one",
             shape,
         )
-    for name in np.unique(found.get("stop", "STEPS")).tolist():
+    for name in np.unique(batch.get("stop", "STEPS")).tolist():
         expect(
             name in Stop.__members__,
             "stop of slot batched",
@@ -211,7 +218,7 @@ def _update(problem: Family, run: Trajectory) -> None:
     rule = attempt("slot update", rule_of, given)
     kept = rule.name == run.rule or type(problem).simulate is not Family.simulate
     expect(kept, "rule of the run", f"that of the slot update, {rule.name}", run.rule)
-    descent = Descent(problem.risk(), run.eta, rule)
+    descent = UpdateMap(problem.risk(), run.eta, rule)
     start: Any = attempt("init of the slot update", descent.start)
     point = descent.point(start.params, 0, start.memory)
     attempt("step of the slot update", point.update, descent)
@@ -221,12 +228,12 @@ def _claims(claims: Claims, run: Trajectory) -> None:
     expect(isinstance(claims, Claims), "slot claims", "a Claims or None", claims)
     check = claims.check
     if check is not None:
-        found: Any = attempt("check of the slot claims", check, run)
+        checks: Any = attempt("check of the slot claims", check, run)
         expect(
-            isinstance(found, BoundChecks),
+            isinstance(checks, BoundChecks),
             "check of the slot claims",
             "BoundChecks",
-            found,
+            checks,
         )
     for name, _ in claims.questions:
         expect(
@@ -249,9 +256,18 @@ def _figures(figures: Any) -> None:
         what = f"figure {name} of the slot figures"
         attempt(what, title, recipe)
         if callable(recipe):
-            every = inspect.signature(recipe).parameters.values()
-            bare = ", ".join(each.name for each in every if each.default is each.empty)
-            expect(not bare, what, "a default for each parameter", f"none for {bare}")
+            arguments = inspect.signature(recipe).parameters.values()
+            required = [
+                argument.name
+                for argument in arguments
+                if argument.default is argument.empty
+            ]
+            expect(
+                not required,
+                what,
+                "a default for each parameter",
+                f"none for {', '.join(required)}",
+            )
 
 
 def _papers(claims: Claims) -> None:

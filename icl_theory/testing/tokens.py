@@ -1,12 +1,14 @@
-"""The tokens of a `TokenRisk` against the sum over all short prompts, each with its softmax."""
+"""The loss of a `TokenRisk` against the sum over all short prompts."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.testing.common import expect
@@ -16,76 +18,86 @@ from icl_theory.tokens.risk import TokenRisk
 def check_tokens(
     risk: TokenRisk, params: Array, where: str, prompts: int = 5000
 ) -> None:
-    """Compare the loss of short prompts with the sum over all of them, up to ``prompts`` of them.
+    """Compare the loss of short prompts with the sum over all of them.
 
-    Prompts are as long as their number allows, up to that of the risk, with at least
-    one token of each kind. Each token is at one of the nodes, of which the most
-    probable ones are left if there are many.
+    Prompts are as long as the risk's, or as long as ``prompts`` of them allow, with at
+    least one token of each kind. Each token is at one of the nodes; of many nodes only
+    the most probable are kept.
     """
-    kept = [min(len(kind.probs), 8) for kind in risk.kinds]
-    while math.prod(kept) > prompts:
-        kept[int(np.argmax(kept))] -= 1
-    lengths = ([min(n, kind.number) for kind in risk.kinds] for n in range(12, 0, -1))
-    numbers = next(
-        each for each in lengths if math.prod(map(pow, kept, each)) <= prompts
-    )
-    nodes = [
-        np.argsort(-kind.probs, kind="stable")[:size]
-        for kind, size in zip(risk.kinds, kept, strict=True)
-    ]
-    first = np.cumsum([0, *(len(kind.probs) for kind in risk.kinds[:-1])])
-    rows = np.concatenate(
-        [start + node for start, node in zip(first, nodes, strict=True)]
-    )
-    kinds = [
-        replace(
-            kind,
-            number=n,
-            probs=kind.probs[at] / kind.probs[at].sum(),
-            values=kind.values[at],
-            spread=kind.spread[at],
-        )
-        for kind, n, at in zip(risk.kinds, numbers, nodes, strict=True)
-    ]
-    second = None if risk.second is None else risk.second[np.ix_(rows, rows)]
-    small = TokenRisk(kinds, risk.target, risk.queries, second)
+    small, rows = _shortened(risk, prompts)
     scores = params[rows]
-    expected = sum(
-        asked * _enumerated(small, scores.reshape(len(rows), -1)[:, q], q)
-        for q, asked in enumerate(small.asked)
-    )
-    found = small.evaluate(scores)[0]
+    expected = 0.0
+    for q, probability in enumerate(small.asked):
+        query_scores = scores.reshape(len(rows), -1)[:, q]
+        expected = expected + probability * _enumerated(small, query_scores, q)
+    loss = small.evaluate(scores)[0]
     size = np.abs(small.errors).max() ** 2 + float(small.own.max())
-    what = f"loss of prompts of {sum(numbers)} tokens at {where}"
+    tokens = sum(kind.number for kind in small.kinds)
     expect(
-        abs(found - expected) <= 1e-12 * size,
-        what,
+        abs(loss - expected) <= 1e-12 * size,
+        f"loss of prompts of {tokens} tokens at {where}",
         f"the sum over all prompts, {expected!r}",
-        found,
+        loss,
     )
+
+
+def _shortened(risk: TokenRisk, prompts: int) -> tuple[TokenRisk, NDArray[np.intp]]:
+    """Return a risk with at most ``prompts`` prompts, and the rows of its scores."""
+    sizes = [min(len(kind.probs), 8) for kind in risk.kinds]
+    while math.prod(sizes) > prompts:
+        sizes[int(np.argmax(sizes))] -= 1
+    numbers = [1 for _ in risk.kinds]
+    for longest in range(12, 0, -1):
+        numbers = [min(longest, kind.number) for kind in risk.kinds]
+        if math.prod(map(pow, sizes, numbers)) <= prompts:
+            break
+    kinds = []
+    rows = []
+    first_row = 0
+    for kind, size, number in zip(risk.kinds, sizes, numbers, strict=True):
+        nodes = np.argsort(-kind.probs, kind="stable")[:size]
+        rows.append(first_row + nodes)
+        first_row += len(kind.probs)
+        kinds.append(
+            replace(
+                kind,
+                number=number,
+                probs=kind.probs[nodes] / kind.probs[nodes].sum(),
+                values=kind.values[nodes],
+                spread=kind.spread[nodes],
+            )
+        )
+    kept = np.concatenate(rows)
+    second = None if risk.second is None else risk.second[np.ix_(kept, kept)]
+    return TokenRisk(kinds, risk.target, risk.queries, second), kept
 
 
 def _enumerated(risk: TokenRisk, scores: Array, q: int) -> float:
-    """Half the mean square of the error of the attention over all prompts, of query q."""
+    """Return half the mean square error of query q's attention over all prompts."""
     loss = 0.0
-    laws = []
+    for nodes, probability in _prompts(risk):
+        attention = np.exp(scores[nodes] - scores[nodes].max())
+        attention /= attention.sum()
+        error = attention @ risk.errors[q][nodes]
+        square = float(error @ error + attention**2 @ risk.spread[nodes, q])
+        loss += 0.5 * probability * square
+    return loss
+
+
+def _prompts(risk: TokenRisk) -> Iterator[tuple[list[int], float]]:
+    """Yield the nodes of each prompt, and its probability."""
+    parts_by_kind = []
     for kind, count in zip(risk.kinds, risk.counts, strict=True):
         nodes = range(count.rows.start, count.rows.stop)
+        # ``each``: all lengths up to the number are equally probable.
         lengths = range(1, kind.number + 1) if kind.each else (kind.number,)
-        laws.append(
-            [
-                (1.0 / len(lengths), each)
-                for n in lengths
-                for each in itertools.product(nodes, repeat=n)
-            ]
-        )
-    for prompt in itertools.product(*laws):
-        at = [node for _, part in prompt for node in part]
-        chance = math.prod(share for share, _ in prompt) * float(
-            np.prod(risk.probs[at])
-        )
-        attention = np.exp(scores[at] - scores[at].max())
-        attention /= attention.sum()
-        error = attention @ risk.errors[q][at]
-        loss += 0.5 * chance * float(error @ error + attention**2 @ risk.spread[at, q])
-    return loss
+        parts = [
+            (part, 1.0 / len(lengths))
+            for length in lengths
+            for part in itertools.product(nodes, repeat=length)
+        ]
+        parts_by_kind.append(parts)
+    for prompt in itertools.product(*parts_by_kind):
+        nodes_of_prompt = [node for part, _ in prompt for node in part]
+        probability = math.prod(share for _, share in prompt)
+        yield nodes_of_prompt, probability * float(np.prod(risk.probs[nodes_of_prompt]))

@@ -1,8 +1,8 @@
-"""Laws of the numbers of tokens of few kinds, as tables of all counts: what `CountRisk` takes the mean over.
+"""Laws of the numbers of tokens of few kinds, as tables of all counts.
 
-`IndependentCounts` has those of independent tokens, `TwoStateCounts` those of the
-windows of two symbols in a Markov chain. See docs/theory.md, "Few kinds of tokens" and
-"Two states".
+`CountRisk` takes the mean of a loss over such a table. `IndependentCounts` has the
+counts of independent tokens, `TwoStateCounts` those of the windows of two symbols in a
+Markov chain. See docs/theory.md, "Few kinds of tokens" and "Two states".
 """
 
 from __future__ import annotations
@@ -36,21 +36,24 @@ from icl_theory.memory import check_fits
 from icl_theory.tokens.labels import log_poisson
 from icl_theory.tokens.sampled import Indices, chosen, prompts_to_draw, softmax
 
-NEVER = -1e300  # log of the probability 0; times a count of 0 it is 0
+LOG_NEVER = -1e300  # log of the probability 0; times a count of 0 it is 0
 
 
 class Table(NamedTuple):
-    """All counts that may occur, one a row, with what is known of them."""
+    """All counts that may occur, one a row, with their probabilities."""
 
     counts: Array  # tokens of each kind, (A, k)
     query: Indices  # which query asks, (A,)
     probability: Array  # of counts and query together, (A,); they sum to 1
-    # probabilities of the labels given counts and query: the Bayes-optimal prediction,
-    # (A, V)
+    # Probabilities of the labels given counts and query, (A, V). They are the
+    # Bayes-optimal prediction.
     truth: Array
 
     def mean(self, values: ArrayLike) -> Array:
-        """Return the mean of numbers that each row has, (A, ...): the exact expectation of any loss."""
+        """Return the mean of values that each row has, (A, ...).
+
+        It is the exact expectation of any loss.
+        """
         rows = plain_numbers("values", values, -math.inf)
         if rows.shape[:1] != self.probability.shape:
             raise argument_error(
@@ -70,7 +73,10 @@ class Drawn(NamedTuple):
 
 
 class CountLaw(ABC):
-    """A law of prompts whose tokens are of few kinds, with as many scores for each query."""
+    """A law of prompts whose tokens are of few kinds.
+
+    Attention has a score for each kind and query.
+    """
 
     # probabilities of the labels that a token of each kind stands for, (k, V)
     values: Array
@@ -90,7 +96,8 @@ class CountLaw(ABC):
 class IndependentCounts(CountLaw):
     r"""Counts of N independent tokens of k kinds, given which of Z tasks is at hand.
 
-    .. math:: P(n) = \sum_z w_z \frac{N!}{n_1! \cdots n_k!} \prod_\kappa p_{z\kappa}^{n_\kappa}
+    .. math:: P(n) = \sum_z w_z \frac{N!}{n_1! \cdots n_k!}
+        \prod_\kappa p_{z\kappa}^{n_\kappa}
 
     Parameters
     ----------
@@ -145,7 +152,7 @@ class IndependentCounts(CountLaw):
                 targets.shape,
                 f"of shape (V,) or ({Z}, V) with V = {values.shape[1]}",
             )
-        weights = _shares("weights", self.weights, Z)
+        weights = _probabilities("weights", self.weights, Z)
         set_fields(
             self,
             N=integer("N", self.N, minimum=1, maximum=EXACT),
@@ -158,71 +165,77 @@ class IndependentCounts(CountLaw):
     def table(self) -> Table:
         """All counts of at least the probability ``rare``."""
         assert self.weights is not None
-        probs, weights = self.probs, self.weights
-        middle = weights @ probs
+        # P(n) = multinomial probability under the mean law p̄
+        #        times Σ_z w_z Π_κ (p_zκ/p̄_κ)^n_κ
+        mean_law = self.weights @ self.probs
         counts = self._compositions()
-        log = log_poisson(counts, self.N * middle).sum(axis=1) - log_poisson(
-            self.N, self.N
-        )
-        task, mixed = softmax(counts @ _log_ratio(probs, middle).T + _log(weights))
-        log += mixed
-        often = log >= math.log(self.rare)
-        query = np.zeros(often.sum(), dtype=np.intp)
+        log = log_poisson(counts, self.N * mean_law).sum(axis=1)
+        log -= log_poisson(self.N, self.N)
+        log_ratio = counts @ _log_ratio(self.probs, mean_law).T
+        task, log_mixture = softmax(log_ratio + _log(self.weights))
+        log += log_mixture
+        is_likely = log >= math.log(self.rare)
         return Table(
-            counts[often], query, np.exp(log[often]), task[often] @ self.targets
+            counts[is_likely],
+            np.zeros(is_likely.sum(), dtype=np.intp),
+            np.exp(log[is_likely]),
+            task[is_likely] @ self.targets,
         )
 
     def _compositions(self) -> Array:
-        """All ways to share N tokens among the kinds, with numbers that are probable for each kind by itself."""
+        """All ways to share N tokens among the kinds, (A, k).
+
+        The number of each kind is probable for that kind by itself.
+        """
         check_fits("N", self.N, 100.0 * self.N)
-        n = np.arange(self.N + 1.0)
+        Z, k = self.probs.shape
         counts = np.zeros((1, 0))
-        left = np.full(1, self.N)
-        whole = log_poisson(self.N, self.N)
-        for p in self.probs.T[:-1]:
-            ends = np.array([[p.min()], [p.max()]])
-            log = (
-                log_poisson(n, self.N * ends)
-                + log_poisson(self.N - n, self.N * (1.0 - ends))
-                - whole
-            )
-            likely = np.flatnonzero((log >= math.log(self.rare)).any(axis=0))
-            first = int(likely[0])
-            last = np.minimum(int(likely[-1]), left)
-            sizes = np.maximum(last - first + 1, 0)
+        remaining = np.full(1, self.N)
+        for probs_of_kind in self.probs.T[:-1]:
+            lowest, highest = self._likely_numbers(probs_of_kind)
+            # a row becomes one row for each number of tokens of the next kind
+            sizes = np.maximum(np.minimum(highest, remaining) - lowest + 1, 0)
             rows = float(sizes.sum(dtype=float))
-            check_fits(
-                "N", self.N, 8.0 * rows * (4 * len(self.probs.T) + 3 * len(self.probs))
-            )
+            check_fits("N", self.N, 8.0 * rows * (4 * k + 3 * Z))
             row = np.repeat(np.arange(len(sizes)), sizes)
-            taken = (
-                first + np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            )
-            counts = np.column_stack([counts[row], taken])
-            left = left[row] - taken
-        return np.column_stack([counts, left])
+            start_of_row = np.repeat(np.cumsum(sizes) - sizes, sizes)
+            number = lowest + np.arange(len(row)) - start_of_row
+            counts = np.column_stack([counts[row], number])
+            remaining = remaining[row] - number
+        return np.column_stack([counts, remaining])
+
+    def _likely_numbers(self, probs: Array) -> tuple[int, int]:
+        """Return the range of numbers of tokens that are not rare under all tasks."""
+        n = np.arange(self.N + 1.0)
+        ends = np.array([[probs.min()], [probs.max()]])
+        # binomial probabilities, as Poisson ones
+        log = log_poisson(n, self.N * ends)
+        log = log + log_poisson(self.N - n, self.N * (1.0 - ends))
+        log = log - log_poisson(self.N, self.N)
+        likely = np.flatnonzero((log >= math.log(self.rare)).any(axis=0))
+        return int(likely[0]), int(likely[-1])
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw the task of each prompt, its tokens, and its label."""
         size = prompts_to_draw(rng, size, 2.0 * self.N * len(self.values))
         task = rng.choice(len(self.probs), size, p=self.weights)
-        kinds, labels = (
-            np.cumsum(each, axis=1)[task] for each in (self.probs, self.targets)
-        )
-        kind = chosen(rng.random((size, self.N)), kinds[:, None])
-        return Drawn(
-            kind, np.zeros(size, dtype=np.intp), chosen(rng.random(size), labels)
-        )
+        cumulated_kinds = np.cumsum(self.probs, axis=1)[task]
+        cumulated_labels = np.cumsum(self.targets, axis=1)[task]
+        kind = chosen(rng.random((size, self.N)), cumulated_kinds[:, None])
+        query = np.zeros(size, dtype=np.intp)
+        return Drawn(kind, query, chosen(rng.random(size), cumulated_labels))
 
 
 def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts:
-    r"""Return the law of in-context classification: K features with fair labels, and N tokens of random features.
+    r"""Return the law of in-context classification with fair labels.
 
-    Kinds are tokens with the query's feature, which have its label; others with the
-    same label; and others with the other label. Label 0 is the right one. With j of the
-    K - 1 other features sharing the label, tokens have the probabilities 1/K, j/K and
-    (K - 1 - j)/K, and j is binomial. No term is negative, so that there is no
-    cancellation: the sum of the labels of m other tokens, each ±1, is
+    There are K features, and N tokens of random features. The kinds of tokens are those
+    with the query's feature, which have its label; tokens of other features with the
+    same label; and tokens of other features with the opposite label. Label 0 is the
+    right one. If j of the K - 1 other features share the label, tokens have the
+    probabilities 1/K, j/K and (K - 1 - j)/K, and j is binomial. The sum D of the labels
+    ±1 of m tokens of other features has a law without negative terms, so that nothing
+    cancels:
 
     .. math:: P(D = 2a - m) = \sum_j 2^{1-K}\binom{K-1}{j}
         \binom{m}{a} \Bigl(\frac{j}{K-1}\Bigr)^a \Bigl(1 - \frac{j}{K-1}\Bigr)^{m-a}.
@@ -252,11 +265,11 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     rare = fraction("rare", rare)
     reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0  # Hoeffding's bound
     check_fits("features", features, 400.0 * reach)
-    j = np.arange(
-        max(0, math.ceil(0.5 * (K - 1) - reach)),
-        min(K - 1, math.floor(0.5 * (K - 1) + reach)) + 1.0,
-    )
     half = 0.5 * (K - 1)
+    lowest = max(0, math.ceil(half - reach))
+    highest = min(K - 1, math.floor(half + reach))
+    j = np.arange(lowest, highest + 1.0)
+    # the binomial law of j, as Poisson probabilities
     weights = np.exp(
         log_poisson(j, half) + log_poisson(K - 1 - j, half) - log_poisson(K - 1, K - 1)
     )
@@ -277,7 +290,8 @@ class TwoStateCounts(CountLaw):
     one of two more kinds, 0 and 1. With n_s the windows that begin with s and c_s those
     of them that change, the counts have the probability
 
-    .. math:: P(x_1) \prod_{s = 0, 1} P(c_s \mid n_s) \times \begin{cases} 1 & x_T = s \text{ or } n_s = 0 \\
+    .. math:: P(x_1) \prod_{s = 0, 1} P(c_s \mid n_s) \times
+        \begin{cases} 1 & x_T = s \text{ or } n_s = 0 \\
         c_s/n_s & \text{else,}\end{cases}
 
     where P(c | n) is beta-binomial if row s has a Beta prior, and binomial for a known
@@ -332,196 +346,243 @@ class TwoStateCounts(CountLaw):
 
     def __post_init__(self) -> None:
         set_fields(self, T=integer("T", self.T, minimum=2, maximum=EXACT))
-        # what a token stands for: the second symbol of its window, or x_1
-        set_fields(self, values=np.tile(np.eye(2), (2 + flag("first", self.first), 1)))
-        known = self.transitions is not None
-        wanted = self.transitions
-        without = "concentration" if known else "probs"
-        if getattr(self, without) is not None:
-            raise argument_error(
-                without,
-                getattr(self, without),
-                f"left out {'with' if known else 'without'} transitions",
-            )
-        if known:
-            chains = distributions("transitions", wanted)  # type: ignore[arg-type]
-            if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
-                raise argument_error(
-                    "transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)"
-                )
-            chains = chains.reshape(-1, 2, 2)
-            set_fields(
-                self,
-                transitions=chains,
-                probs=_shares("probs", self.probs, len(chains)),
-            )
+        # a token stands for the second symbol of its window, or for x_1
+        kinds_of_each = 2 + flag("first", self.first)
+        set_fields(self, values=np.tile(np.eye(2), (kinds_of_each, 1)))
+        if self.transitions is None:
+            self._check_prior()
+            chains = 1
         else:
-            given = 1.0 if self.concentration is None else self.concentration
-            found = real_array("concentration", given, dimensions(given), LARGEST)
-            if found.shape not in ((), (2, 2)) or (found <= 0).any():
+            self._check_chains()
+            chains = len(self.transitions)
+        self._check_start()
+        check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * chains))
+
+    def _check_prior(self) -> None:
+        if self.probs is not None:
+            raise argument_error("probs", self.probs, "left out without transitions")
+        value = 1.0 if self.concentration is None else self.concentration
+        concentration = real_array("concentration", value, dimensions(value), LARGEST)
+        if concentration.shape not in ((), (2, 2)) or (concentration <= 0).any():
+            raise argument_error(
+                "concentration", value, "a positive number, or four of shape (2, 2)"
+            )
+        set_fields(self, concentration=np.broadcast_to(concentration, (2, 2)))
+
+    def _check_chains(self) -> None:
+        if self.concentration is not None:
+            raise argument_error(
+                "concentration", self.concentration, "left out with transitions"
+            )
+        chains = distributions("transitions", self.transitions)  # type: ignore[arg-type]
+        if chains.shape[-2:] != (2, 2) or chains.ndim not in (2, 3):
+            raise argument_error(
+                "transitions", chains.shape, "of shape (2, 2) or (Z, 2, 2)"
+            )
+        chains = chains.reshape(-1, 2, 2)
+        probs = _probabilities("probs", self.probs, len(chains))
+        if isinstance(self.start, str):
+            choice("start", self.start, ("stationary",))
+            if (chains[:, 0, 1] + chains[:, 1, 0] == 0).any():
                 raise argument_error(
-                    "concentration", given, "a positive number, or four of shape (2, 2)"
+                    "transitions",
+                    self.transitions,
+                    "without a chain that never changes, if the start is stationary",
                 )
-            set_fields(self, concentration=np.broadcast_to(found, (2, 2)))
+        set_fields(self, transitions=chains, probs=probs)
+
+    def _check_start(self) -> None:
         if not isinstance(self.start, str):
-            set_fields(self, start=number("start", self.start, zero=True, maximum=1.0))
-        elif not known:
+            start = number("start", self.start, zero=True, maximum=1.0)
+            set_fields(self, start=start)
+        elif self.transitions is None:
             raise argument_error(
                 "start",
                 self.start,
                 "the probability of the symbol 1; stationary needs transitions",
             )
-        elif (
-            choice("start", self.start, ("stationary",))
-            and (chains[:, 0, 1] + chains[:, 1, 0] == 0).any()
-        ):
-            raise argument_error(
-                "transitions",
-                wanted,
-                "without a chain that never changes, if the start is stationary",
-            )
-        check_fits(
-            "T",
-            self.T,
-            8.0 * float(self.T) ** 2 * (30 + 3 * (len(chains) if known else 1)),
-        )
 
     @cached_property
     def table(self) -> Table:
         """All counts of positive probability."""
-        first, last, counts = _windows(self.T)
-        own = counts[:, [0, 3]]
-        total = np.column_stack(
-            [counts[:, 0] + counts[:, 1], counts[:, 2] + counts[:, 3]]
-        )
-        changes = total - own
-        shares = np.zeros(total.shape)
-        # of the orders in which a state is left and kept, those that end with leaving
-        # it
-        np.log(
-            changes / np.maximum(total, 1.0),
-            out=shares,
-            where=(last[:, None] != [0, 1]) & (total > 0),
-        )
-        log = shares.sum(axis=1)
-        starts = _log(self._starts())
+        sequences = _sequences(self.T)
+        last = sequences.last
+        counts = sequences.counts
         if self.transitions is None:
-            a = np.asarray(self.concentration)
-            log = (
-                log
-                + starts[0, first]
-                + _beta_binomial(counts[:, :2], a[0])
-                + _beta_binomial(counts[:, 2:], a[1])
-            )
-            ones = (counts[:, 1::2] + a[:, 1]) / (total + a.sum(axis=1))
-            truth = ones[np.arange(len(last)), last]
+            log, truth = self._under_prior(sequences)
         else:
-            assert self.probs is not None
-            chains, probs = self.transitions, self.probs
-            middle = np.tensordot(probs, chains, 1)
-            mean = np.repeat(total, 2, axis=1) * middle.ravel()
-            log = log + (
-                log_poisson(counts, mean).sum(axis=1)
-                - log_poisson(total, total).sum(axis=1)
-            )
-            ratio = _log_ratio(chains, middle).reshape(-1, 4)
-            chain, mixed = softmax(counts @ ratio.T + starts[:, first].T + _log(probs))
-            log += mixed
-            truth = np.einsum("az,za->a", chain, chains[:, last, 1])
+            log, truth = self._under_chains(sequences)
         probability = np.exp(log)
-        there = probability > 0.0
-        both = np.column_stack([1.0 - truth, truth])
+        is_possible = probability > 0.0
+        labels = np.column_stack([1.0 - truth, truth])
         if self.first:
+            first = sequences.first
             counts = np.column_stack([counts, first == 0, first == 1])
-        return Table(counts[there], last[there], probability[there], both[there])
+        return Table(
+            counts[is_possible],
+            last[is_possible],
+            probability[is_possible],
+            labels[is_possible],
+        )
+
+    def _under_prior(self, sequences: _Sequences) -> tuple[Array, Array]:
+        """Log-probability of the counts under the prior, and that of the label 1."""
+        a = np.asarray(self.concentration)
+        counts = sequences.counts
+        last = sequences.last
+        log_start = _log(self._starts())[0, sequences.first]
+        log = (
+            sequences.log_orders()
+            + log_start
+            + _log_beta_binomial(counts[:, :2], a[0])
+            + _log_beta_binomial(counts[:, 2:], a[1])
+        )
+        prob_of_1 = (counts[:, 1::2] + a[:, 1]) / (sequences.total + a.sum(axis=1))
+        return log, prob_of_1[np.arange(len(last)), last]
+
+    def _under_chains(self, sequences: _Sequences) -> tuple[Array, Array]:
+        """Log-probability of the counts under the chains, and that of the label 1."""
+        assert self.probs is not None
+        assert self.transitions is not None
+        chains = self.transitions
+        counts = sequences.counts
+        total = sequences.total
+        # as for independent tokens: the law under the mean chain, times a mixture
+        mean_chain = np.tensordot(self.probs, chains, 1)
+        mean = np.repeat(total, 2, axis=1) * mean_chain.ravel()
+        log_multinomial = log_poisson(counts, mean).sum(axis=1)
+        log_multinomial -= log_poisson(total, total).sum(axis=1)
+        ratio = _log_ratio(chains, mean_chain).reshape(-1, 4)
+        log_start = _log(self._starts())[:, sequences.first].T
+        chain, log_mixture = softmax(counts @ ratio.T + log_start + _log(self.probs))
+        prob_of_1 = chains[:, sequences.last, 1]
+        log = sequences.log_orders() + log_multinomial + log_mixture
+        return log, np.einsum("az,za->a", chain, prob_of_1)
 
     def _starts(self) -> Array:
         """Probabilities of the first symbol, (Z, 2)."""
         if not isinstance(self.start, str):
-            laws = 1 if self.transitions is None else len(self.transitions)
-            return np.tile([1.0 - self.start, self.start], (laws, 1))
+            Z = 1 if self.transitions is None else len(self.transitions)
+            return np.tile([1.0 - self.start, self.start], (Z, 1))
         assert self.transitions is not None
-        leave = self.transitions[:, [1, 0], [0, 1]]
-        return leave / leave.sum(axis=1, keepdims=True)
+        # the stationary law is proportional to the probability of the change into it
+        change = self.transitions[:, [1, 0], [0, 1]]
+        return change / change.sum(axis=1, keepdims=True)
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw a chain for each sequence, and its symbols one after the other."""
         size = prompts_to_draw(rng, size, 4.0 * self.T)
         if self.transitions is None:
             a = np.asarray(self.concentration)
-            ones = rng.beta(a[:, 1], a[:, 0], (size, 2))
+            prob_of_1 = rng.beta(a[:, 1], a[:, 0], (size, 2))
             chain = np.zeros(size, dtype=np.intp)
         else:
             chain = rng.choice(len(self.transitions), size, p=self.probs)
-            ones = self.transitions[chain, :, 1]
+            prob_of_1 = self.transitions[chain, :, 1]
+        sequence = np.arange(size)
         symbols = np.empty((size, self.T + 1), dtype=np.intp)
         symbols[:, 0] = rng.random(size) < self._starts()[chain, 1]
         for i, draws in enumerate(rng.random((self.T, size))):
-            symbols[:, i + 1] = draws < ones[np.arange(size), symbols[:, i]]
+            symbols[:, i + 1] = draws < prob_of_1[sequence, symbols[:, i]]
         kind = 2 * symbols[:, : self.T - 1] + symbols[:, 1 : self.T]
         if self.first:
             kind = np.column_stack([4 + symbols[:, 0], kind])
         return Drawn(kind, symbols[:, self.T - 1], symbols[:, self.T])
 
 
-def _windows(T: int) -> tuple[Indices, Indices, Array]:
-    """First and last symbol, (A,), and counts of 00, 01, 10, 11, (A, 4), of all sequences of T symbols."""
-    # first, last, changes of the symbol, and 00
-    every = np.indices((2, 2, T, T)).reshape(4, -1)
-    every = every[
-        :, (every[2] % 2 == (every[0] != every[1])) & (every[2] + every[3] < T)
-    ]
-    first, last, changes, n00 = every
+class _Sequences(NamedTuple):
+    """Classes of sequences of T symbols that have the same counts and last symbol."""
+
+    first: Indices  # first symbol, (A,)
+    last: Indices  # last symbol, (A,)
+    counts: Array  # windows 00, 01, 10, 11, (A, 4)
+
+    @property
+    def total(self) -> Array:
+        """Windows that begin with 0 and with 1, (A, 2)."""
+        counts = self.counts
+        return np.column_stack(
+            [counts[:, 0] + counts[:, 1], counts[:, 2] + counts[:, 3]]
+        )
+
+    def log_orders(self) -> Array:
+        """Log of the share of orders that are possible, (A,).
+
+        Windows that begin with a state s either keep it or change it. If the sequence
+        does not end with s, the last of them is a change: a share c_s/n_s of all
+        orders.
+        """
+        total = self.total
+        changes = total - self.counts[:, [0, 3]]
+        log_shares = np.zeros(total.shape)
+        is_left = (self.last[:, None] != [0, 1]) & (total > 0)
+        np.log(changes / np.maximum(total, 1.0), out=log_shares, where=is_left)
+        return log_shares.sum(axis=1)
+
+
+def _sequences(T: int) -> _Sequences:
+    """Return all classes of sequences of T symbols."""
+    first, last, changes, n00 = np.indices((2, 2, T, T)).reshape(4, -1)
+    # the number of changes is even if the last symbol is the first one
+    is_even = changes % 2 == (first != last)
+    fits = is_even & (changes + n00 < T)
+    first = first[fits]
+    last = last[fits]
+    changes = changes[fits]
+    n00 = n00[fits]
     n01 = (changes + last - first) // 2
     n10 = changes - n01
     n11 = T - 1 - changes - n00
-    # a state that is never met keeps no symbol
-    real = ((n00 == 0) | (n01 + (last == 0) > 0)) & (
-        (n11 == 0) | (n10 + (last == 1) > 0)
-    )
-    return (
-        first[real],
-        last[real],
-        np.column_stack([n00, n01, n10, n11])[real].astype(np.float64),
-    )
+    # a state that never occurs is never kept
+    occurs_0 = n01 + (last == 0) > 0
+    occurs_1 = n10 + (last == 1) > 0
+    is_real = ((n00 == 0) | occurs_0) & ((n11 == 0) | occurs_1)
+    counts = np.column_stack([n00, n01, n10, n11])[is_real].astype(np.float64)
+    return _Sequences(first[is_real], last[is_real], counts)
 
 
-def _beta_binomial(pairs: Array, a: Array) -> Array:
-    r"""Log of :math:`\binom{n}{n_0} B(a_0 + n_0, a_1 + n_1)/B(a_0, a_1)` for pairs (n_0, n_1), (A, 2).
+def _log_beta_binomial(pairs: Array, a: Array) -> Array:
+    r"""Return the log of a beta-binomial probability for pairs (n_0, n_1), (A, 2).
+
+    .. math:: \ln \binom{n}{n_0} \frac{B(a_0 + n_0, a_1 + n_1)}{B(a_0, a_1)}
 
     It is a ratio of numbers Γ(n + a)/(Γ(a) n!), products of few factors, so that
     nothing large cancels.
     """
-    i = np.arange(2.0, float(pairs.sum(axis=1).max(initial=0.0)) + 1.0)
-
-    def rising(a: float) -> Array:
-        return np.concatenate(
-            [[0.0], np.cumsum(np.concatenate([[math.log(a)], np.log1p((a - 1.0) / i)]))]
-        )
-
     n = pairs.astype(np.intp)
-    return np.asarray(
-        rising(a[0])[n[:, 0]] + rising(a[1])[n[:, 1]] - rising(a.sum())[n.sum(axis=1)]
-    )
+    total = n.sum(axis=1)
+    most = int(total.max(initial=0))
+    log_0 = _log_rising(a[0], most)[n[:, 0]]
+    log_1 = _log_rising(a[1], most)[n[:, 1]]
+    return np.asarray(log_0 + log_1 - _log_rising(a.sum(), most)[total])
 
 
-def _shares(name: str, value: ArrayLike | None, size: int) -> Array:
+def _log_rising(a: float, most: int) -> Array:
+    r"""Return :math:`\ln[\Gamma(n + a)/(\Gamma(a)\, n!)]` for n = 0 ... most."""
+    i = np.arange(2.0, most + 1.0)
+    log_factors = np.concatenate([[math.log(a)], np.log1p((a - 1.0) / i)])
+    return np.concatenate([[0.0], np.cumsum(log_factors)])
+
+
+def _probabilities(name: str, value: ArrayLike | None, size: int) -> Array:
     """Return the probabilities of tasks or chains; equal ones by default."""
-    found = np.full(size, 1.0 / size) if value is None else distributions(name, value)
-    if found.shape != (size,):
-        raise argument_error(name, found.shape, f"of shape ({size},)")
-    return found
+    if value is None:
+        return np.full(size, 1.0 / size)
+    probs = distributions(name, value)
+    if probs.shape != (size,):
+        raise argument_error(name, probs.shape, f"of shape ({size},)")
+    return probs
 
 
 def _log(p: Array) -> Array:
-    return np.log(p, out=np.full(np.shape(p), NEVER), where=np.asarray(p) > 0.0)
+    return np.log(p, out=np.full(np.shape(p), LOG_NEVER), where=np.asarray(p) > 0.0)
 
 
-def _log_ratio(p: Array, middle: Array) -> Array:
-    """Return ln(p/middle), accurate also where it is small, as it is multiplied by counts."""
-    gap = np.divide(p - middle, middle, out=np.zeros(p.shape), where=middle > 0.0)
-    near = gap > -0.999  # beyond, p itself is what is left of 1 + gap
-    found = np.log1p(gap, out=np.full(p.shape, NEVER), where=near & (p > 0.0))
-    return np.where(
-        near | (p == 0.0), found, _log(p) - _log(np.broadcast_to(middle, p.shape))
-    )
+def _log_ratio(p: Array, mean: Array) -> Array:
+    """Return ln(p/mean), accurate also if it is small, as counts multiply it."""
+    gap = np.divide(p - mean, mean, out=np.zeros(p.shape), where=mean > 0.0)
+    # Below -0.999, 1 + gap has lost digits, and p itself has them.
+    is_near = gap > -0.999
+    near = np.log1p(gap, out=np.full(p.shape, LOG_NEVER), where=is_near & (p > 0.0))
+    far = _log(p) - _log(np.broadcast_to(mean, p.shape))
+    return np.where(is_near | (p == 0.0), near, far)

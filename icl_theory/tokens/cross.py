@@ -1,33 +1,38 @@
-r"""The mean product of two softmax averages with weights of their own, exactly, as a double integral.
+r"""The mean product of two softmax averages with weights of their own, exactly.
 
 Two heads average the same tokens with the weights :math:`w` and :math:`w'`. With
-:math:`y_u = s w_u`, :math:`y'_u = t w'_u`, :math:`G = \sum_u \pi_u e^{-y_u - y'_u}` and
-the notation of `icl_theory.tokens.square`,
+:math:`y_u = s w_u`, :math:`z_u = t w'_u` and the notation of
+`icl_theory.tokens.square`, it is a double integral,
 
 .. math:: E\Bigl[\frac{\sum w e}{\sum w} \cdot \frac{\sum w' e}{\sum w'}\Bigr] =
-\int_0^\infty\!\!\int_0^\infty
-    \Bigl[\sum_{\kappa\lambda} \partial_{G_\kappa}\partial_{G_\lambda} P\; b_\kappa^\top C b'_\lambda
-    + \sum_\kappa \partial_{G_\kappa} P \sum_{u \in \kappa} b_u y'_u E|e_u|^2\Bigr]\,\frac{ds}{s}\frac{dt}{t}.
+    \int_0^\infty\!\!\int_0^\infty \Bigl[\sum_{\kappa\lambda}
+    \partial_{G_\kappa}\partial_{G_\lambda} P\; b_\kappa^\top C c_\lambda
+    + \sum_\kappa \partial_{G_\kappa} P \sum_{u \in \kappa} b_u z_u D_u\Bigr]
+    \,\frac{ds}{s}\frac{dt}{t},
+
+.. math:: G_\kappa = \sum_{u \in \kappa} \pi_u e^{-y_u} e^{-z_u}, \qquad
+    b_u = \pi_u y_u e^{-y_u} e^{-z_u}, \qquad c_u = \pi_u e^{-y_u} z_u e^{-z_u} .
+
+Every sum over the nodes is one of a function of s times a function of t, so it is a
+product of two matrices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from icl_theory._validate import Array
-from icl_theory.tokens.square import (
-    LOG_LATEST,
-    Count,
-    balanced,
-    capped,
-    is_kept,
+from icl_theory.tokens.generating import (
+    HIGHEST,
+    GeneratingFunction,
+    TokenCount,
     log_mean,
-    mixed,
-    summed,
-    trapezoid,
 )
+from icl_theory.tokens.quadrature import LOG_LATEST, capped, is_kept, trapezoid
+from icl_theory.tokens.tilted import balanced
 
 
 def product(
@@ -35,94 +40,224 @@ def product(
     second: Array,
     probs: Array,
     errors: Array,
-    own: Array,
-    counts: Sequence[Count],
+    D: Array,
+    counts: Sequence[TokenCount],
     step: float = 0.22,
 ) -> tuple[float, Array, Array]:
-    """Return the mean product of two averages, and its gradients in the scores of both heads, (C,) each.
+    """Return the mean product of two averages, and its gradients by the scores.
 
-    The ``errors`` of the nodes are (C, D), and ``own`` their mean squares with what is
-    spread within them, (C,). The ``step`` in ln s and ln t is exact to rounding unless
-    given.
+    Parameters
+    ----------
+    first, second : ndarray, (C,)
+        Scores of the nodes for each head.
+    probs : ndarray, (C,)
+        Probabilities π of the nodes, which sum to one over each kind.
+    errors : ndarray, (C, dimensions)
+        Errors e of the nodes; the matrix C has their products.
+    D : ndarray, (C,)
+        Mean squares of the errors, with the spread within the nodes.
+    counts : sequence of TokenCount
+        The kinds of tokens.
+    step : float
+        Step of the rule in ln s and ln t. The default is exact to rounding.
+
+    Returns
+    -------
+    tuple
+        The mean product, and its gradients by the first and second scores, (C,) each.
     """
-    both = [capped(scores[:, None]) for scores in (first, second)]
-    rules = [trapezoid(log_w, counts, step) for log_w in both]
-    y, z = (
-        np.exp(np.minimum(log_w + rule.log_s, LOG_LATEST))
-        for log_w, rule in zip(both, rules, strict=True)
-    )
-    # every sum over the nodes is one of products of a function of s and a function of
-    # t: a product of matrices
-    down = np.expm1(-y)
-    across = np.expm1(-z)
-    p = probs[:, None]
-    decay_y = np.exp(-y) * is_kept(y)
-    decay_z = np.exp(-z) * is_kept(z)
-    x0 = p * decay_y
-    x1 = p * y * decay_y
-    z0 = decay_z
-    z1 = z * decay_z
-    x_slope = x1 * (1.0 - y)
-    z_slope = z1 * (1.0 - z)
-    means = list[tuple[Array, Array]]()
-    single = list[Array]()
-    kinds = range(len(counts))
-    drawn: tuple[list[Array], list[Array]] = ([], [])
+    nodes = _Nodes(probs, errors, D)
+    of_s = _head(first, counts, step)
+    of_t = _head(second, counts, step)
+    # π goes with the functions of s
+    x = _Factors(probs[:, None] * of_s.decay, probs[:, None] * of_s.y * of_s.decay)
+    z = _Factors(of_t.decay, of_t.y * of_t.decay)
+    sums = []
     for count in counts:
-        rows = count.rows
-        gone = p[rows] * down[rows]
-        near_one = (
-            gone.sum(axis=0)[:, None]
-            + (p[rows] * across[rows]).sum(axis=0)
-            + gone.T @ across[rows]
-        )
-        total = x0[rows].T @ z0[rows]
-        means.append((total, log_mean(total, near_one)))
-        single.append((own[rows, None] * x1[rows]).T @ z1[rows])
-        for side, (left, right) in enumerate(((x1, z0), (x0, z1))):
-            drawn[side].append(
-                (errors[rows].T[:, :, None] * left[rows]).swapaxes(1, 2) @ right[rows]
-            )
-    weights = mixed(
-        counts, means, np.multiply.outer(rules[0].weights, rules[1].weights)
-    )
-    pairs = [
-        [np.einsum("dst,dst->st", drawn[0][k], drawn[1][m]) for m in kinds]
-        for k in kinds
-    ]
-    parts = []
+        mean = _generating_function(count.rows, probs, of_s, of_t, x, z)
+        sums.append(_sums(count.rows, nodes, mean, x, z))
+    jacobian = np.multiply.outer(of_s.weights, of_t.weights)
+    P = _ProductDerivatives(counts, [kind.mean for kind in sums], jacobian)
+    pairs = [[_paired(kind.b, another.c) for another in sums] for kind in sums]
+    slope_of_x = x.slope(of_s.y)
+    slope_of_z = z.slope(of_t.y)
+    by_first = []
+    by_second = []
     for k, count in enumerate(counts):
-        rows = count.rows
-        pull = [
-            sum(
-                (weights(k, m) * side[m] for m in kinds[1:]),
-                start=weights(k, 0) * side[0],
-            )
-            for side in drawn
-        ]
-        fall = summed(weights, single, pairs, k)
-        e = errors[rows]
-        for (s0, s1), (t0, t1) in (
-            ((-x1, x_slope), (z0, z1)),
-            ((x0, x1), (-z1, z_slope)),
-        ):  # by each head's scores
-            parts.append(
-                (
-                    np.einsum("ud,du->u", e, _contracted(s0[rows], pull[0], t1[rows])),
-                    np.einsum("ud,du->u", e, _contracted(s1[rows], pull[1], t0[rows])),
-                    own[rows] * _contracted(s1[rows], weights(k), t1[rows]),
-                    _contracted(s0[rows], fall, t0[rows]),
-                )
-            )
-    by_first, by_second = (
-        balanced(
-            *(np.concatenate(term)[None] for term in zip(*parts[head::2], strict=True))
-        )[0]
-        for head in (0, 1)
+        fields = _fields(P, sums, pairs, k)
+        by_first.append(_terms(count.rows, nodes, fields, slope_of_x, z))
+        by_second.append(_terms(count.rows, nodes, fields, x, slope_of_z))
+    value = float(_integrand(P, sums, pairs).sum())
+    return value, _gradient(by_first), _gradient(by_second)
+
+
+class _Nodes(NamedTuple):
+    probs: Array
+    errors: Array
+    D: Array
+
+
+class _Head(NamedTuple):
+    """The weights of one head at the nodes of its rule, (C, J)."""
+
+    y: Array
+    decay: Array  # e^(-y)
+    decay_minus_1: Array  # e^(-y) - 1, without cancellation
+    weights: Array  # of the rule, (J,)
+
+
+def _head(scores: Array, counts: Sequence[TokenCount], step: float) -> _Head:
+    log_w = capped(scores[:, None])
+    rule = trapezoid(log_w, counts, step)
+    y = np.exp(np.minimum(log_w + rule.log_s, LOG_LATEST))
+    return _Head(y, np.exp(-y) * is_kept(y), np.expm1(-y), rule.weights)
+
+
+class _Factors(NamedTuple):
+    """Functions of s, or of t, (C, J): G, b and c are sums and products of them."""
+
+    zeroth: Array  # e^(-y)
+    first: Array  # y e^(-y)
+
+    def slope(self, y: Array) -> _Factors:
+        """Return the derivatives y ∂/∂y."""
+        return _Factors(-self.first, self.first * (1.0 - y))
+
+
+class _Sums(NamedTuple):
+    """Sums over the nodes of one kind, for all values of s and t."""
+
+    mean: GeneratingFunction  # G and ln G, (S, T)
+    b: Array  # Σ b_u e_u, (dimensions, S, T)
+    c: Array  # Σ c_u e_u, (dimensions, S, T)
+    twice: Array  # Σ b_u z_u D_u, (S, T)
+
+
+def _sums(
+    rows: slice, nodes: _Nodes, mean: GeneratingFunction, x: _Factors, z: _Factors
+) -> _Sums:
+    e = nodes.errors[rows].T[:, :, None]
+    b = (e * x.first[rows]).swapaxes(1, 2) @ z.zeroth[rows]
+    c = (e * x.zeroth[rows]).swapaxes(1, 2) @ z.first[rows]
+    twice = (nodes.D[rows, None] * x.first[rows]).T @ z.first[rows]
+    return _Sums(mean, b, c, twice)
+
+
+def _generating_function(
+    rows: slice, probs: Array, of_s: _Head, of_t: _Head, x: _Factors, z: _Factors
+) -> GeneratingFunction:
+    p = probs[rows, None]
+    # E[e^(-y-z) - 1] from e^(-y) - 1 and e^(-z) - 1
+    along_s = p * of_s.decay_minus_1[rows]
+    along_t = of_t.decay_minus_1[rows]
+    mean_minus_1 = (
+        along_s.sum(axis=0)[:, None] + (p * along_t).sum(axis=0) + along_s.T @ along_t
     )
-    return float(summed(weights, single, pairs).sum()), by_first, by_second
+    mean = x.zeroth[rows].T @ z.zeroth[rows]
+    return GeneratingFunction(mean, log_mean(mean, mean_minus_1))
 
 
-def _contracted(left: Array, matrix: Array, right: Array) -> Array:
-    """Sum x_us M_st z_ut over s and t, (..., U)."""
-    return np.asarray(np.einsum("...ut,ut->...u", left @ matrix, right))
+def _paired(b: Array, c: Array) -> Array:
+    """Return b·C c, (S, T), from the sums of errors of two kinds."""
+    return np.einsum("dst,dst->st", b, c)
+
+
+class _ProductDerivatives:
+    """Mixed derivatives of P by the G of kinds, times the weights of the rule, (S, T).
+
+    Call it with the kinds by whose G the product is differentiated.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[TokenCount],
+        means: Sequence[GeneratingFunction],
+        jacobian: Array,
+    ) -> None:
+        self._of_kinds: list[list[Array]] = []
+        scale: Array | float = jacobian
+        for count, (mean, log) in zip(counts, means, strict=True):
+            self._of_kinds.append(count.derivatives(mean, log, HIGHEST, scale))
+            scale = 1.0  # the weights of the rule enter with the first kind only
+        self._products: dict[tuple[int, ...], Array] = {}
+
+    def __call__(self, *kinds: int) -> Array:
+        orders = tuple(kinds.count(kind) for kind in range(len(self._of_kinds)))
+        if orders not in self._products:
+            product = self._of_kinds[0][orders[0]]
+            for k, order in enumerate(orders[1:], 1):
+                product = product * self._of_kinds[k][order]
+            self._products[orders] = product
+        return self._products[orders]
+
+
+def _integrand(
+    P: _ProductDerivatives,
+    sums: Sequence[_Sums],
+    pairs: Sequence[Sequence[Array]],
+    *further: int,
+) -> Array:
+    """Return the integrand, (S, T), with P differentiated by ``further`` kinds too."""
+    kinds = range(len(sums))
+    total = P(0, *further) * sums[0].twice
+    for k in kinds[1:]:
+        total = total + P(k, *further) * sums[k].twice
+    for k in kinds:
+        for m in kinds:
+            total = total + P(k, m, *further) * pairs[k][m]
+    return total
+
+
+class _Fields(NamedTuple):
+    """Derivatives of the integrand by the sums of one kind."""
+
+    by_b: Array  # (dimensions, S, T)
+    by_c: Array  # (dimensions, S, T)
+    by_twice: Array  # (S, T)
+    by_mean: Array  # by G, (S, T)
+
+
+def _fields(
+    P: _ProductDerivatives,
+    sums: Sequence[_Sums],
+    pairs: Sequence[Sequence[Array]],
+    k: int,
+) -> _Fields:
+    by_b = P(k, 0) * sums[0].c
+    by_c = P(k, 0) * sums[0].b
+    for m in range(1, len(sums)):
+        by_b = by_b + P(k, m) * sums[m].c
+        by_c = by_c + P(k, m) * sums[m].b
+    return _Fields(by_b, by_c, P(k), _integrand(P, sums, pairs, k))
+
+
+def _terms(
+    rows: slice, nodes: _Nodes, fields: _Fields, x: _Factors, z: _Factors
+) -> list[Array]:
+    """Return the terms of the gradient at the nodes of a kind, (R,) each.
+
+    Either x or z are the derivatives by the scores.
+    """
+    e = nodes.errors[rows]
+    x0 = x.zeroth[rows]
+    x1 = x.first[rows]
+    z0 = z.zeroth[rows]
+    z1 = z.first[rows]
+    return [
+        np.einsum("ud,du->u", e, _contracted(x0, fields.by_c, z1)),
+        np.einsum("ud,du->u", e, _contracted(x1, fields.by_b, z0)),
+        nodes.D[rows] * _contracted(x1, fields.by_twice, z1),
+        _contracted(x0, fields.by_mean, z0),
+    ]
+
+
+def _contracted(x: Array, field: Array, z: Array) -> Array:
+    """Sum x_us F_st z_ut over s and t, (..., U)."""
+    return np.asarray(np.einsum("...ut,ut->...u", x @ field, z))
+
+
+def _gradient(terms_of_kinds: Sequence[list[Array]]) -> Array:
+    joined = [
+        np.concatenate(terms)[None] for terms in zip(*terms_of_kinds, strict=True)
+    ]
+    return balanced(*joined)[0]

@@ -1,4 +1,8 @@
-"""Several softmax heads over the same tokens, added up with output weights: any tokens, or Gaussian inputs."""
+"""Several softmax heads over the same tokens, added up with output weights.
+
+`HeadsRisk` has heads with free scores over any tokens, `GaussianHeadsRisk` heads with
+one inverse temperature each over Gaussian inputs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,13 +23,27 @@ from icl_theory._validate import (
     real_array,
     set_fields,
 )
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.tokens.cross import product
 from icl_theory.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.tokens.risk import Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, softmax
 
-LOWEST_LOG_OMEGA = -5.0  # where the search for the best inverse temperature begins
+# the range in which the best inverse temperature is searched for
+LOWEST_LOG_OMEGA = -5.0
+HIGHEST_LOG_OMEGA = math.log(2.0)
+
+
+class Products(NamedTuple):
+    """Mean products for one query, with H heads o_1 ... o_H and the target y.
+
+    The rows and columns of the Gram matrix are o_1 - y, ..., o_H - y and, last, y.
+    """
+
+    prob: float  # of the query
+    gram: Array  # (H + 1, H + 1)
+    # by the scores of the head of the row; half of that on the diagonal, (H, H + 1, U)
+    slopes: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +54,13 @@ class HeadsRisk(Risk):
 
     with the averages :math:`o_h` of `TokenRisk`. A parameter array, (H, 1 + UQ), holds
     in each row the output weight of a head and its scores, those of the U nodes for the
-    Q queries. For given scores the loss is a quadratic form in the weights of
-    :math:`\sum_h \mu_h (o_h - y) + (\sum_h \mu_h - 1)\,y`, of the products
-    :math:`E[(o_h - y) \cdot (o_{h'} - y)]` and the means :math:`E[(o_h - y) \cdot y]`.
+    Q queries. Because
+
+    .. math:: \sum_h \mu_h o_h - y
+        = \sum_h \mu_h (o_h - y) + \Bigl(\sum_h \mu_h - 1\Bigr) y ,
+
+    the loss is half the quadratic form of these weights in the mean products of the
+    errors :math:`o_h - y` and the target y.
 
     Parameters
     ----------
@@ -78,10 +101,11 @@ class HeadsRisk(Risk):
             raise argument_error("tokens", self.tokens, "given by values and a target")
         set_fields(self, heads=integer("heads", self.heads, minimum=1, maximum=64))
         Q, _, D = self.tokens.errors.shape
-        set_fields(self, _target=np.broadcast_to(self.tokens.target.T, (Q, D)))
+        target = self.tokens.target
         set_fields(
             self,
-            _without=replace(self.tokens, target=np.zeros_like(self.tokens.target)),
+            _target=np.broadcast_to(target.T, (Q, D)),
+            _without=replace(self.tokens, target=np.zeros_like(target)),
         )
 
     @property
@@ -97,93 +121,106 @@ class HeadsRisk(Risk):
         weights = np.append(mu, mu.sum() - 1.0)
         loss = 0.0
         gradient = np.zeros_like(params)
-        slopes = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
-        for q, (p, gram, along) in enumerate(self._products(params[:, 1:])):
+        by_scores = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
+        for q, (p, gram, slopes) in enumerate(self.products(params[:, 1:])):
             pull = gram @ weights
             loss += 0.5 * p * float(weights @ pull)
+            # μ_h is the weight of o_h - y, and a part of the weight of y
             gradient[:, 0] += p * (pull[:-1] + pull[-1])
-            slopes[:, :, q] = p * mu[:, None] * np.einsum("k,hku->hu", weights, along)
+            by_product = np.einsum("k,hku->hu", weights, slopes)
+            by_scores[:, :, q] = p * mu[:, None] * by_product
         return loss, gradient
 
     def quadratic(self, scores: ArrayLike) -> tuple[Array, Array]:
-        """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), for scores of the heads, (H, UQ)."""
-        given = real_array("scores", scores, 2)
+        """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,).
+
+        The scores of the heads are (H, UQ).
+        """
+        checked = real_array("scores", scores, 2)
         columns = self.tokens.own.size
-        if not len(given) or given.shape[1] != columns:
+        if not len(checked) or checked.shape[1] != columns:
             raise argument_error(
-                "scores", given.shape, f"of shape (H, {columns}), a row for each head"
+                "scores", checked.shape, f"of shape (H, {columns}), a row for each head"
             )
-        gram = np.sum([p * each for p, each, _ in self._products(given)], axis=0)
+        gram = np.sum([p * gram for p, gram, _ in self.products(checked)], axis=0)
         return moments_of_averages(gram)
 
     def best_output(self, scores: ArrayLike) -> Array:
-        """Return the output weights that minimise the loss for given scores, (H, UQ); the least ones if many do."""
+        """Return the output weights that minimise the loss for given scores, (H, UQ).
+
+        They are the least ones if many do.
+        """
         return least_output(*self.quadratic(scores))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Output weights, (H,), and the loss of each head alone with the output weight 1, (H,)."""
-        alone = [
-            self.tokens.evaluate(row.reshape(self.tokens.initial.shape))[0]
-            for row in params[:, 1:]
-        ]
-        return {"output": params[:, 0].copy(), "loss_per_head": np.array(alone)}
+        """Output weights, and the loss of each head alone with the output weight 1.
 
-    def _products(self, scores: Array) -> Iterator[tuple[float, Array, Array]]:
-        """The probability of each query, and mean products of the errors of the heads and, last, the target.
+        Both are (H,).
+        """
+        losses = []
+        for scores in params[:, 1:]:
+            loss, _ = self.tokens.evaluate(scores.reshape(self.tokens.initial.shape))
+            losses.append(loss)
+        return {"output": params[:, 0].copy(), "loss_per_head": np.array(losses)}
 
-        With these, (H + 1, H + 1), come their derivatives by the scores of the first
-        head, (H, H + 1, U), or half of them where both are the same. Scores are (H,
-        UQ).
+    def products(self, scores: Array) -> Iterator[Products]:
+        """Mean products of the errors of the heads and the target, for each query.
+
+        Scores are (H, UQ), and not checked.
         """
         tokens = self.tokens
         H = len(scores)
-        given = scores.reshape(H, *tokens.own.shape)
-        alone, whole = (
-            [risk.moments(each) for each in given] for risk in (tokens, self._without)
-        )
+        of_heads = scores.reshape(H, *tokens.own.shape)
+        errors_squared = [tokens.moments(theta) for theta in of_heads]
+        averages_squared = [self._without.moments(theta) for theta in of_heads]
         for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
             gram = np.empty((H + 1, H + 1))
-            slopes = np.empty((H, H + 1, given.shape[1]))
+            slopes = np.empty((H, H + 1, of_heads.shape[1]))
             gram[H, H] = y @ y
             for h in range(H):
-                gram[h, h], slopes[h, h] = (
-                    2.0 * alone[h].loss[q],
-                    alone[h].gradient[:, q],
-                )
-                # (errors + y)·y and not errors·y: what attention lacks to 1 by rounding
-                # is not multiplied by |y|²
-                gram[h, H] = gram[H, h] = (
-                    alone[h].attention[:, q] @ ((errors + y) @ y) - gram[H, H]
-                )
-                # (o - y)·y is half of |o|² - |o - y|² - |y|²
-                slopes[h, H] = whole[h].gradient[:, q] - alone[h].gradient[:, q]
+                moments = errors_squared[h]
+                gram[h, h] = 2.0 * moments.loss[q]
+                slopes[h, h] = moments.gradient[:, q]
+                # E[o·y] - |y|², and not E[errors·y]: the attention sums to 1 but for
+                # rounding, which should not be multiplied by |y|²
+                mean_average = moments.attention[:, q] @ ((errors + y) @ y)
+                gram[h, H] = mean_average - gram[H, H]
+                gram[H, h] = gram[h, H]
+                # (o - y)·y = ½ (|o|² - |o - y|² - |y|²)
+                slopes[h, H] = averages_squared[h].gradient[:, q]
+                slopes[h, H] -= moments.gradient[:, q]
                 for k in range(h):
-                    pair = given[h, :, q], given[k, :, q]
-                    both = product(
-                        *pair, tokens.probs, errors, tokens.own[:, q], tokens.counts
+                    gram[h, k], slopes[h, k], slopes[k, h] = product(
+                        of_heads[h, :, q],
+                        of_heads[k, :, q],
+                        tokens.probs,
+                        errors,
+                        tokens.own[:, q],
+                        tokens.counts,
                     )
-                    gram[h, k], slopes[h, k], slopes[k, h] = both
                     gram[k, h] = gram[h, k]
-            yield tokens.asked[q], gram, slopes
+            yield Products(tokens.asked[q], gram, slopes)
 
 
 def moments_of_averages(gram: Array) -> tuple[Array, Array]:
-    """Return E[o_h · o_h'] and E[o_h · y] from products of the errors of the heads and, last, the target."""
-    products = gram[:-1] + gram[-1]  # of averages with errors and, last, the target
-    return products[:, :-1] + products[:, -1:], products[:, -1]
+    """Return E[o_h · o_h'] and E[o_h · y] from the Gram matrix of `Products`."""
+    # rows become averages o_h = (o_h - y) + y, then the columns do
+    by_average = gram[:-1] + gram[-1]
+    return by_average[:, :-1] + by_average[:, -1:], by_average[:, -1]
 
 
 def least_output(gram: Array, means: Array) -> Array:
-    """Return the least output weights, (H,), that minimise the loss, from the moments of the averages."""
+    """Return the least output weights that minimise the loss, (H,)."""
     return np.asarray(np.linalg.lstsq(gram, means, rcond=1e-14)[0])
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianHeadsRisk(Started, Risk):
-    r"""Heads over Gaussian inputs: the loss of output weights μ and inverse temperatures ω, (2H,).
+class GaussianHeadsRisk(WithStart, Risk):
+    r"""The loss of softmax heads over Gaussian inputs.
 
-    It is an average over the length r of the query. Scores are :math:`\omega_h r X`
-    with the component X of a token along the query.
+    Parameters are the output weights μ and inverse temperatures ω of the heads, (2H,).
+    The loss is an average over the length r of the query, for which scores are
+    :math:`\omega_h r X` with the component X of a token along the query.
 
     References
     ----------
@@ -201,53 +238,58 @@ class GaussianHeadsRisk(Started, Risk):
         loss = 0.0
         gradient = np.zeros((2, len(output)))
         for weight, scores, heads in self._queries(omega):
-            found, slopes = heads.evaluate(
+            of_length, slopes = heads.evaluate(
                 np.column_stack([output, np.outer(omega, scores)])
             )
-            loss += weight * found
+            loss += weight * of_length
             gradient += weight * np.stack([slopes[:, 0], slopes[:, 1:] @ scores])
         return loss, gradient.ravel()
 
     def eliminated(self, omega: Array) -> tuple[Array, float]:
         """Return the best output weights for given ω, (H,), and the loss with them."""
-        output, loss, _ = self._eliminated(omega)
-        return output, loss
+        best = self.with_best_output(omega)
+        return best.output, best.loss
 
-    def _eliminated(self, omega: Array) -> tuple[Array, float, Array]:
-        """Return the best output weights, (H,), the loss with them, and its slopes in ω, (H,).
-
-        The slopes are those at fixed output weights, because the loss is stationary in
-        these.
-        """
+    def with_best_output(self, omega: Array) -> Eliminated:
+        """Return the loss for given ω, (H,), with the best output weights."""
         H = len(omega)
         gram = np.zeros((H + 1, H + 1))
-        along = np.zeros((H, H + 1))
+        along = np.zeros((H, H + 1))  # the derivatives of the Gram matrix by ω
         for weight, scores, heads in self._queries(omega):
-            for p, products, slopes in heads._products(np.outer(omega, scores)):
-                gram += weight * p * products
+            for p, gram_of_query, slopes in heads.products(np.outer(omega, scores)):
+                gram += weight * p * gram_of_query
                 along += weight * p * (slopes @ scores)
         output = least_output(*moments_of_averages(gram))
         weights = np.append(output, output.sum() - 1.0)
-        return output, 0.5 * float(weights @ gram @ weights), output * (along @ weights)
+        loss = 0.5 * float(weights @ gram @ weights)
+        return Eliminated(output, loss, output * (along @ weights))
 
     def quadratic(self, omega: Array) -> tuple[Array, Array]:
-        """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), of heads with given ω, (H,)."""
+        """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,), for given ω, (H,)."""
         gram = np.zeros((len(omega), len(omega)))
         means = np.zeros(len(omega))
         for weight, scores, heads in self._queries(omega):
-            products, along = heads.quadratic(np.outer(omega, scores))
-            gram = gram + weight * products
-            means = means + weight * along
+            gram_of_length, means_of_length = heads.quadratic(np.outer(omega, scores))
+            gram = gram + weight * gram_of_length
+            means = means + weight * means_of_length
         return gram, means
 
     @cached_property
     def best(self) -> tuple[float, float] | None:
-        """The best ω up to 2 of one head, or of two with opposite ones, and the loss; None for more heads."""
+        """The best ω up to 2 and its loss, of one head or of two with opposite ω.
+
+        None for more heads.
+        """
         heads = len(self.start) // 2
-        return least_of_heads(self.d, self.N, self.noise, heads) if heads <= 2 else None
+        if heads > 2:
+            return None
+        return least_of_heads(self.d, self.N, self.noise, heads)
 
     def floor(self) -> float:
-        """Return the least loss of one head or two with ω up to 2; 0 for more, whose least loss is not known."""
+        """Return the least loss of one head or two with ω up to 2.
+
+        For more heads it is not known, and the lower bound 0 is returned.
+        """
         return 0.0 if self.best is None else self.best[1]
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -261,25 +303,24 @@ class GaussianHeadsRisk(Started, Risk):
     @lru_cache(maxsize=4)  # noqa: B019
     def _nodes(self, largest: float) -> tuple[tuple[float, Array, HeadsRisk], ...]:
         """Weights of the lengths, scores of a head with ω = 1, and risks."""
-        found = []
+        queries = []
+        # the components across the query, and the label noise
         spread = np.array(self.d - 1.0 + self.noise**2)
         for weight, r, X, probs in gaussian_queries(self.d, self.N, largest):
             tokens = TokenRisk([Kind(self.N, probs, X, spread)], np.array(r))
-            found.append((weight, r * X, HeadsRisk(tokens, len(self.start) // 2)))
-        return tuple(found)
+            heads = HeadsRisk(tokens, len(self.start) // 2)
+            queries.append((weight, r * X, heads))
+        return tuple(queries)
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts."""
-        return Sampled(
-            self.start,
-            self._drawn,
-            batch,
-            seed,
-            self.N * (self.d + 4.0 * len(self.start)),
-        )
+        numbers = self.N * (self.d + 4.0 * len(self.start))
+        return Sampled(self.start, self._draw, batch, seed, numbers)
 
-    def _drawn(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
-        (output, omega), d, N = np.split(params, 2), self.d, self.N
+    def _draw(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
+        output, omega = np.split(params, 2)
+        d = self.d
+        N = self.N
         x = rng.normal(size=(B, N + 1, d))
         beta = rng.normal(size=(B, d))
         y = np.einsum("bnd,bd->bn", x, beta)
@@ -288,18 +329,28 @@ class GaussianHeadsRisk(Started, Risk):
         attention, _ = softmax(omega[:, None, None] * scores)
         means = np.einsum("hbn,bn->hb", attention, labels)
         error = output @ means - y[:, -1]
-        drift = scores - np.einsum("hbn,bn->hb", attention, scores)[:, :, None]
-        turn = np.einsum("hbn,hbn,bn->hb", attention, drift, labels)
-        slopes = error * np.concatenate([means, output[:, None] * turn])
+        # ∂ mean/∂ω = Σ_n a_n (score_n - mean score) label_n
+        mean_scores = np.einsum("hbn,bn->hb", attention, scores)
+        drift = scores - mean_scores[:, :, None]
+        by_omega = np.einsum("hbn,hbn,bn->hb", attention, drift, labels)
+        slopes = error * np.concatenate([means, output[:, None] * by_omega])
         return 0.5 * error**2, np.arange(len(params))[:, None], slopes
+
+
+class Eliminated(NamedTuple):
+    """The loss of heads with the best output weights."""
+
+    output: Array  # the best output weights, (H,)
+    loss: float
+    # by ω, (H,), at fixed output weights, in which the loss is stationary
+    slopes: Array
 
 
 @lru_cache(maxsize=64)
 def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, float]:
-    """Return the ω up to 2 with the least loss of one head, or of two with ω and -ω, and that loss.
+    """Return the best ω up to 2 of one head, or of two with ω and -ω, and the loss.
 
-    Runs of the same law from all starts and at all rates share it. Nodes are finer for
-    larger ω, so that the change of sign of the slope is looked for from small ω on.
+    Runs of the same law from all starts and at all rates share the result.
     """
     from scipy.optimize import brentq  # slow to load
 
@@ -308,16 +359,17 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
 
     @cache  # brentq begins with both ends again, and a slope takes up to a second
     def slope(log_omega: float) -> float:
-        _, _, slopes = risk._eliminated(math.exp(log_omega) * signs)
+        slopes = risk.with_best_output(math.exp(log_omega) * signs).slopes
         return float(slopes @ signs)
 
+    # Larger ω need finer nodes, so the search for the change of sign goes up.
     low = LOWEST_LOG_OMEGA
     high = math.log(0.125)
-    while slope(high) < 0.0 and high < math.log(2.0):
+    while slope(high) < 0.0 and high < HIGHEST_LOG_OMEGA:
         low = high
-        high = min(high + math.log(2.0), math.log(2.0))
+        high = min(high + math.log(2.0), HIGHEST_LOG_OMEGA)
     best = high
     if slope(high) > 0.0 > slope(low):
         best = brentq(slope, low, high, xtol=1e-5)
     omega = math.exp(best)
-    return omega, risk.eliminated(omega * signs)[1]
+    return omega, risk.with_best_output(omega * signs).loss

@@ -1,15 +1,17 @@
 r"""Log losses with many exchangeable labels, as one integral.
 
 A label seen n times has the logit β n, as after attention with a known denominator.
-With D the logit of the right label, T the sum over the labels whose counts are random
-and C the sum of e^logit over all others,
+With D the logit of the right label, T the sum of e^logit over the labels whose counts
+are random and C the sum over all other labels,
 
-    E ln(1 + (T + C)e^-D) = ∫ exp(−s e^D) E[1 − e^(−s(T + C))] ds/s,    T = Σ_x e^(β n_x),
+.. math:: E \ln\bigl(1 + (T + C) e^{-D}\bigr)
+    = \int_0^\infty e^{-s e^D} \bigl(1 - e^{-sC}\, E e^{-sT}\bigr) \frac{ds}{s},
+    \qquad T = \sum_x e^{\beta n_x},
 
-because ln(1 + R) = ∫ e^-s (1 − e^-sR) ds/s. The counts are multinomial, and E e^(−sT)
-is a coefficient of a product of power series, one for each label, found by a sum over a
-circle. All terms have one sign, so that small losses keep their digits. See
-docs/theory.md, "Many labels".
+because :math:`\ln(1 + R) = \int e^{-s} (1 - e^{-sR})\, ds/s`. The counts are
+multinomial, and :math:`E e^{-sT}` is a coefficient of a product of power series, one
+for each label, which is a sum over points on a circle. All terms have one sign, so that
+small losses keep their digits. See docs/theory.md, "Many labels".
 """
 
 from __future__ import annotations
@@ -34,15 +36,19 @@ from icl_theory.memory import check_fits
 
 BLOCK = 512  # nodes at a time, whose arrays stay in the cache
 MOST_LOST = math.log(1e-10 / 2.0**-52)  # log of the factor by which rounding may grow
+LARGEST_LOGIT = 1e13
+LOG_LARGEST = 700.0  # exp() of more overflows
+RARE = 1e-30  # numbers of tokens of a label with the square of it are left out
+NEGLIGIBLE = 60.0  # a point of the circle with e^(-60) of the largest is left out
 
 
 class LogLoss(NamedTuple):
-    """E ln(1 + (T + C)e^-D), nats, and its derivatives with respect to D, β and ln C, (A,) each."""
+    """E ln(1 + (T + C)e^-D), nats, and its derivatives, (A,) each."""
 
     value: Array
-    by_top: Array
-    by_beta: Array
-    by_rest: Array
+    by_top: Array  # by D
+    by_beta: Array  # by β
+    by_rest: Array  # by ln C
 
 
 def mean_log_loss(
@@ -55,43 +61,44 @@ def mean_log_loss(
     *,
     density: float | None = None,
 ) -> LogLoss:
-    r"""Mean log loss of a label with a known logit against many labels with random ones, and its derivatives.
+    r"""Mean log loss of a label with a known logit against many with random ones.
 
-    .. math:: E \ln\Bigl(1 + e^{-D}\bigl(C + \sum_{x=1}^P e^{\beta n_x}\bigr)\Bigr), \qquad
+    .. math:: E \ln\Bigl(1 + e^{-D}\bigl(C + \sum_{x=1}^P e^{\beta n_x}\bigr)\Bigr),
+        \qquad
         (n_1, \ldots, n_{P+S}) \sim \text{multinomial}(n; \tfrac{1}{P+S}, \ldots)
 
-    The mean of the log of the partition function is D more.
+    The mean of the log of the partition function is larger by D.
 
     Parameters
     ----------
     top : array_like
-        D, finite, (A,). If several labels count as right, the log of the sum of their
+        D, finite, (A,). If several labels are right, the log of the sum of their
         e^logit.
     beta : float
         β, of either sign.
     log_rest : float
         ln C, the log of the sum over all other labels; ``-math.inf`` if there are none.
     tokens : array_like
-        n, how many tokens are spread over the labels, integers, (A,).
+        n, the number of tokens that are spread over the labels, integers, (A,).
     labels : int
         P, number of labels with the logit β n_x.
     silent : int
         S, number of labels that tokens fall on but whose logits are part of C.
     density : float, optional
-        Tokens per label for which all n share one set of nodes, which saves time. An n
-        loses digits as it becomes improbable for a Poisson variable of this mean per
-        label; if ten would not remain, it is refused.
+        Tokens per label, for which all n share one set of nodes. This saves time, but
+        n loses digits as it becomes improbable for a Poisson variable of this mean per
+        label. If ten digits would not remain, n is refused.
 
     Returns
     -------
     LogLoss
-        The mean and its derivatives by D, β and ln C.
+        The mean, and its derivatives by D, β and ln C.
 
     Raises
     ------
     ValueError
-        An argument is out of range; the message names it. Logits beyond 1e13 are: there
-        the nodes of the integral coincide in float64.
+        An argument is out of range; the message names it. Logits beyond 1e13 are out of
+        range, because the nodes of the integral coincide there in float64.
 
     References
     ----------
@@ -102,28 +109,35 @@ def mean_log_loss(
     Three labels share two tokens, and e^0.5 more competes:
 
     >>> import math
-    >>> found = mean_log_loss([1.0], 0.7, 0.5, [2], 3)
-    >>> one = math.log1p(math.exp(-1.0) * (math.exp(0.5) + math.exp(1.4) + 2))  # both on one label
-    >>> two = math.log1p(math.exp(-1.0) * (math.exp(0.5) + 2 * math.exp(0.7) + 1))
-    >>> abs(float(found.value[0]) / ((one + 2 * two) / 3) - 1) < 1e-14
+    >>> loss = mean_log_loss([1.0], 0.7, 0.5, [2], 3)
+    >>> rest, p = math.exp(0.5), math.exp(0.7)
+    >>> one_label = math.log1p(math.exp(-1.0) * (rest + p**2 + 2))
+    >>> two_labels = math.log1p(math.exp(-1.0) * (rest + 2 * p + 1))
+    >>> expected = (one_label + 2 * two_labels) / 3
+    >>> abs(float(loss.value[0]) / expected - 1) < 1e-14
     True
     """
-    given = _checked(top, beta, log_rest, tokens, labels, silent)
-    top, beta, log_rest, free, P, S = given
+    problem = _checked(top, beta, log_rest, tokens, labels, silent)
+    n = problem.tokens
+    m = problem.P + problem.S
     if density is not None:
         density = number("density", density)
-        mean = density * max(P + S, 1)
-        lost = log_poisson(free, free) - log_poisson(free, mean)
+        lost = log_poisson(n, n) - log_poisson(n, density * max(m, 1))
         worst = int(np.argmax(lost))
         if lost[worst] > MOST_LOST:
-            allowed = f"nearer to tokens/labels: {free[worst]} tokens on {P + S} labels would not keep ten digits"
-            raise argument_error("density", density, allowed)
-        return LogLoss(*_integrated(top, beta, log_rest, free, P, S, density))
-    sums = np.empty((4, len(top)))
-    for n in np.unique(free):
-        same = free == n
-        radius = max(float(n), 1.0) / max(P + S, 1)
-        sums[:, same] = _integrated(top[same], beta, log_rest, free[same], P, S, radius)
+            raise argument_error(
+                "density",
+                density,
+                f"nearer to tokens/labels: {n[worst]} tokens on {m} labels "
+                "would not keep ten digits",
+            )
+        return LogLoss(*_integrate(problem, density))
+    sums = np.empty((4, len(n)))
+    for number_of_tokens in np.unique(n):
+        same = n == number_of_tokens
+        radius = max(float(number_of_tokens), 1.0) / max(m, 1)
+        part = problem._replace(top=problem.top[same], tokens=n[same])
+        sums[:, same] = _integrate(part, radius)
     return LogLoss(*sums)
 
 
@@ -136,17 +150,24 @@ def shared_log_loss(
     silent: int,
     density: float,
 ) -> LogLoss:
-    """Return `mean_log_loss` with one ``density`` for all numbers of tokens, however improbable.
+    """Return `mean_log_loss` with one ``density`` for all numbers of tokens.
 
-    For sums in which these weigh as little as they are probable: their own digits are
-    lost.
+    They may be improbable. Their own digits are lost then, so use this for sums in
+    which they weigh as little as they are probable.
     """
-    top, beta, log_rest, free, P, S = _checked(
-        top, beta, log_rest, tokens, labels, silent
-    )
-    return LogLoss(
-        *_integrated(top, beta, log_rest, free, P, S, number("density", density))
-    )
+    problem = _checked(top, beta, log_rest, tokens, labels, silent)
+    return LogLoss(*_integrate(problem, number("density", density)))
+
+
+class _Problem(NamedTuple):
+    """Arguments that were checked."""
+
+    top: Array  # D, (A,)
+    beta: float
+    log_rest: float  # ln C
+    tokens: NDArray[np.int64]  # n, (A,)
+    P: int  # labels with the logit β n_x
+    S: int  # labels whose logits are part of C
 
 
 def _checked(
@@ -156,119 +177,138 @@ def _checked(
     tokens: ArrayLike,
     labels: int,
     silent: int,
-) -> tuple[Array, float, float, NDArray[np.int64], int, int]:
-    most = 1e13
+) -> _Problem:
     numbers = np.asarray(plain_numbers("tokens", tokens, 0.0, EXACT))
-    top = real_array("top", top, 1, most)
-    free = numbers.astype(np.int64)
-    if not top.size or free.shape != top.shape or (free != numbers).any():
+    D = real_array("top", top, 1, LARGEST_LOGIT)
+    n = numbers.astype(np.int64)
+    if not D.size or n.shape != D.shape or (n != numbers).any():
         raise argument_error(
             "tokens", tokens, "integers >= 0, one for each entry of top"
         )
-    if not (isinstance(log_rest, float | np.floating) and log_rest == -math.inf):
-        log_rest = signed("log_rest", log_rest, maximum=most)
-    beta = signed("beta", beta, maximum=most / max(float(free.max()), 1.0))
+    is_number = isinstance(log_rest, float | np.floating)
+    if not (is_number and log_rest == -math.inf):
+        log_rest = signed("log_rest", log_rest, maximum=LARGEST_LOGIT)
+    most = max(float(n.max()), 1.0)
+    beta = signed("beta", beta, maximum=LARGEST_LOGIT / most)
     P = integer("labels", labels, minimum=0)
     S = integer("silent", silent, minimum=0)
-    if P + S == 0 and free.any():
+    if P + S == 0 and n.any():
         raise argument_error("labels", labels, "at least 1: there are tokens to spread")
-    return top, beta, float(log_rest), free, P, S
+    return _Problem(D, beta, float(log_rest), n, P, S)
 
 
-def _integrated(
-    top: Array,
-    beta: float,
-    log_rest: float,
-    free: NDArray[np.int64],
-    P: int,
-    S: int,
-    radius: float,
-    rare: float = 1e-30,
-) -> Array:
-    """Numbers of tokens of a label are left out whose probability is below the square of ``rare``."""
-    others = P + S
-    most = int(free.max())
+class _Circle(NamedTuple):
+    """Points z on a circle of the radius r, and the power series in z of one label."""
+
+    k: NDArray[np.intp]  # numbers of tokens of the label that matter, (k,)
+    poisson: Array  # e^(-r) r^k/k!, (k,)
+    powers: Array  # (z/r)^k, (points, k)
+    shift: Array  # z - r, (points,)
+    coefficients: Array  # from values at the points to all numbers n, (points, n)
+    place: NDArray[np.intp]  # of the number of tokens of each answer among them, (A,)
+
+    def of_tokens(self, values: Array) -> Array:
+        """Return the coefficients of the power series of a function, (J, A)."""
+        return (values @ self.coefficients).real[:, self.place]
+
+
+def _circle(problem: _Problem, radius: float) -> _Circle:
+    m = problem.P + problem.S
+    # few different numbers of tokens occur in many answers
+    n = np.unique(problem.tokens)
+    place = np.searchsorted(n, problem.tokens)
+    most = int(n[-1])
     check_fits("tokens", most, 40.0 * most)
     k = np.arange(most + 1)
     poisson = np.exp(log_poisson(k, radius))
-    k = k[poisson > rare**2]
-    poisson = poisson[poisson > rare**2]
+    k = k[poisson > RARE**2]
+    poisson = poisson[poisson > RARE**2]
+    # Points lie on the upper half of the circle, as values on the lower half are the
+    # conjugates. Where e^(mz) is below e^(-60) of its largest value there are none.
     points = most + 128
-    # points on the upper half of the circle at which the function is above e^-60 of its
-    # largest
-    reach = min(60.0 / ((others - 1) * radius), 2.0) if others > 1 else 2.0
-    kept = np.arange(
-        min(math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi)), points // 2)
-        + 1
-    )
+    reach = min(NEGLIGIBLE / ((m - 1) * radius), 2.0) if m > 1 else 2.0
+    last = math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi))
+    point = np.arange(min(last, points // 2) + 1)
     check_fits(
-        "tokens", most, 24.0 * (len(kept) + BLOCK) * len(k) + 64.0 * BLOCK * len(kept)
+        "tokens",
+        most,
+        24.0 * (len(point) + BLOCK) * len(k) + 64.0 * BLOCK * len(point),
     )
     roots = np.exp(2j * np.pi / points * np.arange(points))
-    there = np.unique(free)
-    place = np.searchsorted(there, free)
-    circle = roots[-kept[:, None] * k % points]
-    both = np.where((kept == 0) | (2 * kept == points), 1.0, 2.0) / points
-    back = (
-        both[:, None]
-        * roots[kept[:, None] * there % points]
-        * np.exp(-log_poisson(there, others * radius))
+    powers = roots[-point[:, None] * k % points]
+    is_real = (point == 0) | (2 * point == points)
+    weight = np.where(is_real, 1.0, 2.0) / points
+    coefficients = (
+        weight[:, None]
+        * roots[point[:, None] * n % points]
+        * np.exp(-log_poisson(n, m * radius))
     )
-    turn = radius * (roots[kept] - 1.0).conj()  # z - r
-    largest = k[poisson * (others + 1) * (most + 1) > rare][-1]
-    breaks = np.concatenate(
-        [
-            -top,
-            -beta * np.arange(largest + 1),
-            [-log_rest] if log_rest > -math.inf else [],
-        ]
-    )
-    sums = np.zeros((4, len(top)))
-    for x, width in _nodes(breaks, -float(top.min()), math.log(others + 1.0)):
-        inside = np.exp(np.minimum(x[:, None] + beta * k, 700.0))
-        gone = (poisson * -np.expm1(-inside)) @ circle.T
-        slope = (poisson * k * inside * np.exp(-inside)) @ circle.T
-        missing, change = _products(gone, slope, turn, P, S)
-        missing, change = ((each @ back).real[:, place] for each in (missing, change))
-        reach_top = np.exp(np.minimum(x[:, None] + top, 700.0))
-        weight = width[:, None] * np.exp(-reach_top)
-        rest = np.exp(np.minimum(x + log_rest, 700.0))
-        left = np.exp(-rest)[:, None]
-        integrand = -np.expm1(-rest)[:, None] + left * missing
-        sums[0] += np.sum(weight * integrand, axis=0)
-        sums[1] -= np.sum(weight * reach_top * integrand, axis=0)
-        sums[2] += np.sum(weight * left * change, axis=0)
-        sums[3] += np.sum(weight * left * rest[:, None] * (1.0 - missing), axis=0)
-    return sums
+    shift = radius * (roots[point] - 1.0).conj()
+    return _Circle(k, poisson, powers, shift, coefficients, place)
+
+
+def _integrate(problem: _Problem, radius: float) -> Array:
+    """Return the value and the derivatives by D, β and ln C, (4, A)."""
+    D = problem.top
+    beta = problem.beta
+    m = problem.P + problem.S
+    circle = _circle(problem, radius)
+    k = circle.k
+    most = int(problem.tokens.max())
+    largest = k[circle.poisson * (m + 1) * (most + 1) > RARE][-1]
+    breaks = [-D, -beta * np.arange(largest + 1)]
+    if problem.log_rest > -math.inf:
+        breaks.append(np.array([-problem.log_rest]))
+    value, by_top, by_beta, by_rest = np.zeros((4, len(D)))
+    nodes = _nodes(np.concatenate(breaks), -float(D.min()), math.log(m + 1.0))
+    for log_s, width in nodes:
+        s_label = np.exp(np.minimum(log_s[:, None] + beta * k, LOG_LARGEST))  # s e^(βk)
+        s_top = np.exp(np.minimum(log_s[:, None] + D, LOG_LARGEST))  # s e^D
+        s_rest = np.exp(np.minimum(log_s + problem.log_rest, LOG_LARGEST))  # s C
+        # h, the series of 1 - e^(-s e^(βk)), and its derivative by β
+        h = (circle.poisson * -np.expm1(-s_label)) @ circle.powers.T
+        slope = (circle.poisson * k * s_label * np.exp(-s_label)) @ circle.powers.T
+        missing, change = _products(h, slope, circle.shift, problem.P, problem.S)
+        # 1 - E e^(-sT), and its derivative by β
+        missing = circle.of_tokens(missing)
+        change = circle.of_tokens(change)
+        weight = width[:, None] * np.exp(-s_top)
+        decay = np.exp(-s_rest)[:, None]
+        integrand = -np.expm1(-s_rest)[:, None] + decay * missing
+        value += np.sum(weight * integrand, axis=0)
+        by_top -= np.sum(weight * s_top * integrand, axis=0)
+        by_beta += np.sum(weight * decay * change, axis=0)
+        kept = 1.0 - missing
+        by_rest += np.sum(weight * decay * s_rest[:, None] * kept, axis=0)
+    return np.array([value, by_top, by_beta, by_rest])
 
 
 def _products(
-    gone: Array, slope: Array, turn: Array, P: int, S: int
+    h: Array, slope: Array, shift: Array, P: int, S: int
 ) -> tuple[Array, Array]:
-    """Generating functions of 1 − E e^(−sT) and of its derivative by β, over e^(-mean), on the circle.
+    """Generating functions of 1 - E e^(-sT) and of its derivative by β.
 
-    If the series of one label is e^(z−r) − h(z), that of 1 − e^(−sT) is e^(m(z−r)) −
-    e^(S(z−r)) (e^(z−r) − h)^P.
+    They are over e^(-mean), on the circle. If the series of one label is
+    e^(z-r) - h(z), that of 1 - e^(-sT) is e^(m(z-r)) - e^(S(z-r)) (e^(z-r) - h)^P.
     """
-    if not P:
-        return np.zeros_like(gone), np.zeros_like(gone)
-    ratio = gone * np.exp(-turn)
-    small = np.abs(ratio) < 0.5
-    square = 2.0 * ratio.real - ratio.real**2 - ratio.imag**2  # 1 - |1 - ratio|²
+    if P == 0:
+        return np.zeros_like(h), np.zeros_like(h)
+    ratio = h * np.exp(-shift)
+    is_small = np.abs(ratio) < 0.5
+    # ln(1 - ratio): its real part needs 1 - |1 - ratio|² without cancellation
+    square = 2.0 * ratio.real - ratio.real**2 - ratio.imag**2
+    small = 0.5 * np.log1p(-np.where(is_small, square, 0.0))
     with np.errstate(divide="ignore"):
-        size = np.where(
-            small,
-            0.5 * np.log1p(-np.where(small, square, 0.0)),
-            np.log(np.abs(1.0 - ratio)),
-        )
-    log = np.maximum(size, -1e300) + 1j * np.arctan2(-ratio.imag, 1.0 - ratio.real)
-    whole = (P + S) * turn
+        large = np.log(np.abs(1.0 - ratio))
+    size = np.maximum(np.where(is_small, small, large), -1e300)
+    log = size + 1j * np.arctan2(-ratio.imag, 1.0 - ratio.real)
+    whole = (P + S) * shift
     missing = np.where(
-        small,
+        is_small,
         -np.exp(whole) * np.expm1(P * log),
         np.exp(whole) - np.exp(whole + P * log),
     )
-    return missing, P * slope * np.exp(whole - turn + (P - 1) * log)
+    return missing, P * slope * np.exp(whole - shift + (P - 1) * log)
 
 
 def _nodes(
@@ -276,37 +316,42 @@ def _nodes(
     last: float,
     spread: float,
     step: float = 0.25,
-    left: float = 42.0,
-    right: float = 6.0,
+    before: float = 42.0,
+    after: float = 6.0,
 ) -> list[tuple[Array, Array]]:
-    """Blocks of nodes in ln s and their weights, except where the integrand is constant.
+    """Blocks of nodes in ln s and their weights, (J,) each.
 
-    A factor exp(-s e^D) is constant from a distance ``left`` or ``right`` of ln s = -D
-    on; ``last`` is the last -D. ln s = u − e^−(u − u₀): to the left, where the
-    integrand is proportional to s, the nodes thin out. The trapezoidal rule in u has
-    the error e^(-π²/step).
+    There are none where the integrand is constant. A factor exp(-s e^D) is constant up
+    to a distance ``before`` its break at ln s = -D, and from a distance ``after`` it
+    on; ``last`` is the last -D. With
+    ln s = u - e^(-(u - first)) the nodes thin out to the left, where the integrand is
+    proportional to s. The trapezoidal rule in u has the error e^(-π²/step).
     """
     first = float(breaks.min()) - spread - 2.0
-    # no gap before the map is the identity
-    places = np.append(breaks, first + left - right)
-    at = np.rint(
-        (places[:, None] + np.arange(-spread - left, right + step, step) - first) / step
-    )
-    u = first + step * np.unique(at)
-    u = u[(u > first - 3.8) & (u < last + right + step)]
+    # no gap may lie where the map to ln s is not yet the identity
+    places = np.append(breaks, first + before - after)
+    around = np.arange(-spread - before, after + step, step)
+    number = np.unique(np.rint((places[:, None] + around - first) / step))
+    u = first + step * number
+    u = u[(u > first - 3.8) & (u < last + after + step)]
     tail = np.exp(-(u - first))
-    x = u - tail
+    log_s = u - tail
     width = step * (1.0 + tail)
+    # the trapezoids of a gap are as wide as the gap
     gap = np.flatnonzero(np.diff(u) > 1.5 * step)
     for edge in (gap, gap + 1):
-        width[edge] += 0.5 * (x[gap + 1] - x[gap] - step)
-    return [(x[i : i + BLOCK], width[i : i + BLOCK]) for i in range(0, len(x), BLOCK)]
+        width[edge] += 0.5 * (log_s[gap + 1] - log_s[gap] - step)
+    return [
+        (log_s[start : start + BLOCK], width[start : start + BLOCK])
+        for start in range(0, len(log_s), BLOCK)
+    ]
 
 
 def log_poisson(k: ArrayLike, mean: ArrayLike) -> Array:
-    """Return the log of a Poisson probability, without the cancellation in k ln m - m - ln k!.
+    """Return the log of a Poisson probability.
 
-    ln k! is k ln k - k, most of which cancels exactly, and Stirling's small remainder.
+    The cancellation in k ln m - m - ln k! is avoided: ln k! is k ln k - k, most of
+    which cancels exactly, and Stirling's small remainder.
     """
     from scipy.special import gammaln, xlog1py, xlogy
 
@@ -315,9 +360,10 @@ def log_poisson(k: ArrayLike, mean: ArrayLike) -> Array:
     gap = k - mean
     ratio = np.divide(gap, mean, out=np.where(gap > 0.0, np.inf, 0.0), where=mean > 0.0)
     log = gap - xlog1py(k, ratio)
+    # ln k! - k ln k + k, directly for small k and by Stirling's series for large k
     x = 1.0 / np.maximum(k, 16.0)
     y = x * x
     series = x * (1 / 12 - y * (1 / 360 - y * (1 / 1260 - y * (1 / 1680 - y / 1188))))
-    near = gammaln(k + 1.0) - xlogy(k, k) + k
-    far = 0.5 * np.log(2.0 * np.pi / x) + series
-    return np.asarray(log - np.where(k < 16.0, near, far))
+    small = gammaln(k + 1.0) - xlogy(k, k) + k
+    large = 0.5 * np.log(2.0 * np.pi / x) + series
+    return np.asarray(log - np.where(k < 16.0, small, large))

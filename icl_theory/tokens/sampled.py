@@ -1,4 +1,9 @@
-"""Softmax attention on sampled tokens: trainers that share no formula with the exact risks."""
+"""Softmax attention on sampled tokens.
+
+`Sampled` trains on prompts that are drawn anew at each step. It shares no formula with
+the exact risks, which are tested against it. The functions below it are those that
+samplers have in common.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +13,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array, instance, integer
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
-# losses, places of parameters, and derivatives by them
+# The losses of prompts, the places of the parameters on which they depend, and the
+# derivatives by these.
 Pass = tuple[Array, Indices, Array]
+Draw = Callable[[Array, np.random.Generator, int], Pass]
+Observe = Callable[[Array, np.random.Generator, int], dict[str, Array]]
 
 
-class Sampled(Started, Risk):
-    """Mean loss over ``batch`` prompts, drawn anew at each step: a function of the seed and the step.
+class Sampled(WithStart, Risk):
+    """Mean loss over prompts that are drawn anew at each step.
 
-    A function ``draw`` of parameters, random numbers and the number B of prompts
-    returns their losses, (B,), places of parameters and derivatives by them, alike in
-    shape or broadcast: (B, N), say. ``seen`` is a function of the same that returns
-    what is observed, and ``size`` how many numbers a prompt takes.
+    The prompts are a function of the seed and the step.
+
+    Parameters
+    ----------
+    start : ndarray
+        Parameters at step 0.
+    draw : callable
+        A function of parameters, random numbers and the number B of prompts. It returns
+        the losses of the prompts, (B,), places in the flat array of parameters, and
+        derivatives by them. Places and derivatives have one shape, (B, N), say, or are
+        broadcast to one.
+    batch, seed : int
+        Number of prompts in a step, and the seed.
+    numbers : float
+        Numbers that a prompt takes in memory.
+    observation : callable, optional
+        A function of the same arguments that returns observations.
     """
 
     stochastic = True  # the steps draw different prompts
@@ -30,19 +51,18 @@ class Sampled(Started, Risk):
     def __init__(
         self,
         start: Array,
-        draw: Callable[[Array, np.random.Generator, int], Pass],
+        draw: Draw,
         batch: int,
         seed: int,
-        size: float,
-        seen: Callable[[Array, np.random.Generator, int], dict[str, Array]]
-        | None = None,
+        numbers: float,
+        observation: Observe | None = None,
     ) -> None:
         self.start = start
         self.draw = draw
-        self.seen = seen
+        self.observation = observation
         self.batch = integer("batch", batch, minimum=1)
         self.seed = integer("seed", seed, minimum=0)
-        check_fits("batch", batch, 8.0 * batch * size)
+        check_fits("batch", batch, 8.0 * batch * numbers)
 
     def generator(self, step: int) -> np.random.Generator:
         """Return the random numbers of a step."""
@@ -50,26 +70,29 @@ class Sampled(Started, Risk):
 
     def losses(self, params: Array, step: int = 0) -> Array:
         """Return the losses of the step's prompts, (B,)."""
-        return self.draw(params, self.generator(step), self.batch)[0]
+        losses, _, _ = self.draw(params, self.generator(step), self.batch)
+        return losses
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
-        losses, place, back = self.draw(params, self.generator(step), self.batch)
-        places = np.broadcast_to(place, back.shape)
-        gradient = np.bincount(places.ravel(), back.ravel(), params.size) / self.batch
+        losses, place, slopes = self.draw(params, self.generator(step), self.batch)
+        places = np.broadcast_to(place, slopes.shape)
+        summed = np.bincount(places.ravel(), slopes.ravel(), params.size)
+        gradient = summed / self.batch
         return float(losses.mean()), gradient.reshape(params.shape)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """What is observed of the step's prompts."""
-        return (
-            {}
-            if self.seen is None
-            else self.seen(params, self.generator(step), self.batch)
-        )
+        """Observations of the step's prompts."""
+        if self.observation is None:
+            return {}
+        return self.observation(params, self.generator(step), self.batch)
 
 
 def prompts_to_draw(rng: np.random.Generator, size: int, numbers: float) -> int:
-    """Check the arguments of ``draw``; a prompt takes so many ``numbers``. Return the number of prompts."""
+    """Check the arguments of a method ``draw``, and return the number of prompts.
+
+    A prompt takes ``numbers`` numbers in memory.
+    """
     instance("rng", rng, np.random.Generator, "a numpy.random.Generator")
     size = integer("size", size, minimum=1)
     check_fits("size", size, 8.0 * size * numbers)
@@ -77,7 +100,7 @@ def prompts_to_draw(rng: np.random.Generator, size: int, numbers: float) -> int:
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:
-    """Return the softmax along the last axis, and the log of the sum it is divided by."""
+    """Return the softmax along the last axis, and the log of its denominator."""
     top = scores.max(axis=-1, keepdims=True)
     weight = np.exp(scores - top)
     total = weight.sum(axis=-1, keepdims=True)
@@ -85,7 +108,9 @@ def softmax(scores: Array) -> tuple[Array, Array]:
 
 
 def chosen(draws: Array, cumulated: Array) -> Indices:
-    """Indices of the intervals in which uniform numbers fall, of the shape of ``draws``."""
-    return np.asarray(
-        (draws[..., None] >= cumulated[..., :-1]).sum(axis=-1), dtype=np.intp
-    )
+    """Indices of the intervals in which uniform numbers fall.
+
+    They have the shape of ``draws``; ``cumulated`` are the upper ends of the intervals.
+    """
+    is_beyond = draws[..., None] >= cumulated[..., :-1]
+    return np.asarray(is_beyond.sum(axis=-1), dtype=np.intp)

@@ -1,4 +1,8 @@
-"""Tokens on the unit sphere: softmax attention of one number, for tasks that prefer no direction."""
+"""Softmax attention of one number over tokens on the unit sphere.
+
+The tasks prefer no direction. `sphere_tokens` has the nodes of the tokens and the risk
+over their scores, `SphereRisk` is the loss as a function of the one number κ.
+"""
 
 from __future__ import annotations
 
@@ -13,66 +17,88 @@ from icl_theory.engine.pullback import Linear, Pullback
 from icl_theory.tokens.risk import Kind, TokenRisk
 
 Kernel = Callable[[Array], Array]
+SMALL = 1e-14  # share of k(1) that counts as zero
 
 
 def sphere_tokens(
     kernel: Kernel, d: int, N: int, noise: float = 0.0, nodes: int = 60
 ) -> tuple[Array, TokenRisk]:
-    r"""Return Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,), and the risk over their scores.
+    r"""Return nodes in the cosine c of a token and the query, and the risk over them.
 
-    Tasks have the ``kernel`` :math:`k(c) = E f(x_i)f(x)`. With its zonal expansion
-    :math:`k = \sum_l a_l P_l`, :math:`P_l(1) = 1`, the coordinates of a token's value
-    are :math:`\sqrt{a_l} P_l(c)`, those of the target :math:`\sqrt{a_l}`, and the
-    variance of the value around them is :math:`\sum_l a_l (1 - P_l(c)^2) + \sigma^2`.
-    The degrees beyond half the number of nodes share one coordinate, whose covariance
-    with the target is exact.
+    The nodes are Gauss–Jacobi nodes in :math:`c = x_i^\top x`, (U,); the parameters of
+    the risk are their scores. Tasks have the ``kernel`` :math:`k(c) = E f(x_i)f(x)`,
+    with the zonal expansion
+
+    .. math:: k = \sum_l a_l P_l(c), \qquad P_l(1) = 1 .
+
+    The coordinates of a token's value are :math:`\sqrt{a_l} P_l(c)`, those of the
+    target :math:`\sqrt{a_l}`, and the variance of the value around them is
+    :math:`\sum_l a_l (1 - P_l(c)^2) + \sigma^2`. The degrees beyond half the number
+    of nodes share one coordinate, whose covariance with the target is exact.
     """
     from scipy.special import roots_jacobi  # slow to load
 
     if not callable(kernel):
         raise argument_error("kernel", kernel, "a function of the cosine")
     c, weights = roots_jacobi(nodes, (d - 3.0) / 2.0, (d - 3.0) / 2.0)
-    # P_0, P_1
     probs = weights / weights.sum()
-    zonal = [np.ones_like(c), c]
-    for n in range(1, nodes // 2 - 1):
-        zonal.append(((2 * n + d - 2) * c * zonal[n] - n * zonal[n - 1]) / (n + d - 2))
-    P = np.array(zonal[1:])
+    P = _zonal(c, d, nodes // 2)[1:]  # attention reproduces the constant P_0
     k = kernel(c)
-    size = float(kernel(np.ones(1))[0])
-    mean = float(probs @ k)
-    share = P**2 @ probs  # one over the number of harmonics of each degree
-    a = np.divide(
-        P @ (probs * k), share, out=np.zeros_like(share), where=share >= 1e-10
-    )
-    a[a <= 1e-15 * size] = 0.0
-    a[size - mean - np.cumsum(a) + a <= 1e-14 * size] = (
-        0.0  # rounding is larger than these coefficients
-    )
-    root = np.sqrt(a[a > 0.0])
-    left = k - mean - a @ P
-    at_one = size - mean - float(a.sum())
-    values = root * P[a > 0.0].T
-    if at_one > 1e-14 * size:
-        values = np.column_stack([values, left / math.sqrt(at_one)])
-        root = np.append(root, math.sqrt(at_one))
-    spread = np.maximum(size - mean - np.sum(values**2, axis=1), 0.0) + noise**2
+    k_at_1 = float(kernel(np.ones(1))[0])
+    a_0 = float(probs @ k)
+    a = _coefficients(P, k, probs, k_at_1, a_0)
+    used = a > 0.0
+    root = np.sqrt(a[used])
+    values = root * P[used].T
+    rest = k - a_0 - a @ P  # of the kernel, in the degrees that share a coordinate
+    rest_at_1 = k_at_1 - a_0 - float(a.sum())
+    if rest_at_1 > SMALL * k_at_1:
+        values = np.column_stack([values, rest / math.sqrt(rest_at_1)])
+        root = np.append(root, math.sqrt(rest_at_1))
+    variance = k_at_1 - a_0 - np.sum(values**2, axis=1)
+    spread = np.maximum(variance, 0.0) + noise**2
     return c, TokenRisk([Kind(N, probs, values, spread)], root)
+
+
+def _zonal(c: Array, d: int, number: int) -> Array:
+    """Return the zonal polynomials P_0, P_1, ... with P(1) = 1, (number, U)."""
+    P = [np.ones_like(c), c]
+    for n in range(1, number - 1):
+        P.append(((2 * n + d - 2) * c * P[n] - n * P[n - 1]) / (n + d - 2))
+    return np.array(P)
+
+
+def _coefficients(P: Array, k: Array, probs: Array, k_at_1: float, a_0: float) -> Array:
+    """Return the coefficients a_l of a kernel, zero if rounding is larger."""
+    square = P**2 @ probs  # one over the number of harmonics of each degree
+    a = np.divide(
+        P @ (probs * k), square, out=np.zeros_like(square), where=square >= 1e-10
+    )
+    a[a <= 1e-15 * k_at_1] = 0.0
+    rest = k_at_1 - a_0 - np.cumsum(a) + a  # at c = 1, of this degree and the further
+    a[rest <= SMALL * k_at_1] = 0.0
+    return a
 
 
 @dataclass(frozen=True, eq=False)
 class SphereRisk(Pullback):
-    r"""The loss of κ, (1,), for scores :math:`\kappa x_i^\top x`, with its minimum ``least`` at ``best``."""
+    r"""The loss of κ, (1,), for scores :math:`\kappa x_i^\top x`.
+
+    Its minimum ``least`` is at ``best``.
+    """
 
     best: float
     least: float
     error: float  # of the least loss, relative, by twice as many nodes
 
     @classmethod
-    def made(
+    def of_kernel(
         cls, kernel: Kernel, d: int, N: int, noise: float, start: float = 0.0
     ) -> SphereRisk:
-        """Find the best κ, with 60 to 240 nodes: until twice as many change the least loss by at most 1e-7."""
+        """Find the best κ, with 60 to 240 nodes.
+
+        They are enough once twice as many change the least loss by at most 1e-7.
+        """
 
         def over_kappa(nodes: int) -> Pullback:
             c, tokens = sphere_tokens(kernel, d, N, noise, nodes)
@@ -82,7 +108,7 @@ class SphereRisk(Pullback):
         if N == 1:  # attention has no choice
             return cls(risk.risk, risk.map, 0.0, risk.loss([0.0]), 0.0)
         for nodes in (60, 120, 240):
-            # far closer than the window of κ
+            # up to this κ nodes are far closer than the window of the attention
             best = _best(risk, nodes**2 / 32.0)
             finer = over_kappa(2 * nodes)
             if best is not None:
@@ -91,8 +117,11 @@ class SphereRisk(Pullback):
                 if error <= 1e-7 or nodes == 240:
                     return cls(risk.risk, risk.map, best, least, error)
             risk = finer
+        largest = nodes**2 // 32
         raise argument_error(
-            "N", N, f"less, or noise more: the best κ is beyond {nodes**2 // 32}"
+            "N",
+            N,
+            f"smaller, unless there is more noise: the best κ is beyond {largest}",
         )
 
     def floor(self) -> float:
@@ -105,7 +134,7 @@ class SphereRisk(Pullback):
 
 
 def _best(risk: Pullback, most: float) -> float | None:
-    """Return the κ at which the loss begins to rise, None if that is beyond ``most``."""
+    """Return the κ at which the loss begins to rise, None if it is above ``most``."""
     from scipy.optimize import brentq  # slow to load
 
     def slope(kappa: float) -> float:

@@ -1,11 +1,13 @@
-r"""A whole two-layer attention-only transformer on sampled Markov sequences, with gradients by hand.
+r"""A whole two-layer attention-only transformer on sampled Markov sequences.
 
-It knows no formula of the exact losses: attention is computed position by position, in
-sequences that are drawn.
+`ChainRisk` has the exact loss of a reduction of this model. Here, no formula of an
+exact loss is used: attention is computed position by position, in sequences that are
+drawn, and gradients are those of a backward pass that is written out.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,14 +42,18 @@ class Matrices(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TwoLayerTransformer(Risk):
-    r"""Mean loss of a two-layer attention-only transformer over sequences that are drawn anew at each step.
+    r"""Mean loss of a two-layer attention-only transformer.
 
-    Position t sees the symbol x_t and the m - 1 before it. The first layer attends to
-    these by lag and content, and the stream is :math:`X_t = (e_{x_t}, h_t)`,
-    disentangled. The last position attends to all in the second layer:
+    Sequences are drawn anew at each step. Position t sees the symbol x_t and the m - 1
+    before it. The first layer attends to these by lag and content, and the stream is
+    :math:`X_t = (e_{x_t}, h_t)`, disentangled. The last position attends to all
+    positions in the second layer:
 
-    .. math:: h_t = \sum_j a_{tj} V_1 e_{x_{t-j}}, \quad a_t = \mathrm{softmax}_j(r_j + e_{x_t}^\top C e_{x_{t-j}}),
-        \qquad o = V_2 \sum_t A_t X_t, \quad A = \mathrm{softmax}_t(X_T^\top Q X_t) .
+    .. math:: a_t = \mathrm{softmax}_j(r_j + e_{x_t}^\top C e_{x_{t-j}}), \qquad
+        h_t = \sum_j a_{tj} V_1 e_{x_{t-j}},
+
+    .. math:: A = \mathrm{softmax}_t(X_T^\top Q X_t), \qquad
+        o = V_2 \sum_t A_t X_t .
 
     In the reduction, whose loss is exact, C = 0, V₁ = I, V₂ = (I, 0), and Q has one
     block only, b I from the last symbol to h. Training starts there.
@@ -117,28 +123,25 @@ class TwoLayerTransformer(Risk):
         if np.shape(self.start) != (m + 1,):
             raise argument_error("start", np.shape(self.start), f"of shape ({m + 1},)")
         choice("trained", self.trained, ("reduction", "all"))
-        if (
-            choice("objective", self.objective, ("square", "log")) == "log"
-            and self.sink is None
-        ):
+        choice("objective", self.objective, ("square", "log"))
+        if self.sink is not None:
+            set_fields(self, sink=signed("sink", self.sink))
+        elif self.objective == "log":
             raise argument_error(
                 "sink", self.sink, "a number: without a sink the log loss is infinite"
             )
-        set_fields(self, sink=None if self.sink is None else signed("sink", self.sink))
+        numbers_of_position = 2 * m * (k + 3) + 8 * k
         check_fits(
-            "batch",
-            self.batch,
-            8.0 * self.batch * self.length * (2 * m * (k + 3) + 8 * k),
+            "batch", self.batch, 8.0 * self.batch * self.length * numbers_of_position
         )
 
     @property
     def initial(self) -> Array:
         """Where training starts, in the reduction."""
+        start = np.asarray(self.start)
         if self.trained == "reduction":
-            return np.asarray(self.start)
-        return np.concatenate(
-            [*map(np.ravel, self._of_reduction(np.asarray(self.start)))]
-        )
+            return start
+        return _flat(self._of_reduction(start))
 
     def matrices(self, params: ArrayLike) -> Matrices:
         """Return the matrices that parameters stand for."""
@@ -147,14 +150,15 @@ class TwoLayerTransformer(Risk):
     def _matrices(self, params: Array) -> Matrices:
         if self.trained == "reduction":
             return self._of_reduction(params)
-        like = self._of_reduction(np.asarray(self.start))
-        parts = np.split(params, np.cumsum([each.size for each in like])[:-1])
+        shapes = [matrix.shape for matrix in self._of_reduction(np.asarray(self.start))]
+        ends = np.cumsum([math.prod(shape) for shape in shapes])
+        parts = np.split(params, ends[:-1])
         return Matrices(
-            *(part.reshape(each.shape) for part, each in zip(parts, like, strict=True))
+            *(part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
         )
 
     def of_reduction(self, reduced: ArrayLike) -> Matrices:
-        """Return the matrices of the reduction, whose parameters (r, b) are given, (m + 1,)."""
+        """Return the matrices of the reduction with parameters (r, b), (m + 1,)."""
         parameters = real_array("reduced", reduced, 1)
         if parameters.shape != np.shape(self.start):
             raise argument_error(
@@ -166,77 +170,119 @@ class TwoLayerTransformer(Risk):
 
     def _of_reduction(self, reduced: Array) -> Matrices:
         eye = np.eye(self.chains.symbols)
-        matching = reduced[-1] * np.kron([[0.0, 1.0], [0.0, 0.0]], eye)
+        zero = 0.0 * eye
         return Matrices(
-            reduced[:-1], 0.0 * eye, eye, matching, np.hstack([eye, 0.0 * eye])
+            lags=reduced[:-1],
+            content=zero,
+            carried=eye,
+            matching=reduced[-1] * np.kron([[0.0, 1.0], [0.0, 0.0]], eye),
+            values=np.hstack([eye, zero]),
         )
 
     def outside(self, params: ArrayLike) -> dict[str, float]:
-        """Return the distance of each matrix but the lags to the reduction's nearest one, in the Frobenius norm."""
+        """Return the distance of each matrix to the reduction's nearest one.
+
+        It is measured in the Frobenius norm. The lags are left out, as the reduction
+        has all of them.
+        """
         k = self.chains.symbols
-        found = self.matrices(params)
-        nearest = self._of_reduction(
-            np.append(found.lags, np.trace(found.matching[:k, k:]) / k)
-        )
-        apart = [
-            float(np.linalg.norm(one - other))
-            for one, other in zip(found, nearest, strict=True)
-        ]
-        return dict(zip(found._fields[1:], apart[1:], strict=True))
+        matrices = self.matrices(params)
+        b = np.trace(matrices.matching[:k, k:]) / k
+        nearest = self._of_reduction(np.append(matrices.lags, b))
+        distances = {}
+        for name in Matrices._fields[1:]:
+            difference = getattr(matrices, name) - getattr(nearest, name)
+            distances[name] = float(np.linalg.norm(difference))
+        return distances
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's sequences and its gradient, by the backward pass."""
         k = self.chains.symbols
-        whole = self._matrices(params)
+        matrices = self._matrices(params)
         rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
         chain, windows = self.chains.draw(rng, self.length, self.batch)
-        # (B, T, m, k), by lag
-        seen = np.eye(k)[windows[:, :, None] // k ** np.arange(self.chains.window) % k]
-        own = seen[:, :, 0]
+        lags = np.arange(self.chains.window)
+        symbols = np.eye(k)[windows[:, :, None] // k**lags % k]  # (B, T, m, k)
         law = self.chains.transitions[chain, windows[:, -1] % k]
-
-        first, _ = softmax(
-            whole.lags + np.einsum("btx,xy,btmy->btm", own, whole.content, seen)
-        )
-        found = np.einsum("btm,btmy->bty", first, seen)
-        stream = np.concatenate([own, found @ whole.carried.T], axis=2)
-        asked = stream[:, -1] @ whole.matching
-        scores = np.einsum("bz,btz->bt", asked, stream)
-        sink = np.full(self.batch, -np.inf if self.sink is None else self.sink)
-        second, _ = softmax(np.column_stack([scores, sink]))
-        second, rest = second[:, :-1], second[:, -1:]
-        mean = np.einsum("bt,btz->bz", second, stream)
-        output = mean @ whole.values.T + rest / k
-
+        state = self._forward(matrices, symbols)
+        output = state.output
         if self.objective == "square":
-            loss = 0.5 * float(np.sum((output - law) ** 2))
             error = output - law
+            loss = 0.5 * float(np.sum(error**2))
         else:
+            error = -law / output  # dL/d(output)
             loss = -float(np.sum(law * np.log(output)))
-            error = -law / output
-        pull = error @ whole.values  # dL/d(mean)
-        worth = np.einsum("bz,btz->bt", pull, stream)
-        average = np.sum(error * output, axis=1, keepdims=True)
-        slope = second * (worth - average)  # dL/d(scores of the second layer)
-        keys = np.einsum("bt,btz->bz", slope, stream)
-        by_stream = (
-            second[:, :, None] * pull[:, None] + slope[:, :, None] * asked[:, None]
-        )
-        by_stream[:, -1] += keys @ whole.matching.T
-        by_found = by_stream[:, :, k:] @ whole.carried
-        by_lag = np.einsum("bty,btmy->btm", by_found, seen)
-        turn = first * (by_lag - np.sum(first * by_lag, axis=2, keepdims=True))
+        gradient = self._backward(matrices, symbols, state, error)
+        if self.trained == "reduction":
+            b = np.trace(gradient.matching[:k, k:])
+            flat = np.append(gradient.lags, b)
+        else:
+            flat = _flat(gradient)
+        return loss / self.batch, flat / self.batch
 
-        gradient = Matrices(
-            turn.sum(axis=(0, 1)),
-            np.einsum("btx,btm,btmy->xy", own, turn, seen, optimize=True),
-            np.einsum("bty,btz->yz", by_stream[:, :, k:], found),
-            stream[:, -1].T @ keys,
-            error.T @ mean if self.objective == "square" else 0.0 * whole.values,
+    def _forward(self, matrices: Matrices, symbols: Array) -> _State:
+        own = symbols[:, :, 0]
+        content = np.einsum("btx,xy,btmy->btm", own, matrices.content, symbols)
+        a, _ = softmax(matrices.lags + content)
+        mixture = np.einsum("btm,btmy->bty", a, symbols)
+        stream = np.concatenate([own, mixture @ matrices.carried.T], axis=2)
+        question = stream[:, -1] @ matrices.matching
+        scores = np.einsum("bz,btz->bt", question, stream)
+        sink = np.full(self.batch, -np.inf if self.sink is None else self.sink)
+        attention, _ = softmax(np.column_stack([scores, sink]))
+        A = attention[:, :-1]
+        on_sink = attention[:, -1:]
+        mean = np.einsum("bt,btz->bz", A, stream)
+        # the sink stands for all symbols in equal parts
+        output = mean @ matrices.values.T + on_sink / self.chains.symbols
+        return _State(a, mixture, stream, question, A, mean, output)
+
+    def _backward(
+        self, matrices: Matrices, symbols: Array, state: _State, error: Array
+    ) -> Matrices:
+        """Return the derivatives by all matrices, from those by the output."""
+        k = self.chains.symbols
+        own = symbols[:, :, 0]
+        stream = state.stream
+        by_mean = error @ matrices.values
+        # of the second softmax: dL/dscore_t = A_t (value_t - mean value)
+        value = np.einsum("bz,btz->bt", by_mean, stream)
+        mean_value = np.sum(error * state.output, axis=1, keepdims=True)
+        by_scores = state.A * (value - mean_value)
+        keys = np.einsum("bt,btz->bz", by_scores, stream)
+        by_stream = (
+            state.A[:, :, None] * by_mean[:, None]
+            + by_scores[:, :, None] * state.question[:, None]
         )
-        slopes = (
-            (gradient.lags, np.trace(gradient.matching[:k, k:]))
-            if self.trained == "reduction"
-            else gradient
+        by_stream[:, -1] += keys @ matrices.matching.T  # the position that asks
+        by_h = by_stream[:, :, k:]
+        # of the first softmax
+        value_of_lag = np.einsum("bty,btmy->btm", by_h @ matrices.carried, symbols)
+        mean_of_lags = np.sum(state.a * value_of_lag, axis=2, keepdims=True)
+        by_lags = state.a * (value_of_lag - mean_of_lags)
+        by_values = 0.0 * matrices.values  # which the log loss keeps
+        if self.objective == "square":
+            by_values = error.T @ state.mean
+        return Matrices(
+            lags=by_lags.sum(axis=(0, 1)),
+            content=np.einsum("btx,btm,btmy->xy", own, by_lags, symbols, optimize=True),
+            carried=np.einsum("bty,btz->yz", by_h, state.mixture),
+            matching=stream[:, -1].T @ keys,
+            values=by_values,
         )
-        return loss / self.batch, np.concatenate([*map(np.ravel, slopes)]) / self.batch
+
+
+class _State(NamedTuple):
+    """What the forward pass leaves for the backward pass, with B sequences."""
+
+    a: Array  # attention of the first layer on the lags, (B, T, m)
+    mixture: Array  # Σ_j a_tj e_{x_{t-j}}, (B, T, k)
+    stream: Array  # X, (B, T, 2k)
+    question: Array  # X_Tᵀ Q, (B, 2k)
+    A: Array  # attention of the second layer, (B, T)
+    mean: Array  # Σ_t A_t X_t, (B, 2k)
+    output: Array  # o, (B, k)
+
+
+def _flat(matrices: Matrices) -> Array:
+    return np.concatenate([matrix.ravel() for matrix in matrices])

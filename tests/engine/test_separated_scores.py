@@ -12,9 +12,10 @@ import pytest
 from scipy.optimize import minimize
 
 import icl_theory as icl
-from icl_theory.regression.batches.scores import ScoreBatch
+from icl_theory.regression.batches.score_batch import ScoreBatch
 from icl_theory.tokens import ChainRisk, Chains, square
-from icl_theory.tokens.square import Count, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import moments
 from tests.references import Array, compositions
 
 DIGITS = 250
@@ -251,7 +252,7 @@ def test_a_cancelling_gradient_near_a_minimum_is_no_sum_over_pairs(
     assert np.abs(gradient).max() < 1e-6 * loss
     called = []
     monkeypatch.setattr(
-        square, "_by_pairs", lambda *arguments: called.append(arguments)
+        square, "gradient_by_pairs", lambda *arguments: called.append(arguments)
     )
     risk.evaluate(found.x)
     assert not called
@@ -341,7 +342,7 @@ def test_a_kind_that_never_occurs_with_weight_leaves_nothing_behind() -> None:
     def form(queries: Any, rows: slice, z: Array, out: Array) -> None:
         out[...] = errors[:, None] * (errors[rows] @ z)[:, None]
 
-    counts = [Count(1, slice(0, 1)), Count(1, slice(1, 2))]
+    counts = [TokenCount(1, slice(0, 1)), TokenCount(1, slice(1, 2))]
     found = moments(
         np.array([[250.0], [0.0]]), np.ones((2, 1)), errors[:, None] ** 2, counts, form
     )

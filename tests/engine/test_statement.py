@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from icl_theory.statements.statement import Sides, Status, require, stated
+from icl_theory.statements.statement import BoundCheck, Status, require, stated
 
 
 @stated("Lemma 0", "a paper", "two-sided", Status.EXACT)
-def SAID(sides: Sides | str) -> Sides:
+def SAID(sides: BoundCheck | str) -> BoundCheck:
     """The measured side is within
     the bound.
     """
     require(not isinstance(sides, str), str(sides))
-    assert isinstance(sides, Sides)
+    assert isinstance(sides, BoundCheck)
     return sides
 
 
 def test_a_check_says_what_was_stated_and_found() -> None:
-    found = SAID.check(Sides(1.0, (0.5, 2.0), False, 1.5, "a remark"))
+    found = SAID.check(BoundCheck.of(1.0, (0.5, 2.0), False, 1.5, "a remark"))
     assert found[:4] == (
         "Lemma 0",
         "a paper",
@@ -54,7 +54,7 @@ def test_sides_out_of_range_decide_nothing(wrong: float, place: int) -> None:
         (measured, (0.5, wrong)),
         (measured, wrong),
     ][place]
-    assert SAID.check(Sides(*given, True, 1.0))[4:] == (
+    assert SAID.check(BoundCheck.of(*given, True, 1.0))[4:] == (
         None,
         None,
         None,
@@ -62,5 +62,5 @@ def test_sides_out_of_range_decide_nothing(wrong: float, place: int) -> None:
         "beyond the range of float64",
     )
     # the slack alone may be out of range, as where one of two sides is zero
-    kept = SAID.check(Sides(measured, bound, True, wrong))
+    kept = SAID.check(BoundCheck.of(measured, bound, True, wrong))
     assert kept[4:] == (measured, bound, True, None, "")

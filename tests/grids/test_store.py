@@ -444,11 +444,11 @@ def test_sizes_that_no_machine_has_are_refused() -> None:
         Grid((*axes, axes[0], axes[0]), 8)
 
 
-def test_a_store_with_other_columns_than_its_family_has_is_not_read_as_a_sweep(
+def test_a_store_without_the_columns_of_every_family_is_not_read_as_a_sweep(
     tmp_path: Path,
 ) -> None:
     run(tmp_path / "a", family="regression")
     with pytest.raises(
-        ValueError, match="must be one written by this version of the package"
+        ValueError, match="must be a sweep of a family, which has a column steps"
     ):
         icl.load_sweep(tmp_path / "a")

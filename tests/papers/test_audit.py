@@ -22,7 +22,6 @@ from icl_theory.statements.claim import (
     Answer,
     Claim,
     Errors,
-    Found,
     Outcome,
     Question,
     Status,
@@ -208,9 +207,9 @@ def test_a_row_whose_measurements_are_not_as_expected_fails_whatever_it_says(
     for holds in (True, np.True_, False, np.False_):
 
         @row("parity", "a paper", bound="declared")
-        def even(quick: bool, holds: Any = holds) -> Found:
+        def even(quick: bool, holds: Any = holds) -> Claim:
             """n(n + 1) is even"""
-            return Found(holds, "n < 10", "all", verdict, "found" if quick else "")
+            return Claim.of(holds, "n < 10", "all", verdict, "found" if quick else "")
 
         claims = [even(quick) for quick in (True, False)]
         assert {claim.verdict for claim in claims} == {
@@ -259,7 +258,12 @@ def test_rows_and_questions_are_told_how_quick_to_be(
 
     lines = ["a family is at fault"]
     claims = Claims((spy,), (Question("why", asked),))
-    monkeypatch.setattr(audit, "known", lambda: ({"one": claims}, [*lines]))
+
+    def in_order(failures: list[str]) -> Any:
+        failures.extend(lines)
+        yield "one", claims
+
+    monkeypatch.setattr(audit, "claims_in_order", in_order)
     found = icl.audit(quick=quick)
     assert (told, found.failures) == ([quick] * 2, (*lines,))
     assert (

@@ -107,9 +107,17 @@ class Given(icl.Risk):
 def test_the_entry_that_is_shown_is_the_farthest_on_either_side(
     offs: tuple[float, float],
 ) -> None:
-    known = [MODULE._Known(np.zeros((2, 2)), 1.0, np.ones((2, 2)), 2.0)] * 2
+    scores = np.zeros((2, 2))
+    values = MODULE._PopulationValues(scores, 1.0, np.ones((2, 2)), 2.0, 0.0)
+    sampler = MODULE._Sampler(
+        name="",
+        risks=[Given(off) for off in offs],
+        batches=10,
+        batch=1,
+        query_probs=np.ones(2),
+    )
     found = MODULE._point_checks(
-        known, [Given(off) for off in offs], 10, np.ones(4, dtype=bool), lambda: None
+        [values] * 2, sampler, np.ones(4, dtype=bool), lambda: None
     )
     farthest = max(offs, key=abs)
     assert found[-1].name == "worst of 8 entries"

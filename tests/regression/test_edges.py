@@ -11,7 +11,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import regression, tasks
-from icl_theory.regression.batches.scores import _go_together
+from icl_theory.regression.batches.score_batch import fit_together
 from icl_theory.regression.risks.exchangeable import expanded
 from tests.test_boundaries import assert_ends
 
@@ -230,8 +230,8 @@ def test_features_are_reduced_to_one_number_where_they_are_alike(
         0,
         0,
     ]
-    assert _go_together(alike, alike)
-    assert _go_together(alike, other) == math.isfinite(
+    assert fit_together(alike, alike)
+    assert fit_together(alike, other) == math.isfinite(
         N
     )  # of infinite prompts one has the losses of the others
 

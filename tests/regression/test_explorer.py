@@ -115,7 +115,7 @@ def test_losses_and_attention_are_the_same_to_1e_12(both: Both) -> None:
         # the map itself multiplies the rounding errors of large steps, and the time is
         # rounded: by a step's 2^-52 t
         moved = 2.0**-52 * t * both.counter.c * Place.of(u, both.counter.K).growth()
-        allowed = 1e-12 + 4.0 * (both.counter._blur + moved)
+        allowed = 1e-12 + 4.0 * (both.counter._single.blur + moved)
         seen = loss > 1e-300
         off = np.abs(_state(both, i, "loss") - loss)[seen] / loss[seen]
         assert np.all(off <= allowed[seen])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from icl_theory import tasks
 from icl_theory.regression.risks import floors as levels
 from icl_theory.regression.risks.prompts import one_query
 from icl_theory.tokens import square
+from icl_theory.tokens.generating import TokenCount
 from tests.references import compositions
 
 Array = NDArray[np.float64]
@@ -97,7 +97,7 @@ def test_moments_are_the_sum_over_the_prompts_without_features_that_are_hidden(
     weights = np.broadcast_to(own[:, None], scores.shape)
 
     def moments(scores: Array) -> square.Moments:
-        return square.moments(scores, p[:, None], weights, [square.Count(N)], form)
+        return square.moments(scores, p[:, None], weights, [TokenCount(N)], form)
 
     found = moments(seen)
     kept = [i for i in range(4) if i not in hidden]
@@ -220,7 +220,7 @@ def test_queries_side_by_side_are_those_alone(
     chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Queries whose scores are near each other have few nodes, and may share a block with others, or with none."""
-    monkeypatch.setattr(square, "_alike", partial(square._alike, chunk=chunk))
+    monkeypatch.setattr(square, "BLOCK", chunk)
     rng = np.random.default_rng(3)
     values, p, noise = rng.normal(size=(5, 5)), rng.dirichlet(np.full(5, 3.0)), 0.3
     features = icl.Features.simplex(5, 1.0, p)

@@ -9,7 +9,8 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.regression.batches.scores import ScoreBatch, crossing, look
+from icl_theory.regression.batches.score_batch import ScoreBatch
+from icl_theory.regression.batches.scores import crossing
 from icl_theory.sweeps.sweep import plan
 
 NUMBERS = ("steps", "last", "T_I", "T_II", "T_III", "regime", "status", "message")
@@ -51,11 +52,12 @@ def test_moves_for_infinite_prompts_are_those_of_each() -> None:
 def check_moves(risks: list[icl.PopulationRisk]) -> None:
     eta, points = np.array([0.3, 1.0, 2.0]), np.array([2, 0])
     states = np.random.default_rng(2).normal(size=(2, 5, 5))
-    seen = look(ScoreBatch(risks, eta), states.swapaxes(1, 2).reshape(10, 5), points)
+    rows = states.swapaxes(1, 2).reshape(10, 5)
+    seen = ScoreBatch(risks, eta).observation(rows, points)
     for j, i in enumerate(points):
         loss, gradient = risks[i].evaluate(states[j])
         np.testing.assert_allclose(
-            seen.gradient[j].reshape(5, 5).T, eta[i] * gradient, rtol=1e-12, atol=1e-16
+            seen.move[j].reshape(5, 5).T, eta[i] * gradient, rtol=1e-12, atol=1e-16
         )
         assert seen.loss[j] == pytest.approx(loss, rel=1e-13)
         np.testing.assert_allclose(

@@ -9,6 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 import icl_theory as icl
+from icl_theory.engine.capabilities import gain_at
 from icl_theory.regression import curvature_bound, stable_rate
 from icl_theory.regression.risks.stability import CURVATURE, embedding_stretch
 
@@ -263,7 +264,7 @@ def test_curvature_over_embeddings_is_within_the_bound_at_random_matrices() -> N
         risk = problem.risk()
         for size in (0.5, 2.0, 6.0):
             params = rng.normal(size=np.shape(risk.initial))
-            params *= size / risk.gain(params)
+            params *= size / gain_at(risk, params)
             largest.append(problem.rate() * risk.sharpness(params))
     assert max(largest) <= 1.0
     assert max(largest) > 0.3

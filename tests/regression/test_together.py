@@ -10,7 +10,9 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import find
-from icl_theory.regression.batches.finite_prompts import (
+from icl_theory.regression.batches.doubts import Doubt
+from icl_theory.regression.batches.finite_prompts import Points, descend
+from icl_theory.regression.batches.tables import (
     ATTENTION,
     BIAS,
     BIAS_SLOPE,
@@ -149,6 +151,38 @@ def test_rounding_of_a_loss_next_to_its_floor_is_part_of_the_doubt() -> None:
     )
     found = made.model.batched(made.grid.points(np.arange(2)))
     assert np.isfinite(found["loss"]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "max_steps", "doubt"),
+    [
+        ({}, 10**15, Doubt.NONE),
+        ({"target": 0.0}, 10**15, Doubt.NONE),  # the run ends at its floor
+        ({"target": 1e-12, "is_excess": True}, 10**15, Doubt.TARGET_AT_FLOOR),
+        ({"target": 1e-20, "is_excess": True}, 10**15, Doubt.INVISIBLE_EXCESS),
+        ({"eta": 1e4}, 10**15, Doubt.LEFT_RANGE),
+        ({"eta": 1e-3}, 5000, Doubt.UNFINISHED),
+    ],
+)
+def test_a_point_that_is_left_to_a_simulation_has_a_reason(
+    changes: dict[str, Any], max_steps: int, doubt: Doubt
+) -> None:
+    given = {
+        "K": 5.0,
+        "N": 30.0,
+        "gamma": 2.0,
+        "noise_variance": 0.0,
+        "eta": 1.0,
+        "speed": 1.0,
+        "target": 0.1,
+        "is_excess": False,
+    } | changes
+    is_excess = given.pop("is_excess")
+    columns = {name: np.array([value]) for name, value in given.items()}
+    with np.errstate(all="ignore"):
+        batch = descend(Points(**columns, is_excess=is_excess), max_steps)
+        assert np.isfinite(batch.columns()["loss"][0]) == (doubt == Doubt.NONE)
+    assert Doubt(batch.doubts.reason[0]) == doubt
 
 
 def test_a_sweep_has_them_and_simulates_the_others(

@@ -12,7 +12,7 @@ import icl_theory as icl
 from icl_theory.regression import crossover, half_way
 from icl_theory.results.numbers import number
 from icl_theory.results.transitions import (
-    _apart,
+    _thinned,
     bars,
     limits_of,
     predicted_transition,
@@ -77,9 +77,9 @@ def test_the_error_covers_rounding_and_grids_without_a_second_passage() -> None:
 
 
 def test_near_values_are_thinned_out_to_the_spacing() -> None:
-    kept = _apart(np.array([0.0, 0.01, 0.02, 0.03, 0.045, 0.1, 0.119, 0.121]))
+    kept = _thinned(np.array([0.0, 0.01, 0.02, 0.03, 0.045, 0.1, 0.119, 0.121]))
     assert kept == [0, 2, 4, 5, 7]
-    assert _apart(np.zeros(0)) == []
+    assert _thinned(np.zeros(0)) == []
 
 
 @pytest.mark.parametrize("count", [60, 2000, 20_000])

@@ -1,4 +1,8 @@
-"""Update rules: how gradients become steps, each by a name, and rules around rules."""
+"""Update rules, by which gradients become steps.
+
+`RULES` lists the rules that have a name, with their default settings. Rules around
+other rules change the gradient, the learning rate or the step of these.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ RULES: dict[str, Rule] = {
 
 
 def rule_of(rule: str | Rule) -> Rule:
-    """Return the rule of a name, with its default settings, or the rule itself.
+    """Return the rule with a name and its default settings, or the rule itself.
 
     Raises
     ------
@@ -68,10 +72,14 @@ def rule_of(rule: str | Rule) -> Rule:
     raise argument_error(
         "rule",
         rule,
-        f"one of {', '.join(RULES)}, or an icl_theory.engine.Rule with name, init and step",
+        f"one of {', '.join(RULES)}, or an icl_theory.engine.Rule with name, init and "
+        "step",
     )
 
 
 def is_plain_descent(rule: str | Rule) -> bool:
-    """Whether a rule is gradient descent with a constant learning rate, of which most theory speaks."""
+    """Whether a rule is gradient descent with a constant learning rate.
+
+    Most theory speaks of it.
+    """
     return type(rule_of(rule)) is GradientDescent

@@ -1,4 +1,4 @@
-"""Adam and AdamW: steps of nearly constant size, scaled for each entry by its own gradients."""
+"""Adam and AdamW, which scale the step of each entry by its own gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class Adam(Rule):
 
     With :math:`g \leftarrow g + \lambda\theta`, the memory holds
 
-    .. math:: m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2,
+    .. math::
+        m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad
+        v \leftarrow \beta_2 v + (1 - \beta_2) g^2,
 
     and the step is :math:`\Delta = -\eta\,\hat m/(\sqrt{\hat v} + \varepsilon)` with
     :math:`\hat m = m/(1 - \beta_1^{t+1})` and :math:`\hat v = v/(1 - \beta_2^{t+1})`.
@@ -96,7 +98,7 @@ class Adam(Rule):
         """Return the change of the parameters without decay, and both running means."""
         mean = self.beta1 * memory[0] + (1.0 - self.beta1) * gradient
         mean_square = self.beta2 * memory[1] + (1.0 - self.beta2) * np.square(gradient)
-        # the means start at zero, and so are too small at first, by these factors
+        # The means start at zero. So at first they are too small, by these factors.
         unbiased_mean = mean / (1.0 - self.beta1 ** (t + 1))
         unbiased_square = mean_square / (1.0 - self.beta2 ** (t + 1))
         change = -eta * unbiased_mean / (np.sqrt(unbiased_square) + self.stabiliser)
@@ -105,14 +107,15 @@ class Adam(Rule):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    r"""Adam with decoupled weight decay: Adam's step on g alone, and :math:`-\eta\lambda\theta` besides.
+    r"""Adam with decoupled weight decay.
 
-    It is ``torch.optim.AdamW``, with its defaults.
+    The step is that of Adam without decay, plus :math:`-\eta\lambda\theta`. It is
+    ``torch.optim.AdamW``, with its defaults.
 
     Parameters
     ----------
     beta1, beta2, stabiliser : float
-        As for `Adam`.
+        See `Adam`.
     weight_decay : float
         λ.
 
@@ -141,7 +144,7 @@ class AdamW(Adam):
 
 
 def refuse_reduced(risk: Risk, rule: Rule) -> None:
-    """Refuse to train reduced parameters by a rule that treats each entry of the full ones by its own size.
+    """Refuse to train reduced parameters by a rule that is not `Rule.reducible`.
 
     Raises
     ------
@@ -150,8 +153,9 @@ def refuse_reduced(risk: Risk, rule: Rule) -> None:
     """
     if rule.reducible or np.all(np.asarray(risk.metric) == 1.0):
         return
-    allowed = (
-        f"one that commutes with reductions: {type(risk).__name__} stands for larger parameters, whose entries "
-        f"{rule.name} would scale one by one"
+    raise argument_error(
+        "rule",
+        rule.name,
+        f"one that commutes with reductions: {type(risk).__name__} stands for larger "
+        f"parameters, whose entries {rule.name} would scale one by one",
     )
-    raise argument_error("rule", rule.name, allowed)

@@ -14,7 +14,7 @@ from icl_theory.engine.rules.rule import NO_MEMORY, Rule
 
 @dataclass(frozen=True)
 class GradientDescent(Rule):
-    r"""Gradient descent, :math:`\Delta = -\eta M^{-1}g` with the metric M of the coordinates."""
+    r"""Gradient descent, :math:`\Delta = -\eta M^{-1}g` in a metric M."""
 
     name = "gd"
     skippable = True
@@ -39,7 +39,7 @@ class GradientDescent(Rule):
 
 @dataclass(frozen=True)
 class Normalised(Rule):
-    r"""Descent by steps of length η, :math:`\Delta = -\eta M^{-1}g/\sqrt{g^\top M^{-1}g}`."""
+    r"""Steps of length η, :math:`\Delta = -\eta M^{-1}g/\sqrt{g^\top M^{-1}g}`."""
 
     name = "ngd"
     skippable = True
@@ -60,7 +60,7 @@ class Normalised(Rule):
 
 @dataclass(frozen=True)
 class NormalisedBlocks(Rule):
-    """Descent in which each block of the parameters, see `Risk.blocks`, takes a step of length η of its own."""
+    """Steps of length η for each block of the parameters, see `Risk.blocks`."""
 
     name = "ngd-blocks"
     skippable = True
@@ -85,12 +85,15 @@ class NormalisedBlocks(Rule):
             risk.blocks(change), risk.blocks(gradient), risk.blocks(metric), strict=True
         )
         for change_block, gradient_block, metric_block in blocks:
+            # the blocks are views, so that this fills the change
             change_block[...] = _step_of_length(eta, gradient_block, metric_block)
         return change, NO_MEMORY
 
 
 def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
-    """Refuse blocks that are copies, overlap, or leave entries out: a step would take these from anywhere.
+    """Refuse blocks that are copies, overlap, or leave entries out.
+
+    The step in an entry that no block covers would not be defined.
 
     Raises
     ------
@@ -111,19 +114,25 @@ def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
 
 
 def norm_in(metric: float | Array, gradient: Array) -> float:
-    r"""Return the norm :math:`\sqrt{g^\top M^{-1}g}` of a gradient: of a reduced one, that of the full gradient."""
+    r"""Return the norm :math:`\sqrt{g^\top M^{-1}g}` of a gradient g.
+
+    For a reduced gradient it is the norm of the full one.
+    """
     largest = float(np.abs(gradient).max(initial=0.0))
     if not 0.0 < largest < math.inf:
         return largest
-    scaled = gradient / largest  # squares of tiny gradients would be zero
+    # squares of tiny gradients would be zero
+    scaled = gradient / largest
     return largest * math.sqrt(float(np.sum(scaled * (scaled / metric))))
 
 
 def _step_of_length(eta: float, gradient: Array, metric: float | Array) -> Array:
-    """Return the step of length ``eta`` down a gradient, 0 where that is 0."""
+    """Return the step of length ``eta`` down a gradient, 0 if that is 0."""
     largest = float(np.abs(gradient).max(initial=0.0))
     if not 0.0 < largest < math.inf:
         return -eta * gradient / metric
-    gradient = gradient / largest  # squares of tiny gradients would be zero
-    step = gradient / metric
-    return np.asarray(-eta * step / math.sqrt(float(np.sum(gradient * step))))
+    # squares of tiny gradients would be zero
+    scaled = gradient / largest
+    direction = scaled / metric
+    norm = math.sqrt(float(np.sum(scaled * direction)))
+    return np.asarray(-eta * direction / norm)

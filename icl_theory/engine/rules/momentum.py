@@ -1,4 +1,4 @@
-"""Heavy ball and Nesterov: gradient descent with a velocity."""
+"""Rules with momentum: gradient descent with a velocity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class Velocity(Rule):
-    r"""What `HeavyBall` and `Nesterov` share; the memory is the velocity v, of the shape of the parameters.
+    r"""The base of `HeavyBall` and `Nesterov`, whose memory is a velocity v.
+
+    The velocity has the shape of the parameters.
 
     Parameters
     ----------
@@ -51,10 +53,11 @@ class Velocity(Rule):
 
 @dataclass(frozen=True)
 class HeavyBall(Velocity):
-    r"""Heavy ball: :math:`v \leftarrow \beta v + M^{-1}g + \lambda\theta,\ \Delta = -\eta v`.
+    r"""Heavy ball: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta v`.
 
-    It is ``torch.optim.SGD(momentum=β, weight_decay=λ)``, except that β is 0.9 unless
-    given: PyTorch's default of 0 is gradient descent.
+    With :math:`d = M^{-1}g + \lambda\theta` it is ``torch.optim.SGD(momentum=β,
+    weight_decay=λ)``, except that β is 0.9 unless given: PyTorch's default of 0 is
+    gradient descent.
 
     Parameters
     ----------
@@ -95,28 +98,35 @@ class HeavyBall(Velocity):
         return -eta * velocity, velocity
 
     def memory_scale(self, eta: float) -> float:
-        """Return by how much a velocity moves the parameters until it has died out."""
+        """Return how far a velocity of 1 moves the parameters until it has died out.
+
+        The moves are η, η β, η β² and so on, which sum to η / (1 - β).
+        """
         return eta / (1.0 - self.momentum)
 
     def jacobian(self, rates: Array, eta: float) -> Array:
-        """Return the derivative of the change of parameter and velocity, (..., 2, 2)."""
-        slope = np.asarray(rates) + eta * self.weight_decay
-        one = np.ones_like(slope)
-        rows = [
-            [-slope, -eta * self.momentum * one],
-            [slope / eta, (self.momentum - 1.0) * one],
-        ]
-        return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+        """Return the derivative of the change of parameter and velocity, (..., 2, 2).
+
+        For h = η λ_H + η λ, with the eigenvalue λ_H of the Hessian, it is
+        ((-h, -η β), (h/η, β - 1)).
+        """
+        h = np.asarray(rates) + eta * self.weight_decay
+        jacobian = np.empty((*h.shape, 2, 2))
+        jacobian[..., 0, 0] = -h
+        jacobian[..., 0, 1] = -eta * self.momentum
+        jacobian[..., 1, 0] = h / eta
+        jacobian[..., 1, 1] = self.momentum - 1.0
+        return jacobian
 
 
 @dataclass(frozen=True)
 class Nesterov(Velocity):
-    r"""Nesterov's momentum: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta(d + \beta v)`.
+    r"""Nesterov: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta(d + \beta v)`.
 
     With :math:`d = M^{-1}g + \lambda\theta` it is ``torch.optim.SGD(nesterov=True,
-    momentum=β, weight_decay=λ)``. The parameters are those at which the gradient is
-    taken, one step of the velocity ahead of the iterates in the usual way to write the
-    method.
+    momentum=β, weight_decay=λ)``. The method is usually written with two sequences of
+    parameters. Here θ is the one at which the gradient is taken, a step of the velocity
+    ahead of the other.
 
     Parameters
     ----------

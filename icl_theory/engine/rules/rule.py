@@ -1,4 +1,4 @@
-"""What an update rule is: how a gradient, and what the rule remembers, become a step."""
+"""The contract of an update rule, which turns a gradient and a memory into a step."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.risk import Risk
 
-NO_MEMORY = np.zeros(0)  # of a rule without one
+NO_MEMORY = np.zeros(0)  # the memory of a rule that has none
 NO_MEMORY.flags.writeable = False
 
 
 @runtime_checkable
 class Rule(Protocol):
-    r"""An update rule: inherit from it and define ``name`` and ``step``, and ``init`` if the rule has a memory.
+    r"""An update rule: inherit from it and define ``name`` and ``step``.
+
+    A rule with a memory defines ``init`` as well.
 
     The state of a run is its parameters :math:`\theta_t`, the memory :math:`m_t` of the
     rule and the step t. One step is :math:`(\Delta, m_{t+1}) = \mathrm{step}(\theta_t,
@@ -75,7 +77,10 @@ class Rule(Protocol):
     horizon: ClassVar[int | None] = None
 
     def init(self, risk: Risk, params: Array) -> Array:
-        """Return the memory at step 0, one array of any shape; empty for a rule without memory."""
+        """Return the memory at step 0, an array of any shape.
+
+        It is empty for a rule without memory.
+        """
         return NO_MEMORY
 
     def step(
@@ -87,34 +92,41 @@ class Rule(Protocol):
         memory: Array,
         t: int,
     ) -> tuple[Array, Array]:
-        r"""Return the change of the parameters in step t and the memory after it, both as new arrays.
+        r"""Return the change of the parameters in step t and the memory after it.
+
+        Both are new arrays.
 
         Parameters
         ----------
         risk : Risk
-            What is trained. Its ``metric`` M and its ``blocks`` belong to a step.
+            The risk that is trained. A step may use its ``metric`` M and its
+            ``blocks``.
         params, gradient : ndarray
             :math:`\theta_t` and :math:`g_t = \nabla\mathcal L(\theta_t)`, of one shape.
         eta : float
             Learning rate.
         memory : ndarray
-            What `init`, or the step before, has returned.
+            The memory that `init` or the step before returned.
         t : int
             Number of the step; the first one is 0.
         """
         ...
 
     def memory_scale(self, eta: float) -> float:
-        """Return what brings the memory to the size of changes of the parameters that it causes."""
+        """Return a factor on the memory that makes it as large as its effect.
+
+        The effect is the change of the parameters that the memory causes.
+        """
         return 1.0
 
     def jacobian(self, rates: Array, eta: float) -> Array | None:
-        r"""Return the derivative of a step along an eigenvector of the Hessian, (..., k, k), or None.
+        r"""Return the derivative of a step along an eigenvector of the Hessian.
 
-        ``rates`` are η times the eigenvalues of :math:`M^{-1/2}HM^{-1/2}`. The
-        derivative is that of the change of parameter and memory, k = 2, or of the
-        parameter alone, k = 1, for a rule without a memory. With it skipping passes
-        over modes that are at rest; a rule with a memory cannot be skipped without it.
+        It has the shape (..., k, k), or is None if it is not known. ``rates`` are η
+        times the eigenvalues of :math:`M^{-1/2}HM^{-1/2}`. It is the derivative of the
+        change of parameter and memory, k = 2, or, for a rule without a memory, of the
+        parameter alone, k = 1. With it skipping passes over modes that are at rest. The
+        steps of a rule with a memory cannot be skipped without it.
         """
         return None
 
@@ -123,5 +135,5 @@ def is_rule(value: object) -> TypeGuard[Rule]:
     """Whether an object is a rule, and not the class of one."""
     if isinstance(value, str | type):
         return False
-    # the second alone takes long
+    # isinstance() takes long for a protocol, and most rules inherit from it
     return Rule in type(value).__mro__ or isinstance(value, Rule)

@@ -1,4 +1,8 @@
-"""Learning rates that change from step to step."""
+"""Learning rates that change from step to step.
+
+A `Schedule` is a factor on the learning rate for each step. `Scheduled` is a rule whose
+learning rate has such a factor.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +32,9 @@ DECAY_FACTOR = 0.1  # of PyTorch's StepLR and MultiStepLR
 
 @runtime_checkable
 class Schedule(Protocol):
-    """The factor on the learning rate in each step: inherit from it and define ``name`` and ``factor``.
+    """The factor on the learning rate in each step.
 
+    Inherit from it and define ``name`` and ``factor``.
     Any function of the step number will do as well.
 
     Attributes
@@ -61,10 +66,11 @@ class Constant(Schedule):
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    r"""Half a cosine from 1 to ``final`` at step T, where it stays: :math:`f + \tfrac12(1 - f)(1 + \cos(\pi t/T))`.
+    r"""The factor :math:`f + \tfrac12(1 - f)(1 + \cos(\pi t/T))`, half a cosine.
 
-    It is ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)`` up to
-    step T; beyond it PyTorch's rises again.
+    It falls from 1 to ``final`` at step T and stays there. It is
+    ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)`` up to step T;
+    beyond it PyTorch's rises again.
 
     Parameters
     ----------
@@ -97,7 +103,7 @@ class Cosine(Schedule):
 
 
 def _power(t: int, base: float, exponent: int) -> float:
-    """Return a power, or refuse the step that it is for: growing factors leave the range of float64."""
+    """Return a power for step t, which must be within the range of float64."""
     try:
         return float(base**exponent)
     except OverflowError:
@@ -108,7 +114,9 @@ def _power(t: int, base: float, exponent: int) -> float:
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    r"""A factor for each ``steps`` steps: :math:`f^{\lfloor t/s \rfloor}`, ``torch.optim.lr_scheduler.StepLR``.
+    r"""The factor :math:`f^{\lfloor t/s \rfloor}`: one more f every s steps.
+
+    It is ``torch.optim.lr_scheduler.StepLR``.
 
     Parameters
     ----------
@@ -135,7 +143,9 @@ class StepDecay(Schedule):
 
 @dataclass(frozen=True)
 class Piecewise(Schedule):
-    """A factor from each of some steps on, ``torch.optim.lr_scheduler.MultiStepLR``.
+    """One more factor from each milestone on.
+
+    It is ``torch.optim.lr_scheduler.MultiStepLR``.
 
     Parameters
     ----------
@@ -151,18 +161,16 @@ class Piecewise(Schedule):
     name = "piecewise"
 
     def __post_init__(self) -> None:
-        if (
-            not isinstance(self.milestones, Iterable)
-            or dimensions(self.milestones) != 1
-        ):
-            raise argument_error(
-                "milestones", self.milestones, "one or more increasing steps"
-            )
+        error = argument_error(
+            "milestones", self.milestones, "one or more increasing steps"
+        )
+        is_row = isinstance(self.milestones, Iterable)
+        if not is_row or dimensions(self.milestones) != 1:
+            raise error
         steps = [integer("milestones", step, minimum=1) for step in self.milestones]
-        if not steps or any(later <= earlier for earlier, later in pairwise(steps)):
-            raise argument_error(
-                "milestones", self.milestones, "one or more increasing steps"
-            )
+        is_increasing = all(earlier < later for earlier, later in pairwise(steps))
+        if not steps or not is_increasing:
+            raise error
         object.__setattr__(self, "milestones", tuple(steps))
         set_fields(self, decay=number("decay_factor", self.decay))
 
@@ -196,7 +204,7 @@ class InverseSqrt(Schedule):
 
 @dataclass(frozen=True)
 class WarmUp(Schedule):
-    r"""The factor :math:`(t + 1)/w` in the first w steps, and then another schedule from its start.
+    r"""The factor :math:`(t + 1)/w` in the first w steps, and then another schedule.
 
     It is ``torch.optim.lr_scheduler.SequentialLR`` of ``LinearLR(start_factor=1/w,
     total_iters=w-1)`` and the other schedule; PyTorch's LinearLR starts at one third
@@ -207,7 +215,7 @@ class WarmUp(Schedule):
     steps : int
         w.
     after : Schedule
-        What follows.
+        The schedule that follows, from its start.
     """
 
     steps: int
@@ -219,13 +227,15 @@ class WarmUp(Schedule):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The name of what follows, and the length of the warm-up."""
+        """The name of the schedule that follows, and the length of the warm-up."""
         return f"{self.after.name} after a warm-up of {self.steps:,} steps"
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
-        """That of what follows, after the warm-up."""
-        return None if self.after.horizon is None else self.steps + self.after.horizon
+        """The horizon of the schedule that follows, after the warm-up."""
+        if self.after.horizon is None:
+            return None
+        return self.steps + self.after.horizon
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
@@ -251,7 +261,10 @@ class Function(Schedule):
     def name(self) -> str:  # type: ignore[override]
         """The name of the function."""
         name = str(getattr(self.function, "__name__", "<unnamed>"))
-        return "a schedule of your own" if name.startswith("<") else f"schedule {name}"
+        # "<lambda>", say
+        if name.startswith("<"):
+            return "a schedule of your own"
+        return f"schedule {name}"
 
     def factor(self, t: int) -> float:
         """Return the factor in step t."""
@@ -302,12 +315,12 @@ class Scheduled(Wrapper):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The wrapped rule's, and the schedule's."""
+        """The names of the wrapped rule and of the schedule."""
         return f"{self.rule.name}, {self._schedule.name}"
 
     @property
     def may_stagnate(self) -> bool:  # type: ignore[override]
-        """No: the rate may rise again."""
+        """False, because the rate may rise again."""
         return False
 
     @property

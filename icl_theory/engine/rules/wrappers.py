@@ -1,4 +1,8 @@
-"""Rules around other rules: decoupled weight decay, clipped gradients, and steps back onto a ball or sphere."""
+"""Rules around other rules.
+
+They decay the weights (`Decayed`), clip the gradient (`Clipped`) or project the
+parameters onto a ball or a sphere (`Projected`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ CLIP_GUARD = 1e-6  # PyTorch adds it to the norm by which it divides
 
 @dataclass(frozen=True)
 class Wrapper(Rule):
-    """A rule that changes what goes into another one, or what comes out of it; the memory is the other one's."""
+    """A rule that changes the input or the step of another, and shares its memory."""
 
     rule: Rule
 
@@ -27,17 +31,17 @@ class Wrapper(Rule):
 
     @property
     def may_stagnate(self) -> bool:  # type: ignore[override]
-        """That of the wrapped rule."""
+        """The value of the wrapped rule."""
         return self.rule.may_stagnate
 
     @property
     def reducible(self) -> bool:  # type: ignore[override]
-        """That of the wrapped rule."""
+        """The value of the wrapped rule."""
         return self.rule.reducible
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
-        """That of the wrapped rule."""
+        """The value of the wrapped rule."""
         return self.rule.horizon
 
     def init(self, risk: Risk, params: Array) -> Array:
@@ -47,7 +51,7 @@ class Wrapper(Rule):
 
 @dataclass(frozen=True)
 class Decayed(Wrapper):
-    r"""Decoupled weight decay: the step of a rule, and :math:`-\eta\lambda\theta` besides.
+    r"""Decoupled weight decay: the step of a rule plus :math:`-\eta\lambda\theta`.
 
     Parameters
     ----------
@@ -73,7 +77,7 @@ class Decayed(Wrapper):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The wrapped rule's, and the decay."""
+        """The name of the wrapped rule, and the decay."""
         return f"{self.rule.name}, decoupled decay {self.weight_decay:g}"
 
     def step(
@@ -91,30 +95,30 @@ class Decayed(Wrapper):
 
     @property
     def skippable(self) -> bool:  # type: ignore[override]
-        """That of the wrapped rule."""
+        """The value of the wrapped rule."""
         return self.rule.skippable
 
     def memory_scale(self, eta: float) -> float:
-        """That of the wrapped rule."""
+        """The value of the wrapped rule."""
         return self.rule.memory_scale(eta)
 
     def jacobian(self, rates: Array, eta: float) -> Array | None:
-        """That of the wrapped rule, and the decay of the parameter."""
+        """The Jacobian of the wrapped rule, with the decay of the parameter."""
         inner = self.rule.jacobian(rates, eta)
         if inner is None:
             return None
-        decayed = np.array(inner)
-        decayed[..., 0, 0] -= eta * self.weight_decay
-        return decayed
+        jacobian = np.array(inner)
+        jacobian[..., 0, 0] -= eta * self.weight_decay
+        return jacobian
 
 
 @dataclass(frozen=True)
 class Clipped(Wrapper):
-    r"""Gradients shortened to a largest norm c before a rule sees them: :math:`g\,\min(1, c/(|g| + 10^{-6}))`.
+    r"""A rule on clipped gradients, :math:`g\,\min(1, c/(|g| + 10^{-6}))`.
 
-    It is ``torch.nn.utils.clip_grad_norm_``, whose 10⁻⁶ it keeps. The norm of a
-    gradient is :math:`\sqrt{g^\top M^{-1}g}`, that of the full gradient where
-    parameters are reduced.
+    No gradient is longer than c. It is ``torch.nn.utils.clip_grad_norm_``, whose 10⁻⁶
+    it keeps. The norm of a gradient is :math:`\sqrt{g^\top M^{-1}g}`, the norm of the
+    full gradient if parameters are reduced.
 
     Parameters
     ----------
@@ -143,9 +147,9 @@ class Clipped(Wrapper):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The wrapped rule's, and the largest norm."""
-        which = " in each block" if self.blocks else ""
-        return f"{self.rule.name}, clipped at {self.norm:g}{which}"
+        """The name of the wrapped rule, and the largest norm."""
+        name = f"{self.rule.name}, clipped at {self.norm:g}"
+        return f"{name} in each block" if self.blocks else name
 
     def step(
         self,
@@ -157,23 +161,25 @@ class Clipped(Wrapper):
         t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the memory of the wrapped rule."""
-        return self.rule.step(
-            risk, params, self.clipped(risk, gradient), eta, memory, t
-        )
+        clipped = self.clipped(risk, gradient)
+        return self.rule.step(risk, params, clipped, eta, memory, t)
 
     def clipped(self, risk: Risk, gradient: Array) -> Array:
-        """Return the gradient, or its blocks, no longer than the largest norm; unchecked, like a step."""
+        """Return the gradient, or its blocks, no longer than the largest norm.
+
+        Like a step, it does not check its arguments.
+        """
         if not self.blocks:
             return np.asarray(gradient * self._factor(norm_in(risk.metric, gradient)))
         gradient = np.asarray(gradient)
         check_blocks(risk, gradient.shape)
-        shortened = np.array(gradient)
+        clipped = np.array(gradient)
         metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), gradient.shape)
-        for block, block_metric in zip(
-            risk.blocks(shortened), risk.blocks(metric), strict=True
-        ):
-            block *= self._factor(norm_in(block_metric, block))
-        return shortened
+        blocks = zip(risk.blocks(clipped), risk.blocks(metric), strict=True)
+        for block, metric_block in blocks:
+            # in place: the blocks are views
+            block *= self._factor(norm_in(metric_block, block))
+        return clipped
 
     def _factor(self, norm: float) -> float:
         return min(1.0, self.norm / (norm + CLIP_GUARD))
@@ -184,9 +190,9 @@ class Projected(Wrapper):
     r"""The step of a rule, and then the nearest point of a ball or sphere.
 
     That point is :math:`\theta\,r/|\theta|`. The norm of parameters is
-    :math:`\sqrt{\theta^\top M\theta}`, that of the full parameters where they are
-    reduced. On a ball, parameters within it stay where they are; from zero there is no
-    nearest point of a sphere, and zero stays zero.
+    :math:`\sqrt{\theta^\top M\theta}`, the norm of the full parameters if they are
+    reduced. Parameters inside a ball stay where they are. Zero has no nearest point on
+    a sphere, and stays zero.
 
     Parameters
     ----------
@@ -195,7 +201,7 @@ class Projected(Wrapper):
     radius : float
         r.
     onto : {"ball", "sphere"}
-        Where the parameters are kept.
+        The set in which the parameters are kept.
 
     Examples
     --------
@@ -214,10 +220,9 @@ class Projected(Wrapper):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The wrapped rule's, and the radius."""
-        return (
-            f"{self.rule.name}, projected onto a {self.onto} of radius {self.radius:g}"
-        )
+        """The name of the wrapped rule, and the radius."""
+        target = f"a {self.onto} of radius {self.radius:g}"
+        return f"{self.rule.name}, projected onto {target}"
 
     def step(
         self,
@@ -232,7 +237,8 @@ class Projected(Wrapper):
         change, memory = self.rule.step(risk, params, gradient, eta, memory, t)
         moved = params + change
         length = math.sqrt(float(np.sum(risk.metric * np.square(moved))))
-        stays = length <= self.radius if self.onto == "ball" else length == 0.0
-        if stays:
+        is_inside_ball = self.onto == "ball" and length <= self.radius
+        if is_inside_ball or length == 0.0:
             return change, memory
-        return np.asarray(moved * (self.radius / length) - params), memory
+        projected = moved * (self.radius / length)
+        return np.asarray(projected - params), memory

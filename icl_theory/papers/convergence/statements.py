@@ -12,7 +12,7 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.trajectory import State, Trajectory
 from icl_theory.regression import Features, GroupedRegression, Regression
-from icl_theory.statements.claim import Errors, Found, identity, row
+from icl_theory.statements.claim import Claim, Errors, identity, row
 from icl_theory.statements.numbers import listed, power, span
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 from icl_theory.statements.statement import OURS, Status
@@ -114,7 +114,7 @@ def reduced(quick: bool) -> Errors:
     SOURCE.format("balanced features"),
     bound="K² ln K/η; K ln(K ε^-½)/(ηε)",
 )
-def even_features(quick: bool) -> Found:
+def even_features(quick: bool) -> Claim:
     """balanced features, two phases: the own feature has half of the attention within K² ln K/η steps, and the loss
     is ε after a further K ln(K ε^-½)/(ηε)
     """
@@ -132,7 +132,7 @@ def even_features(quick: bool) -> Found:
         * epsilon
         / (sizes - 1.0)
     )
-    return Found(
+    return Claim.of(
         max(growth.max(), late.max()) < 1.2,
         f"K = {listed(sizes, ',')}, ε = {epsilon:g}",
         f"steps over K²/η: {listed(growth, '.4f')}; further steps over (K-1)/(4ηε): {listed(late, '.4f')}",
@@ -145,7 +145,7 @@ def even_features(quick: bool) -> Found:
     SOURCE.format("dominant feature"),
     bound="ln(1/ε)/(ηε)",
 )
-def dominant_first(quick: bool) -> Found:
+def dominant_first(quick: bool) -> Claim:
     """the query of the dominant feature has the loss ε within ln(1/ε)/(ηε) steps, in one phase and whatever K;
     rare queries learn later
     """
@@ -163,7 +163,7 @@ def dominant_first(quick: bool) -> Found:
         )
         ratios.append(np.array(ends) * targets * 2.0)
         own = max(own, float(run.at(ends[-1]).attention[1]))
-    return Found(
+    return Claim.of(
         own < 0.01 and np.ptp(ratios, axis=0).max() < 0.02,
         f"p_1 = ½, K = 10³ to {K:,}, ε = {listed(targets, 'g')}",
         f"steps over 1/(2ηε): {listed(ratios[-1], '.3f')}, the same for all K within"
@@ -177,7 +177,7 @@ def dominant_first(quick: bool) -> Found:
     SOURCE.format("rare features, Phase I"),
     bound="K^1.98 ln K/η",
 )
-def falling(quick: bool) -> Found:
+def falling(quick: bool) -> Claim:
     """the dominant feature's score of a rare query falls to -0.49 ln K within K^1.98 ln K/η steps"""
     sizes, chances = (
         ((1000, 10**4), (0.5,)) if quick else ((1000, 10**4, 10**6), (0.5, 0.8))
@@ -189,7 +189,7 @@ def falling(quick: bool) -> Found:
     ]
     flat = float(trained(1000, 1e-2, 0.2).params[1, 1]) / math.log(1000)
     needed = 50.0 * math.log(0.5 * 4.0**2)
-    return Found(
+    return Claim.of(
         steps.min() > 0.0 and (np.diff(ratios) < 0.0).all(),
         f"K = {listed(sizes, ',')}, p_1 = {listed(chances)}",
         f"last exponent {power(sizes[-2:], steps[0, -2:]):.3f}; steps over (1 - p_1)K^1.98/(2p_1²η):"
@@ -205,7 +205,7 @@ def falling(quick: bool) -> Found:
     SOURCE.format("rare features, Phases II and III"),
     bound="K² ln K/η each",
 )
-def switching(quick: bool) -> Found:
+def switching(quick: bool) -> Claim:
     """within a further K² ln K/η steps the own feature overtakes the dominant one, and after as many it has half of
     the attention
     """
@@ -216,7 +216,7 @@ def switching(quick: bool) -> Found:
     square = np.square(sizes, dtype=float)
     whole = ends[:, :, 2] / square * (1.0 - np.array(chances))[:, None]
     last = ends[0, -1]
-    return Found(
+    return Claim.of(
         (np.diff(ends, axis=2) > 0.0).all() and whole.max() < 1.2,
         f"K = {listed(sizes, ',')}, p_1 = {listed(chances)}",
         f"p_1 = ½: overtaken at {listed(ends[0, :, 1] / square, '.4f')} K²/η, half at"
@@ -232,7 +232,7 @@ def switching(quick: bool) -> Found:
     SOURCE.format("rare features, Phase IV"),
     bound="K ln(K ε^-½)/(ηε)",
 )
-def converging(quick: bool) -> Found:
+def converging(quick: bool) -> Claim:
     """a rare query has the loss ε after a further K ln(K ε^-½)/(ηε) steps"""
     sizes = (50,) if quick else (50, 1000, 10**5)
     targets = np.array([1e-3, 1e-5])
@@ -241,7 +241,7 @@ def converging(quick: bool) -> Found:
     ratios = (
         (ends[:, :, 1] - ends[:, :, 0]) * 2.0 * targets * large / (large - 1.0) ** 2
     )
-    return Found(
+    return Claim.of(
         np.abs(ratios[:, -1] - 1.0).max() < 0.02,
         f"p_1 = ½, K = {listed(sizes, ',')}, ε = {listed(targets, 'g')}",
         f"steps over (K-1)²/(2ηKε): {'; '.join(listed(each, '.3f') for each in ratios)}",
@@ -254,7 +254,7 @@ def converging(quick: bool) -> Found:
     SOURCE.format("rare features"),
     bound="in this order",
 )
-def four_phases(quick: bool) -> Found:
+def four_phases(quick: bool) -> Claim:
     """a rare query goes through four phases: the dominant feature's share falls by half, the own one overtakes it
     and reaches ½, and the loss reaches ε
     """
@@ -272,7 +272,7 @@ def four_phases(quick: bool) -> Found:
     own, dominant, others = np.transpose(
         [shares(run, run.at(max(end, 0))) for end in ends]
     )
-    return Found(
+    return Claim.of(
         ends[0] >= 0 and ends == sorted(ends) and others[:2].min() > 0.5,
         f"K = 50, p_1 = ½, mean loss ε = {epsilon:g}",
         f"ends at steps {listed(ends, ',')}; share of the own feature {listed(own, '.3f')}, of the dominant one"
@@ -281,7 +281,7 @@ def four_phases(quick: bool) -> Found:
 
 
 @row("linear functions: small K", OURS, bound="2, 1, 0 for K = ∞")
-def small_sizes(quick: bool) -> Found:
+def small_sizes(quick: bool) -> Claim:
     """steps grow like K² until a rare query's own feature overtakes, like K until it has 0.99 (where ε dominates),
     not at all until the dominant query has 0.75; tasks of unit norm, w ~ (0, I/K), take
     K times as many
@@ -306,7 +306,7 @@ def small_sizes(quick: bool) -> Found:
         / ends[sizes.index(40)][1]
     )
     exponents = [power(sizes, each) for each in np.transpose(ends)]
-    return Found(
+    return Claim.of(
         np.abs(np.subtract(exponents, (2.0, 1.0, 0.0))).max() < 0.15
         and abs(ratio - 40.0) < 0.1,
         f"p_1 = ½, K = {sizes[0]} to {sizes[-1]}",
@@ -320,7 +320,7 @@ def small_sizes(quick: bool) -> Found:
     Status.CERTIFIED,
     "½ to 1",
 )
-def concentration(quick: bool) -> Found:
+def concentration(quick: bool) -> Claim:
     """(1 - Attn_k)² is of the order of the loss of the query k: ½K/(K - 1) <= ℓ_k/(1 - Attn_k)² <= 1"""
     runs = [
         trained(K, 1e-2, dominant) for K, dominant in ((5, 0.5), (50, 0.9), (1000, 0.5))
@@ -331,7 +331,7 @@ def concentration(quick: bool) -> Found:
     low = min(map(np.min, ratios))
     high = max(map(np.max, ratios))
     grid = f"{sum(map(np.size, ratios))} states of runs, K = 5 to 1,000, p_1 = ½, 0.9"
-    return Found(
+    return Claim.of(
         low >= 0.5 and high <= 1.0 + 1e-9, grid, f"ratio {low:.3f}..{high:.3f}"
     )
 
@@ -342,7 +342,7 @@ def concentration(quick: bool) -> Found:
     Status.CERTIFIED,
     "½ to 1",
 )
-def irreducible(quick: bool) -> Found:
+def irreducible(quick: bool) -> Claim:
     """prompts of N tokens: the infimum of the loss is of the order (1 - p_k)^N, the chance that the query's feature
     is missing; it is e^(-poly(K)) if N is a larger power of K than K
     """
@@ -358,13 +358,13 @@ def irreducible(quick: bool) -> Found:
                 even.floor() / (1.0 - 1.0 / K) ** N,
             ]
     inside = min(ratios) >= 0.5 and max(ratios) <= 1.0
-    return Found(
+    return Claim.of(
         inside, "K = 5, 10, 50, N = K, 10K, K²", f"ratio {span(ratios, '.3f')}"
     )
 
 
 @row("linear functions: short prompts", SOURCE.format("prompts"), bound="ε")
-def short_prompts(quick: bool) -> Found:
+def short_prompts(quick: bool) -> Claim:
     """balanced and imbalanced features: training ends at a loss near zero (N of the order K is outside the
     hypotheses)
     """
@@ -381,7 +381,7 @@ def short_prompts(quick: bool) -> Found:
     reached = [
         times for times, runs in ends.items() if all(run.converged for run in runs)
     ]
-    return Found(
+    return Claim.of(
         reached == [20],
         f"K = {K}, ε = {epsilon:g}",
         f"last loss {'; '.join(lines)}",

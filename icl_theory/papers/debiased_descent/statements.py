@@ -12,10 +12,10 @@ from scipy.optimize import minimize
 
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, descend
-from icl_theory.engine.risk import Started
+from icl_theory.engine.risk import WithStart
 from icl_theory.papers.debiased_descent.family import SoftmaxHeads
 from icl_theory.papers.linear_attention import PromptLaw, ridge_loss
-from icl_theory.statements.claim import Found, row
+from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import decade, listed, off, power, span
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 from icl_theory.tokens.heads import GaussianHeadsRisk
@@ -42,13 +42,13 @@ def debiased(d: int, N: int, noise: float) -> float:
     SOURCE.format("several heads"),
     bound="linear attention",
 )
-def better_than_one(quick: bool) -> Found:
+def better_than_one(quick: bool) -> Claim:
     """two heads are better than one, and nearly as good as linear attention"""
     lengths = (40, 160) if quick else (10, 40, 160, 640)
     one, two = np.array([[best(heads, N)[1] for N in lengths] for heads in (1, 2)])
     linear = [PromptLaw(np.ones(5), N=N, noise=0.1).floor for N in lengths]
     closer = two / linear - 1.0
-    return Found(
+    return Claim.of(
         (two < one).all() and (np.diff(closer) < 0.0).all() and closer.min() > 0.0,
         f"d = 5, σ = 0.1, N = {listed(lengths)}",
         f"least loss {listed(one, '.4f')} (one head), {listed(two, '.4f')} (two), {listed(linear, '.4f')} (linear"
@@ -58,7 +58,7 @@ def better_than_one(quick: bool) -> Found:
 
 
 @row("two heads: debiased descent", SOURCE.format("debiased descent"), bound="-> 0")
-def debiased_step(quick: bool) -> Found:
+def debiased_step(quick: bool) -> Claim:
     """the best pair does a step of descent on centred tokens, and as well as the best of these for long prompts"""
     lengths = (40, 160) if quick else (10, 40, 160, 640)
     step = np.array([debiased(5, N, 0.1) for N in lengths])
@@ -68,7 +68,7 @@ def debiased_step(quick: bool) -> Found:
         [SoftmaxHeads(heads=2, N=N).risk().eliminated(1e-3 * PAIR)[1] for N in lengths],
         step,
     )
-    return Found(
+    return Claim.of(
         near < 1e-4 and (np.diff(gain) < 0.0).all() and 0.0 < gain[-1] < 1e-4,
         f"d = 5, σ = 0.1, N = {listed(lengths)}",
         f"the pair gains {listed(gain, '.1e')} at ω = ±{listed(omegas, '.4f')}, like"
@@ -84,7 +84,7 @@ def unpaired(params: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class InterpolatedHeads(Started, Risk):
+class InterpolatedHeads(WithStart, Risk):
     r"""The loss of H heads whose moments are polynomials in ω.
 
     .. math:: \mathcal L = \tfrac12 \mu^\top G(\omega) \mu - \mu^\top g(\omega) + \tfrac d2
@@ -162,7 +162,7 @@ def of_many(ends: NDArray[np.bool_]) -> str:
     SOURCE.format("training"),
     bound="0, 0; 1, 1",
 )
-def emerging_pair(quick: bool) -> Found:
+def emerging_pair(quick: bool) -> Claim:
     """descent turns two heads into a pair, output weights that sum to zero and opposite ω, if
     μ + ω has opposite signs in them; from equal signs most end as two equal heads
     """
@@ -170,7 +170,7 @@ def emerging_pair(quick: bool) -> Found:
     one_head = best(1, 40)[1]
     paired = shares.max(axis=1) < 0.05
     merged = (shares.min(axis=1) > 0.95) & (np.abs(losses / one_head - 1.0) < 0.01)
-    return Found(
+    return Claim.of(
         (paired | merged).all()
         and error < 0.01
         and paired[~equal].all()
@@ -187,7 +187,7 @@ def emerging_pair(quick: bool) -> Found:
 
 
 @row("two heads: minima", SOURCE.format("training"), bound="0; ω, -ω; best pair")
-def minima(quick: bool) -> Found:
+def minima(quick: bool) -> Claim:
     """where training ends from opposite signs: output weights sum to zero, all |ω| are alike,
     and a third head hardly helps
     """
@@ -209,7 +209,7 @@ def minima(quick: bool) -> Found:
         1.0 - three.eliminated(np.array([omega, -omega, more]))[1] / lowest
         for more in (0.0, 0.2, 0.5)
     ]
-    return Found(
+    return Claim.of(
         apart < 1e-3 and max(map(abs, [*excess, *third])) < 1e-3 and sizes.max() < 0.2,
         f"d = 5, N = 40, σ = 0.1, L-BFGS from {len(found)} starts with opposite signs;"
         " third heads with ω = 0, 0.2, 0.5",
@@ -219,7 +219,7 @@ def minima(quick: bool) -> Found:
 
 
 @row("two heads: near Bayes", SOURCE.format("optimality"), bound="a constant")
-def near_bayes(quick: bool) -> Found:
+def near_bayes(quick: bool) -> Claim:
     """the loss is that of Bayes up to a factor, which tends to a constant if d, N and σ² grow in proportion"""
     draws = 400 if quick else 4000
     sizes = (5, 10, 20)
@@ -231,7 +231,7 @@ def near_bayes(quick: bool) -> Found:
             for law in laws
         ]
     settled = max(abs(each[2] / each[1] - 1.0) for each in factors.values()) < 0.06
-    return Found(
+    return Claim.of(
         settled and factors[1.0][-1] < 2.0 < factors[0.002][-1],
         f"N = 8d, d = {listed(sizes)}, σ²/d = {listed(factors)}; ridge regression on {draws} drawn prompts",
         "factor "
@@ -247,11 +247,11 @@ def near_bayes(quick: bool) -> Found:
     SOURCE.format("length generalisation"),
     bound="best at each length",
 )
-def longer_prompts(quick: bool) -> Found:
+def longer_prompts(quick: bool) -> Claim:
     """heads that were trained on prompts of 40 tokens serve longer ones, linear attention does not"""
     lengths = (40, 160, 640) if quick else (20, 40, 80, 160, 640, 2560)
     pair, summed, averaged = (lost(name, lengths) for name in ("pair", "sum", "mean"))
-    return Found(
+    return Claim.of(
         pair[-1] < pair[0] < summed[-1] and averaged[-1] < summed[-1],
         f"d = 5, σ = 0.1, N = {listed(lengths)}",
         f"loss {listed(pair, '.3g')} (pair), {listed(summed, '.3g')} (linear attention, summed),"

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from icl_theory._validate import Array, argument_error, signed
 from icl_theory.engine import Risk, Trajectory
-from icl_theory.engine.risk import Started
+from icl_theory.engine.risk import WithStart
 from icl_theory.families import (
     Column,
     Family,
@@ -30,7 +30,7 @@ SADDLE = -0.5 * (1.0 + math.log(2.0))  # energy of the saddle at e = 0, w = TURN
 
 
 @dataclass(frozen=True, eq=False)
-class ChainLogitsRisk(Started, Risk):
+class ChainLogitsRisk(WithStart, Risk):
     r"""Log loss of the canonical numbers of a one-layer transformer, (e, w[, u][, b]), on a chain of two states.
 
     .. math:: \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x) = s x + b - eu/2, \qquad s = eu(1 + 2w|w|)

@@ -13,7 +13,7 @@ from scipy.special import entr
 from icl_theory._validate import Array
 from icl_theory.papers.fixed_chain.family import SADDLE, FixedChain
 from icl_theory.papers.induction_heads.statements import CAUSAL_STRUCTURE
-from icl_theory.statements.claim import Errors, Found, identity, row
+from icl_theory.statements.claim import Claim, Errors, identity, row
 from icl_theory.statements.numbers import listed, span
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
@@ -69,13 +69,13 @@ def _curvatures(readout: float | str) -> Iterator[tuple[float, Array]]:
     LANDSCAPE.format("Theorems 2 and 3"),
     bound="sign of (p+q-1)(1+2w|w|)",
 )
-def curvature(quick: bool) -> Found:
+def curvature(quick: bool) -> Claim:
     """with tied weights e = 0 is a bad local minimum for p + q > 1 and w > -1/√2, or p + q < 1 and w < -1/√2, and a
     saddle else; without weight tying it is always a saddle
     """
     tied = [(sign, values[0] > -1e-8) for sign, values in _curvatures("tied")]
     untied = [values[0] for _, values in _curvatures(0.5)]
-    return Found(
+    return Claim.of(
         all(minimum == (sign > 0.0) for sign, minimum in tied) and max(untied) < -1e-3,
         "p = 0.2, 0.6, q = 0.3, 0.9, w = -1.5, -0.3, 0.5, with trained bias",
         f"{sum(minimum for _, minimum in tied)} minima in {len(tied)} cases; untied: least curvature"
@@ -117,7 +117,7 @@ def energy(quick: bool) -> Errors:
     DYNAMICS.format("basins"),
     bound=f"energy of the saddle, {SADDLE:.4f}",
 )
-def basins(quick: bool) -> Found:
+def basins(quick: bool) -> Claim:
     """the flow ends at the unigram if, for p + q < 1, w < -1/√2 and the energy is below the saddle's, and for
     p + q > 1 if w > 0, or w > -1/√2 and the energy is below the saddle's; else at the
     bigram
@@ -128,7 +128,7 @@ def basins(quick: bool) -> Found:
     right = sum(
         end == problem.basin() for end, problem in zip(ends, problems, strict=True)
     )
-    return Found(
+    return Claim.of(
         right == len(problems),
         f"p, q = {LAZY} and {SWITCHING}, {half} starts each with e to 2.5, w from -2.1 to 1.9",
         f"{right} of {len(problems)} as predicted; at the unigram {ends[:half].count('unigram')} and"
@@ -137,7 +137,7 @@ def basins(quick: bool) -> Found:
 
 
 @row("one layer: small starts", DYNAMICS.format("initialisation"), bound="all or none")
-def small_starts(quick: bool) -> Found:
+def small_starts(quick: bool) -> Claim:
     """descent from normal numbers around 0 ends at the bigram for p + q < 1, and at the unigram for p + q > 1;
     without weight tying it ends at the bigram for both
     """
@@ -152,7 +152,7 @@ def small_starts(quick: bool) -> Found:
             for e, w, u in 0.1 * rng.normal(size=(count, 3))
         ]
         share.append(sum(_ends(problem) == "bigram" for problem in problems))
-    return Found(
+    return Claim.of(
         share == [count, count, 0, count],
         f"p, q = {LAZY} and {SWITCHING}, η = 1, {count} starts each of the size 0.1",
         f"at the bigram {share[0]} and {share[2]} tied, {share[1]} and {share[3]} untied",
@@ -160,14 +160,14 @@ def small_starts(quick: bool) -> Found:
 
 
 @row("one layer: basins of descent", bound="those of the flow at η = 0.1")
-def steps(quick: bool) -> Found:
+def steps(quick: bool) -> Claim:
     """the basins of the flow are those of descent for small learning rates only"""
     etas = (0.1, 1.0, 4.0)
     problems = [_problems(quick, eta=eta, max_steps=4000) for eta in etas]
     off = [
         sum(_ends(problem) != problem.basin() for problem in each) for each in problems
     ]
-    return Found(
+    return Claim.of(
         0 == off[0] < off[1] < off[2],
         f"the starts of the row on basins, {len(problems[0])} in all",
         f"at the other end {listed(off)} with η = {listed(etas)}",

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, argument_error, probabilities, real_array
 from icl_theory.engine import Map, Phases, Pullback, Risk, Trajectory
-from icl_theory.engine.risk import Started
+from icl_theory.engine.risk import WithStart
 from icl_theory.engine.rules import Rule, Wrapper, rule_of
 from icl_theory.families import (
     Column,
@@ -72,7 +72,7 @@ def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Ar
 
 
 @dataclass(frozen=True, eq=False)
-class TwoLayers(Started, Map):
+class TwoLayers(WithStart, Map):
     r"""Scores of the second layer, from those of the first one over lags, a match, and perhaps a sink.
 
     .. math:: S = f B, \qquad f_r = \sum_l \alpha_{rl} X_{rl}, \qquad \alpha_{rl} \propto e^{a_l}

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, descend, in_coordinates
-from icl_theory.engine.pullback import innermost
-from icl_theory.engine.risk import Started
+from icl_theory.engine.pullback import core_risk
+from icl_theory.engine.risk import WithStart
 from icl_theory.papers.induction_heads.family import InductionHeads, dirichlet_points
 from icl_theory.statements.claim import (
+    Claim,
     Errors,
-    Found,
     Series,
     curves,
     identity,
@@ -125,7 +125,7 @@ def slowest(problem: InductionHeads) -> Slowest:
     EDELMAN.format("phases"),
     bound="at most 0.1; unigram; none",
 )
-def three_phases(quick: bool) -> Found:
+def three_phases(quick: bool) -> Claim:
     """from small weights the loss rests at that of uniform predictions first, then at the
     unigram's, where its speed has a minimum, and ends at the bigram's, if the first
     layer is slow; with equal rates it does not rest at the unigram's
@@ -140,7 +140,7 @@ def three_phases(quick: bool) -> Found:
     unigram = levels["unigram"]
     is_slow_at_first = rest.start < 0.1
     phases = is_slow_at_first and rest.rests_at(unigram) and not equal.rests_at(unigram)
-    return Found(
+    return Claim.of(
         phases and run.regime == "induction" and left < 0.01,
         f"k = 2, Beta(1, 1), T = {slow.T}, log loss, c = 8 and b = 0.01 at first, ratio {slow.ratio} and 1",
         f"speed at step 0 {rest.start:.0e} of the largest; between the half-way points it is least"
@@ -155,13 +155,13 @@ def three_phases(quick: bool) -> Found:
     EDELMAN.format("simplicity bias"),
     bound="faster",
 )
-def useless_unigrams(quick: bool) -> Found:
+def useless_unigrams(quick: bool) -> Claim:
     """where unigrams say nothing (doubly stochastic chains) the bigram is learnt faster"""
     p = (np.arange(32) + 0.5) / 32
     chains = np.stack([1.0 - p, p, p, 1.0 - p], axis=1).reshape(-1, 2, 2)
     problem = LOG.changed(T=30 if quick else 100)
     times = [emergence(each) for each in (problem, problem.changed(transitions=chains))]
-    return Found(
+    return Claim.of(
         times[1] < times[0],
         f"k = 2, T = {problem.T}, log loss; both rows uniform, or 32 chains with p = P₀₁ = P₁₀",
         f"half of the way from unigram to bigram at ηt = {times[0]:.0f}, and {times[1]:.0f}",
@@ -196,7 +196,7 @@ def alignment(quick: bool) -> Errors:
     NICHANI.format("gradient of the first layer"),
     bound="like 1/T",
 )
-def long_sequences(quick: bool) -> Found:
+def long_sequences(quick: bool) -> Claim:
     """for long sequences and the log loss J_1 is E Σ π_q² χ²(P_q‖π), the information of the parent"""
     P, probs = dirichlet_points(np.ones((2, 2)), 1600)
     pi = P[:, [1, 0], [0, 1]] / (P[:, 0, 1] + P[:, 1, 0])[:, None]
@@ -207,7 +207,7 @@ def long_sequences(quick: bool) -> Found:
     lengths = np.array([25, 50] if quick else [50, 100, 200])
     problem = LOG.changed(start="stationary", points=144, sink=-30.0)
     gaps = [limit - signals(problem.changed(T=T))[1] for T in lengths.tolist()]
-    return Found(
+    return Claim.of(
         min(gaps) > 0.0 and abs(power(lengths[-2:], gaps[-2:]) + 1.0) < 0.1,
         f"k = 2, Beta(1, 1), T = {listed(lengths)}, stationary start, no sink; a quadrature rule over P",
         f"{limit:.5f}, less {listed(gaps, '.5f')}",
@@ -215,7 +215,7 @@ def long_sequences(quick: bool) -> Found:
 
 
 @row("induction heads: short sequences", bound="a higher loss")
-def short_sequences(quick: bool) -> Found:
+def short_sequences(quick: bool) -> Claim:
     """in short sequences b falls from 0, and descent ends at anti-induction, with a higher loss"""
     lengths = (6,) if quick else (4, 5, 6, 7)
     each = InductionHeads(eta=20.0, max_steps=400, method="exact")
@@ -224,7 +224,7 @@ def short_sequences(quick: bool) -> Found:
     )
     high, low = (np.array([run.loss[-1] for run in runs]) for runs in (antis, heads))
     ends = [{run.regime for run in runs} for runs in (antis, heads)]
-    return Found(
+    return Claim.of(
         ends == [{"anti-lag 0"}, {"induction"}] and (high > low).all(),
         f"k = 2, Beta(1, 1), square loss, two lags, T = {listed(lengths)}, from b = 0 and from b = 1",
         f"{antis[0].regime} with {listed(high, '.4f')}; {heads[0].regime} with {listed(low, '.4f')}",
@@ -373,7 +373,7 @@ def pretrained(T: int, chains: int, seed: int) -> tuple[str, list[float]]:
     )
     # the Bayes-optimal prediction for the chains that are trained on, which has to know
     # them by heart
-    table, own = (innermost(each)[0].law.table for each in (every, risk))
+    table, own = (core_risk(each).law.table for each in (every, risk))
     excesses = [each.excess(params) for each in (risk, every) for params in (end, head)]
     unit = new.predictors["unigram"] - new.predictors["Bayes"]
     return few.outcome(end), [
@@ -594,7 +594,7 @@ def finite_slopes(chains: Array, lags: int, T: int) -> Array:
     NICHANI.format("gradient"),
     bound="half the error at twice T",
 )
-def first_gradient(quick: bool) -> Found:
+def first_gradient(quick: bool) -> Claim:
     """log loss, a test symbol that is uniform and independent of the sequence, as in the authors'
     code: at uniform attention the slope by the attention on lag j tends to
     Σ (J_j - ππ)(J_1 - ππ)/(kππ) in long sequences, with the joint laws J_j of symbols j
@@ -612,7 +612,7 @@ def first_gradient(quick: bool) -> Found:
         ]
         errors.append(apart(2.0 * long - short, limit) / limit.max())
         ratios.append(apart(short, limit) / apart(long, limit))
-    return Found(
+    return Claim.of(
         max(errors) < (0.2 if quick else 0.05)
         and 1.5 < min(ratios) <= max(ratios) < 2.5,
         f"{', '.join(LAWS[:3])}: 8 chains of 3 states of each law, lags 0 to 2, T = {T}, {2 * T}; a sink"
@@ -623,7 +623,7 @@ def first_gradient(quick: bool) -> Found:
 
 
 @row("first layer: chi-squared information", NICHANI.format("gradient"), bound="1; all")
-def chi_squared(quick: bool) -> Found:
+def chi_squared(quick: bool) -> Claim:
     """in endless sequences k times the slope of lag 1 is the χ² information of a symbol on its
     parent, for every law of chains, and no later lag has a larger slope
     """
@@ -634,7 +634,7 @@ def chi_squared(quick: bool) -> Found:
         slopes = endless_slopes(chains, 5)
         ratios.append(3.0 * slopes[1] / _information(chains, 2)[1][1])
         wins.append(int(np.sum(slopes[1] >= slopes[2:].max(axis=0))))
-    return Found(
+    return Claim.of(
         apart(ratios, 1.0) < 1e-9 and min(wins) == 200,
         f"200 chains of 3 states of each law: {', '.join(LAWS)}; lags 1 to 4; log loss, uniform test symbol",
         f"ratio {np.min(ratios):.6f}..{np.max(ratios):.6f}; lag 1 is ahead of lags 2 to 4 in"
@@ -643,7 +643,7 @@ def chi_squared(quick: bool) -> Found:
 
 
 @row("first layer: the parent wins", NICHANI.format("argmax"), bound="lag 1")
-def argmax(quick: bool) -> Found:
+def argmax(quick: bool) -> Claim:
     """averaged over chains whose rows are independent with a Dirichlet law the slope of the
     parent, lag 1, is the largest of all, that of the symbol itself, lag 0, included
     """
@@ -655,7 +655,7 @@ def argmax(quick: bool) -> Found:
         means.append(slopes.mean(axis=1))
         sets = slopes[:, :800].reshape(4, 200, 4).mean(axis=2)
         own += int(np.sum(sets.argmax(axis=0) == 0))
-    return Found(
+    return Claim.of(
         all(int(mean.argmax()) == 1 for mean in means),
         f"{len(chains):,} chains of 3 states, rows Dirichlet(1) and (½); log loss, uniform test symbol",
         f"mean slopes of lags 0 to 3 {'; '.join(listed(mean, '.3f') for mean in means)}; lag 0 has the"
@@ -668,7 +668,7 @@ def argmax(quick: bool) -> Found:
     NICHANI.format("training in stages"),
     bound="the loss of joint training",
 )
-def stages(quick: bool) -> Found:
+def stages(quick: bool) -> Claim:
     """training the lags at a small match b and then b learns the induction head if b > 0; if b < 0 the first stage
     takes lag 0 and the second cannot mend it, while both trained together do
     """
@@ -694,7 +694,7 @@ def stages(quick: bool) -> Found:
         said.append(
             f"{problem.objective}, b = {b}: {share:.3f} on lag 1; {apart:.5f} and {joint:.5f}"
         )
-    return Found(
+    return Claim.of(
         all(holds),
         f"two states, uniform rows, lags 0 and 1; square loss, T = 25, and log loss, T = 50; steps {listed(steps)}",
         f"above the Bayes loss in stages and together: {'; '.join(said)}",
@@ -722,7 +722,7 @@ def _settings() -> Iterable[tuple[str, TwoLayerTransformer, Risk]]:
 
 
 @row("two layers: the reduction", bound="|z| < 4")
-def reduction(quick: bool) -> Found:
+def reduction(quick: bool) -> Claim:
     """a whole transformer on samples, trained in the reduction's numbers, has the exact loss at each saved step"""
     worst = []
     ends = []
@@ -739,7 +739,7 @@ def reduction(quick: bool) -> Found:
         worst.append(float(np.max(found)))
         ends.append(float(np.abs(run.params - wanted.params).max()))
         names.append(f"{name}, {len(found)} steps")
-    return Found(
+    return Claim.of(
         max(worst) < 4.0,
         "; ".join(names),
         f"|z| up to {listed(worst, '.1f')}; at the end off exact descent by {listed(ends, '.2f')} in (r, b)",
@@ -794,7 +794,7 @@ def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
 
 
 @dataclass(frozen=True, eq=False)
-class NestedLogits(Started, Risk):
+class NestedLogits(WithStart, Risk):
     """A reduced induction head, (α, β, ξ): each of three logits needs the one before.
 
     The first layer finds the parent among N by α, the second one its copy by β times
@@ -825,7 +825,7 @@ class NestedLogits(Started, Risk):
     "Reddy 2312.03002, Musat et al. 2511.01033 (reconstructed)",
     bound="2",
 )
-def circuits(quick: bool) -> Found:
+def circuits(quick: bool) -> Claim:
     """in a reduced model of three nested logits the loss falls abruptly after a plateau, which grows with the
     square of the context if the size of the output is given; if that is trained from
     0.01, with the power 3/2
@@ -845,7 +845,7 @@ def circuits(quick: bool) -> Found:
             - descend(risks[-1], 1.0, epsilon=0.9 * np.log(2.0), method="flow").t[-1]
             / half[-1]
         )
-    return Found(
+    return Claim.of(
         abs(exponents[0] - 2.0) < 0.02
         and abs(exponents[1] - 1.5) < 0.02
         and drops[0] < 0.05,

@@ -26,7 +26,7 @@ from icl_theory._validate import (
     integer,
     real_array,
 )
-from icl_theory.engine.pullback import Pullback, around, innermost
+from icl_theory.engine.pullback import Pullback, core_params, core_risk, replace_core
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.trajectory import Phases, Trajectory
@@ -413,7 +413,7 @@ class LinearAttention(Family):
 
     def merged(self) -> MergedRisk:
         """Return the risk of one layer over Γ itself."""
-        merged: MergedRisk = innermost(self.risk())[0]
+        merged: MergedRisk = core_risk(self.risk())
         return merged
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
@@ -431,7 +431,7 @@ class LinearAttention(Family):
         start = self.merged().initial
         if start.ndim == 1:
             start = np.diag(start)
-        return around(risk, SampledRisk(law, start, batch, seed))
+        return replace_core(risk, SampledRisk(law, start, batch, seed))
 
     def stable_rate(self) -> float:
         r"""Return half the largest stable learning rate.
@@ -517,7 +517,7 @@ class LinearAttention(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        inner = innermost(self.risk())[0]
+        inner = core_risk(self.risk())
         best = inner.observe(inner.best)["gamma"]
         is_learnt = (run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)
         # The one number γ of layers in a loop stands for all directions.
@@ -533,7 +533,7 @@ class LinearAttention(Family):
     def gamma(self, params: ArrayLike) -> Array:
         """Return Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
         risk = self.risk()
-        return innermost(risk, risk._checked(params))[1]
+        return core_params(risk, risk._checked(params))
 
     @classmethod
     def batched(

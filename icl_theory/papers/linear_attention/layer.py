@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, argument_error, integer, real_array, set_fields
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root, shaped
 
@@ -29,7 +29,7 @@ class Prompts(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SampledRisk(Started, Risk):
+class SampledRisk(WithStart, Risk):
     r"""Squared error of :math:`x^\top\Gamma h` on fresh prompts, over the matrix Γ.
 
     Parameters

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 
 from icl_theory._validate import Array
 from icl_theory.papers.linear_attention import PlusPlusRisk, PromptLaw, best_layers
-from icl_theory.statements.claim import Found, row
+from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import apart, decade, listed, off
 from icl_theory.statements.statement import Status
 
@@ -106,7 +106,7 @@ class WholeLayer:
 
 
 @row("linear attention: all of P and K", AHN.format("Thm 1"), bound="0; 0")
-def whole_layer(quick: bool) -> Found:
+def whole_layer(quick: bool) -> Claim:
     """no entries of P and K give a lower loss than Γ*"""
     laws = [PromptLaw(SKEWED, N=2), PromptLaw(np.array([1.0, 0.3]), N=2)]
     found = [WholeLayer(law).ends(10 if quick else 40) for law in laws]
@@ -117,7 +117,7 @@ def whole_layer(quick: bool) -> Found:
         for x, y in zip(found, second, strict=True)
     )
     trapped = float(np.mean([np.mean(ends > 1e-6) for ends in found]))
-    return Found(
+    return Claim.of(
         below < 1e-12 and away < 1e-6 and 0.1 < trapped < 0.9,
         f"d = N = 2, two covariances, {len(found[0])} random starts each, quasi-Newton descent on the exact loss",
         f"below the floor by less than {decade(below)}; {trapped:.0%} of the starts end at another minimum,"
@@ -155,7 +155,7 @@ FIGURE_2 = (0.43, 0.69, 1.71)  # the diagonals of Figure 2, without their sign, 
 
 
 @row("linear attention: Σ⁻¹ layers", AHN.format("Thm 3"), bound="0; 0; 0; Figure 2")
-def inverse_layers(quick: bool) -> Found:
+def inverse_layers(quick: bool) -> Claim:
     """for w ~ N(0, Σ⁻¹) the loss has a critical point with A_l = s_l Σ⁻¹, steps preconditioned
     by Σ⁻¹, and training finds it
     """
@@ -163,7 +163,7 @@ def inverse_layers(quick: bool) -> Found:
     losses, shapes = zip(*(_best_matrices(*case) for case in cases), strict=True)
     slope = max(_slope_of_steps(*case[:2]) for case in cases)
     steps = np.sort(best_layers(5, 20, 3).lengths)
-    return Found(
+    return Claim.of(
         max(np.max(np.abs(losses)), 1e-3 * slope) < 1e-9
         and np.max(shapes) < 1e-3
         and apart(steps, FIGURE_2) < 0.02,
@@ -208,7 +208,7 @@ def _best_matrices(D: int, N: int, starts: int) -> tuple[float, float]:
 
 
 @row("linear attention: GD++", AHN.format("Thm 4"), Status.MEASURED, "0; 0; 1")
-def plus_plus(quick: bool) -> Found:
+def plus_plus(quick: bool) -> Claim:
     """layers that change the tokens, too, have a critical point at A_l = a_lΣ⁻¹, B = bI, with a lower loss"""
     (error, slope), lengths, d = _critical_point(), (20, 80), 8
     losses = [
@@ -219,7 +219,7 @@ def plus_plus(quick: bool) -> Found:
         )
         for N in lengths
     ]
-    return Found(
+    return Claim.of(
         error < 1e-10 and slope < 1e-6 and all(x < 0.5 * y for x, y, _ in losses),
         "two layers; criticality in all entries of A₁, A₂, B, d = N = 2, Σ with correlation; losses d = 8, N ="
         f" {listed(lengths)}",

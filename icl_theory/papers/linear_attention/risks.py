@@ -31,7 +31,7 @@ from icl_theory._validate import (
 from icl_theory.engine.counting import ROUNDING, Counted, Steps, first_steps
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.pullback import Map
-from icl_theory.engine.risk import Risk, Solution, Started
+from icl_theory.engine.risk import Risk, Solution, WithStart
 from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, shaped
 
@@ -394,7 +394,7 @@ def closed_runs(
 
 
 @dataclass(frozen=True, eq=False)
-class Pair(Started, Map):
+class Pair(WithStart, Map):
     r"""The matrix :math:`\Gamma = vA`: a value, and keys and queries merged.
 
     The gradient is :math:`(\langle G, A\rangle, vG)` with :math:`G =
@@ -453,7 +453,7 @@ class _HeadParts(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Heads(Started, Map):
+class Heads(WithStart, Map):
     r"""The matrix of H heads, :math:`\Gamma = \sum_h v_h Q_h^\top K_h`.
 
     Each head has a value, and keys and queries of its own.

@@ -32,7 +32,7 @@ from icl_theory.papers.linear_attention.diversity import (
 from icl_theory.papers.linear_attention.preconditioned_descent import SKEWED
 from icl_theory.papers.linear_attention.risks import balanced_flow
 from icl_theory.papers.linear_attention.shifts import shift_table
-from icl_theory.statements.claim import Errors, Found, Series, identity, question, row
+from icl_theory.statements.claim import Claim, Errors, Series, identity, question, row
 from icl_theory.statements.numbers import (
     apart,
     decade,
@@ -164,7 +164,7 @@ def limits(quick: bool) -> Errors:
 
 
 @row("linear attention: small starts", bound="1e-9")
-def small_starts(quick: bool) -> Found:
+def small_starts(quick: bool) -> Claim:
     """(v, A) from a small balanced start converges to the minimum under descent and with noise, too"""
     starts = (1e-2, 1e-4) if quick else (1e-1, 1e-2, 1e-4, 1e-6)
     base = LinearAttention(d=4, noise=0.5, above=1e-9)
@@ -181,7 +181,7 @@ def small_starts(quick: bool) -> Found:
             (1.0 + 1.0 / N) * spectrum + (spectrum.sum() + problem.noise**2) / N
         )
         ends.append(0.5 * float(np.sum(spectrum**2 / least * (gamma - least) ** 2)))
-    return Found(
+    return Claim.of(
         max(ends) <= 1.01e-9,
         f"d = 4, λ_j = 1 and 1/j, σ = 0.5, {len(ends)} starts down to {starts[-1]:g}, stable rate",
         f"largest excess at the end {max(ends):.1e}, of Γ over ((1 + 1/N)Λ + (tr Λ + σ²)I/N)⁻¹",
@@ -216,12 +216,12 @@ def plateaus(quick: bool) -> tuple[Array, Array, Array]:
 
 
 @row("linear attention: plateau", STAIRS.format("section 3.3"), bound="1; 1")
-def plateau_lengths(quick: bool) -> Found:
+def plateau_lengths(quick: bool) -> Claim:
     """the plateau grows like ln(1/start)/(η‖ΛqWΛ‖) for (v, A)"""
     starts, pair, heads = plateaus(quick)
     slope = float(np.polyfit(np.log(1.0 / starts[1:]), pair[1:], 1)[0]) * math.sqrt(2.0)
     ratio = float(heads[-1] * starts[-1])
-    return Found(
+    return Claim.of(
         off([slope, ratio], 1.0) < 0.03,
         f"Λ = I, d = 2, N = 100, starts 0.1 to {starts[-1]:g}",
         f"(v, A): slope in ln(1/start) {slope:.3f} of it; heads with separate keys and queries: {ratio:.3f} of"
@@ -255,7 +255,7 @@ def which_plateau(quick: bool) -> tuple[str, list[Series]]:
 
 
 @row("linear attention: staircase", STAIRS.format("Eqs. 20, 21"), bound="flow; all")
-def staircase(quick: bool) -> Found:
+def staircase(quick: bool) -> Claim:
     """heads learn one direction of Λ after the other, the largest eigenvalue first; head j, alone along its
     direction, follows s' = λ(λ - ms³)s²
     """
@@ -276,7 +276,7 @@ def staircase(quick: bool) -> Found:
         ).all()
         for seed in seeds
     ]
-    return Found(
+    return Claim.of(
         late < 0.01 and all(orders),
         f"d = H = 3, λ_j = 1/j, start 0.02, aligned, and random of {len(orders)} seeds; steps to half of Γ*_j",
         f"aligned: times off by at most {late:.1%}; random: {sum(orders)} of {len(orders)} in order",
@@ -315,7 +315,7 @@ def shifted(lengths: Iterable[int]) -> dict[str, Array]:
 
 
 @row("linear attention: shifts", ZHANG.format("section 4.2"), Status.EXACT, "-> 0; not")
-def shifts(quick: bool) -> Found:
+def shifts(quick: bool) -> Claim:
     """shifts of the task and of the query are tolerated in long prompts, shifts of the tokens'
     covariance are not
     """
@@ -336,7 +336,7 @@ def shifts(quick: bool) -> Found:
         f"{SHIFTED[name][0]} ({name}) {listed(values, '.3g')} %"
         for name, values in percent.items()
     ]
-    return Found(
+    return Claim.of(
         holds and shares["queries"].max() < 1e-12 and min(shares["covariance"]) > 0.1,
         f"d = 8, λ_j = 1/j -> j^-2, σ = 0.5 -> 2, W = I -> diag(1/j), Λq -> diag(j); N = {listed(lengths, ',')}",
         f"excess over the least loss, in shares of it: {'; '.join(words)}",
@@ -348,13 +348,13 @@ def shifts(quick: bool) -> Found:
     "Raventós et al. 2023; Lu et al. 2024",
     bound="0.25, 0, 0",
 )
-def transition(quick: bool) -> Found:
+def transition(quick: bool) -> Claim:
     """trained on k tasks it memorises them below k ≈ d and learns in context above"""
     d, draws = (32, 4) if quick else (64, 10)
     worst, known, shares, kink = memorised(d, draws)
     learns = all(first > 10.0 and 1.0 < last < 1.1 for first, *_, last in known)
     keeps = all(first < 0.4 and 0.9 < last < 1.0 for first, *_, last in shares)
-    return Found(
+    return Claim.of(
         worst < 0.1 and apart(kink, (0.25, 0.0, 0.0)) < 1e-3 and learns and keeps,
         f"d = {d}, N = 4d, 64d, σ = 0.5, k/d = 1/4..8; and the limit of long prompts",
         f"loss on new tasks over that on the k tasks {' and '.join(f'{x[0]:.0f} ... {x[-1]:.2f}' for x in known)}"
@@ -391,7 +391,7 @@ def memorised(d: int, draws: int) -> tuple[float, list[Array], list[Array], Arra
     "Lu et al. 2024 (reconstructed)",
     bound="peak at n = d²",
 )
-def double_descent(quick: bool) -> Found:
+def double_descent(quick: bool) -> Claim:
     """trained to the end on n prompts, the loss on new tasks peaks at n = d², and is near its limit elsewhere"""
     d, draws, shares = (
         (8, 10, (0.5, 1.0, 4.0))
@@ -417,7 +417,7 @@ def double_descent(quick: bool) -> Found:
         for at in (0, 1)
         for i in (shares.index(0.5), -1)
     )
-    return Found(
+    return Claim.of(
         all(counts[int(np.argmax(each))] == d * d for each in losses)
         and apart_by < (0.5 if quick else 0.2),
         f"d = {d}, N = 4d, σ = 0.5, all tasks and k = d/2, n/d² = {listed(shares, 'g')}, median of {draws}",
@@ -442,7 +442,7 @@ def best_losses(N: int, depths: Iterable[int]) -> tuple[Array, Array]:
     f"{AHN.format('several layers')}; von Oswald et al. 2023",
     bound="falls",
 )
-def depth(quick: bool) -> Found:
+def depth(quick: bool) -> Claim:
     """each layer is a step of gradient descent on the prompt, and more layers reach a lower loss"""
     depths = (1, 2, 4, 8) if quick else (1, 2, 4, 8, 16)
     loop, own = best_losses(20, depths)
@@ -453,7 +453,7 @@ def depth(quick: bool) -> Found:
         for D, each in models.items()
     ]
     z = float(deviations(np.transpose(sampled) / 8, loop[1:3]).max())
-    return Found(
+    return Claim.of(
         (np.diff(loop) < 0.0).all() and z < 5.0 and (own <= loop * (1 + 1e-12)).all(),
         f"Λ = I, d = 8, N = 20, D = {listed(depths)}; D = 2, 4 against sampled layers",
         f"best loss/d in a loop {listed(loop, '.3g')}; of layers of their own {listed(own, '.2g')}; largest |z|"
@@ -571,7 +571,7 @@ def _rests(merged: MergedRisk, sizes: Array, starts: int) -> list[float]:
 
 
 @row("linear attention: levels", STAIRS.format("Eq. 19"), bound="0")
-def levels(quick: bool) -> Found:
+def levels(quick: bool) -> Claim:
     """from small starts the loss rests at one level after the other, ½Σ_{j>k} σ_j² above its floor"""
     found = []
     starts = (0.03, 0.01) if quick else (0.03, 0.01, 0.003)
@@ -593,7 +593,7 @@ def levels(quick: bool) -> Found:
                 for k in range(3)
             )
         )
-    return Found(
+    return Claim.of(
         max(found) < 1e-3 and found[-1] < 0.1 * found[0],
         f"d = H = 3, λ_j = 1/j, N = 20, random heads of size {listed(starts)}",
         f"where it falls slowest near the levels the excess is off by at most {listed(found, '.0e')} of them",
@@ -642,7 +642,7 @@ def rests_of_rank(d: int, rank: int, seeds: int) -> Array:
 
 
 @row("linear attention: rank of heads", STAIRS.format("section 5"), bound="1; 0")
-def rank_of_heads(quick: bool) -> Found:
+def rank_of_heads(quick: bool) -> Claim:
     """d/R heads of rank R have conspicuous plateaus only at levels of m directions with m
     divisible by R: the time there grows like 1/start, and at the levels between it is
     brief
@@ -661,7 +661,7 @@ def rank_of_heads(quick: bool) -> Found:
             for pair in zip(early[::rank], plateaus, strict=True)
         ]
         words.append(f"R = {rank}: {listed(late, '.0f')}")
-    return Found(
+    return Claim.of(
         max(growth) < -0.75 and max(brief) < 0.15,
         f"d = {cases[0][0]}, λ_j = 1/j, N = 31, {seeds} random starts of size {listed(RANK_STARTS)}, medians",
         f"ηt within a tenth of the level of m = 0, 1, ... from {RANK_STARTS[1]}: {'; '.join(words)}; at"
@@ -693,7 +693,7 @@ def balanced_pair(gamma: Array) -> Array:
 
 
 @row("linear attention: random covariances", ZHANG.format("Thm 4.5"), bound="0; 1/3")
-def random_covariances(quick: bool) -> Found:
+def random_covariances(quick: bool) -> Claim:
     """trained on random covariances, (v, A) converges to v = ‖C‖^½, A = C/v with
     C = (E Γ_ΛΛ²)⁻¹E Λ², Γ_Λ = (1 + 1/N)Λ + (tr Λ/N)I, and its error stays, however long
     the prompts: with exponential eigenvalues a third of the answer is predicted in the
@@ -710,7 +710,7 @@ def random_covariances(quick: bool) -> Found:
         gaps += [apart(risk.best, best), apart(run.params, balanced_pair(best))]
         left.append(risk.floor() / risk.loss(np.zeros(d)))
         answered.append(float(np.max(probs @ (grid * best))))
-    return Found(
+    return Claim.of(
         max(gaps) < 1e-4
         and apart([left[0], answered[0]], 1.0 / 3.0) < 1e-12
         and left[1] > 1.0 / 3.0,
@@ -793,7 +793,7 @@ def other_labels(quick: bool) -> Errors:
     ZHANG.format("Thm 4.2 (our constants)"),
     bound="-2; 0; 1",
 )
-def length_of_test(quick: bool) -> Found:
+def length_of_test(quick: bool) -> Claim:
     """trained at length N and tested at M the error is that of M = ∞, of order 1/N², plus one of order 1/M"""
     spectrum = 1.0 / np.arange(1.0, 9.0)
     lengths = np.array([10**4, 10**5, 10**6])
@@ -808,7 +808,7 @@ def length_of_test(quick: bool) -> Found:
     leading = (
         0.5 * float(np.sum((spectrum + spectrum.sum()) ** 2 / spectrum)) / lengths**2
     )
-    return Found(
+    return Claim.of(
         abs(power(lengths, floor) + 2.0) < 0.01
         and straight < 1e-6
         and off(floor[-1], leading[-1]) < 1e-3,

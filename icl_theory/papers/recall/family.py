@@ -174,7 +174,9 @@ class Recall(Family):
         0, kind=Whole(minimum=0), meaning="seed of these sentences", axis=False
     )
     task: RecallTask | None = parameter(
-        None, kind=Object(optional=True), meaning="the task, instead of its parts"
+        None,
+        kind=Object(optional=True, unfold=lambda given: Recall.unfolded(given)),
+        meaning="the task, instead of its parts",
     )
     rule: str | Rule = update_rule("ngd")
 

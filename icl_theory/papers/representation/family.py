@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, argument_error
-from icl_theory.engine.risk import Risk, Started
+from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -26,7 +26,7 @@ from icl_theory.tokens.sampled import Pass, Sampled, softmax
 
 
 @dataclass(frozen=True, eq=False)
-class DictionaryRisk(Started, Risk):
+class DictionaryRisk(WithStart, Risk):
     r"""The loss of output weights w and scores of heads, (H, P + MK): one row a head.
 
     .. math:: \frac1{2K}\sum_k |Z_N b_k - z_k|^2 + \sigma^2|b_k - c_k|^2, \qquad

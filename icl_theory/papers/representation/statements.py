@@ -6,7 +6,7 @@ import numpy as np
 
 from icl_theory._validate import Array
 from icl_theory.papers.representation.family import DictionaryRisk, Representation
-from icl_theory.statements.claim import Found, row
+from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import apart, decade, listed, span
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
@@ -27,13 +27,13 @@ def pace(problem: Representation) -> list[int]:
 
 
 @row("dictionary: linear convergence", SOURCE.format("Thm 1"), bound="1; 100 for 1/t")
-def linear_convergence(quick: bool) -> Found:
+def linear_convergence(quick: bool) -> Claim:
     """from output weights of zero and normal scores, with as many heads as labels, the
     excess falls by a factor in each step in the end
     """
     paces = [pace(PUBLISHED.changed(seed=seed)) for seed in range(2 if quick else 8)]
     ratios = [steps[2] / steps[1] for steps in paces]
-    return Found(
+    return Claim.of(
         max(ratios) < 1.5,
         f"K = 12, m = 8, N = H = 4, σ = 0.3, {len(paces)} starts; one learning rate",
         f"steps for the last factor 100 over those for the one before: {span(ratios, '.2f')}",
@@ -55,7 +55,7 @@ def missed(problem: Representation) -> tuple[float, float, float]:
 
 
 @row("dictionary: ridge regression", SOURCE.format("Thm 2"), bound="0; 0")
-def ridge_regression(quick: bool) -> Found:
+def ridge_regression(quick: bool) -> Claim:
     """attention ends with the given labels on the tokens that have one, and as ridge
     regression over the representations on all others, with the ridge mτ = σ²
     """
@@ -64,7 +64,7 @@ def ridge_regression(quick: bool) -> Found:
     labelled, unlabelled, losses = np.transpose(
         [missed(problem) for problem in problems]
     )
-    return Found(
+    return Claim.of(
         max(*labelled, *unlabelled) < 1e-3,
         f"K = 12, m = 8, σ = 0.3, N = {listed(lengths)} labels and heads",
         f"weights of labels off by at most {max(labelled):.0e} on tokens with labels,"
@@ -95,7 +95,7 @@ def above_ridge(problem: Representation, output: str) -> float:
 
 
 @row("dictionary: labels alone", SOURCE.format("Eq. 8"), bound="0")
-def labels_alone(quick: bool) -> Found:
+def labels_alone(quick: bool) -> Claim:
     """softmax over the tokens with labels reaches ridge regression if each head has an output
     weight for each token, as in the paper; with one output weight a head it cannot
     """
@@ -108,7 +108,7 @@ def labels_alone(quick: bool) -> Found:
         [above_ridge(problem, output) for problem in problems]
         for output in ("token", "head")
     ]
-    return Found(
+    return Claim.of(
         two < 1e-12 and max(ends) < 2e-7 and min(above) > 0.1,
         f"K = 12, m = 8, N = H = 4, σ = 0.3, {len(ends)} dictionaries",
         f"loss above that of ridge regression: weights of head and token {span(ends, '.1e')}"
@@ -120,7 +120,7 @@ def labels_alone(quick: bool) -> Found:
 
 
 @row("dictionary: heads", SOURCE.format("Prop. 1, section 3.3"), bound="ridge")
-def need_of_heads(quick: bool) -> Found:
+def need_of_heads(quick: bool) -> Claim:
     """one head does not suffice, as the weights of a query have one sign; as many heads as
     labels do
     """
@@ -131,7 +131,7 @@ def need_of_heads(quick: bool) -> Found:
     late = float(two.loss[-1] - two.floor)
     slowing = late / float(two.at(10**4).loss - two.floor)
     stalls = not two.converged and slowing > 0.5
-    return Found(
+    return Claim.of(
         one.floor > 1.2 * four.floor and four.converged and (stalls or two.converged),
         "K = 12, m = 8, N = 4, σ = 0.3",
         f"floor {one.floor:.4f} (weights of one sign, one head), {four.floor:.4f} (ridge);"

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, argument_error
 from icl_theory.engine import Risk, Trajectory, in_coordinates
-from icl_theory.engine.risk import Started
+from icl_theory.engine.risk import WithStart
 from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
 from icl_theory.families.parameters import Fraction, label_noise, learning_rate
 from icl_theory.memory import check_fits
@@ -26,7 +26,7 @@ HELD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
 @dataclass(frozen=True, eq=False)
-class LocationRisk(Started, Risk):
+class LocationRisk(WithStart, Risk):
     """Loss of what a single location is attended with, in coordinates along k*, v* and two more directions."""
 
     problem: SingleLocation

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from icl_theory.papers.single_location.family import SingleLocation
-from icl_theory.statements.claim import Errors, Found, identity, row
+from icl_theory.statements.claim import Claim, Errors, identity, row
 from icl_theory.statements.numbers import decade, listed, minimum, span
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
@@ -51,7 +51,7 @@ def manifold(quick: bool) -> Errors:
     MARION,
     bound="|κ|, |ν| -> 1, κν > 0; escape ~ ln d",
 )
-def on_the_manifold(quick: bool) -> Found:
+def on_the_manifold(quick: bool) -> Claim:
     """erf: from the manifold descent ends at (k*, v*) or (-k*, -v*), after an escape that takes ~ ln d steps"""
     overlaps = []
     escapes = []
@@ -70,7 +70,7 @@ def on_the_manifold(quick: bool) -> Found:
         )
     sizes, (one, two, three) = np.abs(overlaps), escapes
     alike = min(np.prod(overlaps, axis=1)) > 0.0
-    return Found(
+    return Claim.of(
         sizes.min() > 0.99 and alike and abs((three - two) / (two - one) - 1.0) < 0.5,
         f"N = 10, snr = 200, γ = 0.71, λ = 0.1, η = 0.5, d = 1e2, 1e4, 1e6, {len(sizes)} starts, 1e9 steps",
         f"|κ|, |ν| {span(sizes.ravel(), '.4f')}; κν > 1/4 after {listed(escapes, '.0f')} steps on average",
@@ -78,7 +78,7 @@ def on_the_manifold(quick: bool) -> Found:
 
 
 @row("single location: off the manifold", MARION, bound="one of the two")
-def off_the_manifold(quick: bool) -> Found:
+def off_the_manifold(quick: bool) -> Claim:
     """erf: from anywhere on the spheres descent ends at (k*, v*), up to signs, or with k and v in swapped roles"""
     base = PUBLISHED.changed(start="sphere", max_steps=2 * 10**4)
     runs = [base.changed(seed=seed).simulate() for seed in range(2 if quick else 8)]
@@ -86,7 +86,7 @@ def off_the_manifold(quick: bool) -> Found:
     right = ends[:, 1] > 0.99
     losses = np.array([run.loss[-1] for run in runs])
     most = [losses[which].max(initial=0.0) for which in (right, ~right)]
-    return Found(
+    return Claim.of(
         bool((right | (ends[:, 3] > 0.99)).all() and right.any() and not right.all()),
         f"N = 10, snr = 200, γ = 0.71, λ = 0.1, d = 400, {len(runs)} starts, 2e4 steps",
         f"v = ±v* in {right.sum()}, loss {most[0]:.4f}; k = ±v* in {len(right) - right.sum()}, loss {most[1]:.4f}",
@@ -115,14 +115,14 @@ def least_linear(problem: SingleLocation) -> float:
 
 
 @row("single location: many dimensions", MARION, bound="-> 0")
-def many_dimensions(quick: bool) -> Found:
+def many_dimensions(quick: bool) -> Claim:
     """erf with the best λ reaches the noise, and so the Bayes risk, as snr = d/2 grows at fixed N"""
     sizes = (10**2, 10**3, 10**4)
     losses = [
         least_erf(PUBLISHED.changed(snr=d / 2.0, N=4 if quick else 10)) for d in sizes
     ]
     falls = all(before > 4.0 * after for before, after in itertools.pairwise(losses))
-    return Found(
+    return Claim.of(
         falls,
         f"N = {4 if quick else 10}, γ = 0.71, d = {listed(sizes)}",
         f"loss {listed(losses, '.1e')}",
@@ -130,7 +130,7 @@ def many_dimensions(quick: bool) -> Found:
 
 
 @row("single location: softmax", DURANTHON, bound="0; 1e-12")
-def softmax_is_bayes(quick: bool) -> Found:
+def softmax_is_bayes(quick: bool) -> Claim:
     """softmax attention with k = √snr k* and v = v* is the posterior mean, the minimum that descent finds"""
     cases = (
         ((3, 2.0),)
@@ -146,7 +146,7 @@ def softmax_is_bayes(quick: bool) -> Found:
         abs(risk.loss(minimum(risk.evaluate, risk.initial)) - risk.floor())
         for risk in risks
     )
-    return Found(
+    return Claim.of(
         slope < 1e-10 and left < 1e-12,
         f"(N, snr) = {listed(cases)}, γ = 1, σ = 0.3, from a random start",
         f"gradient there below {decade(slope)}, loss over the Bayes risk below {decade(left)}",
@@ -158,7 +158,7 @@ def softmax_is_bayes(quick: bool) -> Found:
     DURANTHON,
     bound="exponential; no faster than 1/snr",
 )
-def against_others(quick: bool) -> Found:
+def against_others(quick: bool) -> Claim:
     """the risk of softmax falls exponentially with the signal, that of linear attention and of erf like a power"""
     signals = (16.0, 32.0) if quick else (8.0, 16.0, 32.0, 64.0)
     problems = [SingleLocation(snr=snr) for snr in signals]
@@ -169,7 +169,7 @@ def against_others(quick: bool) -> Found:
     fall, *slow = (
         math.log(each[-1] / each[-2]) / math.log(2.0) for each in (soft, curved, linear)
     )
-    return Found(
+    return Claim.of(
         fall < -4.0 and min(slow) > -1.0,
         f"N = 10, γ = 1, snr = {listed(signals, 'g')}",
         f"softmax {listed(soft, '.1e')}, erf {listed(curved, '.2f')}, linear {listed(linear, '.2f')}",
@@ -177,7 +177,7 @@ def against_others(quick: bool) -> Found:
 
 
 @row("single location: positions", ARNABOLDI, bound="0")
-def positions(quick: bool) -> Found:
+def positions(quick: bool) -> Claim:
     """where one position is likelier, semantic and positional attention are both learnt, from either one"""
     shares = (0.5,) if quick else (0.2, 0.5, 0.9)
     starts = ((0.0, 0.0, 1.0, 0.0, 4.0), (3.0, 0.0, 1.0, 0.0, 0.0))
@@ -189,7 +189,7 @@ def positions(quick: bool) -> Found:
         float(np.abs(minimum(each.risk().evaluate, start) - each.bayes()).max())
         for each, start in cases
     ]
-    return Found(
+    return Claim.of(
         max(off) < 1e-5,
         f"N = 4, snr = 4, first position with probability {listed(shares)}; from attention to it, or to k*, alone",
         f"(κ, ν, b) off the Bayes predictor's by less than {decade(max(off))}",

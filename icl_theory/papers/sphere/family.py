@@ -128,7 +128,9 @@ class Sphere(Family):
         of_tasks = partial(kernel, self.task, self.L)
         set_fields(
             self,
-            _risk=SphereRisk.made(of_tasks, self.d, self.N, self.noise, self.start),
+            _risk=SphereRisk.of_kernel(
+                of_tasks, self.d, self.N, self.noise, self.start
+            ),
         )
 
     def risk(self) -> SphereRisk:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import roots_jacobi
 
 from icl_theory.papers.sphere.family import Sphere, kernel
-from icl_theory.statements.claim import Found, row
+from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import listed, named, off, power, span
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
@@ -52,7 +52,7 @@ def predicted(problem: Sphere) -> float | None:
     SOURCE,
     bound="2/(d + 3) = 0.250, 2/(d + 2) = 0.286 where tasks have a kink",
 )
-def longer_prompts(quick: bool) -> Found:
+def longer_prompts(quick: bool) -> Claim:
     """the best κ grows like a power of N: the window narrows, and the more slowly the smoother the tasks"""
     ends = (10**5, 10**6) if quick else (10**7, 10**8)
     best = (
@@ -60,7 +60,7 @@ def longer_prompts(quick: bool) -> Found:
         for task in ("linear", "relu")
     )
     smooth, kinked = (power(ends, each) for each in best)
-    return Found(
+    return Claim.of(
         abs(smooth - 0.25) < 0.01 and smooth + 0.01 < kinked < 2.0 / 7.0,
         f"d = 5, σ = 1, from N = {ends[0]:.0e} to {ends[1]:.0e}",
         f"exponent {smooth:.3f} (linear), {kinked:.3f} (ReLU)",
@@ -68,7 +68,7 @@ def longer_prompts(quick: bool) -> Found:
 
 
 @row("sphere: slope and noise", SOURCE, bound="monotone")
-def slope_and_noise(quick: bool) -> Found:
+def slope_and_noise(quick: bool) -> Claim:
     """the window narrows with the Lipschitz constant, and widens with the noise"""
     problems = [
         Sphere(task=task, N=10**3 if quick else 10**5) for task in ("linear", "cosine")
@@ -84,7 +84,7 @@ def slope_and_noise(quick: bool) -> Found:
         ]
     )
     factors = best[..., 1:] / best[..., :-1]
-    return Found(
+    return Claim.of(
         factors.min() > 1.0,
         f"linear and cosine tasks, d = 5, N = {problems[0].N}, L and σ from 0.5 to 2",
         f"doubling L or halving σ multiplies the best κ by {span(factors.ravel(), '.2f')}",
@@ -110,7 +110,7 @@ def linear_attention(problem: Sphere) -> float:
 
 
 @row("sphere: learnt by descent", SOURCE, bound="best κ")
-def learnt(quick: bool) -> Found:
+def learnt(quick: bool) -> Claim:
     """descent from κ = 0 finds the best κ, whatever the tasks and the length of the prompt"""
     tasks = ("linear", "relu", "cosine")
     lengths = (10, 1000) if quick else (10, 100, 1000, 10**4, 10**5)
@@ -125,7 +125,7 @@ def learnt(quick: bool) -> Found:
     best = {
         task: [Sphere(task=task, N=N).risk().best for N in lengths] for task in tasks
     }
-    return Found(
+    return Claim.of(
         max(off(found[task], best[task]) for task in tasks) < 1e-2,
         f"d = 5, σ = 1, N = {listed(lengths)}",
         "; ".join(f"κ = {listed(each, '.2f')} ({task})" for task, each in found.items())
@@ -134,14 +134,14 @@ def learnt(quick: bool) -> Found:
 
 
 @row("sphere: linear attention", SOURCE, bound="0 for N = ∞")
-def linear_is_stuck(quick: bool) -> Found:
+def linear_is_stuck(quick: bool) -> Claim:
     """softmax attention learns every task, linear attention only linear ones"""
     N = 10**6 if quick else 10**8
     cases = (("linear", 1.0), ("relu", 1.0), ("cosine", 1.0), ("cosine", 2.0))
     problems = {f"{task}, L = {L:g}": Sphere(task=task, L=L, N=N) for task, L in cases}
     window = {name: problem.risk().floor() for name, problem in problems.items()}
     linear = {name: linear_attention(problem) for name, problem in problems.items()}
-    return Found(
+    return Claim.of(
         all(
             linear[name] > 10.0 * window[name]
             for name in problems
@@ -155,7 +155,7 @@ def linear_is_stuck(quick: bool) -> Found:
 
 
 @row("sphere: other tasks", SOURCE, bound="the least loss of the other tasks")
-def other_tasks(quick: bool) -> Found:
+def other_tasks(quick: bool) -> Claim:
     """what was learnt serves other tasks of the same Lipschitz constant, and not those of another one"""
     N = 10**3 if quick else 10**5
     costs = {}
@@ -171,7 +171,7 @@ def other_tasks(quick: bool) -> Found:
         costs[f"{task}, L = {L:g}:"] = risk.loss([given]) / risk.least - 1.0
     same = [*costs.values()][:2]
     others = [*costs.values()][2:]
-    return Found(
+    return Claim.of(
         max(same) < 0.5 * min(others),
         f"κ of linear tasks with L = 1, d = 5, σ = 1, N = {N:.0e}",
         f"more than the least loss by {named(costs, '.1%')}",

@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import Array, argument_error, number, real_array, set_fields
 from icl_theory.engine import Factored, Pullback, Risk, Trajectory
-from icl_theory.engine.pullback import in_coordinates, innermost
+from icl_theory.engine.capabilities import gain_at
+from icl_theory.engine.pullback import core_params, in_coordinates
 from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.sampled import softmax
@@ -262,14 +263,14 @@ class TokenSelection(Family):
         """
         gap = float(np.ptp(self.drawn[1], axis=1).max())
         risk = self.risk()
-        bound = (gap**2 / 32.0 + gap / 2.0) * risk.gain(risk.initial) ** 2 / self.n
+        bound = (gap**2 / 32.0 + gap / 2.0) * gain_at(risk, risk.initial) ** 2 / self.n
         # where all values are equal nothing moves
         return 1.0 / bound if bound > 0.0 else 1.0
 
     def selected(self, params: ArrayLike) -> NDArray[np.intp]:
         """Return the token that each input attends to most, (n,)."""
         risk = self.risk()
-        return np.asarray(np.argmax(innermost(risk, risk._checked(params))[1], axis=1))
+        return np.asarray(np.argmax(core_params(risk, risk._checked(params)), axis=1))
 
     def margin(self, selected: ArrayLike) -> Array | None:
         """Return the hard-margin solution of some tokens, one of each input, (n,): p or W, or None."""

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, Trajectory, descend
 from icl_theory.papers.token_selection.family import TokenSelection, cosine, lead
-from icl_theory.statements.claim import Found, row
+from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import listed, minimum, span
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
@@ -29,7 +29,7 @@ def after(
 
 def ends(
     problems: Sequence[TokenSelection], steps: Sequence[float], kind: str, least: float
-) -> Found:
+) -> Claim:
     """Whether runs end at the ``best`` tokens or at ``local`` optima, and near the hard margin of these."""
     found = [
         [problem.measure(after(problem, t)) for problem in problems] for t in steps
@@ -39,7 +39,7 @@ def ends(
         [sum(each[name] == 1.0 for each in at) for at in found]
         for name in ("best", "local")
     )
-    return Found(
+    return Claim.of(
         {"best": best, "local": local}[kind][-1] == len(problems)
         and min(cosines[-1]) > least,
         f"n = 4, T = 5, d = {problems[0].d}, {len(problems)} runs, {listed(steps, '.0e')} steps",
@@ -49,7 +49,7 @@ def ends(
 
 
 @row("token selection: best tokens", FIRST, bound="all; cosine -> 1")
-def best_tokens(quick: bool) -> Found:
+def best_tokens(quick: bool) -> Claim:
     """where all other tokens have equal values, p turns from any start to the hard-margin solution of the best"""
     starts = itertools.product(range(1 if quick else 3), (0.0, 2.0))
     problems = [
@@ -59,7 +59,7 @@ def best_tokens(quick: bool) -> Found:
 
 
 @row("token selection: rate", FIRST, bound="a and w converge")
-def rate(quick: bool) -> Found:
+def rate(quick: bool) -> Claim:
     """p(t) = (ln t + a) p* + w with the hard-margin solution p* and w beside it: the angle falls like 1/ln t"""
     times = (1e6, 1e9) if quick else (1e3, 1e6, 1e9, 1e12, 1e15)
     problem = TokenSelection(n=3, T=3, d=6, seed=1)
@@ -70,7 +70,7 @@ def rate(quick: bool) -> Found:
     a = along - np.log(times)
     w = np.linalg.norm(p - along[:, None] * best, axis=1) / np.linalg.norm(best)
     drift = max(abs(a[-1] - a[-2]), abs(w[-1] - w[-2]))
-    return Found(
+    return Claim.of(
         drift < (5e-3 if quick else 1e-3),
         f"n = 3, T = 3, d = 6, {listed(times, '.0e')} steps",
         f"1 - cos {listed(lost, '.1e')}; a {listed(a, '.3f')}; |w|/|p*| {listed(w, '.3f')}",
@@ -82,7 +82,7 @@ def rate(quick: bool) -> Found:
     FIRST,
     bound="all locally optimal after 1e14 steps",
 )
-def ends_of_runs(quick: bool) -> Found:
+def ends_of_runs(quick: bool) -> Claim:
     """p ends at locally optimal tokens, which need not be the best; others are left, after 1e9 steps and more"""
     starts = (
         ((5, 0.0),) if quick else ((1, 0.0), (3, 0.0), (5, 0.0), (7, 0.0), (7, 2.0))
@@ -96,7 +96,7 @@ def ends_of_runs(quick: bool) -> Found:
 
 
 @row("token selection: where runs stay", FIRST, bound="all; none")
-def starts_at_solutions(quick: bool) -> Found:
+def starts_at_solutions(quick: bool) -> Claim:
     """far out at a hard-margin solution a run stays with its tokens if they are locally optimal, else it leaves"""
     stays: dict[bool, list[bool]] = {True: [], False: []}
     for seed, *chosen in itertools.product(
@@ -109,7 +109,7 @@ def starts_at_solutions(quick: bool) -> Found:
             bool((problem.selected(run.params) == selected).all())
         )
     shares = {local: f"{sum(each)} of {len(each)}" for local, each in stays.items()}
-    return Found(
+    return Claim.of(
         all(stays[True]) and not any(stays[False]) and all(stays.values()),
         f"n = 2, T = 3, d = 4, each choice of tokens in {1 if quick else 2} draws, from 9p*, 1e12 steps",
         f"{shares[True]} stay where tokens are locally optimal, {shares[False]} where not",
@@ -117,7 +117,7 @@ def starts_at_solutions(quick: bool) -> Found:
 
 
 @row("token selection: regularisation path", FIRST, bound="cosine -> 1")
-def path(quick: bool) -> Found:
+def path(quick: bool) -> Claim:
     """the least loss over |p| <= R is found, as R grows, in the direction of the best tokens' hard margin"""
     angle = np.linspace(0.0, 2.0 * math.pi, 1441)
     cosines = []
@@ -133,11 +133,11 @@ def path(quick: bool) -> Found:
             ]
             cosines.append(cosine(circle[int(np.argmin(excess))], solution))
     where = f"n = 2, T = 3, d = 2, {len(cosines)} draws with a margin, R = 300|p*|, 1440 directions"
-    return Found(min(cosines) > 0.999, where, f"cosine {span(cosines, '.5f')}")
+    return Claim.of(min(cosines) > 0.999, where, f"cosine {span(cosines, '.5f')}")
 
 
 @row("token selection: W", SECOND, bound="cosine -> 1")
-def one_matrix(quick: bool) -> Found:
+def one_matrix(quick: bool) -> Claim:
     """W, trained from zero, turns to the solution of least Frobenius norm"""
     problems = [
         TokenSelection(trained="W", d=5, seed=seed)
@@ -177,7 +177,7 @@ def least_nuclear(rows: Array, factors: Array) -> Array:
 
 
 @row("token selection: two factors", SECOND, bound="cosine with the nuclear one -> 1")
-def two_factors(quick: bool) -> Found:
+def two_factors(quick: bool) -> Claim:
     """with vanishing weight decay on W_K and W_Q their product turns to the solution of least nuclear norm"""
     problem = TokenSelection(trained="KQ", start=1.0, eta=1.0, n=3, T=4, d=4, seed=2)
     decays = (1e-5, 1e-7, 1e-9)
@@ -192,7 +192,7 @@ def two_factors(quick: bool) -> Found:
         [cosine(W, other) for W in products]
         for other in (keys.T @ asks, np.asarray(problem.margin(best)))
     )
-    return Found(
+    return Claim.of(
         near[-1] > max(near[0], far[-1], 0.98),
         f"n = 3, T = 4, d = 4, decay {listed(decays[: len(near)], '.0e')}",
         f"cosine with the least nuclear norm {listed(near, '.3f')}, the least Frobenius norm {listed(far, '.3f')}",
@@ -200,7 +200,7 @@ def two_factors(quick: bool) -> Found:
 
 
 @row("token selection: dimensions", SECOND, bound="1 for d >= max(T - 1, n)")
-def dimensions(quick: bool) -> Found:
+def dimensions(quick: bool) -> Claim:
     """in d >= max(T - 1, n) dimensions there is a W that gives any choice of tokens a margin"""
     shares = {}
     draws = range(20 if quick else 100)
@@ -212,7 +212,7 @@ def dimensions(quick: bool) -> Found:
             for seed in draws
         ]
         shares[d] = float(np.mean([each is not None for each in found]))
-    return Found(
+    return Claim.of(
         shares[4] == shares[5] == 1.0 > shares[1],
         f"n = 4, T = 5, d = 1..5, {len(draws)} draws of tokens and of a choice",
         "share with a margin " + listed(shares.values(), ".2f"),

@@ -1,1 +1,1 @@
-"""Many points of a sweep at once: with infinite prompts, finite ones, and over K x K scores."""
+"""Many points of a sweep at once, each with the results of a single simulation."""

@@ -1,15 +1,15 @@
-"""Exchangeable points with finite prompts, thousands at once: the steps of one simulation each, in whole arrays.
+"""Many exchangeable points with finite prompts at once.
 
-For given K and N the loss is γ A(u) + σ² B(u): two functions of u, their derivatives
-and the attention serve all points. They are tabulated by polynomials on short panels,
-to rounding. Steps are taken while they are long, and counted by an integral from where
-they are not. What rounding or the error of the integral might decide, and what becomes
-of a point otherwise, is left to a simulation.
+Each point gets the results of a simulation of it alone. It descends along one number u,
+from u = 0 to its *goal*: the position of its target, or of its floor if that is higher.
+`Batch` takes steps in whole arrays as long as they are long. From where each step
+differs little from the next, `_CountedPath` counts the remaining ones by an integral.
+Every result that rounding or the error of the integral might change raises a `Doubt`,
+which leaves the point to a simulation.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,454 +20,583 @@ from icl_theory.engine.counting import ROUNDING
 from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.stops import FLOOR_RTOL, SETTLED
 from icl_theory.engine.trajectory import saved_steps
+from icl_theory.regression.batches.doubts import Doubt, Doubts, Index, Mask
+from icl_theory.regression.batches.tables import (
+    LAST,
+    WIDTH,
+    StepCount,
+    TabulatedLosses,
+    first_position,
+)
 from icl_theory.regression.phases import TAIL_RATIO
-from icl_theory.regression.risks.exchangeable import Averages
 
-# the functions are analytic up to ±iπ, and each panel is half a unit long
-PANELS = 80
-LAST = 40.0
-DEGREE = 11
-WIDTH = LAST / PANELS
-BLUR = 1e-11  # relative distance at which rounding might decide
-# of the field that interpolates the steps, and of the integral over half a panel
-TERMS = 9
-NODES = 10
-MOST = 1e9  # steps that are counted
-BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
+# Relative distance at which rounding might decide a comparison.
+BLUR = 1e-11
+# Largest number of steps that is counted.
+MOST = 1e9
+
+Steps = NDArray[np.int64]
 
 
 class Points(NamedTuple):
-    """Exchangeable points, (P,) each: variogram γ, σ², learning rate, speed, target, and how it is meant."""
+    """Exchangeable points, arrays of shape (P,)."""
 
     K: Array
     N: Array
     gamma: Array
-    noise: Array
+    noise_variance: Array
     eta: Array
     speed: Array
     target: Array
+    # Whether targets are excesses above the floor.
     is_excess: bool
 
+    @property
+    def size(self) -> int:
+        """P."""
+        return len(self.K)
 
-@lru_cache(maxsize=2048)
-def table(K: int, N: int) -> Array:
-    """Coefficients of A, A', B, B' and the attention on the panels, (5, DEGREE + 1, PANELS), constants first."""
-    nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
-    u = WIDTH * (np.arange(PANELS) + 0.5) + 0.5 * WIDTH * nodes[:, None]
-    averages = Averages(K, N)
-    values = np.array([averages(w[:, None]) for w in np.exp(-u)]).swapaxes(0, 1)
-    powers = np.vander(nodes, increasing=True)
-    return np.asarray(np.linalg.solve(powers, values))
+    @property
+    def rate(self) -> Array:
+        """Learning rate in class coordinates."""
+        return self.eta * self.speed
 
+    @property
+    def presence(self) -> Array:
+        """Probability that a prompt contains the query's feature."""
+        return -np.expm1(self.N * np.log1p(-1.0 / self.K))
 
-class _Tables:
-    """The functions of some points."""
-
-    def __init__(self, points: Points) -> None:
-        pairs = np.stack([points.K, points.N])
-        distinct, index = np.unique(pairs, axis=1, return_inverse=True)
-        every = [table(int(K), int(N)) for K, N in distinct.T]
-        self._rows = np.concatenate(every, axis=2)  # (5, DEGREE + 1, tables * PANELS)
-        self._first = np.ravel(index) * PANELS
-        self.gamma, self.noise = points.gamma, points.noise
-
-    def value(self, which: int, u: Array, at: NDArray[np.intp]) -> Array:
-        """Evaluate one of the functions at u of some points."""
-        place = u / WIDTH
-        panel = np.minimum(place.astype(np.intp), PANELS - 1)
-        x = 2.0 * (place - panel) - 1.0
-        row = self._first[at] + panel
-        coefficients = self._rows[which]
-        found = coefficients[DEGREE].take(row)
-        for power in range(DEGREE - 1, -1, -1):
-            found *= x
-            found += coefficients[power].take(row)
-        return found
-
-    def both(self, bias: int, noise: int, u: Array, at: NDArray[np.intp]) -> Array:
-        """Evaluate the loss, or its slope."""
-        found = self.gamma[at] * self.value(bias, u, at)
-        noisy = self.noise[at]
-        return found + noisy * self.value(noise, u, at) if noisy.any() else found
-
-    def loss(self, u: Array, at: NDArray[np.intp]) -> Array:
-        """Loss at u."""
-        return self.both(BIAS, NOISE, u, at)
-
-    def slope(self, u: Array, at: NDArray[np.intp]) -> Array:
-        """Derivative of the loss at u."""
-        return self.both(BIAS_SLOPE, NOISE_SLOPE, u, at)
-
-    def bend(self, steps: Array) -> Array:
-        """Return bounds on the change of a step from one to the next, from each panel on, (P, PANELS)."""
-        powers = np.arange(1, DEGREE + 1)[:, None]
-        found = []
-        for which in (BIAS_SLOPE, NOISE_SLOPE):
-            most = (
-                np.abs(powers * self._rows[which, 1:]).sum(axis=0).reshape(-1, PANELS)
-                * 2.0
-                / WIDTH
-            )
-            found.append(
-                np.maximum.accumulate(most[:, ::-1], axis=1)[:, ::-1][
-                    self._first // PANELS
-                ]
-            )
-        bias, noise = found
-        return steps[:, None] * (
-            self.gamma[:, None] * bias + self.noise[:, None] * noise
-        )
-
-    def field(
-        self, u: Array, at: NDArray[np.intp], steps: Array
-    ) -> tuple[Array, Array]:
-        """Return the field v whose flow for a unit of time is one step, and its last term relative to it.
-
-        It is the logarithm of a shift by one step, v = Δu - Δ²u/2 + Δ³u/3 - ..., along
-        the next steps from u.
-        """
-        moves = []
-        c = steps[at]
-        for _ in range(TERMS):
-            moves.append(-c * self.slope(u, at))
-            u = u + moves[-1]
-        found = moves[0]
-        last = moves[0]
-        differences = np.array(moves)
-        for order in range(2, TERMS + 1):
-            differences = np.diff(differences, axis=0)
-            last = (-1.0) ** (order + 1) / order * differences[0]
-            found = found + last
-        return found, np.abs(last / found)
-
-    def time(
-        self, start: Array, end: Array, at: NDArray[np.intp], steps: Array
-    ) -> tuple[Array, Array]:
-        """Return the numbers of steps between positions, and estimates of their errors."""
-        parts = []
-        errors = np.zeros(start.shape)
-        for count in (NODES, NODES - 3):
-            x, weight = np.polynomial.legendre.leggauss(count)
-            u = start[..., None] + 0.5 * (end - start)[..., None] * (x + 1.0)
-            field, term = self.field(u.ravel(), np.repeat(at, u.size // at.size), steps)
-            weighted = 0.5 * (end - start)[..., None] * weight / field.reshape(u.shape)
-            parts.append(weighted.sum(axis=-1))
-            errors = np.maximum(
-                errors, np.abs(weighted * term.reshape(u.shape)).sum(axis=-1)
-            )
-        # the difference is the error of the rule with fewer nodes: squares of it are
-        # generous for that with more
-        off = np.abs(parts[0] - parts[1])
-        return parts[0], errors + off * np.minimum(
-            1.0, 1e3 * off / np.abs(parts[0])
-        ) + 1e-13 * np.abs(parts[0])
-
-
-def _crossing(holds: Any, size: int) -> Array:
-    """Least u at which a condition holds from then on, by bisection; LAST where it does not."""
-    low = np.zeros(size)
-    high = np.full(size, LAST)
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        beyond = holds(middle)
-        low = np.where(beyond, low, middle)
-        high = np.where(beyond, middle, high)
-    return high
+    @property
+    def has_tail_law(self) -> Mask:
+        """Whether t (loss - floor) tends to a known constant."""
+        return (self.noise_variance == 0) & (self.N > 1)
 
 
 class _Goals(NamedTuple):
-    """Where points end, (P,) each; ``sure`` says for which that is where a simulation ends, too."""
+    """Where the points end and what they pass, arrays of shape (P,)."""
 
-    sure: NDArray[np.bool_]
-    attainable: NDArray[np.bool_]  # else the goal is the floor
     floor: Array
-    threshold: Array  # loss at the goal
-    goal: Array  # in u
-    blur: Array  # of the goal
-    half: Array  # u at the end of Phase I
+    # Whether the target is above the floor; if not, the run ends near the floor.
+    is_attainable: Mask
+    # The loss at the goal, the position of the goal, and its error due to rounding.
+    threshold: Array
+    position: Array
+    blur: Array
+    # The position at which Phase I ends.
+    half: Array
 
 
-def _goals(tables: _Tables, points: Points) -> _Goals:
-    size = len(points.K)
-    noisy = points.noise > 0
-    every = np.arange(size)
-    zero = np.zeros(size)
-    # the loss falls up to u*, its minimum, which is at infinity without noise
-    best = np.where(noisy, _crossing(lambda u: tables.slope(u, every) >= 0, size), LAST)
-    inverse = 1.0 / (points.K - 1.0)
-    absent = np.exp(points.N * np.log1p(-1.0 / points.K))
-    bare = 0.5 * points.gamma * absent * (1.0 + inverse + (1.0 - inverse) / points.N)
-    floor = np.where(noisy, tables.loss(best, every), bare)
-    sure = ~noisy | ((best < LAST) & (best > 0))
-    target = floor + points.target if points.is_excess else points.target
-    sure &= ~(points.is_excess & (points.target < VISIBLE * floor)) & (
-        np.abs(target - floor) > 1e-9 * floor
-    )
-    attainable = target > floor
-    threshold = np.where(attainable, target, floor * (1.0 + FLOOR_RTOL))
-    goal = np.minimum(
-        _crossing(lambda u: (tables.loss(u, every) <= threshold) | (u >= best), size),
-        best,
-    )
-    sure &= goal < LAST - WIDTH
-    present = -np.expm1(points.N * np.log1p(-1.0 / points.K))
-    half = _crossing(lambda u: tables.value(ATTENTION, u, every) >= 0.5 * present, size)
-    attention = tables.value(ATTENTION, zero, every)
-    start = tables.loss(zero, every)
-    for which, edge in ((start, threshold), (attention, 0.5 * present)):
-        sure &= np.abs(which - edge) > BLUR * edge
-    goal = np.where(start <= threshold, 0.0, goal)
-    blur = ROUNDING * threshold / -tables.slope(goal, every)
-    return _Goals(
-        sure,
-        attainable,
-        floor,
-        threshold,
-        goal,
-        blur,
-        np.where(attention >= 0.5 * present, 0.0, half),
-    )
+def descend(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> Batch:
+    """Let each point descend to its goal, as one simulation of it would.
 
+    For all points without a doubt, integers are exact and losses right to rounding.
 
-def together(
-    points: Points, max_steps: int, small: float = 1.0 / 40.0
-) -> dict[str, Any]:
-    """Columns of points as one simulation each gives them, a loss only of those that are certain.
+    Parameters
+    ----------
+    points : Points
+        P points, which descend to their targets or floors.
+    max_steps : int
+        Largest number of steps.
+    small : float
+        Steps are counted if each differs from the next by at most this part of itself.
 
-    Each descends to its target or its floor: integers are exact, losses are right to
-    rounding. Steps are counted where each differs from the next by ``small`` of itself
-    at most.
+    Returns
+    -------
+    Batch
+        The points at their ends, with ``doubts`` and ``columns``.
     """
-    tables = _Tables(points)
-    size = len(points.K)
-    sure, attainable, floor, threshold, goal, blur, half = _goals(tables, points)
-    every = np.arange(size)
-    quiet = (points.noise == 0) & (points.N > 1)
-    rate = points.eta * points.speed
-    c = rate / (points.K - 1.0)
-    limit = np.where(quiet, TAIL_RATIO * (points.K - 1.0) / (4.0 * rate), np.inf)
-    u = np.zeros(size)
-    carry = np.zeros(size)
-    pace = np.full(size, np.inf)
-    begin = np.zeros(size, dtype=np.int64)
-    last, attends, first_above, last_above = (np.full(size, -1) for _ in range(4))
-    rises = np.zeros(size, dtype=np.int64)
-    error = np.zeros(size)
-    alike = np.pad(tables.bend(c) <= small, ((0, 0), (0, 1)), constant_values=True)
-    counted = WIDTH * np.argmax(alike, axis=1)  # from here on steps are counted
-    active = every[sure]
-    waiting = np.zeros(size, dtype=bool)
-    for t in range(min(AUTO_STEPS, max_steps) + 1):
-        here = u[active]
-        close = np.abs(here - goal[active]) <= BLUR * (1.0 + here) + blur[active]
-        close |= np.abs(here - half[active]) <= BLUR * (1.0 + here)
-        sure[active[close & (here > 0)]] = False
-        begun = active[(attends[active] < 0) & (here >= half[active])]
-        attends[begun] = t
-        if (t * tables.gamma[active] > limit[active]).any():
-            excess = tables.loss(here, active)
-            slack = t * (excess - floor[active]) - limit[active]
-            sure[active[np.abs(slack) <= 10.0 * BLUR * t * excess]] = False
-            above = slack > 0
-            rises[active] += above & (last_above[active] != t - 1)
-            first_above[active] = np.where(
-                above & (first_above[active] < 0), t, first_above[active]
-            )
-            last_above[active] = np.where(above, t, last_above[active])
-        done = (here >= goal[active]) | (t >= max_steps)
-        last[active[done]] = t
-        waits = ~done & (here >= counted[active])
-        waiting[active[waits]], begin[active[waits]] = True, t
-        active = active[~done & ~waits & sure[active]]
-        if not active.size:
-            break
-        here = u[active]
-        move = -c[active] * tables.slope(here, active) - carry[active]
-        moved = here + move
-        carry[active] = (moved - here) - move
-        u[active] = moved
-        pace[active] = np.minimum(pace[active], move)
-        lost = ~((moved >= 0) & (moved < LAST))
-        sure[active[lost]], u[active[lost]] = False, 0.0
-        active = active[~lost]
-    later = every[waiting & sure]
-    if later.size:
-        found = _count(
-            tables,
-            later,
-            u[later],
-            goal[later],
-            blur[later],
-            half[later],
-            begin[later],
-            c,
-            floor,
-            limit,
-        )
-        sure[later] &= found.sure & (found.last <= max_steps)
-        last[later], u[later], error[later] = found.last, found.u, found.error
-        attends[later] = np.where(attends[later] < 0, found.attends, attends[later])
-        pace[later] = np.minimum(pace[later], -c[later] * tables.slope(found.u, later))
-        # once above its limit in single steps and once in counted ones is not told
-        # apart from once
-        met = (
-            found.above
-            & (last_above[later] >= 0)
-            & (last_above[later] < begin[later] - 1)
-        )
-        sure[later] &= ~met
-        first_above[later] = np.where(
-            found.above & (first_above[later] < 0), begin[later], first_above[later]
-        )
-        last_above[later] = np.where(found.above, found.last_above, last_above[later])
-    loss = tables.loss(u, every)
-    sure &= (last >= 0) & (rises <= 1)
-    # steps so short that a simulation might call the run settled, or itself unable to
-    # move
-    sure &= (pace > 1.01 * SETTLED * TOLERANCE) | (last <= 1)
-    beyond = loss <= threshold  # not so where a step has led past the minimum
-    sure &= np.where(u >= goal, beyond, last >= max_steps)
-    schedule = saved_steps(max_steps, 1)
-    seen = np.searchsorted(
-        schedule, np.minimum(last_above, last), side="right"
-    ) > np.searchsorted(schedule, first_above)
-    sure &= (first_above < 0) | seen | (last_above == last)
-    reached = attainable & (u >= goal)
-    first = np.where(attends < 0, last, attends)
-    second = np.maximum(
-        first, np.where(np.isinf(limit) | (last_above == last), last, last_above + 1)
+    losses = TabulatedLosses(
+        points.K,
+        points.N,
+        points.gamma,
+        points.noise_variance,
+        step_factor=points.rate / (points.K - 1.0),
     )
-    constant = np.where(
-        quiet, (points.K - 1.0) / (4.0 * points.speed) / points.eta, np.nan
-    )
-    taken = last <= AUTO_STEPS  # one by one, by a simulation
-    decays = second < last
-    return {
-        "eta_used": points.eta,
-        "steps": np.where(reached, last, -1),
-        "T_I": first,
-        "T_II": second - first,
-        "T_III": last - second,
-        "last": last,
-        "method": np.where(taken, "exact", "fast"),
-        "error": np.where(taken, 0.0, np.where(reached, error, np.nan)),
-        "loss": np.where(sure, loss, np.nan),
-        "floor": floor,
-        "attention": tables.value(ATTENTION, u, every),
-        "tail_constant": constant,
-        "tail_ratio": last * (loss - floor) / constant,
-        "regime": np.where(
-            quiet & (reached | decays), np.where(decays, "sharp", "flat"), ""
-        ),
-        "stop": np.where(~attainable & (u >= goal), "FLOOR", "STEPS"),
-    }
+    doubts = Doubts(points.size)
+    goals = _goals(points, losses, doubts)
+    batch = Batch(points, losses, goals, doubts, max_steps, small)
+    batch.take_steps()
+    batch.count_steps()
+    batch.compare_with_simulation()
+    return batch
 
 
-class _Counted(NamedTuple):
-    """Points whose last steps were counted, (P,) each: numbers of steps, and the position at the end."""
+def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
+    index = np.arange(points.size)
+    minimum, floor = _minimum(points, losses, doubts)
 
-    sure: NDArray[np.bool_]
-    last: NDArray[np.int64]
-    attends: NDArray[np.int64]
-    above: NDArray[np.bool_]
-    last_above: NDArray[np.int64]
-    error: Array
+    target = points.target
+    if points.is_excess:
+        target = floor + points.target
+        is_invisible = points.target < VISIBLE * floor
+        doubts.add(Doubt.INVISIBLE_EXCESS, is_invisible)
+    is_at_floor = np.abs(target - floor) <= 1e-9 * floor
+    doubts.add(Doubt.TARGET_AT_FLOOR, is_at_floor)
+    is_attainable = target > floor
+    threshold = np.where(is_attainable, target, floor * (1.0 + FLOOR_RTOL))
+
+    def is_done(u: Array) -> Mask:
+        return (losses.loss(u, index) <= threshold) | (u >= minimum)
+
+    goal = np.minimum(first_position(is_done, points.size), minimum)
+    doubts.add(Doubt.GOAL_OUT_OF_RANGE, goal >= LAST - WIDTH)
+
+    # Phase I ends once a query pays half of its attention to its own feature, in the
+    # prompts that contain it.
+    half_attention = 0.5 * points.presence
+
+    def attends(u: Array) -> Mask:
+        return losses.attention(u, index) >= half_attention
+
+    half = first_position(attends, points.size)
+
+    # Bisection cannot tell whether the start itself is beyond.
+    zero = np.zeros(points.size)
+    start_loss = losses.loss(zero, index)
+    start_attention = losses.attention(zero, index)
+    goal_at_start = np.abs(start_loss - threshold) <= BLUR * threshold
+    half_at_start = np.abs(start_attention - half_attention) <= BLUR * half_attention
+    doubts.add(Doubt.GOAL_WITHIN_ROUNDING, goal_at_start)
+    doubts.add(Doubt.HALF_WITHIN_ROUNDING, half_at_start)
+    goal = np.where(start_loss <= threshold, 0.0, goal)
+    half = np.where(start_attention >= half_attention, 0.0, half)
+
+    blur = ROUNDING * threshold / -losses.slope(goal, index)
+    return _Goals(floor, is_attainable, threshold, goal, blur, half)
+
+
+def _minimum(
+    points: Points, losses: TabulatedLosses, doubts: Doubts
+) -> tuple[Array, Array]:
+    """Positions of the minima of the losses, and their floors, (P,) each."""
+    index = np.arange(points.size)
+    is_noisy = points.noise_variance > 0
+
+    def rises(u: Array) -> Mask:
+        return losses.slope(u, index) >= 0
+
+    # Without noise the loss falls for all u.
+    minimum = np.where(is_noisy, first_position(rises, points.size), LAST)
+    is_inside = (minimum > 0) & (minimum < LAST)
+    doubts.add(Doubt.MINIMUM_OUT_OF_RANGE, is_noisy & ~is_inside)
+
+    # Its infimum is then the loss of prompts without the query's feature.
+    absence = np.exp(points.N * np.log1p(-1.0 / points.K))
+    inverse = 1.0 / (points.K - 1.0)
+    spread = 1.0 + inverse + (1.0 - inverse) / points.N
+    infimum = 0.5 * points.gamma * absence * spread
+    floor = np.where(is_noisy, losses.loss(minimum, index), infimum)
+    return minimum, floor
+
+
+class _TailWatch:
+    """The steps at which t (loss - floor) of each point is above its limit, (P,) each.
+
+    Phase III begins after the last of them.
+    """
+
+    def __init__(
+        self, points: Points, losses: TabulatedLosses, floor: Array, doubts: Doubts
+    ) -> None:
+        limit = TAIL_RATIO * (points.K - 1.0) / (4.0 * points.rate)
+        self.limit = np.where(points.has_tail_law, limit, np.inf)
+        # -1 if there is none.
+        self.first_above = np.full(points.size, -1)
+        self.last_above = np.full(points.size, -1)
+        self.rises = np.zeros(points.size, dtype=np.int64)
+        self._losses = losses
+        self._floor = floor
+        self._doubts = doubts
+
+    def observe(self, t: int, u: Array, index: Index) -> None:
+        """Compare some points with their limits at step t."""
+        limit = self.limit[index]
+        # Losses are below γ. In the first steps this saves their evaluation.
+        if not (t * self._losses.gamma[index] > limit).any():
+            return
+        loss = self._losses.loss(u, index)
+        slack = t * (loss - self._floor[index]) - limit
+        is_close = np.abs(slack) <= 10.0 * BLUR * t * loss
+        self._doubts.add(Doubt.TAIL_WITHIN_ROUNDING, index[is_close])
+
+        above = index[slack > 0]
+        self.rises[above] += self.last_above[above] != t - 1
+        is_first = self.first_above[above] < 0
+        self.first_above[above[is_first]] = t
+        self.last_above[above] = t
+
+    def add_counted(
+        self, index: Index, is_above: Mask, last_above: Steps, counted_from: Steps
+    ) -> None:
+        """Add what holds for the counted steps of some points."""
+        before = self.last_above[index]
+        # A run that was above its limit before, and was below it when the count began,
+        # has been above it twice.
+        is_twice = is_above & (before >= 0) & (before < counted_from - 1)
+        self._doubts.add(Doubt.TAIL_TWICE, index[is_twice])
+        is_first = is_above & (self.first_above[index] < 0)
+        self.first_above[index[is_first]] = counted_from[is_first]
+        self.last_above[index[is_above]] = last_above[is_above]
+
+
+class Batch:
+    """Points on their way to their goals: the state of their runs, (P,) each."""
+
+    def __init__(
+        self,
+        points: Points,
+        losses: TabulatedLosses,
+        goals: _Goals,
+        doubts: Doubts,
+        max_steps: int,
+        small: float,
+    ) -> None:
+        self.points = points
+        self.losses = losses
+        self.goals = goals
+        self.doubts = doubts
+        self.max_steps = max_steps
+        size = points.size
+        # The state, and the rounding error of it, for Kahan's compensated sum.
+        self.u = np.zeros(size)
+        self.carry = np.zeros(size)
+        self.shortest_step = np.full(size, np.inf)
+        # The step of the goal, and the first one with half of the attention; -1 if
+        # not reached yet.
+        self.last = np.full(size, -1)
+        self.attends = np.full(size, -1)
+        self.tail = _TailWatch(points, losses, goals.floor, doubts)
+        # The points that still take steps, and those whose steps are to be counted.
+        self.active: Index = np.flatnonzero(doubts.none)
+        self.slow_from = _slow_from(losses, small)
+        self.is_slow = np.zeros(size, dtype=bool)
+        self.counted_from = np.zeros(size, dtype=np.int64)
+        self.count_error = np.zeros(size)
+
+    def take_steps(self) -> None:
+        """Step until each point is at its goal, in doubt, or slow enough to count."""
+        for t in range(min(AUTO_STEPS, self.max_steps) + 1):
+            self._observe(t)
+            self._select_active(t)
+            if not self.active.size:
+                break
+            self._step()
+
+    def _observe(self, t: int) -> None:
+        index = self.active
+        u = self.u[index]
+        goal = self.goals.position[index]
+        half = self.goals.half[index]
+
+        # `_goals` has compared the start itself.
+        has_moved = u > 0
+        blur = BLUR * (1.0 + u)
+        is_at_goal = np.abs(u - goal) <= blur + self.goals.blur[index]
+        is_at_half = np.abs(u - half) <= blur
+        self.doubts.add(Doubt.GOAL_WITHIN_ROUNDING, index[is_at_goal & has_moved])
+        self.doubts.add(Doubt.HALF_WITHIN_ROUNDING, index[is_at_half & has_moved])
+
+        attends_now = (u >= half) & (self.attends[index] < 0)
+        self.attends[index[attends_now]] = t
+        self.tail.observe(t, u, index)
+
+    def _select_active(self, t: int) -> None:
+        index = self.active
+        u = self.u[index]
+        is_done = (u >= self.goals.position[index]) | (t >= self.max_steps)
+        self.last[index[is_done]] = t
+
+        is_slow = ~is_done & (u >= self.slow_from[index])
+        self.is_slow[index[is_slow]] = True
+        self.counted_from[index[is_slow]] = t
+
+        self.active = index[~is_done & ~is_slow & self.doubts.none_of(index)]
+
+    def _step(self) -> None:
+        index = self.active
+        u = self.u[index]
+        step = self.losses.step(u, index) - self.carry[index]
+        moved = u + step
+        self.carry[index] = (moved - u) - step
+        self.u[index] = moved
+        self.shortest_step[index] = np.minimum(self.shortest_step[index], step)
+
+        is_in_range = (moved >= 0) & (moved < LAST)
+        lost = index[~is_in_range]
+        self.doubts.add(Doubt.LEFT_RANGE, lost)
+        # Their columns are not used, but must be computable.
+        self.u[lost] = 0.0
+        self.active = index[is_in_range]
+
+    def count_steps(self) -> None:
+        """Count the remaining steps of slow points, and move these to their ends."""
+        index = np.flatnonzero(self.is_slow & self.doubts.none)
+        if not index.size:
+            return
+        counted_from = self.counted_from[index]
+        path = _CountedPath(
+            self.losses, self.goals, self.doubts, index, self.u[index], counted_from
+        )
+        attends = path.first_attending()
+        fall = path.fall_below(self.tail.limit[index])
+        end = path.end()
+
+        self.doubts.add(Doubt.UNFINISHED, index[end.last > self.max_steps])
+        self.last[index] = end.last
+        self.u[index] = end.u
+        self.count_error[index] = end.error
+        not_before = self.attends[index] < 0
+        self.attends[index] = np.where(not_before, attends, self.attends[index])
+        # Steps shorten along the path, so that the one at its end is the shortest.
+        self.shortest_step[index] = np.minimum(
+            self.shortest_step[index], self.losses.step(end.u, index)
+        )
+        last_above = np.where(fall.is_above_at_goal, end.last, fall.last_above)
+        self.tail.add_counted(index, fall.is_above, last_above, counted_from)
+
+    def compare_with_simulation(self) -> None:
+        """Doubt the points that a simulation might end, or describe, otherwise."""
+        doubts = self.doubts
+        tail = self.tail
+        doubts.add(Doubt.UNFINISHED, self.last < 0)
+        doubts.add(Doubt.TAIL_TWICE, tail.rises > 1)
+
+        # A simulation calls no run settled that moves by more in one step.
+        may_settle = ~(self.shortest_step > 1.01 * SETTLED * TOLERANCE)
+        doubts.add(Doubt.MAY_SETTLE, may_settle & (self.last > 1))
+
+        is_at_goal = self.u >= self.goals.position
+        loss = self.losses.loss(self.u, np.arange(self.points.size))
+        is_below = loss <= self.goals.threshold
+        doubts.add(Doubt.OVERSHOT, is_at_goal & ~is_below)
+        doubts.add(Doubt.UNFINISHED, ~is_at_goal & (self.last < self.max_steps))
+
+        # A simulation compares t (loss - floor) with its limit at the steps that it
+        # saves. It must have saved one between the first and the last step above.
+        schedule = saved_steps(self.max_steps, 1)
+        saved_up_to_last = np.searchsorted(
+            schedule, np.minimum(tail.last_above, self.last), side="right"
+        )
+        saved_before_first = np.searchsorted(schedule, tail.first_above)
+        is_unsaved = saved_up_to_last <= saved_before_first
+        has_tail = (tail.first_above >= 0) & (tail.last_above != self.last)
+        doubts.add(Doubt.TAIL_UNSAVED, has_tail & is_unsaved)
+
+    def columns(self) -> dict[str, Any]:
+        """Columns of a sweep, (P,) each. Points in doubt have NaN as their loss."""
+        points = self.points
+        last = self.last
+        floor = self.goals.floor
+        index = np.arange(points.size)
+        loss = self.losses.loss(self.u, index)
+        is_at_goal = self.u >= self.goals.position
+        is_reached = self.goals.is_attainable & is_at_goal
+
+        end_of_phase_1 = np.where(self.attends < 0, last, self.attends)
+        is_above_at_end = self.tail.last_above == last
+        has_no_tail = np.isinf(self.tail.limit) | is_above_at_end
+        end_of_phase_2 = np.where(has_no_tail, last, self.tail.last_above + 1)
+        end_of_phase_2 = np.maximum(end_of_phase_1, end_of_phase_2)
+
+        # In the order of operations of `tail_limit`, whose last digit differs from that
+        # of half the limit above.
+        tail_constant = (points.K - 1.0) / (4.0 * points.speed) / points.eta
+        tail_constant = np.where(points.has_tail_law, tail_constant, np.nan)
+        is_sharp = end_of_phase_2 < last
+        has_regime = points.has_tail_law & (is_reached | is_sharp)
+        regime = np.where(is_sharp, "sharp", "flat")
+
+        # A simulation takes that many steps one by one. Beyond, it skips.
+        is_exact = last <= AUTO_STEPS
+        error = np.where(is_reached, self.count_error, np.nan)
+        is_at_floor = is_at_goal & ~self.goals.is_attainable
+        return {
+            "eta_used": points.eta,
+            "steps": np.where(is_reached, last, -1),
+            "T_I": end_of_phase_1,
+            "T_II": end_of_phase_2 - end_of_phase_1,
+            "T_III": last - end_of_phase_2,
+            "last": last,
+            "method": np.where(is_exact, "exact", "fast"),
+            "error": np.where(is_exact, 0.0, error),
+            "loss": np.where(self.doubts.none, loss, np.nan),
+            "floor": floor,
+            "attention": self.losses.attention(self.u, index),
+            "tail_constant": tail_constant,
+            "tail_ratio": last * (loss - floor) / tail_constant,
+            "regime": np.where(has_regime, regime, ""),
+            "stop": np.where(is_at_floor, "FLOOR", "STEPS"),
+        }
+
+
+def _slow_from(losses: TabulatedLosses, small: float) -> Array:
+    """Least u at the edge of a panel from which on steps change slowly, (P,)."""
+    is_slow = losses.relative_change_of_steps() <= small
+    # The end of the last panel counts as slow, so that argmax finds an edge.
+    is_slow = np.pad(is_slow, ((0, 0), (0, 1)), constant_values=True)
+    return WIDTH * np.argmax(is_slow, axis=1)
+
+
+class _Fall(NamedTuple):
+    """How t (loss - floor) falls below its limit along a counted path, (n,) each."""
+
+    is_above: Mask  # somewhere along the path
+    is_above_at_goal: Mask
+    last_above: Steps  # meaningless unless it falls
+
+
+class _End(NamedTuple):
+    """The ends of counted paths, (n,) each."""
+
+    last: Steps
     u: Array
+    error: Array
 
 
-def _count(
-    tables: _Tables,
-    at: NDArray[np.intp],
-    u: Array,
-    goal: Array,
-    blur: Array,
-    half: Array,
-    begin: NDArray[np.int64],
-    c: Array,
-    floor: Array,
-    limit: Array,
-    newton: int = 5,
-) -> _Counted:
-    """Count the steps of some points from u to their goals; ``newton`` steps lead to where the tail begins."""
-    parts = max(1, int(np.ceil(2.0 * float((goal - u).max()) / WIDTH)))
-    edges = np.linspace(u, goal, parts + 1, axis=1)
-    each, errors = tables.time(edges[:, :-1], edges[:, 1:], at, c)
-    t = begin[:, None] + np.concatenate(
-        [np.zeros((len(u), 1)), np.cumsum(each, axis=1)], axis=1
-    )
-    error = errors.sum(axis=1)
-    # attention
-    ahead = half > u
-    inside = np.clip(half, u, goal)
-    first = np.minimum(((inside - u) / (goal - u) * parts).astype(np.intp), parts - 1)
-    row = np.arange(len(u))
-    spent, doubt = tables.time(edges[row, first], inside, at, c)
-    to_half = t[row, first] + spent
-    attends = np.where(ahead & (half < goal), np.ceil(to_half), -1).astype(np.int64)
-    sure = ~ahead | (half >= goal) | _clear(to_half, error + doubt)
-    # the tail, where t (loss - floor) falls below its limit for the last time
-    rest = floor[at]
+class _CountedPath:
+    """The last steps of n points, counted by an integral along the way to their goals.
 
-    def slack(times: Array, places: Array) -> Array:
-        return times * (tables.loss(places, at) - rest) - limit[at]
+    The way is divided into parts of half a panel at most. ``edges`` are their ends, and
+    ``times`` the numbers of steps until there, (n, parts + 1).
+    """
 
-    slacks = np.stack([slack(t[:, j], edges[:, j]) for j in range(parts + 1)], axis=1)
-    over = slacks > 0
-    above = np.asarray(over.any(axis=1))
-    index = np.minimum(parts - np.argmax(over[:, ::-1], axis=1), parts - 1)
-    low = edges[row, index]
-    high = edges[row, index + 1]
-    below = slacks[row, index]
-    beyond = slacks[row, index + 1]
-    crosses = above & ~over[:, -1]
-    sure &= np.count_nonzero(np.diff(over.astype(np.int8), axis=1) < 0, axis=1) <= 1
-    middle = np.where(
-        crosses,
-        (low * beyond - high * below) / np.where(crosses, beyond - below, 1.0),
-        low,
-    )
-    crossing = t[row, index]
-    doubt = error
-    for _ in range(newton if crosses.any() else 0):
-        spent, doubt = tables.time(low, middle, at, c)
-        crossing = t[row, index] + spent
-        pace = tables.field(middle, at, c)[0]
-        bend = (tables.loss(middle, at) - rest) / pace + crossing * tables.slope(
-            middle, at
-        )
-        move = np.clip(middle - slack(crossing, middle) / bend, low, high) - middle
-        doubt += np.abs(move / pace) + ROUNDING * crossing * tables.loss(
-            middle, at
-        ) / np.abs(bend * pace)
-        middle = middle + move
-        crossing = crossing + move / pace
-    sure &= ~crosses | _clear(crossing, error + doubt)
-    error = error + blur / tables.field(goal, at, c)[0]
-    last = np.ceil(t[:, -1])
-    sure &= _clear(t[:, -1], error) & (last < MOST)
-    last = np.where(sure, last, 0.0)
-    # the goal is passed within the last step: follow the field for the rest of it
-    end = goal + (last - t[:, -1]) * tables.field(goal, at, c)[0] * np.where(
-        sure, 1.0, 0.0
-    )
-    for _ in range(3):
-        more, _unused = tables.time(goal, end, at, c)
-        end = (
-            end
-            + np.where(sure, last - t[:, -1] - more, 0.0) * tables.field(end, at, c)[0]
-        )
-    last_above = np.where(over[:, -1], last, np.ceil(crossing) - 1.0)
-    return _Counted(
-        sure,
-        last.astype(np.int64),
-        attends,
-        above,
-        last_above.astype(np.int64),
-        error,
-        end,
-    )
+    def __init__(
+        self,
+        losses: TabulatedLosses,
+        goals: _Goals,
+        doubts: Doubts,
+        index: Index,
+        start: Array,
+        steps_before: Steps,
+    ) -> None:
+        self.losses = losses
+        self.doubts = doubts
+        self.index = index
+        self.start = start
+        self.goal = goals.position[index]
+        self.goal_blur = goals.blur[index]
+        self.half = goals.half[index]
+        self.floor = goals.floor[index]
+        self.rows = np.arange(len(index))
+
+        longest = float((self.goal - start).max())
+        self.parts = max(1, int(np.ceil(2.0 * longest / WIDTH)))
+        self.edges = np.linspace(start, self.goal, self.parts + 1, axis=1)
+        part = losses.steps_between(self.edges[:, :-1], self.edges[:, 1:], index)
+        elapsed = np.cumsum(part.steps, axis=1)
+        elapsed = np.concatenate([np.zeros((len(index), 1)), elapsed], axis=1)
+        self.times = steps_before[:, None] + elapsed
+        # A sum would add in an order that depends on the number of points.
+        self.error = np.cumsum(part.error, axis=1)[:, -1]
+
+    def first_attending(self) -> Steps:
+        """First step with half of the attention, -1 if it is not on the path, (n,)."""
+        half = np.clip(self.half, self.start, self.goal)
+        fraction = (half - self.start) / (self.goal - self.start)
+        part = (fraction * self.parts).astype(np.intp)
+        part = np.minimum(part, self.parts - 1)
+        time = self._time_at(half, part)
+
+        is_on_path = (self.half > self.start) & (self.half < self.goal)
+        is_clear = _rounds_up_surely(time.steps, self.error + time.error)
+        self.doubts.add(Doubt.HALF_UNCERTAIN, self.index[is_on_path & ~is_clear])
+        return np.where(is_on_path, np.ceil(time.steps), -1).astype(np.int64)
+
+    def fall_below(self, limit: Array) -> _Fall:
+        """Find where t (loss - floor) falls below its limit for the last time."""
+        slack_at_edges = []
+        for time, u in zip(self.times.T, self.edges.T, strict=True):
+            slack_at_edges.append(self._slack(time, u, limit))
+        slack = np.stack(slack_at_edges, axis=1)
+        is_over = slack > 0
+        is_above = np.asarray(is_over.any(axis=1))
+        is_above_at_goal = is_over[:, -1]
+        falls = is_above & ~is_above_at_goal
+
+        changes = np.diff(is_over.astype(np.int8), axis=1)
+        falls_twice = np.count_nonzero(changes < 0, axis=1) > 1
+        self.doubts.add(Doubt.TAIL_TWICE, self.index[falls_twice])
+
+        last_over = self.parts - np.argmax(is_over[:, ::-1], axis=1)
+        part = np.minimum(last_over, self.parts - 1)
+        time = self._fall_time(part, slack, falls, limit)
+        is_clear = _rounds_up_surely(time.steps, self.error + time.error)
+        self.doubts.add(Doubt.TAIL_UNCERTAIN, self.index[falls & ~is_clear])
+        last_above = np.ceil(time.steps) - 1.0
+        return _Fall(is_above, is_above_at_goal, last_above.astype(np.int64))
+
+    def end(self) -> _End:
+        """Find the first step at or beyond the goal, and the position there."""
+        velocity_at_goal = self.losses.velocity(self.goal, self.index).value
+        error = self.error + self.goal_blur / velocity_at_goal
+        time_of_goal = self.times[:, -1]
+        last = np.ceil(time_of_goal)
+        is_clear = _rounds_up_surely(time_of_goal, error) & (last < MOST)
+        self.doubts.add(Doubt.COUNT_UNCERTAIN, self.index[~is_clear])
+
+        # The goal lies within the last step. Follow the flow for the rest of this step,
+        # and correct the position by Newton's method. Points in doubt stay where they
+        # are: nothing bounds what is left of their steps.
+        is_sure = self.doubts.none_of(self.index)
+        last = np.where(is_sure, last, 0.0)
+        rest = np.where(is_sure, last - time_of_goal, 0.0)
+        u = self.goal + rest * velocity_at_goal
+        for _ in range(3):
+            beyond_goal = self.losses.steps_between(self.goal, u, self.index).steps
+            missing = np.where(is_sure, rest - beyond_goal, 0.0)
+            u = u + missing * self.losses.velocity(u, self.index).value
+        return _End(last.astype(np.int64), u, error)
+
+    def _time_at(self, u: Array, part: Index) -> StepCount:
+        """Steps until positions within some parts; the error is that of this part."""
+        begin = self.edges[self.rows, part]
+        spent = self.losses.steps_between(begin, u, self.index)
+        return StepCount(self.times[self.rows, part] + spent.steps, spent.error)
+
+    def _slack(self, time: Array, u: Array, limit: Array) -> Array:
+        excess = self.losses.loss(u, self.index) - self.floor
+        return time * excess - limit
+
+    def _fall_time(
+        self,
+        part: Index,
+        slack: Array,
+        falls: Mask,
+        limit: Array,
+        newton_steps: int = 5,
+    ) -> StepCount:
+        """Real-valued step at which the slack vanishes in some parts, if it falls."""
+        low = self.edges[self.rows, part]
+        high = self.edges[self.rows, part + 1]
+        if not falls.any():
+            return StepCount(self.times[self.rows, part], self.error)
+
+        # Start from where the chord vanishes.
+        slack_low = slack[self.rows, part]
+        slack_high = slack[self.rows, part + 1]
+        drop = np.where(falls, slack_high - slack_low, 1.0)
+        chord = (low * slack_high - high * slack_low) / drop
+        u = np.where(falls, chord, low)
+        for _ in range(newton_steps):
+            steps, error = self._time_at(u, part)
+            velocity = self.losses.velocity(u, self.index).value
+            loss = self.losses.loss(u, self.index)
+            # d(slack)/du = (loss - floor) dt/du + t d(loss)/du
+            slope = (loss - self.floor) / velocity
+            slope = slope + steps * self.losses.slope(u, self.index)
+            newton = u - self._slack(steps, u, limit) / slope
+            move = np.clip(newton, low, high) - u
+            rounding = ROUNDING * steps * loss / np.abs(slope * velocity)
+            error = error + (np.abs(move / velocity) + rounding)
+            u = u + move
+            steps = steps + move / velocity
+        return StepCount(steps, error)
 
 
-def _clear(count: Array, error: Array, doubt: float = 1e-3) -> NDArray[np.bool_]:
-    """Whether errors leave no doubt about counts rounded up; above ``doubt`` a simulation decides."""
-    return (error < doubt) & (np.abs(count - np.round(count)) > 2.0 * error)
+def _rounds_up_surely(steps: Array, error: Array, doubt: float = 1e-3) -> Mask:
+    """Whether all numbers within the errors round up to the same integer.
+
+    Errors above ``doubt`` of a step are never trusted.
+    """
+    distance = np.abs(steps - np.round(steps))
+    return (error < doubt) & (distance > 2.0 * error)

@@ -1,8 +1,11 @@
-"""Batches of K x K scores: many points of a sweep in one array, by the strides that single runs take.
+"""Many points over K x K scores at once, followed by the strides that single runs take.
 
-A point is done where its run, its shadow and what rounding leaves agree on every count.
-Others, and those that a simulation might end for another reason than their target, are
-simulated one by one.
+`score_batches` sorts the points of a sweep into batches. The first steps of a batch are
+taken one by one. From then on the runs are followed by strides, each with a shadow that
+tells its error, and are observed at times on a grid (`_follow`). Between two times of
+the grid, `_count` finds the first step at which a loss or attention passes its level.
+A point is done if run, shadow and rounding leave only one integer for every count. All
+others are left to simulations, each with a `Doubt`.
 """
 
 from __future__ import annotations
@@ -12,521 +15,620 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine.blocks import Blocks
-from icl_theory.engine.collocation import Index
 from icl_theory.engine.counting import ROUNDING
 from icl_theory.engine.descent import AUTO_STEPS, TOLERANCE, VISIBLE
 from icl_theory.engine.progress import Progress
-from icl_theory.engine.risk import ColumnGradients, Risk
 from icl_theory.engine.rules import GradientDescent
-from icl_theory.engine.skip import NODES, Strides
-from icl_theory.engine.steps import Descent
+from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.stops import SETTLED, STALL_AFTER
+from icl_theory.engine.strides import NODES, Strides
 from icl_theory.engine.trajectory import saved_steps
+from icl_theory.regression.batches.doubts import Doubt, Doubts, Index, Mask
 from icl_theory.regression.batches.finite_prompts import BLUR, MOST
+from icl_theory.regression.batches.score_batch import (
+    Observation,
+    ScoreBatch,
+    fit_together,
+)
 from icl_theory.regression.phases import TAIL_RATIO
-from icl_theory.regression.risks.error_form import at_nodes
 from icl_theory.regression.risks.population import PopulationRisk
-from icl_theory.regression.risks.prompts import presence
 from icl_theory.regression.tails import resting_loss, tail_limit
-from icl_theory.tokens.square import Count, moments
 
-Mask = NDArray[np.bool_]
-SINGLE = 64  # steps that are taken one by one at first
-# those that show where runs lead
+# Steps that are taken one by one at first, and the steps among them to which the first
+# stride is fitted.
+SINGLE = 64
 FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)
-GRID = 0.2  # in x: distance of the times at which runs are looked at
-APART = 3e-8  # relative distance of run and shadow at the end
-CAUTION = 2.0  # how far, by this factor, a run must be from where a simulation gives up
+# Distance in x = ln(1 + t) of the times at which runs are observed, and the length of
+# the first stride.
+GRID = 0.2
+FIRST_STRIDE = 0.6
+# Largest relative distance of the results of a run and its shadow.
+APART = 3e-8
+# Factor by which a run must keep clear of where a simulation gives up.
+CAUTION = 2.0
+# Part of the loss by which it must fall in a decade of steps, or a run has stalled.
+STALL_FRACTION = 1e-3
 
 
-class ScoreBatch(Risk):
-    """Scores of several points with the same K and N side by side, (K, P K).
-
-    No column meets another one, and the gradient of each has the learning rate of its
-    point in it. For finite prompts the error forms have one rank; for infinite ones
-    features are the same, and variograms are multiples.
-    """
-
-    def __init__(self, risks: Sequence[PopulationRisk], eta: Array) -> None:
-        self.K = risks[0].features.K
-        self.N = risks[0].N
-        self.count = len(risks)
-        self.point, self.query = np.divmod(np.arange(self.count * self.K), self.K)
-        self.probs = np.array([risk.features.probs for risk in risks])
-        self._variograms, self._factors = (
-            np.array([getattr(risk._form, name) for risk in risks])
-            for name in ("variogram", "factor")
-        )
-        self._first = risks[0]
-        self._scale = np.array([_largest(risk) for risk in risks]) / _largest(risks[0])
-        noise = np.array([risk.noise**2 for risk in risks])
-        self._spread = noise[self.point] if noise.any() else None
-        own = 2.0 * self._variograms + noise[:, None, None]
-        self._own = own[self.point, :, self.query].T
-        self._probs = self.probs[self.point].T
-        self._weight = self.probs.ravel()
-        self._rate = (
-            (eta[:, None] * self.probs).ravel()
-            if math.isfinite(self.N)
-            else (eta * self._scale)[self.point]
-        )
-
-    @property
-    def initial(self) -> Array:
-        """Zero scores."""
-        return np.zeros((self.K, self.point.size))
-
-    def columns(self, columns: Array, which: Index) -> tuple[Array, Array, Array]:
-        """Gradients times learning rates of some columns, (K, n), their parts of the loss, and target attention."""
-        if math.isinf(self.N):
-            losses, gradient, attention = self._first._infinite(
-                columns, self.query[which]
-            )
-            return (
-                self._rate[which] * gradient,
-                (self._weight * self._scale[self.point])[which] * losses,
-                attention,
-            )
-
-        def form(some: NDArray[np.intp], rows: slice, z: Array, product: Array) -> None:
-            at_nodes(self._variograms, self._factors, which[some], z, product)
-
-        own = self._own[:, which]
-        spread = None
-        if self._spread is not None:
-            spread = np.broadcast_to(self._spread[which], own.shape)
-        found = moments(
-            columns, self._probs[:, which], own, [Count(self.N)], form, spread=spread
-        )
-        attention = found.attention[self.query[which], np.arange(which.size)]
-        return (
-            self._rate[which] * found.gradient,
-            self._weight[which] * found.loss,
-            attention,
-        )
-
-    @property
-    def column_gradients(self) -> ColumnGradients:
-        """Gradients of single columns, times their learning rates."""
-        return lambda columns, which: self.columns(columns, which)[0]
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Gradient of all columns; there is no loss of all points."""
-        return 0.0, self.columns(params, np.arange(self.point.size))[0]
-
-    def of(self, points: Index) -> Index:
-        """Columns of some points."""
-        return np.asarray((points[:, None] * self.K + np.arange(self.K)).ravel())
-
-
-class Seen(NamedTuple):
-    """Of some points: loss, target attention of each query, gradient times learning rate, (n,), (n, K), (n, K²)."""
+class Summary(NamedTuple):
+    """Results for n points, each (n,), or for all points at many times, each (T, P)."""
 
     loss: Array
-    attention: Array
-    gradient: Array
+    share: Array  # attention relative to its largest value, least of all queries
+    move: Array  # largest change of a score in one step
+    attention: Array  # mean over the queries
+
+    @classmethod
+    def of(cls, batch: ScoreBatch, observed: Observation, points: Index) -> Summary:
+        """Summarise an observation of some points."""
+        return cls(
+            observed.loss,
+            batch.shares(observed.attention, points).min(axis=1),
+            np.abs(observed.move).max(axis=1),
+            observed.attention.mean(axis=1),
+        )
 
 
-def look(batch: ScoreBatch, rows: Array, points: Index) -> Seen:
-    """See points whose columns are ``rows``, (n K, K)."""
-    gradient, loss, attention = batch.columns(
-        np.ascontiguousarray(rows.T), batch.of(points)
-    )
-    shape = len(points), batch.K
-    return Seen(
-        loss.reshape(shape).sum(axis=1),
-        attention.reshape(shape),
-        gradient.T.reshape(len(points), -1),
-    )
-
-
-class _Followed(NamedTuple):
-    """Runs at the times t, (T,): what `_summary` says, (4, T, P)."""
+class Course(NamedTuple):
+    """Runs observed at the times t, (T,)."""
 
     t: Array
-    seen: Array
+    at: Summary  # NaN once a run is not followed any more, (T, P)
     strides: Strides
 
 
-def _summary(batch: ScoreBatch, seen: Seen, points: Index) -> Array:
-    """Loss, least share of the attention that a query can have, largest move, and mean attention, (4, n)."""
-    share = (seen.attention / presence(batch.probs[points], batch.N)).min(axis=1)
-    return np.array(
-        [
-            seen.loss,
-            share,
-            np.abs(seen.gradient).max(axis=1),
-            seen.attention.mean(axis=1),
-        ]
-    )
+class _Observations:
+    """Summaries of the runs of a batch, as they are made."""
+
+    def __init__(self, batch: ScoreBatch) -> None:
+        self._batch = batch
+        self._times = list[float]()
+        self._summaries = list[Summary]()
+
+    @property
+    def last_time(self) -> float:
+        return self._times[-1]
+
+    def add(self, t: float, points: Index, summary: Summary) -> Summary:
+        """Add the summary of some points; that of the other ones is NaN."""
+        rows = []
+        for values in summary:
+            row = np.full(self._batch.count, np.nan)
+            row[points] = values
+            rows.append(row)
+        self._times.append(t)
+        self._summaries.append(Summary(*rows))
+        return self._summaries[-1]
+
+    def table(self) -> tuple[Array, Summary]:
+        """Times, (T,), and summaries, (T, P)."""
+        columns = zip(*self._summaries, strict=True)
+        return np.array(self._times), Summary(*(np.array(rows) for rows in columns))
 
 
-def _follow(
-    batch: ScoreBatch, target: Array, last: float, first: float = 0.6
-) -> _Followed:
-    """Follow points until they have their target losses, with a ``first`` stride in x."""
+def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
+    """Follow all points until their losses are at their targets, (P,)."""
+    observations = _Observations(batch)
+    rows, fitted = _take_single_steps(batch, observations)
+    _, at = observations.table()
+    is_finite = np.isfinite(rows).reshape(batch.count, -1).all(axis=1)
+    active: Mask = np.asarray((at.loss > target).all(axis=0) & is_finite)
+
+    strides = _strides(batch, rows)
+    strides.guess_from(fitted)
+    x = math.log1p(SINGLE)
+    while active.any() and observations.last_time < last:
+        times = x + GRID * np.arange(1, 3)
+        end = times[-1]
+        strides.reach(np.where(active[batch.point], end, 0.0))
+        # Blocks that cannot be followed are left behind.
+        has_arrived = strides.x >= end - 1e-9
+        active &= has_arrived.reshape(batch.count, -1).all(axis=1)
+        for x in times.tolist():
+            points = np.flatnonzero(active)
+            summary = _summary_at(batch, strides, x, points)
+            all_points = observations.add(math.expm1(x), points, summary)
+            active &= ~(all_points.loss <= target)
+    t, at = observations.table()
+    return Course(t, at, strides)
+
+
+def _take_single_steps(
+    batch: ScoreBatch, observations: _Observations
+) -> tuple[Array, dict[int, Array]]:
+    """Take the first steps; return the last rows, (P K, K), and those to be fitted."""
+    points = np.arange(batch.count)
     rows = np.ascontiguousarray(batch.initial.T)
-    every = np.arange(batch.count)
     carry = np.zeros_like(rows)
-    seen = []
-    taken = {}
+    fitted = {}
     for t in range(SINGLE + 1):
-        here = look(batch, rows, every)
-        seen.append(_summary(batch, here, every))
+        observed = batch.observation(rows, points)
+        observations.add(t, points, Summary.of(batch, observed, points))
         if t in FITTED:
-            taken[t] = rows
+            fitted[t] = rows
         if t < SINGLE:
-            part = -here.gradient.reshape(rows.shape) - carry  # Kahan's compensated sum
-            moved = rows + part
-            carry = (moved - rows) - part
+            # Kahan's compensated sum
+            step = -observed.move.reshape(rows.shape) - carry
+            moved = rows + step
+            carry = (moved - rows) - step
             rows = moved
-    finite = np.isfinite(rows).reshape(batch.count, -1).all(axis=1)
-    active: Mask = np.asarray((np.array(seen)[:, 0] > target).all(axis=0) & finite)
-    # moved by what rounding does in many steps, which an orbit may enlarge
-    other = rows * (1.0 + np.where(np.arange(batch.K) % 2, 2.0**-44, -(2.0**-44)))
-    strides = Strides(
-        Blocks(Descent(batch, 1.0, GradientDescent())),
+    return rows, fitted
+
+
+def _strides(batch: ScoreBatch, rows: Array) -> Strides:
+    """Strides from the last single step on."""
+    # The shadow begins beside the run, by what rounding does in many steps. If the
+    # orbit enlarges this distance, the estimated error grows with it.
+    is_odd = np.arange(batch.K) % 2
+    shadow = rows * (1.0 + np.where(is_odd, 2.0**-44, -(2.0**-44)))
+    return Strides(
+        Blocks(UpdateMap(batch, 1.0, GradientDescent())),
         TOLERANCE,
         rows,
-        other,
+        shadow,
         SINGLE,
-        first,
+        FIRST_STRIDE,
         10**9,
         False,
         share=0.03,
         aim=0.8,
         separate=True,
-        solved=0.01,
+        solver_share=0.01,
     )
-    strides.expect(taken)
-    times = [*map(float, range(SINGLE + 1))]
-    x = math.log1p(SINGLE)
-    while active.any() and times[-1] < last:
-        ahead = x + GRID * np.arange(1, 3)
-        strides.reach(np.where(active[batch.point], ahead[-1], 0.0))
-        active &= (strides.x >= ahead[-1] - 1e-9).reshape(batch.count, -1).all(axis=1)
-        for x in ahead.tolist():
-            points = np.flatnonzero(active)
-            row = np.full((4, batch.count), np.nan)
-            if points.size:
-                columns = batch.of(points)
-                run, _ = strides.at(np.full(len(columns), x), columns)
-                row[:, points] = _summary(batch, look(batch, run, points), points)
-            times.append(math.expm1(x))
-            seen.append(row)
-            active &= ~(row[0] <= target)
-    return _Followed(np.array(times), np.array(seen).swapaxes(0, 1), strides)
+
+
+def _summary_at(
+    batch: ScoreBatch, strides: Strides, x: float, points: Index
+) -> Summary:
+    if not points.size:
+        return Summary(*np.empty((4, 0)))
+    columns = batch.columns_of(points)
+    run, _ = strides.at(np.full(len(columns), x), columns)
+    return Summary.of(batch, batch.observation(run, points), points)
+
+
+class _Quantity(NamedTuple):
+    """A quantity that is negative until it passes zero at the step to be counted."""
+
+    on_grid: Array  # at the times of a course, (T, P)
+    # Maps times (n,), an observation and its points to values, (n,).
+    value: Callable[[Array, Observation, Index], Array]
+    blur: Array  # its error due to rounding, (P,)
 
 
 class _Count(NamedTuple):
-    """Whole numbers of steps as floats, (P,), infinite where there is none; their errors; which are certain."""
+    """Counts of all points, (P,)."""
 
-    steps: Array
-    error: Array
-    sure: Mask
-
-
-Value = Callable[[Array, Seen, Index], Array]
+    steps: Array  # whole numbers, infinite if the quantity does not pass zero
+    error: Array  # of the real number that was rounded up
+    is_sure: Mask
 
 
-def _crossings(
+def _count(
     batch: ScoreBatch,
-    found: _Followed,
-    values: Array,
-    value: Value,
-    blur: Array,
-    after: Array,
-    doubt: float = 0.1,
+    course: Course,
+    quantity: _Quantity,
+    after: Index | None = None,
+    most_error: float = 0.1,
 ) -> _Count:
-    """Count steps until a value, (T, P), has risen to zero for the first time after some rows.
+    """Count the steps until a quantity is not negative for the first time.
 
-    How far the value of the shadow is from that of the run there says how late the run
-    may be. Counts that may be off by ``doubt`` of a step are left to a simulation.
+    Parameters
+    ----------
+    batch, course : ScoreBatch, Course
+        Runs of P points.
+    quantity : _Quantity
+        What to follow.
+    after : ndarray, optional, (P,)
+        Times of the grid, by their rows, that must have passed before.
+    most_error : float
+        Counts that may be off by more are not sure.
     """
-    beyond = (values >= 0.0) & (np.arange(len(values))[:, None] > after)
-    row = beyond.argmax(axis=0)
-    ever = beyond.any(axis=0)
-    steps = np.where(ever, found.t[row], np.inf)
+    values = quantity.on_grid
+    is_passed = values >= 0.0
+    if after is not None:
+        is_passed &= np.arange(len(values))[:, None] > after
+    row = is_passed.argmax(axis=0)
+    ever_passes = is_passed.any(axis=0)
+
+    steps = np.where(ever_passes, course.t[row], np.inf)
     error = np.zeros(batch.count)
-    points = np.flatnonzero(ever & (row > SINGLE))
+    # Between two single steps there is nothing to refine.
+    points = np.flatnonzero(ever_passes & (row > SINGLE))
     if points.size:
-        columns = batch.of(points)
-        low = row[points] - 1
-        high = row[points]
-        ends = found.t[low], found.t[high], values[low, points], values[high, points]
+        time, time_error = _crossing_time(batch, course, quantity, row[points], points)
+        steps[points] = time
+        error[points] = time_error
 
-        def states(x: Array) -> tuple[Array, Array]:
-            return found.strides.at(np.repeat(x, batch.K), columns)
+    single = values[: SINGLE + 1]
+    is_blurred = np.abs(single) <= BLUR / ROUNDING * quantity.blur
+    is_one_integer = np.ceil(steps - error) == np.ceil(steps + error)
+    is_clear = ~is_blurred.any(axis=0) & is_one_integer & (error < most_error)
+    # A quantity that never passes must be clearly negative where the run ends.
+    last_row = np.isfinite(values).sum(axis=0) - 1
+    last_value = values[last_row, np.arange(batch.count)]
+    is_sure = np.where(ever_passes, is_clear, last_value < -APART)
+    return _Count(np.ceil(steps), error, is_sure)
 
-        def at(x: Array, side: int = 0) -> Array:
-            return value(np.expm1(x), look(batch, states(x)[side], points), points)
 
-        x = crossing(at, np.log1p(ends[0]), np.log1p(ends[1]), *ends[2:])
-        steps[points] = time = np.expm1(x)
-        # where the value is bent in one sense, it rises by no less than it does on one
-        # of the sides
-        slope = np.fmin(ends[2] / (ends[0] - time), ends[3] / (ends[1] - time))
-        margin = found.strides.margin.reshape(batch.count, -1).max(axis=1)[points]
-        missed = at(x)
-        apart = at(x, 1) - missed
-        late = np.maximum(
-            margin * np.abs(apart) / slope,
-            _late(batch, found.strides, *states(x), points),
-        )
-        error[points] = late + (blur[points] + np.abs(missed)) / slope
-    near = np.abs(values[: SINGLE + 1]) <= BLUR / ROUNDING * blur
-    clear = (
-        ~near.any(axis=0)
-        & (np.ceil(steps - error) == np.ceil(steps + error))
-        & (error < doubt)
+def _crossing_time(
+    batch: ScoreBatch, course: Course, quantity: _Quantity, row: Index, points: Index
+) -> tuple[Array, Array]:
+    """Times at which some points pass zero, before the rows, and their errors, (n,)."""
+    columns = batch.columns_of(points)
+    t_low = course.t[row - 1]
+    t_high = course.t[row]
+    below = quantity.on_grid[row - 1, points]
+    above = quantity.on_grid[row, points]
+
+    def states(x: Array) -> tuple[Array, Array]:
+        return course.strides.at(np.repeat(x, batch.K), columns)
+
+    def value(x: Array, rows: Array) -> Array:
+        return quantity.value(np.expm1(x), batch.observation(rows, points), points)
+
+    def value_of_run(x: Array) -> Array:
+        run, _ = states(x)
+        return value(x, run)
+
+    x = crossing(value_of_run, np.log1p(t_low), np.log1p(t_high), below, above)
+    time = np.expm1(x)
+    # A curve that bends in one sense only is, at the crossing, as steep as one of its
+    # two chords at least.
+    slope = np.fmin(below / (t_low - time), above / (t_high - time))
+
+    run, shadow = states(x)
+    remainder = value(x, run)
+    shadow_distance = np.abs(value(x, shadow) - remainder)
+    margins = course.strides.errors.margin.reshape(batch.count, -1).max(axis=1)
+    lateness = np.maximum(
+        margins[points] * shadow_distance / slope,
+        _lateness(batch, course.strides, run, shadow, points),
     )
-    last = values[np.isfinite(values).sum(axis=0) - 1, np.arange(batch.count)]
-    return _Count(np.ceil(steps), error, np.where(ever, clear, last < -APART))
+    error = lateness + (quantity.blur[points] + np.abs(remainder)) / slope
+    return time, error
 
 
-def _late(
+def _lateness(
     batch: ScoreBatch, strides: Strides, run: Array, shadow: Array, points: Index
 ) -> Array:
-    """By how many steps runs may be early or late: what parts them from their shadows, over a step's decrease."""
-    gradient = look(batch, run, points).gradient
-    columns = batch.of(points)
-    off = (
-        strides.margin[columns, None] * np.abs(run - shadow)
-        + strides.left[columns, None]
-    )
-    off = off.reshape(len(points), -1)
-    return np.asarray(
-        np.sum(off * np.abs(gradient), axis=1) / np.sum(gradient**2, axis=1)
-    )
+    """By how many steps runs may be early or late, (n,).
+
+    With an error δ in the scores and a move g, the loss is off by g·δ, and falls by g·g
+    in one step.
+    """
+    move = batch.observation(run, points).move
+    columns = batch.columns_of(points)
+    distance = strides.errors.margin[columns, None] * np.abs(run - shadow)
+    error = distance + strides.errors.solver_error[columns, None]
+    error = error.reshape(len(points), -1)
+    loss_error = np.sum(error * np.abs(move), axis=1)
+    decrease = np.sum(move**2, axis=1)
+    return np.asarray(loss_error / decrease)
 
 
 def crossing(
     value: Callable[[Array], Array], low: Array, high: Array, below: Array, above: Array
 ) -> Array:
-    """Zeros between two places by the method of Pegasus; the values are of different signs."""
+    """Zeros of n functions between two places, by the method of Pegasus.
+
+    Parameters
+    ----------
+    value : callable
+        Maps n places to the values there, each of its own function.
+    low, high : ndarray, (n,)
+        Places on either side of the zeros.
+    below, above : ndarray, (n,)
+        Values at ``low`` and ``high``, of opposite signs.
+    """
     for _ in range(30):
         with np.errstate(divide="ignore", invalid="ignore"):
-            middle = high - above * (high - low) / (above - below)
-            middle = np.where(above == 0.0, high, middle)
-            here = value(middle)
-            crossed = here * above <= 0.0
-            low = np.where(crossed, high, low)
-            below = np.where(crossed, above, below * above / (above + here))
-        moved = np.abs(middle - high).max()
+            secant = high - above * (high - low) / (above - below)
+            middle = np.where(above == 0.0, high, secant)
+            value_at_middle = value(middle)
+            # If the zero is still on the side of ``low``, its value is reduced, so that
+            # the next secant ends nearer to it.
+            is_crossed = value_at_middle * above <= 0.0
+            reduced = below * above / (above + value_at_middle)
+            low = np.where(is_crossed, high, low)
+            below = np.where(is_crossed, above, reduced)
+        largest_move = np.abs(middle - high).max()
         high = middle
-        above = here
-        if not moved > 1e-13:
+        above = value_at_middle
+        # also true with NaN
+        if not largest_move > 1e-13:
             break
     return high
 
 
-def batched_scores(
+def score_batches(
     posed: Mapping[int, tuple[Any, PopulationRisk]], max_steps: int
 ) -> Iterator[tuple[list[int], dict[str, Array]]]:
-    """Yield some problems at a time, and columns as one simulation each gives them; a loss in doubt is NaN."""
-    groups: list[list[int]] = []
-    for i, (_, risk) in posed.items():
-        group = next(
-            (group for group in groups if _go_together(posed[group[0]][1], risk)), []
-        )
-        if not group:
-            groups.append(group)
-        group.append(i)
+    """Compute points as one simulation of each would, batch by batch.
+
+    Parameters
+    ----------
+    posed : mapping of int to (Family, PopulationRisk)
+        Problems and their risks, by the numbers of the points.
+    max_steps : int
+        Largest number of steps.
+
+    Yields
+    ------
+    points : list of int
+        Numbers of the points of a batch.
+    columns : dict of str to ndarray
+        Columns of a sweep. Points in doubt have NaN as their loss.
+    """
+    groups = _groups(posed)
     with Progress("", "runs") as shown:
         for done, members in enumerate(groups):
             shown.update(done, len(groups))
-            yield members, _measured([posed[i] for i in members], max_steps)
+            problems = [posed[i][0] for i in members]
+            risks = [posed[i][1] for i in members]
+            yield members, _columns(problems, risks, max_steps)
 
 
-def _measured(
-    posed: Sequence[tuple[Any, PopulationRisk]], max_steps: int
+def _groups(posed: Mapping[int, tuple[Any, PopulationRisk]]) -> list[list[int]]:
+    """Sort points into groups that fit together."""
+    groups: list[list[int]] = []
+    for i, (_, risk) in posed.items():
+        for group in groups:
+            _, first_risk = posed[group[0]]
+            if fit_together(first_risk, risk):
+                group.append(i)
+                break
+        else:
+            groups.append([i])
+    return groups
+
+
+def _columns(
+    problems: Sequence[Any], risks: Sequence[PopulationRisk], max_steps: int
 ) -> dict[str, Array]:
-    """Columns of points that go together."""
-    problems = [problem for problem, _ in posed]
-    risks = [risk for _, risk in posed]
+    """Columns of points that fit together."""
     eta = np.array([problem.rate() for problem in problems])
     floor = np.array([risk.floor() for risk in risks])
-    goal, above = (
-        np.array([getattr(each, name) or 0.0 for each in problems])
-        for name in ("epsilon", "above")
-    )
-    target = np.where(above > 0.0, floor + above, goal)
-    plain = (target > floor * (1.0 + BLUR)) & (
-        (above == 0.0) | (above >= VISIBLE * floor)
-    )
+    doubts = Doubts(len(risks))
+    target = _targets(problems, floor, doubts)
     batch = ScoreBatch(risks, eta)
     with np.errstate(all="ignore"):
-        found = _follow(
-            batch, np.where(plain, target, np.inf), min(max_steps + 1.0, MOST)
+        # A run with a doubtful target is at its end at once.
+        followed = np.where(doubts.none, target, np.inf)
+        course = _follow(batch, followed, min(max_steps + 1.0, MOST))
+        hit = _count(batch, course, _target_loss(course, target))
+        is_late = ~(hit.steps <= max_steps)
+        doubts.add(Doubt.COUNT_UNCERTAIN, ~hit.is_sure)
+        doubts.add(Doubt.UNFINISHED, hit.is_sure & is_late)
+        last = np.where(hit.is_sure & ~is_late, hit.steps, 0.0)
+
+        _doubt_early_stops(course, last, doubts)
+        end_of_phase_1 = _end_of_phase_1(batch, course, last, doubts)
+        loss, attention = _results_at(batch, course, last, doubts)
+        tail = _tails(problems, risks, eta, floor)
+        end_of_phase_2 = _end_of_phase_2(
+            batch, course, tail, last, end_of_phase_1, loss, max_steps, doubts
         )
-        t = found.t[:, None]
-        share = found.seen[1]
-        first_row = np.full(len(risks), -1)
-        hit = _crossings(
-            batch,
-            found,
-            target - found.seen[0],
-            lambda t, seen, points: target[points] - seen.loss,
-            ROUNDING * target,
-            first_row,
-        )
-        last = np.where(hit.sure & (hit.steps <= max_steps), hit.steps, 0.0)
-        sure = plain & hit.sure & (hit.steps <= max_steps) & _undisturbed(found, last)
-        present = presence(batch.probs, batch.N)
-        attends = _crossings(
-            batch,
-            found,
-            share - 0.5,
-            lambda t, seen, points: (
-                (seen.attention / present[points]).min(axis=1) - 0.5
-            ),
-            np.full(len(risks), ROUNDING),
-            first_row,
-        )
-        falls = ((t[1:] < last) & (share[:-1] >= 0.5) & (share[1:] < 0.5)).any(axis=0)
-        sure &= (attends.sure & ~falls) | (
-            attends.steps - np.nan_to_num(attends.error) - 1.0 > last
-        )
-        loss, attention = _ends(batch, found, last)
-        rest = np.array(
-            [resting_loss(*pair) for pair in zip(risks, floor.tolist(), strict=True)]
-        )
-        tail = np.array(
-            [
-                tail_limit(risk, rate) or math.nan
-                for risk, rate in zip(risks, eta, strict=True)
-            ]
-        )
-        schedule = saved_steps(max_steps, batch.K**2)
-        second, certain = _tail(
-            batch, found, rest, TAIL_RATIO * tail, last, loss, schedule
-        )
-        first = np.minimum(attends.steps, last)
-        sure &= certain | (first >= last)  # then Phase I is all there is
-    second = np.maximum(first, np.minimum(second, last))
-    fast = last > AUTO_STEPS
-    decays = second < last
+        tail_ratio = last * (loss - tail.rest) / tail.constant
+
+    is_fast = last > AUTO_STEPS
+    is_sharp = end_of_phase_2 < last
+    regime = np.where(is_sharp, "sharp", "flat")
     return {
         "eta_used": eta,
         "steps": last,
-        "T_I": first,
-        "T_II": second - first,
-        "T_III": last - second,
+        "T_I": end_of_phase_1,
+        "T_II": end_of_phase_2 - end_of_phase_1,
+        "T_III": last - end_of_phase_2,
         "last": last,
-        "method": np.where(fast, "fast", "exact"),
-        "error": np.where(fast, hit.error, 0.0),
-        "loss": np.where(sure, loss, np.nan),
+        "method": np.where(is_fast, "fast", "exact"),
+        "error": np.where(is_fast, hit.error, 0.0),
+        "loss": np.where(doubts.none, loss, np.nan),
         "floor": floor,
         "attention": attention,
-        "tail_constant": tail,
-        "tail_ratio": last * (loss - rest) / tail,
-        "regime": np.where(np.isnan(tail), "", np.where(decays, "sharp", "flat")),
+        "tail_constant": tail.constant,
+        "tail_ratio": tail_ratio,
+        "regime": np.where(np.isnan(tail.constant), "", regime),
     }
 
 
-def _ends(batch: ScoreBatch, found: _Followed, last: Array) -> tuple[Array, Array]:
-    """Loss and mean attention at the last steps, (P,); NaN where run and shadow are too far apart."""
-    loss, _, _, attention = found.seen[
-        :, np.minimum(last, SINGLE).astype(int), np.arange(batch.count)
-    ]
+def _targets(problems: Sequence[Any], floor: Array, doubts: Doubts) -> Array:
+    """Target losses, (P,)."""
+    epsilon = np.array([problem.epsilon or 0.0 for problem in problems])
+    above = np.array([problem.above or 0.0 for problem in problems])
+    is_excess = above > 0.0
+    target = np.where(is_excess, floor + above, epsilon)
+    is_above_floor = target > floor * (1.0 + BLUR)
+    is_visible = above >= VISIBLE * floor
+    doubts.add(Doubt.TARGET_AT_FLOOR, ~is_above_floor)
+    doubts.add(Doubt.INVISIBLE_EXCESS, is_excess & ~is_visible)
+    return target
+
+
+def _target_loss(course: Course, target: Array) -> _Quantity:
+    """How far the loss is below its target."""
+
+    def value(t: Array, observed: Observation, points: Index) -> Array:
+        return target[points] - observed.loss
+
+    return _Quantity(target - course.at.loss, value, ROUNDING * target)
+
+
+def _half_attention(batch: ScoreBatch, course: Course) -> _Quantity:
+    """How far the least attended query is above half of its largest attention."""
+
+    def value(t: Array, observed: Observation, points: Index) -> Array:
+        return batch.shares(observed.attention, points).min(axis=1) - 0.5
+
+    blur = np.full(batch.count, ROUNDING)
+    return _Quantity(course.at.share - 0.5, value, blur)
+
+
+def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
+    """Doubt runs that a simulation might end before their targets, at the step last."""
+    t = course.t[:, None]
+    loss = course.at.loss
+    is_before_end = np.asarray(t < last)
+
+    rises = is_before_end[1:] & (np.diff(loss, axis=0) >= 0.0)
+    doubts.add(Doubt.NOT_MONOTONE, _at_any_time(rises))
+
+    # A simulation calls a run settled if the scores move by less than that part of the
+    # tolerance while the number of steps doubles.
+    remaining_move = course.at.move * (1.0 + t)
+    is_short = remaining_move < CAUTION * SETTLED * TOLERANCE
+    may_settle = is_before_end & (t > SINGLE) & is_short
+    doubts.add(Doubt.MAY_SETTLE, _at_any_time(may_settle))
+
+    # It calls a run stalled if the loss falls by less than `STALL_FRACTION` of itself
+    # while the number of steps grows tenfold.
+    decade = round(math.log(10.0) / GRID) - 1
+    decrease = loss[:-decade] - loss[decade:]
+    is_small = decrease < STALL_FRACTION * CAUTION * loss[decade:]
+    is_watched = is_before_end[decade:] & (t[decade:] > STALL_AFTER / CAUTION)
+    doubts.add(Doubt.MAY_STALL, _at_any_time(is_watched & is_small))
+
+
+def _at_any_time(mask: Mask) -> Mask:
+    return np.asarray(mask.any(axis=0))
+
+
+def _end_of_phase_1(
+    batch: ScoreBatch, course: Course, last: Array, doubts: Doubts
+) -> Array:
+    """First steps with half of the attention, at most the last step, (P,)."""
+    attends = _count(batch, course, _half_attention(batch, course))
+    share = course.at.share
+    is_before_end = course.t[1:, None] < last
+    falls = is_before_end & (share[:-1] >= 0.5) & (share[1:] < 0.5)
+    # Nothing matters that happens after the end.
+    earliest = attends.steps - np.nan_to_num(attends.error) - 1.0
+    is_relevant = ~(earliest > last)
+    doubts.add(Doubt.HALF_UNCERTAIN, is_relevant & ~attends.is_sure)
+    doubts.add(Doubt.NOT_MONOTONE, is_relevant & _at_any_time(falls))
+    return np.minimum(attends.steps, last)
+
+
+def _results_at(
+    batch: ScoreBatch, course: Course, last: Array, doubts: Doubts
+) -> tuple[Array, Array]:
+    """Loss and mean attention at the last steps, (P,) each."""
+    row = np.minimum(last, SINGLE).astype(int)
+    single = row, np.arange(batch.count)
+    loss = course.at.loss[single]
+    attention = course.at.attention[single]
+
     points = np.flatnonzero(last > SINGLE)
     if points.size:
-        columns = batch.of(points)
-        states = found.strides.at(np.log1p(last)[batch.point[columns]], columns)
-        ours, theirs = (
-            _summary(batch, look(batch, rows, points), points) for rows in states
-        )
-        near = (np.abs(ours - theirs) <= APART * np.abs(ours))[[0, 3]].all(axis=0)
-        loss[points], attention[points] = np.where(near, ours[[0, 3]], np.nan)
+        columns = batch.columns_of(points)
+        x = np.log1p(last)[batch.point[columns]]
+        run, shadow = course.strides.at(x, columns)
+        of_run = Summary.of(batch, batch.observation(run, points), points)
+        of_shadow = Summary.of(batch, batch.observation(shadow, points), points)
+        is_close = _agree(of_run.loss, of_shadow.loss)
+        is_close &= _agree(of_run.attention, of_shadow.attention)
+        doubts.add(Doubt.SHADOW_APART, points[~is_close])
+        loss[points] = of_run.loss
+        attention[points] = of_run.attention
     return loss, attention
 
 
-def _undisturbed(found: _Followed, last: Array) -> Mask:
-    """Whether the loss of each run falls all the way, and a simulation sees neither a stall nor a standstill."""
-    t, (loss, _, move, _), decade = (
-        found.t[:, None],
-        found.seen,
-        round(math.log(10.0) / GRID) - 1,
-    )
-    until = t < last
-    rises = until[1:] & (np.diff(loss, axis=0) >= 0.0)
-    slow = until & (t > SINGLE) & (move * (1.0 + t) < CAUTION * SETTLED * TOLERANCE)
-    late = until[decade:] & (t[decade:] > STALL_AFTER / CAUTION)
-    stalls = late & (loss[:-decade] - loss[decade:] < 1e-3 * CAUTION * loss[decade:])
-    return np.asarray(~(rises.any(axis=0) | slow.any(axis=0) | stalls.any(axis=0)))
+def _agree(run: Array, shadow: Array) -> Mask:
+    return np.asarray(np.abs(run - shadow) <= APART * np.abs(run))
 
 
-def _tail(
+class _Tails(NamedTuple):
+    """Tail laws: t (loss - rest) tends to a constant, NaN if unknown, (P,) each."""
+
+    rest: Array
+    constant: Array
+
+    @property
+    def limit(self) -> Array:
+        """Phase III begins once t (loss - rest) is below it for good."""
+        return TAIL_RATIO * self.constant
+
+
+def _tails(
+    problems: Sequence[Any], risks: Sequence[PopulationRisk], eta: Array, floor: Array
+) -> _Tails:
+    rests = []
+    constants = []
+    for risk, rate, lowest in zip(risks, eta, floor.tolist(), strict=True):
+        rests.append(resting_loss(risk, lowest))
+        constants.append(tail_limit(risk, rate) or math.nan)
+    return _Tails(np.array(rests), np.array(constants))
+
+
+def _end_of_phase_2(
     batch: ScoreBatch,
-    found: _Followed,
-    rest: Array,
-    limit: Array,
+    course: Course,
+    tail: _Tails,
     last: Array,
-    loss: Array,
-    schedule: Index,
-) -> tuple[Array, Mask]:
-    """Step at which t (loss - rest) falls below its limit for good; meaningless beyond ``last``.
+    end_of_phase_1: Array,
+    loss_at_last: Array,
+    max_steps: int,
+    doubts: Doubts,
+) -> Array:
+    """Steps at which t (loss - rest) falls below its limit for good, (P,).
 
-    A simulation looks for it behind the last saved step that is above the limit.
+    They are at least the end of Phase I, and at most the last step.
     """
-    t = found.t[:, None]
-    under = limit - t * (found.seen[0] - rest)
-    over = (under < 0.0) & (t <= last)
-    end = last * (loss - rest)
-    rises = over.copy()
-    rises[1:] &= ~over[:-1]
-    # meaningless if it is never above
-    begins = len(over) - 1 - rises[::-1].argmax(axis=0)
-    count = _crossings(
-        batch,
-        found,
-        under,
-        lambda t, seen, points: limit[points] - t * (seen.loss - rest[points]),
-        ROUNDING * (limit + last * rest),
-        begins,
-    )
-    until = np.minimum(count.steps - 1.0, last)
-    saved = np.searchsorted(schedule, until, side="right") > np.searchsorted(
-        schedule, found.t[begins]
-    )
-    passes = over.any(axis=0) & (end <= limit)
-    # a parabola through three looks passes the one in the middle by an eighth of their
-    # second difference at most
-    rise = under[1:-1] - under[:-2]
-    fall = under[1:-1] - under[2:]
-    nearly = (
-        (rise * fall >= 0.0)
-        & (np.abs(under[1:-1]) <= np.abs(rise + fall))
-        & (t[1:-1] <= last)
-    )
-    sure = (
-        (~passes | (count.sure & saved))
-        & (np.abs(end - limit) > APART * limit)
-        & ~nearly.any(axis=0)
-    )
-    steps = np.where(end > limit, np.inf, np.where(passes, count.steps, 0.0))
-    without = np.isnan(limit)
-    return np.where(without, np.inf, steps), without | sure
+    t = course.t[:, None]
+    limit = tail.limit
+
+    def slack(t: Array, observed: Observation, points: Index) -> Array:
+        return limit[points] - t * (observed.loss - tail.rest[points])
+
+    slack_on_grid = limit - t * (course.at.loss - tail.rest)
+    is_above = (slack_on_grid < 0.0) & (t <= last)
+    last_rise = _last_rise(is_above)
+    blur = ROUNDING * (limit + last * tail.rest)
+    quantity = _Quantity(slack_on_grid, slack, blur)
+    fall = _count(batch, course, quantity, after=last_rise)
+
+    at_last = last * (loss_at_last - tail.rest)
+    falls = is_above.any(axis=0) & (at_last <= limit)
+    # A simulation looks for the fall after the last step above the limit that it saves.
+    schedule = saved_steps(max_steps, batch.K**2)
+    last_above = np.minimum(fall.steps - 1.0, last)
+    saved_up_to_last = np.searchsorted(schedule, last_above, side="right")
+    saved_before_rise = np.searchsorted(schedule, course.t[last_rise])
+    is_saved = saved_up_to_last > saved_before_rise
+    is_clear_at_last = np.abs(at_last - limit) > APART * limit
+    may_touch = _may_touch_zero(slack_on_grid) & (t[1:-1] <= last)
+
+    # If Phase I is all there is, the tail does not matter.
+    has_law = ~np.isnan(limit)
+    is_relevant = has_law & (end_of_phase_1 < last)
+    doubts.add(Doubt.TAIL_UNCERTAIN, is_relevant & falls & ~fall.is_sure)
+    doubts.add(Doubt.TAIL_UNSAVED, is_relevant & falls & ~is_saved)
+    doubts.add(Doubt.TAIL_WITHIN_ROUNDING, is_relevant & ~is_clear_at_last)
+    doubts.add(Doubt.TAIL_TWICE, is_relevant & _at_any_time(may_touch))
+
+    end = np.where(falls, fall.steps, 0.0)
+    end = np.where((at_last > limit) | ~has_law, np.inf, end)
+    return np.maximum(end_of_phase_1, np.minimum(end, last))
 
 
-def _largest(risk: PopulationRisk) -> float:
-    return float(risk._form.variogram.max())
+def _last_rise(is_above: Mask) -> Index:
+    """Row of the last change from below to above, (P,); of no meaning without one."""
+    rises = is_above.copy()
+    rises[1:] &= ~is_above[:-1]
+    return len(rises) - 1 - rises[::-1].argmax(axis=0)
 
 
-def _go_together(
-    one: PopulationRisk, other: PopulationRisk, alike: float = 1e-14
-) -> bool:
-    """Whether a batch may have both points; ``alike`` is rounding in variograms that are multiples."""
-    if (one.features.K, one.N) != (other.features.K, other.N):
-        return False
-    if math.isfinite(one.N):
-        return one._form.factor.shape == other._form.factor.shape
-    scale = _largest(other) / _largest(one) if _largest(one) > 0.0 else 0.0
-    off = np.abs(other._form.variogram - scale * one._form.variogram).max()
-    return np.array_equal(one.features.probs, other.features.probs) and bool(
-        off <= alike * _largest(other)
-    )
+def _may_touch_zero(values: Array) -> Mask:
+    """Whether a curve may pass zero near an extremum between its points, (T - 2, P).
+
+    A parabola through three points passes the middle one by at most an eighth of their
+    second difference.
+    """
+    middle = values[1:-1]
+    rise = middle - values[:-2]
+    fall = middle - values[2:]
+    is_extremum = rise * fall >= 0.0
+    return np.asarray(is_extremum & (np.abs(middle) <= np.abs(rise + fall)))

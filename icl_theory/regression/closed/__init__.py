@@ -1,1 +1,1 @@
-"""The exchangeable case with N = ∞ in closed form: numbers of steps, runs, and the flow."""
+"""The exchangeable case with N = ∞ in closed form: steps, runs and the flow."""

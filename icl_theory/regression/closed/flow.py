@@ -1,7 +1,8 @@
-r"""Gradient flow of the exchangeable case for N = ∞: the attention, the loss, and the time in closed form.
+r"""Gradient flow of the exchangeable case with N = ∞ in closed form.
 
-With a = 1/(1 + (K−1)e^{−u}) and s = 1 − a, ``c t = F(a) − F(1/K)``; see docs/theory.md,
-"The exchangeable case".
+The attention, the loss and the time are functions of u, the gap between the score of
+the query's own feature and the others. With a = 1/(1 + (K−1)e^{−u}) and s = 1 − a,
+``c t = F(a) − F(1/K)``; see docs/theory.md, "The exchangeable case".
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def loss_curve(u: Array, gamma: float | Array, K: float | Array) -> tuple[Array,
 def flow_time(a: float, K: int) -> float:
     r"""Time c·t in which gradient flow raises the target attention from 1/K to ``a``.
 
-    .. math:: c\,t = F(a) - F(1/K),\quad F(a) = -\frac1a + 3\ln\frac{a}{1-a} + \frac{2}{1-a} + \frac{1}{2(1-a)^2}
+    .. math::
+        c\,t = F(a) - F(1/K),\quad
+        F(a) = -\frac1a + 3\ln\frac{a}{1-a} + \frac{2}{1-a} + \frac{1}{2(1-a)^2}
 
     Parameters
     ----------
@@ -62,40 +65,38 @@ def flow_time(a: float, K: int) -> float:
 
 
 class Place(NamedTuple):
-    """Gaps u >= 0 of the scores, with w = (K - 1) exp(-u), the attention a, and s = 1 - a."""
+    """Gaps u >= 0 of the scores, and what follows from them; numbers or arrays."""
 
     u: Any
-    w: Any
-    a: Any
-    s: Any
+    w: Any  # (K - 1) exp(-u)
+    a: Any  # the attention, 1/(1 + w)
+    s: Any  # 1 - a
 
     @classmethod
     def of(cls, u: Any, K: Any) -> Self:
         """Return the place of u among K features."""
-        w = (K - 1.0) * np.exp(-u)
-        whole = 1.0 + w
-        return cls(u, w, 1.0 / whole, w / whole)
+        return cls.weighted(u, (K - 1.0) * np.exp(-u))
 
     @classmethod
     def weighted(cls, u: Any, w: Any) -> Self:
         """Return the place of u from its w."""
-        whole = 1.0 + w
-        return cls(u, w, 1.0 / whole, w / whole)
+        total = 1.0 + w
+        return cls(u, w, 1.0 / total, w / total)
 
     def at(self, index: NDArray[Any] | slice) -> Self:
         """Select some of the places."""
         u, w, a, s = self
         if isinstance(index, slice):
             return type(self)(u[index], w[index], a[index], s[index])
-        # faster
+        # take() is faster than brackets.
         return type(self)(u.take(index), w.take(index), a.take(index), s.take(index))
 
     def small(self, form: str) -> Any:
-        """Return a for the form "a", which is small in the head of a run, else s, which is small in the tail."""
+        """Return what is small: a in the head of a run (form "a"), s in the tail."""
         return self.a if form == "a" else self.s
 
     def growth(self) -> Any:
-        """Return ``a s²``."""
+        """Return ``g = a s²``."""
         return self.a * self.s * self.s
 
     def step(self, c: Any) -> Any:
@@ -104,28 +105,45 @@ class Place(NamedTuple):
 
 
 def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
-    """Flow time ``F(a(u2)) - F(a(u1))`` in units of 1/c, infinite beyond the range of float64."""
+    """Flow time ``F(a(u2)) - F(a(u1))`` in units of 1/c.
+
+    It is infinite beyond the range of float64.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         time = -flow_back(Place.of(u1, K), Place.of(u2, K), u1 - u2)
     return np.where(np.isnan(time), np.inf, time)
 
 
 def flow_to(deficit: float, K: int) -> float:
-    """Flow time ``F(1 - s) - F(1/K)`` from equal scores to an attention deficit s, in units of 1/c."""
+    """Flow time ``F(1 - s) - F(1/K)`` to an attention deficit s, in units of 1/c."""
     u = math.log(K - 1.0) + math.log1p(-deficit) - math.log(deficit)
     return float(flow_difference(np.zeros(()), np.asarray(u), K))
 
 
-def flow_back(one: Place, two: Place, back: Any) -> Any:
-    """``F(a(u1)) - F(a(u2))`` as a sum of differences without cancellation; ``back`` is u1 - u2."""
-    rise = np.expm1(back) * (two.a * one.s)  # a(u1) - a(u2)
-    total = rise / (one.a * two.a)
+def flow_back(first: Place, second: Place, back: Any) -> Any:
+    r"""``F(a1) - F(a2)`` as a sum of differences without cancellation.
+
+    .. math::
+        F(a_1) - F(a_2) = \frac{a_1 - a_2}{a_1 a_2} + 3 (u_1 - u_2)
+        + \Bigl(2 + \frac{1}{2 s_1} + \frac{1}{2 s_2}\Bigr) \frac{a_1 - a_2}{s_1 s_2}
+
+    Parameters
+    ----------
+    first, second : Place
+        u1 and u2.
+    back : array_like
+        ``u1 - u2``.
+    """
+    # Arrays are changed in place: passes over them cost more than the arithmetic.
+    rise = np.expm1(back) * (second.a * first.s)  # a1 - a2
+    total = rise / (first.a * second.a)
     total += 3.0 * back
-    far = 1.0 / one.s + 1.0 / two.s
+    far = 1.0 / first.s + 1.0 / second.s
     far *= 0.5
     far += 2.0
-    rise /= one.s
+    # Factor by factor: the product of two small deficits may underflow.
+    rise /= first.s
     far *= rise
-    far /= two.s
+    far /= second.s
     total += far
     return total

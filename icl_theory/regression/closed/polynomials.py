@@ -1,8 +1,13 @@
-"""The polynomials of the Abel function of the exchangeable map, in integers over common denominators."""
+"""The polynomials of the Abel function of the exchangeable map, exactly.
+
+They are computed once, when this module is loaded, in integers over common denominators
+(`POLYNOMIALS`). `QUOTIENTS` are the polynomials that `abel_function.series` evaluates.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial.polynomial import polyadd, polyder, polymul
@@ -10,14 +15,18 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import choice
 
-TERMS = 6  # polynomials of the expansion, so that the error is of order (c g)^6
-Coefficients = NDArray[np.object_]  # integers of any size, lowest power first
+# Number of polynomials: the error of the expansion is of order (c g)^6.
+TERMS = 6
+# Integers of any size, lowest power first.
+Coefficients = NDArray[np.object_]
 
 
 def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
-    r"""Coefficients, highest power first, of the polynomials :math:`P_j` in the Abel function.
+    r"""Coefficients of the polynomials :math:`P_j` in the Abel function.
 
-    .. math:: A(u) = \frac{F(a)}{c} + \tfrac12\ln g + \sum_{j\ge1} c^j P_j, \qquad A(u + c\,g) = A(u) + 1
+    .. math::
+        A(u) = \frac{F(a)}{c} + \tfrac12\ln g + \sum_{j\ge1} c^j P_j,
+        \qquad A(u + c\,g) = A(u) + 1
 
     Expanding the equation in c and writing :math:`D = a(1-a)\,d/da` for d/du, the order
     :math:`c^{j+1}` reads :math:`g\,DP_j = -\sum_{i\ge2} \frac{g^i}{i!} D^i A_{j+1-i}`
@@ -35,13 +44,104 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     Returns
     -------
     tuple of tuple of float
-        One polynomial for each j = 1, 2, ...
+        One polynomial for each j = 1, 2, ..., highest power first.
     """
     choice("form", form, ("a", "s"))
-    return tuple(
-        tuple(x / denominator for x in reversed(polynomial))
-        for polynomial, denominator in POLYNOMIALS[form]
-    )
+    polynomials = []
+    for coefficients, denominator in POLYNOMIALS[form]:
+        highest_first = reversed(coefficients)
+        polynomials.append(tuple(x / denominator for x in highest_first))
+    return tuple(polynomials)
+
+
+class _Order(NamedTuple):
+    """Derivatives of one A_k: the i-th at index i - 1, times the denominator."""
+
+    derivatives: list[Coefficients]
+    denominator: int
+
+
+# A polynomial with integer coefficients, lowest power first, and their common
+# denominator.
+_Fraction = tuple[list[int], int]
+
+
+def _abel_polynomials() -> list[_Fraction]:
+    """Find the polynomials in a, order by order."""
+    g = _whole(0, 1, -2, 1)
+    powers_of_g = [_whole(1)]
+    for _ in range(TERMS + 1):
+        powers_of_g.append(polymul(powers_of_g[-1], g))
+
+    # g'/g = s - 2a, which is twice the derivative of A_0 = ½ ln g.
+    log_slope = _whole(1, -3)
+    orders = [
+        _Order(_flow_derivatives(log_slope), 1),
+        _Order(_derivatives(log_slope), 2),
+    ]
+    polynomials = []
+    for j in range(1, TERMS + 1):
+        slope, denominator = _slope_of_order(j, orders, powers_of_g)
+        orders.append(_Order(_derivatives(slope), denominator))
+        coefficients, factor = _integrated(slope)
+        polynomials.append((coefficients, denominator * factor))
+    return polynomials
+
+
+def _slope_of_order(
+    j: int, orders: list[_Order], powers_of_g: list[Coefficients]
+) -> tuple[Coefficients, int]:
+    """``D P_j = -Σ_{i>=2} g^(i-1)/i! D^i A_{j+1-i}`` and its denominator."""
+    denominators = [
+        math.factorial(i) * orders[j + 2 - i].denominator for i in range(2, j + 3)
+    ]
+    shared = math.lcm(*denominators)
+
+    slope = _whole(0)
+    for i, denominator in enumerate(denominators, start=2):
+        derivative = orders[j + 2 - i].derivatives[i - 1]
+        # The derivatives of A_{-1} = F, the last ones, have a factor g in them.
+        power = i - 2 if i == j + 2 else i - 1
+        term = polymul(powers_of_g[power], derivative)
+        slope = polyadd(slope, -shared // denominator * term)
+    return slope, shared
+
+
+def _integrated(slope: Coefficients) -> _Fraction:
+    """The integral of ``slope / (a (1 - a))`` over a, without constant term."""
+    shared = math.lcm(*range(1, len(slope)))
+    polynomial = [0]
+    # Division by 1 - a sums the coefficients.
+    quotient = 0
+    for power, coefficient in enumerate(slope[1:-1], start=1):
+        quotient += coefficient
+        polynomial.append(quotient * (shared // power))
+    return polynomial, shared
+
+
+def _flow_derivatives(log_slope: Coefficients) -> list[Coefficients]:
+    """``g D^i F`` for i = 1, 2, ..., from ``g DF = 1``."""
+    chain = [_whole(1)]
+    for _ in range(TERMS + 1):
+        # g D(f/g) = Df - f D ln g
+        chain.append(polyadd(_slope(chain[-1]), -polymul(log_slope, chain[-1])))
+    return chain
+
+
+def _derivatives(first: Coefficients) -> list[Coefficients]:
+    chain = [first]
+    for _ in range(TERMS):
+        chain.append(_slope(chain[-1]))
+    return chain
+
+
+def _slope(p: Coefficients) -> Coefficients:
+    """``Dp = a (1 - a) dp/da``."""
+    return polymul(_whole(0, 1, -1), polyder(p))
+
+
+def _whole(*coefficients: int) -> Coefficients:
+    return np.array(coefficients, dtype=object)
 
 
 def _reflected(polynomial: list[int]) -> list[int]:
@@ -54,72 +154,16 @@ def _reflected(polynomial: list[int]) -> list[int]:
     return [0, *reflected[1:]]
 
 
-def _abel_polynomials() -> list[tuple[list[int], int]]:
-    """Polynomials in a, each with the common denominator of its coefficients."""
-    log_slope = _whole(1, -3)  # g'/g = s - 2a
-    flow = [_whole(1)]  # the derivatives of F, times g
-    for _ in range(TERMS + 1):
-        flow.append(polyadd(_slope(flow[-1]), -polymul(log_slope, flow[-1])))
-    powers = [_whole(1)]
-    for _ in range(TERMS + 1):
-        powers.append(polymul(powers[-1], _whole(0, 1, -2, 1)))  # of g
-    # entry i of an order: the (i+1)-th derivative
-    orders = [flow, _derivatives(log_slope)]
-    denominators = [1, 2]
-    result = []
-    for j in range(1, TERMS + 1):
-        terms = range(2, j + 3)
-        shared = math.lcm(*(math.factorial(i) * denominators[j + 2 - i] for i in terms))
-        slope = _whole(0)
-        for i in terms:
-            term = polymul(
-                powers[i - 1 if i < j + 2 else i - 2], orders[j + 2 - i][i - 1]
-            )
-            slope = polyadd(
-                slope, -shared // (math.factorial(i) * denominators[j + 2 - i]) * term
-            )
-        orders.append(_derivatives(slope))
-        denominators.append(shared)
-        whole = math.lcm(*range(1, len(slope)))
-        polynomial = [0]
-        quotient = 0
-        for power_of_a, coefficient in enumerate(
-            slope[1:-1], start=1
-        ):  # slope / (a (1 - a)), integrated
-            quotient += coefficient
-            polynomial.append(quotient * (whole // power_of_a))
-        result.append((polynomial, shared * whole))
-    return result
+def _quotients(form: str, lowest: int) -> tuple[tuple[float, ...], ...]:
+    """``Q_j = P_j / x^(lowest j)``, highest power first."""
+    quotients = []
+    for j, polynomial in enumerate(abel_polynomials(form), start=1):
+        quotients.append(polynomial[: -lowest * j])
+    return tuple(quotients)
 
 
-def _derivatives(first: Coefficients) -> list[Coefficients]:
-    chain = [first]
-    for _ in range(TERMS):
-        chain.append(_slope(chain[-1]))
-    return chain
-
-
-def _slope(p: Coefficients) -> Coefficients:
-    """``a (1 - a) dp/da``."""
-    return polymul(_whole(0, 1, -1), polyder(p))
-
-
-def _whole(*coefficients: int) -> Coefficients:
-    return np.array(coefficients, dtype=object)
-
-
-_FOUND = _abel_polynomials()
-# whole coefficients, lowest power first, with their common denominators
-POLYNOMIALS = {
-    "a": _FOUND,
-    "s": [(_reflected(polynomial), denominator) for polynomial, denominator in _FOUND],
-}
-# coefficients of Q_j = P_j / x^(power j), highest power first; P_j starts with a^j, or
-# s^(2j)
-QUOTIENTS = {
-    form: tuple(
-        polynomial[: -power * j]
-        for j, polynomial in enumerate(abel_polynomials(form), start=1)
-    )
-    for form, power in (("a", 1), ("s", 2))
-}
+_IN_A = _abel_polynomials()
+_IN_S = [(_reflected(polynomial), denominator) for polynomial, denominator in _IN_A]
+POLYNOMIALS = {"a": _IN_A, "s": _IN_S}
+# P_j starts with a^j, or with s^(2j).
+QUOTIENTS = {"a": _quotients("a", 1), "s": _quotients("s", 2)}

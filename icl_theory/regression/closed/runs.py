@@ -1,4 +1,8 @@
-"""Whole runs of the exchangeable case with N = ∞ in closed form, for one point or a grid of them."""
+"""Whole runs of the exchangeable case with N = ∞ in closed form, of many points.
+
+`closed_runs` computes where runs end and what they pass. `ExchangeableSteps` is one run
+as a `Solution` of the engine.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import INT64_MAX, Array
-from icl_theory.regression.closed.abel import ROUNDING, StepCounter
+from icl_theory.regression.closed.abel import StepCounter
+from icl_theory.regression.closed.abel_function import ROUNDING
 from icl_theory.regression.closed.flow import loss_curve
+
+Steps = NDArray[np.int64]
 
 
 class ClosedRuns(NamedTuple):
-    """What `closed_runs` finds, one entry a point."""
+    """Results of `closed_runs`, one entry for each point."""
 
-    # first step with loss <= epsilon; INT64_MAX where there is none below it
-    hit: NDArray[np.int64]
-    # estimated absolute error of ``hit``, below 1 only where rounding leaves no other
-    # integer
+    # First step with loss <= epsilon; INT64_MAX if there is none below it.
+    hit: Steps
+    # Estimated absolute error of ``hit``, below 1 only if rounding leaves no other
+    # integer.
     error: Array
-    # where the run ends: ``hit`` or the largest number of steps
-    last: NDArray[np.int64]
-    attends: NDArray[np.int64]  # end of Phase I, at most ``last``
-    tails: NDArray[np.int64]  # end of Phase II, at most ``last``
-    gap: Array  # u at the end
+    # Where the run ends: ``hit`` or the largest number of steps.
+    last: Steps
+    # Ends of Phase I and of Phase II, at most ``last``.
+    attends: Steps
+    tails: Steps
+    # At the end: u, the loss, and the attention.
+    gap: Array
     loss: Array
     attention: Array
 
@@ -39,9 +48,16 @@ class CountedRuns(NamedTuple):
     epsilon: Array
     imbalance: Array
     counter: StepCounter
-    attends: NDArray[np.int64]  # T₁, the first step with attention >= ½
-    steps: NDArray[np.int64]  # the first step with loss <= ε
+    attends: Steps  # T₁, the first step with attention >= ½
+    steps: Steps  # the first step with loss <= ε
     in_class_coordinates: NDArray[np.bool_] | bool = True
+
+
+class _Hits(NamedTuple):
+    """First steps with loss <= epsilon, and their estimated absolute errors, (P,)."""
+
+    step: Steps
+    error: Array
 
 
 def closed_runs(
@@ -49,69 +65,98 @@ def closed_runs(
 ) -> ClosedRuns:
     """Follow u ← u + c g(u) until the loss is ``epsilon``, without taking the steps.
 
-    All arguments but ``max_steps`` are (P,); ``tail`` is the attention deficit at which
-    Phase III begins (see `tail_start`). Every point comes out to the same bits whatever
-    the others are.
+    Each point has the same bits whatever the others are.
+
+    Parameters
+    ----------
+    counter : StepCounter
+        P points.
+    gamma, epsilon : ndarray, (P,)
+        Variograms and target losses.
+    max_steps : int
+        Largest number of steps.
+    tail : ndarray, (P,)
+        Attention deficits at which Phase III begins (see `tail_start`).
     """
     K = counter.K
-    half, tail_gap = (
-        np.log(K - 1.0) + np.log1p(-s) - np.log(s) for s in (np.full(K.size, 0.5), tail)
-    )
-    hit, error, (ended, began) = _first_below(counter, gamma, epsilon, half, tail_gap)
-    last = np.minimum(hit, max_steps)
-    attends = np.minimum(last, ended)
-    tails = np.minimum(last, began)
+    half = np.full(K.size, 0.5)
+    end_of_phase_1 = counter.steps_to(_gap(half, K)).steps
+    end_of_phase_2 = counter.steps_to(_gap(tail, K)).steps
+    hits = _first_hits(counter, gamma, epsilon)
+    last = np.minimum(hits.step, max_steps)
+    attends = np.minimum(last, end_of_phase_1)
+    tails = np.minimum(last, end_of_phase_2)
     gap = counter.position(last)
+    loss, attention = loss_curve(gap, gamma, K)
     return ClosedRuns(
-        hit,
-        error,
-        last,
-        attends,
-        np.maximum(attends, tails),
-        gap,
-        *loss_curve(gap, gamma, K),
+        hit=hits.step,
+        error=hits.error,
+        last=last,
+        attends=attends,
+        tails=np.maximum(attends, tails),
+        gap=gap,
+        loss=loss,
+        attention=attention,
     )
 
 
-def _first_below(
-    counter: StepCounter, gamma: Array, epsilon: Array, *gaps: Array
-) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
-    """First steps with loss <= epsilon and their errors, (P,), and first steps at some gaps u, (gaps, P)."""
+def _gap(deficit: Array, K: Array) -> Array:
+    """The u at an attention deficit s: ``ln((K - 1) (1 - s)/s)``."""
+    return np.asarray(np.log(K - 1.0) + np.log1p(-deficit) - np.log(deficit))
+
+
+def _first_hits(counter: StepCounter, gamma: Array, epsilon: Array) -> _Hits:
     K = counter.K
     start, _ = loss_curve(np.zeros(K.size), gamma, K)
-    hit = np.zeros(K.size, dtype=np.int64)
-    error = np.zeros(K.size)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        # ½ ln(epsilon/start), exact also where the two are close; s falls by that, and
-        # u = ln(a/s) + ln(K-1)
-        close = epsilon > 0.5 * start
-        drop = 0.5 * np.where(
-            close, np.log1p((epsilon - start) / start), np.log(epsilon) - np.log(start)
-        )
-        goal = np.log1p(-(K - 1.0) * np.expm1(drop)) - drop
-    above = start > epsilon
-    found = counter._counted(np.where(above, goal, 0.0))
-    hit[above], error[above] = found.steps[above], found.error[above]
-    earliest, latest = found.earliest, found.latest
-    unsure = np.flatnonzero(above & (earliest != latest) & (latest < INT64_MAX))
+    is_above = start > epsilon
+    goal = np.where(is_above, _gap_of_loss(epsilon, start, K), 0.0)
+    count = counter._count(goal)
+    hit = np.where(is_above, count.steps, 0)
+    error = np.where(is_above, count.error, 0.0)
+
+    # If the count is an integer to within rounding, the loss itself decides.
+    is_unsure = is_above & (count.earliest != count.latest)
+    unsure = np.flatnonzero(is_unsure & (count.latest < INT64_MAX))
     if unsure.size:
-        # the count is within rounding of an integer: let the loss itself decide
-        few = StepCounter(K[unsure], counter.c[unsure])
-        low = earliest[unsure] - 1
-        high = latest[unsure]
-        while (open_ := high - low > 1).any():
-            middle = low + (high - low) // 2
-            reached = (
-                loss_curve(few.position(middle), gamma[unsure], K[unsure])[0]
-                <= epsilon[unsure]
-            )
-            high = np.where(open_ & reached, middle, high)
-            low = np.where(open_ & ~reached, middle, low)
-        hit[unsure] = high
-    error[np.abs(start - epsilon) <= 4.0 * ROUNDING * start] = (
-        1.0  # step 0 has the loss epsilon, to rounding
-    )
-    return hit, error, np.array([counter.steps_to(gap).steps for gap in gaps])
+        hit[unsure] = _bisected(
+            StepCounter(K[unsure], counter.c[unsure]),
+            gamma[unsure],
+            epsilon[unsure],
+            count.earliest[unsure] - 1,
+            count.latest[unsure],
+        )
+    # Step 0 has the loss epsilon, to rounding.
+    is_at_start = np.abs(start - epsilon) <= 4.0 * ROUNDING * start
+    error[is_at_start] = 1.0
+    return _Hits(hit, error)
+
+
+def _gap_of_loss(epsilon: Array, start: Array, K: Array) -> Array:
+    """The u at which the loss is ``epsilon``, for losses ``start`` at u = 0."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        # The loss is proportional to s², so ln s changes by ½ ln(epsilon/start). The
+        # first form is exact also if the two are close.
+        close_ratio = np.log1p((epsilon - start) / start)
+        far_ratio = np.log(epsilon) - np.log(start)
+        is_close = epsilon > 0.5 * start
+        drop = 0.5 * np.where(is_close, close_ratio, far_ratio)
+        # u = ln(a/s) + ln(K - 1), with s = (1 - 1/K) exp(drop).
+        return np.asarray(np.log1p(-(K - 1.0) * np.expm1(drop)) - drop)
+
+
+def _bisected(
+    counter: StepCounter, gamma: Array, epsilon: Array, low: Steps, high: Steps
+) -> Steps:
+    """First steps with loss <= epsilon, above ``low`` and at most ``high``."""
+    while True:
+        is_open = high - low > 1
+        if not is_open.any():
+            return high
+        middle = low + (high - low) // 2
+        loss, _ = loss_curve(counter.position(middle), gamma, counter.K)
+        is_hit = loss <= epsilon
+        high = np.where(is_open & is_hit, middle, high)
+        low = np.where(is_open & ~is_hit, middle, low)
 
 
 class ExchangeableSteps:
@@ -122,31 +167,49 @@ class ExchangeableSteps:
         self.gamma = np.array([gamma])
         self.counter = counter
 
-    def states(self, steps: NDArray[np.int64]) -> Array:
+    def states(self, steps: Steps) -> Array:
         """Return u at some steps, (T,)."""
         return self.counter.position(steps)
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, and its estimated error, also where that may hide one."""
-        hits, error, _ = _first_below(self.counter, self.gamma, np.array([epsilon]))
-        hit = int(hits[0])
-        found = hit <= last and hit < INT64_MAX
-        return hit if found else None, float(error[0]) if found or hit - error[
-            0
-        ] <= last else 0.0
+        """First step with loss <= epsilon, and its estimated error.
+
+        Parameters
+        ----------
+        epsilon : float
+            Target loss.
+        last : int
+            Last step of the run.
+
+        Returns
+        -------
+        step : int or None
+            None if there is none up to ``last``.
+        error : float
+            Of the step; without one it is 0, unless rounding may hide a step.
+        """
+        hits = _first_hits(self.counter, self.gamma, np.array([epsilon]))
+        hit = int(hits.step[0])
+        error = float(hits.error[0])
+        if hit <= last and hit < INT64_MAX:
+            return hit, error
+        if hit - error <= last:
+            return None, error
+        return None, 0.0
 
     def first_missing(self, *deficits: float) -> list[int]:
-        """Return the first steps with 1 - a <= each deficit; INT64_MAX where there is none below it."""
-        goals = [
-            math.log(self.K - 1.0) + math.log1p(-s) - math.log(s) for s in deficits
-        ]
+        """First steps with 1 - a <= each deficit; INT64_MAX if none is below it."""
+        goals = []
+        for deficit in deficits:
+            goal = math.log(self.K - 1.0) + math.log1p(-deficit) - math.log(deficit)
+            goals.append(goal)
         return self.counter.steps_to(np.array(goals)).steps.tolist()
 
 
 def leading_order(
     eta: Array, gamma: float | Array, K: Array, epsilon: Array, start: Array
 ) -> Array:
-    """``K²/(ηγ) + (K-1)/(4ηε)``, and 0 where the loss is below ``epsilon`` from the start."""
+    """``K²/(ηγ) + (K-1)/(4ηε)``, and 0 if the loss starts below ``epsilon``."""
     with np.errstate(over="ignore", divide="ignore"):
         steps = K * K / (eta * gamma) + (K - 1.0) / (4.0 * eta * epsilon)
     return np.where(start > epsilon, steps, 0.0)
@@ -155,13 +218,10 @@ def leading_order(
 def step_constant(
     eta: float | Array, speed: float | Array, gamma: float | Array, K: float | Array
 ) -> Array:
-    """``c = η γ K/(K-1)²``, with the factor on η that a change of coordinates amounts to."""
-    each = np.asarray(K, dtype=np.float64)
-    with np.errstate(over="ignore"):  # refused by those who call
-        return np.asarray(
-            np.asarray(eta, dtype=np.float64)
-            * speed
-            * gamma
-            * each
-            / ((each - 1.0) * (each - 1.0))
-        )
+    """``c = η γ K/(K-1)²``, times the factor ``speed`` of a change of coordinates."""
+    features = np.asarray(K, dtype=np.float64)
+    rate = np.asarray(eta, dtype=np.float64)
+    # Callers refuse constants that are too large.
+    with np.errstate(over="ignore"):
+        square = (features - 1.0) * (features - 1.0)
+        return np.asarray(rate * speed * gamma * features / square)

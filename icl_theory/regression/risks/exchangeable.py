@@ -33,6 +33,7 @@ from icl_theory._validate import (
     set_fields,
     signed,
 )
+from icl_theory.engine.capabilities import series_one_by_one
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, is_plain_descent
@@ -179,7 +180,7 @@ class ExchangeableRisk(Risk):
     ) -> tuple[Array, dict[str, Array]]:
         """Losses and observations at many gaps."""
         if math.isfinite(self.N):
-            return super().series(states, steps)
+            return series_one_by_one(self, states, steps)
         loss, attention = loss_curve(states, self.gamma, self.K)
         return loss, {"attention": attention, "gap": states}
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.regression.risks.level_loss import INFINITE_GAP, Mask, Query
-from icl_theory.tokens.square import Count, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import moments
 
 Index = NDArray[np.intp]
 
@@ -41,7 +42,7 @@ class RelativeLosses:
         self._error_forms = np.array([query.error_form for query in queries])
         self._squared_errors = np.array([query.squared_errors for query in queries])
         self._probs = np.array([query.probs for query in queries])
-        self._count = Count(queries[0].N)
+        self._count = TokenCount(queries[0].N)
         self._above = above
         self._scale = scale
 

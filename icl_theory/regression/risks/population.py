@@ -24,14 +24,16 @@ from icl_theory._validate import (
     prompt_length,
     set_fields,
 )
-from icl_theory.engine.risk import ColumnGradients, Risk
+from icl_theory.engine.capabilities import ColumnGradients, gradients_one_by_one
+from icl_theory.engine.risk import Risk
 from icl_theory.memory import check_fits
 from icl_theory.regression.features import Features
 from icl_theory.regression.risks.error_form import ErrorForm, at_nodes
 from icl_theory.regression.risks.floors import Levels, single_features
 from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tasks import Task
-from icl_theory.tokens.square import Count, Moments, change_along, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import Moments, change_along, moments
 
 # A gradient below this share of its terms has lost two digits or more by subtraction.
 CANCELLED = 0.01
@@ -132,7 +134,7 @@ class PopulationRisk(Risk):
         For finite N all queries of all matrices are integrated as one batch.
         """
         if math.isinf(self.N):
-            return super().gradients(states)
+            return gradients_one_by_one(self, states)
         n, K, _ = states.shape
         side_by_side = np.concatenate(states, axis=1)
         gradient = self._moments(side_by_side).gradient.reshape(K, n, K)
@@ -346,7 +348,7 @@ class PopulationRisk(Risk):
             scores,
             self.features.probs[:, None],
             squared_errors,
-            [Count(self.N)],
+            [TokenCount(self.N)],
             form,
             spread=noise_alone,
         )

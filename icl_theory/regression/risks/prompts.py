@@ -19,16 +19,10 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine.progress import Progress
-from icl_theory.tokens.square import (
-    LOG_LATEST,
-    Count,
-    Moments,
-    balanced,
-    capped,
-    is_kept,
-    log_mean,
-    trapezoid,
-)
+from icl_theory.tokens.generating import TokenCount, log_mean
+from icl_theory.tokens.quadrature import LOG_LATEST, capped, is_kept, trapezoid
+from icl_theory.tokens.square import Moments
+from icl_theory.tokens.tilted import balanced
 
 # Below this loss a query is not scaled, because its inverse would overflow.
 SMALLEST_SCALE = 1e-200
@@ -109,14 +103,14 @@ def one_query(
     absent = float(probs[~occurs].sum())
     probs = np.where(occurs, probs, 0.0)
     log_w = capped(log_w[:, None])
-    log_s, jacobian, _ = trapezoid(log_w, [Count(N)])
+    log_s, jacobian, _ = trapezoid(log_w, [TokenCount(N)])
     y = np.exp(np.minimum(log_w + log_s, LOG_LATEST))
     # ln G to an absolute error far below 1/N also where G is nearly 1: from G - 1.
     near_one = probs @ np.expm1(-y) - absent
     decay = np.exp(-y) * is_kept(y)
     mean = probs @ decay
     log = log_mean(mean, near_one)
-    _, *derivatives = Count(N).weights(mean, log, 4)
+    _, *derivatives = TokenCount(N).derivatives(mean, log, 4)
     first, second, third, fourth = (jacobian * order for order in derivatives)
     b = decay * y * probs[:, None]
     by = b * y
@@ -240,7 +234,7 @@ def infima(
         gradient = moments.gradient / scale
         return float(np.sum(moments.loss / scale)), gradient.ravel()
 
-    nodes = trapezoid(capped(start), [Count(N)]).counts.sum()
+    nodes = trapezoid(capped(start), [TokenCount(N)]).needed.sum()
     rounds = int(np.clip(work / (len(target) * nodes), 2, 200))
     options = {
         "ftol": 1e-15,

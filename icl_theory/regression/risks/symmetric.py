@@ -36,7 +36,8 @@ from icl_theory.regression.risks.floors import Levels, levels_of
 from icl_theory.regression.risks.level_loss import Query
 from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tasks import Task, variogram_of
-from icl_theory.tokens.square import Count, Moments, change_along, moments
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import Moments, change_along, moments
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,7 +356,7 @@ class SymmetricRisk(Risk):
             np.where(self._class_probs > 0, scores, -np.inf),
             self._class_probs,
             squared_errors,
-            [Count(self.N)],
+            [TokenCount(self.N)],
             form,
             spread=np.maximum(within, 0.0),
         )

@@ -1,12 +1,12 @@
-r"""A whole transformer block on sampled prompts: attention, feed-forward layer, layer norms, linear read-out.
+r"""A whole transformer block, trained on sampled prompts.
 
-The backward pass is written out, layer by layer, for a batch of prompts at once.
+It has attention, a feed-forward layer, two layer norms and a linear read-out. The
+forward and backward passes are written out, layer by layer, for a batch of prompts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -21,7 +21,10 @@ from icl_theory.regression.sampled.risk import SampledRisk
 
 
 class Weights(NamedTuple):
-    """The parameters of a block, in the order of the flat vector; D = d + 1, H hidden units."""
+    """The parameters of a block, in the order of the flat vector.
+
+    D = d + 1, and there are H hidden units.
+    """
 
     W_Q: Array  # (D, D)
     W_K: Array  # (D, D)
@@ -75,7 +78,8 @@ class BlockRisk(Risk):
     --------
     >>> import icl_theory as icl
     >>> features = icl.Features.simplex(4, delta=2.0)
-    >>> data = icl.SampledRisk(features, icl.tasks.Exchangeable(1.0), N=30, batch=64, seed=0)
+    >>> task = icl.tasks.Exchangeable(1.0)
+    >>> data = icl.SampledRisk(features, task, N=30, batch=64, seed=0)
     >>> run = icl.descend(icl.regression.BlockRisk(data), eta=0.3, steps=1000)
     >>> bool(run.attention[0].mean() < 0.3 < 0.8 < run.attention[-1].mean())
     True
@@ -107,14 +111,16 @@ class BlockRisk(Risk):
     @property
     def initial(self) -> Array:
         """Random matrices and read-out, gains of 1, zeros elsewhere, flat."""
-        # [seed] alone is [seed, 0, 0], the prompts of the first step
+        # The seed alone would be that of [seed, 0, 0], the prompts of the first step.
         rng = np.random.default_rng([self.seed, 3])
         parts = []
         for name, shape in self._shapes.items():
             if name[0] in "Ww":
                 parts.append(rng.normal(0.0, 1.0 / math.sqrt(shape[-1]), shape))
+            elif name.startswith("gain"):
+                parts.append(np.ones(shape))
             else:
-                parts.append(np.full(shape, 1.0 if name.startswith("gain") else 0.0))
+                parts.append(np.zeros(shape))
         return _flat(parts)
 
     def unpack(self, params: ArrayLike) -> Weights:
@@ -144,60 +150,73 @@ class BlockRisk(Risk):
             The parameters are so large that predictions leave the range of float64.
         """
         instance("prompts", prompts, Prompts, "prompts of a SampledRisk")
-        features = self.data.features
-        known = prompts.token.max(initial=0) < features.K > prompts.query.max(initial=0)
-        vectors = (each for each in (prompts.key, prompts.asked) if each is not None)
-        if not (known and all(each.shape[-1] == features.d for each in vectors)):
-            raise argument_error("prompts", "those of other features", f"of {features}")
-        weight, prediction, _ = self._forward(self.unpack(params), prompts)
-        if not np.isfinite(prediction).all():
+        self._refuse_other_features(prompts)
+        forward = self._forward(self.unpack(params), prompts)
+        if not np.isfinite(forward.prediction).all():
             raise argument_error(
                 "params",
                 float(np.abs(params).max()),
                 "numbers with finite predictions (largest shown)",
             )
-        return weight, prediction
+        return forward.attention, forward.prediction
+
+    def _refuse_other_features(self, prompts: Prompts) -> None:
+        features = self.data.features
+        largest_index = max(prompts.token.max(initial=0), prompts.query.max(initial=0))
+        fits = largest_index < features.K
+        for vectors in (prompts.key, prompts.asked):
+            if vectors is not None and vectors.shape[-1] != features.d:
+                fits = False
+        if not fits:
+            raise argument_error("prompts", "those of other features", f"of {features}")
 
     @np.errstate(over="ignore", invalid="ignore")
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's prompts and its gradient; beyond the range of float64 infinite and zero."""
+        """Mean loss of the step's prompts and its gradient.
+
+        Beyond the range of float64 they are infinite and zero.
+        """
         prompts = self.data.prompts(step)
-        _, prediction, back = self._forward(self._layers(params), prompts)
-        error = prediction - prompts.answer
+        forward = self._forward(self._layers(params), prompts)
+        error = forward.prediction - prompts.answer
         loss = 0.5 * float(np.mean(error**2))
-        gradient = _flat(back(error / len(error)))
+        gradient = _flat(forward.back(error / len(error)))
         if not (math.isfinite(loss) and np.isfinite(gradient).all()):
             return math.inf, np.zeros_like(params)
         return loss, gradient
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Measure on the held-out prompts; beyond the range of float64 losses are infinite and attention is zero.
+        """Measure attention and losses on the held-out prompts.
+
+        Beyond the range of float64 losses are infinite and attention is zero.
 
         Returns
         -------
         dict of ndarray
             ``attention`` (K,), the mean on the query's feature; ``attention_map`` (K,
-            K), the mean on feature m for query k, columns sum to 1; ``loss_per_query``
-            (K,); ``test_loss`` (), their mean weighted with the probabilities;
-            ``attention_loss`` (), the same for the prediction ``sum_i a_i y_i``, which
-            the one-matrix model makes from this attention.
+            K), the mean on feature m for query k, with columns that sum to 1;
+            ``loss_per_query`` (K,); ``test_loss`` (), its mean with the probabilities
+            of the queries; ``attention_loss`` (), the same for the prediction ``sum_i
+            a_i y_i``, which the one-matrix model makes from this attention.
         """
-        features, prompts = self.data.features, self._held_out
-        weight, prediction, _ = self._forward(self._layers(params), prompts)
-        share = np.zeros((features.K, features.K))
-        loss = bare = np.full(features.K, math.inf)
-        if np.isfinite(prediction).all():
-            np.add.at(
-                share, (prompts.token, prompts.query[:, None]), weight / self.held_out
-            )
-            loss = self._per_query(prediction)
-            bare = self._per_query(np.sum(weight * prompts.label, axis=1))
+        features = self.data.features
+        prompts = self._held_out
+        forward = self._forward(self._layers(params), prompts)
+        attention_map = np.zeros((features.K, features.K))
+        loss = np.full(features.K, math.inf)
+        attention_loss = np.full(features.K, math.inf)
+        if np.isfinite(forward.prediction).all():
+            entries = (prompts.token, prompts.query[:, None])
+            np.add.at(attention_map, entries, forward.attention / self.held_out)
+            mean_label = np.sum(forward.attention * prompts.label, axis=1)
+            loss = self._per_query(forward.prediction)
+            attention_loss = self._per_query(mean_label)
         return {
-            "attention": np.diagonal(share).copy(),
-            "attention_map": share,
+            "attention": np.diagonal(attention_map).copy(),
+            "attention_map": attention_map,
             "loss_per_query": loss,
             "test_loss": np.asarray(features.probs @ loss),
-            "attention_loss": np.asarray(features.probs @ bare),
+            "attention_loss": np.asarray(features.probs @ attention_loss),
         }
 
     def _per_query(self, prediction: Array) -> Array:
@@ -212,91 +231,125 @@ class BlockRisk(Risk):
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         D = self.data.features.d + 1
         H = self.hidden
-        wide = {"W_1": (H, D), "c_1": (H,), "W_2": (D, H), "c": (1,)}
-        square = dict.fromkeys(("W_Q", "W_K", "W_V"), (D, D))
-        return {name: (square | wide).get(name, (D,)) for name in Weights._fields}
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(Weights._fields, (D,))
+        shapes |= dict.fromkeys(("W_Q", "W_K", "W_V"), (D, D))
+        shapes |= {"W_1": (H, D), "c_1": (H,), "W_2": (D, H), "c": (1,)}
+        return shapes
 
     def _layers(self, params: Array) -> Weights:
-        sizes = [math.prod(shape) for shape in self._shapes.values()]
-        parts = np.split(params, np.cumsum(sizes)[:-1])
-        return Weights(
-            *(
-                part.reshape(shape)
-                for part, shape in zip(parts, self._shapes.values(), strict=True)
-            )
-        )
+        layers = {}
+        end = 0
+        for name, shape in self._shapes.items():
+            begin = end
+            end = begin + math.prod(shape)
+            layers[name] = params[begin:end].reshape(shape)
+        return Weights(**layers)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _forward(
-        self, m: Weights, prompts: Prompts
-    ) -> tuple[Array, Array, Callable[[Array], Weights]]:
-        """Attention, (B, N), predictions, (B,), and what makes gradients of a loss from its derivative by these.
-
-        Callers have to check that the predictions are finite.
-        """
+    def _forward(self, layers: Weights, prompts: Prompts) -> _ForwardPass:
+        """Run the block; callers have to check that the predictions are finite."""
         vectors = self.data.features.vectors
-        key = vectors[prompts.token] if prompts.key is None else prompts.key
-        x = vectors[prompts.query] if prompts.asked is None else prompts.asked
-        token = np.concatenate([key, prompts.label[:, :, None]], axis=2)
-        asked = np.concatenate([x, np.zeros((len(x), 1))], axis=1)
-        scores = np.matmul(token, (asked @ m.W_Q.T @ m.W_K)[:, :, None])[
-            :, :, 0
-        ] / math.sqrt(token.shape[2])
-        weight, _ = attend(scores, prompts.label)
-        mixed = np.matmul(weight[:, None, :], token)[:, 0, :]
-        first, back_1 = _norm(asked + mixed @ m.W_V.T, m.gain_1, m.shift_1)
-        hidden = np.maximum(first @ m.W_1.T + m.c_1, 0.0)
-        second, back_2 = _norm(first + hidden @ m.W_2.T + m.c_2, m.gain_2, m.shift_2)
-
-        def back(error: Array) -> Weights:
-            by_second, gain_2, shift_2 = back_2(error[:, None] * m.w)
-            by_hidden = np.where(hidden > 0.0, by_second @ m.W_2, 0.0)
-            by_first, gain_1, shift_1 = back_1(by_second + by_hidden @ m.W_1)
-            by_weight = np.matmul(token, (by_first @ m.W_V)[:, :, None])[:, :, 0]
-            by_score = weight * (
-                by_weight - np.sum(weight * by_weight, axis=1, keepdims=True)
-            )
-            # the scores are token · (asked W_Qᵀ W_K)/√D: sum over the tokens of a
-            # prompt, then over the prompts
-            pulled = np.matmul(by_score[:, None, :], token)[:, 0, :] / math.sqrt(
-                token.shape[2]
-            )
-            attention = (
-                m.W_K @ (pulled.T @ asked),
-                m.W_Q @ (asked.T @ pulled),
-                by_first.T @ mixed,
-            )
-            rectifier = (
-                by_hidden.T @ first,
-                by_hidden.sum(axis=0),
-                by_second.T @ hidden,
-                by_second.sum(axis=0),
-            )
-            read_out = error @ second, error.sum(keepdims=True)
-            return Weights(
-                *attention, gain_1, shift_1, *rectifier, gain_2, shift_2, *read_out
-            )
-
-        return weight, second @ m.w + m.c, back
+        x = vectors[prompts.token] if prompts.key is None else prompts.key
+        x_q = vectors[prompts.query] if prompts.asked is None else prompts.asked
+        return _ForwardPass(layers, x, prompts.label, x_q)
 
 
-def _norm(
-    x: Array, gain: Array, shift: Array
-) -> tuple[Array, Callable[[Array], tuple[Array, Array, Array]]]:
-    """Layer norm, and what makes derivatives by its input, gain and shift from that by its output."""
-    centred = x - x.mean(axis=1, keepdims=True)
-    deviation = np.sqrt(np.mean(centred**2, axis=1, keepdims=True) + 1e-5)
-    unit = centred / deviation
+class _ForwardPass:
+    """The block on a batch of prompts, with the values that its backward pass needs.
 
-    def back(by_out: Array) -> tuple[Array, Array, Array]:
-        by_unit = by_out * gain
-        along = np.mean(by_unit * unit, axis=1, keepdims=True)
-        by_input = (
-            by_unit - by_unit.mean(axis=1, keepdims=True) - unit * along
-        ) / deviation
-        return by_input, np.sum(by_out * unit, axis=0), by_out.sum(axis=0)
+    The letters are those of `BlockRisk`.
 
-    return gain * unit + shift, back
+    Parameters
+    ----------
+    layers : Weights
+        The parameters.
+    x, y : ndarray, (B, N, d) and (B, N)
+        The tokens.
+    x_q : ndarray, (B, d)
+        The queries.
+    """
+
+    def __init__(self, layers: Weights, x: Array, y: Array, x_q: Array) -> None:
+        m = self.layers = layers
+        self.z = np.concatenate([x, y[:, :, None]], axis=2)
+        self.z_q = np.concatenate([x_q, np.zeros((len(x_q), 1))], axis=1)
+        self.root = math.sqrt(self.z.shape[2])
+        projected_query = self.z_q @ m.W_Q.T @ m.W_K
+        scores = np.matmul(self.z, projected_query[:, :, None])[:, :, 0] / self.root
+        self.attention, _ = attend(scores, y)
+        self.mean_token = np.matmul(self.attention[:, None, :], self.z)[:, 0, :]
+        self.norm_1 = _LayerNorm(
+            self.z_q + self.mean_token @ m.W_V.T, m.gain_1, m.shift_1
+        )
+        h = self.norm_1.output
+        self.hidden = np.maximum(h @ m.W_1.T + m.c_1, 0.0)
+        self.norm_2 = _LayerNorm(h + self.hidden @ m.W_2.T + m.c_2, m.gain_2, m.shift_2)
+        self.prediction = self.norm_2.output @ m.w + m.c
+
+    def back(self, by_prediction: Array) -> Weights:
+        """Return the gradient of a loss from its derivatives by the predictions, (B,).
+
+        A variable ``by_x`` is the derivative of the loss by x.
+        """
+        m = self.layers
+        h = self.norm_1.output
+        by_norm_2 = self.norm_2.back(by_prediction[:, None] * m.w)
+        by_sum = by_norm_2.input
+        by_hidden = np.where(self.hidden > 0.0, by_sum @ m.W_2, 0.0)
+        by_norm_1 = self.norm_1.back(by_sum + by_hidden @ m.W_1)
+        by_mean_token = by_norm_1.input @ m.W_V
+        by_attention = np.matmul(self.z, by_mean_token[:, :, None])[:, :, 0]
+        mean = np.sum(self.attention * by_attention, axis=1, keepdims=True)
+        by_score = self.attention * (by_attention - mean)
+        # The scores are z_i · (z_q W_Qᵀ W_K)/√D: sum over the tokens of a prompt first,
+        # then over the prompts.
+        by_query = np.matmul(by_score[:, None, :], self.z)[:, 0, :] / self.root
+        return Weights(
+            W_Q=m.W_K @ (by_query.T @ self.z_q),
+            W_K=m.W_Q @ (self.z_q.T @ by_query),
+            W_V=by_norm_1.input.T @ self.mean_token,
+            gain_1=by_norm_1.gain,
+            shift_1=by_norm_1.shift,
+            W_1=by_hidden.T @ h,
+            c_1=by_hidden.sum(axis=0),
+            W_2=by_sum.T @ self.hidden,
+            c_2=by_sum.sum(axis=0),
+            gain_2=by_norm_2.gain,
+            shift_2=by_norm_2.shift,
+            w=by_prediction @ self.norm_2.output,
+            c=by_prediction.sum(keepdims=True),
+        )
+
+
+class _NormGradient(NamedTuple):
+    """Derivatives of a loss by the input and the parameters of a layer norm."""
+
+    input: Array  # (B, D)
+    gain: Array  # (D,)
+    shift: Array  # (D,)
+
+
+class _LayerNorm:
+    """A layer norm, gain · (x - mean)/√(var + 10⁻⁵) + shift, of vectors x, (B, D)."""
+
+    def __init__(self, x: Array, gain: Array, shift: Array) -> None:
+        centred = x - x.mean(axis=1, keepdims=True)
+        variance = np.mean(centred**2, axis=1, keepdims=True)
+        self.gain = gain
+        self.deviation = np.sqrt(variance + 1e-5)
+        self.unit = centred / self.deviation
+        self.output = gain * self.unit + shift
+
+    def back(self, by_output: Array) -> _NormGradient:
+        by_unit = by_output * self.gain
+        # A common shift of x, or a change along the unit vector, changes nothing.
+        along = np.mean(by_unit * self.unit, axis=1, keepdims=True)
+        centred = by_unit - by_unit.mean(axis=1, keepdims=True) - self.unit * along
+        return _NormGradient(
+            centred / self.deviation,
+            np.sum(by_output * self.unit, axis=0),
+            by_output.sum(axis=0),
+        )
 
 
 def _flat(parts: list[Array] | Weights) -> Array:

@@ -1,4 +1,7 @@
-"""Sampled prompts drawn by their counts: loss and gradient with the trainer's law, at a fraction of its cost."""
+"""Sampled prompts drawn by their counts.
+
+Loss and gradient have the law of the trainer, `SampledRisk`, at a fraction of its cost.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from icl_theory.regression.tasks import Task
 
 @dataclass(frozen=True, eq=False)
 class CountedRisk(Risk):
-    r"""Squared error of softmax attention on sampled prompts that are drawn by their counts.
+    r"""Squared error of softmax attention on prompts that are drawn by their counts.
 
     A prompt is drawn as the counts :math:`n_m` of its features and the sums :math:`y_m`
     of their labels, on which attention over class scores depends alone. With
@@ -33,8 +36,8 @@ class CountedRisk(Risk):
     queries, as above, they have the same mean and a smaller variance. No formula is
     shared with the population risk.
 
-    The other parameters are those of `SampledRisk`. Scores of one query may differ by
-    up to 600; beyond that, weights leave the range of float64. See docs/theory.md,
+    The other parameters are as in `SampledRisk`. Scores of one query may differ by up
+    to 600; beyond that, weights leave the range of float64. See docs/theory.md,
     "Population against samples".
     """
 
@@ -56,9 +59,10 @@ class CountedRisk(Risk):
         )
         set_fields(self, seed=integer("seed", self.seed, minimum=0))
         set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
-        if not self.every_query:  # all prompts at once, not in blocks
-            each = self.features.K + (self.N if self._by_tokens else 0)
-            check_fits("batch", self.batch, 48.0 * self.batch * each)
+        # With one query for each prompt the batch is drawn at once, not in blocks.
+        if not self.every_query:
+            numbers_per_prompt = self.features.K + (self.N if self._by_tokens else 0)
+            check_fits("batch", self.batch, 48.0 * self.batch * numbers_per_prompt)
 
     @property
     def initial(self) -> Array:
@@ -67,7 +71,10 @@ class CountedRisk(Risk):
 
     @property
     def _by_tokens(self) -> bool:
-        """Whether tokens are drawn and counted: up to 10 a feature that is quicker than a multinomial law."""
+        """Whether tokens are drawn one by one and counted.
+
+        With up to 10 tokens for each feature that is faster than a multinomial law.
+        """
         return self.features.uniform and self.N <= 10 * self.features.K
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -75,15 +82,16 @@ class CountedRisk(Risk):
         rng = np.random.default_rng([self.seed, 3, step])
         weight = np.exp(params - params.max(axis=0))
         if not self.every_query:
-            return self._asked(weight, rng)
+            return self._with_one_query(weight, rng)
         loss = 0.0
         gradient = np.zeros_like(params)
-        for rows in blocks(
-            self.batch, self.features.K, 2**19
-        ):  # 4 MiB for a temporary array
-            part, slope = self._block(weight, rng, rows.stop - rows.start)
-            loss = loss + part
-            gradient = gradient + slope
+        # Blocks keep a temporary array within 4 MiB.
+        for rows in blocks(self.batch, self.features.K, 2**19):
+            block_loss, block_gradient = self._block(
+                weight, rng, rows.stop - rows.start
+            )
+            loss = loss + block_loss
+            gradient = gradient + block_gradient
         return loss / self.batch, gradient * (self.features.probs / self.batch)
 
     def _block(
@@ -96,58 +104,57 @@ class CountedRisk(Risk):
         error = prediction - values
         back = error / total
         gradient = weight * (labels.T @ back - counts.T @ (prediction * back))
-        return 0.5 * float(
-            self.features.probs @ np.einsum("bk,bk->k", error, error)
-        ), gradient
+        squares = np.einsum("bk,bk->k", error, error)
+        return 0.5 * float(self.features.probs @ squares), gradient
 
-    def _asked(self, weight: Array, rng: np.random.Generator) -> tuple[float, Array]:
+    def _with_one_query(
+        self, weight: Array, rng: np.random.Generator
+    ) -> tuple[float, Array]:
         """Mean loss and gradient with one query for each prompt."""
-        # prompts are exchangeable, so any order will do
+        # Prompts are exchangeable, so they may be sorted by their queries.
         query = np.sort(_tokens(self.features, rng, self.batch))
         values, counts, labels = self._prompts(rng, self.batch)
         rows = weight.T[query]
         total = np.einsum("bk,bk->b", counts, rows)
         prediction = np.einsum("bk,bk->b", labels, rows) / total
         error = prediction - values[np.arange(self.batch), query]
-        labels -= counts * prediction[:, None]
-        labels *= rows * (error / (total * self.batch))[:, None]
-        first = np.flatnonzero(np.diff(query, prepend=-1))
+        # The slopes in the scores overwrite the labels, which saves a large array.
+        slopes = labels
+        slopes -= counts * prediction[:, None]
+        slopes *= rows * (error / (total * self.batch))[:, None]
+        # Sum over the prompts of each query, which stand next to each other.
+        first_prompts = np.flatnonzero(np.diff(query, prepend=-1))
         gradient = np.zeros_like(weight)
-        gradient[:, query[first]] = np.add.reduceat(labels, first).T
+        gradient[:, query[first_prompts]] = np.add.reduceat(slopes, first_prompts).T
         return 0.5 * float(np.mean(error**2)), gradient
 
     def _prompts(
         self, rng: np.random.Generator, size: int
     ) -> tuple[Array, Array, Array]:
+        """Draw values of the tasks, counts n and sums y of labels, (size, K) each."""
         values = self.task.sample(self.features, rng, size)
-        K = self.features.K
-        if self._by_tokens:
-            cell = (
-                _tokens(self.features, rng, (size, self.N))
-                + K * np.arange(size)[:, None]
-            )
-            counts = (
-                np.bincount(cell.ravel(), minlength=size * K)
-                .reshape(size, K)
-                .astype(np.float64)
-            )
-        else:
-            counts = rng.multinomial(self.N, self.features.probs, size).astype(
-                np.float64
-            )
+        counts = self._counts(rng, size).astype(np.float64)
         labels = counts * values
         if self.noise:
             labels += self.noise * np.sqrt(counts) * rng.standard_normal(counts.shape)
         return values, counts, labels
+
+    def _counts(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        K = self.features.K
+        if not self._by_tokens:
+            return rng.multinomial(self.N, self.features.probs, size)
+        tokens = _tokens(self.features, rng, (size, self.N))
+        # One bincount for all prompts: each has K cells of its own.
+        cells = tokens + K * np.arange(size)[:, None]
+        return np.bincount(cells.ravel(), minlength=size * K).reshape(size, K)
 
 
 def _tokens(
     features: Features, rng: np.random.Generator, size: int | tuple[int, int]
 ) -> NDArray[np.integer[Any]]:
     if features.uniform:
-        return rng.integers(
-            features.K, size=size, dtype=np.int16 if features.K < 2**15 else np.int64
-        )
-    return np.searchsorted(
-        np.cumsum(features.probs)[:-1], rng.random(size), side="right"
-    )
+        # small integers are drawn faster
+        dtype = np.int16 if features.K < 2**15 else np.int64
+        return rng.integers(features.K, size=size, dtype=dtype)
+    edges = np.cumsum(features.probs)[:-1]
+    return np.searchsorted(edges, rng.random(size), side="right")

@@ -1,9 +1,13 @@
-"""Population against samples: z-scores of sampled losses and gradients, their power, and whole SGD runs."""
+"""Population against samples: z-scores of losses, of gradients and of SGD runs.
+
+`crosscheck` compares the population risk with two samplers at random scores
+(`_point_checks`), and whole runs of SGD with exact descent (`_curve_checks`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,7 +26,7 @@ from icl_theory.engine.comparison import (
 )
 from icl_theory.engine.descent import descend
 from icl_theory.engine.progress import Progress
-from icl_theory.engine.pullback import around, innermost
+from icl_theory.engine.pullback import core_params, core_risk, replace_core
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.memory import check_fits
@@ -33,8 +37,16 @@ from icl_theory.regression.sampled.counts import CountedRisk
 from icl_theory.regression.sampled.phases import sampled_length, sampled_phases
 from icl_theory.regression.sampled.risk import SampledRisk
 
-# prompts with a sample of an entry of the gradient from which on its mean is compared
+# An entry of the gradient is compared if this many prompts have a sample of it: then
+# its mean is nearly normal.
 ENOUGH = 1000
+# Batches of the sampler by counts: enough for Student's law to be nearly normal.
+COUNTED_BATCHES = 64
+# Shares of the false alarms: two sums for each of two samplers, the worst entries of
+# the gradients of two samplers, and all steps of SGD.
+SHARE_OF_A_SUM = 0.1
+SHARE_OF_ENTRIES = 0.15
+SHARE_OF_STEPS = 0.3
 
 Steps = NDArray[np.int64]
 
@@ -56,16 +68,16 @@ def crosscheck(
     """Compare sampled prompts with the population risk.
 
     At random scores, independent batches of prompts give a mean loss and gradient with
-    standard errors; their distances to the population values are z-scores with
+    standard errors. Their distances from the population values are z-scores with
     Student's distribution. There are two samplers. One draws a prompt by its counts and
     asks for every feature (``sampled.counts.CountedRisk``), with enough prompts to find
     an error of ``precision``. The other is the trainer, `SampledRisk`, token by token.
     For both, the sum of the losses over the points, the sum of the gradients' norms,
     and the entries of the gradients are compared. Finally one run of stochastic
     gradient descent, in the run's coordinates, must stay within a band around exact
-    gradient descent, whose width comes from the spread of other such runs. All
-    comparisons together raise a false alarm once in a thousand times, provided that SGD
-    follows gradient descent on average: its bias is of order eta/batch. See
+    gradient descent. The width of the band comes from the spread of other such runs.
+    All comparisons together raise a false alarm once in a thousand times, provided that
+    SGD follows gradient descent on average: its bias is of order eta/batch. See
     docs/theory.md, "Population against samples".
 
     Parameters
@@ -73,13 +85,13 @@ def crosscheck(
     run_or_risk : Trajectory or Risk
         A run of `simulate`, or a risk, in any coordinates.
     eta : float, optional
-        Learning rate of the SGD runs; by default that of the run, or 1.
+        Learning rate of the SGD runs; by default the learning rate of the run, or 1.
     N : int, optional
         Prompt length for both sides if the risk has N = ∞, which cannot be sampled; 100
         by default.
     precision : float
-        Relative error of the loss, and of the gradient, to be found nine times in ten.
-        The work is bounded: ``power`` tells the errors that are found.
+        Relative error of the loss, and of the gradient, that is to be found nine times
+        in ten. The work is bounded: ``power`` of the result says which errors are.
     batch, batches : int
         Prompts in a batch of the trainer, and its number of independent batches, at
         least 3.
@@ -89,10 +101,10 @@ def crosscheck(
         Length of the SGD runs, and number of runs that measure their spread, at least
         3.
     phases : int
-        Number of sampled runs to the target, at least 3, whose phases are compared as
-        by `sampled_phases`; 0 for none.
+        Number of sampled runs to the target, at least 3, whose phases `sampled_phases`
+        compares; 0 for none.
     seed : int
-        Seed of everything.
+        Seed of all random numbers.
 
     Returns
     -------
@@ -107,7 +119,8 @@ def crosscheck(
     Examples
     --------
     >>> import icl_theory as icl
-    >>> risk = icl.PopulationRisk(icl.Features.simplex(4, delta=1.0), icl.tasks.Linear(2.0), N=20)
+    >>> features = icl.Features.simplex(4, delta=1.0)
+    >>> risk = icl.PopulationRisk(features, icl.tasks.Linear(2.0), N=20)
     >>> checked = icl.crosscheck(risk, batch=128, steps=20)
     >>> checked.passed, max(checked.power) < 0.01
     (True, True)
@@ -123,184 +136,247 @@ def crosscheck(
     run = run_or_risk if isinstance(run_or_risk, Trajectory) else None
     if phases and run is None:
         raise argument_error("phases", phases, "0 for a risk, which has no phases")
-    eta = number("eta", eta if eta is not None else 1.0 if run is None else run.eta)
-    core = innermost(population)[0]
-    K = innermost(population)[0].features.K
-    counted_batches = 64  # enough for Student's law to be nearly normal
-    check_fits(
-        "points",
-        points,
-        8.0 * points * (max(batches, counted_batches) + 4) * (K**2 + 2.0),
-    )
+    if eta is None:
+        eta = 1.0 if run is None else run.eta
+    eta = number("eta", eta)
+    core = core_risk(population)
+    K = core.features.K
+    gradients = points * (max(batches, COUNTED_BATCHES) + 4)
+    check_fits("points", points, 8.0 * gradients * (K**2 + 2.0))
     check_fits("runs", runs, 1e3 * runs)
-    streams = (
-        np.random.SeedSequence(seed)
-        .generate_state(runs + 2 * points + 3, dtype=np.uint32)
-        .tolist()
-    )
-    known = _known(population, points, np.random.default_rng(streams[-1]))
-    args = (core.features, core.task, int(core.N))
 
+    seeds = _Seeds.spawn(seed, runs, points)
+    values = _population_values(population, points, np.random.default_rng(seeds.points))
+    checks: list[Check] = []
+    notes = [note]
     with Progress("", "samples") as shown:
-        shown.update(0, points * (counted_batches + batches) + runs + 1)
-        needed = _prompts_needed(
-            known,
-            CountedRisk(*args, 128, streams[-3], core.noise),
-            precision,
-            counted_batches,
-        )
-        checks = []
-        left_out = []
-        p = core.features.probs
-        for name, size, number_of, first, asked in (
-            ("", needed, counted_batches, runs, np.ones(K)),
-            ("trainer: ", batch, batches, runs + points, p),
-        ):
-            samplers: list[Risk] = [
-                CountedRisk(*args, size, stream, core.noise)
-                if not name
-                else SampledRisk(*args, size, stream, noise=core.noise)
-                for stream in streams[first : first + points]
-            ]
-            # entries whose feature and query are in enough prompts for a normal mean
-            often = size * number_of * presence(p, core.N)[:, None] * asked >= ENOUGH
-            found = _point_checks(known, samplers, number_of, often, shown.add)
-            checks += [check._replace(name=name + check.name) for check in found]
-            if not often.any():
-                left_out.append(
-                    f"{name}no entry of the gradient has a sample in {ENOUGH} prompts"
-                )
-        power = Power(*(detectable(check, counted_batches - 1) for check in checks[:2]))
+        shown.update(0, points * (COUNTED_BATCHES + batches) + runs + 1)
 
-        trainers = [
-            SampledRisk(*args, batch, each, noise=core.noise)
-            for each in [*streams[:runs], streams[-2]]
-        ]
+        def counted(size: int, stream: int) -> CountedRisk:
+            return CountedRisk(
+                core.features, core.task, int(core.N), size, stream, core.noise
+            )
+
+        def trainer(stream: int) -> SampledRisk:
+            return SampledRisk(
+                core.features,
+                core.task,
+                int(core.N),
+                batch,
+                stream,
+                noise=core.noise,
+            )
+
+        size = _prompts_needed(values, counted(128, seeds.pilot), precision)
+        counted_sampler = _Sampler(
+            name="",
+            risks=[counted(size, stream) for stream in seeds.counted],
+            batches=COUNTED_BATCHES,
+            batch=size,
+            query_probs=np.ones(K),
+        )
+        trainer_sampler = _Sampler(
+            name="trainer: ",
+            risks=[trainer(stream) for stream in seeds.trainers],
+            batches=batches,
+            batch=batch,
+            query_probs=core.features.probs,
+        )
+        present = presence(core.features.probs, core.N)
+        for sampler in (counted_sampler, trainer_sampler):
+            is_sampled = sampler.samples(present) >= ENOUGH
+            checks += _point_checks(values, sampler, is_sampled, shown.add)
+            if not is_sampled.any():
+                notes.append(
+                    f"{sampler.name}no entry of the gradient has a sample "
+                    f"in {ENOUGH} prompts"
+                )
+        loss_check, gradient_check = checks[:2]
+        power = Power(
+            detectable(loss_check, COUNTED_BATCHES - 1),
+            detectable(gradient_check, COUNTED_BATCHES - 1),
+        )
+        trainers = [trainer(stream) for stream in [*seeds.runs, seeds.judged_run]]
         t, expected, losses = _curves(population, trainers, eta, steps, shown.add)
+
+    # The last run is compared with the spread of the others.
+    judged = losses[-1]
     spread = np.std(losses[:-1], axis=0, ddof=1)
-    # all steps of SGD together: 30 % of the false alarms
-    limit = limit_of(0.3 / max(t.size, 1), runs - 1)
+    limit = limit_of(SHARE_OF_STEPS / max(t.size, 1), runs - 1)
     if t.size:
-        checks += _curve_checks(t, expected, losses[-1], spread, limit)
+        checks += _curve_checks(t, expected, judged, spread, limit)
     else:
-        left_out.append("nothing is left to learn for SGD")
+        notes.append("nothing is left to learn for SGD")
     if phases and run is not None:
-        passed = sampled_phases(run, N=N, runs=phases, batch=batch, seed=seed)
-        checks += passed.checks
-        left_out.append(f"phases: {passed.note}")
+        compared = sampled_phases(run, N=N, runs=phases, batch=batch, seed=seed)
+        checks += compared.checks
+        notes.append(f"phases: {compared.note}")
     return CrossCheck(
-        tuple(checks),
-        "; ".join([note, *left_out]),
-        power,
-        t,
-        expected,
-        losses[-1],
-        limit * spread,
+        tuple(checks), "; ".join(notes), power, t, expected, judged, limit * spread
     )
 
 
-class _Known(NamedTuple):
-    """Population values at one point."""
+class _Seeds(NamedTuple):
+    """Independent seeds for all random numbers of a comparison."""
+
+    runs: list[int]  # of the SGD runs that measure the spread
+    counted: list[int]  # of the sampler by counts, one for each point
+    trainers: list[int]  # of the trainer, one for each point
+    pilot: int
+    judged_run: int
+    points: int
+
+    @classmethod
+    def spawn(cls, seed: int, runs: int, points: int) -> _Seeds:
+        sequence = np.random.SeedSequence(seed)
+        size = runs + 2 * points + 3
+        seeds = sequence.generate_state(size, dtype=np.uint32).tolist()
+        return cls(
+            seeds[:runs],
+            seeds[runs : runs + points],
+            seeds[runs + points : runs + 2 * points],
+            *seeds[-3:],
+        )
+
+
+class _Sampler(NamedTuple):
+    """A sampler that is compared with the population at every point."""
+
+    name: str
+    risks: Sequence[Risk]  # one for each point
+    batches: int
+    batch: int  # prompts in a batch
+    query_probs: Array  # that a prompt asks for a feature, (K,)
+
+    def samples(self, present: Array) -> Array:
+        """Expected number of prompts with a sample of each entry of the gradient.
+
+        A prompt has one if it contains the feature and asks for the query.
+        """
+        return self.batch * self.batches * present[:, None] * self.query_probs
+
+
+class _PopulationValues(NamedTuple):
+    """The population risk at one point."""
 
     scores: Array  # (K, K)
     loss: float
     gradient: Array
     norm: float
-    scale: float = 0.0  # of the terms of loss and gradient, which may cancel
+    scale: float  # of the terms of loss and gradient, which may cancel
 
 
-def _known(
+def _population_values(
     population: Risk, points: int, rng: np.random.Generator, spread: float = 8.0
-) -> list[_Known]:
-    """Population values at normal parameters, halved until scores spread less: beyond 8 rare prompts decide."""
-    result = []
-    core = innermost(population)[0]
+) -> list[_PopulationValues]:
+    """Evaluate the population risk at random parameters.
+
+    They are normal, and halved until the scores of a query differ by less than
+    ``spread``: beyond 8 a few rare prompts decide the mean.
+    """
+    core = core_risk(population)
     # Sampled losses are squares of differences of labels, which rounding leaves at
-    # 1e-32
-    # of their second moment even if they are zero.
-    moment = float(np.max(np.diagonal(core.task.kernel(core.features)))) + core.noise**2
+    # 1e-32 of their second moment even if they are zero.
+    variances = np.diagonal(core.task.kernel(core.features))
+    second_moment = float(np.max(variances)) + core.noise**2
+    values = []
     for _ in range(points):
         params = rng.normal(size=population.initial.shape)
-        while np.ptp(scores := innermost(population, params)[1], axis=0).max() > spread:
+        scores = core_params(population, params)
+        while np.ptp(scores, axis=0).max() > spread:
             params = 0.5 * params
+            scores = core_params(population, params)
         loss, gradient = core.evaluate(scores)
         norm = float(np.linalg.norm(gradient))
-        scale = loss + 1e-16 * moment
-        result.append(_Known(scores, loss, gradient, norm, scale))
-    return result
+        scale = loss + 1e-16 * second_moment
+        values.append(_PopulationValues(scores, loss, gradient, norm, scale))
+    return values
 
 
-def _sums(
-    known: list[_Known],
-    samplers: list[Risk],
+class _Sampled(NamedTuple):
+    """Batches of one sampler at all points."""
+
+    losses: Array  # summed over the points, (batches,)
+    slopes: Array  # the same of the slopes along the population gradient
+    gradients: list[Array]  # at each point, (batches, K * K)
+
+
+def _sample(
+    values: list[_PopulationValues],
+    samplers: Sequence[Risk],
     batches: int,
     add: Callable[[], None] = lambda: None,
-) -> tuple[Array, Array, list[Array]]:
-    """Sums over the points of loss and slope along the population gradient, (batches,) each, and all gradients."""
+) -> _Sampled:
     losses = np.zeros(batches)
     slopes = np.zeros(batches)
-    every = []
-    for point, sampler in zip(known, samplers, strict=True):
-        pairs = []
+    gradients = []
+    for point, sampler in zip(values, samplers, strict=True):
+        sampled_gradients = np.empty((batches, point.gradient.size))
+        sampled_losses = np.empty(batches)
         for step in range(batches):
-            pairs.append(sampler.evaluate(point.scores, step))
+            loss, gradient = sampler.evaluate(point.scores, step)
+            sampled_losses[step] = loss
+            sampled_gradients[step] = gradient.ravel()
             add()
-        gradients = np.array([gradient.ravel() for _, gradient in pairs])
-        losses += [loss for loss, _ in pairs]
-        slopes += gradients @ (
-            point.gradient.ravel() / max(point.norm, np.finfo(float).tiny)
-        )
-        every.append(gradients)
-    return losses, slopes, every
+        # A gradient of zero has no direction, and its slopes are zero.
+        direction = point.gradient.ravel() / max(point.norm, np.finfo(float).tiny)
+        losses += sampled_losses
+        slopes += sampled_gradients @ direction
+        gradients.append(sampled_gradients)
+    return _Sampled(losses, slopes, gradients)
 
 
 def _sum_checks(
-    known: list[_Known], losses: Array, slopes: Array, freedom: int
+    values: list[_PopulationValues], sampled: _Sampled, freedom: int
 ) -> list[Check]:
-    # loss and gradient of two samplers: 40 % of the false alarms
-    limit = limit_of(0.1, freedom)
-    scale = sum(point.scale for point in known)
+    """Compare the sums over the points of losses and of norms of gradients."""
+    limit = limit_of(SHARE_OF_A_SUM, freedom)
+    loss = sum(point.loss for point in values)
+    norm = sum(point.norm for point in values)
+    scale = sum(point.scale for point in values)
     return [
-        mean_check("loss", sum(point.loss for point in known), losses, limit, scale),
-        mean_check(
-            "gradient norm", sum(point.norm for point in known), slopes, limit, scale
-        ),
+        mean_check("loss", loss, sampled.losses, limit, scale),
+        mean_check("gradient norm", norm, sampled.slopes, limit, scale),
     ]
 
 
 def _point_checks(
-    known: list[_Known],
-    samplers: list[Risk],
-    batches: int,
-    often: NDArray[np.bool_],
+    values: list[_PopulationValues],
+    sampler: _Sampler,
+    is_sampled: NDArray[np.bool_],
     add: Callable[[], None],
 ) -> list[Check]:
-    """Compare losses, norms and entries of the gradients of one sampler."""
-    losses, slopes, every = _sums(known, samplers, batches, add)
-    checks = _sum_checks(known, losses, slopes, batches - 1)
-    kept = np.flatnonzero(often)
-    count = len(known) * len(kept)
+    """Compare losses, norms and entries of the gradients of one sampler.
+
+    ``is_sampled`` says which entries of a gradient are compared.
+    """
+    sampled = _sample(values, sampler.risks, sampler.batches, add)
+    checks = _sum_checks(values, sampled, sampler.batches - 1)
+    compared = np.flatnonzero(is_sampled)
+    count = len(values) * len(compared)
     if not count:
-        return checks
+        return _named(sampler.name, checks)
     name = f"worst of {count} entries"
-    limit = limit_of(0.15 / count, batches - 1)
-    entries = []  # of both samplers: 30 % of the false alarms
-    for point, gradients in zip(known, every, strict=True):
-        expected = point.gradient.ravel()[kept]
-        sampled = gradients[:, kept]
-        errors = sampled.std(axis=0, ddof=1) / math.sqrt(batches)
-        far = z_score(
-            sampled.mean(axis=0) - expected,
-            errors,
-            np.maximum(np.abs(expected), point.scale),
-        )
-        worst = int(np.argmax(np.abs(far)))
-        entries.append(
+    limit = limit_of(SHARE_OF_ENTRIES / count, sampler.batches - 1)
+    worst_entries = []
+    for point, gradients in zip(values, sampled.gradients, strict=True):
+        expected = point.gradient.ravel()[compared]
+        entries = gradients[:, compared]
+        errors = entries.std(axis=0, ddof=1) / math.sqrt(sampler.batches)
+        scales = np.maximum(np.abs(expected), point.scale)
+        z = z_score(entries.mean(axis=0) - expected, errors, scales)
+        worst = int(np.argmax(np.abs(z)))
+        worst_entries.append(
             mean_check(
-                name, float(expected[worst]), sampled[:, worst], limit, point.scale
+                name, float(expected[worst]), entries[:, worst], limit, point.scale
             )
         )
-    return [*checks, max(entries, key=lambda check: abs(check.z))]
+    checks.append(max(worst_entries, key=lambda check: abs(check.z)))
+    return _named(sampler.name, checks)
+
+
+def _named(sampler: str, checks: list[Check]) -> list[Check]:
+    return [check._replace(name=sampler + check.name) for check in checks]
 
 
 def _curves(
@@ -310,16 +386,19 @@ def _curves(
     steps: int,
     add: Callable[[int], None],
 ) -> tuple[Steps, Array, Array]:
-    """Steps, and the losses there of exact descent, (T,), and of the runs of SGD, (runs, T)."""
+    """Run exact descent and SGD.
+
+    Returns the steps and, at each of them, the population losses of exact descent,
+    (T,), and of the runs of SGD, (runs, T).
+    """
     exact = descend(population, eta, steps=steps)
     curves = []
     for trainer in trainers:
-        states = descend(
-            around(population, trainer), eta, steps=steps, callback=lambda *_: add(0)
-        ).states
-        curves.append([population.loss(state) for state in states[1:]])
+        risk = replace_core(population, trainer)
+        sgd = descend(risk, eta, steps=steps, callback=lambda *_: add(0))
+        curves.append([population.loss(state) for state in sgd.states[1:]])
         add(1)
-    # the exact run stops early if nothing is left to learn
+    # The exact run stops early if nothing is left to learn.
     size = min(len(curves[0]), len(exact.t) - 1)
     return exact.t[1 : size + 1], exact.loss[1 : size + 1], np.array(curves)[:, :size]
 
@@ -327,51 +406,56 @@ def _curves(
 def _curve_checks(
     t: Steps, expected: Array, curve: Array, spread: Array, limit: float
 ) -> list[Check]:
-    """Compare the losses of one SGD run with those of exact descent, in units of the spread of other runs."""
+    """Compare the losses of an SGD run with exact descent, in units of the spread."""
     z = z_score(curve - expected, spread, expected)
-    return [
-        Check(
+
+    def check(name: str, place: int) -> Check:
+        return Check(
             f"SGD loss, {name}",
-            *map(float, (expected[i], curve[i], spread[i], z[i], limit)),
+            float(expected[place]),
+            float(curve[place]),
+            float(spread[place]),
+            float(z[place]),
+            float(limit),
         )
-        for name, i in (
-            (f"worst of {len(t)} steps", np.argmax(np.abs(z))),
-            (f"step {t[-1]}", -1),
-        )
-    ]
+
+    worst = int(np.argmax(np.abs(z)))
+    return [check(f"worst of {len(t)} steps", worst), check(f"step {t[-1]}", -1)]
 
 
 def _prompts_needed(
-    known: list[_Known],
+    values: list[_PopulationValues],
     pilot: CountedRisk,
     precision: float,
-    batches: int,
     pilots: int = 16,
     work: float = 2e10,
 ) -> int:
-    """Prompts in a batch that find an error of ``precision``, estimated from batches of a pilot.
+    """Prompts in a batch that find an error of ``precision``.
 
-    The number is bounded by ``work``, roughly the multiplications of the whole
-    comparison.
+    The number is estimated from ``pilots`` batches of a pilot. It is bounded by
+    ``work``, roughly the multiplications of the whole comparison.
     """
-    losses, slopes, _ = _sums(known, [pilot] * len(known), pilots)
-    checks = _sum_checks(known, losses, slopes, batches - 1)
-    found = [
-        error
-        for check in checks
-        if math.isfinite(error := detectable(check, batches - 1))
-    ]
-    # a fifth more, because so few batches estimate it roughly
-    wanted = (
-        1.2 * (max([0.0, *found]) / precision) ** 2 * pilot.batch * pilots / batches
-    )
-    K = len(known[0].scores)
-    most = work / (len(known) * batches * (K * (K + 400.0) + 1000.0))
+    batches = COUNTED_BATCHES
+    sampled = _sample(values, [pilot] * len(values), pilots)
+    largest_error = 0.0
+    for check in _sum_checks(values, sampled, batches - 1):
+        error = detectable(check, batches - 1)
+        if math.isfinite(error):
+            largest_error = max(largest_error, error)
+    # Errors fall like one over the root of the number of prompts. A fifth more prompts
+    # are taken, because so few batches give only a rough estimate.
+    prompts = pilot.batch * pilots / batches
+    wanted = 1.2 * (largest_error / precision) ** 2 * prompts
+    K = len(values[0].scores)
+    most = work / (len(values) * batches * (K * (K + 400.0) + 1000.0))
     return int(max(pilot.batch, min(wanted, most)))
 
 
 def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, str]:
-    """Return the full population risk behind a run or risk, in its coordinates, with finite N."""
+    """Return the population risk over K x K scores with finite N, and a note on N.
+
+    It has the coordinates of the run or risk.
+    """
     risk = run_or_risk.risk if isinstance(run_or_risk, Trajectory) else run_or_risk
     if isinstance(risk, ExchangeableRisk):
         if risk.K > 1000:
@@ -379,19 +463,19 @@ def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, st
                 "run_or_risk", risk, "of at most 1000 features if prompts are sampled"
             )
         risk = expanded(risk)
-    inner, _ = innermost(risk)
-    if risk is None or not isinstance(inner, PopulationRisk):
+    core = core_risk(risk)
+    if risk is None or not isinstance(core, PopulationRisk):
         raise argument_error(
             "run_or_risk",
             run_or_risk,
             "a run of simulate (not loaded from a file), or a regression risk",
         )
-    if math.isfinite(inner.N):
-        if N is not None and N != inner.N:
-            raise ValueError(f"N = {N!r} contradicts the risk (N = {inner.N:g})")
-        return risk, f"prompts of N = {inner.N:g} tokens"
+    if math.isfinite(core.N):
+        if N is not None and N != core.N:
+            raise ValueError(f"N = {N!r} contradicts the risk (N = {core.N:g})")
+        return risk, f"prompts of N = {core.N:g} tokens"
     length = sampled_length(N)
     if math.isinf(length):
         raise argument_error("N", N, "finite: infinite prompts cannot be sampled")
     note = f"prompts of N = {length:g} tokens on both sides (N = ∞ cannot be sampled)"
-    return around(risk, replace(inner, N=length)), note
+    return replace_core(risk, replace(core, N=length)), note

@@ -1,4 +1,8 @@
-"""What trainers on sampled prompts share: batches, the softmax over tokens, and its backward pass."""
+"""The common part of trainers on sampled prompts.
+
+A trainer inherits from `PromptRisk`, which has the batches, the softmax over tokens and
+its backward pass, and defines how prompts are drawn.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,25 @@ class Prompts(NamedTuple):
     label: Array  # noisy, (B, N)
     answer: Array  # value at the query, (B,)
     key: Array | None  # vectors of the tokens, (B, N, d)
-    asked: Array | None  # and of the query, (B, d)
+    asked: Array | None  # vectors of the queries, (B, d)
 
     def of(self, which: slice | NDArray[np.intp]) -> Prompts:
         """Select some of the prompts."""
-        return Prompts(*(None if part is None else part[which] for part in self))  # type: ignore[arg-type]
+        return Prompts(
+            self.token[which],
+            self.query[which],
+            self.label[which],
+            self.answer[which],
+            None if self.key is None else self.key[which],
+            None if self.asked is None else self.asked[which],
+        )
 
 
 def attend(scores: Array, label: Array) -> tuple[Array, Array]:
-    """Softmax of the scores, (B, N), which are overwritten, and the mean label under these weights, (B,)."""
+    """Return the softmax of the scores, (B, N), and the mean label under it, (B,).
+
+    The softmax overwrites the scores.
+    """
     scores -= scores.max(axis=1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= scores.sum(axis=1, keepdims=True)
@@ -38,21 +52,32 @@ def attend(scores: Array, label: Array) -> tuple[Array, Array]:
 
 
 def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> Array:
-    """Scores ``x_i^T Q x_q`` of the tokens ``key``, (B, N, d), for the queries ``asked``, (B, d): (B, N).
+    """Return the scores ``x_i^T Q x_q``, (B, N).
 
-    Entries of Q are scaled down to ``most``: nothing overflows, and one token still has
-    all attention.
+    Parameters
+    ----------
+    Q : ndarray, (d, d)
+        The trained matrix.
+    key : ndarray, (B, N, d)
+        Vectors x_i of the tokens.
+    asked : ndarray, (B, d)
+        Vectors x_q of the queries.
+    most : float
+        Larger entries of Q are scaled down to it: nothing overflows, and one token
+        still has all attention.
     """
     largest = float(np.abs(Q).max())
     if largest > most:
         Q = Q / largest * most
-    return np.matmul(key, (asked @ Q.T)[:, :, None])[:, :, 0]
+    projected_queries = asked @ Q.T
+    return np.matmul(key, projected_queries[:, :, None])[:, :, 0]
 
 
 class PromptRisk(Risk):
-    r"""Mean of :math:`\tfrac12(\hat y - f(x_q))^2` over a batch of prompts, :math:`\hat y` by softmax attention.
+    r"""Mean of :math:`\tfrac12(\hat y - f(x_q))^2` over a batch of sampled prompts.
 
-    The prompts of step t are a function of (seed, t). A trainer inherits, has the
+    The prediction :math:`\hat y` is the mean label under softmax attention. The prompts
+    of step t are a function of (seed, t). A trainer inherits from this class, has the
     fields below, and defines ``_draw``. The parameters are the matrix Q if its prompts
     have vectors, else class scores.
     """
@@ -68,12 +93,13 @@ class PromptRisk(Risk):
     def _attended(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Attention and predictions for some prompts."""
         if prompts.key is not None and prompts.asked is not None:
-            return attend(
-                bilinear_scores(params, prompts.key, prompts.asked), prompts.label
-            )
-        return attend(params.T[prompts.query[:, None], prompts.token], prompts.label)
+            scores = bilinear_scores(params, prompts.key, prompts.asked)
+        else:
+            scores = params.T[prompts.query[:, None], prompts.token]
+        return attend(scores, prompts.label)
 
     def _prepare(self) -> None:
+        """Check the fields, and draw the data set if there is one."""
         set_fields(
             self,
             N=integer("N", self.N, minimum=1, maximum=EXACT),
@@ -111,12 +137,16 @@ class PromptRisk(Risk):
         return fixed.of(rng.choice(len(fixed.answer), self.batch, replace=False))
 
     def parts(self, prompts: Prompts) -> Iterator[Prompts]:
-        """Split a batch into parts: larger arrays are allocated anew, which takes longer than the work."""
+        """Split a batch into parts.
+
+        Larger arrays would be allocated anew in each step, which takes longer than the
+        arithmetic.
+        """
         instance("prompts", prompts, Prompts, "prompts of this trainer")
         split = blocks(len(prompts.answer), self.N, 2**20)
-        return (
-            iter([prompts]) if len(split) == 1 else (prompts.of(rows) for rows in split)
-        )
+        if len(split) == 1:
+            return iter([prompts])
+        return (prompts.of(rows) for rows in split)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, by the backward pass."""
@@ -126,19 +156,22 @@ class PromptRisk(Risk):
         for part in self.parts(prompts):
             weight, prediction = self._attended(params, part)
             error = prediction - part.answer
-            # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction)
+            # d(½ error²)/d(score_i) = error · weight_i · (label_i − prediction), in
+            # place, because the array has an entry for each token
             back = part.label - prediction[:, None]
             back *= weight
             back *= (error / len(prompts.answer))[:, None]
             gradient = gradient + _backward(params, back, part)
             errors.append(error)
-        return 0.5 * float(np.mean(np.concatenate(errors) ** 2)), gradient
+        loss = 0.5 * float(np.mean(np.concatenate(errors) ** 2))
+        return loss, gradient
 
 
 def _backward(params: Array, back: Array, prompts: Prompts) -> Array:
-    """Return the gradient with respect to the parameters, from that with respect to the scores, (B, N)."""
+    """Return the gradient in the parameters from the gradient in the scores, (B, N)."""
     if prompts.key is not None and prompts.asked is not None:
         return np.einsum("bn,bnd->bd", back, prompts.key).T @ prompts.asked
-    cell = prompts.token * len(params) + prompts.query[:, None]
-    total = np.bincount(cell.ravel(), back.ravel(), params.size)
+    # The score of a token is an entry of the (K, K) matrix of class scores.
+    entry = prompts.token * len(params) + prompts.query[:, None]
+    total = np.bincount(entry.ravel(), back.ravel(), params.size)
     return np.asarray(total, dtype=np.float64).reshape(params.shape)

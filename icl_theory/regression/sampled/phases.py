@@ -1,11 +1,16 @@
-"""Phases of sampled runs against those of the exact run: their lengths, and the growth of own scores in each."""
+"""Phases of sampled runs against the phases of the exact run.
+
+Compared are the lengths of the phases, and the growth of own scores in each of them: of
+the scores of tokens that show the query's feature.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +18,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, argument_error, instance, integer, prompt_length
 from icl_theory.engine.comparison import Comparison, limit_of, mean_check
 from icl_theory.engine.progress import Progress
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.pullback import core_params, core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
@@ -30,15 +35,32 @@ from icl_theory.regression.tails import resting_loss, tail_limit
 class SampledPhases(Comparison):
     """Outcome of `sampled_phases`.
 
-    The ``checks`` are of the times T_I, T_II, T_III and T_ε in steps, and of the growth
+    The ``checks`` compare the times T_I, T_II, T_III and T_ε in steps, and the growth
     of the mean own score per step in each phase.
     """
 
-    exact: Trajectory  # on the same prompts
+    exact: Trajectory  # the exact run with the same prompt length
+
+
+class _Point(NamedTuple):
+    """The population risk at a step of a run."""
+
+    attention: Array  # of every query on prompts with its feature, (K,)
+    loss: float
 
 
 class _Path:
-    """A run on K x K scores, exact or sampled, seen through the population risk."""
+    """A run on K x K scores, exact or sampled, evaluated by the population risk.
+
+    Parameters
+    ----------
+    risk : PopulationRisk
+        The population risk.
+    scores : callable
+        Returns the scores, (K, K), at a step.
+    last : int
+        The last step.
+    """
 
     def __init__(
         self, risk: PopulationRisk, scores: Callable[[int], Array], last: int
@@ -48,36 +70,40 @@ class _Path:
         self.last = last
         self.at = cache(self._at)
 
-    def _at(self, t: int) -> tuple[Array, float]:
-        """Attention of every query on prompts with its feature, (K,), and the loss."""
-        seen = self.risk.observe(self.scores(t))
-        loss = float(self.risk.features.probs @ seen["loss_per_query"])
-        return np.asarray(
-            seen["attention"] / presence(self.risk.features.probs, self.risk.N)
-        ), loss
+    def _at(self, t: int) -> _Point:
+        observed = self.risk.observe(self.scores(t))
+        probs = self.risk.features.probs
+        attention = observed["attention"] / presence(probs, self.risk.N)
+        loss = float(probs @ observed["loss_per_query"])
+        return _Point(np.asarray(attention), loss)
 
     def crossing(
         self, height: Callable[[int], float], *, last: bool = False, coarse: int = 48
     ) -> float:
-        """First (or last) step, with fraction, at which a height falls to 0, or infinity.
+        """First (or last) step, with fraction, at which a height falls to 0.
 
         The height is evaluated at ``coarse`` steps, and then by bisection between two
-        of them.
+        of them. The result is infinite if it does not fall to 0.
         """
         grid = np.unique(np.geomspace(1, self.last + 1, coarse).astype(int) - 1)
-        above = np.array([height(int(t)) > 0.0 for t in grid])
-        falls = np.flatnonzero(above[:-1] & ~above[1:])
+        is_above = np.array([height(int(t)) > 0.0 for t in grid])
+        falls = np.flatnonzero(is_above[:-1] & ~is_above[1:])
         if not falls.size:
             return math.inf
-        low, high = (int(t) for t in grid[falls[-1 if last else 0] :][:2])
+        place = falls[-1 if last else 0]
+        low = int(grid[place])
+        high = int(grid[place + 1])
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if height(middle) > 0.0 else (low, middle)
+            if height(middle) > 0.0:
+                low = middle
+            else:
+                high = middle
         return low + height(low) / (height(low) - height(high))
 
 
 def sampled_length(N: int | None, default: int = 100) -> float:
-    """Return the prompt length with which infinite prompts are replaced."""
+    """Return the prompt length that replaces an infinite one."""
     return prompt_length(default if N is None else N)
 
 
@@ -92,12 +118,13 @@ def sampled_phases(
     r"""Compare the phases of independent sampled runs with those of the exact run.
 
     Each run is stochastic gradient descent on fresh prompts, drawn by their counts.
-    Loss and attention are those of the population risk at its scores, without the noise
-    of a batch. Phase I ends when the attention on prompts with the query's feature
-    passes ½, Phase III begins when t·(loss − floor) falls to twice its limit for good,
-    and the run ends when the loss passes ε. Times have fractions, by linear
-    interpolation between two steps. The growth in a phase is that of the mean own score
-    per step, between the steps at which the exact run enters and leaves the phase.
+    Loss and attention are evaluated by the population risk at the scores of the run,
+    without the noise of a batch. Phase I ends when the attention on prompts with the
+    query's feature passes ½, Phase III begins when t·(loss − floor) falls to twice its
+    limit for good, and the run ends when the loss passes ε. Times have fractions, by
+    linear interpolation between two steps. The growth in a phase is the increase of the
+    mean own score per step, between the steps at which the exact run enters and leaves
+    the phase.
 
     Means over the runs are compared by Student's t. All rows together raise a false
     alarm once in a thousand times, provided that SGD follows gradient descent on
@@ -107,7 +134,7 @@ def sampled_phases(
     Parameters
     ----------
     run : Trajectory
-        Of `simulate`, in any coordinates, by gradient descent.
+        A run of `simulate`, in any coordinates, by gradient descent.
     N : int, optional
         Prompt length if the run has N = ∞, which cannot be sampled; 100 by default.
     runs : int
@@ -123,8 +150,8 @@ def sampled_phases(
     Raises
     ------
     ValueError
-        The run is not of `simulate`, or does not reach ε with such prompts in 2 to
-        100,000 steps.
+        The run is not a run of `simulate`, or does not reach ε with such prompts in 2
+        to 100,000 steps.
 
     Examples
     --------
@@ -156,42 +183,25 @@ def sampled_phases(
             "one that reaches its target in two steps or more with this N",
         )
     assert exact.risk is not None
-    reduced = exact.risk if isinstance(exact.risk, ExchangeableRisk) else None
-    whole = expanded(exact.risk)
-    core, _ = innermost(whole)
-
-    def inward(params: Array) -> Array:
-        return innermost(whole, params)[1]
-
-    def exact_scores(t: int) -> Array:
-        params = exact.at(t).params
-        return inward(params) if reduced is None else reduced.scores(float(params))
-
     last = int(1.2 * exact.steps) + 1  # sampled runs may take a fifth longer
-    check_fits(
-        "run", f"of {exact.steps:,} steps", 8.0 * (last + 1) * exact.risk.initial.size
-    )
+    parameters = exact.risk.initial.size
+    check_fits("run", f"of {exact.steps:,} steps", 8.0 * (last + 1) * parameters)
     check_fits("runs", runs, 1e3 * runs)
-    path = _Path(core, exact_scores, int(exact.t[-1]) + 1)
-    attention, _ = path.at(exact.phases.I[1])
-    # queries alike up to rounding are averaged
-    slowest = attention <= attention.min() + 1e-9
-    measure = partial(
-        _measure, asked=slowest, exact=exact, tail=tail_limit(exact.risk, exact.eta)
-    )
-    expected = measure(path)
+
+    whole = expanded(exact.risk)
+    core = core_risk(whole)
+    path = _Path(core, _exact_scores(exact, whole), int(exact.t[-1]) + 1)
+    ruler = _Ruler.of(exact, path)
+    expected = ruler.measure(path)
     sampled = []
     with Progress("", "sampled steps") as shown:
         shown.update(0, runs * last)
-        for each in (
-            np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32).tolist()
-        ):
-            states = run_states(
-                problem.sampled(batch, each), exact.eta, last, shown.add
-            )
-            sampled.append(
-                measure(_Path(core, lambda t, states=states: inward(states[t]), last))  # type: ignore[misc]
-            )
+        seeds = np.random.SeedSequence(seed).generate_state(runs, dtype=np.uint32)
+        for run_seed in seeds.tolist():
+            trainer = problem.sampled(batch, run_seed)
+            states = run_states(trainer, exact.eta, last, shown.add)
+            sampled_path = _Path(core, _scores_of(states, whole), last)
+            sampled.append(ruler.measure(sampled_path))
     if not all(sampled):
         raise argument_error(
             "batch",
@@ -199,12 +209,25 @@ def sampled_phases(
             f"larger: a sampled run does not pass all phases in {last} steps",
         )
     limit = limit_of(1.0 / len(expected), runs - 1)
-    checks = [
-        mean_check(name, value, np.array([found[name] for found in sampled]), limit)
-        for name, value in expected.items()
-    ]
+    checks = []
+    for name, value in expected.items():
+        measured = np.array([measures[name] for measures in sampled])
+        checks.append(mean_check(name, value, measured, limit))
     note = f"{runs} sampled runs, {batch} prompts of N = {core.N:g} tokens a step"
     return SampledPhases(tuple(checks), note, exact)
+
+
+def _exact_scores(exact: Trajectory, whole: Risk) -> Callable[[int], Array]:
+    """Return the scores of the exact run as a function of the step."""
+    risk = exact.risk
+    if isinstance(risk, ExchangeableRisk):
+        return lambda t: risk.scores(float(exact.at(t).params))
+    return lambda t: core_params(whole, exact.at(t).params)
+
+
+def _scores_of(states: Array, whole: Risk) -> Callable[[int], Array]:
+    """Return the scores of a sampled run as a function of the step."""
+    return lambda t: core_params(whole, states[t])
 
 
 def run_states(
@@ -214,39 +237,64 @@ def run_states(
     states = np.empty((last + 1, *np.shape(trainer.initial)))
     states[0] = trainer.initial
     for step in range(last):
-        states[step + 1] = (
-            states[step]
-            - eta * trainer.evaluate(states[step], step)[1] / trainer.metric
-        )
+        _, gradient = trainer.evaluate(states[step], step)
+        states[step + 1] = states[step] - eta * gradient / trainer.metric
         add()
     return states
 
 
-def _measure(
-    path: _Path, asked: NDArray[np.bool_], exact: Trajectory, tail: float | None
-) -> dict[str, float]:
-    """Times and growth of a path in the phases of the exact run; nothing if it does not pass all of them."""
-    phases: dict[str, tuple[int, int]] = (
-        {} if exact.phases is None else exact.phases.present()
-    )
-    ends = [path.crossing(lambda t: 0.5 - float(path.at(t)[0][asked].mean()))]
-    if tail is not None and "III" in phases:
-        rest = resting_loss(exact.risk, exact.floor)
-        ends.append(
-            path.crossing(
-                lambda t: t * (path.at(t)[1] - rest) - TAIL_RATIO * tail, last=True
-            )
-        )
-    ends.append(path.crossing(lambda t: path.at(t)[1] - exact.epsilon))
-    ends = ends[-len(phases) :]  # a run that ends in Phase I has only its end
-    if math.inf in ends:
-        return {}
-    found = {
-        f"T_{name}": length
-        for name, length in zip(phases, np.diff([0.0, *ends]).tolist(), strict=True)
-    }
-    found["T_ε"] = ends[-1]
-    for name, (first, last) in phases.items():
-        rise = np.mean(np.diagonal(path.scores(last) - path.scores(first)))
-        found[f"growth in {name}"] = float(rise) / (last - first)
-    return found
+class _Ruler(NamedTuple):
+    """Times and growth of a path in the phases of the exact run."""
+
+    exact: Trajectory
+    slowest: NDArray[np.bool_]  # the queries that leave Phase I last
+    tail: float | None  # limit of t (loss - floor)
+
+    @classmethod
+    def of(cls, exact: Trajectory, path: _Path) -> _Ruler:
+        assert exact.risk is not None
+        assert exact.phases is not None
+        attention = path.at(exact.phases.I[1]).attention
+        # Queries that are equal up to rounding are averaged.
+        slowest = attention <= attention.min() + 1e-9
+        return cls(exact, slowest, tail_limit(exact.risk, exact.eta))
+
+    def measure(self, path: _Path) -> dict[str, float]:
+        """Return times and growth by name; nothing if a phase is not passed."""
+        exact = self.exact
+        assert exact.phases is not None
+        phases = exact.phases.present()
+        ends = self._ends(path)
+        # A run that ends in Phase I has no other end.
+        ends = ends[-len(phases) :]
+        if math.inf in ends:
+            return {}
+        measures = {}
+        lengths = np.diff([0.0, *ends]).tolist()
+        for name, length in zip(phases, lengths, strict=True):
+            measures[f"T_{name}"] = length
+        measures["T_ε"] = ends[-1]
+        for name, (first, last) in phases.items():
+            rise = np.mean(np.diagonal(path.scores(last) - path.scores(first)))
+            measures[f"growth in {name}"] = float(rise) / (last - first)
+        return measures
+
+    def _ends(self, path: _Path) -> list[float]:
+        """The ends of Phase I, of Phase II if there is a tail, and of the run."""
+        exact = self.exact
+        tail = self.tail
+        ends = []
+
+        def attention_gap(t: int) -> float:
+            return 0.5 - float(path.at(t).attention[self.slowest].mean())
+
+        ends.append(path.crossing(attention_gap))
+        if tail is not None and exact.phases is not None and exact.phases.III:
+            rest = resting_loss(exact.risk, exact.floor)
+
+            def tail_gap(t: int) -> float:
+                return t * (path.at(t).loss - rest) - TAIL_RATIO * tail
+
+            ends.append(path.crossing(tail_gap, last=True))
+        ends.append(path.crossing(lambda t: path.at(t).loss - exact.epsilon))
+        return ends

@@ -1,4 +1,4 @@
-"""The sampled trainer: a softmax attention layer on real prompts, with its backward pass, in NumPy.
+"""The sampled trainer: softmax attention on real prompts, with its backward pass.
 
 It shares no formula with the population risk, with which it is compared: tokens are
 drawn one by one, and gradients go back through the softmax over tokens.
@@ -67,10 +67,8 @@ class SampledRisk(PromptRisk):
     def __post_init__(self) -> None:
         variogram_of(self.features, self.task)
         for name in ("noise", "token_noise"):
-            set_fields(
-                self,
-                **{name: number(name, getattr(self, name), zero=True, maximum=LARGEST)},
-            )
+            deviation = number(name, getattr(self, name), zero=True, maximum=LARGEST)
+            set_fields(self, **{name: deviation})
         self._prepare()
 
     @property
@@ -80,7 +78,9 @@ class SampledRisk(PromptRisk):
         return np.zeros((size, size))
 
     def held_out(self, size: int) -> Prompts:
-        """Draw prompts for measuring, on which no step trains; the same at every call.
+        """Draw prompts for measurements, on which no step trains.
+
+        They are the same at every call.
 
         Parameters
         ----------
@@ -100,7 +100,9 @@ class SampledRisk(PromptRisk):
         Examples
         --------
         >>> import icl_theory as icl
-        >>> risk = icl.SampledRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(1.0), N=9, batch=4, seed=0)
+        >>> features = icl.Features.simplex(3, 1.0)
+        >>> task = icl.tasks.Linear(1.0)
+        >>> risk = icl.SampledRisk(features, task, N=9, batch=4, seed=0)
         >>> risk.held_out(2).query
         array([0, 0, 1, 1, 2, 2])
         """
@@ -120,19 +122,21 @@ class SampledRisk(PromptRisk):
 
     def _bytes(self, size: int) -> float:
         values = 24.0 * size * self.features.K
-        return (
-            super()._bytes(size)
-            + values
-            + bool(self.token_noise) * 32.0 * size * (self.N + 1) * self.features.d
-        )
+        vectors = 0.0
+        if self.token_noise:
+            vectors = 32.0 * size * (self.N + 1) * self.features.d
+        return super()._bytes(size) + values + vectors
 
     def _draw(
         self, rng: np.random.Generator, size: int, query: NDArray[np.intp] | None = None
     ) -> Prompts:
         token = self._choose(rng, (size, self.N))
-        query = self._choose(rng, (size,)) if query is None else query
-        key = asked = None
+        if query is None:
+            query = self._choose(rng, (size,))
+        key = None
+        asked = None
         if self.token_noise:
+            # one function of each task for the tokens and for the query
             points = self.features.vectors[np.column_stack([token, query])]
             points += rng.normal(0.0, self.token_noise, points.shape)
             values = self.task.functions(self.features, rng, size)(points)

@@ -1,4 +1,7 @@
-"""Figures of runs and answers (`runs`), of sweeps (`sweeps`), of curves and maps (`panels`); colours (`style`)."""
+"""Figures of runs and answers (`runs`), of sweeps (`sweeps`) and of arrays (`panels`).
+
+`style` has their colours, sizes and files.
+"""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Figures drawn from arrays: panels of curves with labels at their ends, and maps of attention."""
+"""Figures of arrays: panels of curves with labels at their ends, attention maps."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ class Curve:
         style: str = "-",
         colour: str | None = None,
     ) -> Curve:
-        """Return the mean of two or more runs in a band of two standard errors, as long as the shortest run."""
+        """Return the mean of two or more runs in a band of two standard errors.
+
+        It is as long as the shortest run.
+        """
         given: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
         curves = [real_array("runs", run, 1) for run in given]
         if len(curves) < 2:
@@ -146,7 +149,8 @@ def draw_panels(
     >>> import icl_theory as icl
     >>> from icl_theory.results.plots import Curve, Panel, draw_panels
     >>> run = icl.simulate(2.0, 1.0, 4.0)
-    >>> figure = draw_panels([Panel([Curve("L = 2", run.t, run.loss)], "step", "loss", phases=run.phases)])
+    >>> curve = Curve("L = 2", run.t, run.loss)
+    >>> figure = draw_panels([Panel([curve], "step", "loss", phases=run.phases)])
     >>> figure.axes[0].get_yscale()
     'log'
     """
@@ -190,7 +194,8 @@ def draw_maps(
     --------
     >>> import numpy as np
     >>> from icl_theory.results.plots import draw_maps
-    >>> len(draw_maps({"flat": [np.full((3, 3), 1 / 3), np.eye(3)]}, ["start", "end"]).axes)
+    >>> maps = {"flat": [np.full((3, 3), 1 / 3), np.eye(3)]}
+    >>> len(draw_maps(maps, ["start", "end"]).axes)
     3
     """
     from matplotlib.colors import PowerNorm
@@ -292,7 +297,10 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
 
 
 def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) -> None:
-    """Label each curve right of the axes, or at its end if that lies before ``early`` of the width."""
+    """Label each curve to the right of the axes, or at its end.
+
+    It is labelled at its end if that lies before the share ``early`` of the width.
+    """
     bottom, top = sorted(ax.get_ylim())
     ends = []
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
@@ -325,7 +333,10 @@ def _colours(panel: Panel) -> list[str]:
 
 
 def _drawable(values: ArrayLike, scale: str, least: float = 0.0) -> Any:
-    """Return values for an axis; a logarithmic one shows ``least`` for those that are not positive, or a gap."""
+    """Return values for an axis.
+
+    On a logarithmic axis, values that are not positive become ``least``, or a gap.
+    """
     array = np.asarray(values, dtype=np.float64)
     if scale != "log":
         return array
@@ -335,7 +346,10 @@ def _drawable(values: ArrayLike, scale: str, least: float = 0.0) -> Any:
 def label_ends(
     ax: Axes, ends: list[tuple[float, str, str]], height: float, spacing: float = 9.5
 ) -> None:
-    """Write labels right of the axes at the ends of curves, ``spacing`` points apart, a line of text, or more."""
+    """Write labels to the right of the axes, at the ends of curves.
+
+    They are at least ``spacing`` points apart, which is a line of text.
+    """
     if not ends:
         return
     to_axes = ax.transData + ax.transAxes.inverted()
@@ -366,7 +380,10 @@ def label_ends(
 
 
 def _share(panels: Sequence[Panel], grid: Any, columns: int) -> None:
-    """Let panels share axes with the panel below or to the left, and leave out the labels that this repeats."""
+    """Let panels share axes with the panel below or to the left.
+
+    Labels that this would repeat are left out.
+    """
     for index, panel in enumerate(panels):
         row, column = divmod(index, columns)
         ax = grid[row, column]

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
 
 def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
-    """Return the numbers that describe a run, with their labels; those without a symbol only if none has one.
+    """Return the numbers that describe a run, with their labels.
 
-    Numbers that are zero or infinite are left out.
+    Numbers that are zero or infinite are left out, and so are numbers without a symbol
+    if others have one.
     """
     numbers = {
         name: value
@@ -58,7 +59,9 @@ def _label(run: Trajectory, name: str) -> Label:
 
 
 def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
-    """Draw the loss of a run against the step, and the attention below it unless ``ax`` is given.
+    """Draw the loss of a run against the step, with the attention below it.
+
+    If ``ax`` is given, only the loss is drawn.
 
     Both axes are logarithmic, but normalised descent that converged, which is
     exponential, has a linear axis of steps. If the risk observes its ``excess`` over
@@ -76,7 +79,9 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
 
 
 def compare_runs(runs: Sequence[Trajectory]) -> Axes:
-    """Draw several runs side by side with common axes: the loss, and below it the attention if all runs have it.
+    """Draw several runs side by side with common axes.
+
+    Each run has its loss, and the attention below it if all runs observe it.
 
     Returns the first axes of the figure.
     """
@@ -103,7 +108,7 @@ def _side_by_side(
 
 
 def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
-    """Draw the figure of an answer of `icl_theory.audit` or `icl_theory.answer`, and return its axes."""
+    """Draw the figure of an answer by `audit` or `answer`, and return its axes."""
     if not hasattr(answer, "series"):
         raise argument_error("answer", answer, "an answer of the audit")
     # a legend of many lines, or on a map, would lie on what is drawn: it goes below, in
@@ -135,7 +140,10 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
 
 
 def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
-    """Draw a curve over the exact one, with the band of two standard errors, from where they part in red."""
+    """Draw a curve over the exact one, with a band of two standard errors.
+
+    It is red from the step at which they part.
+    """
     instance("found", found, CurveComparison, "what run.compare returns")
     with styled():
         ax = new_figure(4.6, 3.2).subplots() if ax is None else axes("ax", ax)
@@ -175,7 +183,7 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
 
 
 def _title(run: Trajectory, among: Sequence[Trajectory]) -> str:
-    """Name the parameters, the regime, and the words in which a run differs from the others."""
+    """Name the parameters, the regime, and the words that tell a run from others."""
     values = [
         (f"{style.mathematics(each.tex, each.text)} = {value}", each.text + value)
         for each, value in parameters_of(run)
@@ -192,7 +200,10 @@ def _title(run: Trajectory, among: Sequence[Trajectory]) -> str:
 
 
 def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
-    """Wrap words into lines of ``width`` characters, as wide as a panel, by the plain text of each word."""
+    """Wrap words into lines of ``width`` characters, as wide as a panel.
+
+    The plain text of each word counts.
+    """
     lines: list[str] = []
     room = 0
     for word, plain in words:
@@ -264,7 +275,10 @@ def _draw_attention(run: Trajectory, ax: Axes) -> None:
 
 
 def _steps_on(run: Trajectory, ax: Axes) -> Any:
-    """Set up the axis of steps, and return their places: on a logarithmic axis step 0 is drawn at 1/2."""
+    """Set up the axis of steps, and return their places.
+
+    On a logarithmic axis step 0 is drawn at 1/2.
+    """
     linear = isinstance(run.trained_by, Normalised) and run.converged
     first = 0.0 if linear else 0.5
     ax.set(

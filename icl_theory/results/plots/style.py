@@ -1,4 +1,7 @@
-"""What all figures share: colours, sizes, files. The colour-blind can tell the palette, Okabe-Ito's, apart."""
+"""Colours, sizes and files of all figures.
+
+The palette is that of Okabe and Ito, which the colour-blind can tell apart.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,10 @@ def axes(name: str, value: Any) -> Axes:
 
 @Progress("writing the figure")
 def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
-    """Write a figure, or that of some axes, whole or not at all; the ending of the path chooses the format."""
+    """Write a figure, or the figure of axes, whole or not at all.
+
+    The ending of the path chooses the format.
+    """
     figure = whole_figure(drawn)
     load_whole(*DRAWING, *WRITING.get(checked_path(path).suffix.lower(), ()))
     formats = figure.canvas.get_supported_filetypes()
@@ -116,7 +122,7 @@ def escape(text: str) -> str:
 
 @cache
 def mathematics(tex: str, plain: str) -> str:
-    """Return a symbol for a figure: its TeX if matplotlib can read it, otherwise the plain text."""
+    """Return a symbol for a figure: its TeX if matplotlib can read it, else text."""
     load_whole(*DRAWING)
     from matplotlib.mathtext import MathTextParser
 
@@ -128,11 +134,11 @@ def mathematics(tex: str, plain: str) -> str:
 
 
 def new_figure(width: float, height: float, *, returned: bool = False) -> Figure:
-    """Return an empty figure, width and height in inches, that belongs to pyplot if pyplot is in use.
+    """Return an empty figure of a width and a height in inches.
 
-    Notebooks then show it below the cell, and ``pyplot.show()`` in a window. A notebook
-    shows a figure that a function returns as the value of the cell: ``returned`` keeps
-    it from pyplot, or it would appear twice.
+    It belongs to pyplot if pyplot is in use: notebooks then show it below the cell, and
+    ``pyplot.show()`` in a window. A notebook also shows a figure that is the value of a
+    cell. ``returned`` keeps such a figure from pyplot, or it would appear twice.
     """
     flag("returned", returned)
     load_whole(*DRAWING)
@@ -157,7 +163,7 @@ def release(drawn: Axes | Figure) -> None:
 
 
 def _pyplot() -> Any:
-    """Return pyplot if it is in use: it has been imported, or this is IPython or Jupyter."""
+    """Return pyplot if it is imported, or if this is IPython or Jupyter."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None:
         load_whole("matplotlib.pyplot")
@@ -165,7 +171,7 @@ def _pyplot() -> Any:
 
 
 def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> None:
-    """Shade the phases of a run of ``last`` steps, and name those with room for a name."""
+    """Shade the phases of a run of ``last`` steps, with names if they fit."""
     if phases is None:
         return
     span = np.log(max(2.0, last) / 0.5)

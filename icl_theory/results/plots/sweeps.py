@@ -1,4 +1,4 @@
-"""Figures of sweeps: steps and local exponents along a parameter, phase diagrams over two."""
+"""Figures of sweeps: curves along one parameter, phase diagrams over two."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MISSING = {
 
 
 class Scale(NamedTuple):
-    """The places of a parameter's values on an axis: logarithmic, linear, or a row of words."""
+    """Places of a parameter's values on an axis: logarithmic, linear, or words."""
 
     name: str
     label: str
@@ -67,19 +67,25 @@ class Scale(NamedTuple):
             ax.set(**{f"{axis}scale": self.kind})
 
     def edges(self) -> Array:
-        """Return the boundaries of cells around the places, half-way between neighbours on the drawn axis."""
+        """Return the boundaries of cells around the places.
+
+        They are half-way between neighbours on the drawn axis.
+        """
         places = np.log(self.places) if self.kind == "log" else self.places
-        gaps = np.diff(places) if len(places) > 1 else np.array([abs(places[0]) or 1.0])
-        around = np.concatenate(
-            [[places[0] - gaps[0]], places, [places[-1] + gaps[-1]]]
-        )
-        found = 0.5 * (around[:-1] + around[1:])
-        return np.exp(found) if self.kind == "log" else found
+        gaps = np.diff(places)
+        if len(places) == 1:
+            # A single cell is as wide as its place is far from zero.
+            gaps = np.array([abs(places[0]) or 1.0])
+        before = places[0] - gaps[0]
+        after = places[-1] + gaps[-1]
+        extended = np.concatenate([[before], places, [after]])
+        middles = 0.5 * (extended[:-1] + extended[1:])
+        return np.exp(middles) if self.kind == "log" else middles
 
 
 @Progress("drawing the figure")
 def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
-    """Draw a sweep: steps and local exponent along one parameter, or a phase diagram over two.
+    """Draw steps and exponents along one parameter, or a phase diagram over two.
 
     On the horizontal axis words, and up to five integers, stand side by side. Words,
     and up to five values, of the other parameter have a curve each. An axis of more
@@ -107,14 +113,16 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     Examples
     --------
     >>> import icl_theory as icl, numpy as np
-    >>> found = icl.sweep(L=np.geomspace(0.1, 10.0, 9), delta=1.0, eta=0.1, K=np.arange(5, 50, 5))
+    >>> L = np.geomspace(0.1, 10.0, 9)
+    >>> found = icl.sweep(L=L, delta=1.0, eta=0.1, K=np.arange(5, 50, 5))
     >>> icl.plot_sweep(found).get_ylabel()
     '$K$'
     """
     names = dimensions(dataset)
     if len(names) not in (1, 2):
         raise ValueError(
-            f"dataset: a figure has one parameter or two, not {names}; choose with dataset.sel"
+            f"dataset: a figure has one parameter or two, not {names}; "
+            "choose with dataset.sel"
         )
     if steps_of(dataset) is None:
         raise ValueError(
@@ -123,7 +131,8 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     for name in names:
         if not drawable(dataset, name, np.inf).all():
             raise ValueError(
-                f"dataset: {name} is infinite; an axis of many values needs finite values"
+                f"dataset: {name} is infinite; "
+                "an axis of many values needs finite values"
             )
     if over is None:
         over = next(
@@ -134,7 +143,7 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
         [name for name in names if not _is_row_of_words(dataset, name)]
     )
     dataset = dataset.isel(
-        {name: slice(None, None, every) for name, every in thinned(dataset).items()}
+        {name: slice(None, None, stride) for name, stride in thinned(dataset).items()}
     )
     with styled():
         other = next((name for name in names if name != over), None)
@@ -148,7 +157,10 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
 
 
 def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
-    """Return the parameters with more than ``most`` values, as many as pixels, and one in how many is drawn."""
+    """Return one in how many values is drawn, for parameters with too many values.
+
+    They have more than ``most`` values, as many as a figure has pixels.
+    """
     return {
         name: -(-dataset.sizes[name] // most)
         for name in dimensions(dataset)
@@ -159,7 +171,10 @@ def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
 def drawable(
     dataset: xarray.Dataset, name: str, largest: float = 1e100
 ) -> NDArray[np.bool_]:
-    """Return which values of a parameter have a place on an axis up to ``largest``, where labels are legible."""
+    """Return which values of a parameter have a place on an axis.
+
+    Labels are legible up to ``largest``.
+    """
     values = dataset[name].values
     if _is_row_of_words(dataset, name):
         return np.ones(len(values), dtype=bool)
@@ -191,7 +206,7 @@ def _symbol(dataset: xarray.Dataset, name: str) -> str:
 
 
 def _steps(dataset: xarray.Dataset) -> tuple[Array, dict[str, NDArray[np.bool_]]]:
-    """Return the steps (NaN if missing), and a mask of the missing points for each status."""
+    """Return the steps (NaN if missing), and for each status a mask of such points."""
     count = dataset[steps_of(dataset)].values
     status = dataset["status"].values
     missing = {
@@ -291,7 +306,7 @@ def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
 
 
 def _look(scale: Scale, dash: str, colour: str) -> dict[str, Any]:
-    """Return how values are drawn: words as marks, numbers as lines, with marks if they are few."""
+    """Draw words as marks, and numbers as lines, with marks if they are few."""
     if scale.kind == "words":
         mark = (
             {"marker": "o"}
@@ -432,7 +447,10 @@ def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
 def _draw_transitions(
     ax: Axes, dataset: xarray.Dataset, over: Scale, other: Scale, most: int = 40
 ) -> None:
-    """Draw predicted boundaries as curves and measured transitions as points, as many as can be told apart."""
+    """Draw predicted boundaries as curves and measured transitions as points.
+
+    There are no more points than can be told apart.
+    """
     for (label, name), dash in zip(
         _boundaries(dataset, over), itertools.cycle(("-", "--", ":"))
     ):
@@ -440,12 +458,13 @@ def _draw_transitions(
         if np.isfinite(x * y).sum() > 1:
             ax.plot(x, y, dash, color="white", label=label)
     few = slice(None, None, -(-len(other.places) // most))
-    found = transitions_of(dataset.isel({other.name: few}), over.name)
-    if found is not None and found["measured"].notna().any():
+    transitions = transitions_of(dataset.isel({other.name: few}), over.name)
+    if transitions is not None and transitions["measured"].notna().any():
+        measured = transitions["measured"]
         ax.errorbar(
-            found["measured"],
+            measured,
             other.places[few],
-            xerr=bars(found["measured"], found["error"]),
+            xerr=bars(measured, transitions["error"]),
             color=RED,
             marker="o",
             markersize=3,
@@ -457,7 +476,10 @@ def _draw_transitions(
 def _boundary(
     dataset: xarray.Dataset, name: str, over: Scale, other: Scale
 ) -> tuple[Array, Array]:
-    """Return a boundary as a curve: its values if they bound an axis, otherwise its crossing with each line."""
+    """Return a boundary as a curve.
+
+    These are its values if they bound an axis, otherwise its crossing with each line.
+    """
     # In memory first: the threads of dask would look for the largest number of chunks
     # that hold none, and the filters against NumPy's warnings are not safe in threads.
     values = dataset[name].compute()

@@ -24,7 +24,7 @@ from icl_theory.papers.recall import (
 from icl_theory.papers.recall.population import ATTENTION, RecallRisk
 from icl_theory.papers.recall.task import RecallTask, Sentences, Words
 from icl_theory.papers.regression.theorems.enumeration import differences
-from icl_theory.statements.claim import Errors, Found, Row, identity, row
+from icl_theory.statements.claim import Claim, Errors, Row, identity, row
 from icl_theory.statements.numbers import (
     apart,
     decade,
@@ -44,7 +44,7 @@ NOISY = functools.partial(RecallTask, 60, 1, 4, H=256, law="planted")
 
 
 @row("recall: sentences", OURS, Status.EXACT)
-def sentence_counts(quick: bool) -> Found:
+def sentence_counts(quick: bool) -> Claim:
     """counts of sampled sentences have the law C(H-1-k, k) C(k, c) d^k (1-d)^(H-1-2k) (1-ν)^c ν^cτ; planted,
     (q, y) and (q, τ) are anywhere, in either order
     """
@@ -56,7 +56,7 @@ def sentence_counts(quick: bool) -> Found:
         for number, case in enumerate(grid)
         for p in _counted(np.random.default_rng(number), *case, size)
     ]
-    return Found(
+    return Claim.of(
         min(found) > 1e-3 / len(found),
         f"H = 5, 9, 33, α = 0, 0.3; bigrams in {size:,} sentences, and in as many sequences drawn word by word;"
         f" places of both bigrams in {size:,} planted sentences, H = 9, α = 0.3",
@@ -196,11 +196,11 @@ def _bayes_loss(task: RecallTask, data: Sentences) -> float:
     Status.EXACT,
     "-> 0",
 )
-def bayes(quick: bool) -> Found:
+def bayes(quick: bool) -> Claim:
     """three attentions, with and without noise, reach the Bayes risk H(α): λ (and v = λ) -> ∞, γ = ln(α/(1-α))"""
     worst, on_sentences = map(max, zip(*_excesses(quick), strict=True))
     read, above, gap, along = _floors(NOISY(alpha=0.2))
-    return Found(
+    return Claim.of(
         max(worst, on_sentences, read) < 1e-12
         and min(above, gap) > 0.01
         and along < 1e-3,
@@ -229,14 +229,14 @@ def _floors(task: RecallTask) -> tuple[float, float, float, float]:
 
 
 @row("recall: loss bound", PAPER.format("Thm 3.2"), Status.CERTIFIED, "1")
-def certified_bound(quick: bool) -> Found:
+def certified_bound(quick: bool) -> Claim:
     """L <= (V-1) Σ p_q e^(-λ_q) for λ >= 0; with noise L - H(α) <= (V-2) Σ p_q e^(-λ_q) at γ = ln(α/(1-α))"""
     rng = np.random.default_rng(0)
     ratios = [
         _over_bound(rng, ATTENTION[n % 2], 0.3 * (n % 4 > 1))
         for n in range(12 if quick else 60)
     ]
-    return Found(
+    return Claim.of(
         np.max(ratios) <= 1.0,
         f"{len(ratios)} random tasks and strengths, linear and ReLU transformers on 200 sentences each",
         f"inside on all: {np.max(ratios) <= 1.0}; loss/bound up to {np.max(ratios):.3f}",
@@ -263,7 +263,7 @@ def _over_bound(rng: np.random.Generator, attention: str, alpha: float) -> float
 
 
 @row("recall: Lemma 4.1", PAPER.format("Lemma 4.1"), Status.EXACT, "4; 1e-8; -> 0")
-def lemma_averaging(quick: bool) -> Found:
+def lemma_averaging(quick: bool) -> Claim:
     """softmax attention at finite H: the mean over all sentences by one integral; as sentences grow long logit
     v ρ e^λ/(ρ e^λ + 1 - ρ) for the output
     """
@@ -283,7 +283,7 @@ def lemma_averaging(quick: bool) -> Found:
             for kind in ("softmax", "softmax-limit")
         )
         gaps.append(abs(short - long))
-    return Found(
+    return Claim.of(
         z < 4.0 and power(lengths, gaps) < -0.5 and slope < 1e-8,
         f"H = 33, α = 0, 0.3, the paper's setting and ours, against full transformers on {200 * batches:,}"
         f" sentences; the limit for H = {lengths[0]}..{lengths[-1]}",
@@ -325,11 +325,11 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
     )
 
     @row(claimed, bound="equal")
-    def unseen(quick: bool) -> Found:
+    def unseen(quick: bool) -> Claim:
         base, steps, found = _unseen_losses(alpha, quick)
         (seen, other), alone, late, full = found.values()
         guess = math.log(base.V)
-        return Found(
+        return Claim.of(
             off(other, seen) < 1e-9
             and late[0] < late[1] < alone[1] < 0.7 * guess
             and full[1] > guess > full[0],
@@ -375,7 +375,7 @@ UNSEEN_NOISY = unseen_outputs(0.2, "5.5")
     Status.CERTIFIED,
     "1, attained to 1e-9",
 )
-def unseen_lower_bound(quick: bool) -> Found:
+def unseen_lower_bound(quick: bool) -> Claim:
     """at step t of normalised descent on λ, uniform triggers, an output never seen in training has at least the
     probability 1/(1 + (V-1) e^(-x)), x = ηt/√|Q|
     """
@@ -397,7 +397,7 @@ def unseen_lower_bound(quick: bool) -> Found:
     least = {name: float(np.min(each)) for name, each in ratios.items()}
     weaker = "holds" if least["ηt/|Q|"] >= 1.0 - 1e-9 else "fails"
     stronger = "holds" if least["ηt"] >= 1.0 - 1e-9 else "fails"
-    return Found(
+    return Claim.of(
         least["ηt/√|Q|"] >= 1.0 - 1e-9 and attained < 1e-9,
         f"linear and ReLU transformers, V = 40, H = 24, |Q| = {listed(sizes)}, η = 0.25, t = {listed(steps)};"
         " planted bigrams, and one or two of them; the least likely of 16 sentences with unseen outputs",
@@ -430,7 +430,7 @@ def _exponents_of_unseen(
 
 
 @row("recall: why all matrices fail", OURS, Status.CERTIFIED, "0")
-def unseen_rows(quick: bool) -> Found:
+def unseen_rows(quick: bool) -> Claim:
     """where F reads no E(x): ∂L/∂𝒱_xz = E[(p_x - 1(answer x)) a_z], a ≥ 0 what ReLU or softmax attention gathers;
     so row x of 𝒱 never grows for a word x that is never an answer
     """
@@ -441,7 +441,7 @@ def unseen_rows(quick: bool) -> Found:
         for alpha in (0.0, 0.2)
     ]
     growth, seen, never = zip(*found, strict=True)
-    return Found(
+    return Claim.of(
         np.max(growth) <= 1e-15 and min(seen) > 0.1,
         f"ReLU and softmax attention from zero, each matrix normalised, {steps} steps, α = 0, 0.2",
         f"largest growth of such a row {max(0.0, *growth):.0e} of the largest gradient; 𝒱_yy of seen outputs at"
@@ -491,12 +491,12 @@ def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float,
     Status.EXACT,
     "0.8, 0.2; 1, 0; 1/(V-1+e^γ), e^γ/(V-1+e^γ)",
 )
-def part_roles(quick: bool) -> Found:
+def part_roles(quick: bool) -> Claim:
     """after training attention predicts the output and the feed-forward layer the noise"""
     (steps, end, strength), error, (whole, no_noise, no_attention) = _ablated(
         NOISY(alpha=0.2)
     )
-    return Found(
+    return Claim.of(
         error < 1e-9,
         "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, γ = ln(α/(1-α));"
         f" {steps:.0f} steps of normalised descent on λ, to {end:.1f}; then, and without feed-forward layer at λ ="

@@ -31,7 +31,7 @@ from icl_theory.papers.recall.samples import failure_probability, sentences_need
 from icl_theory.papers.recall.simulate import simulate
 from icl_theory.papers.recall.statements.model import NOISY, PAPER
 from icl_theory.statements.claim import (
-    Found,
+    Claim,
     Series,
     above,
     along,
@@ -386,7 +386,7 @@ PLANTED = functools.partial(RecallTask, 60, outputs=4, H=256, law="planted")
 
 
 @row("recall: Theorem 3.2", PAPER.format("Thm 3.2"), Status.EXACT, "1e-12; 0")
-def linear_convergence(quick: bool) -> Found:
+def linear_convergence(quick: bool) -> Claim:
     """normalised descent, uniform triggers: λ_q = ηt/√|Q|, L(t) = E ln(1 + (V-1) e^(-ηtc/√|Q|))"""
     cases = itertools.product(
         ((5, 0.05), (1, 0.3), (4, 0.5), (9, 2.0)), ("linear", "relu")
@@ -394,7 +394,7 @@ def linear_convergence(quick: bool) -> Found:
     errors, wrong = zip(
         *(_plain_lines(*case, attention) for case, attention in cases), strict=True
     )
-    return Found(
+    return Claim.of(
         np.max(errors) <= 1e-12 and not any(wrong),
         "planted bigrams, V = 60, H = 256, |Q| = 5, and ours, |Q| = 1, 4, 9, linear and ReLU, every trigger its own"
         " λ, 400 steps; steps to a loss of 1e-6",
@@ -420,7 +420,7 @@ def _plain_lines(Q: int, eta: float, attention: str) -> tuple[float, bool]:
 
 
 @row("recall: exponent", PAPER.format("Thm 3.2"), Status.ORDER, "-1/2, -1 or 0")
-def exponents(quick: bool) -> Found:
+def exponents(quick: bool) -> Claim:
     """L <= O(exp(-ηt/√|Q|)); a public review (ICLR 2026, Reviewer 4) quotes ηt/|Q| and ηt from the paper, too"""
     sizes, rates = rates_by_size(quick)
     found = {name: power(sizes, each) for name, each in rates.items()}
@@ -430,7 +430,7 @@ def exponents(quick: bool) -> Found:
         for name in REVIEWED
         if name not in nearest.values()
     )
-    return Found(
+    return Claim.of(
         all(
             which == ("ηt" if "softmax" in name else "ηt/√|Q|")
             for name, which in nearest.items()
@@ -451,7 +451,7 @@ def _grouped(nearest: dict[str, str]) -> str:
 
 
 @row("recall: rate, unequal triggers", bound="1e-3")
-def unequal_rate(quick: bool) -> Found:
+def unequal_rate(quick: bool) -> Claim:
     """linear attention: rate η/√(Σ c_q^-2), c_q the least count of trigger q, for any p and rates below 2"""
     far = 100.0 if quick else 200.0
     ratios = []
@@ -467,7 +467,7 @@ def unequal_rate(quick: bool) -> Found:
     wild = RecallTask(40, 4, 8, probs=[0.55, 0.25, 0.15, 0.05], counts=ONCE)
     large = rate_ratio(RecallRisk(wild), 8.0, 200.0)
     error = apart(ratios, 1.0)
-    return Found(
+    return Claim.of(
         error < 1e-3 and large < 0.95,
         "p = 0.6, 0.3, 0.1; least counts 1 to 4; and η = 8 for |Q| = 4",
         f"off by at most {error:.0e}; measured/predicted {large:.2f} where η/√|Q| = 4",
@@ -476,7 +476,7 @@ def unequal_rate(quick: bool) -> Found:
 
 
 @row("recall: plain descent", bound="1")
-def plain_descent(quick: bool) -> Found:
+def plain_descent(quick: bool) -> Claim:
     """without normalisation t (L - H(α)) -> Σ_q 1/(η c_q²) (linear), 1/(η s²) (softmax): not a linear rate"""
     ratios = []
     steps = 4000 if quick else 15_000
@@ -489,7 +489,7 @@ def plain_descent(quick: bool) -> Found:
             float(run.t[-1] * run.observed["excess"][-1])
             / plain_tail(task, 2.0, attention)
         )
-    return Found(
+    return Claim.of(
         apart(ratios, 1.0) < 0.03,
         f"unequal triggers, c = 2, c_τ = 1, s = 2/3, α = 0, 0.2, t = {steps:,}",
         f"measured/predicted {span(ratios, '.3f')}",
@@ -549,12 +549,12 @@ def attention_alone(task: RecallTask, eta: float) -> tuple[float, float, float]:
     Status.ORDER,
     "rate ηs, whatever |Q|",
 )
-def softmax_rate(quick: bool) -> Found:
+def softmax_rate(quick: bool) -> Claim:
     """softmax attention: linear convergence to the Bayes risk under normalised descent"""
     left, least, approach = attention_alone(PLANTED(5), 0.5)
     ratios, (slowed, sizes) = softmax_rates(quick, 0.5), noisy_softmax_rates(quick)
     alone = abs(left - least) < 1e-6 and abs(approach - 1.0) < 0.01
-    return Found(
+    return Claim.of(
         apart(ratios, 1.0) < 0.03
         and alone
         and min(slowed) > 0.85
@@ -572,7 +572,7 @@ def softmax_rate(quick: bool) -> Found:
 
 
 @row("recall: Theorem 4.2, 𝒱 = λI", PAPER.format("Thm 4.2"), Status.ORDER, "1")
-def one_number(quick: bool) -> Found:
+def one_number(quick: bool) -> Claim:
     """softmax attention with one number λ for W and 𝒱 = λI: linear convergence to the Bayes risk, L ~ e^(-ηt)"""
     rates, ends, (sizes, eta, half) = (
         [],
@@ -589,7 +589,7 @@ def one_number(quick: bool) -> Found:
         )
         ends.append(run.at(half).loss)
         rates.append(math.log(run.at(half).loss / run.at(2 * half).loss) / (half * eta))
-    return Found(
+    return Claim.of(
         apart(rates, 1.0) < 1e-3,
         f"planted bigrams, V = 60, H = 256, |Q| = {listed(sizes)}, no noise, from zero, η = {eta:g},"
         f" {2 * half} steps",
@@ -599,7 +599,7 @@ def one_number(quick: bool) -> Found:
 
 
 @row("recall: starts with noise", OURS, bound="as the sign says")
-def starts(quick: bool) -> Found:
+def starts(quick: bool) -> Claim:
     """softmax attention with noise, γ held, from λ = v = 0: it learns if ∂L/∂v < 0 there, else v turns negative"""
     alphas = (0.1, 0.2) if quick else (0.1, 0.125, 0.127, 0.2, 0.5, 0.53, 0.54, 0.7)
     eta, steps = (0.2, 100) if quick else (0.05, 1500)
@@ -620,7 +620,7 @@ def starts(quick: bool) -> Found:
         for start in ((0.5, 0.5), (0.25, 0.0), (0.24, 0.0))
     ]
     line = [risks[0.2].excess([x, x]) for x in np.linspace(0.0, 0.3, 61).tolist()]
-    return Found(
+    return Claim.of(
         learnt == downhill and max(ends[:2]) < 0.01 and ends[2] > 3.0,
         f"the paper's setting, V = 60, H = 256, one trigger, η = {eta:g}, α = {listed(alphas)}; {steps} steps from"
         " three starts at α = 0.2",
@@ -647,7 +647,7 @@ def with_gamma(task: RecallTask, **more: Any) -> RecallRisk:
 
 
 @row("recall: Theorem 5.4", PAPER.format("Thm 5.4"), Status.ORDER, "1; 1")
-def noisy_convergence(quick: bool) -> Found:
+def noisy_convergence(quick: bool) -> Claim:
     """linear attention with noise: normalised descent on λ, γ = ln(α/(1-α)), converges to H(α) at the noiseless
     rate η/√|Q|
     """
@@ -660,7 +660,7 @@ def noisy_convergence(quick: bool) -> Found:
     rates.append(rate_ratio(with_gamma(more), 0.4, 30.0))
     joint = descend(RecallRisk(more), 0.4, rule="ngd", steps=2000 if quick else 20_000)
     ratio = cycle_level(joint) / stall(more.alpha, 0.4)
-    return Found(
+    return Claim.of(
         apart(rates, 1.0) < 1e-3 and abs(ratio - 1.0) < 0.2,
         "the paper's setting, V = 60, H = 256, one trigger, α = 0.2, 0.5, 0.8, η = 0.05; beyond it four triggers, α"
         " = 0.1, η = 0.4, γ held and γ trained from zero",
@@ -670,14 +670,14 @@ def noisy_convergence(quick: bool) -> Found:
 
 
 @row("recall: finite samples", PAPER.format("finite-sample analysis"), bound="4")
-def missing_triggers(quick: bool) -> Found:
+def missing_triggers(quick: bool) -> Claim:
     """M sentences, no noise: mean population loss in the end ln V Σ p_q (1-p_q)^M: the triggers that are missing"""
     task = RecallTask(30, 3, 5, probs=[0.6, 0.3, 0.1], counts=ONCE)
     sizes = np.array([3, 10] if quick else [3, 10, 30])
     sets = 60 if quick else 400
     means, predicted, doubt = missing_costs(task, sizes, sets)
     z = float(np.max(np.abs(means - predicted) / doubt))
-    return Found(
+    return Claim.of(
         z < 4.0, f"M = {listed(sizes)}, {sets} data sets each", f"largest |z| {z:.1f}"
     )
 
@@ -688,7 +688,7 @@ def missing_triggers(quick: bool) -> Found:
     Status.ORDER,
     "O(1); O(1); 4",
 )
-def sample_complexity(quick: bool) -> Found:
+def sample_complexity(quick: bool) -> Claim:
     """M sentences leave at most ε above the Bayes risk with probability 1 - δ for M of the order |Q| ln(|Q|/δ);
     with noise of the order ln(1/δ)/ε
     """
@@ -707,7 +707,7 @@ def sample_complexity(quick: bool) -> Found:
         )
     ]
     failed, expected, z = failures(PLANTED(5), 12, 0.3, size)
-    return Found(
+    return Claim.of(
         z < 4.0
         and np.max(ratios) <= 1.05
         and max(spread) < 1.2
@@ -740,7 +740,7 @@ def failures(
 
 
 @row("recall: learnt noise frequency", OURS, Status.EXACT, "1e-9; -> 1")
-def learnt_frequency(quick: bool) -> Found:
+def learnt_frequency(quick: bool) -> Claim:
     """M sentences, noise: γ learns their noise frequency, which costs its mean divergence from α, ~ 1/(2M)"""
     error = 0.0
     ends = []
@@ -756,7 +756,7 @@ def learnt_frequency(quick: bool) -> Found:
         )
         error = max(error, off(noise_cost(M, alpha), direct))
         ends.append(2.0 * M * direct)
-    return Found(
+    return Claim.of(
         error < 1e-9 and apart(ends[2::3], 1.0) < 0.02,
         "α = 0.1, 0.4, M = 5, 40, 400: the risk at every frequency but 0 and 1, with its binomial probability",
         f"off by {error:.0e}; 2M × cost = {listed(ends, '.3f')}",

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.engine.pullback import innermost
+from icl_theory.engine.pullback import core_params
 from icl_theory.results.plots import draw_maps
 
 QUICK = {"steps": (10, 100), "K": 4, "N": 20}
@@ -50,7 +50,7 @@ def figure(
         maps = [block.at(step).observed["attention_map"] for step in steps]
         rows[f"{name} frequency"] = [
             *maps,
-            exact.attention(innermost(embedded, matrix.params)[1]),
+            exact.attention(core_params(embedded, matrix.params)),
         ]
     return draw_maps(rows, [*(f"step {step:,}" for step in steps), "one matrix"])
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from icl_theory.families.parameters import Panel
-from icl_theory.regression.closed.abel import SMALL_STEP
 from icl_theory.regression.closed.polynomials import QUOTIENTS, TERMS
+from icl_theory.regression.closed.single_steps import SMALL_STEP
 from icl_theory.regression.risks.stability import CURVATURE
 
 

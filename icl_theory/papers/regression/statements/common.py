@@ -13,7 +13,7 @@ from icl_theory.certified import check_installed
 from icl_theory.engine.descent import descend
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.regression import Features, PopulationRisk, tasks
-from icl_theory.statements.claim import Found
+from icl_theory.statements.claim import Claim
 
 # WORDS where it states no formula
 PAPER = "paper, {} (reconstructed)"
@@ -21,15 +21,15 @@ WORDS = "paper, {}"
 EQUAL = 1e-9  # to which two ways to the same number agree
 
 
-def by_proof(proof: Callable[[bool], Found]) -> Callable[[bool], Found]:
+def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
     """Make a row that proves something one that says so where that cannot be done."""
 
     @functools.wraps(proof)
-    def found(quick: bool) -> Found:
+    def found(quick: bool) -> Claim:
         try:
             check_installed()
         except ValueError as error:
-            return Found(
+            return Claim.of(
                 True,
                 "nothing is proved here",
                 str(error),
@@ -38,7 +38,7 @@ def by_proof(proof: Callable[[bool], Found]) -> Callable[[bool], Found]:
         try:
             return proof(quick)
         except ArithmeticError as error:
-            return Found(False, "balls", str(error))
+            return Claim.of(False, "balls", str(error))
 
     return found
 

@@ -65,13 +65,13 @@ from icl_theory.regression.tails import (
     tail_constant,
     tail_limits,
 )
-from icl_theory.statements.claim import Errors, Found, identity, row
+from icl_theory.statements.claim import Claim, Errors, identity, row
 from icl_theory.statements.numbers import apart, decade, deviations, listed, off, span
 from icl_theory.statements.statement import OURS, Status
 
 
 @row("steps in closed form", OURS, Status.EXACT, "0; 1e-10")
-def closed_counts(quick: bool) -> Found:
+def closed_counts(quick: bool) -> Claim:
     """⌈A(u₂) - A(u₁)⌉ is the number of gradient steps, to ε and to the end of each phase; A inverted gives the
     iterates
     """
@@ -85,7 +85,7 @@ def closed_counts(quick: bool) -> Found:
         off(StepCounter(*case).position(at), common.iterated_gaps(*case, steps)[at])
         for case in cases
     )
-    return Found(
+    return Claim.of(
         not (any(wrong) or any(shifted) or error > 1e-10),
         f"{len(counts)} random K, η, ε up to {max(counts):,} steps, by descent and by plain iteration;"
         f" iterates up to {steps:,} steps, K = 2..300, c = 0.02..100",
@@ -123,7 +123,7 @@ def _ends(run: Trajectory) -> list[int]:
 
 @row("step count, proved", OURS, Status.EXACT, "the enclosures, one integer each")
 @common.by_proof
-def proved_counts(quick: bool) -> Found:
+def proved_counts(quick: bool) -> Claim:
     """the number of steps is the integer that balls enclose, also where the closed form changes its method"""
     features = (4, 20, 50) if quick else range(2, 61)
     proofs = [
@@ -138,13 +138,13 @@ def proved_counts(quick: bool) -> Found:
     wide = max(len(each.ball) for each in proofs)
     places = "ηL²Δ² = K²/16 and c = 27/128 and their neighbours"
     grid = f"{len(proofs)} runs, K = {features[0]}..{features[-1]}, {places}"
-    return Found(
+    return Claim.of(
         equal == len(proofs), grid, f"{equal} equal; enclosures up to {wide} wide"
     )
 
 
 @row(bounds.STEP_COUNT, bound="two-sided")
-def step_counts(quick: bool) -> Found:
+def step_counts(quick: bool) -> Claim:
     """Along whole runs."""
     holds = True
     widths = []
@@ -164,7 +164,7 @@ def step_counts(quick: bool) -> Found:
         else ""
     )
     grid = f"{count} states, K = 2..1000, c = {rates[0]:g}..{rates[-1]:g}"
-    return Found(holds, grid, "inside on all" + widest)
+    return Claim.of(holds, grid, "inside on all" + widest)
 
 
 @identity(bounds.FLOW, allowed=1e-6)
@@ -181,7 +181,7 @@ def flow_solution(quick: bool) -> Errors:
 
 
 @row("Phase I without a logarithm", bound="-> 1")
-def phase_one(quick: bool) -> Found:
+def phase_one(quick: bool) -> Claim:
     """T_I = K²/(ηγ) (1 + O(ln K / K))"""
     values = {}
     for K in (10, 100, 1000, 10**4) if quick else (10, 100, 1000, 10**4, 10**5, 10**6):
@@ -192,11 +192,11 @@ def phase_one(quick: bool) -> Found:
     measured = (
         f"T_I ηγ/K² = {listed(values.values(), '.4f')}; |·- 1| K/ln K <= {largest:.2f}"
     )
-    return Found(largest < 6, f"K = 10..{max(values):,}", measured)
+    return Claim.of(largest < 6, f"K = 10..{max(values):,}", measured)
 
 
 @row("total time", bound="50 %; 1 %")
-def total_time(quick: bool) -> Found:
+def total_time(quick: bool) -> Claim:
     """T_ε ≈ K²/(ηγ) + (K-1)/(4ηε)"""
     targets = (10.0 ** np.linspace(-9, -1, 5 if quick else 17)).tolist()
     found = {K: [_times(K, epsilon) for epsilon in targets] for K in (20, 1000, 10**5)}
@@ -208,7 +208,7 @@ def total_time(quick: bool) -> Found:
         f"{max(each[0] for each in pairs if each):.0%} (K = {K:,})"
         for K, pairs in found.items()
     )
-    return Found(
+    return Claim.of(
         rough < 0.5 and fine < 0.01,
         "ε/γ = 1e-9..0.1, three K",
         f"off by up to {shown}; with all terms of F by up to {fine:.2%}",
@@ -231,7 +231,7 @@ def _times(K: int, epsilon: float) -> tuple[float, float] | None:
 
 
 @row("regimes", bound="0; -> √2")
-def regimes(quick: bool) -> Found:
+def regimes(quick: bool) -> Claim:
     """t ε 4η/(K-1) < 2 at the step t that reaches ε exactly for L > L*; L*Δ = √(8εK²/(K-1)) (1 + √(2/K) + ...)"""
     cases = [*itertools.product((5, 20, 300), (1e-2, 1e-6), (0.5, 0.9, 1.1, 2.0))]
     tails = np.array([_tail_at(*case) for case in cases])
@@ -241,7 +241,7 @@ def regimes(quick: bool) -> Found:
         for K in (20, 1000, 10**6)
     ]
     orders = (np.array(shown) - 1.0) * np.sqrt([20, 1000, 10**6])
-    return Found(
+    return Claim.of(
         not wrong and abs(orders[-1] / math.sqrt(2.0) - 1.0) < 0.05,
         f"{len(cases)} runs iterated at 0.5..2 L*, c = 0.1; K = 20, 10³, 10⁶",
         f"{wrong} disagree (nearest to 2: {np.abs(tails - 1.0).min():.0%}); exact/leading L* ="
@@ -308,7 +308,7 @@ def _tied(runs: CountedRuns, factor: float) -> CountedRuns:
     Status.ORDER,
     "0; above 85 %",
 )
-def papers_rule(quick: bool) -> Found:
+def papers_rule(quick: bool) -> Claim:
     """the flat and the sharp regime meet at an L of the order 1/(Δδ)"""
     free, near, far = (
         _regimes_of(each)
@@ -322,7 +322,7 @@ def papers_rule(quick: bool) -> Found:
             for close in (1 - 1e-9, 1 + 1e-9)
         ]
         switched += beside == ["flat", "sharp"]
-    return Found(
+    return Claim.of(
         wrong == 0
         and switched == DRAWS
         and near.agreement > 0.85
@@ -340,7 +340,7 @@ def papers_rule(quick: bool) -> Found:
 
 
 @row("monotone for every η", OURS, Status.CERTIFIED, "0")
-def monotone(quick: bool) -> Found:
+def monotone(quick: bool) -> Claim:
     """exchangeable, no noise: the loss never increases"""
     rises = []
     for K, eta, N in itertools.product(
@@ -349,7 +349,7 @@ def monotone(quick: bool) -> Found:
         run = descend(ExchangeableRisk(K, 2.0, N), eta, steps=20 if quick else 60)
         rises.append(common.rise(run) / run.loss[0])
     grid = f"{len(rises)} runs, η = 1e-6..1e9, N = 1, 40, inf"
-    return Found(
+    return Claim.of(
         max(rises) <= 1e-13, grid, f"largest rise {max(rises):.0e} of the initial loss"
     )
 
@@ -391,7 +391,7 @@ def embedding(quick: bool) -> Errors:
 
 
 @row("tail law, N = inf", bound="1; 1")
-def tail_law(quick: bool) -> Found:
+def tail_law(quick: bool) -> Claim:
     """t L(t) -> (K-1)/(4η) and t ℓ_k(t) -> (K-1)/(4ηKp_k) for every non-degenerate task and every p"""
     risks = [risk for _, risk in random_cases(2 if quick else 8, range(3, 7))]
     values = []
@@ -407,7 +407,7 @@ def tail_law(quick: bool) -> Found:
         each += (
             run.t[-1] * run.observed["loss_per_query"][-1] / np.asarray(limits)
         ).tolist()
-    return Found(
+    return Claim.of(
         off(values, 1.0) < 0.02 and off(each, 1.0) < 0.05,
         f"{len(values)} random kernels and cosines, unequal p, t = {'10⁸' if quick else '10¹⁰'}",
         f"t L 4η/(K-1) = {span(values, '.4f')}; t ℓ_k over its limit {span(each, '.4f')}",
@@ -415,7 +415,7 @@ def tail_law(quick: bool) -> Found:
 
 
 @row("tail law, finite N", bound="1")
-def tail_law_finite(quick: bool) -> Found:
+def tail_law_finite(quick: bool) -> Claim:
     """η t p_k (ℓ_k - inf ℓ_k) tends to the squared norm of the smallest scores whose levels keep their margins"""
     time = 1e7 if quick else 1e9
     lengths = {3: 5, 10: 60}
@@ -434,7 +434,7 @@ def tail_law_finite(quick: bool) -> Found:
         *(_over_tail(run, K) for K, run in runs.items()),
         *(ratio for each, _ in found for ratio in each),
     ]
-    return Found(
+    return Claim.of(
         off(ratios, 1.0) < 0.01,
         "exchangeable K = 3, 10; three features of which one hides another, without noise and with; four on a line",
         f"t = {time:.0e}, over (K-1)/(4ηK), by query, computed in brackets: nested {nested}; with noise {noisy};"
@@ -474,7 +474,7 @@ def _excesses(risk: PopulationRisk, time: float) -> Array:
 
 
 @row("tail law, embeddings", bound="1")
-def tail_law_embeddings(quick: bool) -> Found:
+def tail_law_embeddings(quick: bool) -> Claim:
     """η t L -> min ‖Q‖² subject to (x_k - x_m)ᵀ Q x_k >= ½ for all k ≠ m, N = ∞"""
     steps = 10**10 if quick else 10**12
     ratios = [
@@ -483,7 +483,7 @@ def tail_law_embeddings(quick: bool) -> Found:
     ]
     known = [ratio for ratio in ratios if ratio is not None]
     held = _embedded_ratio(correlated_example(), steps)
-    return Found(
+    return Claim.of(
         off(known, 1.0) < 0.01 and held is not None and held > 1.03,
         f"{len(ratios)} draws of random features, K, d = 3..5, of which {len(known)} can meet all margins; three"
         f" features with errors of negative correlation; t = {steps:.0e}",
@@ -636,13 +636,13 @@ def _reduced(N: float, noise: float) -> list[tuple[Any, PopulationRisk, NDArray[
 
 
 @row("skipped steps", bound="1e-7; 0")
-def skipped_steps(quick: bool) -> Found:
+def skipped_steps(quick: bool) -> Claim:
     """method="fast": the states of single steps to a tolerance of 1e-7, within the estimate; their counts"""
     risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, 20, 0.3)]
     risks += [] if quick else [_grouped(math.inf, 0.0)[0], random_risk(4, 5)]
     steps = 3000 if quick else 8000
     errors, inside, wrong = zip(*(_skipped(risk, steps) for risk in risks), strict=True)
-    return Found(
+    return Claim.of(
         max(errors) <= 1e-7 and all(inside) and not any(wrong),
         f"{len(errors)} risks, single features, groups and one number, η = 0.1, {steps:,} steps, every one taken",
         f"scores apart by less than {decade(max(errors))}, {'within' if all(inside) else 'beyond'} the"
@@ -669,7 +669,7 @@ def _skipped(risk: Risk, steps: int) -> tuple[float, bool, bool]:
 
 
 @row("laws against samples", OURS, Status.EXACT)
-def laws(quick: bool) -> Found:
+def laws(quick: bool) -> Claim:
     """½ E(f_m - f_j)² of every task family, from formulas and factors; tokens, queries and noise of the trainer"""
     n = 10_000 if quick else 100_000
     laws = _laws()
@@ -685,7 +685,7 @@ def laws(quick: bool) -> Found:
     ]
     z = np.concatenate(found)
     limit = -float(ndtri(0.5 * false_alarm / len(z)))
-    return Found(
+    return Claim.of(
         z.max() <= limit,
         f"{len(laws)} laws, {n:,} functions each; {n:,} tokens of prompts with equal p and unequal p, σ = 0.5",
         f"largest |z| of {len(z)} means {z.max():.1f}",
@@ -741,7 +741,7 @@ def _draws(features: Features, size: int, seed: int) -> Array:
 
 
 @row("stable learning rates", OURS, Status.CERTIFIED, "1, attained to 1e-8; 0")
-def stable_rates(quick: bool) -> Found:
+def stable_rates(quick: bool) -> Claim:
     """λ_max(∇²L) <= κ (max Γ + σ² [N < ∞])/K, attained by two features; descent at 1 over it never rises; at a
     minimum it stays for η < 2/λ_max, not beyond
     """
@@ -750,7 +750,7 @@ def stable_rates(quick: bool) -> Found:
     cases = random_cases(count, range(3, 6), (math.inf, 4.0), (0.0, 0.0, 0.5, 0.5))
     closest, rises = np.max([_at_bound(risk, seed) for seed, risk in cases], axis=0)
     below, above = (_growth_at_minimum(share) for share in (0.98, 1.02))
-    return Found(
+    return Claim.of(
         abs(attained - 1.0) < 1e-8
         and closest <= 1.0
         and rises <= 1e-13

@@ -38,7 +38,7 @@ from icl_theory.regression.sampled.phases import (
 )
 from icl_theory.regression.sampled.risk import SampledRisk
 from icl_theory.regression.simulate import simulate
-from icl_theory.statements.claim import Found, row
+from icl_theory.statements.claim import Claim, row
 from icl_theory.statements.numbers import (
     apart,
     decade,
@@ -52,7 +52,7 @@ from icl_theory.statements.statement import OURS, Status
 
 
 @row("phases of sampled runs", OURS)
-def phases_of_samples(quick: bool) -> Found:
+def phases_of_samples(quick: bool) -> Claim:
     """T_I, T_II, T_III, T_ε and the growth in each phase of sampled training are those of exact descent on the same
     prompts
     """
@@ -66,7 +66,7 @@ def phases_of_samples(quick: bool) -> Found:
     wrong = sum(map(_wrong_times, found))
     worst = max(checks, key=lambda check: abs(check.z))
     closest = min(check.standard_error / abs(check.population) for check in checks)
-    return Found(
+    return Claim.of(
         all(each.passed for each in found) and not wrong,
         f"{' and '.join(str(run.regime) for run in exact)}, K = 10, N = 100; {found[0].note};"
         f" {', '.join(f'T_ε = {run.steps}' for run in exact)}",
@@ -90,7 +90,7 @@ def _wrong_times(found: SampledPhases) -> int:
     Status.ORDER,
     "3; 1e-9",
 )
-def cross_terms_of_unequal_tasks(quick: bool) -> Found:
+def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
     """|β_mk| = O(α_k/K) in Phases II and III"""
     steps = 10**5 if quick else 10**9
     ratios, errors = zip(
@@ -103,7 +103,7 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Found:
         f"{x:.2f}, in the end {y:.2f} ({k})"
         for k, x, y in zip(unequal_tasks(), most, ends, strict=True)
     ]
-    return Found(
+    return Claim.of(
         max(most) < 3.0 and np.max(errors) < EQUAL,
         "three tasks with unequal features, K = 5, 6, N = inf, all saved states with Attn >= 1/2 up to step"
         f" {steps:.0e}; against direct sums",
@@ -142,7 +142,7 @@ def _cross_terms(risk: PopulationRisk, steps: int) -> tuple[list[float], float]:
     Status.ORDER,
     "0.25..4; 1e-9",
 )
-def ends_of_phases(quick: bool) -> Found:
+def ends_of_phases(quick: bool) -> Claim:
     """at T₁ the own score is Θ(ln K) and Attn >= 1/2; at T_ε the own score is Θ(ln(K LΔ ε^-½)) and
     1 - Attn = O(√ε/(LΔ)); the others are -own/(K-1), their attention (1 - Attn)/(K-1)
     """
@@ -152,7 +152,7 @@ def ends_of_phases(quick: bool) -> Found:
     ]
     inside, errors, *ratios = zip(*found, strict=True)
     names = ("own/ln K at T₁", "own/ln(K LΔ ε^-½)", "(1-Attn) LΔ ε^-½")
-    return Found(
+    return Claim.of(
         all(inside)
         and np.max(errors) < EQUAL
         and np.min(ratios) > 0.25
@@ -235,7 +235,7 @@ def wandering() -> Iterator[Setting]:
 
 
 @row("oscillation", WORDS.format("abstract, Props 2 to 4"), bound="turns; 1e-9")
-def oscillation(quick: bool) -> Found:
+def oscillation(quick: bool) -> Claim:
     """attention on other features can oscillate"""
     steps = 100 if quick else 400
     most = dict[str, int]()
@@ -257,7 +257,7 @@ def oscillation(quick: bool) -> Found:
         else:
             medians.append(float(np.median(counts)))
     exact = ", ".join(f"{count} times at η = {rate}" for rate, count in most.items())
-    return Found(
+    return Claim.of(
         np.max(errors) <= EQUAL and max(most.values()) > 0 and never == 0,
         f"K = 6, η = 2 unless named, every step of {steps}; attention of long prompts at the scores; changes above"
         " 1e-6 count",
@@ -286,7 +286,7 @@ def _turns(setting: Setting, steps: int) -> tuple[NDArray[np.intp], float, str]:
     Status.ORDER,
     "rates as 1/L²; 0",
 )
-def larger_steps(quick: bool) -> Found:
+def larger_steps(quick: bool) -> Claim:
     """the flat regime permits a larger learning rate"""
     (rate, flat, wrong), (low, sharp, other) = (
         _rates(L, 9 if quick else 25, 0.02) for L in (0.5, 4.0)
@@ -296,7 +296,7 @@ def larger_steps(quick: bool) -> Found:
         if min(flat) == min(sharp) <= 3
         else "the regimes differ"
     )
-    return Found(
+    return Claim.of(
         rate > low and flat[0] <= sharp[0] and not (wrong or other),
         "random kernel with unequal p, K = 3, N = inf, L = 0.5 and 4, ε = 0.02; η from the guaranteed rate to 1e4"
         " times it; counts also by plain iteration with direct sums",
@@ -327,7 +327,7 @@ def _rates(L: float, many: int, epsilon: float) -> tuple[float, list[float], boo
 
 
 @row("noisy tokens", WORDS.format("Section 3.1"), bound="attention above 1.5/K; 4.5")
-def noisy_tokens(quick: bool) -> Found:
+def noisy_tokens(quick: bool) -> Claim:
     """tokens are noisy versions of the features, and attention still finds those of the query's feature"""
     batch, steps = (64, 150) if quick else (256, 300)
     sizes = (0.0, 0.1, 0.3)
@@ -336,7 +336,7 @@ def noisy_tokens(quick: bool) -> Found:
         strict=True,
     )
     shown = zip(seen, late, sizes, strict=True)
-    return Found(
+    return Claim.of(
         np.max(z) <= 4.5 and min(seen) > 1.5 / 4 and np.max(late) < 0.6,
         f"linear tasks on a simplex, K = 4, Δ = 1, N = 20; Q trained for {steps} steps, {batch} prompts each;"
         " loss at Q = 0 in closed form",
@@ -380,7 +380,7 @@ def _noisy(
 
 
 @row("phases by L", WORDS.format("Section 6"), bound="0")
-def phases_by_size(quick: bool) -> Found:
+def phases_by_size(quick: bool) -> Claim:
     """two phases for small L, three for large; a larger L is faster"""
     sizes = (0.4, 0.55, 0.7, 3.0, 4.0, 5.0)
     targets = (1e-2, 1e-3, 1e-4) if quick else (1e-2, 1e-3, 1e-4, 1e-5)
@@ -396,7 +396,7 @@ def phases_by_size(quick: bool) -> Found:
         f"ε = {epsilon:g}: {ends[at]}"
         for epsilon, at in zip(targets, first, strict=True)
     ]
-    return Found(
+    return Claim.of(
         divided and faster and len({*first}) > 1 and not wrong.any(),
         f"exchangeable, K = 10, L = {listed(sizes, 'g')}; counts also by plain iteration",
         f"{'; '.join(words)}; T falls with L at {'each' if faster else 'not every'} ε; {wrong.sum():.0f} counts and"
@@ -426,7 +426,7 @@ def _three(
 
 
 @row("attention maps", WORDS.format("Appendix A"), bound="1e-9")
-def attention_maps(quick: bool) -> Found:
+def attention_maps(quick: bool) -> Claim:
     """the diagonal darkens, the rest fades"""
     risk = PopulationRisk(Features.random(6, 3, 0.7, seed=1), tasks.RandomFourier(2.0))
     run = descend(risk, 1.0, steps=1000)
@@ -435,7 +435,7 @@ def attention_maps(quick: bool) -> Found:
     rest = maps[:, ~np.eye(6, dtype=bool)]
     error = off(maps[-1], direct(risk, run.states[-1]).attention)
     rising = "rising" if (np.diff(own, axis=0) > 0.0).all() else "not rising"
-    return Found(
+    return Claim.of(
         rising == "rising" and (rest[-1] < rest[0]).all() and error < EQUAL,
         f"random Fourier functions, six random features, {int(run.t[-1])} steps; the last map also by direct sums",
         f"on the diagonal from {own[0].mean():.2f} to {own[-1].mean():.2f}, {rising} for every query; each other"
@@ -444,7 +444,7 @@ def attention_maps(quick: bool) -> Found:
 
 
 @row("block", PAPER.format("Section 6"), bound="attention ½")
-def block(quick: bool) -> Found:
+def block(quick: bool) -> Claim:
     """a block with feed-forward layer and layer norms, trained on cosines, attends to the query's own feature"""
     steps, seeds = (500, (0,)) if quick else (10_000, (0, 1, 2))
     few = 2000 if quick else 5000
@@ -453,7 +453,7 @@ def block(quick: bool) -> Found:
     bound, loss, alone = np.transpose([_block_ends(law, steps, seed) for seed in seeds])
     adapted = np.array([_attention_by_adam(law, few, seed) for seed in seeds])
     beyond = int(np.sum(adapted > 0.5))
-    return Found(
+    return Claim.of(
         free > 0.5 > bound.max()
         and (loss < 0.8 * alone).all()
         and (adapted > bound).all(),
@@ -504,7 +504,7 @@ def _attention_by_adam(
 
 
 @row("unequal frequencies", WORDS.format("Appendix A"), bound="all; 1e-9")
-def unequal_frequencies(quick: bool) -> Found:
+def unequal_frequencies(quick: bool) -> Claim:
     """features that are not equally frequent: every query ends up attending to its own, faster for larger L"""
     features = Features.simplex(6, 1.0, np.arange(6.0, 0.0, -1.0) / 21.0)
     epsilon = 1e-3 if quick else 1e-5
@@ -518,7 +518,7 @@ def unequal_frequencies(quick: bool) -> Found:
     ]
     error = off([run.attention[-1] for run in runs], plain)
     ordered = all((np.diff(run.attention, axis=1) < 0.0).all() for run in runs)
-    return Found(
+    return Claim.of(
         ordered and steps[0] > steps[1] > steps[2] and error < EQUAL,
         f"exchangeable, K = 6, p from 6/21 to 1/21, L = 0.5, 2, 8, η = 0.5, to a loss of {epsilon:g}",
         f"{listed(steps)} steps; frequent features are ahead at every step; least attention on the own feature"
@@ -558,7 +558,7 @@ def drawn_functions(kind: str, points: Array, L: float, count: int = 400) -> Arr
 
 
 @row("other functions", WORDS.format("Section 1"), bound="1e-9")
-def other_functions(quick: bool) -> Found:
+def other_functions(quick: bool) -> Claim:
     """piecewise polynomials and small networks are learnt as well: two phases for small L, three for large"""
     sizes = (2.0, 8.0) if quick else (0.5, 2.0, 8.0, 32.0)
     found = {
@@ -572,7 +572,7 @@ def other_functions(quick: bool) -> Found:
         [*times] == sorted(times, reverse=True) for times, *_ in found.values()
     )
     error = max(error for *_, error in found.values())
-    return Found(
+    return Claim.of(
         faster
         and all([*n] == sorted(n) and n[-1] == 3 > n[0] for _, n, _ in found.values())
         and error < EQUAL,
@@ -603,7 +603,7 @@ def _learnt(kind: str, sizes: tuple[float, ...]) -> tuple[list[int], list[int], 
 
 
 @row("Gaussian inputs", WORDS.format("Appendix A"), bound="1e-9; κ > 1")
-def gaussian_inputs(quick: bool) -> Found:
+def gaussian_inputs(quick: bool) -> Claim:
     """quadratic functions of Gaussian inputs: two phases for small L, three for large; a larger L is faster"""
     sizes = (0.8, 1.6, 2.4, 8.0)
     eta = 0.02
@@ -615,7 +615,7 @@ def gaussian_inputs(quick: bool) -> Found:
         for run in (descend(risk, eta, steps=steps) for risk in risks[:3])
     ]
     plateau = {kappa: _speeds_up(kappa) for kappa in (0.25, 0.9, 1.1, 50.0)}
-    return Found(
+    return Claim.of(
         error < EQUAL
         and left[0] > left[1] > left[2]
         and all(up == (k > 1.0) for k, up in plateau.items()),

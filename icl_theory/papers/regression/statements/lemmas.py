@@ -50,7 +50,6 @@ from icl_theory.regression.simulate import simulate
 from icl_theory.statements.claim import (
     Claim,
     Errors,
-    Found,
     Outcome,
     Row,
     identity,
@@ -113,7 +112,7 @@ def direct_sums(quick: bool) -> Errors:
 
 
 @row("Lemmas 1, 2 against samples", "paper, Lemmas 1, 2 (exact form)", Status.EXACT)
-def lemma_1_samples(quick: bool) -> Found:
+def lemma_1_samples(quick: bool) -> Claim:
     """sampled loss, gradient and SGD agree with the formulas"""
     less: dict[str, Any] = {
         "points": 1,
@@ -132,11 +131,11 @@ def lemma_1_samples(quick: bool) -> Found:
     worst = max(checks, key=lambda check: abs(check.z) / check.limit)
     grid = "random kernels and p, K = 4, 8, N = 12, 40"
     bound = f"{worst.limit:.1f}"
-    return Found(worst.passed, grid, f"largest |z| {abs(worst.z):.1f}", bound=bound)
+    return Claim.of(worst.passed, grid, f"largest |z| {abs(worst.z):.1f}", bound=bound)
 
 
 @row(bounds.ENVELOPE, bound="certified constants, attained to 1e-5")
-def lemma_1_envelope(quick: bool) -> Found:
+def lemma_1_envelope(quick: bool) -> Claim:
     """Check both bounds on random scores, and at attention that attains them."""
     inside = []
     wide = []
@@ -152,7 +151,7 @@ def lemma_1_envelope(quick: bool) -> Found:
         nearest += (
             map(off, _extreme_ratios(risk), (low, high)) if math.isinf(risk.N) else []
         )
-    return Found(
+    return Claim.of(
         all(inside) and max(nearest) < 1e-5,
         f"{len(inside)} random kernels and p, K = 3..7, N = 5, 60, inf; N = inf: attention that attains the sides,"
         " by search",
@@ -200,7 +199,7 @@ LOWER_BOUND = Statement(
 
 
 @row(LOWER_BOUND, bound="Attn -> 1")
-def _counterexample(quick: bool) -> Found:
+def _counterexample(quick: bool) -> Claim:
     law = tasks.Halfspace(2.0)
     epsilon = 1e-3 if quick else 1e-4
     run = simulate(2.0, 1.0, 40.0, K=6, task=tasks.Halfspace, epsilon=epsilon)
@@ -214,7 +213,7 @@ def _counterexample(quick: bool) -> Found:
     # of each function, from some other
     apart_by = np.abs(values[:, :, None] - values[:, None]).max(axis=2)
     condition = bool((apart_by >= law.L * features.gap).all())
-    return Found(
+    return Claim.of(
         run.converged
         and loss <= run.epsilon * 1.001
         and constant == 0.0
@@ -254,7 +253,7 @@ def lemma_2_identity(quick: bool) -> Errors:
 
 
 @row("Lemma 2, signs", "paper, Lemma 2", Status.CERTIFIED, "α >= 0")
-def lemma_2_signs(quick: bool) -> Found:
+def lemma_2_signs(quick: bool) -> Claim:
     """α_k >= 0; β_mk has either sign and is smaller"""
     cases = random_cases(20 if quick else 100, range(3, 8), (math.inf, 2.0, 4.0))
     least, errors, signs, at_zero = zip(
@@ -272,7 +271,7 @@ def lemma_2_signs(quick: bool) -> Found:
         " and ".join(k for k in most if (most[k] > 1.0) == above) or "none"
         for above in (False, True)
     )
-    return Found(
+    return Claim.of(
         min(least) >= -1e-14 and np.max(errors) < 1e-10,
         f"{len(least)} random kernels and scores, N = 2, 4, inf, against direct sums; sizes at S = 0, and"
         " along runs of exchangeable tasks (K = 5) and of the kernel diag(1, 1.3, 0.8)",
@@ -315,7 +314,7 @@ def _cross_ratio_along(diagonal: Array, quick: bool) -> float:
     Status.CERTIFIED,
     "1, attained to 1e-6; 1e-7",
 )
-def proposition_1(quick: bool) -> Found:
+def proposition_1(quick: bool) -> Claim:
     """1 - Attn_k <= √(2ℓ_k/c_k); |ŷ - f(v_k)| <= L Σ Attn_m |v_m - v_k| for every L-Lipschitz f; both attained"""
     holds, reaches, errors, searched = zip(
         *map(_attained, range(4 if quick else 12)), strict=True
@@ -325,7 +324,7 @@ def proposition_1(quick: bool) -> Found:
         and min(errors) > 1.0 - 1e-6
         and np.max(searched) < 1e-7
     )
-    return Found(
+    return Claim.of(
         all(holds) and attained,
         f"{len(reaches) + len(errors)} checks: random features, four families; f = L|x - v_k| and 100 drawn"
         " L-Lipschitz f a run",
@@ -372,7 +371,7 @@ def _worst_by_search(run: Trajectory) -> float:
 
 
 @row("unseen functions", PAPER.format("Prop. 1"), Status.CERTIFIED, "1")
-def unseen_functions(quick: bool) -> Found:
+def unseen_functions(quick: bool) -> Claim:
     """a function that training has never seen is predicted within L Σ Attn_m |v_m - v_k|, in the end exactly"""
     L = 1.5
     risk = PopulationRisk(Features.random(7, 2, 0.6, seed=5), tasks.RandomCosine(1.5))
@@ -391,7 +390,7 @@ def unseen_functions(quick: bool) -> Found:
     worst = float(np.max(errors / bands[:, None]))
     first = float(errors[0].max())
     last = float(errors[-1].max())
-    return Found(
+    return Claim.of(
         worst <= 1.0 + EQUAL
         and left > 0.01
         and last < (0.3 if quick else 0.05) * first,
@@ -422,7 +421,7 @@ def _unseen_values(risk: PopulationRisk, L: float) -> tuple[Array, float]:
     Status.CERTIFIED,
     "union bound; 1e-12",
 )
-def concentration(quick: bool) -> Found:
+def concentration(quick: bool) -> Claim:
     """P(|n_m - p_m N| <= δN for all m) >= 1 - 2K exp(-2Nδ²)"""
     lengths = (50, 400) if quick else (50, 400, 3000, 20_000)
     gaps = []
@@ -439,7 +438,7 @@ def concentration(quick: bool) -> Found:
         errors.append(
             apart(concentration_probability(N, K, delta).value, probability @ inside)
         )
-    return Found(
+    return Claim.of(
         min(gaps) >= 1.0 and max(errors) <= 1e-12,
         f"{len(gaps)} of N = 50..20,000, K = 2..20, δ = 0.02..0.15 with a bound in (0, 1 - 1e-6)",
         f"exact failure probability at least {min(gaps):.2g} times below the bound; off sums over all prompts,"
@@ -449,7 +448,7 @@ def concentration(quick: bool) -> Found:
 
 
 @row("loss on the event", PAPER.format("Eq. 9, Thms 1, 2"), Status.ORDER, "0; 1e-9")
-def conditional_loss(quick: bool) -> Found:
+def conditional_loss(quick: bool) -> Claim:
     """the loss falls to any ε on prompts in which every feature is about as frequent as expected"""
     risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), 12)
     delta = 0.25
@@ -458,7 +457,7 @@ def conditional_loss(quick: bool) -> Found:
     found = [_conditional(risk, run.states[at], delta) for at in (0, -1)]
     (before, at_first, weight), (after, at_last, _) = found
     error = off([total for _, total, _ in found], run.loss[[0, -1]])
-    return Found(
+    return Claim.of(
         error <= EQUAL and after < 1e-2 * floor and at_last > 0.99 * floor,
         f"exchangeable, K = 3, N = 12, δ = {delta:g}, {int(run.t[-1]):,} steps; sums over all prompts",
         f"from {before:.3g} to {after:.1e} on the event (probability {weight:.3f}), from {at_first:.3g} to"
@@ -524,7 +523,7 @@ def order_statement(statement: orderwise.OrderStatement) -> Row:
     """Make the row of one of the paper's order-of-magnitude statements."""
 
     @row(statement)
-    def order(quick: bool) -> Found:
+    def order(quick: bool) -> Claim:
         found = orderwise.survey(statement)
         constants = orderwise.fitted_constants()[statement.name]
         upper = statement.upper_only
@@ -547,7 +546,7 @@ def order_statement(statement: orderwise.OrderStatement) -> Row:
             agrees = error <= EQUAL
             measured += f"; |β_mk|(K-1)/α_k off 1 by {decade(error)}, by direct sums"
             words += "; against the growth it holds: |β_mk| = α_k/(K-1)"
-        return Found(
+        return Claim.of(
             agrees,
             f"{found.runs} of {orderwise.DRAWS} runs (seed {orderwise.SEED}), log-uniform in {orderwise.WHOLE}",
             measured,
@@ -650,7 +649,7 @@ ORDERS: dict[str, Row] = {
 
 
 @row(bounds.PHASE_ONE, bound="1; the upper one attained to 5 %")
-def phase_one_explicit(quick: bool) -> Found:
+def phase_one_explicit(quick: bool) -> Claim:
     """By plain iteration; balls prove it on a box (docs/proved.md)."""
     sizes = (2, 3, 10, 1000) if quick else (2, 3, 4, 7, 10, 30, 100, 300, 1000)
     K, c = np.array([*itertools.product(sizes, (0.01, 1.0, 30.0, 1e3, 1e6))]).T
@@ -660,7 +659,7 @@ def phase_one_explicit(quick: bool) -> Found:
     lower, upper = phase_one_bounds(K, c)
     low = (counts[lower > 0] / lower[lower > 0]).min()
     high = (counts[upper > 0] / upper[upper > 0]).max()
-    return Found(
+    return Claim.of(
         low >= 1.0 - 1e-9
         and 1.0 + 1e-9 >= high > 0.95
         and not counts[upper == 0].any(),
@@ -671,7 +670,7 @@ def phase_one_explicit(quick: bool) -> Found:
 
 @row("Phase I, proved", OURS, Status.CERTIFIED, "all of the box")
 @common.by_proof
-def phase_one_proved(quick: bool) -> Found:
+def phase_one_proved(quick: bool) -> Claim:
     """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 at every point of a box, cut until balls decide"""
     from flint import arb
 
@@ -685,15 +684,15 @@ def phase_one_proved(quick: bool) -> Found:
             partial(phase_one_lies_between, K), least, least * arb(100) ** decades
         )
     grid = f"K = 2..{features}, {decades:g} decades of L around 1, η = Δ = 1"
-    return Found(True, grid, f"proved on {done:,} pieces")
+    return Claim.of(True, grid, f"proved on {done:,} pieces")
 
 
 @row(bounds.THEOREM_2, bound="1, attained to 1 %")
-def after_phase_one_explicit(quick: bool) -> Found:
+def after_phase_one_explicit(quick: bool) -> Claim:
     """By plain iteration; balls prove it for all parameters (docs/proved.md)."""
     deficits = (0.245, 0.05) if quick else (0.45, 0.3, 0.245, 0.1, 0.05, 0.02)
     high, count = _over_bound((2, 3, 20, 100), (0.01, 3.0, 100.0, 1e6), deficits)
-    return Found(
+    return Claim.of(
         high <= 1.0 + 1e-9 and high > 0.99,
         f"{count} runs iterated, K = 2..100, c = 0.01..1e6, deficits {min(deficits)}..{max(deficits)}",
         f"T - T₁ - 1 over (7/16)(K-1)/(ηε) at most {high:.4f}",
@@ -701,10 +700,10 @@ def after_phase_one_explicit(quick: bool) -> Found:
 
 
 @row(bounds.THEOREM_1, bound="1, attained to 1 %")
-def theorem_1_explicit(quick: bool) -> Found:
+def theorem_1_explicit(quick: bool) -> Claim:
     """For targets that leave a deficit of order δ: Theorem 2 at ε = L²Δ²δ²/4, which is the deficit 0.245 here."""
     high, count = _over_bound((3, 20, 100), (0.01, 1.0, 100.0), (0.245,))
-    return Found(
+    return Claim.of(
         high <= 1.0 + 1e-9 and high > 0.99,
         f"{count} runs iterated with ε = L²Δ²δ²/4, K = 3..100, c = 0.01..100",
         f"T_f - T₁ - 1 over (7/4)(K-1)/(ηL²Δ²δ²) at most {high:.4f}",

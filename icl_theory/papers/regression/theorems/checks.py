@@ -8,7 +8,12 @@ import numpy as np
 
 from icl_theory._validate import Array, argument_error, instance
 from icl_theory.engine.comparison import limit_of, mean_check
-from icl_theory.engine.pullback import Pullback, around, innermost
+from icl_theory.engine.pullback import (
+    Pullback,
+    core_params,
+    core_risk,
+    replace_core,
+)
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.scope import DESCENT, DESCENT_OR_FLOW, ONLY_FLOW
 from icl_theory.engine.trajectory import Trajectory
@@ -39,7 +44,6 @@ from icl_theory.statements.statement import (
     OURS,
     BoundCheck,
     BoundChecks,
-    Sides,
     Statement,
     Status,
     UnstatedError,
@@ -93,8 +97,10 @@ def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
         if risk.K > LARGEST:
             return None, np.zeros((0, 0))
         full = expanded(risk)
-        return innermost(full)[0], risk.scores(float(run.params))
-    risk, params = innermost(population_of(risk) or risk, run.params)
+        return core_risk(full), risk.scores(float(run.params))
+    whole = population_of(risk) or risk
+    risk = core_risk(whole)
+    params = core_params(whole, run.params)
     if not isinstance(risk, PopulationRisk):
         raise argument_error(
             "run",
@@ -108,13 +114,13 @@ def _noisy(risk: PopulationRisk) -> bool:
     return risk.noise > 0.0 and math.isfinite(risk.N)
 
 
-def _same(measured: float, other: float, within: float, note: str = "") -> Sides:
+def _same(measured: float, other: float, within: float, note: str = "") -> BoundCheck:
     difference = abs(measured - other) / max(abs(other), np.finfo(float).tiny)
-    return Sides(measured, other, difference <= within, difference, note)
+    return BoundCheck.of(measured, other, difference <= within, difference, note)
 
 
 @stated("Lemma 1, identity", "paper, Lemma 1 (exact form)", "identity", Status.EXACT)
-def LEMMA_1(risk: PopulationRisk, scores: Array) -> Sides:
+def LEMMA_1(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """½ E[aᵀC^(k)a + σ² Σ a²/n] = ½ E(Σ a_m y_m - f_k)² over prompts and functions"""
     # loss by the quadratic form against the mean square of ŷ - f, summed over prompts
     # and functions
@@ -125,7 +131,7 @@ def LEMMA_1(risk: PopulationRisk, scores: Array) -> Sides:
 
 
 @stated("Lemma 2, identity", "paper, Lemma 2 (exact form)", "identity", Status.EXACT)
-def LEMMA_2(risk: PopulationRisk, scores: Array) -> Sides:
+def LEMMA_2(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2"""
     # slope of the loss along the growth direction, by a sixth-order difference, against
     # the norm of the growth
@@ -142,7 +148,7 @@ def LEMMA_2(risk: PopulationRisk, scores: Array) -> Sides:
 
 
 @stated("Lemma 2, sign", "paper, Lemma 2", "lower")
-def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> Sides:
+def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """α_k = -∂L/∂S_kk >= 0"""
     # α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is
     # all that ℓ_k depends on
@@ -155,7 +161,7 @@ def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> Sides:
     rounding = 1e-6 * np.abs(fall) + 1e-13 * start / STEP
     same = bool((np.abs(fall - alpha) <= rounding).all())
     note = "" if same else "the growth is not the fall of the loss"
-    return Sides(
+    return BoundCheck.of(
         float(fall.min()), 0.0, same and bool((fall >= -rounding).all()), None, note
     )
 
@@ -179,7 +185,7 @@ def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
 
 
 @stated("Lemma 1, envelope", OURS, "two-sided")
-def ENVELOPE(risk: PopulationRisk, scores: Array) -> Sides:
+def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf"""
     require(not _noisy(risk), "label noise adds to the loss")
     require(
@@ -209,11 +215,13 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> Sides:
         else "c_k = 0 for some query: the loss does not control the attention"
     )
     slack = float((high[k] - low[k]) / max(ratio[k], np.finfo(float).tiny))
-    return Sides(float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note)
+    return BoundCheck.of(
+        float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note
+    )
 
 
 @stated("Prop. 1, attention", "paper, Prop. 1 (our constant)", "upper")
-def ATTENTION(risk: PopulationRisk, scores: Array) -> Sides:
+def ATTENTION(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """1 - Attn_k <= √(2 ℓ_k / c_k)"""
     require(not _noisy(risk), "label noise adds to the loss")
     low = risk.task.nondegeneracy(risk.features)
@@ -224,11 +232,13 @@ def ATTENTION(risk: PopulationRisk, scores: Array) -> Sides:
     require(min(missed.min(), bound.min()) >= 1e-290, TOO_NEAR)
     k = int(np.argmax(missed / bound))
     holds = bool((missed <= bound * (1 + 1e-9)).all())
-    return Sides(float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k]))
+    return BoundCheck.of(
+        float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k])
+    )
 
 
 @stated("Prop. 1, prediction", "paper, Prop. 1 (reconstructed)", "upper")
-def PREDICTION(run: Trajectory) -> Sides:
+def PREDICTION(run: Trajectory) -> BoundCheck:
     """|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained"""
     # errors of the worst Lipschitz function and of drawn ones, by attention summed over
     # prompts; the formula
@@ -254,7 +264,7 @@ def PREDICTION(run: Trajectory) -> Sides:
     require(bound >= 1e-290, TOO_NEAR)
     holds = worst <= bound * (1.0 + 1e-9) and attained >= bound * (1.0 - 1e-9)
     note = "expected attention over prompts" if math.isfinite(risk.N) else ""
-    return Sides(worst, bound, holds, bound / max(worst, 1e-300), note)
+    return BoundCheck.of(worst, bound, holds, bound / max(worst, 1e-300), note)
 
 
 def _exchangeable(run: Trajectory) -> tuple[ExchangeableRisk, float]:
@@ -266,18 +276,18 @@ def _exchangeable(run: Trajectory) -> tuple[ExchangeableRisk, float]:
 
 
 @stated("step count", OURS, "two-sided", scope=DESCENT)
-def STEP_COUNT(run: Trajectory) -> Sides:
+def STEP_COUNT(run: Trajectory) -> BoundCheck:
     """flow time ± logarithms bounds the number of steps from both sides"""
     risk, c = _exchangeable(run)
     u = float(run.params)
     n = float(run.t[-1])
     require(c >= 1e-290 and u <= 300.0, "the steps are below the range of float64")
     low, high = map(float, step_bounds(risk.K, c, u))
-    return Sides(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
+    return BoundCheck.of(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
 
 
 @stated("gradient flow", OURS, "identity", Status.EXACT, scope=ONLY_FLOW)
-def FLOW(run: Trajectory) -> Sides:
+def FLOW(run: Trajectory) -> BoundCheck:
     """c t = F(a_t) - F(1/K)"""
     risk, c = _exchangeable(run)
     require(run.t[-1] > 0, "the run ends at its start")
@@ -287,7 +297,7 @@ def FLOW(run: Trajectory) -> Sides:
 
 
 @stated("Phase I, explicit", OURS, "two-sided", scope=DESCENT)
-def PHASE_ONE(run: Trajectory) -> Sides:
+def PHASE_ONE(run: Trajectory) -> BoundCheck:
     """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ = 0 for K = 2"""
     risk, c = _exchangeable(run)
     if run.phases is None:
@@ -297,16 +307,18 @@ def PHASE_ONE(run: Trajectory) -> Sides:
     require(c >= 1e-290, "the steps are below the range of float64")
     low, high = map(float, phase_one_bounds(risk.K, c))
     holds = low * (1.0 - 1e-12) <= count <= high * (1.0 + 1e-12)
-    return Sides(float(count), (low, high), holds, (high - low) / max(count, 1.0))
+    return BoundCheck.of(
+        float(count), (low, high), holds, (high - low) / max(count, 1.0)
+    )
 
 
 @stated("Theorem 2, explicit", OURS, "upper", scope=DESCENT)
-def THEOREM_2(run: Trajectory) -> Sides:
+def THEOREM_2(run: Trajectory) -> BoundCheck:
     """T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε"""
     return _after_phase_one(run)
 
 
-def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> Sides:
+def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> BoundCheck:
     """Steps after Phase I, and their bound for the run's loss or another one."""
     risk, _ = _exchangeable(run)
     if run.phases is None or run.steps is None:
@@ -318,11 +330,11 @@ def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> Sides:
         )
     )
     count = float(run.steps - run.phases.I[1])
-    return Sides(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
+    return BoundCheck.of(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
 
 
 @stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
-def THEOREM_1(run: Trajectory) -> Sides:
+def THEOREM_1(run: Trajectory) -> BoundCheck:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
     _after_phase_one(run)
     delta = run.info.get("imbalance")
@@ -346,7 +358,7 @@ def _single(run: Trajectory, most: int = 200) -> PopulationRisk:
 
 
 @stated("one step, any task", OURS, "lower", scope=DESCENT)
-def ONE_STEP(run: Trajectory) -> Sides:
+def ONE_STEP(run: Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
     # from each saved state; below a relative fall of 1e-8 rounding leaves the growth
     # fewer than seven digits
@@ -371,11 +383,11 @@ def ONE_STEP(run: Trajectory) -> Sides:
         math.isfinite(least),
         "no step is short enough to be certified and long enough to be seen",
     )
-    return Sides(least, 1.0, least >= 1.0 - 1e-6, least)
+    return BoundCheck.of(least, 1.0, least >= 1.0 - 1e-6, least)
 
 
 @stated("tail steps, any task", OURS, "upper", scope=DESCENT)
-def TAIL_STEPS(run: Trajectory) -> Sides:
+def TAIL_STEPS(run: Trajectory) -> BoundCheck:
     """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
     risk = _single(run)
     c = risk.task.nondegeneracy(risk.features)
@@ -394,11 +406,13 @@ def TAIL_STEPS(run: Trajectory) -> Sides:
     )
     # the closest to its bound
     steps, bound = max(found, key=lambda pair: pair[0] / max(pair[1], 1e-300))
-    return Sides(steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0))
+    return BoundCheck.of(
+        steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0)
+    )
 
 
 @stated("tail law", OURS, "identity", Status.MEASURED, scope=DESCENT_OR_FLOW)
-def TAIL(run: Trajectory) -> Sides:
+def TAIL(run: Trajectory) -> BoundCheck:
     """η t (L(t) - L_∞) -> tail_constant"""
     ratio, within = tail_ratio(run)
     return _same(ratio, 1.0, within, "asymptotic: 1 + O(1 - Attn)")
@@ -488,11 +502,11 @@ SAMPLED = tuple(
 
 def population_of(trainer: Risk) -> Risk | None:
     """Return the risk, in the same coordinates, that a trainer's prompts are drawn from; None for token noise."""
-    core, _ = innermost(trainer)
+    core = core_risk(trainer)
     if isinstance(core, CountedRisk) or (
         isinstance(core, SampledRisk) and not core.token_noise
     ):
-        return around(
+        return replace_core(
             trainer, PopulationRisk(core.features, core.task, core.N, core.noise)
         )
     return None
@@ -510,7 +524,7 @@ def within_noise(
     within their standard errors, without a bias.
     """
     assert run.risk is not None
-    fixed = getattr(innermost(run.risk)[0], "dataset", None) is not None
+    fixed = getattr(core_risk(run.risk), "dataset", None) is not None
     if fixed or len(run.t) < fewest:
         fresh = "the prompts are a fixed set: their mean is not that of fresh ones"
         reason = fresh if fixed else f"needs {fewest} saved steps"
@@ -527,8 +541,10 @@ def within_noise(
         check = mean_check(statement.name, 1.0, column, limit)
         note = f"z = {check.z:+.1f} of at most {check.limit:.1f}, standard error {check.standard_error:.1g}"
         found.append(
-            statement.found(
-                Sides(check.sampled, 1.0, check.passed, abs(check.sampled - 1.0), note)
+            statement.complete(
+                BoundCheck.of(
+                    check.sampled, 1.0, check.passed, abs(check.sampled - 1.0), note
+                )
             )
         )
     return found

@@ -24,7 +24,7 @@ from icl_theory.regression.closed.abel import StepCounter
 from icl_theory.regression.closed.runs import CountedRuns, closed_runs, step_constant
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.statements.statement import (
-    Sides,
+    BoundCheck,
     Statement,
     Status,
     UnstatedError,
@@ -483,7 +483,7 @@ def _check_applies(statement: OrderStatement, run: Trajectory) -> None:
         require(fits, f"claimed for the {regime} regime, L {sign} 1/(Δδ)")
 
 
-def _sides(statement: OrderStatement, run: Trajectory) -> Sides:
+def _sides(statement: OrderStatement, run: Trajectory) -> BoundCheck:
     """Measure one statement on one run, and hold it against the fitted constants."""
     _check_applies(statement, run)
     info = run.info
@@ -507,7 +507,9 @@ def _sides(statement: OrderStatement, run: Trajectory) -> Sides:
     if statement.upper_only:
         slack = constants.highest / high if high > 0 else None
         note = f"constant {constants.highest:.3g} fitted on a law of runs; {allowed}"
-        return Sides(scale * high, scale * constants.highest, not_above, slack, note)
+        return BoundCheck.of(
+            scale * high, scale * constants.highest, not_above, slack, note
+        )
     above = high / constants.highest
     below = constants.lowest / low
     worst = high if above > below else low
@@ -516,7 +518,7 @@ def _sides(statement: OrderStatement, run: Trajectory) -> Sides:
         f" {constants.lowest:.3g} to {constants.highest:.3g} on a law of runs, {allowed}"
     )
     bound = (scale * constants.lowest, scale * constants.highest)
-    return Sides(
+    return BoundCheck.of(
         scale * worst, bound, not_below and not_above, 1.0 / max(above, below), note
     )
 

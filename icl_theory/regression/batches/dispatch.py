@@ -1,0 +1,235 @@
+"""Which points of a sweep are computed many at once, and by what.
+
+- Exchangeable tasks with N = ∞ have a closed form (`infinite_prompts`).
+- Exchangeable tasks with finite prompts have one number as their state
+  (`finite_prompts`).
+- All other tasks have K x K scores (`scores`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array, integer
+from icl_theory.engine.scope import DESCENT_OR_FLOW
+from icl_theory.families.family import Family, check_points
+from icl_theory.families.rule_parameters import within
+from icl_theory.regression.batches.doubts import Mask
+from icl_theory.regression.batches.finite_prompts import (
+    MOST,
+    Points,
+    descend,
+)
+from icl_theory.regression.batches.infinite_prompts import closed_columns
+from icl_theory.regression.batches.points import SweepPoints
+from icl_theory.regression.batches.scores import score_batches
+from icl_theory.regression.risks.exchangeable import ExchangeableRisk
+from icl_theory.regression.risks.population import PopulationRisk
+from icl_theory.sweeps.grid import Values, blank
+
+# A problem of the family, and its risk.
+Posed = tuple[Any, Any]
+
+
+class _Ways(NamedTuple):
+    """By which way each point is computed, (P,) each; the others are simulated."""
+
+    in_closed_form: Mask
+    as_one_number: Mask
+    as_scores: Mask
+
+    @property
+    def any_way(self) -> Mask:
+        return self.in_closed_form | self.as_one_number | self.as_scores
+
+
+def batched(
+    family: type[Family],
+    points: Mapping[str, NDArray[Any]],
+    common: Mapping[str, Any],
+    longest: int = 10**5,
+) -> Mapping[str, Any] | None:
+    """Compute the points of a sweep of which many can be computed at once.
+
+    Other points are left to simulations: other methods, rules and coordinates, prompts
+    of more than ``longest`` tokens, and finite prompts with an imbalance. So are those
+    that a simulation refuses, because it says why.
+
+    Parameters
+    ----------
+    family : type
+        The regression family.
+    points : mapping of str to ndarray, each (P,)
+        The parameters that are numbers or words.
+    common : mapping
+        All others. With 0 as ``max_steps`` nothing is computed.
+    longest : int
+        Largest number of tokens of finite prompts.
+
+    Returns
+    -------
+    mapping of str to array_like, each (P,) or one value for all, or None
+        Columns, with NaN as the loss of the points that are left to simulations.
+    """
+    check_points(family, points, common)
+    longest = integer("longest", longest, minimum=0)
+    parameters = SweepPoints.of(points, common)
+    is_descent = within(DESCENT_OR_FLOW, points, common)
+    ways = _ways(parameters, is_descent, longest)
+    if ways.in_closed_form.all() and parameters.max_steps:
+        return closed_columns(family, parameters)
+    if not ways.any_way.any():
+        return None
+    if not parameters.max_steps:
+        return {
+            "method": np.where(ways.in_closed_form, "closed", "fast"),
+            "loss": np.where(ways.any_way, 0.0, np.nan),
+        }
+    return _columns(family, points, common, ways)
+
+
+def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
+    """Choose a way for each point."""
+    is_exchangeable = parameters.is_exchangeable
+    tokens = parameters.N
+    is_infinite = np.isinf(tokens)
+    is_auto = parameters.method == "auto"
+    is_closed = np.isin(parameters.method, ("auto", "closed"))
+    has_target = parameters.target is not None
+    is_batched = is_auto & (is_infinite | (tokens <= longest))
+    is_batched &= parameters.imbalance is None
+
+    is_one_number = (
+        is_exchangeable & is_descent & (parameters.coordinates != "factored")
+    )
+    is_short = np.ones(len(is_infinite), dtype=bool)
+    if is_one_number.any():
+        descent = parameters.descent()
+        is_one_number &= descent.is_in_range
+        # Phase I alone takes about K²/(ηγ) steps. Points with more than `MOST` would
+        # end in doubt.
+        with np.errstate(over="ignore", divide="ignore"):
+            steps = parameters.K * parameters.K
+            steps = steps / (descent.eta * descent.speed * descent.gamma)
+        is_short = steps <= MOST
+    is_class = parameters.coordinates == "class"
+    return _Ways(
+        in_closed_form=is_one_number & is_infinite & is_closed & has_target,
+        as_one_number=is_one_number & ~is_infinite & is_batched & is_short,
+        as_scores=~is_exchangeable & is_descent & is_batched & is_class,
+    )
+
+
+def _columns(
+    family: type[Family],
+    points: Mapping[str, NDArray[Any]],
+    common: Mapping[str, Any],
+    ways: _Ways,
+) -> Values:
+    """Compute each point by its way."""
+    size = len(ways.as_scores)
+    values: Values = blank(family.every_column(), size)
+    values["stop"] = np.full(size, "STEPS", dtype="U9")
+
+    def select(mask: Mask) -> SweepPoints:
+        selected = {name: value[mask] for name, value in points.items()}
+        return SweepPoints.of(selected, common)
+
+    def put(where: Mask | Sequence[int], columns: Mapping[str, Any]) -> None:
+        for name, column in columns.items():
+            values[name][where] = column
+
+    if ways.in_closed_form.any():
+        closed = closed_columns(family, select(ways.in_closed_form))
+        put(ways.in_closed_form, closed)
+    if ways.as_one_number.any():
+        put(ways.as_one_number, _one_number_columns(select(ways.as_one_number)))
+
+    posed = _posed(family, points, common, ways.as_scores)
+    reduced, full = _by_risk(posed)
+    if reduced:
+        pairs = list(reduced.values())
+        put(list(reduced), _reduced_columns(pairs, common["max_steps"]))
+    for members, columns in score_batches(full, common["max_steps"]):
+        put(members, columns)
+    return values
+
+
+def _posed(
+    family: type[Family],
+    points: Mapping[str, NDArray[Any]],
+    common: Mapping[str, Any],
+    mask: Mask,
+) -> dict[int, Posed]:
+    """Problems of some points and their risks, by the numbers of the points."""
+    posed: dict[int, Posed] = {}
+    for i in np.flatnonzero(mask).tolist():
+        own = {name: value[i].item() for name, value in points.items()}
+        # If a problem is refused, its simulation says why.
+        with contextlib.suppress(ValueError):
+            problem: Any = family(**{**common, **own})
+            posed[i] = problem, problem.risk()
+    return posed
+
+
+def _by_risk(posed: dict[int, Posed]) -> tuple[dict[int, Posed], dict[int, Posed]]:
+    """Split problems into exchangeable ones and those with K x K scores.
+
+    Tasks by another name may be exchangeable, too.
+    """
+    reduced = {}
+    full = {}
+    for i, (problem, risk) in posed.items():
+        if isinstance(risk, ExchangeableRisk) and math.isfinite(risk.N):
+            reduced[i] = problem, risk
+        elif isinstance(risk, PopulationRisk):
+            full[i] = problem, risk
+    return reduced, full
+
+
+def _one_number_columns(points: SweepPoints) -> Mapping[str, Any]:
+    """Columns of exchangeable points with finite prompts."""
+    assert points.target is not None
+    descent = points.descent()
+    batch = Points(
+        K=points.K,
+        N=points.N,
+        gamma=descent.gamma,
+        noise_variance=points.noise**2,
+        eta=descent.eta,
+        speed=descent.speed,
+        target=points.target,
+        is_excess=points.is_excess,
+    )
+    return descend(batch, points.max_steps).columns()
+
+
+def _reduced_columns(posed: Sequence[Posed], max_steps: int) -> Mapping[str, Any]:
+    """Columns of problems whose risks are exchangeable."""
+    is_excess = posed[0][0].above is not None
+
+    def of_risks(name: str) -> Array:
+        return np.array([float(getattr(risk, name)) for _, risk in posed])
+
+    rates = []
+    targets = []
+    for problem, _ in posed:
+        rates.append(problem.rate())
+        targets.append(problem.above if is_excess else problem.epsilon)
+    batch = Points(
+        K=of_risks("K"),
+        N=of_risks("N"),
+        gamma=of_risks("gamma"),
+        noise_variance=of_risks("noise") ** 2,
+        eta=np.array(rates),
+        speed=of_risks("speed"),
+        target=np.array(targets),
+        is_excess=is_excess,
+    )
+    return descend(batch, max_steps).columns()

@@ -1,0 +1,96 @@
+"""Reasons why a batch leaves a point to a single simulation.
+
+A batch must give every point the integers that a simulation of that point alone gives.
+If rounding or the error of an approximation might change one of them, the batch notes
+the reason here and returns NaN as the loss of that point. A sweep simulates such points
+one by one (see `icl_theory.families.Family.batched`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+Index = NDArray[np.intp]
+
+
+class Doubt(IntEnum):
+    """Why a point is left to a simulation."""
+
+    NONE = 0
+
+    # the target
+
+    # The minimum of the loss is at the start, or beyond the range of the tables.
+    MINIMUM_OUT_OF_RANGE = 1
+    # A simulation refuses an excess that is lost in the rounding of the floor.
+    INVISIBLE_EXCESS = 2
+    # Rounding decides whether the target is above the floor.
+    TARGET_AT_FLOOR = 3
+    # The target is reached beyond the range of the tables, or not at all.
+    GOAL_OUT_OF_RANGE = 4
+
+    # the way to the target
+
+    # At some step the loss equals the target to rounding.
+    GOAL_WITHIN_ROUNDING = 5
+    # At some step the attention equals one half to rounding.
+    HALF_WITHIN_ROUNDING = 6
+    # At some step t (loss - floor) equals its limit to rounding.
+    TAIL_WITHIN_ROUNDING = 7
+    # A step leads beyond the range of the tables, as in a run that diverges.
+    LEFT_RANGE = 8
+    # A step leads past the minimum, to a loss above the target.
+    OVERSHOT = 9
+    # The loss rises at some step, or the attention falls below one half again.
+    NOT_MONOTONE = 10
+    # The target is not reached within the steps that the batch takes or counts.
+    UNFINISHED = 11
+
+    # counted steps
+
+    # The number of steps is an integer to within its error.
+    COUNT_UNCERTAIN = 12
+    # The same of the first step with an attention of one half.
+    HALF_UNCERTAIN = 13
+    # The same of the first step of the tail.
+    TAIL_UNCERTAIN = 14
+    # At the last step the run and its shadow differ too much.
+    SHADOW_APART = 15
+
+    # where a simulation might give another answer than the true one
+
+    # The run enters its tail more than once.
+    TAIL_TWICE = 16
+    # A simulation looks for the tail at the steps that it saves, and saves none here.
+    TAIL_UNSAVED = 17
+    # The steps are so short that a simulation may call the run settled.
+    MAY_SETTLE = 18
+    # The loss falls so slowly that a simulation may call the run stalled.
+    MAY_STALL = 19
+
+
+class Doubts:
+    """The first doubt about each point of a batch, ``reason``, (P,)."""
+
+    def __init__(self, size: int) -> None:
+        self.reason = np.zeros(size, dtype=np.int8)
+
+    def add(self, doubt: Doubt, points: Mask | Index) -> None:
+        """Note a doubt about some points, a mask (P,) or their indices."""
+        if not points.size:
+            return
+        index = np.arange(self.reason.size)[points]
+        self.reason[index[self.none_of(index)]] = doubt
+
+    @property
+    def none(self) -> Mask:
+        """Points without any doubt, (P,)."""
+        return self.reason == Doubt.NONE
+
+    def none_of(self, points: Index) -> Mask:
+        """Which of some points are without any doubt, (n,)."""
+        return self.reason[points] == Doubt.NONE

@@ -1,0 +1,124 @@
+"""Parameters of many points of a sweep as arrays, and constants of their descent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from icl_theory._validate import Array, indexed
+from icl_theory.regression.batches.doubts import Mask
+from icl_theory.regression.closed.runs import step_constant
+from icl_theory.regression.risks.exchangeable import embedding_speed
+from icl_theory.regression.risks.stability import stable_rate
+
+# Beyond these sizes products of parameters leave the range of float64.
+SMALLEST_DELTA, LARGEST_DELTA = 1e-60, 1e60
+SMALLEST_SIZE, LARGEST_SIZE = 1e-140, 1e140
+SMALLEST_GAMMA, LARGEST_GAMMA = 1e-290, 1e290
+LARGEST_STEP_CONSTANT = 1e300
+
+
+@dataclass(frozen=True)
+class SweepPoints:
+    """Parameters of P points: arrays of shape (P,), or one value for all points."""
+
+    L: Array
+    delta: Array
+    K: Array
+    N: Array
+    noise: Array
+    # A number or "auto".
+    eta: Array | float | str
+    # The target, None if there is none. It is an excess above the floor if
+    # ``is_excess``, which is the same for N = ∞, where floors are zero.
+    target: Array | None
+    is_excess: bool
+    # A number or array, None if it does not matter.
+    imbalance: Any
+    # Names; a law of tasks that is an object has none.
+    task: Any
+    coordinates: Any
+    method: Any
+    has_uniform_features: bool
+    max_steps: int
+
+    @classmethod
+    def of(cls, points: Mapping[str, Array], common: Mapping[str, Any]) -> SweepPoints:
+        """Collect the parameters that `Family.batched` gets."""
+
+        def value(name: str) -> Any:
+            return points.get(name, common.get(name))
+
+        is_excess = "above" in points
+        law = value("task")
+        is_named = isinstance(law, str | np.ndarray)
+        probs = common.get("probs")
+        features = common.get("features")
+        return cls(
+            L=points["L"],
+            delta=points["delta"],
+            K=points["K"],
+            N=points["N"],
+            noise=points["noise"],
+            eta=value("eta"),
+            target=points["above"] if is_excess else points.get("epsilon"),
+            is_excess=is_excess,
+            imbalance=value("imbalance"),
+            task=law if is_named else "",
+            coordinates=value("coordinates"),
+            method=value("method"),
+            has_uniform_features=probs is None and features is None,
+            max_steps=common["max_steps"],
+        )
+
+    @property
+    def is_exchangeable(self) -> Mask:
+        """Whether the task is exchangeable by name, and probabilities are equal."""
+        is_task = np.equal(self.task, "exchangeable") & self.has_uniform_features
+        return np.broadcast_to(is_task, self.K.shape)
+
+    def descent(self) -> ExchangeableDescent:
+        """Constants of the descent, if the tasks are exchangeable."""
+        # Points out of range are computed with other numbers, which are not used.
+        size = self.L * self.delta
+        is_in_range = (size > SMALLEST_SIZE) & (size < LARGEST_SIZE)
+        is_embedded = np.broadcast_to(
+            np.equal(self.coordinates, "embedding"), self.delta.shape
+        )
+        is_delta_in_range = (self.delta > SMALLEST_DELTA) & (self.delta < LARGEST_DELTA)
+        is_in_range &= ~is_embedded | is_delta_in_range
+
+        speed = np.ones(len(self.delta))
+        if is_embedded.any():
+            delta = np.where(is_in_range, self.delta, 1.0)
+            embedded_speed = by_distinct_value(embedding_speed, delta)
+            speed = np.where(is_embedded, embedded_speed, 1.0)
+        size = np.where(is_in_range, size, 1.0)
+        gamma = 0.5 * (size * size)
+        eta = self.eta
+        if isinstance(eta, str):
+            eta = stable_rate(gamma, self.K, noise=self.noise, N=self.N, speed=speed)
+
+        constant = step_constant(eta, speed, gamma, self.K)
+        is_in_range = is_in_range & (constant < LARGEST_STEP_CONSTANT)
+        is_in_range &= (gamma > SMALLEST_GAMMA) & (gamma < LARGEST_GAMMA)
+        return ExchangeableDescent(gamma, speed, eta, constant, is_in_range)
+
+
+class ExchangeableDescent(NamedTuple):
+    """Descent of P exchangeable points, (P,) each."""
+
+    gamma: Array  # variogram, (L Δ)²/2
+    speed: Array  # factor on η of the coordinates
+    eta: Any  # learning rate, an array or one number
+    step_constant: Array  # c of `closed.abel`
+    is_in_range: Mask  # points out of range are refused by simulations
+
+
+def by_distinct_value(function: Callable[[float], float], values: Array) -> Array:
+    """Evaluate a function of a number once for each distinct value."""
+    distinct, index = indexed(values)
+    return np.array([function(value) for value in distinct.tolist()])[index]

@@ -1,0 +1,190 @@
+"""K x K scores of many points side by side, as the columns of one risk.
+
+The loss of a point is a sum over its K queries, and the loss of query k depends on
+column k of the scores alone. So the columns of P points make up one array, (K, P K), in
+which no column meets another one. UpdateMap on `ScoreBatch` takes the steps of all points
+at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.engine.capabilities import ColumnGradients
+from icl_theory.engine.risk import Risk
+from icl_theory.regression.batches.doubts import Index
+from icl_theory.regression.risks.error_form import at_nodes
+from icl_theory.regression.risks.population import PopulationRisk
+from icl_theory.regression.risks.prompts import presence
+from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.square import moments
+
+
+class Columns(NamedTuple):
+    """Results for n columns."""
+
+    gradient: Array  # times the learning rate of the point, (K, n)
+    loss: Array  # the part that the column adds to the loss of its point, (n,)
+    attention: Array  # on the query's own feature, (n,)
+
+
+class Observation(NamedTuple):
+    """Results for n points."""
+
+    loss: Array  # (n,)
+    attention: Array  # of each query on its own feature, (n, K)
+    move: Array  # gradient times learning rate, (n, K²)
+
+
+class ScoreBatch(Risk):
+    """Scores of points with the same K and N, (K, P K).
+
+    The gradient of each column has the learning rate of its point in it, so that
+    descent with the rate 1 takes the steps of all points.
+
+    Parameters
+    ----------
+    risks : sequence of PopulationRisk
+        P risks that `fit_together`.
+    eta : ndarray, (P,)
+        Learning rates.
+    """
+
+    def __init__(self, risks: Sequence[PopulationRisk], eta: Array) -> None:
+        self.K = risks[0].features.K
+        self.N = risks[0].N
+        self.count = len(risks)
+        # Of each column, (P K,).
+        self.point, self.query = np.divmod(np.arange(self.count * self.K), self.K)
+        self.probs = np.array([risk.features.probs for risk in risks])
+        self._weight = self.probs.ravel()
+
+        # With infinite prompts, the losses of all points are multiples of the first.
+        self._first = risks[0]
+        largest = np.array([_largest_variogram(risk) for risk in risks])
+        self._scale = largest / largest[0]
+
+        # With finite prompts, each point has an error form of its own.
+        self._variograms = np.array([risk._form.variogram for risk in risks])
+        self._factors = np.array([risk._form.factor for risk in risks])
+        noise_variance = np.array([risk.noise**2 for risk in risks])
+        own_errors = 2.0 * self._variograms + noise_variance[:, None, None]
+        self._own_errors = own_errors[self.point, :, self.query].T
+        self._probs_of_column = self.probs[self.point].T
+        self._noise_variance: Array | None = None
+        if noise_variance.any():
+            self._noise_variance = noise_variance[self.point]
+
+        if math.isfinite(self.N):
+            self._rate = (eta[:, None] * self.probs).ravel()
+        else:
+            self._rate = (eta * self._scale)[self.point]
+
+    @property
+    def initial(self) -> Array:
+        """Zero scores."""
+        return np.zeros((self.K, self.point.size))
+
+    def columns_of(self, points: Index) -> Index:
+        """Indices of the columns of some points, (n K,)."""
+        first = points[:, None] * self.K
+        return np.asarray((first + np.arange(self.K)).ravel())
+
+    def columns(self, scores: Array, which: Index) -> Columns:
+        """Evaluate some columns.
+
+        Parameters
+        ----------
+        scores : ndarray, (K, n)
+            Scores of n columns.
+        which : ndarray, (n,)
+            The indices of these columns.
+        """
+        if math.isinf(self.N):
+            return self._infinite_columns(scores, which)
+        return self._finite_columns(scores, which)
+
+    def _infinite_columns(self, scores: Array, which: Index) -> Columns:
+        losses, gradient, attention = self._first._infinite(scores, self.query[which])
+        weight = self._weight * self._scale[self.point]
+        return Columns(self._rate[which] * gradient, weight[which] * losses, attention)
+
+    def _finite_columns(self, scores: Array, which: Index) -> Columns:
+        def error_form(
+            queries: NDArray[np.intp], rows: slice, z: Array, product: Array
+        ) -> None:
+            at_nodes(self._variograms, self._factors, which[queries], z, product)
+
+        own_errors = self._own_errors[:, which]
+        spread = None
+        if self._noise_variance is not None:
+            spread = np.broadcast_to(self._noise_variance[which], own_errors.shape)
+        result = moments(
+            scores,
+            self._probs_of_column[:, which],
+            own_errors,
+            [TokenCount(self.N)],
+            error_form,
+            spread=spread,
+        )
+        return Columns(
+            self._rate[which] * result.gradient,
+            self._weight[which] * result.loss,
+            result.attention[self.query[which], np.arange(which.size)],
+        )
+
+    def observation(self, rows: Array, points: Index) -> Observation:
+        """Evaluate some points, whose columns are given as ``rows``, (n K, K)."""
+        columns = self.columns(np.ascontiguousarray(rows.T), self.columns_of(points))
+        shape = len(points), self.K
+        return Observation(
+            columns.loss.reshape(shape).sum(axis=1),
+            columns.attention.reshape(shape),
+            columns.gradient.T.reshape(len(points), -1),
+        )
+
+    def shares(self, attention: Array, points: Index) -> Array:
+        """Attention relative to the largest that each query can have, (n, K)."""
+        return np.asarray(attention / presence(self.probs[points], self.N))
+
+    @property
+    def column_gradients(self) -> ColumnGradients:
+        """Gradients of single columns, times their learning rates."""
+        return lambda columns, which: self.columns(columns, which).gradient
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Return the gradient of all columns, and 0 as their loss, which has no use."""
+        return 0.0, self.columns(params, np.arange(self.point.size)).gradient
+
+
+def fit_together(
+    first: PopulationRisk, second: PopulationRisk, tolerance: float = 1e-14
+) -> bool:
+    """Whether two points may be in one batch.
+
+    With finite prompts their error forms must have the same rank. With infinite ones
+    their probabilities must be equal and their variograms multiples of each other, up
+    to the relative ``tolerance`` for rounding.
+    """
+    if (first.features.K, first.N) != (second.features.K, second.N):
+        return False
+    if math.isfinite(first.N):
+        return first._form.factor.shape == second._form.factor.shape
+    if not np.array_equal(first.features.probs, second.features.probs):
+        return False
+    largest = _largest_variogram(first)
+    second_largest = _largest_variogram(second)
+    scale = second_largest / largest if largest > 0.0 else 0.0
+    multiple = scale * first._form.variogram
+    difference = np.abs(second._form.variogram - multiple).max()
+    return bool(difference <= tolerance * second_largest)
+
+
+def _largest_variogram(risk: PopulationRisk) -> float:
+    return float(risk._form.variogram.max())

@@ -1,0 +1,243 @@
+"""The losses of many exchangeable points with finite prompts, from tabulated functions.
+
+For K features and prompts of N tokens the loss is γ A(u) + σ² B(u), see
+docs/theory/model.md, "Finite prompts". A, B, their derivatives and the attention depend
+on K and N alone, and are averages over up to thousands of counts. `table` interpolates
+them once by polynomials on short panels, to rounding. `TabulatedLosses` evaluates them
+for a batch of points, and counts the steps of descent between two positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.regression.batches.doubts import Index
+from icl_theory.regression.risks.exchangeable import Averages
+
+# The functions are analytic for |Im u| < π. On panels half a unit long, polynomials of
+# degree 11 are as good as the functions themselves.
+LAST = 40.0
+PANELS = 80
+WIDTH = LAST / PANELS
+DEGREE = 11
+# Rows of a table.
+BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
+# Differences of steps that make up the velocity, and nodes of the integral of its
+# inverse over half a panel.
+TERMS = 9
+NODES = 10
+FEWER_NODES = NODES - 3
+
+
+@lru_cache(maxsize=2048)
+def table(K: int, N: int) -> Array:
+    """Coefficients of A, A', B, B' and the attention on each panel, constants first.
+
+    Parameters
+    ----------
+    K : int
+        Number of features.
+    N : int
+        Number of tokens of a prompt.
+
+    Returns
+    -------
+    ndarray, (5, DEGREE + 1, PANELS)
+        Polynomials in a variable that runs from -1 to 1 on each panel.
+    """
+    nodes = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
+    middles = WIDTH * (np.arange(PANELS) + 0.5)
+    u = middles + 0.5 * WIDTH * nodes[:, None]
+    averages = Averages(K, N)
+    values = np.array([averages(w[:, None]) for w in np.exp(-u)]).swapaxes(0, 1)
+    powers = np.vander(nodes, increasing=True)
+    return np.asarray(np.linalg.solve(powers, values))
+
+
+class Velocity(NamedTuple):
+    """The velocity of a flow that takes one step in a unit of time, and its error."""
+
+    value: Array
+    relative_error: Array  # the last term of its expansion
+
+
+class StepCount(NamedTuple):
+    """Numbers of steps as real numbers, and estimates of their errors."""
+
+    steps: Array
+    error: Array
+
+
+class TabulatedLosses:
+    """``γ A(u) + σ² B(u)`` and the steps ``-c (γ A'(u) + σ² B'(u))`` for many points.
+
+    Methods take positions u and the ``index`` of the point of each.
+
+    Parameters
+    ----------
+    K, N : ndarray, (P,)
+        Numbers of features and of tokens.
+    gamma, noise_variance : ndarray, (P,)
+        γ and σ².
+    step_factor : ndarray, (P,)
+        c.
+    """
+
+    def __init__(
+        self,
+        K: Array,
+        N: Array,
+        gamma: Array,
+        noise_variance: Array,
+        step_factor: Array,
+    ) -> None:
+        pairs, table_of_point = np.unique(np.stack([K, N]), axis=1, return_inverse=True)
+        tables = [table(int(K), int(N)) for K, N in pairs.T]
+        # The panels of all tables stand side by side: (5, DEGREE + 1, tables * PANELS).
+        self._coefficients = np.concatenate(tables, axis=2)
+        self._table = np.ravel(table_of_point)
+        self._first_panel = self._table * PANELS
+        self.gamma = gamma
+        self.noise_variance = noise_variance
+        self.step_factor = step_factor
+
+    def loss(self, u: Array, index: Index) -> Array:
+        """``γ A(u) + σ² B(u)``."""
+        return self._weighted(BIAS, NOISE, u, index)
+
+    def slope(self, u: Array, index: Index) -> Array:
+        """``γ A'(u) + σ² B'(u)``."""
+        return self._weighted(BIAS_SLOPE, NOISE_SLOPE, u, index)
+
+    def attention(self, u: Array, index: Index) -> Array:
+        """Expected attention on the query's feature."""
+        return self._function(ATTENTION, u, index)
+
+    def step(self, u: Array, index: Index) -> Array:
+        """``-c (γ A'(u) + σ² B'(u))``, by which u moves in one step of descent."""
+        return -self.step_factor[index] * self.slope(u, index)
+
+    def _weighted(self, bias_row: int, noise_row: int, u: Array, index: Index) -> Array:
+        bias = self.gamma[index] * self._function(bias_row, u, index)
+        noise_variance = self.noise_variance[index]
+        if not noise_variance.any():
+            return bias
+        return bias + noise_variance * self._function(noise_row, u, index)
+
+    def _function(self, row: int, u: Array, index: Index) -> Array:
+        """Evaluate one row of the tables by Horner's method."""
+        in_panels = u / WIDTH
+        panel = np.minimum(in_panels.astype(np.intp), PANELS - 1)
+        x = 2.0 * (in_panels - panel) - 1.0
+        column = self._first_panel[index] + panel
+        coefficients = self._coefficients[row]
+        value = coefficients[DEGREE].take(column)
+        for power in range(DEGREE - 1, -1, -1):
+            value *= x
+            value += coefficients[power].take(column)
+        return value
+
+    def relative_change_of_steps(self) -> Array:
+        """Bound on how much a step differs from the next one, relative to it.
+
+        By the mean value theorem that is c times the largest |L''| from u on.
+
+        Returns
+        -------
+        ndarray, (P, PANELS)
+            A bound for all u from the beginning of each panel on.
+        """
+        bias = self._largest_derivative(BIAS_SLOPE)
+        noise = self._largest_derivative(NOISE_SLOPE)
+        curvature = self.gamma[:, None] * bias + self.noise_variance[:, None] * noise
+        return self.step_factor[:, None] * curvature
+
+    def _largest_derivative(self, row: int) -> Array:
+        """Bound on the derivative of a row of the tables from each panel on."""
+        powers = np.arange(1, DEGREE + 1)[:, None]
+        # |x| <= 1 on a panel, and du = WIDTH/2 dx.
+        terms = np.abs(powers * self._coefficients[row, 1:])
+        on_panel = terms.sum(axis=0).reshape(-1, PANELS) * 2.0 / WIDTH
+        from_panel_on = np.maximum.accumulate(on_panel[:, ::-1], axis=1)[:, ::-1]
+        return from_panel_on[self._table]
+
+    def velocity(self, u: Array, index: Index) -> Velocity:
+        """Velocity v(u) of the flow that takes one step of descent in a unit of time.
+
+        The flow shifts u by one step, so that v is the logarithm of that shift:
+        v = Δu - Δ²u/2 + Δ³u/3 - ..., with differences along the next steps from u.
+        """
+        steps = []
+        for _ in range(TERMS):
+            step = self.step(u, index)
+            steps.append(step)
+            u = u + step
+        velocity = steps[0]
+        last_term = steps[0]
+        differences = np.array(steps)
+        for order in range(2, TERMS + 1):
+            differences = np.diff(differences, axis=0)
+            last_term = (-1.0) ** (order + 1) / order * differences[0]
+            velocity = velocity + last_term
+        return Velocity(velocity, np.abs(last_term / velocity))
+
+    def steps_between(self, start: Array, end: Array, index: Index) -> StepCount:
+        """Number of steps from one position to another: the integral of du / v(u).
+
+        Gauss's rule integrates it with `NODES` nodes, and once more with fewer nodes to
+        estimate the error.
+
+        Parameters
+        ----------
+        start, end : ndarray, (n,) or (n, parts)
+            Positions.
+        index : ndarray, (n,)
+            The point of each row.
+        """
+        steps, error = self._integral(start, end, index, NODES)
+        rough_steps, rough_error = self._integral(start, end, index, FEWER_NODES)
+        velocity_error = np.maximum(error, rough_error)
+        # The difference is about the error of the rule with fewer nodes. The rule with
+        # more nodes converges so much faster that the square is still a generous bound.
+        difference = np.abs(steps - rough_steps)
+        size = np.abs(steps)
+        rule_error = difference * np.minimum(1.0, 1e3 * difference / size)
+        return StepCount(steps, velocity_error + rule_error + 1e-13 * size)
+
+    def _integral(
+        self, start: Array, end: Array, index: Index, nodes: int
+    ) -> StepCount:
+        x, weight = np.polynomial.legendre.leggauss(nodes)
+        half_length = 0.5 * (end - start)[..., None]
+        u = start[..., None] + half_length * (x + 1.0)
+        index_of_node = np.repeat(index, u.size // index.size)
+        velocity = self.velocity(u.ravel(), index_of_node)
+        weighted = half_length * weight / velocity.value.reshape(u.shape)
+        errors = np.abs(weighted * velocity.relative_error.reshape(u.shape))
+        return StepCount(weighted.sum(axis=-1), errors.sum(axis=-1))
+
+
+def first_position(holds: Callable[[Array], NDArray[np.bool_]], size: int) -> Array:
+    """Least u from which on a condition holds, by bisection; `LAST` if there is none.
+
+    Parameters
+    ----------
+    holds : callable
+        Maps positions, (P,), to whether the condition of each point holds there.
+    size : int
+        P.
+    """
+    low = np.zeros(size)
+    high = np.full(size, LAST)
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        is_beyond = holds(middle)
+        low = np.where(is_beyond, low, middle)
+        high = np.where(is_beyond, middle, high)
+    return high

@@ -1,0 +1,207 @@
+"""The steps of the exchangeable map between head and tail, which are taken one by one.
+
+There c g(u) is too large for the expansion of the Abel function. A few dozen steps lead
+across, and all their iterates are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.regression.closed.abel_function import ROUNDING, is_few
+from icl_theory.regression.closed.flow import Place
+
+# Longest step c g of head and tail: six terms of the expansion leave 1e-9 steps there.
+SMALL_STEP = 1.0 / 32.0
+# Largest value of g = a s², at the attention PEAK.
+LARGEST_GROWTH = 4.0 / 27.0
+PEAK = 1.0 / 3.0
+
+
+class SingleSteps(NamedTuple):
+    """Single steps of P points."""
+
+    # Iterates, (rows, columns). Beyond the last step of a point its column holds
+    # further iterates or infinity.
+    iterates: Array
+    # The column of each point, -1 if it has no single steps, (P,).
+    column: NDArray[np.intp]
+    # Numbers of steps, (P,).
+    taken: NDArray[np.int64]
+    # Rounding errors of u at the last step, and the largest at any step, (P,).
+    error: Array
+    blur: Array
+
+    @classmethod
+    def of(cls, K: Array, c: Array, u: Array) -> SingleSteps:
+        """Take the single steps of P points from u on."""
+        if K.size == 1:
+            return _steps_of_one(K[0], c[0], u[0])
+        return _steps_of_many(K, c, u)
+
+    def at(self, row: NDArray[np.int64], column: NDArray[np.intp]) -> Array:
+        """Iterates after ``row`` steps."""
+        index = row * self.iterates.shape[1] + column
+        return np.asarray(self.iterates.take(index))
+
+    def count_below(self, column: NDArray[np.intp], goal: Array) -> NDArray[np.int64]:
+        """Count the iterates below goals: they do not fall, and the last is above."""
+        if self.column.size == 1:
+            return np.searchsorted(self.iterates[:, 0], goal)
+        # Bisection, a binary digit of the count at a time.
+        count = np.zeros(goal.size, dtype=np.int64)
+        rows = len(self.iterates)
+        for power in reversed(range(rows.bit_length())):
+            row = np.minimum(count + (2**power - 1), rows - 1)
+            is_below = self.at(row, column) < goal
+            count += is_below * 2**power
+        return count
+
+
+class _Step(NamedTuple):
+    length: Any  # c g(u)
+    is_single: Any  # whether it is one to be taken
+    error: Any  # rounding error of u after it
+
+
+def has_long_steps(c: Any) -> Any:
+    """Whether some step is longer than SMALL_STEP."""
+    return c * LARGEST_GROWTH > SMALL_STEP
+
+
+def _step(w: Any, c: Any, u: Any, error: Any) -> _Step:
+    """The step from u; w is (K - 1) exp(-u)."""
+    place = Place.weighted(u, w)
+    length = place.step(c)
+    # The tail begins beyond the peak.
+    is_single = (length > SMALL_STEP) | (place.a < PEAK)
+    # The map enlarges errors by 1 + c g'(u), with g' = g (s - 2a).
+    enlarged = error * abs(1.0 + length * (place.s - 2.0 * place.a))
+    return _Step(length, is_single, enlarged + ROUNDING * (u + 5.0 * length))
+
+
+def _steps_of_one(K: float, c: float, u: float) -> SingleSteps:
+    """Take the steps of one point with floats, which are faster than arrays of one."""
+    wrong_features = float(K) - 1.0
+    c = float(c)
+    u = float(u)
+    path = [u]
+    error = ROUNDING * u
+    largest_error = error
+    if has_long_steps(c):
+        step = _step(wrong_features * float(np.exp(-u)), c, u, error)
+        while step.is_single:
+            u = u + step.length
+            error = step.error
+            largest_error = max(largest_error, error)
+            path.append(u)
+            step = _step(wrong_features * float(np.exp(-u)), c, u, error)
+    return SingleSteps(
+        iterates=np.array(path)[:, None],
+        column=np.zeros(1, dtype=np.intp),
+        taken=np.array([len(path) - 1]),
+        error=np.array([error]),
+        blur=np.array([largest_error]),
+    )
+
+
+def _steps_of_many(K: Array, c: Array, u: Array) -> SingleSteps:
+    """Take the steps of several points in whole arrays."""
+    error = ROUNDING * u
+    steps = SingleSteps(
+        iterates=np.empty((0, 0)),
+        column=np.full(K.size, -1),
+        taken=np.zeros(K.size, dtype=np.int64),
+        error=error,
+        blur=error.copy(),
+    )
+    points = np.flatnonzero(has_long_steps(c))
+    if not points.size:
+        return steps
+    steps.column[points] = np.arange(points.size)
+    walk = _Walk(steps, points, K[points], c[points], u[points])
+    while walk.step():
+        pass
+    return steps._replace(iterates=walk.iterates(points.size))
+
+
+class _Walk:
+    """Points that take single steps.
+
+    Arrays hold the points that still move, and some that do not: those are dropped once
+    they are a fifth of all.
+    """
+
+    def __init__(
+        self,
+        steps: SingleSteps,
+        points: NDArray[np.intp],
+        K: Array,
+        c: Array,
+        u: Array,
+    ) -> None:
+        self.steps = steps
+        self.points = points
+        self.column = steps.column[points]
+        self.wrong_features = K - 1.0
+        self.c = c
+        self.u = u
+        self.error = steps.error[points]
+        self.largest_error = self.error
+        self.is_active = np.ones(points.size, dtype=bool)
+        self.active = points.size
+        # Columns and iterates of each row.
+        self.rows = [(self.column, u)]
+
+    def step(self) -> bool:
+        """Take one step; return False if no point has moved."""
+        w = self.wrong_features * np.exp(-self.u)
+        step = _step(w, self.c, self.u, self.error)
+        goes_on = step.is_single & self.is_active
+        active = int(np.count_nonzero(goes_on))
+        if active < self.active:
+            self._end(np.flatnonzero(self.is_active > goes_on))
+            self.is_active = goes_on
+            self.active = active
+        if not active:
+            return False
+        length = step.length
+        error = step.error
+        if is_few(active, self.is_active.size):
+            rest = np.flatnonzero(self.is_active)
+            length = length.take(rest)
+            error = error.take(rest)
+            self._keep(rest)
+        self.u = self.u + length
+        self.error = error
+        self.largest_error = np.maximum(self.largest_error, error)
+        self.rows.append((self.column, self.u))
+        return True
+
+    def _end(self, stopping: NDArray[np.intp]) -> None:
+        points = self.points.take(stopping)
+        self.steps.taken[points] = len(self.rows) - 1
+        self.steps.error[points] = self.error.take(stopping)
+        self.steps.blur[points] = self.largest_error.take(stopping)
+
+    def _keep(self, rest: NDArray[np.intp]) -> None:
+        self.points = self.points.take(rest)
+        self.column = self.column.take(rest)
+        self.wrong_features = self.wrong_features.take(rest)
+        self.c = self.c.take(rest)
+        self.u = self.u.take(rest)
+        self.largest_error = self.largest_error.take(rest)
+        self.is_active = np.ones(rest.size, dtype=bool)
+
+    def iterates(self, columns: int) -> Array:
+        """All iterates, (rows, columns)."""
+        iterates = np.empty((len(self.rows), columns))
+        for row, (column, values) in zip(iterates, self.rows, strict=True):
+            if values.size < columns:
+                row.fill(np.inf)
+            row[column] = values
+        return iterates

@@ -1,0 +1,131 @@
+"""The columns that a store keeps, beside the columns that the present code computes.
+
+A store keeps the columns that it was made with. If a family gains or loses a column
+later, or a plug-in brings one, the two differ, and the store can still be read and gone
+on with:
+
+    match = ColumnMatch(stored, computed)
+    match.every              # columns of the dataset
+    match.conform(values)    # what the store keeps of newly computed values
+    match.notes(path)        # sentences for ``attrs["notes"]``
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from icl_theory._validate import argument_error
+from icl_theory.sweeps.grid import FILL, MESSAGE, STATUS, Column, Values
+
+TEXT = "text"
+KIND_NAMES = {"f": "a real number", "i": "a whole number", "U": TEXT, "O": TEXT}
+
+
+@dataclass(frozen=True)
+class ColumnMatch:
+    """The columns of a store and of the present code, both without status and message.
+
+    Parameters
+    ----------
+    stored : tuple of Column
+        The columns of the store, as its manifest describes them.
+    computed : tuple of Column
+        The columns that the present code computes at a point.
+
+    Examples
+    --------
+    >>> from icl_theory.sweeps.grid import Column
+    >>> from icl_theory.sweeps.stored_columns import ColumnMatch
+    >>> loss = Column("loss", "f8", "", "loss at the end")
+    >>> old = Column("width", "f8", "", "a column of former days")
+    >>> new = Column("area", "f8", "", "a column that was added")
+    >>> match = ColumnMatch(stored=(loss, old), computed=(loss, new))
+    >>> [column.name for column in match.every]
+    ['loss', 'area', 'width']
+    """
+
+    stored: tuple[Column, ...]
+    computed: tuple[Column, ...]
+
+    @cached_property
+    def unknown(self) -> tuple[Column, ...]:
+        """Stored columns that the present code does not compute."""
+        names = {column.name for column in self.computed}
+        return tuple(column for column in self.stored if column.name not in names)
+
+    @cached_property
+    def missing(self) -> tuple[Column, ...]:
+        """Computed columns that the store does not keep."""
+        names = {column.name for column in self.stored}
+        return tuple(column for column in self.computed if column.name not in names)
+
+    @cached_property
+    def every(self) -> tuple[Column, ...]:
+        """Columns of the dataset: the computed ones in their order, then the unknown.
+
+        A column in both is described by the present code, unless its unit or its type
+        has changed since: then the stored description is the one that fits the values.
+        """
+        stored = {column.name: column for column in self.stored}
+        shared_or_missing = []
+        for column in self.computed:
+            kept = stored.get(column.name, column)
+            has_changed = (kept.dtype, kept.unit) != (column.dtype, column.unit)
+            shared_or_missing.append(kept if has_changed else column)
+        return (*shared_or_missing, *self.unknown)
+
+    def check_kinds(self, path: Path) -> None:
+        """Refuse a store with a number that is a text in the present code, say."""
+        computed = {column.name: column for column in self.computed}
+        for column in self.stored:
+            other = computed.get(column.name, column)
+            stored_kind = KIND_NAMES[column.dtype[0]]
+            computed_kind = KIND_NAMES[other.dtype[0]]
+            if stored_kind != computed_kind:
+                raise argument_error(
+                    "store",
+                    str(path),
+                    f"one whose column {column.name} is {computed_kind}, "
+                    f"not {stored_kind}",
+                )
+
+    def conform(self, values: Values) -> Values:
+        """Return the columns that the store keeps of computed values.
+
+        A column that is not computed any more has its missing value, once for all
+        points.
+        """
+        kept = {}
+        for column in (*self.stored, STATUS, MESSAGE):
+            if column.name in values:
+                kept[column.name] = values[column.name]
+            else:
+                kept[column.name] = np.array([FILL[column.dtype[0]]], column.dtype)
+        return kept
+
+    def notes(self, path: Path) -> list[str]:
+        """Return a sentence on the unknown and one on the missing columns, if any."""
+        notes = []
+        if self.unknown:
+            notes.append(
+                f"store {str(path)!r}: kept the values of {_listed(self.unknown)}: "
+                "they are in the store, and the family does not compute them now"
+            )
+        if self.missing:
+            notes.append(
+                f"store {str(path)!r}: the values of {_listed(self.missing)} are "
+                "missing: they were not computed when the store was made"
+            )
+        return notes
+
+
+def _listed(columns: tuple[Column, ...], most: int = 5) -> str:
+    """Return "a", or "a, b, c, d, e and 2 more"."""
+    shown = ", ".join(column.name for column in columns[:most])
+    if len(columns) > most:
+        shown += f" and {len(columns) - most} more"
+    return shown

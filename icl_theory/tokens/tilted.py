@@ -1,0 +1,216 @@
+r"""Tokens under the integral over s, and the sums that are taken over them.
+
+With one kind, the k-th derivative of :math:`P = E\,G^n` by G stands beside k factors
+:math:`b_u = \pi_u y_u e^{-y_u}`. With several kinds, these are divided by the G of
+their kind, and P times moments of the numbers of tokens stands beside them:
+
+.. math:: \partial_{G_\kappa} \partial_{G_\lambda} P\; b_\kappa^\top C b_\lambda
+    = P\, E[n_\kappa]\, E[n_\lambda]\; t_\kappa^\top C t_\lambda, \qquad
+    t_\kappa = b_\kappa/G_\kappa, \qquad \kappa \ne \lambda .
+
+So the work grows with the number of kinds, and not with that of their pairs. See
+docs/theory.md, "Tokens".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import Array
+from icl_theory.tokens.generating import (
+    HIGHEST,
+    LOG_ZERO,
+    SMALLEST,
+    GeneratingFunction,
+    TokenCount,
+    falling_factorial,
+)
+
+# form(rows, z, out) writes C z to out, (q, C, J), for z, (q, R, J), on some rows
+ErrorForm = Callable[[slice, Array, Array], object]
+
+
+class Orders(NamedTuple):
+    """Derivatives of P by the G of one kind, of the orders 1 to 3, (q, J) each.
+
+    They include the weights of the rule. If there are several kinds, they also include
+    the powers of G: P E[n], P E[n(n-1)] and P E[n(n-1)(n-2)].
+    """
+
+    first: Array
+    second: Array
+    third: Array
+
+    def of(self, queries: slice) -> Orders:
+        """Return the rows of some queries."""
+        return Orders(self.first[queries], self.second[queries], self.third[queries])
+
+
+class Number(NamedTuple):
+    """Moments of the number n of tokens of a kind under the integral, (q, J)."""
+
+    mean: Array  # E[n]
+    pairs: Array  # E[n (n - 1)]
+
+    def of(self, queries: slice) -> Number:
+        """Return the rows of some queries."""
+        return Number(self.mean[queries], self.pairs[queries])
+
+
+class Tilted(NamedTuple):
+    """Tokens under the integral, for q queries.
+
+    With several kinds b is divided by the G of its kind, and ``numbers`` are given.
+    """
+
+    y: Array  # s w, (q, C, J)
+    b: Array  # π y e^(-y), (q, C, J)
+    orders: list[Orders]  # one a kind
+    numbers: list[Number]  # one a kind; none if there is one kind
+
+    def of(self, queries: slice) -> Tilted:
+        """Return the tokens of some queries."""
+        orders = [orders.of(queries) for orders in self.orders]
+        numbers = [number.of(queries) for number in self.numbers]
+        return Tilted(self.y[queries], self.b[queries], orders, numbers)
+
+
+def tilted(
+    y: Array,
+    b: Array,
+    counts: Sequence[TokenCount],
+    means: Sequence[GeneratingFunction],
+    jacobian: Array,
+) -> Tilted:
+    """Return the tokens under the integral. Several kinds overwrite ``b``."""
+    if len(counts) == 1:
+        mean, log = means[0]
+        _, *derivatives = counts[0].derivatives(mean, log, HIGHEST, jacobian)
+        return Tilted(y, b, [Orders(*derivatives)], [])
+    log_product = np.zeros_like(means[0].log)
+    moments: list[list[Array]] = []
+    for count, (mean, log) in zip(counts, means, strict=True):
+        b[:, count.rows] *= _inverse(mean)[:, None]
+        log_power, moments_of_number = _number(count, mean, log)
+        log_product = log_product + log_power
+        moments.append(moments_of_number)
+
+    product: Array = np.exp(np.maximum(log_product.real, LOG_ZERO))
+    if np.iscomplexobj(y):
+        product = product * np.exp(1j * log_product.imag)
+    is_normal = log_product.real > LOG_ZERO
+    for mean, _ in means:
+        is_normal &= mean != 0.0
+    product *= is_normal * jacobian
+    orders = []
+    numbers = []
+    for first, second, third in moments:
+        orders.append(Orders(product * first, product * second, product * third))
+        numbers.append(Number(first, second))
+    return Tilted(y, b, orders, numbers)
+
+
+def _number(count: TokenCount, mean: Array, log: Array) -> tuple[Array, list[Array]]:
+    """Return ln E G^n, and E[n], E[n(n-1)] and E[n(n-1)(n-2)] under the integral."""
+    if not count.each:
+        N = float(count.number)
+        moments = [
+            np.full(mean.shape, falling_factorial(N, order))
+            for order in range(1, HIGHEST + 1)
+        ]
+        return N * log, moments
+    # the number of tokens is random: its law has the weights G^n
+    power, *derivatives = count.derivatives(mean, log, HIGHEST)
+    scale = _inverse(power)
+    moments = []
+    for derivative in derivatives:
+        scale = scale * mean
+        moments.append(scale * derivative)
+    return np.log(np.where(power != 0.0, power, SMALLEST)), moments
+
+
+def _inverse(array: Array) -> Array:
+    """Return the inverse of numbers, 0 for 0."""
+    return np.divide(1.0, array, out=np.zeros_like(array), where=array != 0.0)
+
+
+def write_fields(
+    tokens: Tilted,
+    counts: Sequence[TokenCount],
+    form: ErrorForm,
+    own_kind: Array,
+    other_kinds: Array | None,
+    reference: NDArray[np.intp] | None = None,
+) -> None:
+    r"""Write the fields :math:`C b` at all nodes, (q, C, J).
+
+    To ``own_kind`` goes the field of the tokens of a node's own kind,
+    :math:`C b_\kappa`; to ``other_kinds``, which is None if there are no others, that
+    of all others, :math:`\sum_{\lambda \ne \kappa} E[n_\lambda] C b_\lambda`.
+
+    If there is a ``reference``, (q, J), a node for each value of s, then the field at
+    it is subtracted: errors then count from the error of the reference.
+    """
+    product = own_kind if other_kinds is None else np.empty_like(own_kind)
+    for k, count in enumerate(counts):
+        rows = count.rows
+        write_field(tokens.b, rows, form, product, reference)
+        if other_kinds is None:
+            continue
+        own_kind[:, rows] = product[:, rows]
+        product *= tokens.numbers[k].mean[:, None]
+        other_kinds[:, : rows.start] += product[:, : rows.start]
+        other_kinds[:, rows.stop :] += product[:, rows.stop :]
+
+
+def write_field(
+    b: Array,
+    rows: slice,
+    form: ErrorForm,
+    out: Array,
+    reference: NDArray[np.intp] | None = None,
+) -> None:
+    """Write to ``out`` the field C b of the tokens in some rows."""
+    # C is a real linear map. Complex numbers are two real columns side by side.
+    drawn = np.ascontiguousarray(b[:, rows])
+    form(rows, drawn.view(np.float64), out.view(np.float64))
+    if reference is not None:
+        out -= np.take_along_axis(out, reference[:, None], axis=1)
+
+
+def integral(weight: Array, array: Array) -> Array:
+    """Sum over the values of s, (q, R)."""
+    return np.asarray(np.matmul(array, weight[:, :, None])[:, :, 0])
+
+
+class Balanced(NamedTuple):
+    """A gradient whose rows sum to zero, and the size of its terms."""
+
+    gradient: Array  # (q, C)
+    scale: Array  # sum of the absolute values of all terms of a row, (q,)
+
+
+def balance(*terms: Array) -> Balanced:
+    """Sum the terms of a gradient, and correct each row so that its sum is zero.
+
+    A shift of all scores does not change a loss. The sum that rounding leaves would
+    shift the scores step by step in the tail of a run; it is subtracted from the
+    entries in which terms cancel.
+    """
+    gradient: Array = terms[0]
+    size: Array = np.abs(terms[0]) + SMALLEST
+    for term in terms[1:]:
+        gradient = gradient + term
+        size = size + np.abs(term)
+    scale: Array = size.sum(axis=1)
+    excess = gradient.sum(axis=1) / scale
+    return Balanced(gradient - size * excess[:, None], scale)
+
+
+def balanced(*terms: Array) -> Array:
+    """Return the gradient of `balance`."""
+    return balance(*terms).gradient
