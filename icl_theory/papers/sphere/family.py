@@ -173,9 +173,10 @@ class Sphere(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        columns = {"best": self.risk().best, "kappa": float(run.params[0])}
+        columns = {"best": self.risk().best}
         # Without noise, the balance of bias and variance has no prediction.
         predicted = self.predicted()
         if predicted is not None:
             columns["predicted"] = predicted
+        columns["kappa"] = float(run.params[0])
         return columns
