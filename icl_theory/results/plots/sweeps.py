@@ -59,10 +59,10 @@ MISSING = {
 }
 
 
-class Steps(NamedTuple):
+class PointSteps(NamedTuple):
     """The steps of all points (NaN if missing), and the missing points by status."""
 
-    count: Array
+    values: Array
     missing: dict[str, NDArray[np.bool_]]
 
 
@@ -227,7 +227,7 @@ def _symbol(dataset: xarray.Dataset, name: str) -> str:
     return style.mathematics(dataset[name].attrs.get("tex", ""), symbol(dataset, name))
 
 
-def _steps(dataset: xarray.Dataset) -> Steps:
+def _steps(dataset: xarray.Dataset) -> PointSteps:
     count = dataset[steps_of(dataset)].values
     status = dataset["status"].values
     missing = {}
@@ -238,7 +238,7 @@ def _steps(dataset: xarray.Dataset) -> Steps:
         else:
             missing[name] = (count < 0) & (status == name)
     positive = np.where(count > 0, count, np.nan).astype(np.float64)
-    return Steps(positive, missing)
+    return PointSteps(positive, missing)
 
 
 def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
@@ -353,7 +353,7 @@ def _plot_steps(
 ) -> Array:
     """Draw steps, and marks at the edges of the axes for points that have none."""
     steps = _steps(line)
-    ax.plot(scale.places, steps.count, **_look(scale, "-", colour), label=label)
+    ax.plot(scale.places, steps.values, **_look(scale, "-", colour), label=label)
     for name, mark in MISSING.items():
         is_missing = steps.missing[name]
         if not mark.marker or not is_missing.any():
@@ -372,7 +372,7 @@ def _plot_steps(
             clip_on=False,
             label=name,
         )
-    return steps.count
+    return steps.values
 
 
 def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) -> None:
@@ -458,7 +458,7 @@ def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
     steps = _steps(dataset)
     x_edges = x.edges()
     y_edges = y.edges()
-    log_steps = np.ma.masked_invalid(np.log10(steps.count))
+    log_steps = np.ma.masked_invalid(np.log10(steps.values))
     mesh = ax.pcolormesh(x_edges, y_edges, log_steps, cmap="viridis", rasterized=True)
     if not log_steps.mask.all():
         figure.colorbar(mesh, ax=ax, label=_log_steps_label(dataset))
