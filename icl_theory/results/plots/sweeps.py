@@ -49,7 +49,7 @@ class Mark(NamedTuple):
     colour: str
 
 
-# by the status of the point
+# by the reason: zero steps, or the status of the point
 MISSING = {
     "no step": Mark("v", "0.88"),
     "not reached": Mark("^", "0.6"),
@@ -535,7 +535,9 @@ def _boundary(
         # A bound that varies along the parameter that it bounds is no single curve.
         if np.allclose(largest, smallest, rtol=1e-9, atol=0.0, equal_nan=True):
             bounds = largest.values
-            return (bounds, y.places) if bounded == x.name else (x.places, bounds)
+            if bounded == x.name:
+                return bounds, y.places
+            return x.places, bounds
     crossings = [
         predicted_transition(line, x.name, name) for _, line in lines(dataset, x.name)
     ]
