@@ -39,7 +39,7 @@ from icl_theory.testing.common import attempt, copied, expect, expect_same, same
 from icl_theory.testing.risks import check_risk, evaluated
 from icl_theory.testing.slots import check_claims, check_slots
 
-# what a column may be for: its role
+# the roles that a column may have
 ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
 
 
@@ -117,7 +117,7 @@ def check_family(
     risk: Any = attempt("risk", problem.risk)
     expect(isinstance(risk, Risk), "risk", "a Risk", risk)
     # The order in which BLAS adds depends on the number of its threads. A sweep uses
-    # one, so a run that shall have the same bits must use one, too.
+    # one, so a run must use one, too, to have the same bits.
     with threadpool_limits(limits=1):
         run = attempt("simulate", _run, problem)
         check_risk(
@@ -142,7 +142,7 @@ def _beside(start: ArrayLike, deviation: float = 0.5) -> Array:
 
 
 def _parameters(family: type[Family], arguments: Mapping[str, Any]) -> None:
-    """Check defaults, and that values of wrong types are refused, of each parameter."""
+    """Check each parameter's default, and that it refuses values of wrong types."""
     for name, declared in family.parameters().items():
         what = f"parameter {name} of {family.__name__}"
         expect(

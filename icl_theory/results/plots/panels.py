@@ -378,9 +378,9 @@ def label_ends(
     order = np.argsort(np.round(heights, 6), kind="stable")
     # A line of text as a share of the axes, which take 0.7 of the panel's height.
     line_height = spacing / (72.0 * 0.7 * height)
-    # Labels without gaps stand at ``stack``. Measured from there, heights that never
-    # fall are heights without overlap: lift each label by as little as this needs, and
-    # lower the stack's top into the axes.
+    # Stacked from 0 without gaps, the labels would stand at ``stack``. They do not
+    # overlap if their distances from it never fall. So lift each label only as far as
+    # this needs, then push down all that would leave the axes at the top.
     stack = line_height * np.arange(len(order))
     lifted = np.maximum.accumulate(np.clip(heights[order], 0.0, 1.0) - stack)
     places = np.minimum(lifted, 1.0 - stack[-1]) + stack
