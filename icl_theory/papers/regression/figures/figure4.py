@@ -41,7 +41,9 @@ def figure(
     runs: int = 6,
     K: int = 10,
 ) -> Figure:
-    """Draw the loss in both regimes, all losses on common scales, and the excess above the floor."""
+    """Draw the loss in both regimes, all losses on common scales, and the excess above
+    the floor.
+    """
     panels = []
     scaled = []
     for name, constants, last in zip(

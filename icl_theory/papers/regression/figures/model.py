@@ -28,7 +28,9 @@ QUICK = {"steps": 100}
 def figure(
     *, K: int = 4, N: int = 8, L: float = 2.0, eta: float = 4.0, steps: int = 1000
 ) -> Figure:
-    """Draw the tokens of a prompt in columns, with scores and attention in rows below them."""
+    """Draw the tokens of a prompt in columns, with scores and attention in rows below
+    them.
+    """
     features = icl.Features.simplex(K, 1.0)
     run = icl.descend(
         icl.PopulationRisk(features, icl.tasks.Exchangeable(L)), eta, steps=steps

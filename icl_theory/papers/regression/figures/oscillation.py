@@ -36,7 +36,9 @@ def figure(
     query: int = 3,
     seed: int = 1,
 ) -> Figure:
-    """Draw the attention of one query on the others, for exact, noisy and sampled descent."""
+    """Draw the attention of one query on the others, for exact, noisy and sampled
+    descent.
+    """
     features = icl.Features.random(K, 3, 0.7, seed=seed)
     law = icl.tasks.RandomFourier(L)
     seen = icl.PopulationRisk(features, law)

@@ -64,7 +64,9 @@ def random_cases(
     lengths: Sequence[float] = (math.inf,),
     noises: Sequence[float] = (0.0,),
 ) -> Iterator[tuple[int, PopulationRisk]]:
-    """Numbers and random risks, with numbers of features, lengths and label noise in turn."""
+    """Numbers and random risks, with numbers of features, lengths and label noise in
+    turn.
+    """
     for seed in range(count):
         K, N, noise = (each[seed % len(each)] for each in (sizes, lengths, noises))
         yield seed, random_risk(seed, int(K), N, noise)

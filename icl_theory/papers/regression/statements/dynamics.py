@@ -87,9 +87,10 @@ def closed_counts(quick: bool) -> Claim:
     )
     return Claim.of(
         not (any(wrong) or any(shifted) or error > 1e-10),
-        f"{len(counts)} random K, η, ε up to {max(counts):,} steps, by descent and by plain iteration;"
-        f" iterates up to {steps:,} steps, K = 2..300, c = 0.02..100",
-        f"{sum(wrong)} counts and the phases of {sum(shifted)} runs differ; iterates off by {decade(error)}",
+        f"{len(counts)} random K, η, ε up to {max(counts):,} steps, by descent and by"
+        f" plain iteration; iterates up to {steps:,} steps, K = 2..300, c = 0.02..100",
+        f"{sum(wrong)} counts and the phases of {sum(shifted)} runs differ; iterates"
+        f" off by {decade(error)}",
     )
 
 
@@ -124,7 +125,9 @@ def _ends(run: Trajectory) -> list[int]:
 @row("step count, proved", OURS, Status.EXACT, "the enclosures, one integer each")
 @common.by_proof
 def proved_counts(quick: bool) -> Claim:
-    """the number of steps is the integer that balls enclose, also where the closed form changes its method"""
+    """the number of steps is the integer that balls enclose, also where the closed form
+    changes its method
+    """
     features = (4, 20, 50) if quick else range(2, 61)
     proofs = [
         certify(simulate(1.0, 1.0, float(eta), K=K, epsilon=epsilon), states=1).named(
@@ -232,7 +235,9 @@ def _times(K: int, epsilon: float) -> tuple[float, float] | None:
 
 @row("regimes", bound="0; -> √2")
 def regimes(quick: bool) -> Claim:
-    """t ε 4η/(K-1) < 2 at the step t that reaches ε exactly for L > L*; L*Δ = √(8εK²/(K-1)) (1 + √(2/K) + ...)"""
+    """t ε 4η/(K-1) < 2 at the step t that reaches ε exactly for L > L*; L*Δ =
+    √(8εK²/(K-1)) (1 + √(2/K) + ...)
+    """
     cases = [*itertools.product((5, 20, 300), (1e-2, 1e-6), (0.5, 0.9, 1.1, 2.0))]
     tails = np.array([_tail_at(*case) for case in cases])
     wrong = int(sum((tails < 1.0) != [ratio > 1.0 for *_, ratio in cases]))
@@ -244,14 +249,17 @@ def regimes(quick: bool) -> Claim:
     return Claim.of(
         not wrong and abs(orders[-1] / math.sqrt(2.0) - 1.0) < 0.05,
         f"{len(cases)} runs iterated at 0.5..2 L*, c = 0.1; K = 20, 10³, 10⁶",
-        f"{wrong} disagree (nearest to 2: {np.abs(tails - 1.0).min():.0%}); exact/leading L* ="
-        f" {listed(shown, '.3f')}; (that - 1) √K = {listed(orders, '.3f')}",
+        f"{wrong} disagree (nearest to 2: {np.abs(tails - 1.0).min():.0%});"
+        f" exact/leading L* = {listed(shown, '.3f')}; (that - 1) √K ="
+        f" {listed(orders, '.3f')}",
         f"holds; the leading order is off by {shown[0] - 1:.0%} at K = 20",
     )
 
 
 def _tail_at(K: int, epsilon: float, ratio: float) -> float:
-    """``t ε 4η/(K-1)`` over its value at the end of Phase II, at the step t that reaches ε, for L over L*."""
+    """``t ε 4η/(K-1)`` over its value at the end of Phase II, at the step t that
+    reaches ε, for L over L*.
+    """
     gamma = 0.5 * (ratio * crossover(epsilon, 1.0, K)) ** 2
     (steps,) = common.iterated_steps(K, 0.1, (common.deficit(K, gamma, epsilon),))
     return (
@@ -265,7 +273,9 @@ def _tail_at(K: int, epsilon: float, ratio: float) -> float:
 
 
 class Regimes(NamedTuple):
-    """Whether runs are sharp: by the paper's threshold, by L*, and by their own step counts."""
+    """Whether runs are sharp: by the paper's threshold, by L*, and by their own step
+    counts.
+    """
 
     paper: NDArray[np.bool_]
     exact: NDArray[np.bool_]
@@ -296,7 +306,9 @@ def _regimes_of(runs: CountedRuns) -> Regimes:
 
 
 def _tied(runs: CountedRuns, factor: float) -> CountedRuns:
-    """Return the runs with targets within a factor of those at which L* = 1/(Δδ) to leading order."""
+    """Return the runs with targets within a factor of those at which L* = 1/(Δδ) to
+    leading order.
+    """
     spread = factor ** np.random.default_rng(SEED).uniform(-1.0, 1.0, runs.K.size)
     epsilon = spread * (runs.K - 1.0) / (8.0 * runs.K**2 * runs.imbalance**2)
     return closed(runs.size, runs.eta, runs.K, epsilon, runs.imbalance)
@@ -327,15 +339,18 @@ def papers_rule(quick: bool) -> Claim:
         and switched == DRAWS
         and near.agreement > 0.85
         and far.agreement > 0.85,
-        f"{DRAWS} runs of the law (seed {SEED}), the constant of the order being 1; against our definition of the"
-        " regimes, by the exact crossover L*, and L* against step counts; ε drawn without regard"
-        " to δ, and within a factor 3 or 10 of (K-1)/(8K²δ²)",
-        f"same regime in {free.agreement:.0%}, {near.agreement:.0%} and {far.agreement:.0%} of {len(free.exact)},"
-        f" {len(near.exact)} and {len(far.exact)} runs; {wrong} step counts say otherwise than L*; changes at"
-        f" LΔδ = 1 in {switched} of {DRAWS}",
-        f"holds only for ε of the order 1/(8Kδ²), where {near.agreement:.0%} (within a factor 3) and"
-        f" {far.agreement:.0%} (10) of the runs have the same regime; the {free.agreement:.0%} for ε that do not"
-        " depend on δ is a property of the ranges that we draw from",
+        f"{DRAWS} runs of the law (seed {SEED}), the constant of the order being 1;"
+        " against our definition of the regimes, by the exact crossover L*, and L*"
+        " against step counts; ε drawn without regard to δ, and within a factor 3 or"
+        " 10 of (K-1)/(8K²δ²)",
+        f"same regime in {free.agreement:.0%}, {near.agreement:.0%} and"
+        f" {far.agreement:.0%} of {len(free.exact)}, {len(near.exact)} and"
+        f" {len(far.exact)} runs; {wrong} step counts say otherwise than L*; changes"
+        f" at LΔδ = 1 in {switched} of {DRAWS}",
+        f"holds only for ε of the order 1/(8Kδ²), where {near.agreement:.0%} (within a"
+        f" factor 3) and {far.agreement:.0%} (10) of the runs have the same regime;"
+        f" the {free.agreement:.0%} for ε that do not depend on δ is a property of the"
+        " ranges that we draw from",
     )
 
 
@@ -356,7 +371,9 @@ def monotone(quick: bool) -> Claim:
 
 @identity("one dynamics")
 def rescaling(quick: bool) -> Errors:
-    """linear, Fourier, quadratic, Gaussian and finite exchangeable tasks: same run in time γ t"""
+    """linear, Fourier, quadratic, Gaussian and finite exchangeable tasks: same run in
+    time γ t
+    """
     steps = 50 if quick else 300
     standard = descend(ExchangeableRisk(6, 1.0), 1.0, steps=steps)
     for law, features in common.equivalent(6).values():
@@ -392,7 +409,9 @@ def embedding(quick: bool) -> Errors:
 
 @row("tail law, N = inf", bound="1; 1")
 def tail_law(quick: bool) -> Claim:
-    """t L(t) -> (K-1)/(4η) and t ℓ_k(t) -> (K-1)/(4ηKp_k) for every non-degenerate task and every p"""
+    """t L(t) -> (K-1)/(4η) and t ℓ_k(t) -> (K-1)/(4ηKp_k) for every non-degenerate task
+    and every p
+    """
     risks = [risk for _, risk in random_cases(2 if quick else 8, range(3, 7))]
     values = []
     each = []
@@ -409,14 +428,18 @@ def tail_law(quick: bool) -> Claim:
         ).tolist()
     return Claim.of(
         off(values, 1.0) < 0.02 and off(each, 1.0) < 0.05,
-        f"{len(values)} random kernels and cosines, unequal p, t = {'10⁸' if quick else '10¹⁰'}",
-        f"t L 4η/(K-1) = {span(values, '.4f')}; t ℓ_k over its limit {span(each, '.4f')}",
+        f"{len(values)} random kernels and cosines, unequal p, t ="
+        f" {'10⁸' if quick else '10¹⁰'}",
+        f"t L 4η/(K-1) = {span(values, '.4f')}; t ℓ_k over its limit"
+        f" {span(each, '.4f')}",
     )
 
 
 @row("tail law, finite N", bound="1")
 def tail_law_finite(quick: bool) -> Claim:
-    """η t p_k (ℓ_k - inf ℓ_k) tends to the squared norm of the smallest scores whose levels keep their margins"""
+    """η t p_k (ℓ_k - inf ℓ_k) tends to the squared norm of the smallest scores whose
+    levels keep their margins
+    """
     time = 1e7 if quick else 1e9
     lengths = {3: 5, 10: 60}
     runs = {
@@ -436,9 +459,11 @@ def tail_law_finite(quick: bool) -> Claim:
     ]
     return Claim.of(
         off(ratios, 1.0) < 0.01,
-        "exchangeable K = 3, 10; three features of which one hides another, without noise and with; four on a line",
-        f"t = {time:.0e}, over (K-1)/(4ηK), by query, computed in brackets: nested {nested}; with noise {noisy};"
-        f" on a line {on_line}; all over their limits {span(ratios, '.4f')}",
+        "exchangeable K = 3, 10; three features of which one hides another, without"
+        " noise and with; four on a line",
+        f"t = {time:.0e}, over (K-1)/(4ηK), by query, computed in brackets: nested"
+        f" {nested}; with noise {noisy}; on a line {on_line}; all over their limits"
+        f" {span(ratios, '.4f')}",
     )
 
 
@@ -458,7 +483,9 @@ def _tails(risk: PopulationRisk, time: float) -> tuple[list[float], str]:
 
 
 def _excesses(risk: PopulationRisk, time: float) -> Array:
-    """``t p_k (ℓ_k - ℓ'_k)`` along the flow, (K,); for ℓ' features that drift apart are set 60 nats apart."""
+    """``t p_k (ℓ_k - ℓ'_k)`` along the flow, (K,); for ℓ' features that drift apart are
+    set 60 nats apart.
+    """
     run = descend(risk, 1.0, steps=int(time), method="flow")
     before = run.at(int(time / 100.0)).params
     scores = run.params
@@ -485,8 +512,9 @@ def tail_law_embeddings(quick: bool) -> Claim:
     held = _embedded_ratio(correlated_example(), steps)
     return Claim.of(
         off(known, 1.0) < 0.01 and held is not None and held > 1.03,
-        f"{len(ratios)} draws of random features, K, d = 3..5, of which {len(known)} can meet all margins; three"
-        f" features with errors of negative correlation; t = {steps:.0e}",
+        f"{len(ratios)} draws of random features, K, d = 3..5, of which {len(known)}"
+        " can meet all margins; three features with errors of negative correlation; t"
+        f" = {steps:.0e}",
         f"{span(known, '.4f')} of the minimum; with negative correlation"
         f" {'margins that cannot be met' if held is None else f'{held:.4f}'}",
         "holds only where errors are not negatively correlated",
@@ -501,7 +529,9 @@ def _random_plane(seed: int) -> PopulationRisk:
 
 
 def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
-    """``η t L`` at the end of a flow on Q over the constant of the margins, None where these cannot all be met."""
+    """``η t L`` at the end of a flow on Q over the constant of the margins, None where
+    these cannot all be met.
+    """
     over_q = in_coordinates(risk, "embedding", risk.features.vectors)
     if (constant := tail_constant(over_q, proved=False)) is None:
         return None
@@ -510,7 +540,9 @@ def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
 
 
 def correlated_example() -> PopulationRisk:
-    """Three features in the plane; a query's error at one of the others is undone by that at the third."""
+    """Three features in the plane; a query's error at one of the others is undone by
+    that at the third.
+    """
     points = np.array(
         [
             [-1.00699571, 1.6023286],
@@ -525,7 +557,9 @@ def correlated_example() -> PopulationRisk:
 
 
 def nested_example(noise: float = 0.0) -> PopulationRisk:
-    """Three features; without the first, and without the third, the best answer is the second alone."""
+    """Three features; without the first, and without the third, the best answer is the
+    second alone.
+    """
     points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
     return PopulationRisk(
         Features(points, [0.3, 0.3, 0.4]), tasks.KernelTask(points @ points.T), 4, noise
@@ -602,7 +636,9 @@ def derivatives(quick: bool) -> Errors:
 
 @identity("reductions")
 def reductions(quick: bool) -> Errors:
-    """groups and the one number u have the loss, the attention and the step of all single scores"""
+    """groups and the one number u have the loss, the attention and the step of all
+    single scores
+    """
     cases = (
         ((math.inf, 0.0), (5.0, 0.4))
         if quick
@@ -637,21 +673,27 @@ def _reduced(N: float, noise: float) -> list[tuple[Any, PopulationRisk, NDArray[
 
 @row("skipped steps", bound="1e-7; 0")
 def skipped_steps(quick: bool) -> Claim:
-    """method="fast": the states of single steps to a tolerance of 1e-7, within the estimate; their counts"""
+    """method="fast": the states of single steps to a tolerance of 1e-7, within the
+    estimate; their counts
+    """
     risks: list[Risk] = [random_risk(3, 3), ExchangeableRisk(5, 2.0, 20, 0.3)]
     risks += [] if quick else [_grouped(math.inf, 0.0)[0], random_risk(4, 5)]
     steps = 3000 if quick else 8000
     errors, inside, wrong = zip(*(_skipped(risk, steps) for risk in risks), strict=True)
     return Claim.of(
         max(errors) <= 1e-7 and all(inside) and not any(wrong),
-        f"{len(errors)} risks, single features, groups and one number, η = 0.1, {steps:,} steps, every one taken",
-        f"scores apart by less than {decade(max(errors))}, {'within' if all(inside) else 'beyond'} the"
-        f" estimate; {sum(wrong)} of {len(errors)} counts differ",
+        f"{len(errors)} risks, single features, groups and one number, η = 0.1,"
+        f" {steps:,} steps, every one taken",
+        f"scores apart by less than {decade(max(errors))},"
+        f" {'within' if all(inside) else 'beyond'} the estimate; {sum(wrong)} of"
+        f" {len(errors)} counts differ",
     )
 
 
 def _skipped(risk: Risk, steps: int) -> tuple[float, bool, bool]:
-    """How far states are off those of single steps, whether the estimate covers that, and whether counts differ."""
+    """How far states are off those of single steps, whether the estimate covers that,
+    and whether counts differ.
+    """
     taken, skipped = (
         descend(risk, 0.1, steps=steps, method=method) for method in ("auto", "fast")
     )
@@ -670,7 +712,9 @@ def _skipped(risk: Risk, steps: int) -> tuple[float, bool, bool]:
 
 @row("laws against samples", OURS, Status.EXACT)
 def laws(quick: bool) -> Claim:
-    """½ E(f_m - f_j)² of every task family, from formulas and factors; tokens, queries and noise of the trainer"""
+    """½ E(f_m - f_j)² of every task family, from formulas and factors; tokens, queries
+    and noise of the trainer
+    """
     n = 10_000 if quick else 100_000
     laws = _laws()
     false_alarm = 1e-3
@@ -687,7 +731,8 @@ def laws(quick: bool) -> Claim:
     limit = -float(ndtri(0.5 * false_alarm / len(z)))
     return Claim.of(
         z.max() <= limit,
-        f"{len(laws)} laws, {n:,} functions each; {n:,} tokens of prompts with equal p and unequal p, σ = 0.5",
+        f"{len(laws)} laws, {n:,} functions each; {n:,} tokens of prompts with equal p"
+        " and unequal p, σ = 0.5",
         f"largest |z| of {len(z)} means {z.max():.1f}",
         bound=f"{limit:.1f} (a false alarm in one of {1 / false_alarm:,.0f} seeds)",
     )
@@ -755,11 +800,12 @@ def stable_rates(quick: bool) -> Claim:
         and closest <= 1.0
         and rises <= 1e-13
         and below < 1.0 < above,
-        f"two features by search, with sums over functions; {count} random kernels, p, scores, N = 4, inf, σ = 0,"
-        " 0.5; a minimum of three equidistant features, N = 6, σ = 0.5, plain iteration at 0.98 and 1.02 times"
-        " 2/λ_max",
-        f"two features: λ_max over the bound {attained:.9f}; random ones at most {closest:.2f}; largest rise"
-        f" {rises:.0e} of the initial loss; the gradient {'shrinks' if below < 1 else 'grows'} at 0.98,"
+        f"two features by search, with sums over functions; {count} random kernels, p,"
+        " scores, N = 4, inf, σ = 0, 0.5; a minimum of three equidistant features, N"
+        " = 6, σ = 0.5, plain iteration at 0.98 and 1.02 times 2/λ_max",
+        f"two features: λ_max over the bound {attained:.9f}; random ones at most"
+        f" {closest:.2f}; largest rise {rises:.0e} of the initial loss; the gradient"
+        f" {'shrinks' if below < 1 else 'grows'} at 0.98,"
         f" {'grows' if above > 1 else 'shrinks'} at 1.02",
     )
 
@@ -777,7 +823,9 @@ def _at_bound(risk: PopulationRisk, seed: int) -> tuple[float, float]:
 
 
 def _largest_curvature() -> float:
-    """Largest curvature of the loss of two features, γ = 2 and N = ∞, by search and with sums over functions."""
+    """Largest curvature of the loss of two features, γ = 2 and N = ∞, by search and
+    with sums over functions.
+    """
     from scipy.optimize import minimize_scalar
 
     risk = PopulationRisk(Features.simplex(2, 1.0), tasks.Exchangeable(2.0))

@@ -68,10 +68,10 @@ def phases_of_samples(quick: bool) -> Claim:
     closest = min(check.standard_error / abs(check.population) for check in checks)
     return Claim.of(
         all(each.passed for each in found) and not wrong,
-        f"{' and '.join(str(run.regime) for run in exact)}, K = 10, N = 100; {found[0].note};"
-        f" {', '.join(f'T_ε = {run.steps}' for run in exact)}",
-        f"largest |z| of {len(checks)} means {abs(worst.z):.1f}; the best standard error is {closest:.1%}; {wrong}"
-        " exact times are not the run's",
+        f"{' and '.join(str(run.regime) for run in exact)}, K = 10, N = 100;"
+        f" {found[0].note}; {', '.join(f'T_ε = {run.steps}' for run in exact)}",
+        f"largest |z| of {len(checks)} means {abs(worst.z):.1f}; the best standard"
+        f" error is {closest:.1%}; {wrong} exact times are not the run's",
         bound=f"{worst.limit:.1f}; 0",
     )
 
@@ -105,9 +105,10 @@ def cross_terms_of_unequal_tasks(quick: bool) -> Claim:
     ]
     return Claim.of(
         max(most) < 3.0 and np.max(errors) < EQUAL,
-        "three tasks with unequal features, K = 5, 6, N = inf, all saved states with Attn >= 1/2 up to step"
-        f" {steps:.0e}; against direct sums",
-        f"(K-1) max_m |β_mk|/α_k at most {'; '.join(shown)}; off direct sums by {decade(np.max(errors))}",
+        "three tasks with unequal features, K = 5, 6, N = inf, all saved states with"
+        f" Attn >= 1/2 up to step {steps:.0e}; against direct sums",
+        f"(K-1) max_m |β_mk|/α_k at most {'; '.join(shown)}; off direct sums by"
+        f" {decade(np.max(errors))}",
         "holds, and in the tail the other scores move alike" if alike else "holds",
     )
 
@@ -157,7 +158,8 @@ def ends_of_phases(quick: bool) -> Claim:
         and np.max(errors) < EQUAL
         and np.min(ratios) > 0.25
         and np.max(ratios) < 4.0,
-        f"{len(found)} exchangeable runs, K = 3..{K[-1]}, c = 0.03, 1, deficits 0.01..0.2; and by plain iteration",
+        f"{len(found)} exchangeable runs, K = 3..{K[-1]}, c = 0.03, 1, deficits"
+        " 0.01..0.2; and by plain iteration",
         "; ".join(
             f"{name} = {span(each, '.2f')}"
             for name, each in zip(names, ratios, strict=True)
@@ -167,7 +169,9 @@ def ends_of_phases(quick: bool) -> Claim:
 
 
 def _ends(K: int, c: float, deficit: float) -> tuple[bool, float, float, float, float]:
-    """Whether Phase I ends at the attention 1/2, errors of the scores at both ends, and what the lemmas bound."""
+    """Whether Phase I ends at the attention 1/2, errors of the scores at both ends, and
+    what the lemmas bound.
+    """
     gamma = 2.0
     epsilon = 0.5 * 2.0 * K / (K - 1.0) * deficit**2
     start = math.log(K - 1.0)
@@ -191,7 +195,9 @@ def _ends(K: int, c: float, deficit: float) -> tuple[bool, float, float, float, 
 
 
 def turns(path: Array, small: float = 1e-6) -> NDArray[np.intp]:
-    """How often each of some sequences (T, ...) turns, relative changes that are rounding left out."""
+    """How often each of some sequences (T, ...) turns, relative changes that are
+    rounding left out.
+    """
     moves = np.diff(np.log(path.reshape(len(path), -1)), axis=0).T
     signs = [np.sign(each[np.abs(each) > small]) for each in moves]
     return np.array([np.count_nonzero(np.diff(each)) for each in signs]).reshape(
@@ -200,7 +206,9 @@ def turns(path: Array, small: float = 1e-6) -> NDArray[np.intp]:
 
 
 class Setting(NamedTuple):
-    """A run in which the attention on other features is watched; its trainer, if it is sampled."""
+    """A run in which the attention on other features is watched; its trainer, if it is
+    sampled.
+    """
 
     name: str
     risk: PopulationRisk
@@ -259,16 +267,19 @@ def oscillation(quick: bool) -> Claim:
     exact = ", ".join(f"{count} times at η = {rate}" for rate, count in most.items())
     return Claim.of(
         np.max(errors) <= EQUAL and max(most.values()) > 0 and never == 0,
-        f"K = 6, η = 2 unless named, every step of {steps}; attention of long prompts at the scores; changes above"
-        " 1e-6 count",
+        f"K = 6, η = 2 unless named, every step of {steps}; attention of long prompts"
+        " at the scores; changes above 1e-6 count",
         f"that turn: {'; '.join(words)}; off direct sums by {decade(np.max(errors))}",
-        f"holds: in exact descent an entry turns up to {exact}, never for exchangeable tasks; in sampled runs half"
-        f" of the entries turn {min(medians):g} times or more",
+        f"holds: in exact descent an entry turns up to {exact}, never for exchangeable"
+        f" tasks; in sampled runs half of the entries turn {min(medians):g} times or"
+        " more",
     )
 
 
 def _turns(setting: Setting, steps: int) -> tuple[NDArray[np.intp], float, str]:
-    """How often each off-target entry turns, how far attention is off direct sums, and this in words."""
+    """How often each off-target entry turns, how far attention is off direct sums, and
+    this in words.
+    """
     seen = PopulationRisk(setting.risk.features, setting.risk.task)
     states = run_states(
         setting.risk if setting.trainer is None else setting.trainer, setting.eta, steps
@@ -298,16 +309,20 @@ def larger_steps(quick: bool) -> Claim:
     )
     return Claim.of(
         rate > low and flat[0] <= sharp[0] and not (wrong or other),
-        "random kernel with unequal p, K = 3, N = inf, L = 0.5 and 4, ε = 0.02; η from the guaranteed rate to 1e4"
-        " times it; counts also by plain iteration with direct sums",
-        f"guaranteed rates {rate:.3g} and {low:.3g}, T = {flat[0]} and {sharp[0]} there; at the best η of each T ="
-        f" {min(flat)} and {min(sharp)}; {wrong + other} of 2 counts differ",
+        "random kernel with unequal p, K = 3, N = inf, L = 0.5 and 4, ε = 0.02; η from"
+        " the guaranteed rate to 1e4 times it; counts also by plain iteration with"
+        " direct sums",
+        f"guaranteed rates {rate:.3g} and {low:.3g}, T = {flat[0]} and {sharp[0]}"
+        f" there; at the best η of each T = {min(flat)} and {min(sharp)};"
+        f" {wrong + other} of 2 counts differ",
         f"holds for the guaranteed rate; at the best rates {alike}",
     )
 
 
 def _rates(L: float, many: int, epsilon: float) -> tuple[float, list[float], bool]:
-    """Guaranteed rate, steps from it to 1e4 times it, and whether plain iteration takes others at it."""
+    """Guaranteed rate, steps from it to 1e4 times it, and whether plain iteration takes
+    others at it.
+    """
     root = np.random.default_rng(4).normal(size=(3, 3))
     risk = PopulationRisk(
         Features.simplex(3, 1.0, [0.5, 0.3, 0.2]),
@@ -328,7 +343,9 @@ def _rates(L: float, many: int, epsilon: float) -> tuple[float, list[float], boo
 
 @row("noisy tokens", WORDS.format("Section 3.1"), bound="attention above 1.5/K; 4.5")
 def noisy_tokens(quick: bool) -> Claim:
-    """tokens are noisy versions of the features, and attention still finds those of the query's feature"""
+    """tokens are noisy versions of the features, and attention still finds those of the
+    query's feature
+    """
     batch, steps = (64, 150) if quick else (256, 300)
     sizes = (0.0, 0.1, 0.3)
     z, late, seen = zip(
@@ -338,10 +355,10 @@ def noisy_tokens(quick: bool) -> Claim:
     shown = zip(seen, late, sizes, strict=True)
     return Claim.of(
         np.max(z) <= 4.5 and min(seen) > 1.5 / 4 and np.max(late) < 0.6,
-        f"linear tasks on a simplex, K = 4, Δ = 1, N = 20; Q trained for {steps} steps, {batch} prompts each;"
-        " loss at Q = 0 in closed form",
-        f"attention {', '.join(f'{a:.2f}, loss {b:.0%} of the first (noise {size:g})' for a, b, size in shown)};"
-        f" largest |z| of the loss at Q = 0 {np.max(z):.1f}",
+        f"linear tasks on a simplex, K = 4, Δ = 1, N = 20; Q trained for {steps}"
+        f" steps, {batch} prompts each; loss at Q = 0 in closed form",
+        "attention"
+        f" {', '.join(f'{a:.2f}, loss {b:.0%} of the first (noise {size:g})' for a, b, size in shown)}; largest |z| of the loss at Q = 0 {np.max(z):.1f}",
         "holds"
         + (
             "; the noisier the tokens, the less attention"
@@ -354,7 +371,9 @@ def noisy_tokens(quick: bool) -> Claim:
 def _noisy(
     size: float, batch: int, steps: int, many: int
 ) -> tuple[float, float, float]:
-    """|z| of the loss at Q = 0, and the loss over it and the attention in the end, with noise of a size."""
+    """|z| of the loss at Q = 0, and the loss over it and the attention in the end, with
+    noise of a size.
+    """
     L = 2.0
     N = 20
     features = Features.simplex(4, 1.0)
@@ -398,12 +417,13 @@ def phases_by_size(quick: bool) -> Claim:
     ]
     return Claim.of(
         divided and faster and len({*first}) > 1 and not wrong.any(),
-        f"exchangeable, K = 10, L = {listed(sizes, 'g')}; counts also by plain iteration",
-        f"{'; '.join(words)}; T falls with L at {'each' if faster else 'not every'} ε; {wrong.sum():.0f} counts and"
-        " phases differ",
-        "holds only for a given ε: the L at which the third phase appears falls with ε, and from ε ="
-        f" {targets[first.index(0)]:g} down all of these L have three phases; larger L converges faster at every"
-        " ε",
+        f"exchangeable, K = 10, L = {listed(sizes, 'g')}; counts also by plain"
+        " iteration",
+        f"{'; '.join(words)}; T falls with L at {'each' if faster else 'not every'} ε;"
+        f" {wrong.sum():.0f} counts and phases differ",
+        "holds only for a given ε: the L at which the third phase appears falls with"
+        f" ε, and from ε = {targets[first.index(0)]:g} down all of these L have three"
+        " phases; larger L converges faster at every ε",
     )
 
 
@@ -437,15 +457,19 @@ def attention_maps(quick: bool) -> Claim:
     rising = "rising" if (np.diff(own, axis=0) > 0.0).all() else "not rising"
     return Claim.of(
         rising == "rising" and (rest[-1] < rest[0]).all() and error < EQUAL,
-        f"random Fourier functions, six random features, {int(run.t[-1])} steps; the last map also by direct sums",
-        f"on the diagonal from {own[0].mean():.2f} to {own[-1].mean():.2f}, {rising} for every query; each other"
-        f" entry from {rest[0].mean():.2f} to at most {rest[-1].max():.2f}; off direct sums by {decade(error)}",
+        f"random Fourier functions, six random features, {int(run.t[-1])} steps; the"
+        " last map also by direct sums",
+        f"on the diagonal from {own[0].mean():.2f} to {own[-1].mean():.2f}, {rising}"
+        f" for every query; each other entry from {rest[0].mean():.2f} to at most"
+        f" {rest[-1].max():.2f}; off direct sums by {decade(error)}",
     )
 
 
 @row("block", PAPER.format("Section 6"), bound="attention ½")
 def block(quick: bool) -> Claim:
-    """a block with feed-forward layer and layer norms, trained on cosines, attends to the query's own feature"""
+    """a block with feed-forward layer and layer norms, trained on cosines, attends to
+    the query's own feature
+    """
     steps, seeds = (500, (0,)) if quick else (10_000, (0, 1, 2))
     few = 2000 if quick else 5000
     free, *_ = _block_ends(tasks.RandomFourier(3.0), steps // 4, 0)
@@ -457,16 +481,19 @@ def block(quick: bool) -> Claim:
         free > 0.5 > bound.max()
         and (loss < 0.8 * alone).all()
         and (adapted > bound).all(),
-        "cosines, whose formula our text of the paper lacks; simplex, K = 6, Δ = 2, L = 3, N = 40, 64 prompts a"
-        f" step; gradient descent, η = 0.1, {steps // 4} steps for random frequencies, {steps} for one; Adam, rate"
-        f" 0.003, {few} steps, for one; seeds {listed(seeds)}",
-        f"mean target attention {free:.2f} for cosines of random frequency, {span(bound, '.2f')} for those of one"
-        f" frequency, {span(adapted, '.2f')} with Adam; loss {span(loss, '.2g')} by gradient descent,"
+        "cosines, whose formula our text of the paper lacks; simplex, K = 6, Δ = 2, L"
+        f" = 3, N = 40, 64 prompts a step; gradient descent, η = 0.1, {steps // 4}"
+        f" steps for random frequencies, {steps} for one; Adam, rate 0.003, {few}"
+        f" steps, for one; seeds {listed(seeds)}",
+        f"mean target attention {free:.2f} for cosines of random frequency,"
+        f" {span(bound, '.2f')} for those of one frequency, {span(adapted, '.2f')}"
+        f" with Adam; loss {span(loss, '.2g')} by gradient descent,"
         f" {span(alone, '.2g')} by the block's attention alone",
-        "holds only for cosines of random frequency under gradient descent: on those of one frequency attention on"
-        f" the target ends at {span(bound, '.2f')}, and the loss falls by the layers after the attention. Adam ends"
-        f" at {span(adapted, '.2f')} there, above ½ for {beyond} of {len(seeds)} seeds. We do not know the paper's"
-        " tasks, nor its optimiser",
+        "holds only for cosines of random frequency under gradient descent: on those"
+        f" of one frequency attention on the target ends at {span(bound, '.2f')}, and"
+        " the loss falls by the layers after the attention. Adam ends at"
+        f" {span(adapted, '.2f')} there, above ½ for {beyond} of {len(seeds)} seeds."
+        " We do not know the paper's tasks, nor its optimiser",
     )
 
 
@@ -477,7 +504,9 @@ def _block(law: tasks.Task, seed: int) -> BlockRisk:
 
 
 def _block_ends(law: tasks.Task, steps: int, seed: int) -> list[float]:
-    """Attention, loss and loss with the block's attention alone after gradient descent on a block."""
+    """Attention, loss and loss with the block's attention alone after gradient descent
+    on a block.
+    """
     seen = descend(_block(law, seed), 0.1, steps=steps).observed
     return [
         float(np.mean(seen[name][-1]))
@@ -505,7 +534,9 @@ def _attention_by_adam(
 
 @row("unequal frequencies", WORDS.format("Appendix A"), bound="all; 1e-9")
 def unequal_frequencies(quick: bool) -> Claim:
-    """features that are not equally frequent: every query ends up attending to its own, faster for larger L"""
+    """features that are not equally frequent: every query ends up attending to its own,
+    faster for larger L
+    """
     features = Features.simplex(6, 1.0, np.arange(6.0, 0.0, -1.0) / 21.0)
     epsilon = 1e-3 if quick else 1e-5
     risks = [PopulationRisk(features, tasks.Exchangeable(L)) for L in (0.5, 2.0, 8.0)]
@@ -520,14 +551,18 @@ def unequal_frequencies(quick: bool) -> Claim:
     ordered = all((np.diff(run.attention, axis=1) < 0.0).all() for run in runs)
     return Claim.of(
         ordered and steps[0] > steps[1] > steps[2] and error < EQUAL,
-        f"exchangeable, K = 6, p from 6/21 to 1/21, L = 0.5, 2, 8, η = 0.5, to a loss of {epsilon:g}",
-        f"{listed(steps)} steps; frequent features are ahead at every step; least attention on the own feature"
-        f" {listed(seen, '.3f')}; off direct sums by {decade(error)}",
+        "exchangeable, K = 6, p from 6/21 to 1/21, L = 0.5, 2, 8, η = 0.5, to a loss"
+        f" of {epsilon:g}",
+        f"{listed(steps)} steps; frequent features are ahead at every step; least"
+        f" attention on the own feature {listed(seen, '.3f')}; off direct sums by"
+        f" {decade(error)}",
     )
 
 
 def drawn_functions(kind: str, points: Array, L: float, count: int = 400) -> Array:
-    """Values (count, K) of random L-Lipschitz functions at points (K, d): piecewise quadratics, or networks."""
+    """Values (count, K) of random L-Lipschitz functions at points (K, d): piecewise
+    quadratics, or networks.
+    """
     from scipy.interpolate import make_interp_spline
 
     rng = np.random.default_rng(0)
@@ -559,7 +594,9 @@ def drawn_functions(kind: str, points: Array, L: float, count: int = 400) -> Arr
 
 @row("other functions", WORDS.format("Section 1"), bound="1e-9")
 def other_functions(quick: bool) -> Claim:
-    """piecewise polynomials and small networks are learnt as well: two phases for small L, three for large"""
+    """piecewise polynomials and small networks are learnt as well: two phases for small
+    L, three for large
+    """
     sizes = (2.0, 8.0) if quick else (0.5, 2.0, 8.0, 32.0)
     found = {
         kind: _learnt(kind, sizes) for kind in ("piecewise quadratics", "networks")
@@ -576,15 +613,18 @@ def other_functions(quick: bool) -> Claim:
         faster
         and all([*n] == sorted(n) and n[-1] == 3 > n[0] for _, n, _ in found.values())
         and error < EQUAL,
-        f"400 functions of each kind, six random features in three dimensions, L = {listed(sizes, 'g')}, η = 0.2, ε"
-        " = 0.001; the last loss also by a sum over all functions",
+        "400 functions of each kind, six random features in three dimensions, L ="
+        f" {listed(sizes, 'g')}, η = 0.2, ε = 0.001; the last loss also by a sum over"
+        " all functions",
         f"{'; '.join(told)}; off by {decade(error)}",
         "holds at this ε, as for cosines; larger L is faster",
     )
 
 
 def _learnt(kind: str, sizes: tuple[float, ...]) -> tuple[list[int], list[int], float]:
-    """Steps to ε and numbers of phases by L, and how far the last loss is off a sum over all functions."""
+    """Steps to ε and numbers of phases by L, and how far the last loss is off a sum
+    over all functions.
+    """
     features = Features.random(6, 3, 0.7, seed=1)
     laws = {
         L: tasks.FiniteTask(drawn_functions(kind, features.vectors, L)) for L in sizes
@@ -604,7 +644,9 @@ def _learnt(kind: str, sizes: tuple[float, ...]) -> tuple[list[int], list[int], 
 
 @row("Gaussian inputs", WORDS.format("Appendix A"), bound="1e-9; κ > 1")
 def gaussian_inputs(quick: bool) -> Claim:
-    """quadratic functions of Gaussian inputs: two phases for small L, three for large; a larger L is faster"""
+    """quadratic functions of Gaussian inputs: two phases for small L, three for large;
+    a larger L is faster
+    """
     sizes = (0.8, 1.6, 2.4, 8.0)
     eta = 0.02
     steps = 50
@@ -619,13 +661,16 @@ def gaussian_inputs(quick: bool) -> Claim:
         error < EQUAL
         and left[0] > left[1] > left[2]
         and all(up == (k > 1.0) for k, up in plateau.items()),
-        f"two dimensions, N = inf, {steps} steps; L = {listed(sizes, 'g')} at the same ηL², and by plain iteration"
-        f" of one number; L = {listed(sizes[:3], 'g')} at the same η; κ = 2α²(d + 1)/β² = {listed(plateau, 'g')}",
-        f"loss/L² at the same ηL² is one curve for all L, to {decade(error)}; at the same η the loss falls to"
-        f" {listed(left, '.0%')} of the first; floors {listed((each.floor() for each in risks), '.2g')}; Q speeds"
-        f" up at first for κ = {listed((k for k, up in plateau.items() if up), 'g')} alone",
-        "holds only for the speed, and for a given share of the loss, as the floor grows like L²; multiples of one"
-        " law have the same phases for every L, and a plateau comes with the share of the quadratic part, κ > 1",
+        f"two dimensions, N = inf, {steps} steps; L = {listed(sizes, 'g')} at the same"
+        f" ηL², and by plain iteration of one number; L = {listed(sizes[:3], 'g')} at"
+        f" the same η; κ = 2α²(d + 1)/β² = {listed(plateau, 'g')}",
+        f"loss/L² at the same ηL² is one curve for all L, to {decade(error)}; at the"
+        f" same η the loss falls to {listed(left, '.0%')} of the first; floors"
+        f" {listed((each.floor() for each in risks), '.2g')}; Q speeds up at first for"
+        f" κ = {listed((k for k, up in plateau.items() if up), 'g')} alone",
+        "holds only for the speed, and for a given share of the loss, as the floor"
+        " grows like L²; multiples of one law have the same phases for every L, and a"
+        " plateau comes with the share of the quadratic part, κ > 1",
     )
 
 
@@ -638,7 +683,9 @@ def _speeds_up(kappa: float) -> bool:
 
 
 def _off_one_curve(L: float, eta: float, steps: int) -> float:
-    """How far loss/L² at the rate η/L² is off plain iteration of c for L = 1: from zero Q stays c times I."""
+    """How far loss/L² at the rate η/L² is off plain iteration of c for L = 1: from zero
+    Q stays c times I.
+    """
     run = descend(
         GaussianRisk(QuadraticLaw.lipschitz(2, L, 0.5)), eta / L**2, steps=steps
     )

@@ -153,15 +153,17 @@ def lemma_1_envelope(quick: bool) -> Claim:
         )
     return Claim.of(
         all(inside) and max(nearest) < 1e-5,
-        f"{len(inside)} random kernels and p, K = 3..7, N = 5, 60, inf; N = inf: attention that attains the sides,"
-        " by search",
-        f"{'inside on all' if all(inside) else 'outside on some'}; sides attained to {decade(max(nearest))};"
-        f" envelope up to {max(wide):.3g} wide",
+        f"{len(inside)} random kernels and p, K = 3..7, N = 5, 60, inf; N = inf:"
+        " attention that attains the sides, by search",
+        f"{'inside on all' if all(inside) else 'outside on some'}; sides attained to"
+        f" {decade(max(nearest))}; envelope up to {max(wide):.3g} wide",
     )
 
 
 def _extreme_ratios(risk: PopulationRisk) -> tuple[Array, Array]:
-    """Least and largest 2ℓ_k/(1 - a_k)² over all scores for N = ∞, by searching the attention on the others."""
+    """Least and largest 2ℓ_k/(1 - a_k)² over all scores for N = ∞, by searching the
+    attention on the others.
+    """
     from scipy.optimize import minimize
 
     K = risk.features.K
@@ -219,16 +221,18 @@ def _counterexample(quick: bool) -> Claim:
         and constant == 0.0
         and reached < 0.34
         and condition,
-        "f = ±L on two halves of K = 6 features: the example of a public review of the paper (ICLR 2026,"
-        " Reviewer 3)",
-        f"loss {loss:.0e} with Attn <= {reached:.3f}, c_k = {constant:g}; max_m |f_m - f_k| >= LΔ for all k:"
-        f" {'yes' if condition else 'no'}",
+        "f = ±L on two halves of K = 6 features: the example of a public review of the"
+        " paper (ICLR 2026, Reviewer 3)",
+        f"loss {loss:.0e} with Attn <= {reached:.3f}, c_k = {constant:g}; max_m |f_m -"
+        f" f_k| >= LΔ for all k: {'yes' if condition else 'no'}",
         f"fails: counterexample Halfspace, the reviewer's, where c_k = {constant:g}",
     )
 
 
 def lemma_1_degenerate(quick: bool) -> Claim:
-    """The counterexample to the lower bound of Lemma 1; should it not reproduce, the package has a bug."""
+    """The counterexample to the lower bound of Lemma 1; should it not reproduce, the
+    package has a bug.
+    """
     claim = _counterexample(quick)
     return (
         claim
@@ -273,12 +277,16 @@ def lemma_2_signs(quick: bool) -> Claim:
     )
     return Claim.of(
         min(least) >= -1e-14 and np.max(errors) < 1e-10,
-        f"{len(least)} random kernels and scores, N = 2, 4, inf, against direct sums; sizes at S = 0, and"
-        " along runs of exchangeable tasks (K = 5) and of the kernel diag(1, 1.3, 0.8)",
-        f"least α {min(least):.0e} of the loss at S = 0; off the direct sums by {decade(np.max(errors))}; β > 0 in"
-        f" {np.mean(np.concatenate(signs)):.0%}; |β| > α for {sum(ratios > 1)} of {len(ratios)} queries of random"
-        f" kernels; |β|/α at most {', '.join(f'{ratio:.2g} ({name})' for name, ratio in most.items())}",
-        f"holds for the signs; of these tasks |β| <= α holds for {small}, not for {large}",
+        f"{len(least)} random kernels and scores, N = 2, 4, inf, against direct sums;"
+        " sizes at S = 0, and along runs of exchangeable tasks (K = 5) and of the"
+        " kernel diag(1, 1.3, 0.8)",
+        f"least α {min(least):.0e} of the loss at S = 0; off the direct sums by"
+        f" {decade(np.max(errors))}; β > 0 in {np.mean(np.concatenate(signs)):.0%};"
+        f" |β| > α for {sum(ratios > 1)} of {len(ratios)} queries of random kernels;"
+        " |β|/α at most"
+        f" {', '.join(f'{ratio:.2g} ({name})' for name, ratio in most.items())}",
+        f"holds for the signs; of these tasks |β| <= α holds for {small}, not for"
+        f" {large}",
     )
 
 
@@ -315,7 +323,9 @@ def _cross_ratio_along(diagonal: Array, quick: bool) -> float:
     "1, attained to 1e-6; 1e-7",
 )
 def proposition_1(quick: bool) -> Claim:
-    """1 - Attn_k <= √(2ℓ_k/c_k); |ŷ - f(v_k)| <= L Σ Attn_m |v_m - v_k| for every L-Lipschitz f; both attained"""
+    """1 - Attn_k <= √(2ℓ_k/c_k); |ŷ - f(v_k)| <= L Σ Attn_m |v_m - v_k| for every
+    L-Lipschitz f; both attained
+    """
     holds, reaches, errors, searched = zip(
         *map(_attained, range(4 if quick else 12)), strict=True
     )
@@ -326,10 +336,11 @@ def proposition_1(quick: bool) -> Claim:
     )
     return Claim.of(
         all(holds) and attained,
-        f"{len(reaches) + len(errors)} checks: random features, four families; f = L|x - v_k| and 100 drawn"
-        " L-Lipschitz f a run",
-        f"measured/bound at most {max(reaches):.6f} and {np.max(errors):.6f}; the second at least"
-        f" {min(errors):.6f}; the worst function by linear programming: off the bound by {decade(max(searched))}",
+        f"{len(reaches) + len(errors)} checks: random features, four families; f = L|x"
+        " - v_k| and 100 drawn L-Lipschitz f a run",
+        f"measured/bound at most {max(reaches):.6f} and {np.max(errors):.6f}; the"
+        f" second at least {min(errors):.6f}; the worst function by linear"
+        f" programming: off the bound by {decade(max(searched))}",
     )
 
 
@@ -348,7 +359,9 @@ def _attained(seed: int) -> tuple[bool, float, float, float]:
 
 
 def _worst_by_search(run: Trajectory) -> float:
-    """How far the worst prediction of a linear programme is off L Σ a_m d_m, and off its function's."""
+    """How far the worst prediction of a linear programme is off L Σ a_m d_m, and off
+    its function's.
+    """
     if not isinstance(run.risk, PopulationRisk):
         return 0.0
     distances = run.risk.features.distances
@@ -372,7 +385,9 @@ def _worst_by_search(run: Trajectory) -> float:
 
 @row("unseen functions", PAPER.format("Prop. 1"), Status.CERTIFIED, "1")
 def unseen_functions(quick: bool) -> Claim:
-    """a function that training has never seen is predicted within L Σ Attn_m |v_m - v_k|, in the end exactly"""
+    """a function that training has never seen is predicted within L Σ Attn_m |v_m -
+    v_k|, in the end exactly
+    """
     L = 1.5
     risk = PopulationRisk(Features.random(7, 2, 0.6, seed=5), tasks.RandomCosine(1.5))
     values, left = _unseen_values(risk, L)
@@ -394,15 +409,18 @@ def unseen_functions(quick: bool) -> Claim:
         worst <= 1.0 + EQUAL
         and left > 0.01
         and last < (0.3 if quick else 0.05) * first,
-        f"trained on cosines, K = 7 features in the plane, {int(run.t[-1]):,} steps; 40 drawn L-Lipschitz"
-        f" functions, at least {left:.0%} of each outside the training tasks' span",
-        f"error at most {worst:.3f} of the band at {len(run.t)} saved steps; largest error from {first:.2g} to"
-        f" {last:.1g}",
+        f"trained on cosines, K = 7 features in the plane, {int(run.t[-1]):,} steps;"
+        f" 40 drawn L-Lipschitz functions, at least {left:.0%} of each outside the"
+        " training tasks' span",
+        f"error at most {worst:.3f} of the band at {len(run.t)} saved steps; largest"
+        f" error from {first:.2g} to {last:.1g}",
     )
 
 
 def _unseen_values(risk: PopulationRisk, L: float) -> tuple[Array, float]:
-    """Lipschitz functions, and the least share of one that is outside the span of the tasks and constants."""
+    """Lipschitz functions, and the least share of one that is outside the span of the
+    tasks and constants.
+    """
     values = enumeration.lipschitz_values(
         risk.features.distances, L, np.random.default_rng(1), 40
     )
@@ -440,16 +458,19 @@ def concentration(quick: bool) -> Claim:
         )
     return Claim.of(
         min(gaps) >= 1.0 and max(errors) <= 1e-12,
-        f"{len(gaps)} of N = 50..20,000, K = 2..20, δ = 0.02..0.15 with a bound in (0, 1 - 1e-6)",
-        f"exact failure probability at least {min(gaps):.2g} times below the bound; off sums over all prompts,"
-        f" N <= 30, by {decade(max(errors))}",
+        f"{len(gaps)} of N = 50..20,000, K = 2..20, δ = 0.02..0.15 with a bound in (0,"
+        " 1 - 1e-6)",
+        f"exact failure probability at least {min(gaps):.2g} times below the bound;"
+        f" off sums over all prompts, N <= 30, by {decade(max(errors))}",
         f"holds, loose by {min(gaps):.2g} at least",
     )
 
 
 @row("loss on the event", PAPER.format("Eq. 9, Thms 1, 2"), Status.ORDER, "0; 1e-9")
 def conditional_loss(quick: bool) -> Claim:
-    """the loss falls to any ε on prompts in which every feature is about as frequent as expected"""
+    """the loss falls to any ε on prompts in which every feature is about as frequent as
+    expected
+    """
     risk = PopulationRisk(Features.simplex(3, 1.0), tasks.Exchangeable(2.0), 12)
     delta = 0.25
     run = descend(risk, 4.0, steps=10**4 if quick else 10**7, method="fast")
@@ -459,17 +480,22 @@ def conditional_loss(quick: bool) -> Claim:
     error = off([total for _, total, _ in found], run.loss[[0, -1]])
     return Claim.of(
         error <= EQUAL and after < 1e-2 * floor and at_last > 0.99 * floor,
-        f"exchangeable, K = 3, N = 12, δ = {delta:g}, {int(run.t[-1]):,} steps; sums over all prompts",
-        f"from {before:.3g} to {after:.1e} on the event (probability {weight:.3f}), from {at_first:.3g} to"
-        f" {at_last:.1e} on all prompts, whose floor is {floor:.1e}; off the risk by {decade(error)}",
-        "holds on the event; on all prompts the floor of those without the query's feature remains",
+        f"exchangeable, K = 3, N = 12, δ = {delta:g}, {int(run.t[-1]):,} steps; sums"
+        " over all prompts",
+        f"from {before:.3g} to {after:.1e} on the event (probability {weight:.3f}),"
+        f" from {at_first:.3g} to {at_last:.1e} on all prompts, whose floor is"
+        f" {floor:.1e}; off the risk by {decade(error)}",
+        "holds on the event; on all prompts the floor of those without the query's"
+        " feature remains",
     )
 
 
 def _conditional(
     risk: PopulationRisk, scores: Array, delta: float
 ) -> tuple[float, float, float]:
-    """Loss on the event and on all prompts, and the probability of the event, by sums over all prompts."""
+    """Loss on the event and on all prompts, and the probability of the event, by sums
+    over all prompts.
+    """
     p = risk.features.probs
     functions = functions_of(risk.task, risk.features)
     total = 0.0
@@ -534,8 +560,9 @@ def order_statement(statement: orderwise.OrderStatement) -> Row:
             else "{:.2g}..{:.2g}".format(*constants)
         )
         measured = (
-            f"measured/scale {found.low:.2g}..{found.high:.2g} over the phases, mean {found.typical:.2g}; drift per"
-            f" decade: {largest if upper else f'largest {largest}; smallest {_moving(found.fall)}'}"
+            f"measured/scale {found.low:.2g}..{found.high:.2g} over the phases, mean"
+            f" {found.typical:.2g}; drift per decade:"
+            f" {largest if upper else f'largest {largest}; smallest {_moving(found.fall)}'}"
         )
         for kind, limit, ratios in _limits(statement, found):
             measured += f"; {kind} at {limit.quantity} = {listed(limit.values, 'g')}: {listed(ratios, '.3g')}"
@@ -548,7 +575,8 @@ def order_statement(statement: orderwise.OrderStatement) -> Row:
             words += "; against the growth it holds: |β_mk| = α_k/(K-1)"
         return Claim.of(
             agrees,
-            f"{found.runs} of {orderwise.DRAWS} runs (seed {orderwise.SEED}), log-uniform in {orderwise.WHOLE}",
+            f"{found.runs} of {orderwise.DRAWS} runs (seed {orderwise.SEED}),"
+            f" log-uniform in {orderwise.WHOLE}",
             measured,
             words,
             f"{sides} on the inner law, times {orderwise.BOUNDED:g}",
@@ -583,7 +611,9 @@ def _cross_terms_over_growth() -> float:
 
 
 def verdict(statement: orderwise.OrderStatement, found: orderwise.Survey) -> str:
-    """Say which sides of an order of magnitude hold over the law, and in which limit the others break."""
+    """Say which sides of an order of magnitude hold over the law, and in which limit
+    the others break.
+    """
     below, above = orderwise.bounded_sides(statement, found.low, found.high)
     if statement.upper_only and above:
         loose = orderwise.fitted_constants()[statement.name].highest / found.low
@@ -609,26 +639,34 @@ def verdict(statement: orderwise.OrderStatement, found: orderwise.Survey) -> str
     if below and rising:
         return f"holds only as a lower bound; the upper one fails for {rising}"
     if below:
-        return f"holds only as a lower bound: the ratio rises to {found.high:.2g} at {found.where[1]}"
+        return (
+            f"holds only as a lower bound: the ratio rises to {found.high:.2g} at"
+            f" {found.where[1]}"
+        )
     if above and falling:
         return f"holds only as an upper bound; the lower one fails for {falling}"
     if above:
-        return f"holds only as an upper bound: the ratio falls to {found.low:.2g} at {found.where[0]}"
+        return (
+            f"holds only as an upper bound: the ratio falls to {found.low:.2g} at"
+            f" {found.where[0]}"
+        )
     if rising and falling:
         return f"fails for {falling}; as an upper bound it fails for {rising}"
     return f"fails: counterexample {found.where[0]} (ratio {found.low:.2g})"
 
 
 def _breaking(limit: orderwise.Limit, kind: str, ratios: tuple[float, ...]) -> str:
-    """Say in which limit a ratio leaves all bounds; nothing if it does not move that way at every value."""
+    """Say in which limit a ratio leaves all bounds; nothing if it does not move that
+    way at every value.
+    """
     moves = np.diff(np.log(ratios)) * (1.0 if kind == "largest" else -1.0)
     if not (moves > 0.0).all():
         return ""
     first = limit.values[0]
     last = limit.values[-1]
     return (
-        f"{limit.words}: the {kind} ratio is {ratios[0]:.3g} at {limit.quantity} = {first:g}, {ratios[-1]:.3g} at"
-        f" {last:g}"
+        f"{limit.words}: the {kind} ratio is {ratios[0]:.3g} at {limit.quantity} ="
+        f" {first:g}, {ratios[-1]:.3g} at {last:g}"
     )
 
 
@@ -664,14 +702,17 @@ def phase_one_explicit(quick: bool) -> Claim:
         and 1.0 + 1e-9 >= high > 0.95
         and not counts[upper == 0].any(),
         f"{len(K)} runs iterated, K = 2..{sizes[-1]}, c = ηγK/(K-1)² = 0.01..1e6",
-        f"T₁ over the lower bound at least {low:.3f}, over the upper one at most {high:.3f}",
+        f"T₁ over the lower bound at least {low:.3f}, over the upper one at most"
+        f" {high:.3f}",
     )
 
 
 @row("Phase I, proved", OURS, Status.CERTIFIED, "all of the box")
 @common.by_proof
 def phase_one_proved(quick: bool) -> Claim:
-    """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 at every point of a box, cut until balls decide"""
+    """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 at every point of a box, cut
+    until balls decide
+    """
     from flint import arb
 
     from icl_theory.certified.closed import everywhere, phase_one_lies_between
@@ -694,14 +735,17 @@ def after_phase_one_explicit(quick: bool) -> Claim:
     high, count = _over_bound((2, 3, 20, 100), (0.01, 3.0, 100.0, 1e6), deficits)
     return Claim.of(
         high <= 1.0 + 1e-9 and high > 0.99,
-        f"{count} runs iterated, K = 2..100, c = 0.01..1e6, deficits {min(deficits)}..{max(deficits)}",
+        f"{count} runs iterated, K = 2..100, c = 0.01..1e6, deficits"
+        f" {min(deficits)}..{max(deficits)}",
         f"T - T₁ - 1 over (7/16)(K-1)/(ηε) at most {high:.4f}",
     )
 
 
 @row(bounds.THEOREM_1, bound="1, attained to 1 %")
 def theorem_1_explicit(quick: bool) -> Claim:
-    """For targets that leave a deficit of order δ: Theorem 2 at ε = L²Δ²δ²/4, which is the deficit 0.245 here."""
+    """For targets that leave a deficit of order δ: Theorem 2 at ε = L²Δ²δ²/4, which is
+    the deficit 0.245 here.
+    """
     high, count = _over_bound((3, 20, 100), (0.01, 1.0, 100.0), (0.245,))
     return Claim.of(
         high <= 1.0 + 1e-9 and high > 0.99,
@@ -711,7 +755,9 @@ def theorem_1_explicit(quick: bool) -> Claim:
 
 
 def _over_bound(*axes: tuple[float, ...]) -> tuple[float, int]:
-    """Largest ``T - T₁ - 1`` over its bound for K, c and deficits (η and ε in units of γ), and number of runs."""
+    """Largest ``T - T₁ - 1`` over its bound for K, c and deficits (η and ε in units of
+    γ), and number of runs.
+    """
     K, c, deficit = np.array([*itertools.product(*axes)]).T
     first, last = np.transpose(
         [common.iterated_steps(K, c, (0.5, s)) for K, c, s in itertools.product(*axes)]

@@ -34,7 +34,9 @@ SMALL_K = 6  # of Adam, which trains all K × K scores
 
 
 class Ends(NamedTuple):
-    """Steps at which the phases of a run end: attention ½, the onset of the tail, the target."""
+    """Steps at which the phases of a run end: attention ½, the onset of the tail, the
+    target.
+    """
 
     attends: float
     tail: float
@@ -99,14 +101,18 @@ def _momentum(quick: bool) -> tuple[str, list[Series]]:
     )
     worst = ", ".join(f"{name} {error:.1f}" for name, error in largest_errors)
     return (
-        f"Momentum {'acts as' if is_rate else 'is not just'} a larger learning rate: at η = {eta:g} the lengths of"
-        f" the phases over 1 - β are {ranges} times those of gradient descent (heavy ball and Nesterov, β up to"
-        f" 0.9). The flow at the rate η/(1 - β) with its first correction is off by at most, in steps: {worst}."
+        f"Momentum {'acts as' if is_rate else 'is not just'} a larger learning rate:"
+        f" at η = {eta:g} the lengths of the phases over 1 - β are {ranges} times"
+        " those of gradient descent (heavy ball and Nesterov, β up to 0.9). The flow"
+        " at the rate η/(1 - β) with its first correction is off by at most, in"
+        f" steps: {worst}."
     ), series
 
 
 def _measured_ends(run: Trajectory) -> Ends:
-    """The first steps with attention ½, with the attention at which the tail begins, and at the target."""
+    """The first steps with attention ½, with the attention at which the tail begins,
+    and at the target.
+    """
     attends = run.first(lambda state: float(np.min(state.attention)) >= 0.5)
     tail = run.first(
         lambda state: float(np.min(state.attention)) >= 1.0 - tail_start(K)
@@ -168,11 +174,13 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
     law = (SMALL_K - 1) * 1e-6 / (4.0 * 0.1)
     tail = float(last.t[-1] * last.loss[-1]) / law
     return (
-        f"Adam's tail is {'exponential' if off(rates, expected) < 0.15 else 'not exponential'}: for β₂ = {beta2:g}"
-        f" the loss falls at the rate {listed(rates, '.4f')} in each step for η = {listed(etas, 'g')}, where"
-        f" ½|ln β₂| = {expected:.4f}. The rate has halved at the loss {listed(ends.values(), '.0e')} for"
-        f" Adam's ε = {listed(ends, '.0e')}, fitted by ε^{exponent:.2f}; after that t L(t) 4η/((K-1)ε) is"
-        f" {tail:.2f} at step {int(last.t[-1]):,}."
+        "Adam's tail is"
+        f" {'exponential' if off(rates, expected) < 0.15 else 'not exponential'}: for"
+        f" β₂ = {beta2:g} the loss falls at the rate {listed(rates, '.4f')} in each"
+        f" step for η = {listed(etas, 'g')}, where ½|ln β₂| = {expected:.4f}. The rate"
+        f" has halved at the loss {listed(ends.values(), '.0e')} for Adam's ε ="
+        f" {listed(ends, '.0e')}, fitted by ε^{exponent:.2f}; after that t L(t)"
+        f" 4η/((K-1)ε) is {tail:.2f} at step {int(last.t[-1]):,}."
     ), [along("Adam", runs[-1], runs[-1].loss)]
 
 
@@ -200,7 +208,9 @@ def _end_of_exponential(run: Trajectory, expected: float) -> float:
 
 
 def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
-    """The loss at which weight decay ends the tail, by two rules, and the formula for it."""
+    """The loss at which weight decay ends the tail, by two rules, and the formula for
+    it.
+    """
     risk = ExchangeableRisk(K, GAMMA)
     decays = [1e-4, 1e-5] if quick else [1e-3, 1e-4, 1e-5, 1e-6]
     rests = []
@@ -229,9 +239,10 @@ def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
     predicted = [_resting(decay) for decay in decays]
     ratios = np.divide(rests, predicted)
     return (
-        f"Weight decay ends the tail: for λ = {listed(decays, '.0e')} the loss comes to rest at"
-        f" {listed(rests, '.2e')}, which is {span(ratios, '.3f')} times ½(K-1)λu* and is fitted by"
-        f" λ^{power(decays, rests):.2f}; with the heavy ball it rests at the same loss"
+        f"Weight decay ends the tail: for λ = {listed(decays, '.0e')} the loss comes"
+        f" to rest at {listed(rests, '.2e')}, which is {span(ratios, '.3f')} times"
+        f" ½(K-1)λu* and is fitted by λ^{power(decays, rests):.2f}; with the heavy"
+        " ball it rests at the same loss"
         f" {'to 1e-6' if max(between_rules) < 1e-6 else 'to ' + format(max(between_rules), '.0e')}."
     ), series
 

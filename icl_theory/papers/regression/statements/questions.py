@@ -55,16 +55,19 @@ def separation(quick: bool) -> tuple[str, list[Series]]:
             told = y > 0.1 * other  # where it says something
             series += [Series(f"K = {K}: {law}", lipschitz[told], y[told])]
     return (
-        f"T ~ L^-2 is reached to 5 % for {_which(K for K, b in exponents.items() if b.min() < -1.9)}, T independent"
-        f" of L for {_which(K for K, b in exponents.items() if abs(b[-1]) < 0.1)} (ε = {epsilon:g})."
-        f" {' '.join(words)}"
+        "T ~ L^-2 is reached to 5 % for"
+        f" {_which(K for K, b in exponents.items() if b.min() < -1.9)}, T independent"
+        f" of L for {_which(K for K, b in exponents.items() if abs(b[-1]) < 0.1)} (ε ="
+        f" {epsilon:g}). {' '.join(words)}"
     ), series
 
 
 def _steps_by_size(
     K: int, epsilon: float, eta: float, count: int
 ) -> tuple[Array, Array]:
-    """Lipschitz constants from just above the one with the loss ε at the start to 100 L*, and steps to ε."""
+    """Lipschitz constants from just above the one with the loss ε at the start to 100
+    L*, and steps to ε.
+    """
     lowest = math.sqrt(4.0 * epsilon * K / (K - 1.0))
     lipschitz = np.geomspace(1.05 * lowest, 100.0 * crossover(epsilon, 1.0, K), count)
     rate, size, goal, none = (np.full(count, float(x)) for x in (eta, K, epsilon, 1.0))
@@ -117,8 +120,9 @@ def linear(quick: bool) -> tuple[str, list[Series]]:
     }
     worst = max(off(losses, standard.loss) for losses in found.values())
     return (
-        f"{'Yes' if worst < 1e-10 else 'No'}: loss/γ of linear, Fourier and quadratic tasks on the full scores"
-        f" differs from the one-number dynamics in time ηγt by less than {decade(worst)} over {steps} steps."
+        f"{'Yes' if worst < 1e-10 else 'No'}: loss/γ of linear, Fourier and quadratic"
+        " tasks on the full scores differs from the one-number dynamics in time ηγt"
+        f" by less than {decade(worst)} over {steps} steps."
     ), [
         along("one-number formula", standard, standard.loss),
         *(
@@ -174,15 +178,18 @@ def tightness(quick: bool) -> tuple[str, list[Series]]:
 def _moves(
     time: str, bounds: tuple[str, str], ends: str, with_it: Array, without: Array
 ) -> str:
-    """Say how a time moves over a bound, and over this without its logarithm, and whether that is needed."""
+    """Say how a time moves over a bound, and over this without its logarithm, and
+    whether that is needed.
+    """
     # in the last half
     moved = [
         abs(math.log(ratio[-1] / ratio[len(ratio) // 2]))
         for ratio in (with_it, without)
     ]
     return (
-        f"{time} over {bounds[0]} goes from {with_it[0]:.2g} to {with_it[-1]:.2g} between {ends}, {time} over"
-        f" {bounds[1]} from {without[0]:.2g} to {without[-1]:.2g}: the logarithm is"
+        f"{time} over {bounds[0]} goes from {with_it[0]:.2g} to {with_it[-1]:.2g}"
+        f" between {ends}, {time} over {bounds[1]} from {without[0]:.2g} to"
+        f" {without[-1]:.2g}: the logarithm is"
         f" {'not needed' if moved[1] < 0.5 * moved[0] else 'needed'}."
     )
 
@@ -196,13 +203,15 @@ def learning_rate(quick: bool) -> tuple[str, list[Series]]:
     )
     words, series = _at_limit(quick)
     return (
-        f"{'Not for' if largest <= 1e-12 else 'Even for'} exchangeable tasks without noise: up to η = 1e9 the"
-        f" largest rise of the loss is {largest:.0e}. {words}"
+        f"{'Not for' if largest <= 1e-12 else 'Even for'} exchangeable tasks without"
+        f" noise: up to η = 1e9 the largest rise of the loss is {largest:.0e}. {words}"
     ), series
 
 
 def _at_limit(quick: bool) -> tuple[str, list[Series]]:
-    """What descent does beside a minimum, and from zero, at rates around the stability limit of label noise."""
+    """What descent does beside a minimum, and from zero, at rates around the stability
+    limit of label noise.
+    """
     noisy = PopulationRisk(
         Features.simplex(3, 1.0), tasks.Exchangeable(2.0), N=12, noise=1.0
     )
@@ -236,10 +245,11 @@ def _at_limit(quick: bool) -> tuple[str, list[Series]]:
         "started from zero": np.maximum(thrown, 1e-17),
     }
     return (
-        "With label noise (K = 3, N = 12, σ = 1) the minimum that descent finds has the stability limit 2/λ_max ="
-        f" {limit:.4g}; descent started near it {limited} to that limit, at η over the limit = {kept}. Started from"
-        f" zero, it ends {thrown[0]:.1e} above the minimum at {factors[0]:g} of the limit, and {thrown[-1]:.1e}"
-        f" above it at {factors[-1]:g}."
+        "With label noise (K = 3, N = 12, σ = 1) the minimum that descent finds has"
+        f" the stability limit 2/λ_max = {limit:.4g}; descent started near it"
+        f" {limited} to that limit, at η over the limit = {kept}. Started from zero,"
+        f" it ends {thrown[0]:.1e} above the minimum at {factors[0]:g} of the limit,"
+        f" and {thrown[-1]:.1e} above it at {factors[-1]:g}."
     ), curves(factors, lines, points=True)
 
 
@@ -268,9 +278,11 @@ def unequal(quick: bool) -> tuple[str, list[Series]]:
     return (
         "Queries learn at different times,"
         f" {'frequent ones first' if ordered else 'not in the order of frequency'}:"
-        f" Attn_k passes ½ at steps {half} for p = {p.tolist()}, fitted by p^{power(p, np.maximum(half, 1)):.1f}."
-        f" t L(t) 4η/(K-1) goes from {before:.3f} to {tail:.3f} in the last decade of steps,"
-        f" {'towards' if abs(tail - 1) < abs(before - 1) else 'away from'} the 1 of the tail law."
+        f" Attn_k passes ½ at steps {half} for p = {p.tolist()}, fitted by"
+        f" p^{power(p, np.maximum(half, 1)):.1f}. t L(t) 4η/(K-1) goes from"
+        f" {before:.3f} to {tail:.3f} in the last decade of steps,"
+        f" {'towards' if abs(tail - 1) < abs(before - 1) else 'away from'} the 1 of"
+        " the tail law."
     ), [
         Series(f"p = {p[k]:g}", run.t[late], 1.0 - run.attention[late][:, k])
         for k in (0, 1, len(p) - 1)
@@ -297,10 +309,11 @@ def large_lipschitz(quick: bool) -> tuple[str, list[Series]]:
     )
     grown = power(lipschitz[lipschitz > 1.0], shrinking[lipschitz > 1.0])
     return (
-        f"At fixed η = 1 (Δ = 1, ε = {epsilon:g}) the time is {level.min():.2f} to {level.max():.2f} times"
-        f" (K-1)/(4ηε) = {tail:.3g} from L* on; {end} the first steps overshoot and carry the loss below ε in less"
-        " than half of it. If η must shrink like 1/γ, as for noisy or unequal tasks, the time grows like"
-        f" L^{grown:.2f} instead."
+        f"At fixed η = 1 (Δ = 1, ε = {epsilon:g}) the time is {level.min():.2f} to"
+        f" {level.max():.2f} times (K-1)/(4ηε) = {tail:.3g} from L* on; {end} the"
+        " first steps overshoot and carry the loss below ε in less than half of it."
+        " If η must shrink like 1/γ, as for noisy or unequal tasks, the time grows"
+        f" like L^{grown:.2f} instead."
     ), curves(
         lipschitz,
         {
@@ -336,9 +349,10 @@ def label_noise(quick: bool) -> tuple[str, list[Series]]:
         for noise in (0.0, 1.0)
     )
     return (
-        f"For N = inf the loss moves by {apart(loud, quiet):.0e}: noise averages out. For finite prompts descent"
-        f" ends at a finite gap, here {ends} for K = 10, N = 60, exchangeable tasks. For σ = 1 the excess loss"
-        f" halves every {late:.3g} steps at the end and every {early:.3g} before:"
+        f"For N = inf the loss moves by {apart(loud, quiet):.0e}: noise averages out."
+        f" For finite prompts descent ends at a finite gap, here {ends} for K = 10, N"
+        f" = 60, exchangeable tasks. For σ = 1 the excess loss halves every {late:.3g}"
+        f" steps at the end and every {early:.3g} before:"
         f" {'exponentially' if abs(late / early - 1.0) < 0.1 else 'not at a steady rate'}."
     ), series
 
@@ -364,8 +378,9 @@ def factored(quick: bool) -> tuple[str, list[Series]]:
     counts = ", ".join(f"{run.steps} ({name})" for name, run in runs.items())
     one, two = np.diff([run.steps or 0 for run in runs.values()][2:]).tolist()
     return (
-        f"Steps to ε = {epsilon:g}: {counts}. The smaller the start of the factors, the longer the plateau before"
-        f" they grow: a tenth of the start costs {one} and then {two} steps more,"
+        f"Steps to ε = {epsilon:g}: {counts}. The smaller the start of the factors,"
+        f" the longer the plateau before they grow: a tenth of the start costs {one}"
+        f" and then {two} steps more,"
         f" {'like' if 0.8 < two / max(one, 1) < 1.25 else 'not like'} ln(1/start)."
     ), [along(name, run, run.loss) for name, run in runs.items()]
 
@@ -397,9 +412,9 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     errors = costs.std(axis=1, ddof=1) / math.sqrt(repeats)
     found = zip(gaps, errors, sizes, strict=True)
     return (
-        f"After {steps} steps on M fixed prompts the population loss exceeds that of population training by"
-        f" {', '.join(f'{gap:.1e} ± {error:.0e} (M = {M})' for gap, error, M in found)}, fitted by"
-        f" M^{power(sizes, np.maximum(gaps, 1e-99)):.1f}; K = 4, N = 20, mean and standard error of {repeats} sets."
+        f"After {steps} steps on M fixed prompts the population loss exceeds that of"
+        " population training by"
+        f" {', '.join(f'{gap:.1e} ± {error:.0e} (M = {M})' for gap, error, M in found)}, fitted by M^{power(sizes, np.maximum(gaps, 1e-99)):.1f}; K = 4, N = 20, mean and standard error of {repeats} sets."
     ), [
         Series(
             "excess population loss",
@@ -429,11 +444,12 @@ def degenerate(quick: bool) -> tuple[str, list[Series]]:
     learns = hidden.loss[-1] < 0.01 * hidden.loss[0] and most <= 2.0 / K
     degenerate = constant == 0.0 and learns and apart_by >= 2.0 * law.L
     return (
-        f"{'Yes' if degenerate else 'No'}: f = ±L on two fixed halves, the example of a public review (ICLR"
-        " 2026, Reviewer 3). Every function is 2L/Δ-Lipschitz and differs"
-        f" at each feature from some other by at least {apart_by / law.L:g} L, yet c_k = {constant:g}: after"
-        f" {steps} steps the loss is {hidden.loss[-1]:.1e} and Attn_k <= {most:.3f}, 2/K being {2 / K:.3f}; an"
-        f" exchangeable task has {plain.attention[-1].max():.3f}."
+        f"{'Yes' if degenerate else 'No'}: f = ±L on two fixed halves, the example of"
+        " a public review (ICLR 2026, Reviewer 3). Every function is 2L/Δ-Lipschitz"
+        " and differs at each feature from some other by at least"
+        f" {apart_by / law.L:g} L, yet c_k = {constant:g}: after {steps} steps the"
+        f" loss is {hidden.loss[-1]:.1e} and Attn_k <= {most:.3f}, 2/K being"
+        f" {2 / K:.3f}; an exchangeable task has {plain.attention[-1].max():.3f}."
     ), [
         along("halves: loss", hidden, hidden.loss),
         along("halves: 1 − attention", hidden, 1.0 - hidden.attention[:, 0]),

@@ -87,7 +87,9 @@ def check_bounds(run: Trajectory) -> BoundChecks:
 
 
 def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
-    """Population risk over class scores behind a run and its final scores; None where that would be too large."""
+    """Population risk over class scores behind a run and its final scores; None where
+    that would be too large.
+    """
     risk: Risk | None = run.risk
     if risk is None:
         raise argument_error(
@@ -298,7 +300,9 @@ def FLOW(run: Trajectory) -> BoundCheck:
 
 @stated("Phase I, explicit", OURS, "two-sided", scope=DESCENT)
 def PHASE_ONE(run: Trajectory) -> BoundCheck:
-    """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ = 0 for K = 2"""
+    """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ =
+    0 for K = 2
+    """
     risk, c = _exchangeable(run)
     if run.phases is None:
         raise UnstatedError("needs a run of simulate")
@@ -346,7 +350,9 @@ def THEOREM_1(run: Trajectory) -> BoundCheck:
 
 
 def _single(run: Trajectory, most: int = 200) -> PopulationRisk:
-    """Risk of a run of gradient descent on class scores with N = ∞; more than ``most`` features take too long."""
+    """Risk of a run of gradient descent on class scores with N = ∞; more than ``most``
+    features take too long.
+    """
     risk = run.risk
     if (
         isinstance(risk, PopulationRisk)
@@ -501,7 +507,9 @@ SAMPLED = tuple(
 
 
 def population_of(trainer: Risk) -> Risk | None:
-    """Return the risk, in the same coordinates, that a trainer's prompts are drawn from; None for token noise."""
+    """Return the risk, in the same coordinates, that a trainer's prompts are drawn
+    from; None for token noise.
+    """
     core = core_risk(trainer)
     if isinstance(core, CountedRisk) or (
         isinstance(core, SampledRisk) and not core.token_noise

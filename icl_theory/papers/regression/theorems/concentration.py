@@ -110,7 +110,9 @@ def smallest_imbalance(N: int, probs: ArrayLike | int, confidence: float) -> flo
 
 
 def _prompt(N: int, probs: ArrayLike | int, most: int = 10**7) -> tuple[int, Array]:
-    """Return the checked number of tokens and the probabilities; more than ``most`` of either take too long."""
+    """Return the checked number of tokens and the probabilities; more than ``most`` of
+    either take too long.
+    """
     N = integer("N", N, minimum=1, maximum=most)
     if np.ndim(probs) == 0:
         K = integer("probs", probs, minimum=2, maximum=most)
@@ -197,7 +199,9 @@ def _added(one: _Sum, other: _Sum, most: int, direct: float = 2e8) -> _Sum:
 
 
 def _trimmed(found: _Sum, least: float) -> _Sum:
-    """Drop the ends of a law where probabilities are at most ``least``, and add ``least`` to the error."""
+    """Drop the ends of a law where probabilities are at most ``least``, and add
+    ``least`` to the error.
+    """
     there = np.flatnonzero(found.law > least)
     if there.size in (0, len(found.law)):
         return found

@@ -52,7 +52,9 @@ def enumerable(N: float, K: int, most: int = 2000) -> bool:
 
 
 def prompts(p: Array, N: float, scores: Array) -> Prompts:
-    """Return all prompts of N tokens and the attention of a query with these scores, (K,), in each."""
+    """Return all prompts of N tokens and the attention of a query with these scores,
+    (K,), in each.
+    """
     if math.isinf(N):
         counts = p[None, :]
         probability = np.ones(1)
@@ -72,7 +74,9 @@ def prompts(p: Array, N: float, scores: Array) -> Prompts:
 
 
 def functions_of(task: tasks.Task, features: Features) -> Array:
-    """Functions at the features, (M, K), whose sum of products is the second moment E f_m f_j of the law."""
+    """Functions at the features, (M, K), whose sum of products is the second moment E
+    f_m f_j of the law.
+    """
     x = features.vectors
     if isinstance(task, tasks.Exchangeable):
         apart = np.linalg.norm(x[:, None] - x, axis=-1)[
@@ -102,7 +106,9 @@ def functions_of(task: tasks.Task, features: Features) -> Array:
 
 
 def direct(risk: PopulationRisk, scores: Array) -> Direct:
-    """Sum the squared errors of all prompts and functions, and the softmax's derivatives of that sum."""
+    """Sum the squared errors of all prompts and functions, and the softmax's
+    derivatives of that sum.
+    """
     p = risk.features.probs
     functions = functions_of(risk.task, risk.features)
     K = len(p)
@@ -136,6 +142,8 @@ def differences(function: Callable[[Array], Any], at: Array, toward: Array) -> A
 def lipschitz_values(
     distances: Array, L: float, rng: np.random.Generator, size: int
 ) -> Array:
-    """Draw L-Lipschitz functions at points with these distances, (size, K): largest extensions of random values."""
+    """Draw L-Lipschitz functions at points with these distances, (size, K): largest
+    extensions of random values.
+    """
     height = L * float(distances.max()) * rng.uniform(-1.0, 1.0, (size, len(distances)))
     return np.asarray((height[:, :, None] + L * distances).min(axis=1))

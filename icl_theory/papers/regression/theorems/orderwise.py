@@ -96,7 +96,9 @@ def law_runs() -> CountedRuns:
 
 
 class Ratios(NamedTuple):
-    """Smallest and largest ratio of measured to scale over the phase of each run, or NaN."""
+    """Smallest and largest ratio of measured to scale over the phase of each run, or
+    NaN.
+    """
 
     low: Array
     high: Array
@@ -223,7 +225,9 @@ def _others(
 
 
 def _whole_steps(count: NDArray[np.int64]) -> tuple[Array, Array]:
-    """A number of steps less one: a run cannot take fewer than one step, even if the order is below 1."""
+    """A number of steps less one: a run cannot take fewer than one step, even if the
+    order is below 1.
+    """
     beyond = np.maximum(count - 1, 0).astype(np.float64)
     return beyond, beyond
 
@@ -238,12 +242,16 @@ def _power(runs: CountedRuns, K: float, imbalance: float = 0.0) -> Array:
 
 
 def logarithm(runs: CountedRuns) -> Array:
-    """``ln(K LΔ ε^-½)``, the theorems' logarithm: the only reading in which the units cancel."""
+    """``ln(K LΔ ε^-½)``, the theorems' logarithm: the only reading in which the units
+    cancel.
+    """
     return np.asarray(np.log(runs.K * runs.size / np.sqrt(runs.epsilon)))
 
 
 def _with(runs: CountedRuns, K: Array, imbalance: Array) -> CountedRuns:
-    """Return runs with other K and δ, and the same step constant, LΔδ and share of the first loss at the end."""
+    """Return runs with other K and δ, and the same step constant, LΔδ and share of the
+    first loss at the end.
+    """
     size = runs.size * runs.imbalance / imbalance
     gamma = 0.5 * size**2
     eta = runs.counter.c * (K - 1.0) ** 2 / (K * gamma)
@@ -348,7 +356,8 @@ STATEMENTS: tuple[OrderStatement, ...] = (
     OrderStatement(
         "Phase II cross terms",
         _PROPOSITION.format(3),
-        "η |β_mk| = O(η L²Δ²δ²/K²) at every step after T₁ with 1 - Attn_k > δ, L <= 1/(Δδ)",
+        "η |β_mk| = O(η L²Δ²δ²/K²) at every step after T₁ with 1 - Attn_k > δ, L <="
+        " 1/(Δδ)",
         True,
         _others(_rate_until_imbalance),
         lambda runs: _power(runs, -2.0, 2.0),
@@ -403,7 +412,9 @@ def by_name(name: str) -> OrderStatement:
 
 
 def measured_ratios(statement: OrderStatement, runs: CountedRuns) -> Ratios:
-    """Measured over scale for each run, NaN for those to which the statement does not apply."""
+    """Measured over scale for each run, NaN for those to which the statement does not
+    apply.
+    """
     applies = runs.steps > runs.attends
     if statement.flat is not None:
         applies &= ((runs.size * runs.imbalance <= 1.0) == statement.flat) & (
@@ -417,7 +428,9 @@ def measured_ratios(statement: OrderStatement, runs: CountedRuns) -> Ratios:
 
 
 def along(statement: OrderStatement, limit: Limit) -> list[tuple[float, float]]:
-    """Least and largest ratio at each value of a limit, over the runs of the law that have the phase there."""
+    """Least and largest ratio at each value of a limit, over the runs of the law that
+    have the phase there.
+    """
     extremes = []
     for value in limit.values:
         ratios = measured_ratios(statement, limit.at(law_runs(), value))
@@ -456,7 +469,9 @@ def fitted_constants() -> dict[str, Constants]:
 def bounded_sides(
     statement: OrderStatement, low: float, high: float
 ) -> tuple[bool, bool]:
-    """Whether ratios stay within a factor `BOUNDED` of the fitted constants, below and above."""
+    """Whether ratios stay within a factor `BOUNDED` of the fitted constants, below and
+    above.
+    """
     constants = fitted_constants()[statement.name]
     return (low >= constants.lowest / BOUNDED, high <= constants.highest * BOUNDED)
 
@@ -515,7 +530,8 @@ def _sides(statement: OrderStatement, run: Trajectory) -> BoundCheck:
     worst = high if above > below else low
     note = (
         f"over the phase the ratio runs from {low:.3g} to {high:.3g};"
-        f" {constants.lowest:.3g} to {constants.highest:.3g} on a law of runs, {allowed}"
+        f" {constants.lowest:.3g} to {constants.highest:.3g} on a law of runs,"
+        f" {allowed}"
     )
     bound = (scale * constants.lowest, scale * constants.highest)
     return BoundCheck.of(
