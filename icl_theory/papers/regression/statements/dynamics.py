@@ -31,7 +31,7 @@ from icl_theory.papers.regression.theorems.enumeration import differences, direc
 from icl_theory.papers.regression.theorems.orderwise import (
     DRAWS,
     SEED,
-    closed,
+    counted_runs,
     law_runs,
 )
 from icl_theory.regression import (
@@ -311,7 +311,7 @@ def _tied(runs: CountedRuns, factor: float) -> CountedRuns:
     """
     spread = factor ** np.random.default_rng(SEED).uniform(-1.0, 1.0, runs.K.size)
     epsilon = spread * (runs.K - 1.0) / (8.0 * runs.K**2 * runs.imbalance**2)
-    return closed(runs.size, runs.eta, runs.K, epsilon, runs.imbalance)
+    return counted_runs(runs.size, runs.eta, runs.K, epsilon, runs.imbalance)
 
 
 @row(

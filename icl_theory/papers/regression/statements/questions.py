@@ -17,7 +17,7 @@ from icl_theory.papers.regression.statements.common import (
     rise,
 )
 from icl_theory.papers.regression.statements.optimisers import optimisers
-from icl_theory.papers.regression.theorems.orderwise import closed
+from icl_theory.papers.regression.theorems.orderwise import counted_runs
 from icl_theory.regression import (
     ExchangeableRisk,
     Features,
@@ -71,7 +71,9 @@ def _steps_by_size(
     lowest = math.sqrt(4.0 * epsilon * K / (K - 1.0))
     lipschitz = np.geomspace(1.05 * lowest, 100.0 * crossover(epsilon, 1.0, K), count)
     rate, size, goal, none = (np.full(count, float(x)) for x in (eta, K, epsilon, 1.0))
-    return lipschitz, closed(lipschitz, rate, size, goal, none).steps.astype(np.float64)
+    return lipschitz, counted_runs(lipschitz, rate, size, goal, none).steps.astype(
+        np.float64
+    )
 
 
 def _which(sizes: Iterable[int]) -> str:
