@@ -69,7 +69,7 @@ def test_the_error_of_a_sum_has_those_of_both_parts(
             concentration.CountLaw(law + error * sign, 0, error)
             for law, error, sign in zip(laws, sizes, signs, strict=True)
         ]
-        found = concentration.add_laws(*parts, 200)
+        found = concentration.add_laws(parts[0], parts[1], 200)
         expected = right[found.offset : found.offset + len(found.probabilities)]
         off = np.abs(found.probabilities - expected).max()
         assert 0.5 * max(sizes) * laws.max() <= off <= 1.1 * found.error + 1e-16
