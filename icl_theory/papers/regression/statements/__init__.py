@@ -1,4 +1,8 @@
-"""The paper on in-context regression: its statements, and the rows, questions and figures that measure them."""
+"""The paper on in-context regression.
+
+Each `Reading` is a statement of it, with the rows, questions and figures that measure
+the statement.
+"""
 
 from icl_theory.papers.regression.statements import (
     dynamics,
@@ -11,8 +15,14 @@ from icl_theory.papers.regression.theorems.checks import check_bounds
 from icl_theory.regression import crosscheck
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
-ORDER = "the order of magnitude, from the proofs; its constant is fitted on runs from a smaller range of parameters"
-LOGARITHM = f"{ORDER}. A public review (ICLR 2026, Reviewer 3) calls the two regimes logarithmic and polynomial in 1/ε"
+ORDER = (
+    "the order of magnitude, from the proofs; its constant is fitted on runs from a"
+    " smaller range of parameters"
+)
+LOGARITHM = (
+    f"{ORDER}. A public review (ICLR 2026, Reviewer 3) calls the two regimes"
+    " logarithmic and polynomial in 1/ε"
+)
 CHOSEN = "we chose all parameters"
 
 NONLINEAR_REGRESSION = Paper(
