@@ -174,9 +174,9 @@ def proved_counts(quick: bool) -> Claim:
 @row(bounds.STEP_COUNT, bound="two-sided")
 def step_counts(quick: bool) -> Claim:
     """Along whole runs."""
-    constants = (1e-4, 1e-3, 0.1, 1.0, 3.0, 30.0, 1e3)
+    constants = [1e-4, 1e-3, 0.1, 1.0, 3.0, 30.0, 1e3]
     if quick:
-        constants = (1e-3, 0.1, 3.0, 100.0)
+        constants = [1e-3, 0.1, 3.0, 100.0]
     holds = True
     count = 0
     # Widths of the intervals at the ends of the runs, over the number of steps.
@@ -694,9 +694,9 @@ def reductions(quick: bool) -> Errors:
     """groups and the one number u have the loss, the attention and the step of all
     single scores
     """
-    cases = ((math.inf, 0.0), (2.0, 0.0), (5.0, 0.4), (40.0, 0.4))
+    cases = [(math.inf, 0.0), (2.0, 0.0), (5.0, 0.4), (40.0, 0.4)]
     if quick:
-        cases = ((math.inf, 0.0), (5.0, 0.4))
+        cases = [(math.inf, 0.0), (5.0, 0.4)]
     reductions = []
     for N, noise in cases:
         reductions += _reductions(N, noise)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, descend, in_coordinates
+from icl_theory.engine.comparison import Check
 from icl_theory.papers.regression.statements import common
 from icl_theory.papers.regression.statements.common import (
     EQUAL,
@@ -66,7 +67,7 @@ def phases_of_samples(quick: bool) -> Claim:
             simulate(2.0, 1.0, 2.0, K=10, epsilon=5e-3),
         ]
     comparisons = [sampled_phases(run, N=100, runs=8 if quick else 16) for run in runs]
-    checks = []
+    checks: list[Check] = []
     for comparison in comparisons:
         checks += comparison.checks
     wrong_times = sum(_wrong_times(comparison) for comparison in comparisons)
@@ -511,10 +512,12 @@ def phases_by_size(quick: bool) -> Claim:
     for epsilon in targets:
         runs = [_counted_phases(L, epsilon) for L in sizes]
         wrong += sum(run.wrong for run in runs)
-        is_faster = is_faster and np.all(np.diff([run.steps for run in runs]) < 0)
+        steps = np.array([run.steps for run in runs])
+        is_faster = is_faster and bool(np.all(np.diff(steps) < 0))
         has_third = np.array([run.has_third for run in runs])
         # No L with two phases is above one with three.
-        is_divided = is_divided and np.all(np.diff(has_third.astype(int)) >= 0)
+        never_back = bool(np.all(np.diff(has_third.astype(int)) >= 0))
+        is_divided = is_divided and never_back
         first = int(has_third.argmax()) if has_third.any() else len(sizes)
         first_sharp.append(first)
         if first < len(sizes):
@@ -707,8 +710,10 @@ def _drawn_spline(
     from scipy.interpolate import make_interp_spline
 
     position = points @ (direction / np.linalg.norm(direction))
-    ends = [position.min(), position.max()]
-    knots = np.sort(np.append(rng.uniform(*ends, 4), ends))
+    lowest = position.min()
+    highest = position.max()
+    inner_knots = rng.uniform(lowest, highest, 4)
+    knots = np.sort(np.append(inner_knots, [lowest, highest]))
     slope = make_interp_spline(knots, rng.uniform(-L, L, 6), k=1)
     return np.asarray(slope.antiderivative()(position))
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine import Trajectory, descend
+from icl_theory.engine.comparison import Check
 from icl_theory.papers.regression.statements import common
 from icl_theory.papers.regression.statements.common import (
     EQUAL,
@@ -121,7 +122,7 @@ def lemma_1_samples(quick: bool) -> Claim:
             "batches": 16,
             "runs": 6,
         }
-    checks = []
+    checks: list[Check] = []
     for risk in (random_risk(1, 4, 12, 0.3), random_risk(2, 8, 40)):
         checks += crosscheck(risk, eta=2.0, batch=256, **effort).checks
     worst = max(checks, key=lambda check: abs(check.z) / check.limit)
