@@ -503,27 +503,12 @@ def phases_by_size(quick: bool) -> Claim:
     """two phases for small L, three for large; a larger L is faster"""
     sizes = (0.4, 0.55, 0.7, 3.0, 4.0, 5.0)
     targets = (1e-2, 1e-3, 1e-4) if quick else (1e-2, 1e-3, 1e-4, 1e-5)
-    wrong = 0
-    is_faster = True
-    is_divided = True
-    shown = []
-    # By target, the index of the first L with three phases.
-    first_sharp = []
-    for epsilon in targets:
-        runs = [_counted_phases(L, epsilon) for L in sizes]
-        wrong += sum(run.wrong for run in runs)
-        steps = np.array([run.steps for run in runs])
-        is_faster = is_faster and bool(np.all(np.diff(steps) < 0))
-        has_third = np.array([run.has_third for run in runs])
-        # No L with two phases is above one with three.
-        never_back = bool(np.all(np.diff(has_third.astype(int)) >= 0))
-        is_divided = is_divided and never_back
-        first = int(has_third.argmax()) if has_third.any() else len(sizes)
-        first_sharp.append(first)
-        if first < len(sizes):
-            shown.append(f"ε = {epsilon:g}: three phases from L = {sizes[first]:g} on")
-        else:
-            shown.append(f"ε = {epsilon:g}: two for all L")
+    results = [_phases_at(epsilon, sizes) for epsilon in targets]
+    wrong = sum(result.wrong for result in results)
+    is_faster = all(result.is_faster for result in results)
+    is_divided = all(result.is_divided for result in results)
+    first_sharp = [result.first_sharp for result in results]
+    shown = [result.in_words(sizes) for result in results]
     moves = len(set(first_sharp)) > 1
     return Claim.of(
         is_divided and is_faster and moves and not wrong,
@@ -535,6 +520,50 @@ def phases_by_size(quick: bool) -> Claim:
         "holds only for a given ε: the L at which the third phase appears falls with ε,"
         f" and from ε = {targets[first_sharp.index(0)]:g} down all of these L have"
         " three phases; larger L converges faster at every ε",
+    )
+
+
+class PhasesAtTarget(NamedTuple):
+    """Phases by L, for one loss at the end.
+
+    Attributes
+    ----------
+    epsilon : float
+    first_sharp : int
+        Index of the first L with three phases, or the number of sizes.
+    is_faster : bool
+        Whether the number of steps falls with L.
+    is_divided : bool
+        Whether no L with two phases is above one with three.
+    wrong : int
+        Number of counts and phases that differ from plain iteration.
+    """
+
+    epsilon: float
+    first_sharp: int
+    is_faster: bool
+    is_divided: bool
+    wrong: int
+
+    def in_words(self, sizes: tuple[float, ...]) -> str:
+        """Say from which L on there are three phases."""
+        if self.first_sharp == len(sizes):
+            return f"ε = {self.epsilon:g}: two for all L"
+        first = sizes[self.first_sharp]
+        return f"ε = {self.epsilon:g}: three phases from L = {first:g} on"
+
+
+def _phases_at(epsilon: float, sizes: tuple[float, ...]) -> PhasesAtTarget:
+    runs = [_counted_phases(L, epsilon) for L in sizes]
+    steps = np.array([run.steps for run in runs])
+    has_third = np.array([run.has_third for run in runs])
+    first_sharp = int(has_third.argmax()) if has_third.any() else len(sizes)
+    return PhasesAtTarget(
+        epsilon,
+        first_sharp,
+        is_faster=bool(np.all(np.diff(steps) < 0)),
+        is_divided=bool(np.all(np.diff(has_third.astype(int)) >= 0)),
+        wrong=sum(run.wrong for run in runs),
     )
 
 
