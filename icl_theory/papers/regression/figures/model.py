@@ -110,13 +110,13 @@ def _row(
     name: str,
     words: list[str],
     colours: list[Any],
-    left: float = 0.0,
+    first_column: float = 0.0,
 ) -> None:
     """Draw a row of boxes with its name on the left."""
-    ax.text(left - 0.2, bottom + 0.35, name, ha="right", va="center")
+    ax.text(first_column - 0.2, bottom + 0.35, name, ha="right", va="center")
     for place, (word, colour) in enumerate(zip(words, colours, strict=True)):
         ax.bar(
-            left + place + 0.45,
+            first_column + place + 0.45,
             0.7,
             0.9,
             bottom,
@@ -126,7 +126,7 @@ def _row(
         )
         text = "white" if colour in (BLUE, RED) else "black"
         ax.text(
-            left + place + 0.45,
+            first_column + place + 0.45,
             bottom + 0.35,
             word,
             ha="center",
