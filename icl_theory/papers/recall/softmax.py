@@ -36,7 +36,7 @@ class Cell(NamedTuple):
     c: Array  # bigrams with the output
     c_tau: Array  # bigrams with noise
     own: Array  # outputs among the n words
-    free: Words  # of the n words, those that are neither the output nor noted for noise
+    free: Words  # of the n words, those that are neither y nor noted for noise
     passed: Array  # of the n words, those that may be outputs
     weight: Array  # probability
 
@@ -249,12 +249,12 @@ class _MeanOverSentences:
         # of its opposite, over the number of words that share it.
         log_ratio = float(self.strength[cell.group])
         log_ratio = log_ratio + math.log(cell.near) - math.log(cell.far)
-        on = math.exp(-np.logaddexp(0.0, -log_ratio))
-        off = math.exp(-np.logaddexp(0.0, log_ratio))
-        A = on / cell.near
-        B = off / cell.far
-        A_slope = A * off
-        B_slope = -B * on
+        near_share = math.exp(-np.logaddexp(0.0, -log_ratio))
+        far_share = math.exp(-np.logaddexp(0.0, log_ratio))
+        A = near_share / cell.near
+        B = far_share / cell.far
+        A_slope = A * far_share
+        B_slope = -B * near_share
 
         logits = self._logits(cell, A, B)
         if self.alpha:
