@@ -26,7 +26,7 @@ LARGEST_LOGIT = 1e13  # beyond it, nodes in ln s coincide in float64
 
 
 class Cell(NamedTuple):
-    """Sentences with one denominator Z = near e^λ + far, in A kinds; arrays are (A,)."""
+    """Sentences with one denominator Z = near e^λ + far; arrays are (kinds,)."""
 
     group: int  # index of the λ
     near: int  # attended words with the score λ
