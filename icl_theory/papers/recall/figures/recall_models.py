@@ -48,7 +48,9 @@ def figure(
     steps: int = 2000,
     seed: int = 0,
 ) -> Figure:
-    """Draw losses on seen and unseen outputs and the probabilities of output and noise, of all models."""
+    """Draw losses on seen and unseen outputs and the probabilities of output and noise,
+    of all models.
+    """
     problems = [
         icl.recall.Training(
             V=V,

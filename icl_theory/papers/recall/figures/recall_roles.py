@@ -38,7 +38,9 @@ def figure(
     steps: int = 400,
     tests: int = 512,
 ) -> Figure:
-    """Draw the probabilities against the step, a row for each α and a column for each part."""
+    """Draw the probabilities against the step, a row for each α and a column for each
+    part.
+    """
     panels = []
     for alpha in alphas:
         task = icl.recall.RecallTask(V, 1, outputs, alpha=alpha, H=H, law="planted")
@@ -76,7 +78,9 @@ def figure(
 
 
 def _named_once(panels: list[Panel]) -> list[Panel]:
-    """Take the labels away where no legend shows them: they would stand at the ends of all curves."""
+    """Take the labels away where no legend shows them: they would stand at the ends of
+    all curves.
+    """
     plain = [
         [dataclasses.replace(curve, label="") for curve in panel.curves]
         for panel in panels

@@ -31,7 +31,9 @@ def figure(
     sets: int = 100,
     points: int = 24,
 ) -> Figure:
-    """Draw the probability of failure against the number of sentences, for each ε without noise and with it."""
+    """Draw the probability of failure against the number of sentences, for each ε
+    without noise and with it.
+    """
     panels = []
     for noise, Q, longest, epsilons in (
         (0.0, triggers, 100, missing),

@@ -58,8 +58,9 @@ def sentence_counts(quick: bool) -> Claim:
     ]
     return Claim.of(
         min(found) > 1e-3 / len(found),
-        f"H = 5, 9, 33, α = 0, 0.3; bigrams in {size:,} sentences, and in as many sequences drawn word by word;"
-        f" places of both bigrams in {size:,} planted sentences, H = 9, α = 0.3",
+        f"H = 5, 9, 33, α = 0, 0.3; bigrams in {size:,} sentences, and in as many"
+        f" sequences drawn word by word; places of both bigrams in {size:,} planted"
+        " sentences, H = 9, α = 0.3",
         f"least p-value {min(found):.2g} (χ²)",
         bound=f"{1e-3 / len(found):.1e}",
     )
@@ -82,7 +83,9 @@ def _counted(
 
 
 def _places(rng: np.random.Generator, size: int) -> float:
-    """p-value of the places of (q, y) and (q, τ) in planted sentences: as likely wherever they do not overlap."""
+    """p-value of the places of (q, y) and (q, τ) in planted sentences: as likely
+    wherever they do not overlap.
+    """
     from scipy.stats import chisquare
 
     task = RecallTask(9, 1, 3, alpha=0.3, H=9, law="planted")
@@ -102,7 +105,9 @@ def _places(rng: np.random.Generator, size: int) -> float:
 def _word_by_word(
     rng: np.random.Generator, H: int, noise: float, size: int
 ) -> tuple[Words, Words]:
-    """Counts in sequences drawn from left to right, of those that end with the trigger after some output."""
+    """Counts in sequences drawn from left to right, of those that end with the trigger
+    after some output.
+    """
     c = np.zeros(size, dtype=np.intp)
     c_tau = np.zeros(size, dtype=np.intp)
     after_trigger = np.zeros(size, dtype=bool)
@@ -117,7 +122,9 @@ def _word_by_word(
 
 
 def _fit(pmf: Array, c: Words, c_tau: Words) -> float:
-    """p-value of counts under a law: χ² over cells with ten expected counts, the others together."""
+    """p-value of counts under a law: χ² over cells with ten expected counts, the others
+    together.
+    """
     from scipy.stats import chisquare
 
     if c.max() >= pmf.shape[0] or c_tau.max() >= pmf.shape[1]:
@@ -160,7 +167,9 @@ def _settings(
     numbers: tuple[int, int, int],
     **more: Any,
 ) -> Iterator[tuple[RecallTask, dict[str, Any], Sentences]]:
-    """Tasks without and with noise in the paper's setting and in ours, what their models are, and sentences."""
+    """Tasks without and with noise in the paper's setting and in ours, what their
+    models are, and sentences.
+    """
     (V, Q, outputs), every = (
         numbers,
         itertools.product(attentions, (0.0, noise), SETTINGS),
@@ -197,25 +206,30 @@ def _bayes_loss(task: RecallTask, data: Sentences) -> float:
     "-> 0",
 )
 def bayes(quick: bool) -> Claim:
-    """three attentions, with and without noise, reach the Bayes risk H(α): λ (and v = λ) -> ∞, γ = ln(α/(1-α))"""
+    """three attentions, with and without noise, reach the Bayes risk H(α): λ (and v =
+    λ) -> ∞, γ = ln(α/(1-α))
+    """
     worst, on_sentences = map(max, zip(*_excesses(quick), strict=True))
     read, above, gap, along = _floors(NOISY(alpha=0.2))
     return Claim.of(
         max(worst, on_sentences, read) < 1e-12
         and min(above, gap) > 0.01
         and along < 1e-3,
-        "λ = v = 900, α = 0, 0.2, the paper's setting and ours; in closed form, and transformers on sentences"
-        " against the Bayes predictor; the least excess at V = 60, H = 256, α = 0.2 where 𝒱 = I is held, and"
-        " where κ = 0",
-        f"excess at most {worst:.0e}, on sentences {on_sentences:.0e}; softmax with 𝒱 = I held: {above:.3g} at"
-        f" least; linear attention with κ = 0: {gap:.3g} at least; the least along λ = -5..20 off by"
-        f" {decade(along)} at most",
-        "holds only where F reads what is attended to (κ = 1), for softmax attention only where 𝒱 grows too",
+        "λ = v = 900, α = 0, 0.2, the paper's setting and ours; in closed form, and"
+        " transformers on sentences against the Bayes predictor; the least excess at"
+        " V = 60, H = 256, α = 0.2 where 𝒱 = I is held, and where κ = 0",
+        f"excess at most {worst:.0e}, on sentences {on_sentences:.0e}; softmax with 𝒱"
+        f" = I held: {above:.3g} at least; linear attention with κ = 0: {gap:.3g} at"
+        f" least; the least along λ = -5..20 off by {decade(along)} at most",
+        "holds only where F reads what is attended to (κ = 1), for softmax attention"
+        " only where 𝒱 grows too",
     )
 
 
 def _floors(task: RecallTask) -> tuple[float, float, float, float]:
-    """Least excess with κ = 1, with 𝒱 = I held, and with κ = 0; how far the last two are off the least along λ."""
+    """Least excess with κ = 1, with 𝒱 = I held, and with κ = 0; how far the last two
+    are off the least along λ.
+    """
     made = functools.partial(
         RecallRisk, task, gamma=task.best_gamma, weights="identity"
     )
@@ -230,7 +244,9 @@ def _floors(task: RecallTask) -> tuple[float, float, float, float]:
 
 @row("recall: loss bound", PAPER.format("Thm 3.2"), Status.CERTIFIED, "1")
 def certified_bound(quick: bool) -> Claim:
-    """L <= (V-1) Σ p_q e^(-λ_q) for λ >= 0; with noise L - H(α) <= (V-2) Σ p_q e^(-λ_q) at γ = ln(α/(1-α))"""
+    """L <= (V-1) Σ p_q e^(-λ_q) for λ >= 0; with noise L - H(α) <= (V-2) Σ p_q e^(-λ_q)
+    at γ = ln(α/(1-α))
+    """
     rng = np.random.default_rng(0)
     ratios = [
         _over_bound(rng, ATTENTION[n % 2], 0.3 * (n % 4 > 1))
@@ -238,8 +254,10 @@ def certified_bound(quick: bool) -> Claim:
     ]
     return Claim.of(
         np.max(ratios) <= 1.0,
-        f"{len(ratios)} random tasks and strengths, linear and ReLU transformers on 200 sentences each",
-        f"inside on all: {np.max(ratios) <= 1.0}; loss/bound up to {np.max(ratios):.3f}",
+        f"{len(ratios)} random tasks and strengths, linear and ReLU transformers on"
+        " 200 sentences each",
+        f"inside on all: {np.max(ratios) <= 1.0}; loss/bound up to"
+        f" {np.max(ratios):.3f}",
         "holds (by ln(1 + x) <= x)",
     )
 
@@ -285,10 +303,11 @@ def lemma_averaging(quick: bool) -> Claim:
         gaps.append(abs(short - long))
     return Claim.of(
         z < 4.0 and power(lengths, gaps) < -0.5 and slope < 1e-8,
-        f"H = 33, α = 0, 0.3, the paper's setting and ours, against full transformers on {200 * batches:,}"
-        f" sentences; the limit for H = {lengths[0]}..{lengths[-1]}",
-        f"largest |z| {z:.1f}; gradient against differences {slope:.0e}; limit off by {gaps[0]:.1e} ->"
-        f" {gaps[-1]:.1e}, like H^{power(lengths, gaps):.2f}",
+        "H = 33, α = 0, 0.3, the paper's setting and ours, against full transformers"
+        f" on {200 * batches:,} sentences; the limit for H ="
+        f" {lengths[0]}..{lengths[-1]}",
+        f"largest |z| {z:.1f}; gradient against differences {slope:.0e}; limit off by"
+        f" {gaps[0]:.1e} -> {gaps[-1]:.1e}, like H^{power(lengths, gaps):.2f}",
     )
 
 
@@ -333,11 +352,14 @@ def unseen_outputs(alpha: float, theorem: str) -> Row:
             off(other, seen) < 1e-9
             and late[0] < late[1] < alone[1] < 0.7 * guess
             and full[1] > guess > full[0],
-            f"α = {alpha:g}, linear attention, planted bigrams, V = {base.V}, H = {base.H}, {steps} steps of"
-            f" {base.batch} fresh sentences, for W alone {5 * steps} too",
-            f"loss on seen and unseen outputs: {'; '.join(f'{k} {a:.3g}, {b:.3g}' for k, (a, b) in found.items())}",
-            "holds for λ alone, by symmetry; W alone recalls unseen outputs at a higher loss, which goes on"
-            f" falling; all matrices do worse on them than guessing, ln V = {guess:.2f}",
+            f"α = {alpha:g}, linear attention, planted bigrams, V = {base.V}, H ="
+            f" {base.H}, {steps} steps of {base.batch} fresh sentences, for W alone"
+            f" {5 * steps} too",
+            "loss on seen and unseen outputs:"
+            f" {'; '.join(f'{k} {a:.3g}, {b:.3g}' for k, (a, b) in found.items())}",
+            "holds for λ alone, by symmetry; W alone recalls unseen outputs at a"
+            " higher loss, which goes on falling; all matrices do worse on them than"
+            f" guessing, ln V = {guess:.2f}",
         )
 
     return unseen
@@ -399,19 +421,23 @@ def unseen_lower_bound(quick: bool) -> Claim:
     stronger = "holds" if least["ηt"] >= 1.0 - 1e-9 else "fails"
     return Claim.of(
         least["ηt/√|Q|"] >= 1.0 - 1e-9 and attained < 1e-9,
-        f"linear and ReLU transformers, V = 40, H = 24, |Q| = {listed(sizes)}, η = 0.25, t = {listed(steps)};"
-        " planted bigrams, and one or two of them; the least likely of 16 sentences with unseen outputs",
-        f"least ln((V-1) P/(1-P)) over each exponent: {named(least, '.4f')}; off ηt/√|Q| by {decade(attained)} for"
-        " planted bigrams",
-        f"holds, attained by planted bigrams; with ηt/|Q| in place of ηt/√|Q| it {weaker}, with ηt it {stronger}"
-        " for |Q| > 1: a public review (ICLR 2026, Reviewer 4) says that the paper has ηt where ηt/|Q| is right",
+        f"linear and ReLU transformers, V = 40, H = 24, |Q| = {listed(sizes)}, η ="
+        f" 0.25, t = {listed(steps)}; planted bigrams, and one or two of them; the"
+        " least likely of 16 sentences with unseen outputs",
+        f"least ln((V-1) P/(1-P)) over each exponent: {named(least, '.4f')}; off"
+        f" ηt/√|Q| by {decade(attained)} for planted bigrams",
+        "holds, attained by planted bigrams; with ηt/|Q| in place of ηt/√|Q| it"
+        f" {weaker}, with ηt it {stronger} for |Q| > 1: a public review (ICLR 2026,"
+        " Reviewer 4) says that the paper has ηt where ηt/|Q| is right",
     )
 
 
 def _exponents_of_unseen(
     task: RecallTask, attention: str, eta: float, steps: tuple[int, ...]
 ) -> list[float]:
-    """Least ``ln((V-1) P/(1-P))`` over ηt of unseen outputs at some steps, by a full transformer."""
+    """Least ``ln((V-1) P/(1-P))`` over ηt of unseen outputs at some steps, by a full
+    transformer.
+    """
     full = TransformerRisk(task, attention, tests=16)
     inward = reparameterised(full).map.inward
     run = descend(RecallRisk(task, attention), eta, rule="ngd", steps=max(steps))
@@ -443,15 +469,20 @@ def unseen_rows(quick: bool) -> Claim:
     growth, seen, never = zip(*found, strict=True)
     return Claim.of(
         np.max(growth) <= 1e-15 and min(seen) > 0.1,
-        f"ReLU and softmax attention from zero, each matrix normalised, {steps} steps, α = 0, 0.2",
-        f"largest growth of such a row {max(0.0, *growth):.0e} of the largest gradient; 𝒱_yy of seen outputs at"
-        f" least {min(seen):.2f}, 𝒱_xx of unseen ones at most {max(never):.3f}",
-        "holds: 𝒱 learns which words are answers; W alone cannot, its 𝒱 = I lets every word through",
+        f"ReLU and softmax attention from zero, each matrix normalised, {steps} steps,"
+        " α = 0, 0.2",
+        f"largest growth of such a row {max(0.0, *growth):.0e} of the largest"
+        f" gradient; 𝒱_yy of seen outputs at least {min(seen):.2f}, 𝒱_xx of unseen"
+        f" ones at most {max(never):.3f}",
+        "holds: 𝒱 learns which words are answers; W alone cannot, its 𝒱 = I lets"
+        " every word through",
     )
 
 
 def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float, float]:
-    """Largest growth of a row of 𝒱 for a word that is never an answer, and the mean ends of 𝒱_yy and 𝒱_xx."""
+    """Largest growth of a row of 𝒱 for a word that is never an answer, and the mean
+    ends of 𝒱_yy and 𝒱_xx.
+    """
     size: dict[str, Any] = {
         "V": 20,
         "H": 24,
@@ -498,19 +529,23 @@ def part_roles(quick: bool) -> Claim:
     )
     return Claim.of(
         error < 1e-9,
-        "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, γ = ln(α/(1-α));"
-        f" {steps:.0f} steps of normalised descent on λ, to {end:.1f}; then, and without feed-forward layer at λ ="
-        f" {strength:.1f}, ablated",
-        f"off by {error:.0e}; probabilities of output and noise {listed(whole, '.3f')}; without feed-forward"
-        f" {listed(no_noise, '.3f')}; without attention {listed(no_attention, '.3f')}",
-        "holds for λ alone; without attention F does not read u either, and gives noise little probability",
+        "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, γ ="
+        f" ln(α/(1-α)); {steps:.0f} steps of normalised descent on λ, to {end:.1f};"
+        f" then, and without feed-forward layer at λ = {strength:.1f}, ablated",
+        f"off by {error:.0e}; probabilities of output and noise"
+        f" {listed(whole, '.3f')}; without feed-forward {listed(no_noise, '.3f')};"
+        f" without attention {listed(no_attention, '.3f')}",
+        "holds for λ alone; without attention F does not read u either, and gives"
+        " noise little probability",
     )
 
 
 def _ablated(
     task: RecallTask,
 ) -> tuple[tuple[float, float, float], float, list[tuple[float, float]]]:
-    """Length and end of a run, and λ half way; an error; probabilities of output and noise at the end by parts."""
+    """Length and end of a run, and λ half way; an error; probabilities of output and
+    noise at the end by parts.
+    """
     full = TransformerRisk(task, "relu", weights="identity")
     small = reparameterised(full, task.best_gamma)
     test = task.sentences(np.random.default_rng(1), 100)

@@ -1,4 +1,6 @@
-"""Rows and questions on the training of recall models: convergence, rates, samples, what is learnt."""
+"""Rows and questions on the training of recall models: convergence, rates, samples,
+what is learnt.
+"""
 
 from __future__ import annotations
 
@@ -99,11 +101,13 @@ def noise(quick: bool) -> tuple[str, list[Series]]:
     }
     lines = [along(name, run, run.observed["excess"]) for name, run in runs.items()]
     return (
-        f"{reached if ended < 1e-6 else 'These runs do not decide it'}: with γ held at ln(α/(1-α)) the excess is"
-        f" {ended:.0e} after {alone.t[-1]} steps, predicted rate {decay_rate(task, eta):.3g}, measured"
-        f" {_last_rate(alone):.3g}. With γ trained too it is {stays:.2e} (mean of two steps at t ="
-        f" {joint.t[-1]:,}); predicted α(1-α)η²/8 = {level:.2e}, {stays / level:.3f} of it (α = 0.1, η = {eta:g})."
-        f" Plain descent: t × excess = {plain.t[-1] * plain.observed['excess'][-1]:.3g} at t = {plain.t[-1]:,},"
+        f"{reached if ended < 1e-6 else 'These runs do not decide it'}: with γ held at"
+        f" ln(α/(1-α)) the excess is {ended:.0e} after {alone.t[-1]} steps, predicted"
+        f" rate {decay_rate(task, eta):.3g}, measured {_last_rate(alone):.3g}. With γ"
+        f" trained too it is {stays:.2e} (mean of two steps at t = {joint.t[-1]:,});"
+        f" predicted α(1-α)η²/8 = {level:.2e}, {stays / level:.3f} of it (α = 0.1, η ="
+        f" {eta:g}). Plain descent: t × excess ="
+        f" {plain.t[-1] * plain.observed['excess'][-1]:.3g} at t = {plain.t[-1]:,},"
         f" predicted |Q|/η = {task.Q / eta:g}."
     ), [*lines, Series("α(1-α)η²/8", joint.t[1:], np.full(len(joint.t) - 1, level))]
 
@@ -131,9 +135,10 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
     likely = doubt > 0.02 * math.log(task.V) * task.probs.min() / math.sqrt(sets)
     z = float(np.max(np.abs(missing - predicted)[likely] / doubt[likely]))
     return (
-        f"Without noise {'' if z < 3.5 else 'not '}only the triggers that are missing from the sentences"
-        f": the mean population loss in the end is {figures}; predicted ln V Σ p_q (1-p_q)^M in brackets, ±"
-        f" the standard deviation of a mean over {sets} sets by the same prediction. Largest distance for M ="
+        f"Without noise {'' if z < 3.5 else 'not '}only the triggers that are missing"
+        f" from the sentences: the mean population loss in the end is {figures};"
+        " predicted ln V Σ p_q (1-p_q)^M in brackets, ± the standard deviation of a"
+        f" mean over {sets} sets by the same prediction. Largest distance for M ="
         f" {sizes[0]}..{sizes[likely][-1]}: {z:.1f} of these."
     ), [
         above(1e-6, "no noise, measured", sizes, missing, points=True),
@@ -151,9 +156,10 @@ def _cost_of_noise(sizes: NDArray[np.int64], quick: bool) -> tuple[str, list[Ser
         [np.mean(costs(task, M, sets, "gd", 4.0, steps)) for M in some.tolist()]
     )
     return (
-        "With noise (α = 0.2) the frequency of noise is learnt"
-        f" instead of α: at M = {sizes[-1]} the excess over training on the population is {cost[-1]:.2g}, 1/(2M) ="
-        f" {0.5 / sizes[-1]:.2g}, expected divergence of the frequency {noise_cost(int(sizes[-1]), 0.2):.2g}."
+        "With noise (α = 0.2) the frequency of noise is learnt instead of α: at M ="
+        f" {sizes[-1]} the excess over training on the population is {cost[-1]:.2g},"
+        f" 1/(2M) = {0.5 / sizes[-1]:.2g}, expected divergence of the frequency"
+        f" {noise_cost(int(sizes[-1]), 0.2):.2g}."
     ), [
         Series("α = 0.2, measured", some, cost, points=True),
         Series("1/(2M)", sizes, 0.5 / sizes),
@@ -184,8 +190,8 @@ def unseen(quick: bool) -> tuple[str, list[Series]]:
     )
     recalled = "; ".join(f"{name}: {_recalls(f)}" for name, f in found.items())
     return (
-        f"{recalled}. Seen and unseen: {told} (V = 24, |Q| = 3, 6 outputs, normalised descent,"
-        f" {runs['full matrices'].t[-1]} steps of 64 sentences)."
+        f"{recalled}. Seen and unseen: {told} (V = 24, |Q| = 3, 6 outputs, normalised"
+        f" descent, {runs['full matrices'].t[-1]} steps of 64 sentences)."
     ), [
         along(
             f"{name}, {kind} outputs",
@@ -220,10 +226,12 @@ def roles(quick: bool) -> tuple[str, list[Series]]:
         "finds the output" if attention.output > 0.9 else "does not find the output yet"
     )
     return (
-        f"Mean probabilities of output and noise word (α = 0.2, softmax attention) after {t[-1]} steps:"
-        f" {'; '.join(told)}. Under the reparameterisation attention alone says the output with probability"
-        f" {attention.output:.2f} and noise with {attention.noise:.2g}, the feed-forward layer alone noise with"
-        f" {alone.noise:.2g}: attention {finds} and {'does not say' if attention.noise < 1e-3 else 'still says'}"
+        "Mean probabilities of output and noise word (α = 0.2, softmax attention)"
+        f" after {t[-1]} steps: {'; '.join(told)}. Under the reparameterisation"
+        f" attention alone says the output with probability {attention.output:.2f} and"
+        f" noise with {attention.noise:.2g}, the feed-forward layer alone noise with"
+        f" {alone.noise:.2g}: attention {finds} and"
+        f" {'does not say' if attention.noise < 1e-3 else 'still says'}"
         f" noise{', and the feed-forward layer alone says neither' if max(alone[2:]) < 0.1 else ''}."
     ), [
         Series(
@@ -259,7 +267,9 @@ def _by_parts(
 
 
 def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
-    """Numbers of triggers, and measured rates over η of the models that the exponents are claimed for."""
+    """Numbers of triggers, and measured rates over η of the models that the exponents
+    are claimed for.
+    """
     sizes = np.array([1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64])
     rates = {}
     for name, attention in (
@@ -299,7 +309,9 @@ def _recalls(found: dict[str, float]) -> str:
 
 
 def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
-    """Standard deviation of the loss of the triggers missing from M sentences, from their joint probabilities."""
+    """Standard deviation of the loss of the triggers missing from M sentences, from
+    their joint probabilities.
+    """
     p = task.probs
     index = np.arange(task.Q)
     both = np.array([np.maximum(1.0 - p[:, None] - p, 0.0) ** m for m in M.tolist()])
@@ -314,7 +326,9 @@ def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
 def missing_costs(
     task: RecallTask, sizes: NDArray[np.int64], sets: int
 ) -> tuple[Array, Array, Array]:
-    """Mean costs of training on M sentences without noise, what is predicted, and the error of the means."""
+    """Mean costs of training on M sentences without noise, what is predicted, and the
+    error of the means.
+    """
     means = np.array(
         [costs(task, M, sets, "ngd", 1.0, 60).mean() for M in sizes.tolist()]
     )
@@ -326,7 +340,9 @@ def missing_costs(
 
 
 def reviewed(power: float) -> str:
-    """Return the exponent of `REVIEWED` that a measured power of |Q| goes with, if there is one."""
+    """Return the exponent of `REVIEWED` that a measured power of |Q| goes with, if
+    there is one.
+    """
     near = (name for name, wanted in REVIEWED.items() if abs(power - wanted) < 0.01)
     return next(near, "none of these exponents")
 
@@ -338,7 +354,9 @@ def zipf(Q: int) -> Array:
 
 
 def final_rate(risk: RecallRisk, eta: float, far: float) -> float:
-    """Decay per step of the excess of normalised descent over the second half of a run that ends near e^-far."""
+    """Decay per step of the excess of normalised descent over the second half of a run
+    that ends near e^-far.
+    """
     steps = 2 * math.ceil(0.5 * far / decay_rate(risk.task, eta, risk.attention))
     return _last_rate(descend(risk, eta, rule="ngd", steps=steps))
 
@@ -358,7 +376,9 @@ def cycle_level(run: Trajectory) -> float:
 def costs(
     task: RecallTask, M: int, sets: int, rule: str, eta: float, steps: int
 ) -> Array:
-    """Population losses of training on M sentences, minus that of training on the population, one for each set."""
+    """Population losses of training on M sentences, minus that of training on the
+    population, one for each set.
+    """
     population = RecallRisk(task)
 
     def reached(risk: RecallRisk) -> float:
@@ -387,7 +407,9 @@ PLANTED = functools.partial(RecallTask, 60, outputs=4, H=256, law="planted")
 
 @row("recall: Theorem 3.2", PAPER.format("Thm 3.2"), Status.EXACT, "1e-12; 0")
 def linear_convergence(quick: bool) -> Claim:
-    """normalised descent, uniform triggers: λ_q = ηt/√|Q|, L(t) = E ln(1 + (V-1) e^(-ηtc/√|Q|))"""
+    """normalised descent, uniform triggers: λ_q = ηt/√|Q|, L(t) = E ln(1 + (V-1)
+    e^(-ηtc/√|Q|))
+    """
     cases = itertools.product(
         ((5, 0.05), (1, 0.3), (4, 0.5), (9, 2.0)), ("linear", "relu")
     )
@@ -396,10 +418,11 @@ def linear_convergence(quick: bool) -> Claim:
     )
     return Claim.of(
         np.max(errors) <= 1e-12 and not any(wrong),
-        "planted bigrams, V = 60, H = 256, |Q| = 5, and ours, |Q| = 1, 4, 9, linear and ReLU, every trigger its own"
-        " λ, 400 steps; steps to a loss of 1e-6",
-        f"λ off by less than {decade(np.max(errors))}; {sum(wrong)} of {len(wrong)} step counts differ between"
-        " single steps, one λ for all triggers, and the closed form",
+        "planted bigrams, V = 60, H = 256, |Q| = 5, and ours, |Q| = 1, 4, 9, linear"
+        " and ReLU, every trigger its own λ, 400 steps; steps to a loss of 1e-6",
+        f"λ off by less than {decade(np.max(errors))}; {sum(wrong)} of {len(wrong)}"
+        " step counts differ between single steps, one λ for all triggers, and the"
+        " closed form",
     )
 
 
@@ -421,7 +444,9 @@ def _plain_lines(Q: int, eta: float, attention: str) -> tuple[float, bool]:
 
 @row("recall: exponent", PAPER.format("Thm 3.2"), Status.ORDER, "-1/2, -1 or 0")
 def exponents(quick: bool) -> Claim:
-    """L <= O(exp(-ηt/√|Q|)); a public review (ICLR 2026, Reviewer 4) quotes ηt/|Q| and ηt from the paper, too"""
+    """L <= O(exp(-ηt/√|Q|)); a public review (ICLR 2026, Reviewer 4) quotes ηt/|Q| and
+    ηt from the paper, too
+    """
     sizes, rates = rates_by_size(quick)
     found = {name: power(sizes, each) for name, each in rates.items()}
     nearest = {name: reviewed(exponent) for name, exponent in found.items()}
@@ -436,7 +461,8 @@ def exponents(quick: bool) -> Claim:
             for name, which in nearest.items()
         ),
         f"|Q| = 1..{sizes[-1]}, η = 0.5, one bigram",
-        f"rate ~ |Q|^b with {', '.join(f'b = {exponent:.3f} ({name})' for name, exponent in found.items())}",
+        "rate ~ |Q|^b with"
+        f" {', '.join(f'b = {exponent:.3f} ({name})' for name, exponent in found.items())}",
         f"holds {_grouped(nearest)}{absent}",
     )
 
@@ -452,7 +478,9 @@ def _grouped(nearest: dict[str, str]) -> str:
 
 @row("recall: rate, unequal triggers", bound="1e-3")
 def unequal_rate(quick: bool) -> Claim:
-    """linear attention: rate η/√(Σ c_q^-2), c_q the least count of trigger q, for any p and rates below 2"""
+    """linear attention: rate η/√(Σ c_q^-2), c_q the least count of trigger q, for any p
+    and rates below 2
+    """
     far = 100.0 if quick else 200.0
     ratios = []
     for least in ([1, 1, 1], [1, 2, 3], [4, 1, 2]):
@@ -477,7 +505,9 @@ def unequal_rate(quick: bool) -> Claim:
 
 @row("recall: plain descent", bound="1")
 def plain_descent(quick: bool) -> Claim:
-    """without normalisation t (L - H(α)) -> Σ_q 1/(η c_q²) (linear), 1/(η s²) (softmax): not a linear rate"""
+    """without normalisation t (L - H(α)) -> Σ_q 1/(η c_q²) (linear), 1/(η s²)
+    (softmax): not a linear rate
+    """
     ratios = []
     steps = 4000 if quick else 15_000
     for attention, alpha in itertools.product(("linear", "softmax-limit"), (0.0, 0.2)):
@@ -497,7 +527,9 @@ def plain_descent(quick: bool) -> Claim:
 
 
 def softmax_rates(quick: bool, eta: float) -> list[float]:
-    """Rates of softmax attention at finite H over ηs, s the least share of the output, v trained too."""
+    """Rates of softmax attention at finite H over ηs, s the least share of the output,
+    v trained too.
+    """
     far, sizes = (80.0, (1, 5)) if quick else (300.0, (1, 5, 25))
     planted = [
         RecallRisk(PLANTED(Q), "softmax", tied=True, weights="identity") for Q in sizes
@@ -516,7 +548,9 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
 
 
 def noisy_softmax_rates(quick: bool) -> tuple[list[float], tuple[int, ...]]:
-    """Rates in long contexts with noise, over those without, and the numbers |Q| of triggers."""
+    """Rates in long contexts with noise, over those without, and the numbers |Q| of
+    triggers.
+    """
     sizes = (4, 16) if quick else (1, 4, 16, 64)
     cases = itertools.product((ONCE, Counts.fixed(1, 1)), sizes)
     tasks = [RecallTask(2 * Q + 52, Q, 8, alpha=0.1, counts=law) for law, Q in cases]
@@ -527,7 +561,9 @@ def noisy_softmax_rates(quick: bool) -> tuple[list[float], tuple[int, ...]]:
 
 
 def attention_alone(task: RecallTask, eta: float) -> tuple[float, float, float]:
-    """Loss at the end of training λ alone with 𝒱 = I, its limit, and the rate over the predicted one."""
+    """Loss at the end of training λ alone with 𝒱 = I, its limit, and the rate over the
+    predicted one.
+    """
     run = descend(
         RecallRisk(task, "softmax", tied=True, weights="identity", v=1.0),
         eta,
@@ -559,21 +595,26 @@ def softmax_rate(quick: bool) -> Claim:
         and alone
         and min(slowed) > 0.85
         and max(slowed) < 1.0,
-        f"planted bigrams, 𝒱 = vI, V = 60, H = 256, |Q| = 1..{5 if quick else 25}, λ and v trained; H = 17, counts"
-        " with least share s = 1/2 of the output; λ alone with 𝒱 = I; with noise α = 0.1 in long contexts, |Q| ="
+        f"planted bigrams, 𝒱 = vI, V = 60, H = 256, |Q| = 1..{5 if quick else 25}, λ"
+        " and v trained; H = 17, counts with least share s = 1/2 of the output; λ"
+        " alone with 𝒱 = I; with noise α = 0.1 in long contexts, |Q| ="
         f" {sizes[0]}..{sizes[-1]}, s = 1, 1/2, γ held",
-        f"rate/(ηs) = {span(ratios, '.4f')}; λ alone: the loss ends at {left:.4f}, ln(1 + (V-1)/e) ="
-        f" {least:.4f}, approached at {approach:.4f} η/√|Q|; with noise, down to an excess of e^-30,"
-        f" rate/(η/√(s^-2 + |Q|/4)) = {span(slowed, '.2f')}",
-        "holds only where 𝒱 = vI is trained too, with the exponent ηt and s the least share of the task's"
-        " sentences; with 𝒱 = I and λ alone the loss stays far above the Bayes risk; with noise the rate falls with"
-        f" |Q| like η/√(s^-2 + |Q|/4), up to logarithms: here {1 - min(slowed):.0%} at most",
+        f"rate/(ηs) = {span(ratios, '.4f')}; λ alone: the loss ends at {left:.4f},"
+        f" ln(1 + (V-1)/e) = {least:.4f}, approached at {approach:.4f} η/√|Q|; with"
+        " noise, down to an excess of e^-30, rate/(η/√(s^-2 + |Q|/4)) ="
+        f" {span(slowed, '.2f')}",
+        "holds only where 𝒱 = vI is trained too, with the exponent ηt and s the least"
+        " share of the task's sentences; with 𝒱 = I and λ alone the loss stays far"
+        " above the Bayes risk; with noise the rate falls with |Q| like η/√(s^-2 +"
+        f" |Q|/4), up to logarithms: here {1 - min(slowed):.0%} at most",
     )
 
 
 @row("recall: Theorem 4.2, 𝒱 = λI", PAPER.format("Thm 4.2"), Status.ORDER, "1")
 def one_number(quick: bool) -> Claim:
-    """softmax attention with one number λ for W and 𝒱 = λI: linear convergence to the Bayes risk, L ~ e^(-ηt)"""
+    """softmax attention with one number λ for W and 𝒱 = λI: linear convergence to the
+    Bayes risk, L ~ e^(-ηt)
+    """
     rates, ends, (sizes, eta, half) = (
         [],
         [],
@@ -591,16 +632,19 @@ def one_number(quick: bool) -> Claim:
         rates.append(math.log(run.at(half).loss / run.at(2 * half).loss) / (half * eta))
     return Claim.of(
         apart(rates, 1.0) < 1e-3,
-        f"planted bigrams, V = 60, H = 256, |Q| = {listed(sizes)}, no noise, from zero, η = {eta:g},"
-        f" {2 * half} steps",
-        f"slope of -ln L in ηt {span(rates, '.4f')} over the second half; loss {max(ends):.1e} after {half} steps",
+        f"planted bigrams, V = 60, H = 256, |Q| = {listed(sizes)}, no noise, from"
+        f" zero, η = {eta:g}, {2 * half} steps",
+        f"slope of -ln L in ηt {span(rates, '.4f')} over the second half; loss"
+        f" {max(ends):.1e} after {half} steps",
         "holds with the exponent ηt, whatever |Q|, with λ alone",
     )
 
 
 @row("recall: starts with noise", OURS, bound="as the sign says")
 def starts(quick: bool) -> Claim:
-    """softmax attention with noise, γ held, from λ = v = 0: it learns if ∂L/∂v < 0 there, else v turns negative"""
+    """softmax attention with noise, γ held, from λ = v = 0: it learns if ∂L/∂v < 0
+    there, else v turns negative
+    """
     alphas = (0.1, 0.2) if quick else (0.1, 0.125, 0.127, 0.2, 0.5, 0.53, 0.54, 0.7)
     eta, steps = (0.2, 100) if quick else (0.05, 1500)
     risks = {
@@ -622,11 +666,13 @@ def starts(quick: bool) -> Claim:
     line = [risks[0.2].excess([x, x]) for x in np.linspace(0.0, 0.3, 61).tolist()]
     return Claim.of(
         learnt == downhill and max(ends[:2]) < 0.01 and ends[2] > 3.0,
-        f"the paper's setting, V = 60, H = 256, one trigger, η = {eta:g}, α = {listed(alphas)}; {steps} steps from"
-        " three starts at α = 0.2",
-        f"from zero it learns at α = {listed(learnt)} alone; at α = 0.2 the excess ends at {listed(ends, '.0e')}"
-        f" from (λ, v) = (½, ½), (0.25, 0), (0.24, 0); along v = λ it rises by {max(line) - line[0]:.1e}",
-        "holds; no barrier has to be passed if λ grows first: with v = 0 the loss does not depend on λ",
+        f"the paper's setting, V = 60, H = 256, one trigger, η = {eta:g}, α ="
+        f" {listed(alphas)}; {steps} steps from three starts at α = 0.2",
+        f"from zero it learns at α = {listed(learnt)} alone; at α = 0.2 the excess"
+        f" ends at {listed(ends, '.0e')} from (λ, v) = (½, ½), (0.25, 0), (0.24, 0);"
+        f" along v = λ it rises by {max(line) - line[0]:.1e}",
+        "holds; no barrier has to be passed if λ grows first: with v = 0 the loss"
+        " does not depend on λ",
     )
 
 
@@ -662,16 +708,21 @@ def noisy_convergence(quick: bool) -> Claim:
     ratio = cycle_level(joint) / stall(more.alpha, 0.4)
     return Claim.of(
         apart(rates, 1.0) < 1e-3 and abs(ratio - 1.0) < 0.2,
-        "the paper's setting, V = 60, H = 256, one trigger, α = 0.2, 0.5, 0.8, η = 0.05; beyond it four triggers, α"
-        " = 0.1, η = 0.4, γ held and γ trained from zero",
-        f"rate/predicted {span(rates, '.4f')}; with γ trained the excess stays at {ratio:.3f} α(1-α)η²/8",
-        "holds; beyond the theorem, with γ trained too and constant η, descent cycles above the Bayes risk",
+        "the paper's setting, V = 60, H = 256, one trigger, α = 0.2, 0.5, 0.8, η ="
+        " 0.05; beyond it four triggers, α = 0.1, η = 0.4, γ held and γ trained from"
+        " zero",
+        f"rate/predicted {span(rates, '.4f')}; with γ trained the excess stays at"
+        f" {ratio:.3f} α(1-α)η²/8",
+        "holds; beyond the theorem, with γ trained too and constant η, descent cycles"
+        " above the Bayes risk",
     )
 
 
 @row("recall: finite samples", PAPER.format("finite-sample analysis"), bound="4")
 def missing_triggers(quick: bool) -> Claim:
-    """M sentences, no noise: mean population loss in the end ln V Σ p_q (1-p_q)^M: the triggers that are missing"""
+    """M sentences, no noise: mean population loss in the end ln V Σ p_q (1-p_q)^M: the
+    triggers that are missing
+    """
     task = RecallTask(30, 3, 5, probs=[0.6, 0.3, 0.1], counts=ONCE)
     sizes = np.array([3, 10] if quick else [3, 10, 30])
     sets = 60 if quick else 400
@@ -712,18 +763,23 @@ def sample_complexity(quick: bool) -> Claim:
         and np.max(ratios) <= 1.05
         and max(spread) < 1.2
         and min(*ratios, *spread) > 0.6,
-        "V = 60, |Q| = 2, 5, 20, δ = 0.1 to 1e-6, ε = 0.001; with noise α = 0.2, 0.5, one trigger, δ = 0.05,"
-        f" 1e-3, 1e-6, ε = 0.1, 0.01, 0.001; {size} data sets of 12 sentences",
-        f"M/(|Q| ln(|Q|/δ)) = {span(ratios, '.2f')}; with noise Mε/ln(1/δ) = {span(spread, '.2f')};"
-        f" {failed} of {size} sets fail where {expected:.1f} are predicted (|z| {z:.1f})",
-        "holds, the order being ours: the text that we have has lost the theorem's formula",
+        "V = 60, |Q| = 2, 5, 20, δ = 0.1 to 1e-6, ε = 0.001; with noise α = 0.2, 0.5,"
+        f" one trigger, δ = 0.05, 1e-3, 1e-6, ε = 0.1, 0.01, 0.001; {size} data sets"
+        " of 12 sentences",
+        f"M/(|Q| ln(|Q|/δ)) = {span(ratios, '.2f')}; with noise Mε/ln(1/δ) ="
+        f" {span(spread, '.2f')}; {failed} of {size} sets fail where {expected:.1f}"
+        f" are predicted (|z| {z:.1f})",
+        "holds, the order being ours: the text that we have has lost the theorem's"
+        " formula",
     )
 
 
 def failures(
     task: RecallTask, M: int, epsilon: float, sets: int
 ) -> tuple[int, float, float]:
-    """How many sets of M sentences leave more than ε above the Bayes risk, how many are predicted, and |z|."""
+    """How many sets of M sentences leave more than ε above the Bayes risk, how many are
+    predicted, and |z|.
+    """
     failed = 0
     chance = failure_probability(task, M, epsilon)
     for seed in range(sets):
@@ -741,7 +797,9 @@ def failures(
 
 @row("recall: learnt noise frequency", OURS, Status.EXACT, "1e-9; -> 1")
 def learnt_frequency(quick: bool) -> Claim:
-    """M sentences, noise: γ learns their noise frequency, which costs its mean divergence from α, ~ 1/(2M)"""
+    """M sentences, noise: γ learns their noise frequency, which costs its mean
+    divergence from α, ~ 1/(2M)
+    """
     error = 0.0
     ends = []
     for alpha, M in itertools.product((0.1, 0.4), (5, 40, 400)):
@@ -758,6 +816,7 @@ def learnt_frequency(quick: bool) -> Claim:
         ends.append(2.0 * M * direct)
     return Claim.of(
         error < 1e-9 and apart(ends[2::3], 1.0) < 0.02,
-        "α = 0.1, 0.4, M = 5, 40, 400: the risk at every frequency but 0 and 1, with its binomial probability",
+        "α = 0.1, 0.4, M = 5, 40, 400: the risk at every frequency but 0 and 1, with"
+        " its binomial probability",
         f"off by {error:.0e}; 2M × cost = {listed(ends, '.3f')}",
     )
