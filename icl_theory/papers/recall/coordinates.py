@@ -16,7 +16,8 @@ def reparameterised(
 ) -> Pullback:
     r"""Return a transformer on the same sentences, trained in a few parameters alone.
 
-    They are ``(lambda_1, ..., lambda_Q, [v], [gamma])``. The sums are over the triggers q and the words x that may be outputs, seen or not:
+    They are ``(lambda_1, ..., lambda_Q, [v], [gamma])``. The sums are over the triggers
+    q and the words x that may be outputs, seen or not:
 
     .. math::
         W = \sum_q \lambda_q E(q)\tilde E(q)^\top, \qquad \mathcal V = v\sum_x

@@ -187,9 +187,9 @@ def excess(
     if largest_logit > LARGEST_LOGIT:
         zeros = np.zeros(len(strength))
         return Slopes(math.inf, zeros, 0.0, 0.0, zeros)
-    shares = np.bincount(
-        [cell.group for cell in grouped], [cell.weight.sum() for cell in grouped]
-    )
+    groups = [cell.group for cell in grouped]
+    weights = [cell.weight.sum() for cell in grouped]
+    shares = np.bincount(groups, weights).astype(np.float64)
     mean = _MeanOverSentences(kinds, C, kappa, alpha, strength, v, gamma, shares)
     for cell in grouped:
         mean.add(cell)
