@@ -1,4 +1,7 @@
-"""`python -m icl_theory` is `icl-theory`: Ctrl-C is a line and status 130 also while it loads what it needs."""
+"""`python -m icl_theory` is `icl-theory`.
+
+Ctrl-C gives one line and status 130, also while it loads what it needs.
+"""
 
 import sys
 

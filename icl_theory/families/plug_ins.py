@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from icl_theory._validate import argument_error, instance
+from icl_theory._validate import argument_error, instance, mapping
 from icl_theory.engine.interrupts import deferred, is_pressed
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.sweeps.grid import Column
@@ -70,9 +70,9 @@ class PlugIn:
     order: float = 100.0
 
     def __post_init__(self) -> None:
-        places = dict(self.families)
-        for family, slots in self.slots.items():
-            for slot, place in slots.items():
+        places = dict(mapping("families", self.families, "places by name"))
+        for family, slots in mapping("slots", self.slots, "slots by family").items():
+            for slot, place in mapping(family, slots, "places by slot").items():
                 if slot not in SLOTS:
                     raise argument_error("slot", slot, f"one of {', '.join(SLOTS)}")
                 places[f"{family}.{slot}"] = place
@@ -94,12 +94,28 @@ class TheoryColumns:
         left out has no value: NaN, -1 or the empty text.
     batch : callable, optional
         Takes the arrays of runs that a family computed together, and returns arrays of
-        the columns by name. Each family defines which arrays it passes.
+        the columns by name. Each family defines which arrays it passes. Without it, the
+        points of a sweep are simulated one by one.
     """
 
     columns: tuple[Column, ...]
     measure: Callable[[Trajectory], Mapping[str, Any]]
     batch: Callable[[Any], Mapping[str, Any]] | None = None
+
+    def __add__(self, other: TheoryColumns) -> TheoryColumns:
+        """Join the columns of two plug-ins on one family."""
+
+        def measure(run: Trajectory) -> dict[str, Any]:
+            return {**self.measure(run), **other.measure(run)}
+
+        first, second = self.batch, other.batch
+        if first is None or second is None:
+            return TheoryColumns(self.columns + other.columns, measure)
+
+        def batch(runs: Any) -> dict[str, Any]:
+            return {**first(runs), **second(runs)}
+
+        return TheoryColumns(self.columns + other.columns, measure, batch)
 
 
 def load(place: str) -> Any:

@@ -1,4 +1,4 @@
-"""In-context nonlinear regression: features, tasks, exact risks, closed forms, sampled trainer."""
+"""In-context nonlinear regression: features, tasks, risks, closed forms, trainers."""
 
 import lazy_loader
 

@@ -72,7 +72,7 @@ class FamilyModel:
         with np.errstate(
             over="ignore", invalid="ignore", divide="ignore", under="ignore"
         ):
-            computed = self.family.batched(points, {**self.common, **common}) or {}
+            computed = self._batch(points, {**self.common, **common})
         values = uniform(
             self.columns, size, {**computed, STATUS.name: REACHED, MESSAGE.name: ""}
         )
@@ -83,6 +83,15 @@ class FamilyModel:
             values[STATUS.name] = _statuses(missed_target)
             values[MESSAGE.name] = _messages(missed_target, stop, points, values)
         return values
+
+    def _batch(
+        self, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the columns that the family computes in whole arrays, if it can."""
+        theory = self.family.theory_columns
+        if theory is not None and theory.batch is None:
+            return {}  # the columns of that theory need a run of each point
+        return self.family.batched(points, common) or {}
 
     def one_by_one(self, points: Mapping[str, NDArray[Any]]) -> Values:
         """Simulate each point alone; an error becomes the message of its point."""

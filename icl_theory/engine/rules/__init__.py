@@ -6,6 +6,9 @@ other rules change the gradient, the learning rate or the step of these.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 from icl_theory._validate import argument_error
 from icl_theory.engine.rules.adam import Adam, AdamW, refuse_reduced
 from icl_theory.engine.rules.descent import (
@@ -43,18 +46,23 @@ __all__ = [
     "rule_of",
 ]
 
-RULES: dict[str, Rule] = {
-    rule.name: rule
-    for rule in (
-        GradientDescent(),
-        Normalised(),
-        NormalisedBlocks(),
-        HeavyBall(),
-        Nesterov(),
-        Adam(),
-        AdamW(),
+
+def _named_rules() -> dict[str, Rule]:
+    """Return the rules that the modules of this folder list in ``NAMED``, by name."""
+    rules: dict[str, Rule] = {}
+    # Gradient descent and its variants are the first that messages offer.
+    modules = sorted(
+        (item.name for item in pkgutil.iter_modules(__path__)),
+        key=lambda module: (module != "descent", module != "momentum", module),
     )
-}
+    for module in modules:
+        loaded = importlib.import_module(f"{__name__}.{module}")
+        for rule in getattr(loaded, "NAMED", ()):
+            rules[rule.name] = rule
+    return rules
+
+
+RULES = _named_rules()
 
 
 def rule_of(rule: str | Rule) -> Rule:

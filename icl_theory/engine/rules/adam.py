@@ -159,3 +159,7 @@ def refuse_reduced(risk: Risk, rule: Rule) -> None:
         f"one that commutes with reductions: {type(risk).__name__} stands for larger "
         f"parameters, whose entries {rule.name} would scale one by one",
     )
+
+
+# With their default settings, these have a name on the command line.
+NAMED = (Adam(), AdamW())

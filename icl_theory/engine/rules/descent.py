@@ -136,3 +136,7 @@ def _step_of_length(eta: float, gradient: Array, metric: float | Array) -> Array
     direction = scaled / metric
     norm = math.sqrt(float(np.sum(scaled * direction)))
     return np.asarray(-eta * direction / norm)
+
+
+# With their default settings, these have a name on the command line.
+NAMED = (GradientDescent(), Normalised(), NormalisedBlocks())

@@ -156,3 +156,7 @@ class Nesterov(Velocity):
         downhill = self.downhill(risk, params, gradient)
         velocity = self.momentum * memory + downhill
         return -eta * (downhill + self.momentum * velocity), velocity
+
+
+# With their default settings, these have a name on the command line.
+NAMED = (HeavyBall(), Nesterov())

@@ -210,7 +210,7 @@ ATTENTION_WITH_MARKOV = Paper(
     ),
     credit="One layer on a fixed Markov chain (`icl.FixedChain`)",
     related=(
-        "its dynamics: *Local to Global: Learning Dynamics and Effect of "
+        "Its dynamics: *Local to Global: Learning Dynamics and Effect of "
         "Initialization for Transformers*. 2024. "
         "[arXiv:2406.03072](https://arxiv.org/abs/2406.03072)."
     ),

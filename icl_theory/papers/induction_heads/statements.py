@@ -968,8 +968,8 @@ CAUSAL_STRUCTURE = Paper(
     ),
     related=(
         "Reduced models of an induction head: Gautam Reddy. *The "
-        "mechanistic basis of data dependence and abrupt learning in an in-"
-        "context classification task*. 2023. "
+        "mechanistic basis of data dependence and abrupt learning in an "
+        "in-context classification task*. 2023. "
         "[arXiv:2312.03002](https://arxiv.org/abs/2312.03002); and Tiberiu "
         "Musat, Tiago Pimentel, Lorenzo Noci, Alessandro Stolfo, Mrinmaya "
         "Sachan, Thomas Hofmann. *On the Emergence of Induction Heads for "

@@ -1041,7 +1041,7 @@ PAPERS = (
         ),
         credit="Task diversity",
         related=(
-            "observed by Allan Raventós, Mansheej Paul, Feng Chen, Surya "
+            "Observed by Allan Raventós, Mansheej Paul, Feng Chen, Surya "
             "Ganguli. *Pretraining task diversity and the emergence of non-"
             "Bayesian in-context learning for regression*. 2023. "
             "[arXiv:2306.15063](https://arxiv.org/abs/2306.15063)."

@@ -264,7 +264,7 @@ MARGIN = Paper(
     ),
     credit="Token selection (`icl.TokenSelection`)",
     related=(
-        "and, for matrices, Davoud Ataee Tarzanagh, Yingcong Li, Christos "
+        "For matrices: Davoud Ataee Tarzanagh, Yingcong Li, Christos "
         "Thrampoulidis, Samet Oymak. *Transformers as Support Vector "
         "Machines*. 2023. "
         "[arXiv:2308.16898](https://arxiv.org/abs/2308.16898)."

@@ -2,8 +2,8 @@
 
 The loss of a point is a sum over its K queries, and the loss of query k depends on
 column k of the scores alone. So the columns of P points make up one array, (K, P K), in
-which no column meets another one. UpdateMap on `ScoreBatch` takes the steps of all points
-at once.
+which no column meets another one. Descent on a `ScoreBatch` takes the steps of all
+points at once.
 """
 
 from __future__ import annotations
