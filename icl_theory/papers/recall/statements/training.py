@@ -694,8 +694,8 @@ def with_gamma(task: RecallTask, **more: Any) -> RecallRisk:
 
 @row("recall: Theorem 5.4", PAPER.format("Thm 5.4"), Status.ORDER, "1; 1")
 def noisy_convergence(quick: bool) -> Claim:
-    """linear attention with noise: normalised descent on λ, γ = ln(α/(1-α)), converges to H(α) at the noiseless
-    rate η/√|Q|
+    """linear attention with noise: normalised descent on λ, γ = ln(α/(1-α)), converges
+    to H(α) at the noiseless rate η/√|Q|
     """
     paper = [NOISY(alpha=alpha) for alpha in (0.2, 0.5, 0.8)]
     more = RecallTask(50, 4, 8, alpha=0.1, counts=ONCE)
@@ -740,8 +740,8 @@ def missing_triggers(quick: bool) -> Claim:
     "O(1); O(1); 4",
 )
 def sample_complexity(quick: bool) -> Claim:
-    """M sentences leave at most ε above the Bayes risk with probability 1 - δ for M of the order |Q| ln(|Q|/δ);
-    with noise of the order ln(1/δ)/ε
+    """M sentences leave at most ε above the Bayes risk with probability 1 - δ for M of
+    the order |Q| ln(|Q|/δ); with noise of the order ln(1/δ)/ε
     """
     size = 120 if quick else 600
     clean = itertools.product((2, 5, 20), (0.1, 1e-3, 1e-6))
