@@ -248,7 +248,7 @@ def _floors(task: RecallTask) -> _Floors:
         floors.append(risk.floor() - task.bayes_risk)
         grid = np.linspace(-5.0, 20.0, 501).tolist()
         on_grid.append(min(risk.excess([strength]) for strength in grid))
-    return _Floors(kappa_one, *floors, off(floors, on_grid))
+    return _Floors(kappa_one, floors[0], floors[1], off(floors, on_grid))
 
 
 @row("recall: loss bound", PAPER.format("Thm 3.2"), Status.CERTIFIED, "1")
