@@ -18,12 +18,14 @@ import json
 import math
 import re
 import shlex
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -96,7 +98,8 @@ def lines(name: str) -> Iterator[Line]:
 def command(words: list[str]) -> dict[str, int]:
     """Run a command; what it prints is caught by `answer`."""
     try:
-        main(words)
+        with mock.patch.object(sys, "argv", ["icl-theory"]):  # which help texts quote
+            main(words)
     except SystemExit as end:
         return {"status": int(end.code or 0)}
     return {"status": 0}
@@ -143,8 +146,10 @@ def plain(value: Any, depth: int = 0) -> Any:
         return float(f"{number:.12g}") if math.isfinite(number) else repr(number)
     if isinstance(value, np.ndarray | np.generic):
         return thinned(np.asarray(value))
-    if isinstance(value, type) or inspect.isroutine(value):
+    if isinstance(value, type):
         return value.__qualname__
+    if inspect.isroutine(value):
+        return "a function"
     if depth > DEPTH or isinstance(value, Path):
         return type(value).__name__
     return entries(value, depth)
@@ -184,6 +189,8 @@ def attributes(value: Any) -> list[str]:
         for name, member in vars(base).items():
             if type(member).__name__ in ("cached_property", "property"):
                 names.add(name)
+    if isinstance(value, icl.Trajectory):
+        names -= {"risk", "solution"}  # how a run was computed, not what it says
     return sorted(name for name in names if not name.startswith("_"))
 
 
