@@ -1,5 +1,6 @@
-"""The paper on in-context recall: its statements, and the rows, questions and figures
-that measure them.
+"""The paper on in-context recall: its statements, and the evidence for them.
+
+Each statement names the rows, questions and figures that measure it.
 """
 
 from icl_theory.papers.recall.statements import model, training

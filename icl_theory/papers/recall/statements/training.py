@@ -599,8 +599,8 @@ def one_number(quick: bool) -> Claim:
     for Q in sizes:
         risk = RecallRisk(PLANTED(Q), "softmax", tied=True, weights="identity")
         # λ and v are the same number
-        one = in_coordinates(risk, "linear", [[1.0], [1.0]])
-        run = descend(one, eta, rule="ngd", steps=2 * half)
+        tied = in_coordinates(risk, "linear", [[1.0], [1.0]])
+        run = descend(tied, eta, rule="ngd", steps=2 * half)
         loss_half_way = run.at(half).loss
         ends.append(loss_half_way)
         rates.append(math.log(loss_half_way / run.at(2 * half).loss) / (half * eta))
