@@ -48,9 +48,7 @@ def figure(
     steps: int = 2000,
     seed: int = 0,
 ) -> Figure:
-    """Draw losses on seen and unseen outputs and the probabilities of output and noise,
-    of all models.
-    """
+    """Draw test losses of all models, and their probabilities of output and noise."""
     problems = [
         icl.recall.Training(
             V=V,

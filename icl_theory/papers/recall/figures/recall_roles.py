@@ -38,9 +38,7 @@ def figure(
     steps: int = 400,
     tests: int = 512,
 ) -> Figure:
-    """Draw the probabilities against the step, a row for each α and a column for each
-    part.
-    """
+    """Draw the probabilities against the step, in a row for each α."""
     panels = []
     for alpha in alphas:
         task = icl.recall.RecallTask(V, 1, outputs, alpha=alpha, H=H, law="planted")

@@ -34,9 +34,7 @@ def figure(
     sets: int = 100,
     points: int = 24,
 ) -> Figure:
-    """Draw the probability of failure against the number of sentences, for each ε
-    without noise and with it.
-    """
+    """Draw the probability of failure against the number of sentences."""
     panels = [
         _panel(V, triggers, 0.0, 100, missing, sets, points),
         _panel(V, 1, alpha, 3000, noisy, sets, points),
@@ -64,29 +62,24 @@ def _panel(
     for epsilon, colour in zip(epsilons, CYCLE, strict=False):
         exact = _chances(icl.recall.failure_probability, task, sizes, epsilon)
         bound = _chances(icl.recall.failure_bound, task, sizes, epsilon)
-        name = f"ε = {epsilon:g}"
         # the name stands at the curve that is further right
-        curves.append(Curve("" if alpha else name, sizes, exact, colour=colour))
+        labels = [f"ε = {epsilon:g}", ""]
+        if alpha:
+            labels.reverse()
+        curves.append(Curve(labels[0], sizes, exact, colour=colour))
         # without noise the bound is the same for all ε
         if alpha or epsilon == epsilons[0]:
-            label = name if alpha else ""
-            curves.append(Curve(label, sizes, bound, style="--", colour=colour))
+            curves.append(Curve(labels[1], sizes, bound, style="--", colour=colour))
         share = [np.mean(excesses[M] > epsilon) for M in trained_sizes]
         curves.append(Curve("", trained_sizes, share, style="o", colour=colour))
-    title = f"no noise, {triggers} triggers"
-    note = ""
-    if alpha:
-        title = f"noise α = {alpha:g}, one trigger"
-        note = "lines: exact\ndashed: bound\npoints: runs"
-    return Panel(
-        curves,
-        "sentences M",
-        "probability of failure",
-        title,
-        ("log" if alpha else "linear", "log"),
-        (LEAST, 1.5),
-        note=note,
-    )
+    axes = ("sentences M", "probability of failure")
+    limits = (LEAST, 1.5)
+    if not alpha:
+        title = f"no noise, {triggers} triggers"
+        return Panel(curves, *axes, title, ("linear", "log"), limits)
+    title = f"noise α = {alpha:g}, one trigger"
+    note = "lines: exact\ndashed: bound\npoints: runs"
+    return Panel(curves, *axes, title, ("log", "log"), limits, note=note)
 
 
 def _chances(

@@ -469,8 +469,10 @@ def unseen_lower_bound(quick: bool) -> Claim:
 def _exponents_of_unseen(
     task: RecallTask, attention: str, eta: float, steps: tuple[int, ...]
 ) -> list[float]:
-    """Least ``ln((V-1) P/(1-P))`` over ηt of unseen outputs at some steps, by a full
-    transformer.
+    """Least ``ln((V-1) P/(1-P))`` over ηt, by a full transformer.
+
+    P is the probability of an output that training has not seen, and the minimum is
+    over 16 sentences, at each of the steps.
     """
     full = TransformerRisk(task, attention, tests=16)
     inward = reparameterised(full).map.inward
@@ -511,8 +513,10 @@ def unseen_rows(quick: bool) -> Claim:
 
 
 def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float, float]:
-    """Largest growth of a row of 𝒱 for a word that is never an answer, and the mean
-    ends of 𝒱_yy and 𝒱_xx.
+    """Largest growth of a row of 𝒱 for a word that is never an answer.
+
+    With it the means, at the end, of 𝒱_yy over the outputs and of 𝒱_xx over the words
+    that are never an answer.
     """
     problem = Training(
         attention=attention,

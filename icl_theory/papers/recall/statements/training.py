@@ -259,9 +259,7 @@ def _by_parts(
 
 
 def rates_by_size(quick: bool) -> tuple[NDArray[np.int64], dict[str, Array]]:
-    """Numbers of triggers, and measured rates over η of the models that the exponents
-    are claimed for.
-    """
+    """Numbers of triggers, and measured rates over η for each of the models."""
     sizes = np.array([1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64])
     rates = {}
     for name, attention in (
@@ -298,9 +296,7 @@ def _recalls(last: dict[str, float]) -> str:
 
 
 def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
-    """Standard deviation of the loss of the triggers missing from M sentences, from
-    their joint probabilities.
-    """
+    """Standard deviation of the loss of the triggers missing from M sentences."""
     p = task.probs
     # probabilities that a trigger, and that two triggers, are missing
     one_missing = (1.0 - p) ** M[:, None]
@@ -316,8 +312,9 @@ def missing_spread(task: RecallTask, M: NDArray[np.int64]) -> Array:
 def missing_costs(
     task: RecallTask, sizes: NDArray[np.int64], sets: int
 ) -> tuple[Array, Array, Array]:
-    """Mean costs of training on M sentences without noise, what is predicted, and the
-    error of the means.
+    """Mean costs of training on M sentences without noise, predictions, and errors.
+
+    The errors are those of the means over the data sets.
     """
     means = [costs(task, M, sets, "ngd", 1.0, 60).mean() for M in sizes.tolist()]
     predicted = missing_loss(task, sizes)
@@ -326,9 +323,7 @@ def missing_costs(
 
 
 def reviewed(power: float) -> str:
-    """Return the exponent of `REVIEWED` that a measured power of |Q| goes with, if
-    there is one.
-    """
+    """Return the exponent of `REVIEWED` with this power of |Q|, if there is one."""
     for name, power_of_exponent in REVIEWED.items():
         if abs(power - power_of_exponent) < 0.01:
             return name
@@ -342,8 +337,9 @@ def zipf(Q: int) -> Array:
 
 
 def final_rate(risk: RecallRisk, eta: float, far: float) -> float:
-    """Decay per step of the excess of normalised descent over the second half of a run
-    that ends near e^-far.
+    """Decay per step of the excess of normalised descent.
+
+    It is measured over the second half of a run that ends near e^-far.
     """
     steps = 2 * math.ceil(0.5 * far / decay_rate(risk.task, eta, risk.attention))
     return _last_rate(descend(risk, eta, rule="ngd", steps=steps))
@@ -364,8 +360,9 @@ def cycle_level(run: Trajectory) -> float:
 def costs(
     task: RecallTask, M: int, sets: int, rule: str, eta: float, steps: int
 ) -> Array:
-    """Population losses of training on M sentences, minus that of training on the
-    population, one for each set.
+    """Costs of training on sets of M sentences, one for each set.
+
+    A cost is the population loss at the end, minus that of training on the population.
     """
     population = RecallRisk(task)
 
@@ -511,8 +508,9 @@ def plain_descent(quick: bool) -> Claim:
 
 
 def softmax_rates(quick: bool, eta: float) -> list[float]:
-    """Rates of softmax attention at finite H over ηs, s the least share of the output,
-    v trained too.
+    """Rates of softmax attention at finite H over ηs, with v trained, too.
+
+    s is the least share of the output.
     """
     far = 80.0 if quick else 300.0
     sizes = (1, 5) if quick else (1, 5, 25)
@@ -533,9 +531,7 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
 
 
 def noisy_softmax_rates(quick: bool) -> tuple[list[float], tuple[int, ...]]:
-    """Rates in long contexts with noise, over those without, and the numbers |Q| of
-    triggers.
-    """
+    """Rates in long contexts with noise over those without, and the numbers |Q|."""
     sizes = (4, 16) if quick else (1, 4, 16, 64)
     ratios = []
     for law, Q in itertools.product((ONCE, Counts.fixed(1, 1)), sizes):
@@ -546,8 +542,9 @@ def noisy_softmax_rates(quick: bool) -> tuple[list[float], tuple[int, ...]]:
 
 
 def attention_alone(task: RecallTask, eta: float) -> tuple[float, float, float]:
-    """Loss at the end of training λ alone with 𝒱 = I, its limit, and the rate over the
-    predicted one.
+    """Training of λ alone with 𝒱 = I: the loss at its end, its limit, and the rate.
+
+    The rate is in units of the predicted one.
     """
     risk = RecallRisk(task, "softmax", tied=True, weights="identity", v=1.0)
     run = descend(risk, eta, rule="ngd", steps=120)
@@ -746,8 +743,9 @@ def sample_complexity(quick: bool) -> Claim:
 def failures(
     task: RecallTask, M: int, epsilon: float, sets: int
 ) -> tuple[int, float, float]:
-    """How many sets of M sentences leave more than ε above the Bayes risk, how many are
-    predicted, and |z|.
+    """How many sets of M sentences leave more than ε above the Bayes risk.
+
+    Returned are the number of such sets, the predicted number, and |z|.
     """
     failed = 0
     chance = failure_probability(task, M, epsilon)
