@@ -7,7 +7,10 @@ from icl_theory.papers.recall.statements import model, training
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
 WORDS = "the formula, from the words of the text"
-RATE = "the exponent; a public review (ICLR 2026, Reviewer 4) quotes three different ones from the paper"
+RATE = (
+    "the exponent; a public review (ICLR 2026, Reviewer 4) quotes three different ones"
+    " from the paper"
+)
 
 IN_CONTEXT_RECALL = Paper(
     "in-context-recall",

@@ -158,7 +158,10 @@ def lemma_adding(quick: bool) -> Errors:
         params = np.random.default_rng(seed).uniform(0.0, 2.0, len(risk.initial))
         yield risk.loss(params), full.loss(params)
         yield apart(risk.gradient(params), full.gradient(params))
-    grid = "loss and gradient against full transformers on the same sentences, α = 0, 0.3, in the paper's setting"
+    grid = (
+        "loss and gradient against full transformers on the same sentences,"
+        " α = 0, 0.3, in the paper's setting"
+    )
     return f"{grid} (planted bigrams, 𝒱 = I, all H words attended to) and in ours"
 
 
@@ -558,7 +561,9 @@ def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float,
     "0.8, 0.2; 1, 0; 1/(V-1+e^γ), e^γ/(V-1+e^γ)",
 )
 def part_roles(quick: bool) -> Claim:
-    """after training attention predicts the output and the feed-forward layer the noise"""
+    """after training attention predicts the output and the feed-forward layer the
+    noise
+    """
     ablation = _ablated(NOISY(alpha=0.2))
     return Claim.of(
         ablation.error < 1e-9,
@@ -643,5 +648,8 @@ def layer_logits(quick: bool) -> Errors:
         yield apart([observed[name] for name in predicted], [*predicted.values()])
         noise_wins = observed["feed_forward_noise"] > observed["feed_forward_other"]
         yield bool(noise_wins != (strength > -gamma))
-    setting = "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, 0.5, 0.8, γ = ln(α/(1-α))"
+    setting = (
+        "the paper's setting, V = 60, H = 256, ReLU attention, α = 0.2, 0.5, 0.8,"
+        " γ = ln(α/(1-α))"
+    )
     return f"{setting}, λ = 0.5, 1.3, 1.5, 43"

@@ -60,7 +60,10 @@ def exponent(quick: bool) -> tuple[str, list[Series]]:
     )
     present = [reviewed(b) for b in powers.values()]
     absent = [name for name in REVIEWED if name not in present]
-    words = f"Rates over η for |Q| = 1..{sizes[-1]} go like these powers. {measured[0].upper()}{measured[1:]}."
+    words = (
+        f"Rates over η for |Q| = 1..{sizes[-1]} go like these powers."
+        f" {measured[0].upper()}{measured[1:]}."
+    )
     laws = {"1 / √|Q|": sizes**-0.5, "1 / |Q|": 1.0 / sizes, "1": np.ones(len(sizes))}
     if absent:
         words += f" None of these models has {' or '.join(absent)}."
@@ -561,7 +564,9 @@ def attention_alone(task: RecallTask, eta: float) -> tuple[float, float, float]:
     "rate ηs, whatever |Q|",
 )
 def softmax_rate(quick: bool) -> Claim:
-    """softmax attention: linear convergence to the Bayes risk under normalised descent"""
+    """softmax attention: linear convergence to the Bayes risk under normalised
+    descent
+    """
     end, least, approach = attention_alone(PLANTED(5), 0.5)
     ratios = softmax_rates(quick, 0.5)
     slowed, sizes = noisy_softmax_rates(quick)
