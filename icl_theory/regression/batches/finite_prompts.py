@@ -219,7 +219,7 @@ class _TailWatch:
         self._doubts = doubts
 
     def observe(self, t: int, u: Array, index: Index) -> None:
-        """Compare the points ``index``, at the positions u, with their limits at step t."""
+        """Compare points at the positions u with their limits at step t."""
         limit = self.limit[index]
         # Losses are below γ, so that t (loss - floor) < t γ. In the first steps this
         # bound saves the evaluation of the losses.
@@ -346,7 +346,7 @@ class Batch:
         self.active = index[is_in_range]
 
     def count_steps(self) -> None:
-        """Count the remaining steps of the slow points, and move the points to their ends."""
+        """Count the remaining steps of the slow points, and move these to their ends."""
         index = np.flatnonzero(self.is_slow & self.doubts.none)
         if not index.size:
             return

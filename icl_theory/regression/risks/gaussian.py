@@ -42,8 +42,8 @@ MOST_WITH_FINITE_PROMPTS = 100
 # How often the step between the lengths of queries is halved at most. After five
 # halvings one loss takes minutes.
 MOST_HALVINGS = 5
-# The step of the coarser of two rules is twice that of the finer one. Halving it raises
-# the error to a power of 1/0.6 at least.
+# A rule has the tolerance if the rule of twice its step has an error below the
+# tolerance to this power.
 ERROR_POWER = 0.6
 # Number of points between 0 and the minimum at which the second derivative is taken.
 CURVATURE_POINTS = 9
@@ -519,7 +519,7 @@ class FiniteGaussianRisk(Risk):
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _rule(self, largest: float) -> _LengthRule:
-        """The rule whose losses are accurate to the tolerance for c up to ``largest``."""
+        """The rule that is accurate to the tolerance for all c up to ``largest``."""
         step = 2.0 * usual_step(self.law.d)
         lengths = self._queries_at(largest, step)
         for _ in range(MOST_HALVINGS):
