@@ -346,7 +346,7 @@ class Batch:
         self.active = index[is_in_range]
 
     def count_steps(self) -> None:
-        """Count the remaining steps of the slow points, and move these to their ends."""
+        """Count the remaining steps of slow points, and move these to their ends."""
         index = np.flatnonzero(self.is_slow & self.doubts.none)
         if not index.size:
             return
