@@ -99,5 +99,5 @@ def _check_memory(largest: float, r: float, h: float, reach: float) -> None:
 
 
 def reach_of(size: float, least: float = 0.125) -> float:
-    """Round a size up to a power of two, so that many sizes can share the same nodes."""
+    """Round a size up to a power of two, so that many sizes can share their nodes."""
     return 2.0 ** math.ceil(math.log2(max(size, least)))

@@ -282,7 +282,7 @@ class GaussianHeadsRisk(WithStart, Risk):
 
     @cached_property
     def best(self) -> tuple[float, float] | None:
-        """The best ω up to 2 and its loss, for one head, or for two heads with ω and -ω.
+        """The best ω up to 2 and its loss, for one head or two heads with ω and -ω.
 
         It is None for more heads.
         """

@@ -225,7 +225,10 @@ class _Circle(NamedTuple):
     place: NDArray[np.intp]  # the column of the number of tokens of each answer, (A,)
 
     def of_tokens(self, values: Array) -> Array:
-        """Return the coefficients of z^n from values at the points: (J, points) to (J, A)."""
+        """Return the coefficients of z^n of a function, (J, A).
+
+        The ``values`` of the function at the points are (J, points).
+        """
         return (values @ self.coefficients).real[:, self.place]
 
 

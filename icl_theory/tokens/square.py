@@ -462,7 +462,8 @@ def _mend_cancelled(
         by.real,
         counts,
     )
-    is_cancelled &= spread_of_errors < SMALL_VARIANCE * result.loss.real
+    is_small = spread_of_errors < SMALL_VARIANCE * result.loss.real
+    is_cancelled = is_cancelled & is_small
     for q in np.flatnonzero(is_cancelled):
         single = slice(q, q + 1)
         form_of_query = partial(form, queries.number[single])
