@@ -115,7 +115,7 @@ class StepCounter:
         self._frozen = step * INT64_MAX <= ROUNDING * np.maximum(start, 1.0)
 
     def position(self, n: int | Steps) -> Array:
-        """The iterate u after ``n`` steps. The array n broadcasts against the points."""
+        """The iterate u after ``n`` steps; n broadcasts against the points."""
         numbers = plain_numbers("n", n, 0.0, float(INT64_MAX))
         rows, shape = self._rows("n", n, numbers)
         positions = []
@@ -332,7 +332,7 @@ class _Counting:
         self.late = np.zeros(size, dtype=np.int64)
 
     def result(self, single: Selection) -> Count:
-        """Return the counts. The points ``single`` have a whole number of steps only."""
+        """Return the counts. The ``single`` points have a whole number of steps only."""
         limit = (INT64_MAX - self.offset).astype(np.float64)
         # Also true if the number is NaN.
         is_never = ~(self.real < limit)
@@ -352,7 +352,7 @@ class _Counting:
 
 
 def _compose(points: Selection, chosen: Selection) -> Selection:
-    """Return the selection of those ``points`` that ``chosen`` selects among them."""
+    """Return the part of the selection ``points`` that ``chosen`` selects from it."""
     return chosen if isinstance(points, slice) else points[chosen]
 
 

@@ -224,7 +224,7 @@ class LipschitzTask(Task):
 
 
 class OnSpace(LipschitzTask):
-    """Base of the families of functions on the whole space, evaluated at the features."""
+    """Base of the families of functions that are defined on the whole space."""
 
     @abstractmethod
     def functions(
