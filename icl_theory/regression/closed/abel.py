@@ -332,7 +332,7 @@ class _Counting:
         self.late = np.zeros(size, dtype=np.int64)
 
     def result(self, single: Selection) -> Count:
-        """Return the counts. The ``single`` points have a whole number of steps only."""
+        """Return the counts. The points ``single`` have no real number of steps."""
         limit = (INT64_MAX - self.offset).astype(np.float64)
         # Also true if the number is NaN.
         is_never = ~(self.real < limit)
