@@ -38,7 +38,8 @@ from icl_theory.sweeps.grid import Values
 
 # Largest u for which the number of steps is bounded.
 FARTHEST = 300.0
-# Smaller step constants are raised to this one. Points with either do not move.
+# Smaller step constants are raised to this one, with which a point does not move
+# either.
 SMALLEST_CONSTANT = 1e-300
 # For smaller step constants the columns of bounds are empty.
 SMALLEST_BOUNDED_CONSTANT = 1e-290

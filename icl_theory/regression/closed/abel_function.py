@@ -267,5 +267,5 @@ def selection(mask: NDArray[np.bool_]) -> Selection:
 
 
 def is_few(active: int, size: int, share: float = 0.8) -> bool:
-    """Whether to drop finished points. Copying pays if at least a fifth are finished."""
+    """Whether to drop finished points: copying pays once a fifth are finished."""
     return active < share * size
