@@ -94,5 +94,5 @@ class Doubts:
         return self.reason == Doubt.NONE
 
     def none_of(self, points: Index) -> Mask:
-        """Mask of those of n points that are without any doubt, (n,)."""
+        """Mask of the points without any doubt, among n points, (n,)."""
         return self.reason[points] == Doubt.NONE
