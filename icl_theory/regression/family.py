@@ -476,7 +476,7 @@ class Regression(Family):
         One limit holds if most steps are spent on learning to attend, and the other if
         most are spent in the tail. The stable learning rate ("auto") is of the order
         K/(L²Δ²) in class coordinates and is divided by Δ⁴/4 in embedding coordinates.
-        So its exponents differ from those of a fixed learning rate.
+        So the exponents for it differ from the exponents for a fixed learning rate.
         """
         mapping("arguments", arguments, "parameters")
         if arguments.get("eta") == "auto":

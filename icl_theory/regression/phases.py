@@ -360,8 +360,8 @@ def run_phases(
 ) -> Phases:
     """Return the phases of any run, from its states.
 
-    They are those of the query with the least attention, as a mean over the prompts
-    that contain its feature.
+    They are the phases of the query with the least attention, as a mean over the
+    prompts that contain its feature.
 
     Parameters
     ----------

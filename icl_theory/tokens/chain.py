@@ -250,9 +250,10 @@ class _Columns(NamedTuple):
 class _Integrals(NamedTuple):
     """Integrals over s for Q columns of scores.
 
-    The letters F, A, B, f, a, b, y and u are those of the module. A *place* is a
-    position with scores of its own, or the last positions, which share their scores.
-    There are n places and W windows, and Σ_t runs over the positions of a place.
+    The letters F, A, B, f, a, b, y and u are defined at the head of the module. A
+    *place* is a position with scores of its own, or the last positions, which share
+    their scores. There are n places and W windows, and Σ_t runs over the positions of a
+    place.
     """
 
     loss: Array  # (Q,)
@@ -423,7 +424,8 @@ def _carry_back(back: Array, positions: _Positions, law: Array) -> None:
     """Fill in the derivatives (f, a, b) by the sums after each position.
 
     On entry ``back[-1]`` holds the derivatives by the sums after the last position. The
-    transition matrices ``law``, (C, r, a, b), are those of `_carry`, transposed.
+    transition matrices ``law``, (C, r, a, b), are the transposes of the ones in
+    `_carry`.
     """
     for t in range(len(back) - 1, 0, -1):
         passed = positions.passed_back(back[t], t)
@@ -631,8 +633,8 @@ class ChainRisk(WithStart, Risk):
         if scores.ndim == 2:
             gradient = gradient.sum(axis=0)
             attention = attention.sum(axis=0)
-        # Each position rounds what it carries, and ln y is a sum of numbers as large as
-        # the range of the scores.
+        # Each position rounds the sums that it carries. And ln y is a sum of numbers as
+        # large as the range of the scores.
         rounding = integrals.carried + (10.0 + np.ptp(log_w, axis=(0, 1))) * total
         rounding *= np.finfo(float).eps
         # The error o - P_q of two probability vectors has a square of 2 at most.

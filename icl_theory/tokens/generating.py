@@ -46,7 +46,7 @@ class TokenCount(NamedTuple):
 
         .. math:: E[n (n-1) \cdots (n-k+1)\, G^{n-k}], \qquad k = 0, 1, \ldots
 
-        They are those of the orders 0 to ``order``, at G = ``mean`` with the logarithm
+        They have the orders 0 to ``order``, at G = ``mean`` with the logarithm
         ``log``. If ``each`` is set, n is uniform on 1 ... N, and the sum of powers is
         built by doubling,
         :math:`\sum_{n \le 2M} G^n = (1 + G^M) \sum_{n \le M} G^n`. All derivatives are

@@ -159,7 +159,7 @@ class HeadsRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Output weights, and losses of single heads, (H,) each.
 
-        The loss of a single head is that of its average alone, with output weight 1.
+        The prediction of a single head is its average, with the output weight 1.
         """
         losses = []
         for scores in params[:, 1:]:

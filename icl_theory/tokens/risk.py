@@ -364,8 +364,8 @@ class TokenRisk(Risk):
         whose nodes are a ``step`` <= 0.6 apart in ln s. It is a bound with a measured
         constant. The second is the error of rounding to first order, relative to the
         loss that would result if no errors of tokens had opposite signs. The third is
-        what underflow may remove from losses below about 1e-280 of the squared errors.
-        See docs/theory.md, "Tokens".
+        the loss that underflow may remove from losses below about 1e-280 of the squared
+        errors. See docs/theory.md, "Tokens".
         """
         scores = self._checked(params)
         step = number("step", step, maximum=0.6)

@@ -9,7 +9,7 @@ attention sums to one, the derivative by the score of node u is also
 
 in which the term of a pair is at most as large as the smaller attention of the two.
 `gradient_by_pairs` evaluates this sum, and `variance` and `is_separated` decide whether
-it is needed. The letters are those of `icl_theory.tokens.square`. See docs/theory.md,
+it is needed. The letters are defined in `icl_theory.tokens.square`. See docs/theory.md,
 "Tokens".
 """
 
@@ -194,7 +194,7 @@ def _pairs_of_kinds(
         number, number_of_pairs = (moment[0] for moment in tokens.numbers[k])
         write_field(tokens.b, rows, form, field_of_kind, reference)
         # The token at v is of kind k, and does not act on itself. So for its kind the
-        # field is that of E[n(n-1)]/E[n] tokens instead of E[n].
+        # field comes from E[n(n-1)]/E[n] tokens instead of E[n].
         further = np.divide(
             number_of_pairs, number, out=np.zeros_like(number), where=number != 0.0
         )

@@ -1,6 +1,6 @@
 r"""Tokens under the integral over s, and the sums that are taken over them.
 
-The letters are those of `icl_theory.tokens.square`. If there is one kind of tokens, a
+The letters are defined in `icl_theory.tokens.square`. If there is one kind of tokens, a
 term of the integrand has the k-th derivative of :math:`P = E\,G^n` by G and k factors
 :math:`b_u = \pi_u y_u e^{-y_u}`. If there are several kinds, each factor b is divided
 by the G of its kind, and the derivative of P becomes P times a moment of the numbers n

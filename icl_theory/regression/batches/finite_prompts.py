@@ -104,8 +104,8 @@ def descend(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> Batch:
     max_steps : int
         Largest number of steps.
     small : float
-        A run is counted from where the length of a step and that of the next one
-        differ by at most this part.
+        A run is counted from where a step and the next one differ in length by at most
+        this part.
 
     Returns
     -------

@@ -62,7 +62,7 @@ class StepCounter:
     r"""The iteration ``u <- u + c a s²`` from u = 0.
 
     `position` returns the iterate after a number of steps, and `steps_to` the number of
-    steps to an iterate. The letters are those of the module.
+    steps to an iterate. The letters are defined at the head of the module.
 
     See docs/theory.md, "Steps in closed form".
 

@@ -2,7 +2,7 @@
 
 `closed_runs` computes the ends of runs and of their phases. `ExchangeableSteps` is one
 run as a `Solution` of the engine. In the shapes below, P is the number of points
-(problems). The letters u, c, g, a and s are those of
+(problems). The letters u, c, g, a and s are defined in
 `icl_theory.regression.closed.abel`.
 """
 

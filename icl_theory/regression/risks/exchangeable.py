@@ -55,10 +55,11 @@ FARTHEST = 600.0
 class ExchangeableRisk(Risk):
     r"""The population risk of exchangeable tasks, a function of the single number u.
 
-    The letters u, γ, K, s and N are those of the module, and σ is the label noise. For
-    N = ∞, :math:`\ell = \tfrac12\gamma\tfrac{K}{K-1}s^2`. For finite N, with
-    :math:`n \sim \mathrm{Binomial}(N, 1/K)`, :math:`M = N - n`, :math:`w = e^{-u}`,
-    :math:`s_n = Mw/(n + Mw)` and :math:`q_n = 1 + \tfrac1{K-1} + (1 - \tfrac1{K-1})/M`,
+    The letters u, γ, K, s and N are defined at the head of the module, and σ is the
+    label noise. For N = ∞, :math:`\ell = \tfrac12\gamma\tfrac{K}{K-1}s^2`. For finite
+    N, with :math:`n \sim \mathrm{Binomial}(N, 1/K)`, :math:`M = N - n`, :math:`w =
+    e^{-u}`, :math:`s_n = Mw/(n + Mw)` and :math:`q_n = 1 + \tfrac1{K-1} + (1 -
+    \tfrac1{K-1})/M`,
 
     .. math:: \ell = \tfrac12 E\Bigl[\gamma s_n^2 q_n
         + \sigma^2\frac{n + Mw^2}{(n + Mw)^2}\Bigr].

@@ -585,9 +585,9 @@ class SampledGaussianRisk(PromptRisk):
     r"""Squared error of softmax attention on sampled prompts with Gaussian inputs.
 
     One layer predicts :math:`\hat y = \sum_i \mathrm{softmax}_i(x_i^\top Q x_q)\, y_i`
-    from N tokens. As N grows the mean loss tends to that of `GaussianRisk`, but slowly:
-    if :math:`|Qx_q|^2` exceeds ln N, the prediction depends on the few tokens nearest
-    to :math:`Qx_q`. See docs/theory.md, "Gaussian inputs".
+    from N tokens. As N grows the mean loss tends to the loss of `GaussianRisk`, but
+    slowly: if :math:`|Qx_q|^2` exceeds ln N, the prediction depends on the few tokens
+    nearest to :math:`Qx_q`. See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------

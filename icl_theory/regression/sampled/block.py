@@ -27,7 +27,7 @@ from icl_theory.regression.sampled.risk import SampledRisk
 class Weights(NamedTuple):
     """The parameters of a block with H hidden units, in the order of the flat vector.
 
-    The letters are those of `BlockRisk`.
+    The letters are defined in `BlockRisk`.
     """
 
     W_Q: Array  # (D, D)
@@ -267,7 +267,7 @@ class BlockRisk(Risk):
 class _ForwardPass:
     """The block on a batch of prompts, with the values that its backward pass needs.
 
-    The letters are those of `BlockRisk`.
+    The letters are defined in `BlockRisk`.
 
     Parameters
     ----------

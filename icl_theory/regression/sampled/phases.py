@@ -117,7 +117,7 @@ def sampled_phases(
     batch: int = 512,
     seed: int = 0,
 ) -> SampledPhases:
-    r"""Compare the phases of independent sampled runs with those of the exact run.
+    r"""Compare the phases of independent sampled runs with the exact run.
 
     Each run is stochastic gradient descent on fresh prompts, drawn by their counts.
     Loss and attention are evaluated by the population risk at the scores of the run,
