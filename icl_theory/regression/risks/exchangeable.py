@@ -235,8 +235,8 @@ class ExchangeableRisk(Risk):
             # The loss falls as far as it is evaluated.
             return upper
         if not slope(0.0) < 0:
-            # For γ = 0 the slope vanishes at u = 0: no interval has a change of sign.
-            return upper
+            # For γ = 0 there is only noise, which attention on one feature adds to.
+            return 0.0
         return float(brentq(slope, 0.0, upper, xtol=1e-12))
 
     @cached_property
