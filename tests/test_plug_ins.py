@@ -1,0 +1,103 @@
+"""Plug-ins: what they may say, and what the core makes of their claims and columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import icl_theory as icl
+from icl_theory.families.plug_ins import PlugIn, TheoryColumns, plug_ins
+from icl_theory.statements import Claim, Claims, row
+from icl_theory.sweeps.grid import Column
+
+
+def half_time(run: icl.Trajectory) -> dict[str, Any]:
+    half = run.loss[0] / 2
+    return {"half_time": run.first(lambda state: state.loss <= half)}
+
+
+HALF_TIME = TheoryColumns(
+    (Column("half_time", "i8", "steps", "first step at half the initial loss"),),
+    half_time,
+)
+
+
+def constant(name: str, value: float, *, batch: bool) -> TheoryColumns:
+    """A column that has one value at all points."""
+    return TheoryColumns(
+        (Column(name, "f8", "", name),),
+        lambda run: {name: value},
+        (lambda runs: {name: np.full(runs, value)}) if batch else None,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class HalfTimes(icl.Regression):
+    """Regression with a column that needs a run."""
+
+    name: ClassVar[str] = "half-times"
+    theory_columns: ClassVar[Any] = HALF_TIME
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"families": {"a": "no place"}}, "a = 'no place': must be a place like"),
+        ({"families": {"a": 3}}, "a = 3: must be a place like"),
+        ({"families": 0.5}, "families = 0.5: must be"),
+        ({"slots": {"regression": "x:y"}}, "regression = 'x:y': must be"),
+        ({"slots": {"regression": {"colour": "x:y"}}}, "slot = 'colour': must be one"),
+    ],
+)
+def test_a_wrong_plug_in_is_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        PlugIn(**arguments)
+
+
+def test_the_papers_of_the_package_are_found_and_sound() -> None:
+    found, lines = plug_ins()
+    assert not lines
+    assert len(found) >= 11
+    orders = [plug_in.order for plug_in in found]
+    assert orders == sorted(orders)
+
+
+def test_claims_of_two_plug_ins_are_joined() -> None:
+    @row("one")
+    def first(quick: bool) -> Claim:
+        """One is positive"""
+        return Claim.of(True, "1", "1")
+
+    @row("two")
+    def second(quick: bool) -> Claim:
+        """Two is positive"""
+        return Claim.of(True, "2", "2")
+
+    joined = Claims(rows=(first,)) + Claims(rows=(second,), check=len)
+    assert joined.rows == (first, second)
+    assert joined.check is len
+
+
+def test_columns_of_two_theories_are_joined_and_batched_if_both_are() -> None:
+    one = constant("one", 1.0, batch=True)
+    two = constant("two", 2.0, batch=True)
+    run = icl.simulate(2.0, 1.0, 4.0)
+    both = one + two
+    assert [column.name for column in both.columns] == ["one", "two"]
+    assert both.measure(run) == {"one": 1.0, "two": 2.0}
+    assert both.batch is not None
+    assert both.batch(2)["two"].tolist() == [2.0, 2.0]
+    assert (one + constant("three", 3.0, batch=False)).batch is None
+
+
+def test_points_are_simulated_if_a_column_of_theory_needs_their_runs() -> None:
+    sizes = [1.0, 2.0]
+    swept = icl.sweep(HalfTimes, L=sizes, delta=1.0, eta=1.0, epsilon=1e-2)
+    plain = icl.sweep(L=sizes, delta=1.0, eta=1.0, epsilon=1e-2)
+    for index, L in enumerate(sizes):
+        run = icl.simulate(L, 1.0, 1.0, epsilon=1e-2)
+        assert swept.half_time.values[index] == half_time(run)["half_time"]
+    assert swept.steps.values.tolist() == plain.steps.values.tolist()
