@@ -432,7 +432,7 @@ class StrideDebts:
         self.gradients = np.zeros(count)
 
     def charge(self, blocks: Index, gradients: float, skipped: Array) -> None:
-        """Add the gradients of one stride to each block, less two for each skipped step.
+        """Add the gradients of one stride, less two for each step that it skips.
 
         ``gradients`` is their number for one block, and ``skipped``, (k,), is the
         number of steps that each of the k blocks has skipped.
@@ -605,7 +605,7 @@ class Strides:
         return np.flatnonzero((self.x < x - SLACK) & ~self.abandoned)
 
     def _stride(self, blocks: Index) -> None:
-        """Try one stride of each of some blocks, and set the lengths of the next ones."""
+        """Try one stride of each block, and set the lengths of the next strides."""
         spent_before = self._spent
         problem = self._next_problem(blocks)
         run = self._solve(NODES, problem, self._guess(problem))
@@ -908,8 +908,8 @@ class Strides:
     def phase_reversal(self, oscillation: Array) -> Array:
         """Change of the states, (n, m), that reverses the phase of the fastest mode.
 
-        ``oscillation``, (n, m), is the part of the states that changes its sign at each
-        step.
+        ``oscillation``, (n, m), is the difference between the two phases: twice the
+        part of the states that changes its sign at each step.
         """
         norm = np.linalg.norm(self._direction, axis=1, keepdims=True)
         unit = self._direction / norm
@@ -955,7 +955,7 @@ class Strides:
         )
 
     def margins_at(self, x: float) -> Array:
-        """The error of each block divided by its distance from the shadow at x, (n,)."""
+        """The error of each block over its distance from the shadow at x, (n,)."""
         margins = np.array(self.errors.margin)
         for record in self._records:
             if record.errors is not None:
