@@ -170,8 +170,8 @@ def row(
 ) -> Callable[[Callable[[bool], Claim]], Row]:
     """Make a function that measures a statement into a row of the audit.
 
-    The function takes whether to be quick and returns a `Claim.of` what it measured.
-    The row completes it.
+    The function is called with ``quick``, a bool, and returns its measurements by
+    `Claim.of`. The row adds name, source, statement and status.
 
     Parameters
     ----------
@@ -325,7 +325,7 @@ class Answer(Plottable):
 class Question(NamedTuple):
     """An open question: its name on the command line, and the function that answers it.
 
-    The function takes whether to be quick.
+    The function is called with ``quick``, a bool.
     """
 
     name: str

@@ -55,7 +55,7 @@ Progress = Callable[[int, int], None]
 
 
 class Model(Protocol):
-    """What can be swept; it must be picklable to be evaluated by other processes."""
+    """A model that sweeps evaluate. Other processes can evaluate a picklable one."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -69,7 +69,7 @@ class Model(Protocol):
 
 
 class Evaluated(NamedTuple):
-    """What `evaluate` returns.
+    """The results of a sweep, from `evaluate`.
 
     Parameters
     ----------

@@ -235,6 +235,9 @@ def _read(
             values = part.values(column)
             part.check(column, values)
             yield column.name, values
+    # A file that no sweep has written may have columns of other types. PyArrow objects
+    # of such a type lack attributes and methods that are used above, which raises a
+    # TypeError or an AttributeError.
     except (
         ArrowException,
         OSError,
