@@ -119,7 +119,7 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
     # `check` calls it
     (icl.families.ParameterKind, {"value"}),
     # the family makes them of parameters that it has checked
-    (SphereRisk, {"made"}),
+    (SphereRisk, {"of_kernel"}),
     # hooks for the author of a family: the package calls them with runs of this family
     (icl.Family, {"describe", "measure", "population_excess", "validate"}),
     # the engine makes runs by it

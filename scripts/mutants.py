@@ -1,6 +1,6 @@
 """Changes random places of the core, one at a time, and asks the tests to notice.
 
-    python scripts/mutants.py --number 300 --seed 1 --out docs/mutants.md
+    python scripts/mutants.py --number 300 --seed 1 --out mutants.md
 
 It needs cosmic-ray (``pip install cosmic-ray``), which knows how to change an operator, a
 comparison, a number or a branch, and takes hours. Every mutant is made in a copy of the

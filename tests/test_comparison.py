@@ -164,7 +164,7 @@ def test_the_spread_of_sgd_is_that_of_the_other_runs(
 def test_points_of_comparison_spread_as_far_as_they_may() -> None:
     """Normal scores, halved until those of a query differ by at most 8: not by much less."""
     risk = icl.PopulationRisk(icl.Features.simplex(4, 1.0), icl.tasks.Linear(2.0), N=6)
-    for known in CROSSCHECK._known(risk, 6, np.random.default_rng(0)):
+    for known in CROSSCHECK._population_values(risk, 6, np.random.default_rng(0)):
         assert 1.0 < np.ptp(known.scores, axis=0).max() <= 8.0
         loss, gradient = risk.evaluate(known.scores)
         assert (known.loss, known.norm) == pytest.approx(
@@ -172,7 +172,7 @@ def test_points_of_comparison_spread_as_far_as_they_may() -> None:
         )
     wide = icl.PopulationRisk(icl.Features.simplex(4, 60.0), icl.tasks.Linear(2.0), N=6)
     embedded = icl.in_coordinates(wide, "embedding", wide.features.vectors)
-    for known in CROSSCHECK._known(embedded, 6, np.random.default_rng(0)):
+    for known in CROSSCHECK._population_values(embedded, 6, np.random.default_rng(0)):
         assert 4.0 - 1e-9 < np.ptp(known.scores, axis=0).max() <= 8.0
 
 

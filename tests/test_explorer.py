@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import runpy
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,18 +217,17 @@ def test_figures_of_the_gallery_open_with_their_parameters() -> None:
     linked = 0
     for name in figures.available():
         (path,) = ROOT.glob(f"icl_theory/papers/*/figures/{name}.py")
-        script = path.read_text(encoding="utf-8")
-        place = re.search(r'^EXPLORER = \(?\s*"(.*?)"', script, re.MULTILINE)
-        if not place:
+        place = runpy.run_path(str(path)).get("EXPLORER")
+        if place is None:
             continue
         linked += 1
-        found = call(ADDRESS, f"#{place[1]}", PANELS)
+        found = call(ADDRESS, f"#{place}", PANELS)
         assert found["problems"] == []
         for key, value in figures.parameters(name).items():
             if (
                 key in found["values"]
                 and not isinstance(value, tuple)
-                and f"{key}=" in place[1]
+                and f"{key}=" in place
             ):
                 assert found["values"][key] == value, (name, key)
     assert linked >= 10

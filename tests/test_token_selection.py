@@ -12,7 +12,12 @@ from scipy.optimize import linprog, minimize
 
 import icl_theory as icl
 from icl_theory.papers.token_selection import statements as papers
-from icl_theory.papers.token_selection.family import SelectionRisk, hard_margin, lead
+from icl_theory.papers.token_selection.family import (
+    SelectionData,
+    SelectionRisk,
+    hard_margin,
+    lead,
+)
 from icl_theory.testing import check_family, check_risk
 
 
@@ -210,7 +215,7 @@ def test_nuclear_margins_have_a_certificate(seed: int) -> None:
     problem = icl.TokenSelection(
         trained="KQ", start=1.0, eta=1.0, n=3, T=4, d=4, seed=seed
     )
-    rows = lead(problem.drawn[0], given(problem)[2].argmax(axis=1))
+    rows = lead(problem.drawn.features, given(problem)[2].argmax(axis=1))
     keys, asks = papers.least_nuclear(rows, problem.risk().initial)
     found = keys.T @ asks
     size, margins = float(np.linalg.norm(found, "nuc")), np.tensordot(rows, found)
@@ -274,7 +279,9 @@ def test_columns_and_local_optimality_by_hand() -> None:
         ([0.5, 0.5, 0.1], False),
     ):
         problem = icl.TokenSelection(n=1, T=3, d=2)
-        vars(problem)["drawn"] = tokens, np.array([values]), np.array([3.0, 4.0])
+        vars(problem)["drawn"] = SelectionData(
+            tokens, np.array([values]), np.array([3.0, 4.0])
+        )
         found = problem.measure(icl.descend(problem.risk(), 1e-300, steps=1))
         assert found == {
             "best": float(np.argmax(values) == 0),
@@ -302,7 +309,7 @@ def test_there_is_no_cosine_where_nothing_has_a_direction(
 
 def test_where_all_values_are_equal_the_rate_is_one() -> None:
     problem = icl.TokenSelection(n=2, T=3, d=4)
-    vars(problem)["drawn"] = problem.drawn[0], np.full((2, 3), 0.3), np.zeros(4)
+    vars(problem)["drawn"] = problem.drawn._replace(values=np.full((2, 3), 0.3))
     assert problem.stable_rate() == 1.0
 
 
@@ -357,7 +364,9 @@ def test_tokens_of_equal_value_are_both_the_best() -> None:
         ([0.4, 0.1, 0.4], 1.0, False),
         ([0.1, 0.4, 0.2], 0.0, True),
     ):
-        vars(problem)["drawn"] = tokens, np.array([values]), np.array([3.0, 0.0])
+        vars(problem)["drawn"] = SelectionData(
+            tokens, np.array([values]), np.array([3.0, 0.0])
+        )
         run = icl.descend(problem.risk(), 1e-300, steps=1)
         problem.describe(run)
         assert problem.measure(run)["best"] == best

@@ -1,4 +1,4 @@
-"""Papers, one folder each: its model if it has one of its own, its statements, its figures.
+"""Papers, one folder each: a model, statements, figures, a panel of the explorer.
 
 `icl_theory.families.plug_ins` finds the folders; nothing else lists them.
 """

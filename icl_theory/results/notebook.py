@@ -41,7 +41,10 @@ def _templates() -> jinja2.Environment:
     import jinja2
 
     def finalize(value: Any) -> Any:
-        return value if hasattr(value, "__html__") else _allowed(value)
+        # Values with this method are HTML already.
+        if hasattr(value, "__html__"):
+            return value
+        return _allowed(value)
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("icl_theory.results"),
@@ -51,34 +54,34 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=finalize,
     )
-    environment.filters["side"], environment.globals["zip"] = _side, zip
+    environment.filters["side"] = _side
+    environment.globals["zip"] = zip
     return environment
 
 
 def page(
-    title: str, body: Iterable[str], commands: Sequence[str], **made: str | None
+    title: str, body: Iterable[str], commands: Sequence[str], **origin: str | None
 ) -> str:
     """Return a page of parts in HTML, with commands, version, source and date."""
-    facts = {
+    footer = {
         "version": None,
         "source": None,
         "date": None,
         "package": __version__,
-        **made,
+        **origin,
     }
+    parts = [part for part in body if part]
     template = _templates().get_template("page.html")
     return template.render(
-        title=title, body="\n".join(filter(None, body)), commands=commands, **facts
+        title=title, body="\n".join(parts), commands=commands, **footer
     )
 
 
 def section(title: str, *parts: str) -> str:
     """Return parts under a heading; nothing if there are none."""
-    return (
-        "\n".join([f"<h2>{text(title)}</h2>", *filter(None, parts)])
-        if any(parts)
-        else ""
-    )
+    if not any(parts):
+        return ""
+    return "\n".join([f"<h2>{text(title)}</h2>", *filter(None, parts)])
 
 
 def paragraph(words: str) -> str:
@@ -87,9 +90,9 @@ def paragraph(words: str) -> str:
 
 
 def _macro(name: str, *arguments: Any) -> str:
-    return str(
-        getattr(_templates().get_template("pieces.html").module, name)(*arguments)
-    ).strip()
+    macros = _templates().get_template("pieces.html").module
+    macro = getattr(macros, name)
+    return str(macro(*arguments)).strip()
 
 
 def table(columns: Mapping[str, Sequence[Any]], caption: str = "") -> str:
@@ -120,9 +123,11 @@ def picture(ax: Axes) -> str:
     """
     load_whole("matplotlib.backends.backend_svg")
     buffer = io.BytesIO()
-    with styled({"svg.fonttype": "path", "svg.hashsalt": "icl-theory"}):
-        undated = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        whole_figure(ax).savefig(buffer, format="svg", metadata=undated)
+    # Letters are drawn as paths, and the salt makes the names of elements repeatable.
+    repeatable = {"svg.fonttype": "path", "svg.hashsalt": "icl-theory"}
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with styled(repeatable):
+        whole_figure(ax).savefig(buffer, format="svg", metadata=no_metadata)
     release(ax)
     encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
     return f"data:image/svg+xml;base64,{encoded}"
@@ -133,5 +138,7 @@ def _side(values: Sequence[Any]) -> str:
 
     Numbers are right-aligned; numbers and short words do not wrap.
     """
+    if goes_right(values):
+        return "right"
     longest = max((len(number(value)) for value in values), default=0)
-    return "right" if goes_right(values) else "short" if longest <= 16 else "long"
+    return "short" if longest <= 16 else "long"

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 @singledispatch
-def plot(found: Any, ax: Axes | None = None) -> Axes:
-    """Draw the figure of an object."""
-    raise TypeError(f"{type(found).__name__} has no figure")
+def plot(result: Any, ax: Axes | None = None) -> Axes:
+    """Draw the figure of a result."""
+    raise TypeError(f"{type(result).__name__} has no figure")
 
 
 plot.register(Trajectory, plot_run)
@@ -30,30 +30,27 @@ plot.register(CurveComparison, plot_comparison)
 
 
 @singledispatch
-def html(found: Any) -> str:
-    """Return the HTML of an object for a notebook."""
-    raise TypeError(f"{type(found).__name__} has no table")
+def html(result: Any) -> str:
+    """Return the HTML of a result for a notebook."""
+    raise TypeError(f"{type(result).__name__} has no table")
 
 
 @html.register
 def _(run: Trajectory) -> str:
-    return (
-        notebook.facts(run.facts())
-        + "\n"
-        + notebook.image(plot_run(run), run.stop_reason)
-    )
+    facts = notebook.facts(run.facts())
+    image = notebook.image(plot_run(run), run.stop_reason)
+    return f"{facts}\n{image}"
 
 
 @html.register
 def _(answer: Answer) -> str:
-    words = (
+    parts = [
         f"<p><b>{notebook.text(answer.question)}</b></p>",
         f"<p>{notebook.text(answer.answer)}</p>",
-    )
-    image = notebook.image(plot_answer(answer), f"{answer.y} against {answer.x}")
-    return "\n".join(
-        [*words, image, f"<p><code>{notebook.text(answer.command)}</code></p>"]
-    )
+        notebook.image(plot_answer(answer), f"{answer.y} against {answer.x}"),
+        f"<p><code>{notebook.text(answer.command)}</code></p>",
+    ]
+    return "\n".join(parts)
 
 
 @html.register
@@ -71,28 +68,33 @@ def _(checks: BoundChecks) -> str:
         "note",
     )
     columns = _columns(checks, names)
-    columns["bound"] = [
-        " to ".join(map(number, x)) if isinstance(x, tuple) else x
-        for x in columns["bound"]
-    ]
+    columns["bound"] = [_bound(bound) for bound in columns["bound"]]
     return notebook.table(columns)
 
 
+def _bound(bound: Any) -> Any:
+    """Return a bound for a table: two-sided bounds in words."""
+    if isinstance(bound, tuple):
+        return " to ".join(map(number, bound))
+    return bound
+
+
 @html.register
-def _(found: Comparison) -> str:
+def _(comparison: Comparison) -> str:
     names = ("name", "population", "sampled", "standard_error", "z", "limit", "passed")
-    return notebook.table(_columns(found.checks, names), found.remarks)
+    return notebook.table(_columns(comparison.checks, names), comparison.remarks)
 
 
 @html.register
 def _(audit: Audit) -> str:
     claims, answers = audit.columns
-    return (
-        notebook.table(claims, "Claims")
-        + "\n"
-        + notebook.table(answers, "Open questions")
-    )
+    claims_table = notebook.table(claims, "Claims")
+    answers_table = notebook.table(answers, "Open questions")
+    return f"{claims_table}\n{answers_table}"
 
 
 def _columns(rows: Any, names: tuple[str, ...]) -> dict[str, list[Any]]:
-    return {name: [getattr(row, name) for row in rows] for name in names}
+    columns = {}
+    for name in names:
+        columns[name] = [getattr(row, name) for row in rows]
+    return columns

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,9 @@ WORST_FIRST = (
     Outcome.LOOSE,
     Outcome.HOLDS,
 )
-NAMES = {Outcome.LIMIT: "fails in a limit"}  # of outcomes whose verdict goes on
+# Outcomes whose value needs more words to stand alone.
+NAMES = {Outcome.LIMIT: "fails in a limit"}
+# columns of the table of claims: heading and attribute of Claim
 COLUMNS = {
     "claim": "name",
     "statement": "statement",
@@ -66,28 +68,71 @@ class Reproduced(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Count the claims that hold and fail, the worst first.
+        """Number of claims of each outcome, the worst first.
 
-        They are counted separately for published and reconstructed formulas.
+        Published and reconstructed formulas are counted separately.
         """
-        counts = Counter((claim.formula, claim.outcome) for claim in self.claims)
+        # a dictionary, because the formulas keep the order of the claims
+        counts_by_formula: dict[str, Counter[Outcome]] = {}
+        for claim in self.claims:
+            counts = counts_by_formula.setdefault(claim.formula, Counter())
+            counts[claim.outcome] += 1
         parts = []
-        for formula in dict.fromkeys(claim.formula for claim in self.claims):
-            outcomes = [
-                f"{NAMES.get(outcome, outcome.value)} ({counts[formula, outcome]})"
-                for outcome in WORST_FIRST
-                if counts[formula, outcome]
-            ]
+        for formula, counts in counts_by_formula.items():
+            outcomes = []
+            for outcome in WORST_FIRST:
+                if counts[outcome]:
+                    name = NAMES.get(outcome, outcome.value)
+                    outcomes.append(f"{name} ({counts[outcome]})")
             parts.append(f"{formula}: {', '.join(outcomes)}")
         return "; ".join(parts) or "no number is claimed"
 
     @property
+    def tests(self) -> list[str]:
+        """Names of the rows and figures that test the statement."""
+        rows = [claim.name for claim in self.claims]
+        return rows + [f"figure {drawn.name}" for drawn in self.drawn]
+
+    def to_markdown(self) -> list[str]:
+        """Return the blocks of Markdown of the statement."""
+        blocks = [f"## {self.reading.name}", self.reading.says]
+        if self.reading.reconstructed:
+            blocks.append(f"*Reconstructed:* {self.reading.reconstructed}")
+        blocks.append(f"```\n{self.command}\n```")
+        if self.claims:
+            blocks.append(markdown(self.table))
+        if self.answer:
+            blocks.append(f"*{self.answer.question}* {self.answer.answer}")
+        for drawn in self.drawn:
+            blocks.append(f"![{drawn.caption}]({drawn.name}.png)")
+            blocks.append(f"*{drawn.caption}:* `{drawn.command}`")
+        return blocks
+
+    def to_html(self) -> list[str]:
+        """Return the blocks of HTML of the statement."""
+        paragraphs = [notebook.paragraph(self.reading.says)]
+        if self.reading.reconstructed:
+            reconstructed = f"Reconstructed: {self.reading.reconstructed}"
+            paragraphs.append(notebook.paragraph(reconstructed))
+        blocks = [notebook.section(self.reading.name, *paragraphs)]
+        blocks.append(f"<pre><code>{notebook.text(self.command)}</code></pre>")
+        if self.claims:
+            blocks.append(notebook.table(self.table))
+        if self.answer:
+            words = f"{self.answer.question} {self.answer.answer}"
+            blocks.append(notebook.paragraph(words))
+        for drawn in self.drawn:
+            caption = f"{drawn.caption}: {drawn.command}"
+            blocks.append(notebook.figure(picture(drawn.figure), caption))
+        return blocks
+
+    @property
     def table(self) -> dict[str, list[str]]:
-        """Return the claims by columns."""
-        return {
-            heading: [str(getattr(claim, name)) for claim in self.claims]
-            for heading, name in COLUMNS.items()
-        }
+        """The claims by columns."""
+        columns = {}
+        for heading, name in COLUMNS.items():
+            columns[heading] = [str(getattr(claim, name)) for claim in self.claims]
+        return columns
 
 
 @dataclass(frozen=True)
@@ -127,82 +172,46 @@ class Reproduction:
 
     @property
     def notes(self) -> list[str]:
-        """Return remarks on all statements and on reconstructed formulas."""
-        notes = [self.paper.note] if self.paper.note else []
+        """Remarks on all statements and on reconstructed formulas."""
+        notes = []
+        if self.paper.note:
+            notes.append(self.paper.note)
         if any(claim.formula == RECONSTRUCTED for claim in self._claims):
             notes.append(PENDING)
         return notes
 
     @property
     def overview(self) -> dict[str, list[str]]:
-        """Return the table of statements, commands, tests and verdicts."""
-        tests = [
-            [c.name for c in part.claims] + [f"figure {d.name}" for d in part.drawn]
-            for part in self.parts
-        ]
+        """Table of statements, commands, tests and verdicts."""
         return {
             "statement": [part.reading.name for part in self.parts],
             "command": [part.command for part in self.parts],
-            "tested by": ["; ".join(each) for each in tests],
+            "tested by": ["; ".join(part.tests) for part in self.parts],
             "verdict": [part.verdict for part in self.parts],
         }
 
     def to_markdown(self) -> str:
         """Return the page as Markdown; its pictures are files beside it."""
-        overview = self.overview | {
-            "command": [f"`{part.command}`" for part in self.parts]
-        }
-        lines = [f"# {self.paper.title}", self.paper.reference, *self.notes]
-        lines += [f"This page is the output of `{self.command}`.", markdown(overview)]
+        overview = self.overview
+        overview["command"] = [f"`{part.command}`" for part in self.parts]
+        blocks = [f"# {self.paper.title}", self.paper.reference, *self.notes]
+        blocks.append(f"This page is the output of `{self.command}`.")
+        blocks.append(markdown(overview))
         for part in self.parts:
-            lines += [f"## {part.reading.name}", part.reading.says]
-            lines += (
-                [f"*Reconstructed:* {part.reading.reconstructed}"]
-                if part.reading.reconstructed
-                else []
-            )
-            lines += [f"```\n{part.command}\n```"]
-            lines += [markdown(part.table)] if part.claims else []
-            lines += (
-                [f"*{part.answer.question}* {part.answer.answer}"]
-                if part.answer
-                else []
-            )
-            for drawn in part.drawn:
-                lines += [
-                    f"![{drawn.caption}]({drawn.name}.png)",
-                    f"*{drawn.caption}:* `{drawn.command}`",
-                ]
-        lines += (
-            ["## Left out", "\n".join(f"- {line}" for line in self.failures)]
-            if self.failures
-            else []
-        )
-        return "\n\n".join(filter(None, lines)) + "\n"
+            blocks += part.to_markdown()
+        if self.failures:
+            blocks.append("## Left out")
+            blocks.append("\n".join(f"- {line}" for line in self.failures))
+        # An empty block, as of a paper without a reference, would leave blank lines.
+        return "\n\n".join(filter(None, blocks)) + "\n"
 
     def to_html(self) -> str:
         """Return the page as one HTML file that needs nothing else."""
-        body = [
-            *map(notebook.paragraph, (self.paper.reference, *self.notes)),
-            notebook.table(self.overview),
-        ]
+        body = [notebook.paragraph(self.paper.reference)]
+        body += [notebook.paragraph(note) for note in self.notes]
+        body.append(notebook.table(self.overview))
         for part in self.parts:
-            ours = part.reading.reconstructed
-            said = [part.reading.says, *([f"Reconstructed: {ours}"] if ours else [])]
-            body.append(
-                notebook.section(part.reading.name, *map(notebook.paragraph, said))
-            )
-            body.append(f"<pre><code>{notebook.text(part.command)}</code></pre>")
-            body += [notebook.table(part.table)] if part.claims else []
-            body += (
-                [notebook.paragraph(f"{part.answer.question} {part.answer.answer}")]
-                if part.answer
-                else []
-            )
-            body += [
-                notebook.figure(picture(x.figure), f"{x.caption}: {x.command}")
-                for x in part.drawn
-            ]
+            body += part.to_html()
         return notebook.page(
             self.paper.title, body, [self.command], version=__version__
         )
@@ -211,7 +220,7 @@ class Reproduction:
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write both pages and the pictures of the Markdown page into a folder.
 
-        The folder is made if it does not exist.
+        A missing folder is created.
 
         Returns
         -------
@@ -219,17 +228,19 @@ class Reproduction:
             The files, each written whole or not at all.
         """
         figures.check_folder(folder)
-        pages = [
-            Path(folder, f"{self.paper.name}{ending}") for ending in (".md", ".html")
-        ]
-        for path, page in zip(pages, (self.to_markdown(), self.to_html()), strict=True):
+        # Both pages are made before the first is written: an error leaves no file.
+        pages = {
+            Path(folder, f"{self.paper.name}.md"): self.to_markdown(),
+            Path(folder, f"{self.paper.name}.html"): self.to_html(),
+        }
+        for path, page in pages.items():
             with replacing(path) as temporary:
                 temporary.write_text(page, encoding="utf-8")
-        pictures = {
-            Path(folder, f"{drawn.name}.png"): drawn.figure
-            for part in self.parts
-            for drawn in part.drawn
-        }
+        # Several statements may share a figure, whose file is written once.
+        pictures = {}
+        for part in self.parts:
+            for drawn in part.drawn:
+                pictures[Path(folder, f"{drawn.name}.png")] = drawn.figure
         for path, figure in pictures.items():
             save(figure, path)
         return [*pages, *pictures]
@@ -237,9 +248,72 @@ class Reproduction:
 
 def papers() -> dict[str, Paper]:
     """Return the papers of every family by name."""
-    return {
-        paper.name: paper for claims in known()[0].values() for paper in claims.papers
-    }
+    claims_by_family, _ = known()
+    papers_by_name = {}
+    for claims in claims_by_family.values():
+        for paper in claims.papers:
+            papers_by_name[paper.name] = paper
+    return papers_by_name
+
+
+class _Measurements:
+    """Measurements of a paper's statements.
+
+    Whatever cannot be measured or drawn adds a line to ``failures``.
+    """
+
+    def __init__(self, paper: Paper, quick: bool) -> None:
+        self.paper = paper
+        self.quick = quick
+        self.options = " --quick" if quick else ""
+        self.failures: list[str] = []
+        self._claims: dict[Row, tuple[Claim, ...]] = {}
+
+    def measure(self, reading: Reading) -> Reproduced:
+        """Measure the rows of a statement, answer its question and draw its figure."""
+        claims: list[Claim] = []
+        for row in reading.rows:
+            claims += self._claims_of(row)
+        answered = None
+        drawings: list[Drawn] = []
+        if reading.question:
+            question = reading.question.name
+            with self._left_out(f"the question {question}"):
+                answered = answer(question, quick=self.quick)
+                drawings.append(self._draw_answer(answered))
+        if reading.figure:
+            with self._left_out(f"the figure {reading.figure}"):
+                drawings.append(self._draw_figure(reading.figure))
+        # pyplot would keep all figures, and show them together in a notebook.
+        for drawing in drawings:
+            release(drawing.figure)
+        command = f'icl-theory reproduce {self.paper.name} --only "{reading.name}"'
+        return Reproduced(
+            reading, command + self.options, tuple(claims), answered, tuple(drawings)
+        )
+
+    def _claims_of(self, row: Row) -> tuple[Claim, ...]:
+        """Return the claim of a row, or nothing if it cannot be measured."""
+        # Several statements may have the same row, which may take minutes.
+        if row not in self._claims:
+            self._claims[row] = ()
+            with self._left_out(f"the row {name_of(row)}"):
+                self._claims[row] = (row(self.quick),)
+        return self._claims[row]
+
+    def _draw_answer(self, answered: Answer) -> Drawn:
+        caption = f"{answered.y} against {answered.x}"
+        command = answered.command + self.options
+        return Drawn(answered.name, caption, command, plot_answer(answered))
+
+    def _draw_figure(self, name: str) -> Drawn:
+        figure = figures.draw(name, quick=self.quick)
+        caption = figures.available()[name]
+        command = f"icl-theory figures {name}{self.options}"
+        return Drawn(name, caption, command, figure)
+
+    def _left_out(self, part: str) -> AbstractContextManager[None]:
+        return left_out(f"{part} of the paper {self.paper.name}", self.failures)
 
 
 def reproduce(
@@ -280,46 +354,13 @@ def reproduce(
     readings = {reading.name: reading for reading in paper.readings}
     if only is not None:
         readings = {only: readings[choice("only", only, readings)]}
-    begin = f"icl-theory reproduce {name}"
-    end = " --quick" if quick else ""
-    failures: list[str] = []
-
-    @cache
-    def measured(row: Row) -> tuple[Claim, ...]:
-        with left_out(f"the row {name_of(row)} of the paper {name}", failures):
-            return (row(quick),)
-        return ()
-
-    parts = []
-    for reading in counted([*readings.values()], "statements"):
-        claims = tuple(claim for row in reading.rows for claim in measured(row))
-        found = None
-        drawn = list[Drawn]()
-        if reading.question:
-            with left_out(
-                f"the question {reading.question.name} of the paper {name}", failures
-            ):
-                found = answer(reading.question.name, quick=quick)
-                caption = f"{found.y} against {found.x}"
-                drawn.append(
-                    Drawn(found.name, caption, found.command + end, plot_answer(found))
-                )
-        if reading.figure:
-            with left_out(f"the figure {reading.figure} of the paper {name}", failures):
-                figure = figures.draw(reading.figure, quick=quick)
-                caption = figures.available()[reading.figure]
-                command = f"icl-theory figures {reading.figure}{end}"
-                drawn.append(Drawn(reading.figure, caption, command, figure))
-        for each in drawn:
-            release(each.figure)
-        parts.append(
-            Reproduced(
-                reading,
-                f'{begin} --only "{reading.name}"{end}',
-                claims,
-                found,
-                tuple(drawn),
-            )
-        )
-    chosen = "" if only is None else f' --only "{only}"'
-    return Reproduction(paper, begin + chosen + end, tuple(parts), tuple(failures))
+    measurements = _Measurements(paper, quick)
+    parts = tuple(
+        measurements.measure(reading)
+        for reading in counted([*readings.values()], "statements")
+    )
+    command = f"icl-theory reproduce {name}"
+    if only is not None:
+        command += f' --only "{only}"'
+    command += measurements.options
+    return Reproduction(paper, command, parts, tuple(measurements.failures))

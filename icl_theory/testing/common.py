@@ -13,13 +13,13 @@ from icl_theory._validate import Array
 T = TypeVar("T")
 
 
-def expect(holds: Any, what: str, expected: object, found: object) -> None:
+def expect(holds: Any, what: str, expected: object, actual: object) -> None:
     """Raise an AssertionError unless the condition holds.
 
     It says what was expected and what was found.
     """
     if not holds:
-        raise AssertionError(f"{what}: expected {expected}, found {_shown(found)}")
+        raise AssertionError(f"{what}: expected {expected}, found {_shown(actual)}")
 
 
 def attempt(
@@ -29,6 +29,7 @@ def attempt(
     try:
         return function(*arguments, **options)
     except AssertionError:
+        # A check within the call has already said what is wrong.
         raise
     except Exception as error:
         raise AssertionError(
@@ -42,70 +43,92 @@ def copied(value: T) -> T:
     return copy
 
 
-def same(one: Any, two: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Whether two numbers, arrays or mappings of them have the same bits.
 
     NaN equals NaN.
     """
-    if isinstance(one, dict) and isinstance(two, dict):
-        return one.keys() == two.keys() and all(
-            same(one[name], two[name]) for name in one
-        )
-    first = np.asarray(one)
-    second = np.asarray(two)
-    if first.shape != second.shape or first.dtype != second.dtype:
+    if isinstance(first, dict) and isinstance(second, dict):
+        if first.keys() != second.keys():
+            return False
+        return all(same(value, second[name]) for name, value in first.items())
+    first_array = np.asarray(first)
+    second_array = np.asarray(second)
+    if first_array.shape != second_array.shape:
         return False
-    if first.dtype == object:
-        return bool(np.array_equal(first, second))
-    return first.tobytes() == second.tobytes()
+    if first_array.dtype != second_array.dtype:
+        return False
+    if first_array.dtype == object:
+        # The bytes of objects are their addresses.
+        return bool(np.array_equal(first_array, second_array))
+    return first_array.tobytes() == second_array.tobytes()
 
 
-def expect_same(wanted: Any, found: Any, what: str) -> None:
-    """Raise an AssertionError that names the entry that differs most.
+def expect_same(expected: Any, actual: Any, what: str) -> None:
+    """Check that two numbers, arrays or mappings of them have the same bits.
 
-    If all bits are the same there is none.
+    The AssertionError names the entry that differs most.
     """
-    if same(wanted, found):
+    if same(expected, actual):
         return
-    if (
-        isinstance(wanted, dict)
-        and isinstance(found, dict)
-        and wanted.keys() == found.keys()
-    ):
-        for name in wanted:
-            expect_same(wanted[name], found[name], f"{name!r} in {what}")
-    expect_near(wanted, found, np.asarray(0.0), what, "the same bits")
+    are_mappings = isinstance(expected, dict) and isinstance(actual, dict)
+    if are_mappings and expected.keys() == actual.keys():
+        for name, value in expected.items():
+            expect_same(value, actual[name], f"{name!r} in {what}")
+    difference = _difference(expected, actual, what, "the same bits")
+    # Bits may differ although the numbers are equal, as those of 0.0 and -0.0 do: the
+    # check fails even if the largest difference is 0.
+    _fail_at_worst(expected, actual, difference, what, "the same bits")
 
 
 def expect_near(
-    wanted: Any, found: Any, allowed: Array, what: str, sentence: str
+    expected: Any, actual: Any, allowed: Array, what: str, sentence: str
 ) -> None:
-    """Raise an AssertionError that names the entry that is off by most.
+    """Check that all entries of two arrays differ by at most ``allowed``.
 
-    If all entries are within ``allowed`` there is none.
+    The AssertionError names the entry that exceeds it by most.
     """
-    expected = np.asarray(wanted)
-    actual = np.asarray(found)
-    are_numbers = {expected.dtype.kind, actual.dtype.kind} <= {*"fiub"}
-    if expected.shape != actual.shape or not are_numbers:
-        expect(False, what, f"{sentence}, {_shown(wanted)}", found)
+    difference = _difference(expected, actual, what, sentence)
+    # Infinity minus infinity is NaN, which is reported below.
     with np.errstate(all="ignore"):
-        excess = np.abs(actual - expected.astype(float)) - allowed
-    # Bits may differ although the numbers are equal, as those of 0.0 and -0.0 do.
-    must_differ = sentence == "the same bits"
-    if not must_differ and not (excess > 0).any() and not np.isnan(excess).any():
-        return
+        excess = np.asarray(difference - allowed)
+    if (excess > 0).any() or np.isnan(excess).any():
+        _fail_at_worst(expected, actual, excess, what, sentence)
+
+
+def _difference(expected: Any, actual: Any, what: str, sentence: str) -> Array:
+    """Return the absolute differences of two arrays of numbers of the same shape."""
+    expected_array = np.asarray(expected)
+    actual_array = np.asarray(actual)
+    are_numbers = {expected_array.dtype.kind, actual_array.dtype.kind} <= {*"fiub"}
+    if expected_array.shape != actual_array.shape or not are_numbers:
+        expect(False, what, f"{sentence}, {_shown(expected)}", actual)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.abs(actual_array - expected_array.astype(float)))
+
+
+def _fail_at_worst(
+    expected: Any, actual: Any, excess: Array, what: str, sentence: str
+) -> None:
+    """Raise an AssertionError that names the entry of the largest excess."""
+    expected_array = np.asarray(expected)
+    actual_array = np.asarray(actual)
+    # NaN is worse than any number.
     worst = int(np.argmax(np.where(np.isnan(excess), np.inf, excess)))
-    index = np.unravel_index(worst, expected.shape)
-    entry = f", entry {tuple(int(i) for i in index)}" if expected.ndim else ""
+    index = np.unravel_index(worst, expected_array.shape)
+    entry = ""
+    if expected_array.ndim:
+        entry = f", entry {tuple(int(i) for i in index)}"
     expect(
         False,
         what + entry,
-        f"{sentence}, {expected[index].item()!r}",
-        repr(actual[index].item()),
+        f"{sentence}, {expected_array[index].item()!r}",
+        repr(actual_array[index].item()),
     )
 
 
 def _shown(value: object) -> str:
     text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 300 else text[:297] + "..."
+    if len(text) <= 300:
+        return text
+    return text[:297] + "..."

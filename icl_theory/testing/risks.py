@@ -35,6 +35,8 @@ from icl_theory.testing.common import attempt, copied, expect, expect_near, expe
 from icl_theory.testing.tokens import check_tokens
 from icl_theory.tokens.risk import TokenRisk
 
+Stencil = tuple[tuple[int, float], ...]
+
 # Pairs (j, w_j) of differences of sixth order: f'(0) = sum_j w_j f(jh) / 60h.
 CENTRAL = ((1, 45.0), (-1, -45.0), (2, -9.0), (-2, 9.0), (3, 1.0), (-3, -1.0))
 FORWARD = (
@@ -47,7 +49,8 @@ FORWARD = (
     (6, -10.0),
 )
 WIDTHS = 2.0 ** -np.arange(4.0, 20.0, 2.0)
-ROUNDING = 1e-14  # relative, of a loss or a gradient
+# relative rounding of a loss or a gradient
+ROUNDING = 1e-14
 # Relative difference between a loss or a gradient and the same one computed in another
 # order.
 CLOSE = 1e-12
@@ -63,15 +66,15 @@ def check_risk(
 ) -> None:
     r"""Check that a risk does everything that descent relies on.
 
-    The initial parameters, losses, gradients and observations are finite, of float64,
-    of the right shapes and the same bits each time, also of a copy by pickle, and
-    evaluating changes no argument. The gradient is the derivative of the loss, and
-    Hessian products are derivatives of the gradient. No loss is below the floor.
-    `Risk.excess`, and ``excess`` if it is observed, are the loss minus one number, at
-    most the floor. The metric is positive. Blocks are views that together hold each
-    parameter once. ``series``, ``gradients`` and ``column_gradients`` agree, if they
-    are defined, with `Risk.evaluate`, and a `TokenRisk` with the sum over all prompts
-    of a few tokens at a few nodes.
+    The initial parameters, losses, gradients and observations are finite, of float64
+    and of the right shapes. They have the same bits each time, and so have those of a
+    copy by pickle. Evaluating changes no argument. The gradient is the derivative of
+    the loss, and Hessian products are derivatives of the gradient. No loss is below the
+    floor. `Risk.excess`, and ``excess`` if it is observed, are the loss minus one
+    number, at most the floor. The metric is positive. Blocks are views that together
+    hold each parameter once. If ``series``, ``gradients`` and ``column_gradients`` are
+    defined, they agree with `Risk.evaluate`. A `TokenRisk` agrees with the sum over all
+    prompts of a few tokens at a few nodes.
 
     Parameters
     ----------
@@ -79,11 +82,12 @@ def check_risk(
         The risk. A risk that draws data is checked on the data of one step, on which
         its loss is a function.
     points : sequence of array_like, optional
-        Parameters to look at besides the initial ones; unless given three random points
+        Parameters to look at besides the initial ones; by default three random points
         around these.
-    spread, seed : float, int
-        Standard deviation of the random points, and the seed of these and of the
-        directions of derivatives.
+    spread : float
+        Standard deviation of the random points.
+    seed : int
+        Seed of the random points and of the directions of derivatives.
     step : int
         The step whose data are used.
 
@@ -102,14 +106,15 @@ def check_risk(
         + f(3h) - f(-3h)}{60h}, \qquad f(s) = \mathcal L(\theta + s u).
 
     The width h falls from 1/16 of the largest parameter (of 1 if all are smaller) by
-    factors of 4, to where the change of the difference plus the rounding of the loss,
-    :math:`10^{-14}` of it, is least; this sum bounds the error δ of the difference. The
-    gradient may be off by :math:`\delta + 10^{-6}\,\|\nabla\mathcal L\|\,\|u\|`,
-    Hessian products by :math:`\delta + 10^{-5}` of their largest entry :math:`+
-    10^{-9}` of that of the gradient :math:`+ 10^{-14}` of the loss. At a kink the
-    gradient may be any number between the left and the right derivative, and products
-    are not checked. If no width gives differences that agree to :math:`10^{-3}`, the
-    loss is noise and the check fails. A direction sees every entry of the gradient.
+    factors of 4. At each width, the change of the difference plus the rounding of the
+    loss, :math:`10^{-14}` of it, estimates the error of the difference; the width with
+    the least error δ is used. The gradient may be off by :math:`\delta + 10^{-6}\,
+    \|\nabla\mathcal L\|\,\|u\|`, Hessian products by :math:`\delta + 10^{-5}` of their
+    largest entry :math:`+ 10^{-9}` of that of the gradient :math:`+ 10^{-14}` of the
+    loss. At a kink the gradient may be any number between the left and the right
+    derivative, and products are not checked. If no width gives differences that agree
+    to :math:`10^{-3}`, the loss is noise and the check fails. A direction sees every
+    entry of the gradient.
 
     Examples
     --------
@@ -135,9 +140,8 @@ def check_risk(
     places = {"the initial point": start}
     if points is None:
         for i in range(3):
-            places[f"random point {i + 1}"] = start + spread * rng.normal(
-                size=start.shape
-            )
+            deviation = spread * rng.normal(size=start.shape)
+            places[f"random point {i + 1}"] = start + deviation
     else:
         places |= _given_points(points, start.ndim)
     for where, params in places.items():
@@ -155,6 +159,7 @@ def check_risk(
         _gradient(risk, params, step, where, rng)
         if not risk.stochastic:
             _hessian(risk, params, where, rng)
+        # In other coordinates, an inner risk has the scores as its parameters.
         inner = core_risk(risk)
         scores = core_params(risk, params)
         if isinstance(inner, TokenRisk):
@@ -221,10 +226,11 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
     kept = params.copy()
     loss, gradient = evaluated(risk, params, step, where)
     expect_same(kept, params, f"parameters after evaluate at {where}")
+    # A copy, because a risk might write its next gradient into the same array.
     gradient = np.array(gradient)
-    again, slope = evaluated(risk, params, step, where)
-    expect_same(loss, again, f"loss at {where}, evaluated twice")
-    expect_same(gradient, slope, f"gradient at {where}, evaluated twice")
+    loss_again, gradient_again = evaluated(risk, params, step, where)
+    expect_same(loss, loss_again, f"loss at {where}, evaluated twice")
+    expect_same(gradient, gradient_again, f"gradient at {where}, evaluated twice")
     if not risk.stochastic:
         loss_at_other_step = evaluated(risk, params, step + 7, where)[0]
         expect_same(
@@ -239,7 +245,8 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
         "a finite number",
         floor,
     )
-    if not risk.stochastic:  # the loss of a few samples may be below the floor of all
+    # The loss of a few samples may be below the floor of the mean loss.
+    if not risk.stochastic:
         low = floor - ROUNDING * (abs(floor) + abs(loss))
         expect(loss >= low, f"loss at {where}", f"at least the floor, {floor!r}", loss)
 
@@ -247,9 +254,11 @@ def _values(risk: Risk, params: Array, step: int, where: str) -> None:
 def _metric(risk: Risk, start: Array) -> None:
     metric = np.asarray(attempt("metric", getattr, risk, "metric"))
     expect(metric.dtype.kind in "if", "metric", "a number, or an array of them", metric)
-    fits = metric.ndim <= start.ndim and all(
-        m in (1, n) for m, n in zip(metric.shape[::-1], start.shape[::-1], strict=False)
-    )
+    # NumPy's rule of broadcasting, without a result larger than the gradient.
+    try:
+        fits = np.broadcast_shapes(metric.shape, start.shape) == start.shape
+    except ValueError:
+        fits = False
     expect(
         fits,
         "shape of the metric",
@@ -269,7 +278,7 @@ def _metric(risk: Risk, start: Array) -> None:
 
 
 def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
-    first: dict[str, tuple[int, ...]] | None = None
+    first_shapes: dict[str, tuple[int, ...]] | None = None
     for i, (where, params) in enumerate(places.items()):
         kept = params.copy()
         what = f"observe at {where}"
@@ -279,51 +288,60 @@ def _observations(risk: Risk, places: dict[str, Array], step: int) -> None:
         attempt(what, named, observed)
         for name, value in observed.items():
             values = np.asarray(value)
-            good = values.dtype.kind in "iuf" and np.isfinite(values).all()
-            expect(good, f"observation {name!r} at {where}", "finite numbers", value)
+            is_finite = values.dtype.kind in "iuf" and np.isfinite(values).all()
+            what = f"observation {name!r} at {where}"
+            expect(is_finite, what, "finite numbers", value)
         shapes = {name: np.shape(value) for name, value in observed.items()}
-        first = shapes if first is None else first
+        if first_shapes is None:
+            first_shapes = shapes
         expect(
-            shapes == first,
+            shapes == first_shapes,
             f"names and shapes of the observations at {where}",
-            f"always {first}",
+            f"always {first_shapes}",
             shapes,
         )
 
 
 def _excess(risk: Risk, places: dict[str, Array]) -> None:
-    """Check that each excess is the loss minus one number, at most the floor."""
-    floor = risk.floor()
-    kinds: dict[str, Callable[[Array], Any]] = {"excess": risk.excess}
+    """Check the excess of the risk, and the one that it observes, if it does."""
+    _check_excess(risk, places, "excess", risk.excess)
     if "excess" in risk.observe(risk.initial):
-        kinds["observation 'excess'"] = lambda params: risk.observe(params)["excess"]
-    for name, excess in kinds.items():
-        level = math.nan  # the number, which the first point tells
-        scale = 0.0
-        for where, params in places.items():
-            what = f"{name} at {where}"
-            loss = risk.evaluate(params)[0]
-            value = float(attempt(what, excess, params))
-            expect(math.isfinite(value), what, "a finite number", value)
-            if math.isnan(level):
-                level = loss - value
-                scale = abs(loss)
-            expect(
-                abs(loss - value - level) <= CLOSE * (scale + abs(loss)),
-                what,
-                f"the loss less {level!r}, {loss - level!r}",
-                value,
-            )
-        expected = f"the loss less the floor, {floor!r}, or less a number below it"
+
+        def observed_excess(params: Array) -> Any:
+            return risk.observe(params)["excess"]
+
+        _check_excess(risk, places, "observation 'excess'", observed_excess)
+
+
+def _check_excess(
+    risk: Risk, places: dict[str, Array], name: str, excess: Callable[[Array], Any]
+) -> None:
+    """Check that an excess is the loss minus one number, which is at most the floor."""
+    losses = {}
+    values = {}
+    for where, params in places.items():
+        what = f"{name} at {where}"
+        losses[where] = risk.evaluate(params)[0]
+        values[where] = float(attempt(what, excess, params))
+        expect(math.isfinite(values[where]), what, "a finite number", values[where])
+    first = next(iter(places))
+    level = losses[first] - values[first]
+    # The difference has the rounding of the losses that it was computed from.
+    scale = abs(losses[first])
+    for where, loss in losses.items():
         expect(
-            level <= floor + CLOSE * (scale + abs(floor)),
-            name,
-            expected,
-            f"the loss less {level!r}",
+            abs(loss - values[where] - level) <= CLOSE * (scale + abs(loss)),
+            f"{name} at {where}",
+            f"the loss less {level!r}, {loss - level!r}",
+            values[where],
         )
-
-
-Stencil = tuple[tuple[int, float], ...]
+    floor = risk.floor()
+    expect(
+        level <= floor + CLOSE * (scale + abs(floor)),
+        name,
+        f"the loss less the floor, {floor!r}, or less a number below it",
+        f"the loss less {level!r}",
+    )
 
 
 def difference(
@@ -339,47 +357,56 @@ def difference(
     Widths fall until the error is a share ``resolved`` of the derivative, which is far
     below all tolerances.
     """
-    best: tuple[Any, float] = (None, np.inf)
-    before = None
+    best_slope = None
+    least_error = np.inf
+    wider_slope = None
     for width in WIDTHS * scale:
         slope, rounding = _quotient(function, width, stencil)
         if not np.isfinite(slope).all():
-            before = None
+            # The stencil reached beyond the domain; a smaller width may stay within.
+            wider_slope = None
             continue
-        if before is not None:
-            error = float(np.abs(slope - before).max()) + rounding
-            if error < best[1]:
-                best = (slope, error)
+        if wider_slope is not None:
+            error = float(np.abs(slope - wider_slope).max()) + rounding
+            if error < least_error:
+                best_slope = slope
+                least_error = error
             if error <= resolved * float(np.abs(slope).max()):
                 break
-        before = slope
-    return best
+        wider_slope = slope
+    return best_slope, least_error
 
 
 def _quotient(
     function: Callable[[float], Any], width: float, stencil: Stencil
 ) -> tuple[Any, float]:
     """Return the derivative at 0 by one width, and the error of it by rounding."""
+    total: Any = 0
+    sum_of_weights = 0.0
+    largest = 0.0
     with np.errstate(all="ignore"):
-        values = [function(j * width) for j, _ in stencil]
-        weights = [weight for _, weight in stencil]
-        total = sum(
-            weight * value for weight, value in zip(weights, values, strict=True)
-        )
+        for j, weight in stencil:
+            value = function(j * width)
+            total = total + weight * value
+            sum_of_weights += abs(weight)
+            largest = max(largest, float(np.abs(value).max()))
         slope = total / (60.0 * width)
-        largest = max(float(np.abs(value).max()) for value in values)
-        share = sum(abs(weight) for weight in weights) / 60.0
-        rounding = ROUNDING * share * largest / width
+        # Each value is off by ``ROUNDING`` of the largest, and all may add up.
+        rounding = ROUNDING * (sum_of_weights / 60.0) * largest / width
     return slope, rounding
 
 
 def _width(params: Array) -> float:
+    """Return the length over which a loss is taken to be smooth."""
     return max(1.0, float(np.abs(params).max()))
 
 
 def _directions(params: Array, rng: np.random.Generator) -> list[Array]:
-    drawn = [rng.normal(size=params.shape) for _ in range(3)]
-    return [np.asarray(normal / np.abs(normal).max()) for normal in drawn]
+    directions = []
+    for _ in range(3):
+        normal = rng.normal(size=params.shape)
+        directions.append(np.asarray(normal / np.abs(normal).max()))
+    return directions
 
 
 class Slopes(NamedTuple):
@@ -422,7 +449,7 @@ class GradientCheck:
         self.gradient = np.array(evaluated(risk, params, step, where)[1])
         self.norm = float(np.linalg.norm(self.gradient))
         loss = abs(risk.evaluate(params, step)[0])
-        # of a difference at the smallest width
+        # the rounding of a difference at the smallest width
         self.noise = ROUNDING * loss / (WIDTHS[-1] * _width(params))
 
     def slope(
@@ -445,6 +472,7 @@ class GradientCheck:
         is_sharp = error <= self.blurred * max(abs(slope), size) + self.noise
         if excess <= 0.0 and is_sharp:
             return Slopes(slope, by_gradient, excess)
+        # Either the gradient is wrong, or the point is at a kink: compare the sides.
         ahead, error_ahead = self.slope(direction, FORWARD)
         behind, error_behind = self.slope(-direction, FORWARD)
         low, high = sorted((ahead, -behind))
@@ -485,7 +513,8 @@ def _gradient(
         slopes = check.along(direction)
         if slopes.excess <= 0.0:
             continue
-        if params.size <= 400:  # few enough to try every entry
+        # The entry that is wrong helps more than a direction. 400 entries take seconds.
+        if params.size <= 400:
             check.check_entries()
         expect(
             False,
@@ -500,13 +529,9 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
     rounding = ROUNDING * abs(loss) + 1e-9 * float(np.abs(gradient).max())
     what = f"Hessian product at {where}"
     for direction in _directions(params, rng):
+        if _is_kink(risk, params, direction):
+            continue
         kept = params.copy(), direction.copy()
-        tiny = 1e-9 * _width(params) * direction
-        sides = [risk.evaluate(params + shift)[1] for shift in (tiny, -tiny)]
-        if np.abs(sides[0] - sides[1]).max() > 1e-4 * max(
-            float(np.abs(side).max()) for side in sides
-        ):
-            continue  # a kink: the gradient jumps over a tiny distance
         product: Any = attempt(what, risk.hessian_product, params, direction)
         array(product, params.shape, what)
         expect_same(kept, (params, direction), f"arguments after the {what}")
@@ -519,18 +544,26 @@ def _hessian(risk: Risk, params: Array, where: str, rng: np.random.Generator) ->
         expect_near(change, product, allowed, what, "that by differences of gradients")
 
 
+def _is_kink(risk: Risk, params: Array, direction: Array) -> bool:
+    """Return whether the gradient jumps within a tiny distance."""
+    tiny = 1e-9 * _width(params) * direction
+    ahead = risk.evaluate(params + tiny)[1]
+    behind = risk.evaluate(params - tiny)[1]
+    largest = max(float(np.abs(ahead).max()), float(np.abs(behind).max()))
+    return bool(np.abs(ahead - behind).max() > 1e-4 * largest)
+
+
 def _series(risk: Risk, places: dict[str, Array]) -> None:
+    states = np.stack(list(places.values()))
     steps = np.arange(len(places), dtype=np.int64)
-    result: Any = attempt(
-        "series", series_at, risk, np.stack(list(places.values())), steps
-    )
+    result: Any = attempt("series", series_at, risk, states, steps)
     losses, observed = result
     array(losses, steps.shape, "losses of series")
     for i, (where, params) in enumerate(places.items()):
         loss = risk.evaluate(params)[0]
-        near = abs(losses[i] - loss) <= CLOSE * max(abs(loss), abs(losses[i]))
+        larger = max(abs(loss), abs(losses[i]))
         expect(
-            near,
+            abs(losses[i] - loss) <= CLOSE * larger,
             f"loss of series at {where}",
             f"that of evaluate, {loss!r}",
             float(losses[i]),
@@ -552,6 +585,7 @@ def _columns(risk: Risk, places: dict[str, Array]) -> None:
     if gradients is None:
         return
     for where, params in places.items():
+        # All columns, in another order, and one of them twice.
         which = np.append(np.arange(params.shape[1])[::-1], 0)
         columns: Any = attempt("column_gradients", gradients, params[:, which], which)
         array(columns, (len(params), len(which)), f"column_gradients at {where}")

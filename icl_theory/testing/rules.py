@@ -1,7 +1,8 @@
 """Whether an update rule keeps its promises to the engine.
 
-`check_rule` trains by a plain loop over `Rule.step`. Then it repeats steps in another
-order and compares them with a run of the engine: a step depends on its arguments alone.
+A step depends on its arguments alone. `check_rule` trains by a plain loop over
+`Rule.step`, repeats its steps in another order, and compares the loop with a run of the
+engine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, is_rule, refuse_reduced
 from icl_theory.testing.common import attempt, copied, expect, expect_near, expect_same
 
-SUM = 1e-12  # relative difference that compensated sums make in a short run
+# Relative difference between the plain sums of the loop and the compensated sums of the
+# engine, in a short run.
+SUM = 1e-12
 
 
 class QuarticBowl(Risk):
@@ -29,7 +32,7 @@ class QuarticBowl(Risk):
 
     @property
     def initial(self) -> Array:
-        """Numbers of both signs, (2, 2)."""
+        """Numbers of both signs, shape (2, 2)."""
         return np.array([[1.0, -0.7], [0.3, 1.5]])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -59,26 +62,26 @@ def check_rule(
 ) -> None:
     """Check that an update rule does everything that the engine relies on.
 
-    Memory and changes are float64 arrays of the right shapes, and finite. A step
-    changes none of its arguments, and has the same bits whenever it is asked for again,
-    in any order, also of a copy by pickle: a rule that remembers something in itself,
-    instead of in the memory that it returns, fails here. A rule that says that runs may
-    skip steps has steps that do not depend on their number. Training by the engine is
-    the loop over ``step``, at every step, and `Trajectory.at` has the same bits as the
-    run that was not interrupted.
+    Memory and changes are finite float64 arrays of the right shapes. A step changes
+    none of its arguments. It has the same bits whenever it is repeated, in any order,
+    also by a copy of the rule by pickle; a rule that remembers something in itself,
+    instead of in the memory that it returns, fails here. If a rule says that runs may
+    skip steps, its steps do not depend on their number. Training by the engine gives
+    the parameters of the loop over ``step`` at every step, and `Trajectory.at` has the
+    same bits as an uninterrupted run.
 
     Parameters
     ----------
     rule : Rule
         The rule.
     risk : Risk, optional
-        What it trains; a bowl of four numbers unless given.
+        What it trains; by default a bowl of four numbers.
     eta : float
         Learning rate; small enough that the run stays finite.
     steps : int
         Length of the run, at least 10.
     seed : int
-        Seed of the order in which steps are asked for again.
+        Seed of the order in which steps are repeated.
 
     Raises
     ------
@@ -115,13 +118,16 @@ def check_rule(
     risk = QuarticBowl() if risk is None else risk
     refuse_reduced(risk, rule)
     expect(isinstance(rule.name, str) and rule.name, "name", "a text", rule.name)
-    horizon = steps if rule.horizon is None else min(steps, rule.horizon)
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # numbers that are not finite are found below
-        states = _loop(rule, risk, eta, horizon)
-    _asked_again(rule, risk, eta, [states[i] for i in rng.permutation(len(states))])
-    _asked_again(attempt("copy of the rule by pickle", copied, rule), risk, eta, states)
+    if rule.horizon is not None:
+        # A schedule has no steps after its last one.
+        steps = min(steps, rule.horizon)
+    # Each step is checked for numbers that are not finite, so NumPy need not warn.
+    with np.errstate(over="ignore", invalid="ignore"):
+        states = _loop(rule, risk, eta, steps)
+    shuffled = [states[i] for i in rng.permutation(len(states))]
+    _repeat(rule, risk, eta, shuffled)
+    pickled = attempt("copy of the rule by pickle", copied, rule)
+    _repeat(pickled, risk, eta, states)
     if rule.skippable:
         _independent_of_time(rule, risk, eta, states)
     _as_trained(rule, risk, eta, states)
@@ -170,20 +176,21 @@ def _step(
     )
     for name, value in before.items():
         expect_same(value, arguments[name], f"argument {name} after step {t}")
-    change, after = (np.asarray(part) for part in returned)
-    for name, value, like in (("change", change, params), ("memory", after, memory)):
-        expect(
-            value.shape == like.shape,
-            f"{name} in step {t}",
-            f"an array of shape {like.shape}",
-            value.shape,
-        )
-        expect(value.dtype == float, f"{name} in step {t}", "float64", value.dtype)
-        expect(np.isfinite(value).all(), f"{name} in step {t}", "finite numbers", value)
-    return change, after
+    change = np.asarray(returned[0])
+    memory_after = np.asarray(returned[1])
+    _finite(change, params.shape, f"change in step {t}")
+    _finite(memory_after, memory.shape, f"memory in step {t}")
+    return change, memory_after
 
 
-def _asked_again(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
+def _finite(value: Array, shape: tuple[int, ...], what: str) -> None:
+    """Check that a result of a step is a finite array of float64 of a shape."""
+    expect(value.shape == shape, what, f"an array of shape {shape}", value.shape)
+    expect(value.dtype == float, what, "float64", value.dtype)
+    expect(np.isfinite(value).all(), what, "finite numbers", value)
+
+
+def _repeat(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
     """Repeat steps in another order: each must have the bits that it had."""
     for state in states:
         change, after = _step(
@@ -200,7 +207,7 @@ def _independent_of_time(
 ) -> None:
     """Repeat steps under other numbers, and check the shape of the memory.
 
-    A memory that can be skipped over has the shape of the parameters.
+    If runs skip steps, the memory has the shape of the parameters.
     """
     memory = states[0].memory
     shape = states[0].params.shape
@@ -211,6 +218,7 @@ def _independent_of_time(
             f"an array of shape {shape}",
             memory.shape,
         )
+        # a 2 × 2 matrix, over parameter and memory, for the single rate
         jacobian: Any = attempt("jacobian", rule.jacobian, np.zeros(1), eta)
         expect(
             np.shape(jacobian) == (1, 2, 2),
@@ -219,6 +227,7 @@ def _independent_of_time(
             jacobian,
         )
     for state in states[:3]:
+        # Whatever its number, the step must be the same.
         for t in (0, 7, 10**6):
             change, after = rule.step(
                 risk, state.params, state.gradient, eta, state.memory, t
@@ -236,11 +245,11 @@ def _as_trained(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> 
     )
     for state in states:
         trained = attempt(f"state at step {state.t}", run.at, state.t).params
-        scale = SUM * (1.0 + np.abs(state.params))
+        allowed = SUM * (1.0 + np.abs(state.params))
         expect_near(
             state.params,
             trained,
-            scale,
+            allowed,
             f"parameters at step {state.t}",
             "those of a loop over step",
         )

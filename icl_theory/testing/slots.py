@@ -1,4 +1,7 @@
-"""Whether the optional slots of a family hold what the rest of the package expects."""
+"""Whether the optional slots of a family hold what the rest of the package expects.
+
+`check_family` calls `check_slots` and `check_claims`. Each slot has a function here.
+"""
 
 from __future__ import annotations
 
@@ -24,40 +27,18 @@ from icl_theory.statements.paper import Claims, Reading
 from icl_theory.sweeps.grid import blank
 from icl_theory.testing.common import attempt, expect
 
-NAME = re.compile(r"[a-z][a-z0-9-]*")  # of papers and commands
+# the names of papers and commands
+NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
 def check_slots(problem: Family, run: Trajectory) -> None:
     """Check every slot of a family that takes no long measurement."""
     family = type(problem)
-    for cls in family.__mro__:
-        for name, value in vars(cls).items():
-            if isinstance(value, LazySlot):
-                attempt(
-                    f"slot {name}, loaded from {value.place}", getattr, family, name
-                )
-    expected: Any = attempt("slot expected_steps", problem.expected_steps)
-    expect(
-        expected is None or expected >= 0,
-        "expected_steps",
-        "None or a number >= 0",
-        expected,
-    )
+    _lazy_slots(family)
+    _expected_steps(problem)
     for name, loss in attempt("slot levels", problem.levels).items():
         expect(np.isfinite(loss), f"level {name}", "a finite loss", loss)
-    words = {
-        name: value
-        for name, value in problem.arguments().items()
-        if isinstance(value, str)
-    }
-    for name, pair in attempt("slot limits", family.limits, words).items():
-        expect(name in family.parameters(), "names of limits", "parameters", name)
-        expect(
-            len(pair) == 2 and np.isfinite(pair).all(),
-            f"limits of {name}",
-            "two numbers",
-            pair,
-        )
+    _limits(problem)
     _stable_rate(problem, run)
     _arrays(problem)
     _update(problem, run)
@@ -65,20 +46,7 @@ def check_slots(problem: Family, run: Trajectory) -> None:
         _claims(family.claims, run)
     _figures(family.figures)
     _explorer(family.explorer)
-    expect(
-        isinstance(family.commands, Mapping),
-        "slot commands",
-        "a dict of families",
-        family.commands,
-    )
-    for name, other in family.commands.items():
-        expect(
-            NAME.fullmatch(str(name)),
-            "names of commands",
-            "small letters, digits and dashes",
-            name,
-        )
-        attempt(f"command {name}", sound, other)
+    _commands(family.commands)
 
 
 def check_claims(family: type[Family], run: Trajectory) -> None:
@@ -111,10 +79,35 @@ def check_claims(family: type[Family], run: Trajectory) -> None:
         )
 
 
+def _lazy_slots(family: type[Family]) -> None:
+    """Load the slots that are only loaded when they are used."""
+    for cls in family.__mro__:
+        for name, value in vars(cls).items():
+            if isinstance(value, LazySlot):
+                what = f"slot {name}, loaded from {value.place}"
+                attempt(what, getattr, family, name)
+
+
+def _expected_steps(problem: Family) -> None:
+    steps: Any = attempt("slot expected_steps", problem.expected_steps)
+    is_number_of_steps = steps is None or steps >= 0
+    expect(is_number_of_steps, "expected_steps", "None or a number >= 0", steps)
+
+
+def _limits(problem: Family) -> None:
+    family = type(problem)
+    arguments = problem.arguments()
+    words = {name: value for name, value in arguments.items() if isinstance(value, str)}
+    for name, pair in attempt("slot limits", family.limits, words).items():
+        expect(name in family.parameters(), "names of limits", "parameters", name)
+        is_pair = len(pair) == 2 and np.isfinite(pair).all()
+        expect(is_pair, f"limits of {name}", "two numbers", pair)
+
+
 def _stable_rate(
     problem: Family, run: Trajectory, steps: int = 200, rounding: float = 1e-6
 ) -> None:
-    """Check that the stable rate lowers the loss in each of ``steps``.
+    """Check that the stable rate lowers the loss in each of ``steps`` steps.
 
     It must be at most 2/sharpness, up to rounding.
     """
@@ -136,23 +129,25 @@ def _stable_rate(
     )
     risk = problem.risk()
     what = f"loss of descent at the stable rate {rate:.6g}"
+    # The promise concerns plain gradient descent on an exact loss.
     if risk.stochastic or not DESCENT.applies(problem):
         return
-    first = descend(risk, rate, steps=steps)
+    descent = descend(risk, rate, steps=steps)
     expect(
-        first.stop not in (Stop.LOSS, Stop.PARAMETERS),
+        descent.stop not in (Stop.LOSS, Stop.PARAMETERS),
         what,
         "finite",
-        first.stop_reason,
+        descent.stop_reason,
     )
-    rises = np.flatnonzero(np.diff(first.loss) > 1e-12 * np.abs(first.loss[:-1]))
+    losses = descent.loss
+    rises = np.flatnonzero(np.diff(losses) > 1e-12 * np.abs(losses[:-1]))
     if rises.size:
-        step = int(first.t[rises[0] + 1])
+        before = int(rises[0])
         expect(
             False,
-            f"{what} at step {step}",
-            f"at most {first.loss[rises[0]]!r}",
-            first.loss[rises[0] + 1],
+            f"{what} at step {int(descent.t[before + 1])}",
+            f"at most {losses[before]!r}",
+            losses[before + 1],
         )
     sharpness = risk.sharpness(run.params)
     limit = (
@@ -162,6 +157,7 @@ def _stable_rate(
 
 
 def _arrays(problem: Family) -> None:
+    """Check the arrays of two equal points, if the family makes arrays."""
     family = type(problem)
     points = {}
     common = {}
@@ -171,12 +167,11 @@ def _arrays(problem: Family) -> None:
             points[name] = np.array([value, value])
         else:
             common[name] = value
-    batch: Any = None
     with np.errstate(all="ignore"):
-        for most in (0, common["max_steps"]):
-            batch = attempt(
-                "slot batched", family.batched, points, common | {"max_steps": most}
-            )
+        # With 0 as ``max_steps`` a sweep asks which points can be batched.
+        without_steps = common | {"max_steps": 0}
+        attempt("slot batched", family.batched, points, without_steps)
+        batch: Any = attempt("slot batched", family.batched, points, common)
     if batch is None:
         return
     expect(
@@ -214,10 +209,16 @@ def _arrays(problem: Family) -> None:
 
 
 def _update(problem: Family, run: Trajectory) -> None:
-    given: Any = attempt("slot update", problem.update)
-    rule = attempt("slot update", rule_of, given)
-    kept = rule.name == run.rule or type(problem).simulate is not Family.simulate
-    expect(kept, "rule of the run", f"that of the slot update, {rule.name}", run.rule)
+    update: Any = attempt("slot update", problem.update)
+    rule = attempt("slot update", rule_of, update)
+    # A family with its own ``simulate`` may train by a rule of its own.
+    has_own_training = type(problem).simulate is not Family.simulate
+    expect(
+        rule.name == run.rule or has_own_training,
+        "rule of the run",
+        f"that of the slot update, {rule.name}",
+        run.rule,
+    )
     descent = UpdateMap(problem.risk(), run.eta, rule)
     start: Any = attempt("init of the slot update", descent.start)
     point = descent.point(start.params, 0, start.memory)
@@ -257,11 +258,7 @@ def _figures(figures: Any) -> None:
         attempt(what, title, recipe)
         if callable(recipe):
             arguments = inspect.signature(recipe).parameters.values()
-            required = [
-                argument.name
-                for argument in arguments
-                if argument.default is argument.empty
-            ]
+            required = [x.name for x in arguments if x.default is x.empty]
             expect(
                 not required,
                 what,
@@ -290,22 +287,38 @@ def _papers(claims: Claims) -> None:
             expect(
                 isinstance(reading, Reading), f"readings of {what}", "Readings", reading
             )
-            of = f"of {reading.name} in {what}"
-            rows = reading.rows
-            expect(isinstance(rows, tuple | list), f"rows {of}", "a tuple", rows)
-            expect(
-                all(map(callable, rows)),
-                f"rows {of}",
-                "functions that return a Claim",
-                rows,
-            )
-            known = (None, *claims.questions)
-            expect(
-                reading.question in known,
-                f"question {of}",
-                "one of those of the Claims",
-                reading.question,
-            )
+            _reading(reading, claims, f"of {reading.name} in {what}")
+
+
+def _reading(reading: Reading, claims: Claims, origin: str) -> None:
+    rows = reading.rows
+    expect(isinstance(rows, tuple | list), f"rows {origin}", "a tuple", rows)
+    expect(
+        all(map(callable, rows)),
+        f"rows {origin}",
+        "functions that return a Claim",
+        rows,
+    )
+    expect(
+        reading.question is None or reading.question in claims.questions,
+        f"question {origin}",
+        "one of those of the Claims",
+        reading.question,
+    )
+
+
+def _commands(commands: Any) -> None:
+    expect(
+        isinstance(commands, Mapping), "slot commands", "a dict of families", commands
+    )
+    for name, family in commands.items():
+        expect(
+            NAME.fullmatch(str(name)),
+            "names of commands",
+            "small letters, digits and dashes",
+            name,
+        )
+        attempt(f"command {name}", sound, family)
 
 
 def _explorer(panel: Panel | None) -> None:

@@ -20,9 +20,9 @@ def check_tokens(
 ) -> None:
     """Compare the loss of short prompts with the sum over all of them.
 
-    Prompts are as long as the risk's, or as long as ``prompts`` of them allow, with at
-    least one token of each kind. Each token is at one of the nodes; of many nodes only
-    the most probable are kept.
+    Prompts are as long as the risk's, or shorter if there are more than ``prompts`` of
+    them; they have at least one token of each kind. Each token is at one of the nodes;
+    of many nodes only the most probable are kept.
     """
     small, rows = _shortened(risk, prompts)
     scores = params[rows]
@@ -31,6 +31,7 @@ def check_tokens(
         query_scores = scores.reshape(len(rows), -1)[:, q]
         expected = expected + probability * _enumerated(small, query_scores, q)
     loss = small.evaluate(scores)[0]
+    # the scale of the square errors
     size = np.abs(small.errors).max() ** 2 + float(small.own.max())
     tokens = sum(kind.number for kind in small.kinds)
     expect(
@@ -43,6 +44,8 @@ def check_tokens(
 
 def _shortened(risk: TokenRisk, prompts: int) -> tuple[TokenRisk, NDArray[np.intp]]:
     """Return a risk with at most ``prompts`` prompts, and the rows of its scores."""
+    # First so few nodes that prompts with one token of each kind are few enough, then
+    # the longest prompts over these nodes that are few enough.
     sizes = [min(len(kind.probs), 8) for kind in risk.kinds]
     while math.prod(sizes) > prompts:
         sizes[int(np.argmax(sizes))] -= 1
@@ -68,7 +71,9 @@ def _shortened(risk: TokenRisk, prompts: int) -> tuple[TokenRisk, NDArray[np.int
             )
         )
     kept = np.concatenate(rows)
-    second = None if risk.second is None else risk.second[np.ix_(kept, kept)]
+    second = risk.second
+    if second is not None:
+        second = second[np.ix_(kept, kept)]
     return TokenRisk(kinds, risk.target, risk.queries, second), kept
 
 
@@ -76,6 +81,7 @@ def _enumerated(risk: TokenRisk, scores: Array, q: int) -> float:
     """Return half the mean square error of query q's attention over all prompts."""
     loss = 0.0
     for nodes, probability in _prompts(risk):
+        # The largest score is subtracted, so that no exponential overflows.
         attention = np.exp(scores[nodes] - scores[nodes].max())
         attention /= attention.sum()
         error = attention @ risk.errors[q][nodes]
@@ -88,16 +94,21 @@ def _prompts(risk: TokenRisk) -> Iterator[tuple[list[int], float]]:
     """Yield the nodes of each prompt, and its probability."""
     parts_by_kind = []
     for kind, count in zip(risk.kinds, risk.counts, strict=True):
+        lengths = [kind.number]
+        if kind.each:
+            # All lengths up to the number are equally probable.
+            lengths = list(range(1, kind.number + 1))
         nodes = range(count.rows.start, count.rows.stop)
-        # ``each``: all lengths up to the number are equally probable.
-        lengths = range(1, kind.number + 1) if kind.each else (kind.number,)
-        parts = [
-            (part, 1.0 / len(lengths))
-            for length in lengths
-            for part in itertools.product(nodes, repeat=length)
-        ]
+        probability_of_length = 1.0 / len(lengths)
+        parts: list[tuple[tuple[int, ...], float]] = []
+        for length in lengths:
+            for part in itertools.product(nodes, repeat=length):
+                parts += [(part, probability_of_length)]
         parts_by_kind.append(parts)
     for prompt in itertools.product(*parts_by_kind):
-        nodes_of_prompt = [node for part, _ in prompt for node in part]
-        probability = math.prod(share for _, share in prompt)
+        nodes_of_prompt: list[int] = []
+        probability = 1.0
+        for part, factor in prompt:
+            nodes_of_prompt += part
+            probability *= factor
         yield nodes_of_prompt, probability * float(np.prod(risk.probs[nodes_of_prompt]))

@@ -70,7 +70,7 @@ def test_losses_of_two_hundred_matrices_are_sums_over_all_prompts() -> None:
 
 @pytest.mark.parametrize(("K", "p"), [(12, 0.6), (5, 0.8)])
 def test_phases_are_those_of_plain_steps_on_single_features(K: int, p: float) -> None:
-    assert evidence.phases(K, 0.02, p).tolist() == iterated(K, p, 0.02)
+    assert [*evidence.phases(K, 0.02, p)] == iterated(K, p, 0.02)
 
 
 def test_a_logarithm_is_needless_only_where_the_ratio_without_it_tends_to_one() -> None:

@@ -46,14 +46,18 @@ def test_linear_attention_that_sums_is_lost_on_longer_prompts() -> None:
     """At N = 80 it answers twice what is best for 40 tokens: ½d((2γ - 1)² + 4γ²(d + 1 + σ²)/80)."""
     gamma = 40.0 / 46.01
     expected = 2.5 * ((2.0 * gamma - 1.0) ** 2 + 4.0 * gamma**2 * 6.01 / 80.0)
-    assert evidence.lost("sum", (80,))[0] == pytest.approx(expected, rel=1e-12)
+    assert evidence.linear_at_lengths((80,), sums=True)[0] == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_linear_attention_that_averages_is_never_lost() -> None:
     """At N = 80 it answers what is best for 40 tokens: ½d((γ - 1)² + γ²(d + 1 + σ²)/80)."""
     gamma = 40.0 / 46.01
     expected = 2.5 * ((gamma - 1.0) ** 2 + gamma**2 * 6.01 / 80.0)
-    assert evidence.lost("mean", (80,))[0] == pytest.approx(expected, rel=1e-12)
+    assert evidence.linear_at_lengths((80,), sums=False)[0] == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 def test_a_pair_is_two_heads_whose_numbers_cancel() -> None:

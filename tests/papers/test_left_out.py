@@ -11,7 +11,14 @@ import pytest
 
 import icl_theory as icl
 from icl_theory import explorer, figures
-from icl_theory.families import Family, LazySlot, Panel, asked, find, list_families
+from icl_theory.families import (
+    Family,
+    LazySlot,
+    Panel,
+    filled_slots,
+    find,
+    list_families,
+)
 from icl_theory.results.reproduction import papers, reproduce
 from icl_theory.statements import Claim, Claims, Paper, Reading, row
 from icl_theory.statements.claim import Question
@@ -226,7 +233,7 @@ def test_a_panel_that_raises_leaves_the_others_on_the_page(
 
 
 def test_problems_of_other_families_are_found() -> None:
-    assert asked("commands")[1] == [line("commands")]
+    assert filled_slots("commands")[1] == [line("commands")]
     assert find(icl.recall.Training.name) is icl.recall.Training
 
 

@@ -143,8 +143,10 @@ def plain(value: Any, depth: int = 0) -> Any:
         return float(f"{number:.12g}") if math.isfinite(number) else repr(number)
     if isinstance(value, np.ndarray | np.generic):
         return thinned(np.asarray(value))
-    if isinstance(value, type) or inspect.isroutine(value):
+    if isinstance(value, type):
         return value.__qualname__
+    if inspect.isroutine(value):
+        return "a function"
     if depth > DEPTH or isinstance(value, Path):
         return type(value).__name__
     return entries(value, depth)
@@ -184,6 +186,9 @@ def attributes(value: Any) -> list[str]:
         for name, member in vars(base).items():
             if type(member).__name__ in ("cached_property", "property"):
                 names.add(name)
+    if isinstance(value, icl.Trajectory):
+        # How a run was computed, and what rounding has left out, are no answers.
+        names -= {"risk", "solution", "carry"}
     return sorted(name for name in names if not name.startswith("_"))
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -49,30 +48,30 @@ def test_transform_agrees_with_direct_sums_within_its_error(
     N: int, K: int, imbalance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct = concentration_probability(N, K, imbalance)
-    monkeypatch.setattr(
-        concentration, "_added", partial(concentration._added, direct=0.0)
-    )
+    monkeypatch.setattr(concentration, "DIRECT_WORK", 0.0)
     transformed = concentration_probability(N, K, imbalance)
     assert transformed.error > direct.error
     assert abs(direct.value - transformed.value) <= direct.error + transformed.error
 
 
 @pytest.mark.parametrize("direct", [0.0, 2e8])
-def test_the_error_of_a_sum_has_those_of_both_parts(direct: float) -> None:
+def test_the_error_of_a_sum_has_those_of_both_parts(
+    direct: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Errors planted in two laws come out of their convolution, and within the error that it states."""
+    monkeypatch.setattr(concentration, "DIRECT_WORK", direct)
     rng = np.random.default_rng(1)
     laws = rng.dirichlet(np.ones(40), size=2)
     signs = np.where(rng.random((2, 40)) < 0.9, 1.0, -1.0)
     right = np.convolve(*laws)
     for sizes in ((1e-5, 0.0), (0.0, 1e-5), (1e-4, 3e-5), (0.0, 0.0)):
         parts = [
-            concentration._Sum(law + error * sign, 0, error)
+            concentration.CountLaw(law + error * sign, 0, error)
             for law, error, sign in zip(laws, sizes, signs, strict=True)
         ]
-        found = concentration._added(*parts, 200, direct)
-        off = np.abs(
-            found.law - right[found.offset : found.offset + len(found.law)]
-        ).max()
+        found = concentration.add_laws(parts[0], parts[1], 200)
+        expected = right[found.offset : found.offset + len(found.probabilities)]
+        off = np.abs(found.probabilities - expected).max()
         assert 0.5 * max(sizes) * laws.max() <= off <= 1.1 * found.error + 1e-16
         assert found.error <= 1.2 * sum(sizes) + 1e-14
 
@@ -112,17 +111,20 @@ def test_the_error_of_a_probability_has_those_of_its_sums(
     monkeypatch: pytest.MonkeyPatch, N: int
 ) -> None:
     """An error planted in each sum moves the probability by no more than it states, and by as much in size."""
-    p, added, planted = np.full(4, 0.25), concentration._added, 1e-9
-    right = concentration._box_probability(N, p, 0.1 * N)
+    add_laws = concentration.add_laws
+    planted = 1e-9
+    right = concentration_probability(N, 4, 0.1)
 
     def wrong(
-        one: concentration._Sum, other: concentration._Sum, most: int
-    ) -> concentration._Sum:
-        found = added(one, other, most)
-        return found._replace(law=found.law + planted, error=found.error + planted)
+        one: concentration.CountLaw, other: concentration.CountLaw, most: int
+    ) -> concentration.CountLaw:
+        found = add_laws(one, other, most)
+        return found._replace(
+            probabilities=found.probabilities + planted, error=found.error + planted
+        )
 
-    monkeypatch.setattr(concentration, "_added", wrong)
-    found = concentration._box_probability(N, p, 0.1 * N)
+    monkeypatch.setattr(concentration, "add_laws", wrong)
+    found = concentration_probability(N, 4, 0.1)
     off = abs(found.value - right.value)
     assert off <= found.error + right.error
     assert off >= 0.1 * found.error

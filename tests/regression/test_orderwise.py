@@ -15,7 +15,7 @@ from icl_theory.papers.regression.theorems.orderwise import (
     WHOLE,
     OrderStatement,
     Survey,
-    closed,
+    counted_runs,
     draw,
     fitted_constants,
     law_runs,
@@ -41,7 +41,7 @@ def one_run(
         drop * 0.5 * gamma * (K - 1) / K,
         imbalance,
     )
-    return closed(*(np.array([float(value)]) for value in values))
+    return counted_runs(*(np.array([float(value)]) for value in values))
 
 
 def iterated_rates(K: int, c: float, begin: float, end: float) -> list[float]:
@@ -216,9 +216,9 @@ def test_the_rate_of_the_start_fails_later_in_phase_one_by_the_formula_of_the_gr
     limit = statement("Phase I growth").rises
     assert limit is not None
     place = limit.values.index(K)
-    _, largest = orderwise.along(statement("Phase I growth"), limit)[place]
+    _, largest = orderwise.extremes_along(statement("Phase I growth"), limit)[place]
     assert largest == pytest.approx(K**2 * largest_growth(K, 1 / K, 0.5), rel=0.05)
-    _, others = orderwise.along(statement("Phase I cross terms"), limit)[place]
+    _, others = orderwise.extremes_along(statement("Phase I cross terms"), limit)[place]
     assert others == pytest.approx(largest * K / (K - 1), rel=0.02)
 
 
@@ -229,7 +229,7 @@ def test_the_rate_of_the_end_fails_at_the_start_of_phase_two_by_the_formula_of_t
     limit = statement(name).rises
     assert limit is not None
     for imbalance, (_, largest) in zip(
-        limit.values, orderwise.along(statement(name), limit), strict=True
+        limit.values, orderwise.extremes_along(statement(name), limit), strict=True
     ):
         # K = 2 has the largest ratio of all runs: K/(K-1) = 2
         assert largest == pytest.approx(
@@ -242,7 +242,7 @@ def test_the_rate_of_the_end_fails_at_the_start_of_phase_three_by_the_formula_of
 ):
     limit = statement("Phase III growth").rises
     assert limit is not None
-    found = orderwise.along(statement("Phase III growth"), limit)
+    found = orderwise.extremes_along(statement("Phase III growth"), limit)
     for share, (_, largest) in zip(limit.values, found, strict=True):
         assert largest == pytest.approx(
             2 * largest_growth(2, 0.5, 1.0) / share, rel=0.05

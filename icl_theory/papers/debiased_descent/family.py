@@ -1,4 +1,8 @@
-"""In-context linear regression with softmax heads of two trained numbers each, as a family."""
+"""In-context linear regression with several softmax heads, as a family.
+
+Each head has two trained numbers, an output weight and an inverse temperature.
+`SoftmaxHeads` holds the parameters of the problem; its risk is a `GaussianHeadsRisk`.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +24,8 @@ class SoftmaxHeads(Family):
 
     .. math:: \hat y = \sum_h \mu_h \sum_i y_i\,\mathrm{softmax}_i(\omega_h x_i^\top x)
 
-    Inputs are x ~ N(0, I), labels y = βᵀx + σξ with β ~ N(0, I); (μ, ω) are trained
-    from small normal numbers.
+    Inputs are x ~ N(0, I), and labels are y = βᵀx + σξ with β ~ N(0, I). The parameters
+    (μ, ω) are trained from small normal numbers.
 
     Parameters
     ----------
@@ -34,8 +38,7 @@ class SoftmaxHeads(Family):
     heads : int
         Number of heads H.
     start, seed : float, int
-        Standard deviation of all parameters at step 0, and the seed that they are drawn
-        with.
+        Standard deviation of all parameters at step 0, and the seed of their draw.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`.
 
@@ -78,9 +81,15 @@ class SoftmaxHeads(Family):
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
 
     def validate(self) -> None:
-        """Make the risk; its floor is searched for when it is first needed, once for all starts and rates."""
-        start = np.random.default_rng(self.seed).normal(0.0, self.start, 2 * self.heads)
-        set_fields(self, _risk=GaussianHeadsRisk(self.d, self.N, self.noise, start))
+        """Build the risk.
+
+        Its floor is searched for when it is first needed, once for all starts and
+        learning rates.
+        """
+        rng = np.random.default_rng(self.seed)
+        start = rng.normal(0.0, self.start, 2 * self.heads)
+        risk = GaussianHeadsRisk(self.d, self.N, self.noise, start)
+        set_fields(self, _risk=risk)
 
     def risk(self) -> GaussianHeadsRisk:
         """Return the risk over output weights and inverse temperatures."""
@@ -88,15 +97,20 @@ class SoftmaxHeads(Family):
 
     def describe(self, run: Trajectory) -> None:
         """Say which ω is best."""
-        if (best := self.risk().best) is not None:
-            run.notes["best"] = f"|ω| = {best[0]:.4g} with the loss {best[1]:.6g}"
+        best = self.risk().best
+        if best is not None:
+            omega, loss = best
+            run.notes["best"] = f"|ω| = {omega:.4g} with the loss {loss:.6g}"
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         output, omega = np.split(run.params, 2)
-        found = {
+        columns = {
             "zero_sum": float(abs(output.sum()) / np.abs(output).sum()),
             "omega": float(np.abs(omega).max()),
         }
         best = self.risk().best
-        return found if best is None else found | {"best": best[0]}
+        # The best ω of more than two heads is not known.
+        if best is not None:
+            columns["best"], _ = best
+        return columns

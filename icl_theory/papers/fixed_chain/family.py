@@ -1,4 +1,8 @@
-"""A one-layer transformer on a fixed two-state Markov chain, reduced to its canonical numbers, as a family."""
+"""A one-layer transformer on a fixed two-state Markov chain.
+
+`FixedChain` is the family, and `ChainLogitsRisk` the loss of the canonical numbers to
+which the transformer reduces.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +29,32 @@ from icl_theory.families import (
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.counted import excess_loss
 
-TURN = -1.0 / math.sqrt(2.0)  # of w: the sign of 1 + 2w|w|
-SADDLE = -0.5 * (1.0 + math.log(2.0))  # energy of the saddle at e = 0, w = TURN
+# The w at which 1 + 2w|w| changes its sign.
+TURN = -1.0 / math.sqrt(2.0)
+# Energy of the saddle at e = 0, w = TURN.
+SADDLE = -0.5 * (1.0 + math.log(2.0))
 
 
 @dataclass(frozen=True, eq=False)
 class ChainLogitsRisk(WithStart, Risk):
-    r"""Log loss of the canonical numbers of a one-layer transformer, (e, w[, u][, b]), on a chain of two states.
+    r"""Log loss of the canonical numbers (e, w[, u][, b]) on a chain of two states.
 
-    .. math:: \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x) = s x + b - eu/2, \qquad s = eu(1 + 2w|w|)
+    .. math:: s = eu(1 + 2w|w|), \qquad
+        \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x) = s x + b - eu/2
 
     Weight tying makes the readout u equal to the embedding e. A bias that is not
     trained is the best one.
+
+    Attributes
+    ----------
+    p, q : float
+        Probabilities to go from state 0 to 1, and from 1 to 0.
+    start : ndarray
+        Initial parameters.
+    tied : bool
+        Whether u is e.
+    trained : bool
+        Whether b is trained.
 
     References
     ----------
@@ -47,7 +65,7 @@ class ChainLogitsRisk(WithStart, Risk):
     q: float
     start: Array
     tied: bool = True
-    trained: bool = False  # the bias
+    trained: bool = False
 
     @property
     def ones(self) -> Array:
@@ -62,47 +80,51 @@ class ChainLogitsRisk(WithStart, Risk):
     def floor(self) -> float:
         """Return the entropy rate of the chain."""
         leave = np.array([self.p, self.q])
-        return float(
-            self.stationary
-            @ (-leave * np.log(leave) - (1.0 - leave) * np.log1p(-leave))
-        )
+        entropy = -leave * np.log(leave) - (1.0 - leave) * np.log1p(-leave)
+        return float(self.stationary @ entropy)
 
     @property
     def gap(self) -> float:
-        """What the best constant prediction has on top: the mutual information of successive symbols."""
-        return self._above(np.full(2, math.log(self.p) - math.log(self.q)))
+        """Excess of the best constant prediction: the information between symbols.
+
+        It is the mutual information of a symbol and the next one.
+        """
+        stationary_logit = math.log(self.p) - math.log(self.q)
+        return self._excess(np.full(2, stationary_logit))
 
     def best_bias(self, s: float) -> float:
-        """Return the logit after 0 that is best if that after 1 is larger by s."""
+        """Return the best logit after 0 if the logit after 1 is larger by s."""
         return self._best_bias(signed("s", s))
 
     def _best_bias(self, s: float) -> float:
+        # The odds solve a quadratic equation. Its solution is computed in logarithms,
+        # because exp(s) may overflow, and in the form in which nothing cancels.
         log_d = math.log(abs(self.p - self.q)) if self.p != self.q else -math.inf
-        square = np.logaddexp(
-            2.0 * log_d, math.log(4.0 * self.p) + math.log(self.q) + s
-        )
-        root = float(np.logaddexp(log_d, 0.5 * square))
-        return (
-            root - math.log(2.0 * self.q) - s
-            if self.p >= self.q
-            else math.log(2.0 * self.p) - root
-        )
+        log_4pq = math.log(4.0 * self.p) + math.log(self.q)
+        log_discriminant = np.logaddexp(2.0 * log_d, log_4pq + s)
+        log_root = float(np.logaddexp(log_d, 0.5 * log_discriminant))
+        if self.p >= self.q:
+            return log_root - math.log(2.0 * self.q) - s
+        return math.log(2.0 * self.p) - log_root
 
     def strength(self, params: ArrayLike) -> float:
         """Return s, the difference of the logits after 1 and after 0."""
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self._strength(self._checked(params))
-        if not math.isfinite(found):
+            strength = self._strength(self._checked(params))
+        if not math.isfinite(strength):
             raise argument_error(
                 "params",
                 params,
                 "less extreme: the strength is beyond the range of float64",
             )
-        return found
+        return strength
 
     def _strength(self, params: Array) -> float:
         e, w = params[:2]
-        return float(e * (e if self.tied else params[2]) * (1.0 + 2.0 * w * abs(w)))
+        return float(e * self._readout(params) * (1.0 + 2.0 * w * abs(w)))
+
+    def _readout(self, params: Array) -> Any:
+        return params[0] if self.tied else params[2]
 
     def predicted(self, params: ArrayLike) -> Array:
         """Return the logits after 0 and after 1, (2,)."""
@@ -118,33 +140,37 @@ class ChainLogitsRisk(WithStart, Risk):
 
     def _predicted(self, params: Array) -> Array:
         s = self._strength(params)
-        product = params[0] * (params[0] if self.tied else params[2])
-        return (
-            params[-1] - 0.5 * product if self.trained else self._best_bias(s)
-        ) + np.array([0.0, s])
+        if self.trained:
+            e = params[0]
+            b = params[-1]
+            after_0 = b - 0.5 * (e * self._readout(params))
+        else:
+            after_0 = self._best_bias(s)
+        return np.asarray(after_0 + np.array([0.0, s]))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
-        logits, (e, w) = self._predicted(params), params[:2]
-        slopes = self.stationary * (expit(logits) - self.ones)
-        u = e if self.tied else params[2]
+        logits = self._predicted(params)
+        e, w = params[:2]
+        u = self._readout(params)
         gate = 1.0 + 2.0 * w * abs(w)
-        # at the best bias the slopes sum to zero
-        bias = slopes.sum() if self.trained else 0.0
-        product = slopes[1] * gate - 0.5 * bias
-        weight = slopes[1] * e * u * 4.0 * abs(w)
-        gradient = (
-            [2.0 * e * product, weight]
-            if self.tied
-            else [u * product, weight, e * product]
-        )
-        return self.floor() + self._above(logits), np.array(
-            [*gradient, bias] if self.trained else gradient
-        )
+        by_logits = self.stationary * (expit(logits) - self.ones)
+        by_s = by_logits[1]
+        # At the best bias the derivatives by the logits sum to zero.
+        by_bias = by_logits.sum() if self.trained else 0.0
+        by_product = by_s * gate - 0.5 * by_bias  # the product is eu
+        by_w = by_s * e * u * 4.0 * abs(w)
+        if self.tied:
+            gradient = [2.0 * e * by_product, by_w]
+        else:
+            gradient = [u * by_product, by_w, e * by_product]
+        if self.trained:
+            gradient.append(by_bias)
+        return self.floor() + self._excess(logits), np.array(gradient)
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the entropy rate, without cancellation."""
-        return self._above(self.predicted(params))
+        return self._excess(self.predicted(params))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Embedding, weight and the difference of the logits."""
@@ -154,21 +180,23 @@ class ChainLogitsRisk(WithStart, Risk):
             "strength": np.asarray(self._strength(params)),
         }
 
-    def _above(self, logits: Array) -> float:
-        # of the probabilities of 0 and 1, (2, 2)
-        logs = -np.logaddexp(0.0, [logits, -logits])
+    def _excess(self, logits: Array) -> float:
+        # Rows are the next symbols 0 and 1, and columns the last ones.
+        log_probs = -np.logaddexp(0.0, [logits, -logits])
         truth = np.stack([1.0 - self.ones, self.ones])
-        return float(self.stationary @ excess_loss("log", logs, np.exp(logs), truth))
+        excesses = excess_loss("log", log_probs, np.exp(log_probs), truth)
+        return float(self.stationary @ excesses)
 
 
 @dataclass(frozen=True, eq=False)
 class FixedChain(Family):
-    r"""A one-layer transformer on a fixed Markov chain of two states, in its canonical numbers e and w.
+    r"""A one-layer transformer on a fixed Markov chain of two states.
 
-    .. math:: \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x) = e^2(1 + 2w|w|)\,x + b - e^2/2
+    .. math:: \mathrm{logit}\,P(x_{n+1} = 1 \mid x_n = x)
+        = e^2(1 + 2w|w|)\,x + b - e^2/2
 
-    The global minima predict the chain; where e = 0 the prediction is its stationary
-    law.
+    The canonical numbers e and w are trained. The global minima predict the chain; at
+    e = 0 the prediction is its stationary law.
 
     Parameters
     ----------
@@ -177,7 +205,7 @@ class FixedChain(Family):
     e, w : float
         Embedding and weight at step 0.
     readout : float or "tied"
-        The readout u at step 0, which takes the place of one factor e; tied, it is the
+        The readout u at step 0, which replaces one factor e; if it is tied, it is the
         embedding.
     bias : {"best", "trained"}
         Whether b is the best one at each step, or is trained from 0.
@@ -193,9 +221,10 @@ class FixedChain(Family):
     >>> import icl_theory as icl
     >>> for q in (0.3, 0.9):
     ...     run = icl.FixedChain(p=0.4, q=q).simulate()
-    ...     print(f"{run.family.basin()}: {run.loss[-1] - run.floor:.1e} of {run.risk.gap:.1e} nats are left")
-    bigram: 7.8e-07 of 4.5e-02 nats are left
-    unigram: 5.1e-02 of 5.1e-02 nats are left
+    ...     excess = run.loss[-1] - run.floor
+    ...     print(f"{run.family.basin()}: {excess:.1e} of {run.risk.gap:.1e} nats")
+    bigram: 7.8e-07 of 4.5e-02 nats
+    unigram: 5.1e-02 of 5.1e-02 nats
     """
 
     name: ClassVar[str] = "fixed-chain"
@@ -241,7 +270,7 @@ class FixedChain(Family):
     )
 
     def validate(self) -> None:
-        """Refuse probabilities that leave no digits to their complement."""
+        """Refuse probabilities whose complement loses its digits."""
         for name, value in (("p", self.p), ("q", self.q)):
             if not 1e-12 <= value <= 1.0 - 1e-12:
                 raise argument_error(name, value, "at least 1e-12 from 0 and 1")
@@ -250,36 +279,39 @@ class FixedChain(Family):
         """Return the risk over (e, w[, u][, b])."""
         tied = isinstance(self.readout, str)
         trained = self.bias == "trained"
-        start = [
-            self.e,
-            self.w,
-            *([] if tied else [self.readout]),
-            *([0.0] if trained else []),
-        ]
+        start = [self.e, self.w]
+        if not isinstance(self.readout, str):
+            start.append(self.readout)
+        if trained:
+            start.append(0.0)
         return ChainLogitsRisk(self.p, self.q, np.array(start), tied, trained)
 
     @property
     def energy(self) -> float:
-        """What the flow with the best bias keeps: e² - w² - sign(w) ln|w|; infinite at w = 0."""
-        return (
-            self.e**2
-            - self.w**2
-            - math.copysign(1.0, self.w)
-            * (math.log(abs(self.w)) if self.w else -math.inf)
-        )
+        """The invariant of the flow with the best bias: e² - w² - sign(w) ln|w|.
+
+        It is infinite at w = 0.
+        """
+        log_size = math.log(abs(self.w)) if self.w else -math.inf
+        return self.e**2 - self.w**2 - math.copysign(1.0, self.w) * log_size
 
     def basin(self) -> str | None:
-        """Return where the flow ends, "bigram" or "unigram"; None unless e and w alone are trained."""
+        """Return the end of the flow, "bigram" or "unigram".
+
+        None unless e and w alone are trained.
+        """
         if self.bias == "trained" or not isinstance(self.readout, str):
             return None
-        below = self.energy < SADDLE
-        rest = self.p + self.q - 1.0
-        trapped = (
-            below and self.w < TURN
-            if rest < 0.0
-            else self.w >= 0.0 or (below and self.w > TURN)
-        )
-        return "unigram" if trapped and rest != 0.0 else "bigram"
+        is_below_saddle = self.energy < SADDLE
+        switching = self.p + self.q - 1.0
+        if switching < 0.0:
+            is_trapped = is_below_saddle and self.w < TURN
+        elif switching > 0.0:
+            is_trapped = self.w >= 0.0 or (is_below_saddle and self.w > TURN)
+        else:
+            # Symbols are independent: the two predictions are one.
+            is_trapped = False
+        return "unigram" if is_trapped else "bigram"
 
     def describe(self, run: Trajectory) -> None:
         """Say in which basin the start is, if the run follows the flow."""
@@ -295,7 +327,7 @@ class FixedChain(Family):
             "gap": risk.gap,
             "strength": risk._strength(run.params),
         }
-        # momentum or Adam may carry a run out of the basin of the flow
+        # Momentum or Adam may carry a run out of the basin of the flow.
         if basin is not None and self.theory.applies(run):
             values["basin"] = basin
         return values

@@ -1,16 +1,15 @@
-"""Papers on transformers and Markov chains: one layer on a fixed chain, as rows of the audit and as pages."""
+"""Papers on one layer of attention on a fixed Markov chain: rows and pages."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import entr
 
-from icl_theory._validate import Array
 from icl_theory.papers.fixed_chain.family import SADDLE, FixedChain
 from icl_theory.papers.induction_heads.statements import CAUSAL_STRUCTURE
 from icl_theory.statements.claim import Claim, Errors, identity, row
@@ -28,40 +27,46 @@ SWITCHING = (0.5, 0.8)
     "one layer: losses of the minima", LANDSCAPE.format("Theorems 1 and 2"), 1e-12
 )
 def minima(quick: bool) -> Errors:
-    """where e²(1 + 2w|w|) = ln((1-p)(1-q)/pq) the loss is the entropy rate and the gradient 0; at e = 0 the loss is
-    the entropy of the stationary law, and larger by the information of a symbol on the
-    next
+    """where e²(1 + 2w|w|) = ln((1-p)(1-q)/pq) the loss is the entropy rate and the
+    gradient 0; at e = 0 the loss is the entropy of the stationary law, and larger by
+    the information of a symbol on the next
     """
     for p, q in itertools.product((0.1, 0.45, 0.7), (0.2, 0.5, 0.9)):
         P = np.array([[1.0 - p, p], [q, 1.0 - q]])
         law = np.array([q, p]) / (p + q)
         joint = law[:, None] * P
+        entropy_rate = entr(joint).sum() - entr(law).sum()
+        information = float(np.sum(joint * np.log(joint / np.outer(law, law))))
         s = math.log((1.0 - p) * (1.0 - q) / (p * q))
         risk = FixedChain(p=p, q=q).risk()
         for w in np.sign(s) * np.array([0.8, 1.1, 2.0]):
-            loss, gradient = risk.evaluate(
-                np.array([math.sqrt(s / (1.0 + 2.0 * w * abs(w))), w])
-            )
-            yield abs(loss - (entr(joint).sum() - entr(law).sum()))
+            e = math.sqrt(s / (1.0 + 2.0 * w * abs(w)))
+            loss, gradient = risk.evaluate(np.array([e, w]))
+            yield abs(loss - entropy_rate)
             yield np.abs(gradient).max()
             yield abs(risk.loss([0.0, w]) - entr(law).sum())
-        yield abs(risk.gap - float(np.sum(joint * np.log(joint / np.outer(law, law)))))
+        yield abs(risk.gap - information)
     return "p = 0.1, 0.45, 0.7, q = 0.2, 0.5, 0.9, |w| = 0.8, 1.1, 2"
 
 
-def _curvatures(readout: float | str) -> Iterator[tuple[float, Array]]:
-    """Yield (1 + 2w|w|)(p + q - 1) and the eigenvalues at e = 0 (and u = 0), with the bias ln(p/q)."""
+class Curvature(NamedTuple):
+    """Curvature of the loss at the unigram."""
+
+    sign: float  # (1 + 2w|w|)(p + q - 1)
+    least: float  # least eigenvalue of the Hessian
+
+
+def _curvatures(readout: float | str) -> Iterator[Curvature]:
+    """Yield curvatures at e = 0 (and u = 0), with the bias ln(p/q)."""
     for p, q, w in itertools.product((0.2, 0.6), (0.3, 0.9), (-1.5, -0.3, 0.5)):
         risk = FixedChain(p=p, q=q, readout=readout, bias="trained").risk()
-        at = np.zeros(len(risk.initial))
-        at[1], at[-1] = w, math.log(p / q)
-        hessian = np.array(
-            [risk.hessian_product(at, direction) for direction in np.eye(len(at))]
-        )
-        yield (
-            (1.0 + 2.0 * w * abs(w)) * (p + q - 1.0),
-            np.linalg.eigvalsh(0.5 * (hessian + hessian.T)),
-        )
+        unigram = np.zeros(len(risk.initial))
+        unigram[1] = w
+        unigram[-1] = math.log(p / q)
+        units = np.eye(len(unigram))
+        hessian = np.array([risk.hessian_product(unigram, unit) for unit in units])
+        eigenvalues = np.linalg.eigvalsh(0.5 * (hessian + hessian.T))
+        yield Curvature((1.0 + 2.0 * w * abs(w)) * (p + q - 1.0), eigenvalues[0])
 
 
 @row(
@@ -70,34 +75,38 @@ def _curvatures(readout: float | str) -> Iterator[tuple[float, Array]]:
     bound="sign of (p+q-1)(1+2w|w|)",
 )
 def curvature(quick: bool) -> Claim:
-    """with tied weights e = 0 is a bad local minimum for p + q > 1 and w > -1/√2, or p + q < 1 and w < -1/√2, and a
-    saddle else; without weight tying it is always a saddle
+    """with tied weights e = 0 is a bad local minimum for p + q > 1 and w > -1/√2, or p
+    + q < 1 and w < -1/√2, and a saddle else; without weight tying it is always a
+    saddle
     """
-    tied = [(sign, values[0] > -1e-8) for sign, values in _curvatures("tied")]
-    untied = [values[0] for _, values in _curvatures(0.5)]
+    tied = list(_curvatures("tied"))
+    # Along some directions the loss is flat, up to rounding.
+    is_minimum = [curvature.least > -1e-8 for curvature in tied]
+    is_expected = [curvature.sign > 0.0 for curvature in tied]
+    untied = [curvature.least for curvature in _curvatures(0.5)]
     return Claim.of(
-        all(minimum == (sign > 0.0) for sign, minimum in tied) and max(untied) < -1e-3,
+        is_minimum == is_expected and max(untied) < -1e-3,
         "p = 0.2, 0.6, q = 0.3, 0.9, w = -1.5, -0.3, 0.5, with trained bias",
-        f"{sum(minimum for _, minimum in tied)} minima in {len(tied)} cases; untied: least curvature"
+        f"{sum(is_minimum)} minima in {len(tied)} cases; untied: least curvature"
         f" {span(untied, '.3f')}",
     )
 
 
-def _problems(quick: bool, **given: Any) -> list[FixedChain]:
-    """Return problems from a grid of starts, for p + q < 1 first and then for p + q > 1."""
-    starts = (
-        np.linspace(0.15, 2.5, 3 if quick else 6),
-        np.linspace(-2.1, 1.9, 5 if quick else 9),
-    )
-    every = itertools.product((LAZY, SWITCHING), *starts)
-    return [FixedChain(p=p, q=q, e=e, w=w, **given) for (p, q), e, w in every]
+def _problems(quick: bool, **parameters: Any) -> list[FixedChain]:
+    """Return problems on a grid of starts, for p + q < 1 and then for p + q > 1."""
+    embeddings = np.linspace(0.15, 2.5, 3 if quick else 6)
+    weights = np.linspace(-2.1, 1.9, 5 if quick else 9)
+    return [
+        FixedChain(p=p, q=q, e=e, w=w, **parameters)
+        for (p, q), e, w in itertools.product((LAZY, SWITCHING), embeddings, weights)
+    ]
 
 
-def _ends(problem: FixedChain) -> str:
+def _end(problem: FixedChain) -> str:
+    """Return whether a run ends nearer to the loss of the bigram or of the unigram."""
     run = problem.simulate()
-    return (
-        "bigram" if run.loss[-1] - run.floor < 0.5 * problem.risk().gap else "unigram"
-    )
+    excess = run.loss[-1] - run.floor
+    return "bigram" if excess < 0.5 * problem.risk().gap else "unigram"
 
 
 @identity("one layer: energy", DYNAMICS.format("energy"), 1e-7)
@@ -106,10 +115,12 @@ def energy(quick: bool) -> Errors:
     problems = _problems(True, eta=0.1, method="flow", max_steps=100)
     for problem in problems:
         e, w = problem.simulate().states.T
-        yield np.abs(
-            e**2 - w**2 - np.sign(w) * np.log(np.abs(w)) - problem.energy
-        ).max()
-    return f"{len(problems) // 2} starts, p = {LAZY[0]}, q = {LAZY[1]} and p = {SWITCHING[0]}, q = {SWITCHING[1]}"
+        energies = e**2 - w**2 - np.sign(w) * np.log(np.abs(w))
+        yield np.abs(energies - problem.energy).max()
+    return (
+        f"{len(problems) // 2} starts, p = {LAZY[0]}, q = {LAZY[1]}"
+        f" and p = {SWITCHING[0]}, q = {SWITCHING[1]}"
+    )
 
 
 @row(
@@ -118,44 +129,55 @@ def energy(quick: bool) -> Errors:
     bound=f"energy of the saddle, {SADDLE:.4f}",
 )
 def basins(quick: bool) -> Claim:
-    """the flow ends at the unigram if, for p + q < 1, w < -1/√2 and the energy is below the saddle's, and for
-    p + q > 1 if w > 0, or w > -1/√2 and the energy is below the saddle's; else at the
-    bigram
+    """the flow ends at the unigram if, for p + q < 1, w < -1/√2 and the energy is below
+    the saddle's, and for p + q > 1 if w > 0, or w > -1/√2 and the energy is below the
+    saddle's; else at the bigram
     """
     problems = _problems(quick, eta=0.1, method="flow", max_steps=10**6)
-    ends = [_ends(problem) for problem in problems]
+    ends = [_end(problem) for problem in problems]
+    basins = [problem.basin() for problem in problems]
+    right = sum(end == basin for end, basin in zip(ends, basins, strict=True))
     half = len(problems) // 2
-    right = sum(
-        end == problem.basin() for end, problem in zip(ends, problems, strict=True)
-    )
+    lazy = ends[:half]
+    switching = ends[half:]
     return Claim.of(
         right == len(problems),
-        f"p, q = {LAZY} and {SWITCHING}, {half} starts each with e to 2.5, w from -2.1 to 1.9",
-        f"{right} of {len(problems)} as predicted; at the unigram {ends[:half].count('unigram')} and"
-        f" {ends[half:].count('unigram')}",
+        f"p, q = {LAZY} and {SWITCHING}, {half} starts each with e to 2.5, w from -2.1"
+        " to 1.9",
+        f"{right} of {len(problems)} as predicted; at the unigram"
+        f" {lazy.count('unigram')} and {switching.count('unigram')}",
     )
 
 
 @row("one layer: small starts", DYNAMICS.format("initialisation"), bound="all or none")
 def small_starts(quick: bool) -> Claim:
-    """descent from normal numbers around 0 ends at the bigram for p + q < 1, and at the unigram for p + q > 1;
-    without weight tying it ends at the bigram for both
+    """descent from normal numbers around 0 ends at the bigram for p + q < 1, and at the
+    unigram for p + q > 1; without weight tying it ends at the bigram for both
     """
     rng = np.random.default_rng(0)
     count = 8 if quick else 40
-    share = []
-    for (p, q), tied in itertools.product((LAZY, SWITCHING), (True, False)):
-        problems = [
-            FixedChain(
-                p=p, q=q, e=abs(e), w=w, readout="tied" if tied else u, max_steps=10**5
+
+    def at_bigram(chain: tuple[float, float], is_tied: bool) -> int:
+        p, q = chain
+        bigrams = 0
+        for e, w, u in 0.1 * rng.normal(size=(count, 3)):
+            readout = "tied" if is_tied else u
+            problem = FixedChain(
+                p=p, q=q, e=abs(e), w=w, readout=readout, max_steps=10**5
             )
-            for e, w, u in 0.1 * rng.normal(size=(count, 3))
-        ]
-        share.append(sum(_ends(problem) == "bigram" for problem in problems))
+            bigrams += _end(problem) == "bigram"
+        return bigrams
+
+    lazy_tied = at_bigram(LAZY, is_tied=True)
+    lazy_untied = at_bigram(LAZY, is_tied=False)
+    switching_tied = at_bigram(SWITCHING, is_tied=True)
+    switching_untied = at_bigram(SWITCHING, is_tied=False)
+    only_one_is_trapped = lazy_tied == lazy_untied == switching_untied == count
     return Claim.of(
-        share == [count, count, 0, count],
+        only_one_is_trapped and switching_tied == 0,
         f"p, q = {LAZY} and {SWITCHING}, η = 1, {count} starts each of the size 0.1",
-        f"at the bigram {share[0]} and {share[2]} tied, {share[1]} and {share[3]} untied",
+        f"at the bigram {lazy_tied} and {switching_tied} tied, {lazy_untied} and"
+        f" {switching_untied} untied",
     )
 
 
@@ -163,42 +185,52 @@ def small_starts(quick: bool) -> Claim:
 def steps(quick: bool) -> Claim:
     """the basins of the flow are those of descent for small learning rates only"""
     etas = (0.1, 1.0, 4.0)
-    problems = [_problems(quick, eta=eta, max_steps=4000) for eta in etas]
-    off = [
-        sum(_ends(problem) != problem.basin() for problem in each) for each in problems
-    ]
+    wrong_ends = []
+    for eta in etas:
+        problems = _problems(quick, eta=eta, max_steps=4000)
+        is_wrong = [_end(problem) != problem.basin() for problem in problems]
+        wrong_ends.append(sum(is_wrong))
+    small, middle, large = wrong_ends
     return Claim.of(
-        0 == off[0] < off[1] < off[2],
-        f"the starts of the row on basins, {len(problems[0])} in all",
-        f"at the other end {listed(off)} with η = {listed(etas)}",
+        0 == small < middle < large,
+        f"the starts of the row on basins, {len(problems)} in all",
+        f"at the other end {listed(wrong_ends)} with η = {listed(etas)}",
         "holds only for small steps",
     )
 
 
 ATTENTION_WITH_MARKOV = Paper(
     "attention-with-markov",
-    "Attention with Markov: A Framework for Principled Analysis of Transformers via Markov Chains",
-    "Ashok Vardhan Makkuva, Marco Bondaschi, Adway Girish, Alliot Nagle, Martin Jaggi, Hyeji Kim, Michael Gastpar",
+    "Attention with Markov: A Framework for Principled Analysis of Transformers via"
+    " Markov Chains",
+    "Ashok Vardhan Makkuva, Marco Bondaschi, Adway Girish, Alliot Nagle, Martin Jaggi,"
+    " Hyeji Kim, Michael Gastpar",
     2024,
     "arXiv:2402.04161",
     (
         Reading(
             "Landscape",
-            "A one-layer transformer can predict the chain, but with tied weights the stationary law is a bad"
+            "A one-layer transformer can predict the chain, but with tied weights the"
+            " stationary law is a bad"
             " local minimum for p + q > 1; without weight tying it is a saddle.",
             (minima, curvature),
-            reconstructed="Theorems 1 to 3 for the canonical numbers (e, w, b), not for the whole layer.",
+            reconstructed="Theorems 1 to 3 for the canonical numbers (e, w, b), not for"
+            " the whole layer.",
         ),
         Reading(
             "Dynamics and initialisation",
-            "Flow of the canonical numbers keeps an energy, which says where it ends; small starts are trapped for"
+            "Flow of the canonical numbers keeps an energy, which says where it ends;"
+            " small starts are trapped for"
             " p + q > 1 (arXiv:2406.03072).",
             (energy, basins, small_starts, steps),
-            reconstructed="The theorems' text; logit, energy and basins are those of the authors' code.",
+            reconstructed="The theorems' text; logit, energy and basins are those of"
+            " the authors' code.",
         ),
     ),
-    "Abstracts and the authors' code were read, the theorems' text was not. The code trains e, w and b, and draws"
-    " the energy and the regions where the flow ends. A further canonical number, the scale a of linear attention,"
+    "Abstracts and the authors' code were read, the theorems' text was not. The code"
+    " trains e, w and b, and draws"
+    " the energy and the regions where the flow ends. A further canonical number, the"
+    " scale a of linear attention,"
     " is not in it and is left out.",
     setting=Setting(
         "attention-with-markov?q=0.8&t=100~q=0.2",

@@ -1,4 +1,9 @@
-"""Induction heads: two layers of attention on Markov chains, trained on the exact loss, as a family."""
+"""Induction heads: two layers of attention on random Markov chains.
+
+`InductionHeads` is the family; it trains on the exact loss. `TwoLayers` maps its
+parameters to the scores of the second layer, and `InductionRisk` is the loss of these
+parameters. `dirichlet_points` makes chains that stand for a continuous law of chains.
+"""
 
 from __future__ import annotations
 
@@ -33,139 +38,199 @@ from icl_theory.memory import check_fits
 from icl_theory.tokens import ChainRisk, Chains, CountRisk, TwoStateCounts
 from icl_theory.tokens.sampled import softmax
 
-LARGEST = 300.0  # initial score: what overflows in sums of a few is far
+# Largest initial score: sums of a few of these are far from overflow.
+LARGEST = 300.0
+# In place of a symbol before the sequence begins; its one-hot vector is zero.
+PAD = -1
 
 
 def dirichlet_points(prior: Array, count: int, seed: int = 0) -> tuple[Array, Array]:
-    """Return chains that stand for those with Dirichlet rows, (C, k, k), and their probabilities, (C,).
+    """Return chains that stand for all chains with Dirichlet rows.
 
-    Row s of ``prior``, (k, k), has the parameters of row s of the chains. Two states
-    have the products of two Gauss–Jacobi rules of √count nodes. More have ``count``
-    scrambled Sobol points: a row is broken off a stick by independent beta variables.
+    Two states have the product of two Gauss–Jacobi rules with √count nodes each. More
+    states have ``count`` scrambled Sobol points.
+
+    Parameters
+    ----------
+    prior : ndarray, (k, k)
+        Row s has the Dirichlet parameters of row s of the chains.
+    count : int
+        Number of chains C; for two states the next smaller square.
+    seed : int
+        Seed of the scrambling.
+
+    Returns
+    -------
+    chains : ndarray, (C, k, k)
+    probs : ndarray, (C,)
+        Their probabilities.
     """
-    from scipy.special import betaincinv, roots_jacobi  # slow to load
+    if len(prior) == 2:
+        return _two_state_points(prior, math.isqrt(count))
+    return _sobol_points(prior, count, seed)
+
+
+def _two_state_points(prior: Array, nodes: int) -> tuple[Array, Array]:
+    """Return the product of a Gauss rule for P₀₁ and one for P₁₀."""
+    from scipy.special import roots_jacobi  # slow to load
+
+    x, x_weights = roots_jacobi(nodes, prior[0, 0] - 1.0, prior[0, 1] - 1.0)
+    y, y_weights = roots_jacobi(nodes, prior[1, 1] - 1.0, prior[1, 0] - 1.0)
+    p, q = np.meshgrid(0.5 * (1.0 + x), 0.5 * (1.0 + y))
+    p = p.ravel()
+    q = q.ravel()
+    chains = np.stack([1.0 - p, p, q, 1.0 - q], axis=1).reshape(-1, 2, 2)
+    probs = np.outer(y_weights, x_weights).ravel()
+    return chains, probs / probs.sum()
+
+
+def _sobol_points(prior: Array, count: int, seed: int) -> tuple[Array, Array]:
+    """Break each row off a stick by independent beta variables."""
+    from scipy.special import betaincinv  # slow to load
     from scipy.stats import qmc
 
     k = len(prior)
-    if k == 2:
-        rules = [
-            roots_jacobi(math.isqrt(count), a - 1.0, b - 1.0)
-            for a, b in (prior[0], prior[1, ::-1])
-        ]
-        first, second = (
-            each.ravel() for each in np.meshgrid(*(0.5 * (1.0 + x) for x, _ in rules))
-        )
-        probs = np.outer(rules[1][1], rules[0][1]).ravel()
-        return np.stack([1.0 - first, first, second, 1.0 - second], axis=1).reshape(
-            -1, 2, 2
-        ), probs / probs.sum()
     rng = np.random.default_rng([seed, 1])
-    points = qmc.Sobol(k * (k - 1), seed=rng).random(count).reshape(-1, k, k - 1)
-    left = np.ones(points.shape[:2])
-    rows = []
-    for j, u in enumerate(np.moveaxis(points, 2, 0)):
-        own = prior[:, j]
-        others = prior[:, j + 1 :].sum(axis=1)
-        rows.append(left * betaincinv(own, others, np.maximum(u, 2.0**-60)))
-        left = left * betaincinv(others, own, np.maximum(1.0 - u, 2.0**-60))
-    return np.stack([*rows, left], axis=2), np.full(count, 1.0 / count)
+    sobol = qmc.Sobol(k * (k - 1), seed=rng)
+    uniform = sobol.random(count).reshape(-1, k, k - 1)
+    remainder = np.ones(uniform.shape[:2])
+    columns = []
+    for j in range(k - 1):
+        u = uniform[:, :, j]
+        shape = prior[:, j]
+        later_shapes = prior[:, j + 1 :].sum(axis=1)
+        # The part that breaks off and the part that remains both come from a quantile,
+        # because 1 - x would lose the digits of a small remainder.
+        share = betaincinv(shape, later_shapes, np.maximum(u, 2.0**-60))
+        kept = betaincinv(later_shapes, shape, np.maximum(1.0 - u, 2.0**-60))
+        columns.append(remainder * share)
+        remainder = remainder * kept
+    columns.append(remainder)
+    return np.stack(columns, axis=2), np.full(count, 1.0 / count)
 
 
 @dataclass(frozen=True, eq=False)
 class TwoLayers(WithStart, Map):
-    r"""Scores of the second layer, from those of the first one over lags, a match, and perhaps a sink.
+    r"""Scores of the second layer, as a function of the parameters (a, B, c).
 
-    .. math:: S = f B, \qquad f_r = \sum_l \alpha_{rl} X_{rl}, \qquad \alpha_{rl} \propto e^{a_l}
+    .. math:: \alpha_{rl} \propto e^{a_l}, \qquad f_r = \sum_l \alpha_{rl} X_{rl},
+        \qquad S = f B
 
-    for tokens r that see the symbols :math:`X_{rl}` at lags l. The sink sees a symbol
-    of its own, with c in its row of B.
+    Tokens r see the symbols :math:`X_{rl}` at lags l. The sink sees a symbol of its
+    own, whose row of B is c in each column.
+
+    Attributes
+    ----------
+    symbols : ndarray, (..., m, k + 1)
+        X, one-hot. The last symbol is the sink's. Vectors are zero at lags that reach
+        behind the beginning of the sequence.
+    start : ndarray
+        Initial (a, B, c): m numbers; b with B = bI, or k² numbers; one number if there
+        is a sink.
+    matrix : bool
+        Whether B is any matrix.
     """
 
-    # X, one-hot, the sink's symbol last, and zero where the sequence has not begun,
-    # (..., m, k + 1)
-    seen: Array
-    # initial (a, B, c): m numbers; b with B = bI, or k² numbers; one number if there is
-    # a sink
+    symbols: Array
     start: Array
-    matrix: bool  # whether B is any matrix
+    matrix: bool
 
     def split(self, params: Array) -> tuple[Array, Array]:
-        """Return a, (m,), and B with a row of c below it, (k + 1, k); without a sink no token sees this row."""
-        m = self.seen.shape[-2]
-        k = self.seen.shape[-1] - 1
-        a, b, c = np.split(params, [m, m + (k**2 if self.matrix else 1)])
-        return a, np.vstack(
-            [b.reshape(k, k) if self.matrix else b[0] * np.eye(k), np.full(k, c.sum())]
-        )
+        """Return a, (m,), and B with a row of c below it, (k + 1, k).
+
+        Without a sink no token sees the last row.
+        """
+        m = self.symbols.shape[-2]
+        k = self.symbols.shape[-1] - 1
+        match_size = k**2 if self.matrix else 1
+        a, b, c = np.split(params, [m, m + match_size])
+        B = b.reshape(k, k) if self.matrix else b[0] * np.eye(k)
+        return a, np.vstack([B, np.full(k, c.sum())])
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """The first layer and the second one."""
-        return np.split(array, [self.seen.shape[-2]])
+        return np.split(array, [self.symbols.shape[-2]])
 
-    def first(self, a: Array) -> Array:
+    def lag_attention(self, a: Array) -> Array:
         """Attention of the first layer on the lags of each token, (..., m)."""
-        return softmax(np.where(self.seen.any(axis=-1), a, -np.inf))[0]
+        is_visible = self.symbols.any(axis=-1)
+        return softmax(np.where(is_visible, a, -np.inf))[0]
 
-    def found(self, alpha: Array) -> Array:
+    def features(self, alpha: Array) -> Array:
         """Return f, (..., k + 1)."""
-        return np.asarray(np.einsum("...l,...lx->...x", alpha, self.seen))
+        return np.asarray(np.einsum("...l,...lx->...x", alpha, self.symbols))
 
     def inward(self, params: Array) -> Array:
         """Scores of the inner risk, (..., k)."""
         a, B = self.split(params)
-        return self.found(self.first(a)) @ B
+        alpha = self.lag_attention(a)
+        return self.features(alpha) @ B
 
     def push(self, params: Array, direction: Array) -> Array:
         """Derivative of the scores along a direction."""
-        (a, B), (da, dB) = self.split(params), self.split(direction)
-        alpha = self.first(a)
-        return self.found(_drift(alpha, da)) @ B + self.found(alpha) @ dB
+        a, B = self.split(params)
+        da, dB = self.split(direction)
+        alpha = self.lag_attention(a)
+        dalpha = _softmax_derivative(alpha, da)
+        return self.features(dalpha) @ B + self.features(alpha) @ dB
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Gradient in (a, B, c)."""
         a, B = self.split(params)
-        alpha = self.first(a)
-        pull = _drift(alpha, np.einsum("...x,...lx->...l", gradient @ B.T, self.seen))
-        slope = self.found(alpha).reshape(-1, len(B)).T @ gradient.reshape(
-            -1, len(B) - 1
-        )
-        match = slope[:-1].ravel() if self.matrix else [np.trace(slope)]
-        return np.concatenate(
-            [pull.reshape(-1, len(a)).sum(axis=0), match, [slope[-1].sum()]]
-        )[: len(params)]
+        m = len(a)
+        k = len(B) - 1
+        alpha = self.lag_attention(a)
+        by_alpha = np.einsum("...x,...lx->...l", gradient @ B.T, self.symbols)
+        by_a = _softmax_derivative(alpha, by_alpha).reshape(-1, m).sum(axis=0)
+        features = self.features(alpha).reshape(-1, k + 1)
+        by_B = features.T @ gradient.reshape(-1, k)
+        by_match = by_B[:-1].ravel() if self.matrix else [np.trace(by_B)]
+        by_sink = by_B[-1].sum()
+        # Without a sink the parameters end before its score.
+        return np.concatenate([by_a, by_match, [by_sink]])[: len(params)]
 
     def stretch(self, params: Array) -> float:
         """Norm of the derivative of the scores."""
-        return float(
-            np.linalg.norm(
-                [self.push(params, unit).ravel() for unit in np.eye(len(params))], 2
-            )
-        )
+        units = np.eye(len(params))
+        derivatives = [self.push(params, unit).ravel() for unit in units]
+        return float(np.linalg.norm(derivatives, 2))
 
 
-def _drift(alpha: Array, change: Array) -> Array:
-    """Change of a softmax with its scores, for each row: its own transpose."""
-    return np.asarray(alpha * (change - (alpha * change).sum(axis=-1, keepdims=True)))
+def _softmax_derivative(alpha: Array, change: Array) -> Array:
+    """Change of each row's softmax with its scores; the map is its own transpose."""
+    mean_change = (alpha * change).sum(axis=-1, keepdims=True)
+    return np.asarray(alpha * (change - mean_change))
 
 
 @dataclass(frozen=True, eq=False)
 class InductionRisk(Pullback):
-    """The loss of (a, B, c): that of an inner risk over scores, and what the next symbol adds to it."""
+    """Loss of (a, B, c): an inner risk of scores, plus the noise of the next symbol.
+
+    Attributes
+    ----------
+    map : TwoLayers
+        From (a, B, c) to the scores.
+    last_probs : ndarray, (k,)
+        Probabilities of the last symbol of a sequence.
+    ratio : float
+        Learning rate of the first layer over that of the second one.
+    added : float
+        Loss that the next symbol adds to the inner risk.
+    least : float
+        The floor.
+    """
 
     map: TwoLayers
-    often: Array  # how often sequences end in each symbol, (k,)
+    last_probs: Array
     ratio: float
     added: float
     least: float
 
     @property
     def metric(self) -> Array:
-        """1/ratio for the first layer: its learning rate is ratio times that of the second one."""
-        return np.where(
-            np.arange(len(self.initial)) < self.map.seen.shape[-2],
-            1.0 / self.ratio,
-            1.0,
-        )
+        """1/ratio for the first layer, and 1 for the second one."""
+        is_first_layer = np.arange(len(self.initial)) < self.map.symbols.shape[-2]
+        return np.where(is_first_layer, 1.0 / self.ratio, 1.0)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient."""
@@ -173,30 +238,43 @@ class InductionRisk(Pullback):
         return loss + self.added, gradient
 
     def floor(self) -> float:
-        """Loss of the Bayes-optimal prediction for two states; for more, that of knowing the chain."""
+        """Loss of the Bayes-optimal prediction, or of one that knows the chain.
+
+        The former is known for two states only.
+        """
         return self.least
 
-    excess = Risk.excess  # the floor is not that of the inner risk
-    # a difference of gradients, as the first layer bends the scores
+    # A pullback takes both of these from the inner risk. Its floor is another one, and
+    # its Hessian lacks the curvature of the first layer's softmax.
+    excess = Risk.excess
     hessian_product = Risk.hessian_product
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Attention of both layers, where the inner risk knows its own.
+        """Attention of both layers, if the inner risk observes its own.
 
-        ``first`` is that of the first one on the lags, (m,); ``second`` that of the
-        second one on tokens, (..., k), expected given the last symbol. ``attention`` is
-        the expected share of the tokens that follow an equal of the last symbol,
-        ``sink`` that of the sink, and ``match`` the matrix B, or b.
+        ``first`` is the attention of the first layer on the lags, (m,), and ``second``
+        that of the second layer on tokens, (..., k), expected given the last symbol.
+        ``attention`` is the expected share of the tokens that follow an equal of the
+        last symbol, ``sink`` the share of the sink, and ``match`` the matrix B, or b.
         """
-        (a, B), k = self.map.split(params), len(self.often)
-        found = {"first": softmax(a)[0], "match": B[:k] if self.map.matrix else B[0, 0]}
-        known = self.risk.observe(self.map.inward(params), step)
-        if "attention" in known:
-            found["second"], lag_1 = known["attention"], self.map.seen[..., 1, :]
-            found["attention"] = np.sum(self.often * found["second"] * lag_1[..., :k])
-            if lag_1[..., k].any():
-                found["sink"] = np.sum(self.often * found["second"] * lag_1[..., k:])
-        return {name: np.asarray(value) for name, value in found.items()}
+        a, B = self.map.split(params)
+        k = len(self.last_probs)
+        first, _ = softmax(a)
+        match = B[:k] if self.map.matrix else B[0, 0]
+        observed = {"first": first, "match": np.asarray(match)}
+        inner = self.risk.observe(self.map.inward(params), step)
+        if "attention" not in inner:
+            return observed
+        second = inner["attention"]
+        lag_1 = self.map.symbols[..., 1, :]
+        is_equal = lag_1[..., :k]
+        is_sink = lag_1[..., k:]
+        probs = self.last_probs * second
+        observed["second"] = second
+        observed["attention"] = np.asarray(np.sum(probs * is_equal))
+        if is_sink.any():
+            observed["sink"] = np.asarray(np.sum(probs * is_sink))
+        return observed
 
 
 @dataclass(frozen=True)
@@ -206,9 +284,8 @@ class Staged(Wrapper):
     steps: int
 
     name = "staged"
-    may_stagnate = (
-        False  # the second layer has not moved yet while the first one may be at rest
-    )
+    # While the first layer is at rest, the second one may not have moved yet.
+    may_stagnate = False
 
     def step(
         self,
@@ -220,15 +297,15 @@ class Staged(Wrapper):
         t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the memory of the wrapped rule."""
-        kept = np.array(gradient)
-        first, second = risk.blocks(kept)
+        staged_gradient = np.array(gradient)
+        first, second = risk.blocks(staged_gradient)
         frozen = second if t < self.steps else first
         frozen[...] = 0.0
-        return self.rule.step(risk, params, kept, eta, memory, t)
+        return self.rule.step(risk, params, staged_gradient, eta, memory, t)
 
 
 def _array(ndim: int) -> Object:
-    """An array or None; of an array nested tuples are kept."""
+    """Declare an array or None; an array is kept as nested tuples."""
     return Object(
         optional=True,
         checker=lambda name, value: nested(real_array(name, value, ndim, LARGEST)),
@@ -237,13 +314,14 @@ def _array(ndim: int) -> Object:
 
 @dataclass(frozen=True, eq=False)
 class InductionHeads(Family):
-    r"""Two layers of attention on random Markov chains: how an induction head is learnt.
+    r"""Two layers of attention on random Markov chains, which learn an induction head.
 
-    .. math:: \alpha = \mathrm{softmax}(a), \qquad f_t = \sum_{l < m} \alpha_l e_{x_{t-l}}, \qquad
+    .. math:: \alpha = \mathrm{softmax}(a), \qquad
+        f_t = \sum_{l < m} \alpha_l e_{x_{t-l}}, \qquad
         o = \sum_t \mathrm{softmax}_t(f_t^\top B e_{x_T})\thinspace e_{x_t}
 
-    predicts the symbol :math:`x_{T+1}` of k. Lag scores a, match B, and the score c of
-    a sink are trained.
+    The output o predicts the next symbol :math:`x_{T+1}`, one of k. The lag scores a,
+    the match B, and the score c of a sink are trained.
 
     Parameters
     ----------
@@ -258,37 +336,37 @@ class InductionHeads(Family):
         as many lags as there are symbols. "complete": it attends to the T - m + 1
         tokens that see all m lags.
     concentration : float or array_like, (k, k)
-        Each row of a chain has the Dirichlet law with this number for each symbol. A
-        matrix has the parameters of each row of a chain in a row: for two symbols those
-        of two Beta laws.
+        Each row of a chain has the Dirichlet law with this number for each symbol. Row
+        s of a matrix has the parameters for row s of a chain; for two symbols these are
+        two Beta laws.
     chains : int, optional
-        Train on so many chains drawn from that law; by default on all of it.
+        Train on this number of chains, drawn from the law; by default on the law.
     transitions : array_like, (C, k, k), optional
         Train on these chains.
     points : int
-        Chains that stand for the law where there is no closed form: everywhere but for
-        two states, two lags, and a given start. A power of two for k > 2.
+        Number of chains that stand for the law if there is no closed form. There is one
+        for two states, two lags, and a given start. A power of two for k > 2.
     start : {"uniform", "stationary"} or array_like, (k,)
         Law of the first symbol.
     objective : {"square", "log"}
-        :math:`\tfrac12|o - e_y|^2` or :math:`-\ln o_y`, y the next symbol. The log loss
-        is known for two states and two lags, and needs a sink.
+        :math:`\tfrac12|o - e_y|^2` or :math:`-\ln o_y`, with the next symbol y. The log
+        loss is known for two states and two lags, and needs a sink.
     second : {"number", "matrix"}
         B = bI with one number b, or any matrix B.
     match : float
         b at step 0.
     scores : array_like, (m,), optional
         a at step 0; zeros by default, so that the first layer attends to all lags
-        alike.
+        equally.
     sink : float, optional
         Score c at step 0 of a token in front of the sequence, whose value is 1/k for
-        each symbol; without one by default. With a large c predictions are uniform in
-        the beginning.
+        each symbol. By default there is no such token. If c is large, predictions are
+        uniform in the beginning.
     ratio : float
         Learning rate of the first layer over that of the second one, ``eta``.
     stage : int
-        Train the first layer alone for so many steps, and then the second one alone; 0
-        trains both together.
+        Train the first layer alone for this number of steps, and then the second one
+        alone; 0 trains both together.
     seed : int
         Seed of the chains and points.
     eta, epsilon, above, rule, method, max_steps
@@ -302,7 +380,8 @@ class InductionHeads(Family):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> run = icl.InductionHeads(T=50, objective="log", sink=6.0, max_steps=200).simulate()
+    >>> problem = icl.InductionHeads(T=50, objective="log", sink=6.0, max_steps=200)
+    >>> run = problem.simulate()
     >>> run.regime
     'induction'
     """
@@ -418,36 +497,9 @@ class InductionHeads(Family):
 
     def validate(self) -> None:
         """Check the parameters against each other, and make the risk."""
-        k, m = self.k, self.lags
-        if self.T - 2 * m + 1 < 0:
-            raise argument_error("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
-        check_fits("lags", m, 16.0 * m * (m + 1) * k ** (m + 1.0))
-        if np.shape(self.concentration) not in ((), (k, k)):
-            raise argument_error(
-                "concentration",
-                self.concentration,
-                f"a positive number, or {k} rows of {k} of them",
-            )
-        if self.transitions is not None and np.shape(self.transitions)[1:] != (k, k):
-            raise argument_error(
-                "transitions", np.shape(self.transitions), f"of shape (C, {k}, {k})"
-            )
-        if self.transitions is not None and self.chains is not None:
-            raise argument_error("chains", self.chains, "left out with transitions")
-        if not isinstance(self.start, str) and len(self.start) != k:
-            raise argument_error(
-                "start",
-                self.start,
-                f"uniform, stationary, or {k} positive numbers that sum to 1",
-            )
-        if self.scores is not None and len(self.scores) != m:
-            raise argument_error(
-                "scores", self.scores, f"{m} numbers, one for each lag"
-            )
-        if k > 2 and self.points & (self.points - 1):
-            raise argument_error(
-                "points", self.points, "a power of two for more than two symbols"
-            )
+        self._check_sizes()
+        self._check_chains()
+        self._check_start()
         if self.objective == "log" and not (self.counted and self.sink is not None):
             raise argument_error(
                 "objective",
@@ -455,6 +507,47 @@ class InductionHeads(Family):
                 "'square' unless k = 2, lags = 2, and a sink is given",
             )
         self.risk()
+
+    def _check_sizes(self) -> None:
+        k = self.k
+        m = self.lags
+        if self.T - 2 * m + 1 < 0:
+            raise argument_error("T", self.T, f"at least 2 lags - 1 = {2 * m - 1}")
+        check_fits("lags", m, 16.0 * m * (m + 1) * k ** (m + 1.0))
+
+    def _check_chains(self) -> None:
+        k = self.k
+        if np.shape(self.concentration) not in ((), (k, k)):
+            raise argument_error(
+                "concentration",
+                self.concentration,
+                f"a positive number, or {k} rows of {k} of them",
+            )
+        if self.transitions is not None:
+            shape = np.shape(self.transitions)
+            if shape[1:] != (k, k):
+                raise argument_error("transitions", shape, f"of shape (C, {k}, {k})")
+            if self.chains is not None:
+                raise argument_error("chains", self.chains, "left out with transitions")
+
+    def _check_start(self) -> None:
+        k = self.k
+        if not isinstance(self.start, str) and len(self.start) != k:
+            raise argument_error(
+                "start",
+                self.start,
+                f"uniform, stationary, or {k} positive numbers that sum to 1",
+            )
+        if self.scores is not None and len(self.scores) != self.lags:
+            raise argument_error(
+                "scores", self.scores, f"{self.lags} numbers, one for each lag"
+            )
+        # Sobol points are balanced for powers of two only.
+        is_power_of_two = self.points & (self.points - 1) == 0
+        if k > 2 and not is_power_of_two:
+            raise argument_error(
+                "points", self.points, "a power of two for more than two symbols"
+            )
 
     @property
     def counted(self) -> bool:
@@ -469,25 +562,26 @@ class InductionHeads(Family):
     @cached_property
     def few(self) -> Array | None:
         """Chains that are trained on, given or drawn, (C, k, k); None if all are."""
+        if self.transitions is not None:
+            return np.array(self.transitions)
         if self.chains is None:
-            return None if self.transitions is None else np.array(self.transitions)
+            return None
         check_fits("chains", self.chains, 24.0 * self.chains * self.k**2)
         rng = np.random.default_rng([self.seed, 0])
-        return np.array(
-            [[rng.dirichlet(row) for row in self.prior] for _ in range(self.chains)]
-        )
+        drawn = np.empty((self.chains, self.k, self.k))
+        for chain in drawn:
+            for state, concentration in enumerate(self.prior):
+                chain[state] = rng.dirichlet(concentration)
+        return drawn
 
     @property
     def first(self) -> Array | None:
-        """Law of the first symbol, (k,), unless it is the stationary one of each chain."""
+        """Law of the first symbol, (k,); None if it is stationary for each chain."""
         if self.start == "stationary":
             return None
-        k = self.k
-        return (
-            np.full(k, 1.0 / k)
-            if self.start == "uniform"
-            else probabilities("start", self.start, k)
-        )
+        if self.start == "uniform":
+            return np.full(self.k, 1.0 / self.k)
+        return probabilities("start", self.start, self.k)
 
     @property
     def prior(self) -> Array:
@@ -495,87 +589,113 @@ class InductionHeads(Family):
         return np.broadcast_to(np.asarray(self.concentration), (self.k, self.k))
 
     def law(self) -> tuple[Array, Array]:
-        """Return the chains that are averaged over, (C, k, k), and their probabilities, (C,)."""
+        """Return the averaged chains, (C, k, k), and their probabilities, (C,)."""
         if self.few is None:
             return dirichlet_points(self.prior, self.points, self.seed)
         return self.few, np.full(len(self.few), 1.0 / len(self.few))
 
     @cached_property
     def _risk(self) -> InductionRisk:
+        return self._count_risk() if self.counted else self._chain_risk()
+
+    def _layers(self) -> TwoLayers:
+        """Return the map from the parameters to the scores of the second layer."""
+        scores = np.zeros(self.lags) if self.scores is None else self.scores
+        is_matrix = self.second == "matrix"
+        match = self.match * np.eye(self.k).ravel() if is_matrix else [self.match]
+        sink = [] if self.sink is None else [self.sink]
+        start = np.concatenate([scores, match, sink])
+        symbols = self._counted_symbols() if self.counted else self._window_symbols()
+        return TwoLayers(symbols, start, is_matrix)
+
+    def _sink_value(self) -> Array | None:
+        return None if self.sink is None else np.full(self.k, 1.0 / self.k)
+
+    def _count_risk(self) -> InductionRisk:
+        """Return the risk in which the counts of pairs are enough."""
+        first = self.first
+        start = "stationary" if first is None else float(first[1])
+        causal = self.edge == "causal"
+        # The average over the law of chains has a closed form for a known start.
+        if self.few is None and first is not None:
+            counts = TwoStateCounts(self.T, self.prior, None, None, start, causal)
+        else:
+            counts = TwoStateCounts(self.T, None, *self.law(), start, causal)
+        inner = CountRisk(counts, self.objective, self._sink_value())
+        table = counts.table
+        last_probs = table.mean(table.query[:, None] == np.arange(2))
+        # The counts' risk includes the noise of the next symbol.
+        added = 0.0
+        least = inner.floor()
+        return InductionRisk(
+            inner, self._layers(), last_probs, self.ratio, added, least
+        )
+
+    def _chain_risk(self) -> InductionRisk:
+        """Return the risk that follows windows of symbols, chain by chain."""
         k = self.k
         m = self.lags
         causal = self.edge == "causal"
-        second = (
-            (self.match * np.eye(k)).ravel()
-            if self.second == "matrix"
-            else [self.match]
-        )
-        last = [] if self.sink is None else [self.sink]
-        start = np.concatenate(
-            [np.zeros(m) if self.scores is None else self.scores, second, last]
-        )
-        value = np.full(k, 1.0 / k) if last else None
-        seen = self._seen()
+        check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
+        transitions, probs = self.law()
+        length = self.T if causal else self.T - m + 1
         first = self.first
-        inner: Risk
-        if self.counted:
-            closed = self.few is None and first is not None
-            law: tuple[Any, Any, Any] = (
-                (self.prior, None, None) if closed else (None, *self.law())
-            )
-            counts = TwoStateCounts(
-                self.T, *law, "stationary" if first is None else float(first[1]), causal
-            )
-            inner = CountRisk(counts, self.objective, value)
-            often = counts.table.mean(counts.table.query[:, None] == np.arange(2))
-            added = 0.0
-            least = inner.floor()
-        else:
-            check_fits("T", self.T, 32.0 * self.T * k ** (m + 1.0) * (k + 1))
-            (P, probs), length = self.law(), self.T if causal else self.T - m + 1
-            if (
-                causal and first is not None
-            ):  # what comes before the first symbol is not seen
-                first = np.tile(first, k ** (m - 1)) / k ** (m - 1)
-            chains = Chains(P, m, probs=probs, start=first)
-            # quasi-random points are off by more than the rule with long steps is,
-            # 1.8e-8 of the loss
-            step = 0.4 if self.approximate and k > 2 else 0.2
-            inner = ChainRisk(
-                chains, length, np.zeros((*seen.shape[:-2], k)), sink=value, step=step
-            )
-            often = chains.last(length).sum(axis=0)
-            added = chains.irreducible(length)
-            least = self._pairs().risk().floor() if k == 2 else added
-        layers = TwoLayers(seen, start, self.second == "matrix")
-        return InductionRisk(inner, layers, often, self.ratio, added, least)
+        if causal and first is not None:
+            # No token sees the symbols before the first one. A window holds them all
+            # the same, so they are uniform.
+            first = np.tile(first, k ** (m - 1)) / k ** (m - 1)
+        chains = Chains(transitions, m, probs=probs, start=first)
+        # With the long step the rule has an error of 1.8e-8 of the loss, which is less
+        # than the error of the quasi-random points.
+        step = 0.4 if self.approximate and k > 2 else 0.2
+        layers = self._layers()
+        zero_scores = np.zeros((*layers.symbols.shape[:-2], k))
+        sink = self._sink_value()
+        inner = ChainRisk(chains, length, zero_scores, sink=sink, step=step)
+        last_probs = chains.last(length).sum(axis=0)
+        added = chains.irreducible(length)
+        least = self._pairs().risk().floor() if k == 2 else added
+        return InductionRisk(inner, layers, last_probs, self.ratio, added, least)
 
-    def _seen(self) -> Array:
-        """Return the symbols that tokens see, by place and window, (n, k**m, m, k + 1).
+    def _visible_lags(self) -> list[int]:
+        """Return how many lags each kind of token sees, beginning with the sink: 0."""
+        visible = [] if self.sink is None else [0]
+        if self.edge == "causal":
+            visible.extend(range(1, self.lags))
+        visible.append(self.lags)
+        return visible
 
-        The sink has the first place, and tokens that see all lags the last one. Counts
-        have each token once, (R, m, k + 1), in the opposite order.
+    def _window_indices(self, visible: int) -> Array:
+        """Return the symbols at each lag in each window, (k**m, m), as seen by a token.
+
+        A token sees the first lags only; the sink sees its own symbol, which is k.
         """
-        k = self.k
-        m = self.lags
         lags = np.arange(self.lags)
-        windows = np.arange(k**m)[:, None] // k**lags % k
-        sees = [
-            *([] if self.sink is None else [0]),
-            *(range(1, m) if self.edge == "causal" else []),
-            m,
-        ]
-        places = [
-            np.where(lags < symbols, windows, -1 if symbols else k) for symbols in sees
-        ]
-        each_once = [
-            place[: k**symbols] for symbols, place in zip(sees, places, strict=True)
-        ]
-        tokens = np.concatenate(each_once[::-1]) if self.counted else np.stack(places)
-        return np.asarray(tokens[..., None] == np.arange(k + 1), dtype=float)
+        windows = np.arange(self.k**self.lags)[:, None] // self.k**lags % self.k
+        invisible = self.k if visible == 0 else PAD
+        return np.where(lags < visible, windows, invisible)
+
+    def _one_hot(self, indices: Array) -> Array:
+        return np.asarray(indices[..., None] == np.arange(self.k + 1), dtype=float)
+
+    def _window_symbols(self) -> Array:
+        """Return X by kind of token and window, (n, k**m, m, k + 1)."""
+        kinds = [self._window_indices(visible) for visible in self._visible_lags()]
+        return self._one_hot(np.stack(kinds))
+
+    def _counted_symbols(self) -> Array:
+        """Return X with each token once, (R, m, k + 1), the sink last, as counts do."""
+
+        def distinct(visible: int) -> Array:
+            # The first lags are the lowest digits of a window's number, so that tokens
+            # with this number of lags repeat after k**visible windows.
+            return self._window_indices(visible)[: self.k**visible]
+
+        kinds = [distinct(visible) for visible in reversed(self._visible_lags())]
+        return self._one_hot(np.concatenate(kinds))
 
     def _pairs(self) -> InductionHeads:
-        """Return the same law with the model in which counts of symbols and of pairs are seen, and a sink."""
+        """Return the same law with a sink and a model that sees symbols and pairs."""
         return self.changed(
             lags=2,
             edge="causal",
@@ -599,47 +719,57 @@ class InductionHeads(Family):
     def predictors(self) -> dict[str, float]:
         """Losses of known predictions, by name.
 
-        The unigram's and the bigram's are shares of the symbols so far, and of those
-        that followed the last symbol, with ``concentration`` more of each symbol, or
-        its mean. "Bayes" is the least loss, if it is known.
+        The unigram predicts the shares of the symbols so far, and the bigram the shares
+        of the symbols that followed the last one. Both add ``concentration``, or its
+        mean, to each symbol's count. "Bayes" is the least loss, if it is known.
+        """
+        pairs = self._pairs().risk()
+        # A token with this score has no weight unless there is no other token.
+        hidden = -100.0
+        losses = {
+            "uniform": self._uniform_loss(),
+            "unigram": self._pair_loss(pairs, 0.0),
+            "bigram": self._pair_loss(pairs, hidden),
+        }
+        # Independent rows with one concentration make the bigram Bayes-optimal.
+        is_symmetric = np.ndim(self.concentration) == 0
+        if self.k == 2:
+            losses["Bayes"] = pairs.floor()
+        elif self.few is None and self.first is not None and is_symmetric:
+            losses["Bayes"] = losses["bigram"]
+        return losses
+
+    def _uniform_loss(self) -> float:
+        if self.objective == "log":
+            return math.log(self.k)
+        return 0.5 * (1.0 - 1.0 / self.k)
+
+    def _pair_loss(self, risk: InductionRisk, unequal: float) -> float:
+        """Return the loss with this score for tokens that follow another symbol.
+
+        Tokens that follow an equal of the last symbol have the score 0.
         """
         k = self.k
-        risk = self._pairs().risk()
         prior = math.log(k * self.prior.mean())
-        lag_1 = risk.map.seen[..., 1, :]
-        found = {
-            "uniform": math.log(k) if self.objective == "log" else 0.5 * (1.0 - 1.0 / k)
-        }
-        # score of a token that a predictor leaves out, unless there is no other
-        hidden = -100.0
-        for name, others in (("unigram", 0.0), ("bigram", hidden)):
-            scores = np.where(
-                lag_1[..., k:], prior, np.where(lag_1[..., :k], 0.0, others)
-            )
-            found[name] = risk.risk.loss(scores) + risk.added
-        if k == 2:
-            return found | {"Bayes": risk.floor()}
-        counting = (
-            self.few is None
-            and self.first is not None
-            and np.ndim(self.concentration) == 0
-        )
-        return found | ({"Bayes": found["bigram"]} if counting else {})
+        lag_1 = risk.map.symbols[..., 1, :]
+        is_sink = lag_1[..., k:]
+        is_equal = lag_1[..., :k]
+        scores = np.where(is_sink, prior, np.where(is_equal, 0.0, unequal))
+        return risk.risk.loss(scores) + risk.added
 
     def levels(self) -> Mapping[str, float]:
-        """Return the losses that are drawn as lines beside the floor, where they can be told from it."""
-        floor = self.risk().floor()
-        return {
-            name: loss for name, loss in self.predictors.items() if loss > 1.01 * floor
-        }
+        """Return the losses to draw as lines: those more than 1 % above the floor."""
+        visible = 1.01 * self.risk().floor()
+        return {name: loss for name, loss in self.predictors.items() if loss > visible}
 
     def average_error(self, params: ArrayLike) -> float:
-        """Return by how much a loss may be off that of the law itself, for which some chains stand; 0 for none.
+        """Return an error estimate of the loss if some chains stand for their law.
 
         Two states: twice the difference to four times as many nodes. More: the
-        difference to the mean of eight independent scramblings, and three of its
-        standard errors. The error of the integral over s is in it, which is up to
-        1.8e-8 of the inner loss for more than two states.
+        difference to the mean of eight independent scramblings, plus three of its
+        standard errors. Both include the error of the integral over s, which is up to
+        1.8e-8 of the inner loss for more than two states. If no chains stand for the
+        law, the error is 0.
         """
         risk = self.risk()
         params = risk._checked(params)
@@ -652,80 +782,94 @@ class InductionHeads(Family):
         if self.k == 2:
             finer = self.changed(points=4 * self.points).risk().loss(params)
             return 2.0 * abs(finer - loss) + integral
-        scrambled = [
-            self.changed(seed=self.seed + 1 + i).risk().loss(params) for i in range(8)
-        ]
+        other_seeds = range(self.seed + 1, self.seed + 9)
+        scramblings = [self.changed(seed=seed) for seed in other_seeds]
+        scrambled = [problem.risk().loss(params) for problem in scramblings]
         scatter = 3.0 * float(np.std(scrambled, ddof=1)) / math.sqrt(8.0)
         return abs(float(np.mean(scrambled)) - loss) + scatter + integral
 
     def outcome(self, params: ArrayLike) -> str:
-        """Say what parameters have learnt: "induction", another lag, or "anti-" if the match is negative."""
+        """Return what parameters have learnt.
+
+        It is "induction", or "lag 2" for another lag, with "anti-" before it if the
+        match is negative.
+        """
         params = self.risk()._checked(params)
         lag = int(np.argmax(params[: self.lags]))
         word = "induction" if lag == 1 else f"lag {lag}"
         return word if self._strength(params) > 0.0 else f"anti-{word}"
 
     def _strength(self, params: Array) -> float:
-        """Return the diagonal of B above the rest of it."""
-        B = self.risk().map.split(params)[1][:-1]
+        """Return the mean of B's diagonal above the mean of its other entries."""
+        _, B_and_sink = self.risk().map.split(params)
+        B = B_and_sink[:-1]
         k = self.k
-        return float((np.trace(B) - (B.sum() - np.trace(B)) / (k - 1)) / k)
+        trace = np.trace(B)
+        return float((trace - (B.sum() - trace) / (k - 1)) / k)
 
     def describe(self, run: Trajectory) -> None:
-        """Name the phases by the plateau that the loss is on, and say what was learnt."""
-        known = self.predictors
-        last = int(run.t[-1])
-
-        def left(high: str, low: str) -> int | None:
-            middle = 0.5 * (known[high] + known[low])
-            return run.first(lambda state: bool(state.loss <= middle))
-
-        # of few chains unigrams may say nothing
-        unigram = (
-            left("uniform", "unigram") if known["unigram"] < known["uniform"] else 0
-        )
-        bigram = (
-            left("unigram", "bigram")
-            if unigram is not None and known["bigram"] < known["unigram"]
-            else None
-        )
-        run.phases = Phases(
-            uniform=None if unigram == 0 else (0, last if unigram is None else unigram),
-            unigram=None
-            if unigram in (None, bigram)
-            else (unigram, last if bigram is None else bigram),
-            bigram=None if bigram is None else (bigram, last),
-        )
+        """Name the phases by the loss's plateau, and say what was learnt."""
+        run.phases = self._phases(run)
         run.regime = self.outcome(run.params)
-        first = ", ".join(f"{share:.3g}" for share in run.observed["first"][-1])
+        shares = ", ".join(f"{share:.3g}" for share in run.observed["first"][-1])
         run.notes["learnt"] = (
-            f"{run.regime}: the first layer attends to lags 0, 1, ... by {first}"
+            f"{run.regime}: the first layer attends to lags 0, 1, ... by {shares}"
         )
+        bigram = run.phases.present().get("bigram")
         if bigram is not None:
             run.notes["emergence"] = (
-                f"the loss is halfway from unigram to bigram at step {bigram}"
+                f"the loss is halfway from unigram to bigram at step {bigram[0]}"
             )
         run.notes["match"] = f"b = {self._strength(run.params):.4g}"
         run.notes["predictors"] = ", ".join(
-            f"{name} {loss:.6g}" for name, loss in known.items()
+            f"{name} {loss:.6g}" for name, loss in self.predictors.items()
         )
         if self.approximate:
             error = self.average_error(run.params)
             run.notes["average"] = (
-                f"{self.points} chains stand for all; the last loss is off by up to {error:.1g}"
+                f"{self.points} chains stand for all; the last loss is off by up to"
+                f" {error:.1g}"
             )
+
+    def _phases(self, run: Trajectory) -> Phases:
+        """Return the phases; one ends when the loss is halfway to the next level."""
+        losses = self.predictors
+        last = int(run.t[-1])
+        # Unigrams may predict nothing if there are few chains.
+        unigram_start: int | None = 0
+        if losses["unigram"] < losses["uniform"]:
+            unigram_start = self._halfway(run, "uniform", "unigram")
+        if unigram_start is None:
+            return Phases(uniform=(0, last), unigram=None, bigram=None)
+        uniform = (0, unigram_start) if unigram_start > 0 else None
+
+        bigram_start = None
+        if losses["bigram"] < losses["unigram"]:
+            bigram_start = self._halfway(run, "unigram", "bigram")
+        if bigram_start is None:
+            return Phases(uniform=uniform, unigram=(unigram_start, last), bigram=None)
+        # A loss that jumps past the unigram's plateau has no such phase.
+        unigram = None
+        if bigram_start != unigram_start:
+            unigram = (unigram_start, bigram_start)
+        return Phases(uniform=uniform, unigram=unigram, bigram=(bigram_start, last))
+
+    def _halfway(self, run: Trajectory, high: str, low: str) -> int | None:
+        """Return the first step with a loss halfway between two predictors."""
+        middle = 0.5 * (self.predictors[high] + self.predictors[low])
+        return run.first(lambda state: bool(state.loss <= middle))
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        present = {} if run.phases is None else run.phases.present()
-        found = {
-            "emergence": present["bigram"][0] if "bigram" in present else -1,
+        phases = {} if run.phases is None else run.phases.present()
+        emergence = phases["bigram"][0] if "bigram" in phases else -1
+        values = {
+            "emergence": emergence,
             "outcome": self.outcome(run.params),
             "b": self._strength(run.params),
             "lag_share": float(run.observed["first"][-1, 1]),
         }
         if self.few is not None:
-            found["new_loss"] = (
-                self.changed(chains=None, transitions=None).risk().loss(run.params)
-            )
-        return found
+            all_chains = self.changed(chains=None, transitions=None)
+            values["new_loss"] = all_chains.risk().loss(run.params)
+        return values

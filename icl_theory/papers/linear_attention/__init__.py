@@ -1,4 +1,4 @@
-"""Linear attention on linear regression: exact risks, shifts, task diversity, depth, a sampled layer."""
+"""Linear attention on linear regression: risks, shifts, task diversity, depth."""
 
 import lazy_loader
 

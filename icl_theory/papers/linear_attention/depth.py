@@ -1,9 +1,10 @@
-r"""Several layers: each is a step of gradient descent on the prompt's least squares; GD++ changes the tokens, too.
+r"""Several layers of linear attention, on isotropic tokens and tasks.
 
-The population loss is a polynomial in the trained lengths, whose coefficients are
-moments of a real Wishart matrix. These are integers over powers of N, and give a
-quadrature with positive weights that integrates such polynomials: the loss is then a
-sum of squares without cancellation.
+Each layer is a step of gradient descent on the prompt's least squares; in GD++ it
+changes the tokens, too. The population loss is a polynomial in the trained lengths,
+whose coefficients are moments of a real Wishart matrix. These are integers over powers
+of N. They give a quadrature with positive weights that integrates such polynomials:
+with it the loss is a sum of squares without cancellation.
 """
 
 from __future__ import annotations
@@ -29,16 +30,27 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.papers.linear_attention.law import shaped
-from icl_theory.papers.linear_attention.risks import BestKnown
+from icl_theory.papers.linear_attention.risks import (
+    IMAGINARY_STEP,
+    INVERSE_STEP,
+    BestKnown,
+)
 
-# layers: the number of products of traces, and the work, grow like exp(π √(4 depth/3))
+# Most layers: the number of products of traces, and with it the work, grows like
+# exp(π √(4 depth/3)).
 DEEPEST = 16
+# LoopedRisk.best looks for the least minimum on a grid, because there may be several.
+SEARCH_POINTS = 2000
+BISECTIONS = 100
+# The square of the error of two layers with GD++ has the degree 8 in Σ̂.
+PLUS_PLUS_DEPTH = 4
 
 
 def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
-    r"""Moments :math:`E\,\mathrm{tr}\,\hat\Sigma^k` of :math:`\hat\Sigma = \frac1N\sum x_ix_i^\top`, exactly.
+    r"""Return the moments :math:`E\,\mathrm{tr}\,\hat\Sigma^k` exactly.
 
-    See docs/linear-attention-theory.md, "Wishart moments".
+    The matrix is :math:`\hat\Sigma = \frac1N\sum x_ix_i^\top`. See
+    docs/linear-attention-theory.md, "Wishart moments".
 
     Parameters
     ----------
@@ -58,34 +70,46 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     (Fraction(2, 1), Fraction(2, 1), Fraction(7, 2))
     """
     most = integer("most", most, minimum=0, maximum=2 * DEEPEST)
-    return _moments(
-        integer("d", d, minimum=1), integer("N", N, minimum=1, maximum=EXACT), most
-    )
+    d = integer("d", d, minimum=1)
+    N = integer("N", N, minimum=1, maximum=EXACT)
+    return _moments(d, N, most)
 
 
 @cache
 def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
-    @cache
-    def product(powers: tuple[int, ...]) -> int:
-        """Return E Π tr (N Σ̂)^k for sorted powers k, by Gaussian integration by parts in the largest."""
-        if not powers:
-            return 1
-        *others, k = powers
+    traces = _TraceProducts(d, N)
+    orders = range(1, most + 1)
+    return (Fraction(d), *(Fraction(traces.expected([k]), N**k) for k in orders))
 
-        def expected(*new: int, without: int = -1) -> int:
-            every = [each for i, each in enumerate(others) if i != without] + [
-                each for each in new if each
-            ]
-            return d ** new.count(0) * product(tuple(sorted(every)))
 
-        found = (N + k - 1) * expected(k - 1) + sum(
-            expected(j + 1, k - 2 - j) for j in range(k - 1)
-        )
-        return found + sum(
-            2 * m * expected(k + m - 1, without=i) for i, m in enumerate(others)
-        )
+class _TraceProducts:
+    """Expected products of traces of powers of S = Σ xxᵀ, over N normal vectors x."""
 
-    return (Fraction(d), *(Fraction(product((k,)), N**k) for k in range(1, most + 1)))
+    def __init__(self, d: int, N: int) -> None:
+        self.d = d
+        self.N = N
+        # By the sorted, positive powers.
+        self._values: dict[tuple[int, ...], int] = {(): 1}
+
+    def expected(self, powers: list[int]) -> int:
+        """E Π tr S^k, over the powers k."""
+        # tr S⁰ = d
+        zeros = powers.count(0)
+        positive = tuple(sorted(k for k in powers if k > 0))
+        if positive not in self._values:
+            self._values[positive] = self._by_parts(positive)
+        return self.d**zeros * self._values[positive]
+
+    def _by_parts(self, powers: tuple[int, ...]) -> int:
+        """Gaussian integration by parts in one factor x of the largest power."""
+        *smaller, k = powers
+        total = (self.N + k - 1) * self.expected([*smaller, k - 1])
+        for j in range(k - 1):
+            total += self.expected([*smaller, j + 1, k - 2 - j])
+        for i, m in enumerate(smaller):
+            merged = [*smaller[:i], *smaller[i + 1 :], k + m - 1]
+            total += 2 * m * self.expected(merged)
+        return total
 
 
 class Quadrature(NamedTuple):
@@ -96,10 +120,13 @@ class Quadrature(NamedTuple):
 
 
 def quadrature(d: int, N: float, depth: int) -> Quadrature:
-    r"""Quadrature with :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for polynomials of degree 2·depth.
+    r"""Return a quadrature for the mean spectrum of :math:`\hat\Sigma`.
 
-    The Gauss–Radau rule with a node at 0, by Chebyshev's algorithm in fractions from
-    the exact moments. See docs/linear-attention-theory.md, "Loops".
+    It satisfies :math:`\sum_i w_i p(x_i) = E\,\mathrm{tr}\,p(\hat\Sigma)` for
+    polynomials p of degree 2·depth.
+
+    It is the Gauss–Radau rule with a node at 0, which Chebyshev's algorithm computes
+    from the exact moments, in fractions. See docs/linear-attention-theory.md, "Loops".
 
     Parameters
     ----------
@@ -117,7 +144,8 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
     --------
     >>> from icl_theory.papers.linear_attention.depth import quadrature
     >>> rule = quadrature(2, 4, 1)
-    >>> rule.nodes.round(6).tolist(), float((rule.weights * rule.nodes**2).sum().round(6))
+    >>> second_moment = rule.weights @ rule.nodes**2
+    >>> rule.nodes.round(6).tolist(), float(second_moment.round(6))
     ([0.0, 1.75], 3.5)
     """
     depth = integer("depth", depth, minimum=1, maximum=DEEPEST)
@@ -127,48 +155,80 @@ def quadrature(d: int, N: float, depth: int) -> Quadrature:
 @cache
 def _quadrature(d: int, N: float, depth: int) -> Quadrature:
     if math.isinf(N):
+        # Σ̂ is the unit matrix.
         return Quadrature(np.array([0.0, 1.0]), np.array([0.0, float(d)]))
-    # Chebyshev's algorithm loses digits at every step: these have all
-    row = list(_moments(d, int(N), 2 * depth))
-    older = [Fraction(0)] * len(row)
-    alpha = [row[1] / row[0]]
-    beta = [Fraction(0)]
-    norms = [row[0]]
-    # of the monic orthogonal polynomials of degrees -1, 0, ... at 0
-    values = [
-        Fraction(0),
-        Fraction(1),
-    ]
-    for k in range(1, depth + 1):
-        values.append(-alpha[-1] * values[-1] - beta[-1] * values[-2])
-        new = [
-            row[i + 1] - alpha[-1] * row[i] - beta[-1] * older[i + 1]
-            for i in range(1, len(row) - 1)
-        ]
-        beta.append(new[0] / row[0])
-        norms.append(new[0])
-        if k < depth:
-            alpha.append(new[1] / new[0] - row[1] / row[0])
-        older, row = row, new
-    alpha.append(-beta[-1] * values[-2] / values[-1])  # puts a node at 0
-    at_zero = float(1 / sum(p * p / h for p, h in zip(values[1:], norms, strict=True)))
-    off = np.sqrt([float(each) for each in beta[1:]])
+    alpha, beta, norms = _recurrence(_moments(d, int(N), 2 * depth), depth)
+    at_zero = _values_at_zero(alpha, beta)
+    # With this last coefficient the next orthogonal polynomial vanishes at 0, so that
+    # 0 is a node.
+    alpha.append(-beta[-1] * at_zero[-2] / at_zero[-1])
+    christoffel = Fraction(0)
+    for value, norm in zip(at_zero, norms, strict=True):
+        christoffel += value * value / norm
+    off_diagonal = np.sqrt([float(coefficient) for coefficient in beta])
     matrix = (
-        np.diag([float(each) for each in alpha]) + np.diag(off, 1) + np.diag(off, -1)
+        np.diag([float(coefficient) for coefficient in alpha])
+        + np.diag(off_diagonal, 1)
+        + np.diag(off_diagonal, -1)
     )
     nodes, vectors = np.linalg.eigh(matrix)
-    nodes[0], weights = 0.0, d * vectors[0] ** 2
-    weights[0] = at_zero
+    weights = d * vectors[0] ** 2
+    # The node at 0 and its weight are known exactly. The weight is twice the least loss
+    # of `best_layers`: it may be tiny, and must keep its digits.
+    nodes[0] = 0.0
+    weights[0] = float(1 / christoffel)
     return Quadrature(nodes, weights)
+
+
+class _Recurrence(NamedTuple):
+    """The recurrence p_{k+1} = (x - α_k) p_k - β_k p_{k-1}, with the norms of p_k."""
+
+    alpha: list[Fraction]  # α_0 ... α_{depth-1}
+    beta: list[Fraction]  # β_1 ... β_depth
+    norms: list[Fraction]  # of p_0 ... p_depth
+
+
+def _recurrence(moments: Sequence[Fraction], depth: int) -> _Recurrence:
+    """Chebyshev's algorithm, for monic polynomials that are orthogonal for a measure.
+
+    In floating point it would lose digits at every step; fractions lose none.
+    """
+    # The integrals of p_k x^(k + i) for i = 0, 1, ...; before that, of p_{k-1}.
+    row = list(moments)
+    earlier_row = [Fraction(0)] * len(row)
+    alpha = [row[1] / row[0]]
+    beta = list[Fraction]()
+    norms = [row[0]]
+    for k in range(1, depth + 1):
+        beta_before = beta[-1] if beta else Fraction(0)
+        next_row = list[Fraction]()
+        for i in range(1, len(row) - 1):
+            integral = row[i + 1] - alpha[-1] * row[i]
+            next_row.append(integral - beta_before * earlier_row[i + 1])
+        beta.append(next_row[0] / row[0])
+        norms.append(next_row[0])
+        if k < depth:
+            alpha.append(next_row[1] / next_row[0] - row[1] / row[0])
+        earlier_row = row
+        row = next_row
+    return _Recurrence(alpha, beta, norms)
+
+
+def _values_at_zero(alpha: list[Fraction], beta: list[Fraction]) -> list[Fraction]:
+    """Values p_0(0) ... p_depth(0) of the orthogonal polynomials."""
+    values = [Fraction(1), -alpha[0]]
+    for k in range(1, len(alpha)):
+        values.append(-alpha[k] * values[k] - beta[k - 1] * values[k - 1])
+    return values
 
 
 @dataclass(frozen=True, eq=False)
 class LoopedRisk(BestKnown):
-    r"""The risk of D layers of linear attention in a loop, for isotropic tokens and tasks, over one number γ.
+    r"""The risk of D layers of linear attention in a loop, over one number γ.
 
-    Each layer is a step of length γ/D on the prompt's least squares, so that without
-    noise :math:`\mathcal L = \tfrac12 E\,\mathrm{tr}(I - \tfrac\gamma
-    D\hat\Sigma)^{2D}`; with noise
+    Tokens and tasks are isotropic. Each layer is a step of length γ/D on the prompt's
+    least squares, so that without noise :math:`\mathcal L = \tfrac12
+    E\,\mathrm{tr}(I - \tfrac\gamma D\hat\Sigma)^{2D}`; with noise
     :math:`\tfrac{\sigma^2}{2N}E\,\mathrm{tr}\,\hat\Sigma^{-1}[I - (I - \tfrac\gamma
     D\hat\Sigma)^D]^2` is added.
 
@@ -186,8 +246,12 @@ class LoopedRisk(BestKnown):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> [round(icl.linear_attention.LoopedRisk(8, 20, depth).floor(), 4) for depth in (1, 2, 4, 8)]
-    [1.2414, 0.668, 0.3005, 0.1164]
+    >>> for depth in (1, 2, 4, 8):
+    ...     round(icl.linear_attention.LoopedRisk(8, 20, depth).floor(), 4)
+    1.2414
+    0.668
+    0.3005
+    0.1164
     """
 
     d: int
@@ -204,51 +268,60 @@ class LoopedRisk(BestKnown):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its derivative."""
-        (x, w), D, power = (
-            quadrature(self.d, self.N, self.depth),
-            self.depth,
-            self.noise**2 / self.N,
-        )
-        left = 1.0 - params[0] / D * x
-        done = 1.0 - left**D
-        loss = 0.5 * np.sum(w * left ** (2 * D))
-        slope = -np.sum(w * x * left ** (2 * D - 1))
-        if power:
-            loss += (
-                0.5
-                * power
-                * np.sum(
-                    np.divide(w * done**2, x, out=np.zeros_like(done), where=x > 0.0)
-                )
+        x, w = quadrature(self.d, self.N, self.depth)
+        D = self.depth
+        remaining = 1.0 - params[0] / D * x
+        loss = 0.5 * np.sum(w * remaining ** (2 * D))
+        slope = -np.sum(w * x * remaining ** (2 * D - 1))
+        noise_variance = self.noise**2 / self.N
+        if noise_variance > 0.0:
+            fitted = 1.0 - remaining**D
+            # At the node 0 nothing is fitted, and the quotient is zero.
+            is_positive = x > 0.0
+            per_noise = np.divide(
+                w * fitted**2, x, out=np.zeros_like(fitted), where=is_positive
             )
-            slope += power * np.sum(w * (x > 0.0) * done * left ** (D - 1))
+            loss += 0.5 * noise_variance * np.sum(per_noise)
+            slope += noise_variance * np.sum(
+                w * is_positive * fitted * remaining ** (D - 1)
+            )
         return float(loss.real), np.array([slope])
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
-        """Second derivative times a number, from the derivative of this polynomial beside the real axis."""
-        beside: Any = params + 1e-100j
-        return np.asarray(self.evaluate(beside)[1].imag * 1e100 * direction)
+        """Second derivative times a number."""
+        # `evaluate` gives the derivative of a polynomial, at complex arguments, too.
+        beside: Any = params + IMAGINARY_STEP
+        slope = self.evaluate(beside)[1]
+        return np.asarray(slope.imag * INVERSE_STEP * direction)
+
+    def _loss_at(self, gamma: float) -> float:
+        return self.evaluate(np.array([gamma]))[0]
+
+    def _slope_at(self, gamma: float) -> float:
+        return float(self.evaluate(np.array([gamma]))[1][0])
 
     @cached_property
     def best(self) -> Array:
-        """The best γ, (1,): the least of the minima from 0 up to a γ with a larger loss than 0."""
+        """The best γ, (1,): the least of the minima on a range of γ.
+
+        The range ends at a γ with a larger loss than 0 has.
+        """
         high = 1.0
-        start = self.evaluate(np.zeros(1))[0]
-        while self.evaluate(np.array([high]))[0] <= start:
+        while self._loss_at(high) <= self._loss_at(0.0):
             high *= 2.0
-        grid = np.linspace(0.0, high, 2000)  # there may be several minima
-        i = max(
-            int(np.argmin([self.evaluate(np.array([each]))[0] for each in grid])), 1
-        )
-        low = float(grid[i - 1])
-        high = float(grid[i + 1])
-        for _ in range(100):  # the derivative goes from negative to positive
+        grid = np.linspace(0.0, high, SEARCH_POINTS)
+        lowest = int(np.argmin([self._loss_at(gamma) for gamma in grid]))
+        # The loss falls at 0, and is larger at the end than at 0: the minimum is
+        # between two neighbours of an inner point.
+        lowest = max(lowest, 1)
+        low = float(grid[lowest - 1])
+        high = float(grid[lowest + 1])
+        for _ in range(BISECTIONS):
             middle = 0.5 * (low + high)
-            low, high = (
-                (middle, high)
-                if self.evaluate(np.array([middle]))[1][0] < 0.0
-                else (low, middle)
-            )
+            if self._slope_at(middle) < 0.0:
+                low = middle
+            else:
+                high = middle
         return np.array([0.5 * (low + high)])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
@@ -257,15 +330,15 @@ class LoopedRisk(BestKnown):
 
     def stable_rate(self) -> float:
         """Return one over the largest curvature between the start and the best γ."""
-        between = np.linspace(self.start, float(self.best[0]), 101)
-        return 1.0 / max(
-            float(self.hessian_product(np.array([each]), np.ones(1))[0])
-            for each in between
-        )
+        curvatures = list[float]()
+        for gamma in np.linspace(self.start, float(self.best[0]), 101):
+            curvature = self.hessian_product(np.array([gamma]), np.ones(1))
+            curvatures.append(float(curvature[0]))
+        return 1.0 / max(curvatures)
 
 
 class Layers(NamedTuple):
-    """The best layers with lengths of their own."""
+    """The best layers if each has a length of its own."""
 
     lengths: Array  # of the steps, (D,), largest first
     loss: float
@@ -292,27 +365,27 @@ def best_layers(d: int, N: float, depth: int) -> Layers:
     Examples
     --------
     >>> import icl_theory as icl
-    >>> found = icl.linear_attention.best_layers(8, 20, 2)
-    >>> found.lengths.round(3).tolist(), round(found.loss, 4)
+    >>> layers = icl.linear_attention.best_layers(8, 20, 2)
+    >>> layers.lengths.round(3).tolist(), round(layers.loss, 4)
     ([1.218, 0.453], 0.5152)
     """
-    rule = quadrature(d, N, depth)
-    depth = int(depth)
-    return Layers(
-        np.pad(1.0 / rule.nodes[1:], (0, depth + 1 - len(rule.nodes))),
-        0.5 * float(rule.weights[0]),
-    )
+    nodes, weights = quadrature(d, N, depth)
+    lengths = np.zeros(int(depth))
+    # With infinite prompts one layer is enough, and all other lengths are zero.
+    lengths[: len(nodes) - 1] = 1.0 / nodes[1:]
+    return Layers(lengths, 0.5 * float(weights[0]))
 
 
 @dataclass(frozen=True, eq=False)
 class PlusPlusRisk(BestKnown):
-    r"""The risk of two layers of which the first changes the tokens, too, over :math:`(a_1, a_2, b)`.
+    r"""The risk of two layers with GD++, over :math:`(a_1, a_2, b)`.
 
-    Both layers descend on the prompt's least squares, by :math:`a_1` and :math:`a_2`;
-    between them each token x becomes :math:`x - b\hat\Sigma x`. For isotropic tokens
-    and tasks without noise
+    Both layers descend on the prompt's least squares, by :math:`a_1` and :math:`a_2`.
+    The first one changes the tokens, too: each token x becomes :math:`x - b\hat\Sigma
+    x`. For isotropic tokens and tasks without noise
 
-    .. math:: \mathcal L = \tfrac12E\,\mathrm{tr}\bigl[(I - a_1\hat\Sigma)(I - a_2\hat\Sigma')\bigr]^2, \qquad
+    .. math:: \mathcal L = \tfrac12E\,\mathrm{tr}\bigl[
+        (I - a_1\hat\Sigma)(I - a_2\hat\Sigma')\bigr]^2, \qquad
         \hat\Sigma' = (I - b\hat\Sigma)^2\hat\Sigma,
 
     the mean of a polynomial of degree 8, by `quadrature`. See
@@ -334,9 +407,12 @@ class PlusPlusRisk(BestKnown):
     Two layers are nearly as good as four that leave the tokens alone:
 
     >>> import icl_theory as icl
-    >>> two = icl.linear_attention.PlusPlusRisk(8, 20).floor()
-    >>> round(two, 4), [round(icl.linear_attention.best_layers(8, 20, D).loss, 4) for D in (2, 4)]
-    (0.1269, [0.5152, 0.1269])
+    >>> round(icl.linear_attention.PlusPlusRisk(8, 20).floor(), 4)
+    0.1269
+    >>> round(icl.linear_attention.best_layers(8, 20, 4).loss, 4)
+    0.1269
+    >>> round(icl.linear_attention.best_layers(8, 20, 2).loss, 4)
+    0.5152
     """
 
     d: int
@@ -349,46 +425,60 @@ class PlusPlusRisk(BestKnown):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
-        (x, w), (a, c, b) = quadrature(self.d, self.N, 4), params
-        kept = 1.0 - b * x
-        first = 1.0 - a * x
-        second = 1.0 - c * x * kept**2
-        slopes = np.stack(
-            [-x * second, -x * kept**2 * first, 2.0 * c * x**2 * kept * first]
-        )
-        return 0.5 * float(w @ (first * second) ** 2), np.asarray(
-            slopes @ (w * first * second)
-        )
+        x, w = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
+        a1, a2, b = params
+        # Factors of the error in an eigendirection of Σ̂ with the eigenvalue x.
+        token = 1.0 - b * x
+        first = 1.0 - a1 * x
+        second = 1.0 - a2 * x * token**2
+        error = first * second
+        by_a1 = -x * second
+        by_a2 = -x * token**2 * first
+        by_b = 2.0 * a2 * x**2 * token * first
+        gradient = np.stack([by_a1, by_a2, by_b]) @ (w * first * second)
+        return 0.5 * float(w @ error**2), np.asarray(gradient)
 
     @cached_property
     def best(self) -> Array:
-        """The best parameters found from starts at which 1/a and 1/b are nodes of the spectrum, (3,)."""
+        """The best parameters of several descents, (3,).
+
+        They start with 1/a_1 and 1/b at nodes of the spectrum.
+        """
+        nodes, weights = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
+        # The loss is of the size of the least loss of four plain layers, which is tiny
+        # in long prompts: descent stops by the size of the gradient.
+        scale = 1.0 / float(weights[0]) if weights[0] > 0.0 else 1.0
+        best_loss = math.inf
+        best_params = np.zeros(3)
+        for a1, inverse_node in itertools.product(1.0 / nodes[1:], repeat=2):
+            # At b = 1/x itself the loss does not depend on the node x.
+            b = 0.9 * inverse_node
+            start = np.array([a1, self._best_second_length(a1, b), b])
+            loss, params = self._descend(start, scale)
+            if loss < best_loss:
+                best_loss = loss
+                best_params = params
+        return best_params
+
+    def _best_second_length(self, a1: float, b: float) -> float:
+        """The a_2 with the least loss, in which the loss is quadratic."""
+        x, w = quadrature(self.d, self.N, PLUS_PLUS_DEPTH)
+        remaining = w * (1.0 - a1 * x) ** 2
+        change = x * (1.0 - b * x) ** 2
+        curvature = float(remaining @ change**2)
+        return float(remaining @ change) / max(curvature, 1e-300)
+
+    def _descend(self, start: Array, scale: float) -> tuple[float, Array]:
+        """Return the scaled loss and the parameters at the end of a descent."""
         from scipy.optimize import minimize
 
-        (x, w), found = quadrature(self.d, self.N, 4), []
-        # of the best polynomial of degree 4
-        scale = 1.0 / float(w[0]) if w[0] > 0.0 else 1.0
-        for a, b in itertools.product(1.0 / x[1:], repeat=2):
-            # at b itself a node is not seen
-            left = w * (1.0 - a * x) ** 2
-            change = x * (1.0 - 0.9 * b * x) ** 2
-            start = [
-                a,
-                float(left @ change) / max(float(left @ change**2), 1e-300),
-                0.9 * b,
-            ]
-            with np.errstate(
-                over="ignore", invalid="ignore"
-            ):  # in steps that are not taken
-                found.append(
-                    minimize(
-                        lambda each: tuple(
-                            scale * part for part in self.evaluate(each)
-                        ),
-                        start,
-                        jac=True,
-                        method="BFGS",
-                        options={"gtol": 1e-9},
-                    )
-                )
-        return np.asarray(min(found, key=lambda each: float(each.fun)).x)
+        def scaled(params: Array) -> tuple[float, Array]:
+            loss, gradient = self.evaluate(params)
+            return scale * loss, scale * gradient
+
+        # The line search tries steps that leave float64, and does not take them.
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = minimize(
+                scaled, start, jac=True, method="BFGS", options={"gtol": 1e-9}
+            )
+        return float(result.fun), np.asarray(result.x)

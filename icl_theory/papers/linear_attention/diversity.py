@@ -1,4 +1,9 @@
-"""Task diversity: training on k tasks, tests on these and on new ones."""
+r"""Task diversity: training on k tasks, tests on these and on new ones.
+
+`task_diversity` and `diversity_limit` give the losses of the best matrix Γ for k tasks,
+`pretrained` and `pretraining_limit` the losses of a fit to finitely many prompts.
+`ridge_loss` and `posterior_loss` sample two Bayes-optimal predictors for comparison.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.progress import counted
 from icl_theory.memory import check_fits
-from icl_theory.papers.linear_attention.family import LinearAttention, drawn
+from icl_theory.papers.linear_attention.family import LinearAttention, draw_tasks
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root
 
 
@@ -66,23 +71,23 @@ class Diversity:
     def band(self, share: float = 0.8) -> tuple[Losses, Losses]:
         """Return the two quantiles that enclose this share of the draws, (n,) each."""
         share = number("share", share, zero=True, maximum=1.0)
-        ends = (0.5 - 0.5 * share, 0.5 + 0.5 * share)
-        low, high = (
-            Losses(
-                *(np.quantile(each, q, axis=1) for each in (self.pretraining, self.new))
-            )
-            for q in ends
+        return self._quantile(0.5 - 0.5 * share), self._quantile(0.5 + 0.5 * share)
+
+    def _quantile(self, level: float) -> Losses:
+        return Losses(
+            pretraining=np.quantile(self.pretraining, level, axis=1),
+            new=np.quantile(self.new, level, axis=1),
         )
-        return low, high
 
 
 def task_diversity(
     problem: LinearAttention, tasks: Sequence[int], draws: int = 10, seed: int = 0
 ) -> Diversity:
-    r"""Find the best matrix for k tasks, and its exact loss on these and on new tasks, for several draws of tasks.
+    r"""Return the exact losses of the best matrix for k tasks.
 
-    See docs/linear-attention-theory.md, "Task diversity"; Raventós et al. 2023; Lu et
-    al. 2024.
+    They are its losses on these tasks and on new ones, for several draws of the k
+    tasks. See docs/linear-attention-theory.md, "Task diversity"; Raventós et al. 2023;
+    Lu et al. 2024.
 
     Parameters
     ----------
@@ -102,35 +107,34 @@ def task_diversity(
     --------
     >>> import icl_theory as icl
     >>> problem = icl.LinearAttention(d=16, N=64, noise=0.5)
-    >>> (icl.linear_attention.task_diversity(problem, [1, 1000]).mean().new / 16).round(2)
+    >>> losses = icl.linear_attention.task_diversity(problem, [1, 1000]).mean()
+    >>> (losses.new / 16).round(2)
     array([0.48, 0.11])
     """
     instance("problem", problem, LinearAttention, "a LinearAttention")
     draws = integer("draws", draws, minimum=1)
     seed = integer("seed", seed, minimum=0, maximum=2**62)
-    counts = [
-        integer("tasks", count, minimum=1)
-        for count in real_array("tasks", tasks, 1).tolist()
-    ]
-    shape = len(counts), draws
-    check_fits("draws", draws, 16.0 * math.prod(shape))
-    found = Losses(np.empty(shape), np.empty(shape))
-    for index in _one_thread(math.prod(shape), "draws"):
-        i, j = divmod(index, draws)
-        some = problem.changed(tasks=counts[i], seed=seed + j)
-        law = some.law()
-        found.pretraining[i, j], found.new[i, j] = (
-            law.floor,
-            some.new_tasks().loss(law.best),
-        )
-    return Diversity(np.array(counts, dtype=np.int64), *found)
+    values = real_array("tasks", tasks, 1).tolist()
+    counts = [integer("tasks", value, minimum=1) for value in values]
+    runs = len(counts) * draws
+    check_fits("draws", draws, 16.0 * runs)
+    pretraining = np.empty((len(counts), draws))
+    new = np.empty((len(counts), draws))
+    for run in _one_thread(runs, "draws"):
+        i, j = divmod(run, draws)
+        on_tasks = problem.changed(tasks=counts[i], seed=seed + j)
+        law = on_tasks.law()
+        pretraining[i, j] = law.floor
+        new[i, j] = on_tasks.new_tasks().loss(law.best)
+    return Diversity(np.array(counts, dtype=np.int64), pretraining, new)
 
 
 def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
-    r"""Limit of `task_diversity` for isotropic tokens and tasks, with d, k, N and σ² in proportion.
+    r"""Return the limit of `task_diversity` for many tasks in many dimensions.
 
-    The spectrum of :math:`R = \frac1k\sum w_jw_j^\top` tends to the Marchenko–Pastur
-    law of ratio d/k, whose Stieltjes transform gives both losses in closed form. See
+    Tokens and tasks are isotropic, and d, k, N and σ² grow in proportion. The spectrum
+    of :math:`R = \frac1k\sum w_jw_j^\top` tends to the Marchenko–Pastur law of ratio
+    d/k, whose Stieltjes transform gives both losses in closed form. See
     docs/linear-attention-theory.md, "Many tasks in many dimensions".
 
     Parameters
@@ -149,39 +153,44 @@ def diversity_limit(d: int, N: float, noise: float, ratio: ArrayLike) -> Losses:
     Examples
     --------
     >>> import icl_theory as icl
-    >>> (icl.linear_attention.diversity_limit(64, 256, 0.5, [0.0625, 64.0]).new / 64).round(3)
+    >>> losses = icl.linear_attention.diversity_limit(64, 256, 0.5, [0.0625, 64.0])
+    >>> (losses.new / 64).round(3)
     array([0.476, 0.102])
     """
     y = 1.0 / plain_numbers("ratio", ratio, 1.0 / LARGEST, LARGEST)
     d = integer("d", d, minimum=1)
     N = prompt_length(N)
+    noise = number("noise", noise, zero=True, maximum=LARGEST)
     a = 1.0 + 1.0 / N
-    c = (d + number("noise", noise, zero=True, maximum=LARGEST) ** 2) / N
-    if c == 0.0:  # infinite prompts: all directions of the tasks are learnt
-        return Losses(np.zeros_like(y), 0.5 * d * np.maximum(1.0 - 1.0 / y, 0.0))
+    c = (d + noise**2) / N
+    if c == 0.0:
+        # With infinite prompts all directions of the tasks are learnt.
+        unlearnt = np.maximum(1.0 - 1.0 / y, 0.0)
+        return Losses(pretraining=np.zeros_like(y), new=0.5 * d * unlearnt)
     z = c / a
     b = 1.0 / (N + 1.0)
-    # For the law μ of r, p = ∫ z/(r + z) solves y p² + (z + 1 - y) p - z = 0, q = 1 - p
-    # = ∫ r/(r + z), and the
-    # derivatives by z give the squares. All terms are positive, so that nothing
-    # cancels.
+    # For the law μ of the eigenvalues r of R, p = ∫ z/(r + z) dμ solves
+    # y p² + (z + 1 - y) p - z = 0, and q = 1 - p = ∫ r/(r + z) dμ. The derivatives by
+    # z give the integrals of squares. All terms below are positive: nothing cancels.
     root = np.sqrt(z**2 + 2.0 * z * (1.0 + y) + (1.0 - y) ** 2)
     middle = z + 1.0 - y
-    p = np.where(
-        middle < 0.0, (root - middle) / (2.0 * y), 2.0 * z / (np.abs(middle) + root)
-    )
+    # Two forms of the same root of the quadratic equation: each is exact on one side.
+    p_below = (root - middle) / (2.0 * y)
+    p_above = 2.0 * z / (np.abs(middle) + root)
+    p = np.where(middle < 0.0, p_below, p_above)
     q = 2.0 / (z + 1.0 + y + root)
-    # ∫ r²/(r + z)²
-    both = q * (2.0 * z * (1.0 + y) + (1.0 - y) ** 2) / (root + z) / root
-    # ∫ (1 - g)² with g = r/(a r + c)
-    missing = b**2 * both + 2.0 * b * z * q / root + p * (z + y * p) / root
+    # ∫ r²/(r + z)² dμ
+    learnt = q * (2.0 * z * (1.0 + y) + (1.0 - y) ** 2) / (root + z) / root
+    # ∫ (1 - g)² dμ with g = r/(a r + c), the eigenvalue of Γ*
+    missing = b**2 * learnt + 2.0 * b * z * q / root + p * (z + y * p) / root
     return Losses(
-        0.5 * d * (b + z / a * q), 0.5 * d * (missing + (1.0 / N + c) * both / a**2)
+        pretraining=0.5 * d * (b + z / a * q),
+        new=0.5 * d * (missing + (1.0 / N + c) * learnt / a**2),
     )
 
 
 def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
-    r"""Draw pretraining prompts, and return the matrix Γ that fits them with the least norm.
+    r"""Draw pretraining prompts, and return the matrix Γ that fits them best.
 
     Each prompt has one of the k pretraining tasks, or a new one, and the target of its
     query has label noise. See docs/linear-attention-theory.md, "Finitely many prompts".
@@ -192,7 +201,8 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
         Its law of prompts, with finite N.
     prompts, seed : int
         Number n of prompts, and their seed. The squared errors of :math:`x^\top\Gamma
-        h` have one minimum if :math:`n \ge d^2`, else it is the limit of a small ridge.
+        h` have one minimum if :math:`n \ge d^2`. Else Γ is the minimum of least norm,
+        the limit of a small ridge.
 
     Returns
     -------
@@ -203,8 +213,12 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     >>> import icl_theory as icl
     >>> problem = icl.LinearAttention(d=6, N=30, noise=0.5)
     >>> new = problem.new_tasks()
-    >>> [round(new.loss(icl.linear_attention.pretrained(problem, n)) / new.floor) for n in (9, 36, 720)]
-    [5, 74, 1]
+    >>> for n in (9, 36, 720):
+    ...     gamma = icl.linear_attention.pretrained(problem, n)
+    ...     round(new.loss(gamma) / new.floor)
+    5
+    74
+    1
     """
     law = _law(problem)
     n = integer("prompts", prompts, minimum=1)
@@ -212,36 +226,37 @@ def pretrained(problem: LinearAttention, prompts: int, seed: int = 0) -> Array:
     N = _length(law)
     check_fits("prompts", n, 24.0 * n * d * max(d, N))
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
-    factor, _, query = (root(matrix) for matrix in law.moments)
+    covariance, _, query = law.moments
     if problem.tasks is None:
-        tasks = drawn(law, n, int(rng.integers(2**31)))
+        tasks = draw_tasks(law, n, int(rng.integers(2**31)))
     else:
-        given = problem.tasks
-        known = (
-            drawn(problem.new_tasks(), given, problem.seed)
-            if isinstance(given, int)
-            else np.array(given)
-        )
-        tasks = known[rng.integers(len(known), size=n)]
-    tokens = rng.normal(size=(n, N, d)) @ factor
-    asked = rng.normal(size=(n, d)) @ query
-    labels = np.einsum("pnd,pd->pn", tokens, tasks) + law.noise * rng.normal(
-        size=(n, N)
-    )
-    seen = np.einsum("pn,pnd->pd", labels, tokens) / N
-    target = np.sum(asked * tasks, axis=1) + law.noise * rng.normal(size=n)
-    return np.asarray(
-        np.linalg.lstsq((asked[:, :, None] * seen[:, None]).reshape(n, -1), target)[
-            0
-        ].reshape(d, d)
-    )
+        pretraining_tasks = _pretraining_tasks(problem)
+        tasks = pretraining_tasks[rng.integers(len(pretraining_tasks), size=n)]
+    tokens = rng.normal(size=(n, N, d)) @ root(covariance)
+    queries = rng.normal(size=(n, d)) @ root(query)
+    label_noise = law.noise * rng.normal(size=(n, N))
+    labels = np.einsum("pnd,pd->pn", tokens, tasks) + label_noise
+    target_noise = law.noise * rng.normal(size=n)
+    targets = np.sum(queries * tasks, axis=1) + target_noise
+    h = np.einsum("pn,pnd->pd", labels, tokens) / N
+    features = (queries[:, :, None] * h[:, None]).reshape(n, -1)
+    solution = np.linalg.lstsq(features, targets)[0]
+    return np.asarray(solution.reshape(d, d))
+
+
+def _pretraining_tasks(problem: LinearAttention) -> Array:
+    tasks = problem.tasks
+    if isinstance(tasks, int):
+        return draw_tasks(problem.new_tasks(), tasks, problem.seed)
+    return np.array(tasks)
 
 
 def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
-    r"""Losses of `pretrained` in the mean over prompts, as if their features :math:`x \otimes h` were normal.
+    r"""Return the mean losses of `pretrained` for normal features.
 
-    That is the limit of large d with n ~ d². It is infinite at n = d².
-    See docs/linear-attention-theory.md, "Finitely many prompts".
+    The mean is over prompts, as if their features :math:`x \otimes h` were normal. That
+    is the limit of large d with n ~ d². It is infinite at n = d². See
+    docs/linear-attention-theory.md, "Finitely many prompts".
 
     Parameters
     ----------
@@ -259,57 +274,68 @@ def pretraining_limit(problem: LinearAttention, prompts: ArrayLike) -> Losses:
     --------
     >>> import icl_theory as icl
     >>> problem = icl.LinearAttention(d=6, N=30, noise=0.5)
-    >>> (icl.linear_attention.pretraining_limit(problem, [9, 720]).new / problem.new_tasks().floor).round(2)
+    >>> losses = icl.linear_attention.pretraining_limit(problem, [9, 720])
+    >>> (losses.new / problem.new_tasks().floor).round(2)
     array([4.51, 1.06])
     """
-    from scipy.optimize import brentq  # slow to load
-
     law = _law(problem)
-    new, (q, s, reach, bases) = problem.new_tasks().dense, law.modes
+    new = problem.new_tasks().dense
+    q, s, reach, bases = law.modes
     assert bases is not None
     U, V = bases
+    # Eigenvalues of the covariance of the features, (d, d).
     sigma = np.outer(q, s**2)
     if not sigma.all():
         raise argument_error(
             "problem", problem, "one whose features have no direction without variance"
         )
-    noise = 2.0 * law.floor + law.noise**2
-    tests = [np.outer(q, np.diag(V.T @ each.second @ V)) for each in (law, new)]
-    count = plain_numbers("prompts", prompts, 1.0, LARGEST)
-    found = np.full((2, count.size), math.inf)
-    for at, n in enumerate(count.ravel()):
+    target_variance = 2.0 * law.floor + law.noise**2
+    # The diagonals of the metrics of the two losses, in the axes of the features.
+    metric = np.outer(q, np.diag(V.T @ law.second @ V))
+    new_metric = np.outer(q, np.diag(V.T @ new.second @ V))
+    counts = plain_numbers("prompts", prompts, 1.0, LARGEST)
+    losses = Losses(np.full(counts.size, math.inf), np.full(counts.size, math.inf))
+    for i, n in enumerate(counts.ravel()):
         if n == sigma.size:
+            # The variance of the fit is infinite.
             continue
-        ridge = 0.0
-        if n < sigma.size:
-            most = math.log(float(sigma.sum()))  # Σ σ/(σ + κ) is n, and at most Σ σ/κ
-            low = math.log(float(sigma.min())) - math.log(sigma.size) - 40.0
-            ridge = math.exp(
-                brentq(
-                    lambda x, n=n: np.sum(sigma / (sigma + math.exp(x))) - n,
-                    low,
-                    most,
-                    xtol=1e-14,
-                )
-            )
-        share = sigma / (sigma + ridge)
-        mean = U @ (share * reach / s) @ V.T
-        missed = noise + ridge**2 * np.sum(
-            (reach / s) ** 2 * sigma / (sigma + ridge) ** 2
-        )
-        scale = missed / (n - np.sum(share**2))
-        for row, (each, test) in enumerate(zip((law, new), tests, strict=True)):
-            found[row, at] = each.loss(mean) + 0.5 * scale * np.sum(
-                share**2 * test / sigma
-            )
-    return Losses(*found.reshape(2, *count.shape))
+        ridge = _effective_ridge(sigma, n)
+        learnt = sigma / (sigma + ridge)
+        mean = U @ (learnt * reach / s) @ V.T
+        bias = np.sum((reach / s) ** 2 * sigma / (sigma + ridge) ** 2)
+        error = target_variance + ridge**2 * bias
+        variance = error / (n - np.sum(learnt**2))
+        spread = learnt**2 * metric / sigma
+        new_spread = learnt**2 * new_metric / sigma
+        losses.pretraining[i] = law.loss(mean) + 0.5 * variance * np.sum(spread)
+        losses.new[i] = new.loss(mean) + 0.5 * variance * np.sum(new_spread)
+    return Losses(
+        losses.pretraining.reshape(counts.shape), losses.new.reshape(counts.shape)
+    )
+
+
+def _effective_ridge(sigma: Array, n: float) -> float:
+    """The κ with Σ σ/(σ + κ) = n, which n normal samples of the features are worth."""
+    from scipy.optimize import brentq  # slow to load
+
+    if n > sigma.size:
+        return 0.0
+
+    def excess_dimensions(log_ridge: float) -> float:
+        return float(np.sum(sigma / (sigma + math.exp(log_ridge))) - n)
+
+    # The sum is at most Σ σ/κ and n at least 1, so that κ is at most Σ σ.
+    highest = math.log(float(sigma.sum()))
+    lowest = math.log(float(sigma.min())) - math.log(sigma.size) - 40.0
+    return math.exp(brentq(excess_dimensions, lowest, highest, xtol=1e-14))
 
 
 def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
-    r"""Loss of the Bayes-optimal prediction for normal tasks, ridge regression, by sampling the tokens.
+    r"""Sample the loss of the Bayes-optimal prediction for normal tasks.
 
-    Half the mean of :math:`\mathrm{tr}\,\Lambda_q(W^{-1} + X^\top X/\sigma^2)^{-1}`;
-    only X is sampled.
+    The prediction is ridge regression, and its loss is half the mean of
+    :math:`\mathrm{tr}\,\Lambda_q(W^{-1} + X^\top X/\sigma^2)^{-1}`. Only the tokens X
+    are sampled.
 
     Parameters
     ----------
@@ -322,23 +348,28 @@ def ridge_loss(law: PromptLaw, prompts: int = 1000, seed: int = 0) -> Estimate:
     -------
     Estimate
     """
-    tokens = root(prompt_law(law).dense.moments[0])
+    covariance, prior, query = prompt_law(law).dense.moments
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
-    factor = root(law.dense.moments[1])
-    query = law.dense.moments[2]
-    within = factor @ query @ factor.T
+    token_factor = root(covariance)
+    task_factor = root(prior)
+    # In coordinates in which the prior is the unit matrix.
+    query_metric = task_factor @ query @ task_factor.T
 
-    def loss() -> float:
-        seen = rng.normal(size=(_length(law), law.d)) @ tokens @ factor.T
-        values, vectors = np.linalg.eigh(seen.T @ seen)
+    def sampled_loss() -> float:
+        normal = rng.normal(size=(_length(law), law.d))
+        tokens = normal @ token_factor @ task_factor.T
+        values, vectors = np.linalg.eigh(tokens.T @ tokens)
         values = np.maximum(values, 0.0)
-        scale = law.noise**2 if law.noise else law.d * np.finfo(float).eps * values[-1]
-        left = (
-            scale / (scale + values) if law.noise else (values <= scale).astype(float)
-        )
-        return 0.5 * float(left @ np.sum(vectors * (within @ vectors), axis=0))
+        if law.noise > 0.0:
+            uncertainty = law.noise**2 / (law.noise**2 + values)
+        else:
+            # Without noise every direction that the tokens have is known.
+            rounding = law.d * np.finfo(float).eps * values[-1]
+            uncertainty = (values <= rounding).astype(float)
+        query_variance = np.sum(vectors * (query_metric @ vectors), axis=0)
+        return 0.5 * float(uncertainty @ query_variance)
 
-    return _estimate(loss, prompts)
+    return _estimate(sampled_loss, prompts)
 
 
 def posterior_loss(
@@ -348,7 +379,7 @@ def posterior_loss(
     seed: int = 0,
     new: bool = False,
 ) -> Estimate:
-    r"""Loss of the Bayes-optimal prediction for a uniform prior on k tasks, by sampling prompts.
+    r"""Sample the loss of the Bayes-optimal prediction for a uniform prior on k tasks.
 
     The prediction is the posterior mean, with weights :math:`\propto e^{-\|y -
     Xw_j\|^2/2\sigma^2}`.
@@ -373,25 +404,30 @@ def posterior_loss(
         raise argument_error(
             "noise", law.noise, "> 0: without it the posterior is a single task"
         )
-    known = real_array("tasks", tasks, 2)
+    candidates = real_array("tasks", tasks, 2)
     rng = np.random.default_rng(integer("seed", seed, minimum=0))
-    if known.shape[1] != law.d or not len(known):
-        raise argument_error("tasks", known.shape, f"of shape (k, {law.d})")
-    covariance, prior, query = (root(matrix) for matrix in law.dense.moments)
+    if candidates.shape[1] != law.d or len(candidates) == 0:
+        raise argument_error("tasks", candidates.shape, f"of shape (k, {law.d})")
+    covariance, prior, query = law.dense.moments
+    token_factor = root(covariance)
+    task_factor = root(prior)
+    query_factor = root(query)
 
-    def loss() -> float:
-        truth = (
-            rng.normal(size=law.d) @ prior if new else known[rng.integers(len(known))]
-        )
-        seen = rng.normal(size=(_length(law), law.d)) @ covariance
-        off = seen @ (truth - known).T + law.noise * rng.normal(size=(len(seen), 1))
-        log = -0.5 * np.sum(off**2, axis=0) / law.noise**2
-        weight = np.exp(log - log.max())
-        return 0.5 * float(
-            np.sum((query @ (weight @ known / weight.sum() - truth)) ** 2)
-        )
+    def sampled_loss() -> float:
+        if new:
+            task = rng.normal(size=law.d) @ task_factor
+        else:
+            task = candidates[rng.integers(len(candidates))]
+        tokens = rng.normal(size=(_length(law), law.d)) @ token_factor
+        label_noise = law.noise * rng.normal(size=(len(tokens), 1))
+        residuals = tokens @ (task - candidates).T + label_noise
+        log_weights = -0.5 * np.sum(residuals**2, axis=0) / law.noise**2
+        # The largest weight is 1, so that their sum cannot underflow.
+        weights = np.exp(log_weights - log_weights.max())
+        posterior_mean = weights @ candidates / weights.sum()
+        return 0.5 * float(np.sum((query_factor @ (posterior_mean - task)) ** 2))
 
-    return _estimate(loss, prompts)
+    return _estimate(sampled_loss, prompts)
 
 
 def _law(problem: LinearAttention) -> PromptLaw:
@@ -402,7 +438,8 @@ def _law(problem: LinearAttention) -> PromptLaw:
 
 
 def _one_thread(count: int, unit: str = "prompts") -> Iterator[int]:
-    """Count with a progress bar, and with one thread for linear algebra because the matrices are small."""
+    """Count with a progress bar, and with one thread for linear algebra."""
+    # The matrices are small: several threads would wait for one another.
     with threadpool_limits(limits=1):
         yield from counted(range(count), unit)
 
@@ -413,12 +450,10 @@ def _length(law: PromptLaw) -> int:
     return int(law.N)
 
 
-def _estimate(loss: Callable[[], float], prompts: int) -> Estimate:
-    """Mean of a loss over sampled prompts, one after the other, and its standard error."""
-    check_fits(
-        "prompts", prompts := integer("prompts", prompts, minimum=2), 8.0 * prompts
-    )
-    losses = np.array([loss() for _ in _one_thread(prompts)])
-    return Estimate(
-        float(losses.mean()), float(losses.std(ddof=1)) / math.sqrt(prompts)
-    )
+def _estimate(sampled_loss: Callable[[], float], prompts: int) -> Estimate:
+    """Mean of the losses of sampled prompts, and its standard error."""
+    prompts = integer("prompts", prompts, minimum=2)
+    check_fits("prompts", prompts, 8.0 * prompts)
+    losses = np.array([sampled_loss() for _ in _one_thread(prompts)])
+    error = float(losses.std(ddof=1)) / math.sqrt(prompts)
+    return Estimate(float(losses.mean()), error)

@@ -1,4 +1,9 @@
-"""In-context linear regression with linear attention, as a family."""
+"""In-context linear regression with linear attention, as a family.
+
+`LinearAttention` declares the parameters, builds the law of the prompts and the risk
+from them, and says what is measured of a run. Sweeps over diagonal problems are
+computed in closed form, all points of one dimension at once.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,7 +62,9 @@ from icl_theory.papers.linear_attention.risks import (
 from icl_theory.sweeps.grid import blank
 
 COORDINATES = ("merged", "pair", "heads")
-# layers in a loop need the defaults
+# Beyond this a matrix of d² numbers, and its eigenvectors, cost too much.
+LARGEST_DENSE = 4000
+# Layers in a loop are for isotropic tokens and tasks: these keep their defaults.
 ISOTROPIC = (
     "decay",
     "coordinates",
@@ -70,13 +77,19 @@ ISOTROPIC = (
 
 def _moment(name: str, value: Any) -> Any:
     """Return a moment as nested tuples, a diagonal matrix as its diagonal."""
-    found = moment(name, value)
-    diagonal = np.diag(found) if found.ndim == 2 else found
-    return nested(
-        diagonal
-        if found.ndim == 2 and np.array_equal(found, np.diag(diagonal))
-        else found
-    )
+    matrix = moment(name, value)
+    if matrix.ndim == 2:
+        diagonal = np.diag(matrix)
+        if np.array_equal(matrix, np.diag(diagonal)):
+            return nested(diagonal)
+    return nested(matrix)
+
+
+class Laws(NamedTuple):
+    """The laws of the prompts of training, and of prompts with new tasks."""
+
+    training: PromptLaw
+    new: PromptLaw
 
 
 @dataclass(frozen=True)
@@ -98,10 +111,10 @@ class Tasks(Whole):
         """Check the number, or the tasks."""
         if isinstance(value, str) or dimensions(value) == 0:
             return super().value(name, value)
-        found = real_array(name, value, 2)
-        if not found.size or not found.any():
+        tasks = real_array(name, value, 2)
+        if not tasks.any():
             raise argument_error(name, value, "one task or more, not all of them zero")
-        return nested(found)
+        return nested(tasks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +158,8 @@ class LinearAttention(Family):
     >>> import icl_theory as icl
     >>> icl.LinearAttention(d=8, decay=1.0, noise=0.5).simulate().steps
     494
-    >>> icl.LinearAttention(d=8, decay=1.0, coordinates="heads", heads=8).risk().initial.shape
+    >>> problem = icl.LinearAttention(d=8, decay=1.0, coordinates="heads", heads=8)
+    >>> problem.risk().initial.shape
     (8, 17)
     """
 
@@ -250,6 +264,13 @@ class LinearAttention(Family):
 
     def validate(self) -> None:
         """Make the law and the risk, which check the parts against each other."""
+        self._check_dimension()
+        self._check_coordinates()
+        self._check_depth()
+        self.risk()
+        self._check_rate()
+
+    def _check_dimension(self) -> None:
         if self.covariance is not None:
             if self.decay:
                 raise argument_error(
@@ -260,8 +281,10 @@ class LinearAttention(Family):
             raise argument_error(
                 "tasks", np.shape(self.tasks), f"of shape (k, {self.d})"
             )
+
+    def _check_coordinates(self) -> None:
         if self.coordinates != "heads":
-            self._refuse_others(
+            self._require_defaults(
                 ("heads", "rank"), "left out unless coordinates = 'heads'"
             )
         if self.rank > self.d:
@@ -272,110 +295,120 @@ class LinearAttention(Family):
                 self.start,
                 f"> 0 for coordinates = {self.coordinates!r}: zero is a saddle",
             )
-        if self.depth > 1:
-            self._refuse_others(ISOTROPIC, "{default!r} for several layers")
-            if not isinstance(self.start, float):
-                raise argument_error("start", self.start, "a number for several layers")
-        self.risk()
-        if self.coordinates == "merged" and self.depth == 1 and DESCENT.applies(self):
-            limit = 2.0 * self.stable_rate()
-            if not isinstance(self.eta, str) and self.eta >= limit:
-                raise argument_error(
-                    "eta",
-                    self.eta,
-                    f"below 2/(q_max m_max) = {limit:.6g}, beyond which descent diverges",
-                )
 
-    def _refuse_others(self, names: Sequence[str], allowed: str) -> None:
+    def _check_depth(self) -> None:
+        if self.depth == 1:
+            return
+        self._require_defaults(ISOTROPIC, "{default!r} for several layers")
+        if not isinstance(self.start, float):
+            raise argument_error("start", self.start, "a number for several layers")
+
+    def _check_rate(self) -> None:
+        """Refuse a learning rate at which descent on Γ diverges."""
+        is_quadratic = self.coordinates == "merged" and self.depth == 1
+        if not is_quadratic or not DESCENT.applies(self):
+            return
+        limit = 2.0 * self.stable_rate()
+        if not isinstance(self.eta, str) and self.eta >= limit:
+            raise argument_error(
+                "eta",
+                self.eta,
+                f"below 2/(q_max m_max) = {limit:.6g}, beyond which descent diverges",
+            )
+
+    def _require_defaults(self, names: Sequence[str], allowed: str) -> None:
         """Refuse values of some parameters that are not their defaults."""
         for name in names:
             default = self.parameters()[name].default
-            if getattr(self, name) != default:
-                raise argument_error(
-                    name, getattr(self, name), allowed.format(default=default)
-                )
+            value = getattr(self, name)
+            if value != default:
+                raise argument_error(name, value, allowed.format(default=default))
 
     @cached_property
-    def _laws(self) -> tuple[PromptLaw, PromptLaw]:
-        spectrum = (
-            np.arange(1.0, self.d + 1.0) ** -self.decay
-            if self.covariance is None
-            else self.covariance
-        )
+    def _laws(self) -> Laws:
+        spectrum = self.covariance
+        if spectrum is None:
+            spectrum = np.arange(1.0, self.d + 1.0) ** -self.decay
         new = PromptLaw(spectrum, self.prior, self.query, N=self.N, noise=self.noise)
-        if new.d > 4000 and (
+        is_dense = (
             self.tasks is not None or self.coordinates == "heads" or not new.diagonal
-        ):
-            raise argument_error("d", self.d, "at most 4000 unless Γ is diagonal")
-        if self.tasks is None:
-            return new, new
-        tasks = (
-            drawn(new, self.tasks, self.seed)
-            if isinstance(self.tasks, int)
-            else np.array(self.tasks)
         )
-        return PromptLaw(
-            spectrum,
-            tasks.T @ tasks / len(tasks),
-            self.query,
-            N=self.N,
-            noise=self.noise,
-        ), new
+        if is_dense and new.d > LARGEST_DENSE:
+            raise argument_error(
+                "d", self.d, f"at most {LARGEST_DENSE} unless Γ is diagonal"
+            )
+        if self.tasks is None:
+            return Laws(training=new, new=new)
+        if isinstance(self.tasks, int):
+            tasks = draw_tasks(new, self.tasks, self.seed)
+        else:
+            tasks = np.array(self.tasks)
+        prior = tasks.T @ tasks / len(tasks)
+        training = PromptLaw(spectrum, prior, self.query, N=self.N, noise=self.noise)
+        return Laws(training=training, new=new)
 
     @cached_property
     def _risk(self) -> Risk:
-        law = self.law()
-        scale = self.start
         if self.depth > 1:
-            return LoopedRisk(self.d, self.N, self.depth, self.noise, scale)
-        given = None if isinstance(scale, float) else np.array(scale)
-        unit = (
-            np.ones(law.d)
-            if law.diagonal and self.coordinates != "heads"
-            else np.eye(law.d)
-        )
+            return LoopedRisk(self.d, self.N, self.depth, self.noise, self.start)
         if self.coordinates == "merged":
-            return MergedRisk(law, scale * unit if given is None else given)
+            return self._merged_risk()
         if self.coordinates == "pair":
-            if given is not None and given.shape == (1 + law.d**2,):
-                unit = np.eye(law.d)
-            merged = MergedRisk(law, 0.0 * unit)
-            whole = (
-                scale * np.append(1.0, unit / math.sqrt(law.d))
-                if given is None
-                else given
-            )
-            wanted: tuple[int, ...] = (1 + unit.size,)
+            return self._pair_risk()
+        return self._heads_risk()
+
+    def _merged_risk(self) -> Risk:
+        law = self.law()
+        if not isinstance(self.start, float):
+            return MergedRisk(law, np.array(self.start))
+        unit = np.ones(law.d) if law.diagonal else np.eye(law.d)
+        return MergedRisk(law, self.start * unit)
+
+    def _pair_risk(self) -> Risk:
+        law = self.law()
+        d = law.d
+        unit = np.ones(d) if law.diagonal else np.eye(d)
+        if isinstance(self.start, float):
+            start = self.start * np.append(1.0, unit / math.sqrt(d))
         else:
-            merged = MergedRisk(law, 0.0 * unit, min(self.heads * self.rank, law.d))
-            wanted = (self.heads, 1 + 2 * self.rank * law.d)
-            check_fits("heads", self.heads, 32.0 * math.prod(wanted))
-            whole = (
-                given
-                if given is not None
-                else np.random.default_rng([self.seed, 1]).normal(0.0, scale, wanted)
-            )
-        if whole.shape != wanted:
-            raise argument_error(
-                "start", whole.shape, f"a number, or of shape {wanted}"
-            )
-        return Pullback(
-            merged,
-            Pair(whole, unit.shape)
-            if self.coordinates == "pair"
-            else Heads(whole, law.d),
-        )
+            start = np.array(self.start)
+            if start.shape == (1 + d**2,):
+                # A whole matrix A is trained, although the law is diagonal.
+                unit = np.eye(d)
+        self._check_start(start, (1 + unit.size,))
+        return Pullback(MergedRisk(law, 0.0 * unit), Pair(start, unit.shape))
+
+    def _heads_risk(self) -> Risk:
+        law = self.law()
+        d = law.d
+        shape = (self.heads, 1 + 2 * self.rank * d)
+        check_fits("heads", self.heads, 32.0 * math.prod(shape))
+        if isinstance(self.start, float):
+            rng = np.random.default_rng([self.seed, 1])
+            start = rng.normal(0.0, self.start, shape)
+        else:
+            start = np.array(self.start)
+        self._check_start(start, shape)
+        rank = min(self.heads * self.rank, d)
+        return Pullback(MergedRisk(law, np.zeros((d, d)), rank), Heads(start, d))
+
+    def _check_start(self, start: Array, shape: tuple[int, ...]) -> None:
+        if start.shape != shape:
+            raise argument_error("start", start.shape, f"a number, or of shape {shape}")
 
     def law(self) -> PromptLaw:
         """Return the law of the prompts for training."""
-        return self._laws[0]
+        return self._laws.training
 
     def new_tasks(self) -> PromptLaw:
         """Return the law of prompts with new tasks of the prior."""
-        return self._laws[1]
+        return self._laws.new
 
     def risk(self) -> Risk:
-        """Return the risk over Γ or its factors; only over the diagonal if all moments are diagonal."""
+        """Return the risk over Γ or its factors.
+
+        If all moments are diagonal, it is over the diagonal of Γ.
+        """
         return self._risk
 
     def merged(self) -> MergedRisk:
@@ -384,7 +417,11 @@ class LinearAttention(Family):
         return merged
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return the trainer on sampled prompts: of the layer (P, K) for "pair", of a loop for several layers."""
+        """Return the trainer on sampled prompts.
+
+        It trains the layer (P, K) if coordinates = "pair", and a loop if there are
+        several layers.
+        """
         law = self.law().dense
         risk = self.risk()
         if isinstance(risk, LoopedRisk):
@@ -392,14 +429,14 @@ class LinearAttention(Family):
         if self.coordinates == "pair":
             return LayerRisk.of(law, risk.initial, batch, seed)
         start = self.merged().initial
-        return replace_core(
-            risk,
-            SampledRisk(law, np.diag(start) if start.ndim == 1 else start, batch, seed),
-        )
+        if start.ndim == 1:
+            start = np.diag(start)
+        return replace_core(risk, SampledRisk(law, start, batch, seed))
 
     def stable_rate(self) -> float:
-        r"""Return half the largest stable learning rate at the minimum that a small start reaches.
+        r"""Return half the largest stable learning rate.
 
+        It is stable at the minimum that descent from a small start reaches:
         :math:`1/(q_{\max}m_{\max})` for the merged Γ, divided by
         :math:`2\|\Gamma^*\|_F` for (v, A), or by :math:`3s^{4/3}` for heads, with the
         sum s of the R largest singular values of Γ*.
@@ -410,13 +447,12 @@ class LinearAttention(Family):
             return risk.stable_rate()
         if self.coordinates == "merged":
             largest = float(self.merged().curvature.max())
-            # zero if tokens and query share no direction
+            # It is zero if tokens and query share no direction.
             return 1.0 / largest if largest > 0.0 else 1.0
-        values = (
-            np.abs(law.best)
-            if law.diagonal
-            else np.linalg.svd(law.best, compute_uv=False)
-        )
+        if law.diagonal:
+            values = np.abs(law.best)
+        else:
+            values = np.linalg.svd(law.best, compute_uv=False)
         if self.coordinates == "pair":
             stretch = 2.0 * float(np.linalg.norm(values))
         else:
@@ -424,44 +460,33 @@ class LinearAttention(Family):
         return 1.0 / (stretch * law.largest_curvature())
 
     def expected_steps(self) -> float | None:
-        """Return an estimate of the first plateau, the time to leave the saddle at zero."""
+        """Return an estimate of the first plateau, the time at the saddle at zero."""
         law = self.law()
         if self.coordinates == "merged" or not isinstance(self.start, float):
             return None
-        covariance, prior, q = law.moments
-        pull = q * prior * covariance
-        if not law.diagonal:
-            pull = np.asarray(np.linalg.svd(q @ prior @ covariance, compute_uv=False))
+        # Singular values of Λ_q W Λ, the rates at which directions grow from zero.
+        covariance, prior, query = law.moments
+        if law.diagonal:
+            growth = query * prior * covariance
+        else:
+            product = query @ prior @ covariance
+            growth = np.asarray(np.linalg.svd(product, compute_uv=False))
         if self.coordinates == "pair":
-            best = max(float(np.linalg.norm(law.best)) ** 0.5, self.start)
-            return (
-                math.log(best / self.start) / float(np.linalg.norm(pull)) / self.rate()
-            )
-        return 1.0 / (float(pull.max()) * self.start * self.rate())
+            best_v = max(float(np.linalg.norm(law.best)) ** 0.5, self.start)
+            time = math.log(best_v / self.start) / float(np.linalg.norm(growth))
+            return time / self.rate()
+        return 1.0 / (float(growth.max()) * self.start * self.rate())
 
     def describe(self, run: Trajectory) -> None:
-        """Add the phases and the number of learnt directions."""
-        last = int(run.t[-1])
-        excess = run.observed["excess"]
-        over = run.first(lambda state: state.observed["excess"] <= PLATEAU * excess[0])
-        run.phases = Phases(
-            plateau=(0, last if over is None else over),
-            learning=None if over is None else (over, last),
-        )
+        """Add the phases, the number of learnt directions, and notes."""
+        run.phases = self._phases(run)
         limit = 2.0 * self.stable_rate()
         if run.eta > limit and DESCENT.applies(run):
             run.notes["stability"] = (
                 f"only below η = {limit:.4g} is descent known to stay at the minimum"
             )
         if self.coordinates == "merged" and self.depth == 1:
-            run.notes["trained"] = (
-                "Γ itself; coordinates = pair or heads train its factors, as papers do"
-            )
-            shrink = run.eta * self.merged().curvature
-            if DESCENT.applies(run) and np.allclose(shrink, 1.0, rtol=1e-12, atol=0.0):
-                run.notes["modes"] = (
-                    "all alike, and one step at this rate is exact; decay > 0 sets them apart"
-                )
+            self._describe_merged(run)
         measured = self.measure(run)
         run.notes["learnt"] = f"{measured['learnt']} of {self.d} directions"
         if "new_loss" in measured:
@@ -469,23 +494,44 @@ class LinearAttention(Family):
                 f"{measured['new_loss']:.6g} (best {self.new_tasks().floor:.3g})"
             )
 
+    def _phases(self, run: Trajectory) -> Phases:
+        last = int(run.t[-1])
+        plateau_excess = PLATEAU * run.observed["excess"][0]
+        plateau_end = run.first(
+            lambda state: state.observed["excess"] <= plateau_excess
+        )
+        if plateau_end is None:
+            return Phases(plateau=(0, last), learning=None)
+        return Phases(plateau=(0, plateau_end), learning=(plateau_end, last))
+
+    def _describe_merged(self, run: Trajectory) -> None:
+        run.notes["trained"] = (
+            "Γ itself; coordinates = pair or heads train its factors, as papers do"
+        )
+        shrink = run.eta * self.merged().curvature
+        if DESCENT.applies(run) and np.allclose(shrink, 1.0, rtol=1e-12, atol=0.0):
+            run.notes["modes"] = (
+                "all alike, and one step at this rate is exact; "
+                "decay > 0 sets them apart"
+            )
+
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         inner = core_risk(self.risk())
         best = inner.observe(inner.best)["gamma"]
-        alike = self.d if self.depth > 1 else 1  # directions
-        learnt = alike * int(
-            np.sum((run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0))
-        )
-        found = {"excess": float(run.observed["excess"][-1]), "learnt": learnt}
-        return (
-            found
-            if self.tasks is None
-            else found | {"new_loss": self.new_tasks().loss(self.gamma(run.params))}
-        )
+        is_learnt = (run.observed["gamma"][-1] >= 0.5 * best) & (best > 0.0)
+        # The one number γ of layers in a loop stands for all directions.
+        directions = self.d if self.depth > 1 else 1
+        columns = {
+            "excess": float(run.observed["excess"][-1]),
+            "learnt": directions * int(np.sum(is_learnt)),
+        }
+        if self.tasks is not None:
+            columns["new_loss"] = self.new_tasks().loss(self.gamma(run.params))
+        return columns
 
     def gamma(self, params: ArrayLike) -> Array:
-        """Return the matrix Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
+        """Return Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
         risk = self.risk()
         return core_params(risk, risk._checked(params))
 
@@ -493,51 +539,69 @@ class LinearAttention(Family):
     def batched(
         cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
-        """Compute diagonal, merged points with a target above the floor in closed form, a dimension at a time."""
+        """Compute points with diagonal, merged Γ in closed form, a dimension at a time.
+
+        Their target has to be above the floor.
+        """
         check_points(cls, points, common)
-        given = {**common, **points}
-        mask = np.broadcast_to(given["depth"] == 1, len(points["d"])).copy()
-        for name, allowed in (
-            ("coordinates", ("merged",)),
-            ("method", ("auto", "closed")),
-        ):
-            mask &= np.isin(given[name], allowed)
-        mask &= within(DESCENT, points, common)
-        plain = "above" in points and isinstance(given["start"], float | np.ndarray)
-        if not plain or any(
-            given.get(name) is not None
-            for name in ("tasks", "covariance", "prior", "query")
-        ):
+        values = {**common, **points}
+        if not cls._has_closed_columns(values, targets_excess="above" in points):
             return None
+        mask = np.broadcast_to(values["depth"] == 1, len(points["d"])).copy()
+        mask &= np.isin(values["coordinates"], ("merged",))
+        mask &= np.isin(values["method"], ("auto", "closed"))
+        mask &= within(DESCENT, points, common)
         if not common["max_steps"]:
             return {"method": "closed", "loss": np.where(mask, 0.0, np.nan)}
-        problems = {}
-        for i in np.flatnonzero(mask).tolist():
-            with contextlib.suppress(ValueError):  # a simulation says why
-                problems[i] = cls(
-                    **{
-                        **common,
-                        **{name: value[i].item() for name, value in points.items()},
-                    }
-                )
-        values = blank(cls.every_column(), len(mask))
+        problems = cls._problems(points, common, mask)
+        columns = blank(cls.every_column(), len(mask))
         for d in np.unique(points["d"]):
-            some = [i for i in problems if points["d"][i] == d]
-            if some:
-                risks, rates = zip(
-                    *((problems[i].merged(), problems[i].rate()) for i in some),
-                    strict=True,
-                )
-                found = closed_runs(
-                    risks, np.array(rates), points["above"][some], common["max_steps"]
-                )
-                for name, column in found.items():
-                    values[name][some] = column
-        return values
+            rows = [i for i in problems if points["d"][i] == d]
+            if not rows:
+                continue
+            results = closed_runs(
+                [problems[i].merged() for i in rows],
+                np.array([problems[i].rate() for i in rows]),
+                points["above"][rows],
+                common["max_steps"],
+            )
+            for name, column in results.items():
+                columns[name][rows] = column
+        return columns
+
+    @classmethod
+    def _has_closed_columns(
+        cls, values: Mapping[str, Any], targets_excess: bool
+    ) -> bool:
+        """Whether Γ stays diagonal from a start that is a number, at all points."""
+        if not targets_excess or not isinstance(values["start"], float | np.ndarray):
+            return False
+        matrices = ("tasks", "covariance", "prior", "query")
+        return all(values.get(name) is None for name in matrices)
+
+    @classmethod
+    def _problems(
+        cls,
+        points: Mapping[str, NDArray[Any]],
+        common: Mapping[str, Any],
+        mask: NDArray[np.bool_],
+    ) -> dict[int, LinearAttention]:
+        """Return the problems of the points of a mask, without the refused ones."""
+        problems = dict[int, LinearAttention]()
+        for i in np.flatnonzero(mask).tolist():
+            parameters = dict(common)
+            for name, column in points.items():
+                parameters[name] = column[i].item()
+            # A simulation of a refused point says why it is refused.
+            with contextlib.suppress(ValueError):
+                problems[i] = cls(**parameters)
+        return problems
 
 
-def drawn(law: PromptLaw, k: int, seed: int) -> Array:
+def draw_tasks(law: PromptLaw, k: int, seed: int) -> Array:
     """Draw k tasks of a law's prior, (k, d)."""
-    rng = np.random.default_rng([integer("seed", seed, minimum=0), 0])
-    check_fits("tasks", integer("tasks", k, minimum=1), 24.0 * k * law.d)
+    seed = integer("seed", seed, minimum=0)
+    k = integer("tasks", k, minimum=1)
+    check_fits("tasks", k, 24.0 * k * law.d)
+    rng = np.random.default_rng([seed, 0])
     return np.asarray(rng.normal(size=(k, law.d)) @ root(law.dense.moments[1]))

@@ -1,4 +1,11 @@
-"""The law of the prompts of in-context linear regression: moments, best matrix, floor, loss of any matrix."""
+r"""The law of the prompts of in-context linear regression.
+
+A `PromptLaw` holds the second moments of tokens, tasks and query, the length of a
+prompt and the label noise. From these it computes the population loss of a prediction
+:math:`\hat y = x^\top\Gamma h` for any matrix Γ, the best matrix and its loss (the
+floor), and the axes in which the loss is a sum of squares. All risks of this folder
+are built on it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from icl_theory._validate import (
     LARGEST,
@@ -17,16 +24,24 @@ from icl_theory._validate import (
     floats,
     instance,
     integer,
-    is_masked,
     number,
     plain_numbers,
     prompt_length,
     set_fields,
 )
 
+# Products of several moments would underflow if all entries were smaller than this.
+SMALLEST_MOMENT = 1e-40
+# Relative to the largest entry: smaller asymmetries and negative eigenvalues are taken
+# for rounding in the computation of the matrix.
+MOMENT_ROUNDING = 1e-12
+
 
 class Modes(NamedTuple):
-    """The axes in which the loss of Γ is a sum of squares: those of Λ_q = Σ q u uᵀ and of M = Σ s² v vᵀ."""
+    """The axes in which the loss of Γ is a sum of squares.
+
+    These are the eigenvectors of Λ_q = Σ q u uᵀ and of M = Σ s² v vᵀ.
+    """
 
     q: Array  # (d,)
     s: Array  # (d,)
@@ -34,13 +49,25 @@ class Modes(NamedTuple):
     bases: tuple[Array, Array] | None  # (U, V), or None for the coordinate axes
 
 
+class _Factors(NamedTuple):
+    r"""Factors of the moments: Λ = LLᵀ, W = FFᵀ and LᵀF = ZτYᵀ."""
+
+    tau: Array  # (d,)
+    power: Array  # (1 + 1/N) τ² + c, so that M = LZ power (LZ)ᵀ; (d,)
+    tokens: Array  # L Z, (d, d), or its diagonal, (d,)
+    tasks: Array  # F Y, (d, d), or its diagonal, (d,)
+
+
 @dataclass(frozen=True, eq=False)
 class PromptLaw:
-    r"""Prompts :math:`(x_i, y_i)`, :math:`y_i = w^\top x_i + \sigma\varepsilon_i`, and a query of one task each.
+    r"""Prompts of pairs :math:`(x_i, y_i)` and a query, of one task each.
+
+    The labels are :math:`y_i = w^\top x_i + \sigma\varepsilon_i` for the task w of the
+    prompt.
 
     If a matrix is not diagonal, its eigenvalues below :math:`d\cdot 2.2\cdot 10^{-16}`
     of the largest one count as zeros. With infinite prompts the floor jumps when an
-    eigenvalue vanishes: a direction that is never seen cannot be learnt. See
+    eigenvalue vanishes: a direction that no token has cannot be learnt. See
     docs/linear-attention-theory.md, "The population loss".
 
     Parameters
@@ -74,20 +101,19 @@ class PromptLaw:
     def __post_init__(self) -> None:
         covariance = moment("covariance", self.covariance)
         d = len(covariance)
-        prior = np.ones(d) if self.prior is None else moment("prior", self.prior, d)
-        query = covariance if self.query is None else moment("query", self.query, d)
-        found = [covariance, prior, query]
-        if any(matrix.ndim == 2 for matrix in found):
-            found = [
-                np.diag(matrix) if matrix.ndim == 1 else matrix for matrix in found
-            ]
-        set_fields(
-            self,
-            covariance=found[0],
-            prior=found[1],
-            query=found[2],
-            N=prompt_length(self.N),
-        )
+        prior = np.ones(d)
+        if self.prior is not None:
+            prior = moment("prior", self.prior, d)
+        query = covariance
+        if self.query is not None:
+            query = moment("query", self.query, d)
+        # All three are vectors, or all three are matrices.
+        if max(covariance.ndim, prior.ndim, query.ndim) == 2:
+            covariance = _as_matrix(covariance)
+            prior = _as_matrix(prior)
+            query = _as_matrix(query)
+        set_fields(self, covariance=covariance, prior=prior, query=query)
+        set_fields(self, N=prompt_length(self.N))
         set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
 
     @property
@@ -115,58 +141,61 @@ class PromptLaw:
         assert self.query is not None
         return self.covariance, self.prior, self.query
 
+    @property
+    def _signal(self) -> Array:
+        """ΛWΛ, the second moment of E(h | w)."""
+        covariance, prior, _ = self.moments
+        if self.diagonal:
+            return np.asarray(covariance**2 * prior)
+        return np.asarray(covariance @ prior @ covariance)
+
     @cached_property
     def scatter(self) -> Array:
-        r"""Covariance of :math:`h = \frac1N\sum y_i x_i` for a given task, averaged over the tasks.
+        r"""Covariance of :math:`h = \frac1N\sum y_i x_i` for a task, mean over tasks.
 
         :math:`\Lambda W\Lambda/N + (\mathrm{tr}\,\Lambda W + \sigma^2)\Lambda/N`, (d,
         d) or (d,).
         """
         covariance, prior, _ = self.moments
-        power = (
-            float(covariance @ prior if self.diagonal else np.sum(covariance * prior))
-            + self.noise**2
-        )
-        return np.asarray((self._signal + power * covariance) / self.N)
-
-    @property
-    def _signal(self) -> Array:
-        covariance, prior, _ = self.moments
-        return np.asarray(
-            covariance**2 * prior if self.diagonal else covariance @ prior @ covariance
-        )
+        if self.diagonal:
+            trace = float(covariance @ prior)
+        else:
+            trace = float(np.sum(covariance * prior))
+        label_variance = trace + self.noise**2
+        return np.asarray((self._signal + label_variance * covariance) / self.N)
 
     @cached_property
     def second(self) -> Array:
-        r"""Second moment of h, :math:`M = \Lambda W\Lambda` plus `scatter`, (d, d) or (d,)."""
-        return np.asarray(self._signal + self.scatter)
+        r"""Second moment of h, :math:`M = \Lambda W\Lambda` plus `scatter`.
 
-    @cached_property
-    def _seen(self) -> tuple[Array, Array, Array, Array]:
-        r"""Return τ, :math:`(1 + 1/N)\tau^2 + c`, L Z and F Y.
-
-        Here Λ = LLᵀ, W = FFᵀ, c = (tr ΛW + σ²)/N and LᵀF = ZτYᵀ. Λ has the condition
-        number of τ² and M that of τ⁴, so that formulas in τ keep digits that an inverse
-        of M loses.
+        (d, d), or (d,) if all matrices are diagonal.
         """
-        (covariance, prior, _), c = self.moments, self._noise
-        if self.diagonal:
-            left = np.sqrt(covariance)
-            right = np.sqrt(prior)
-            tau = left * right
-        else:
-            L, F = root(covariance).T, root(prior).T
-            Z, tau, Y = np.linalg.svd(L.T @ F)
-            tau = _kept(tau, tau[0])
-            left = L @ Z
-            right = F @ Y.T
-        return tau, (1.0 + 1.0 / self.N) * tau**2 + c, left, right
+        return np.asarray(self._signal + self.scatter)
 
     @property
     def _noise(self) -> float:
-        """The factor c of Λ in M."""
+        """The factor c = (tr ΛW + σ²)/N of Λ in M."""
         covariance, prior, _ = self.moments
         return (float(np.sum(covariance * prior)) + self.noise**2) / self.N
+
+    @cached_property
+    def _factors(self) -> _Factors:
+        # Λ has the condition number of τ² and M that of τ⁴, so that formulas in τ keep
+        # digits that an inverse of M loses.
+        covariance, prior, _ = self.moments
+        if self.diagonal:
+            tokens = np.sqrt(covariance)
+            tasks = np.sqrt(prior)
+            tau = tokens * tasks
+        else:
+            L = root(covariance).T
+            F = root(prior).T
+            Z, tau, Y = np.linalg.svd(L.T @ F)
+            tau = _without_rounding(tau, tau[0])
+            tokens = L @ Z
+            tasks = F @ Y.T
+        power = (1.0 + 1.0 / self.N) * tau**2 + self._noise
+        return _Factors(tau, power, tokens, tasks)
 
     @cached_property
     def modes(self) -> Modes:
@@ -175,42 +204,35 @@ class PromptLaw:
         if self.diagonal:
             s = np.sqrt(self.second)
             return Modes(query, s, self.best * s, None)
-        tau, power, left, right = self._seen
-        # M = XXᵀ with X = LZ power^½, and Γ*X = FY τ power^-½ needs no inverse of M
-        V, s, R = np.linalg.svd(left * np.sqrt(power))
-        reach = (
-            right
-            * np.divide(tau, np.sqrt(power), out=np.zeros_like(tau), where=power > 0.0)
-            @ R.T
-        )
+        tau, power, tokens, tasks = self._factors
+        root_power = np.sqrt(power)
+        # M = XXᵀ with X = LZ power^½ = V s R, and Γ*X = FY τ power^-½ needs no inverse
+        # of M.
+        V, s, R = np.linalg.svd(tokens * root_power)
+        best_x = tasks * _quotient(tau, root_power, power > 0.0)
         q, U = np.linalg.eigh(query)
-        return Modes(_kept(q, q[-1]), _kept(s, s[0]), U.T @ reach, (U, V))
+        q = _without_rounding(q, q[-1])
+        s = _without_rounding(s, s[0])
+        return Modes(q, s, U.T @ (best_x @ R.T), (U, V))
 
     @cached_property
     def best(self) -> Array:
-        r"""The best matrix, :math:`\Gamma^* = W\Lambda M^{-1}`, for every law of the query: (d, d) or (d,).
+        r"""The best matrix, :math:`\Gamma^* = W\Lambda M^{-1}`, for every query's law.
 
-        With the pseudo-inverse if M is singular; (d,) if all matrices are diagonal.
+        With the pseudo-inverse if M is singular; (d, d), or (d,) if all matrices are
+        diagonal.
 
         References
         ----------
         Ahn, Cheng, Daneshmand, Sra 2023, Theorem 1; Zhang, Frei, Bartlett 2024.
         """
-        covariance, prior, _ = self.moments
         if self.diagonal:
-            second = self.second
-            return np.divide(
-                prior * covariance,
-                second,
-                out=np.zeros_like(second),
-                where=second > 0.0,
-            )
+            covariance, prior, _ = self.moments
+            return _quotient(prior * covariance, self.second, self.second > 0.0)
         _, s, reach, bases = self.modes
         assert bases is not None
         U, V = bases
-        return np.asarray(
-            U @ np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0) @ V.T
-        )
+        return np.asarray(U @ _quotient(reach, s, s > 0.0) @ V.T)
 
     @cached_property
     def floor(self) -> float:
@@ -219,22 +241,19 @@ class PromptLaw:
         :math:`\tfrac12\sum_j\frac{\tau_j^2/N + c}{(1 + 1/N)\tau_j^2 +
         c}\,f_j^\top\Lambda_q f_j`, a sum of squares.
         """
-        tau, power, _, right = self._seen
-        left = np.divide(
+        tau, power, _, tasks = self._factors
+        unexplained = np.divide(
             tau**2 / self.N + self._noise,
             power,
             out=np.ones_like(tau),
             where=power > 0.0,
         )
         query = self.moments[2]
-        return 0.5 * float(
-            left
-            @ (
-                query * right**2
-                if self.diagonal
-                else np.sum(right * (query @ right), axis=0)
-            )
-        )
+        if self.diagonal:
+            target_variance = query * tasks**2
+        else:
+            target_variance = np.sum(tasks * (query @ tasks), axis=0)
+        return 0.5 * float(unexplained @ target_variance)
 
     def rank_excess(self, rank: int) -> float:
         r"""Least loss of all matrices up to a rank, above the floor.
@@ -262,17 +281,18 @@ class PromptLaw:
         rank = integer("rank", rank, minimum=0)
         q, _, reach, bases = self.modes
         if bases is None:
-            sizes: Array = np.sort(np.sqrt(q) * np.abs(reach))[::-1]
+            sizes = np.sort(np.sqrt(q) * np.abs(reach))
+            singular_values = np.asarray(sizes[::-1])
         else:
-            sizes = np.asarray(
-                np.linalg.svd(np.sqrt(q)[:, None] * reach, compute_uv=False)
-            )
-        return 0.5 * float(np.sum(sizes[rank:] ** 2))
+            target = np.sqrt(q)[:, None] * reach
+            singular_values = np.asarray(np.linalg.svd(target, compute_uv=False))
+        return 0.5 * float(np.sum(singular_values[rank:] ** 2))
 
     def loss(self, gamma: ArrayLike) -> float:
         r"""Population loss of the prediction :math:`\hat y = x^\top\Gamma h`.
 
-        .. math:: \mathcal L = \tfrac12\mathrm{tr}\,\Lambda_q\bigl[(\Gamma\Lambda - I)W(\Gamma\Lambda - I)^\top
+        .. math:: \mathcal L = \tfrac12\mathrm{tr}\,\Lambda_q\bigl[
+            (\Gamma\Lambda - I)W(\Gamma\Lambda - I)^\top
             + \Gamma\,\mathrm{Cov}(h \mid w)\,\Gamma^\top\bigr],
 
         a sum of squares, so that small losses keep their digits.
@@ -293,50 +313,53 @@ class PromptLaw:
         """
         gamma = shaped("gamma", gamma, (self.d,), (self.d, self.d))
         covariance, prior, query = self.moments
-        if self.diagonal and gamma.ndim == 1:
-            missing = gamma * covariance - 1.0
-            return 0.5 * float(query @ (missing**2 * prior + gamma**2 * self.scatter))
-        if self.diagonal:
+        if self.diagonal and gamma.ndim == 2:
             return self.dense.loss(gamma)
-        matrix = np.diag(gamma) if gamma.ndim == 1 else gamma
-        missing = matrix @ covariance - np.eye(self.d)
-        return 0.5 * float(
-            np.sum(
-                query * (missing @ prior @ missing.T + matrix @ self.scatter @ matrix.T)
-            )
-        )
+        if self.diagonal:
+            bias = gamma * covariance - 1.0
+            errors = bias**2 * prior + gamma**2 * self.scatter
+            return 0.5 * float(query @ errors)
+        gamma = _as_matrix(gamma)
+        bias = gamma @ covariance - np.eye(self.d)
+        errors = bias @ prior @ bias.T + gamma @ self.scatter @ gamma.T
+        return 0.5 * float(np.sum(query * errors))
 
     def excess(self, gamma: ArrayLike) -> float:
-        r"""Return the loss above the floor, :math:`\tfrac12\|\Lambda_q^{1/2}(\Gamma - \Gamma^*)M^{1/2}\|_F^2`."""
-        gamma = shaped("gamma", gamma, (self.d,), (self.d, self.d))
-        return self._excess_of(
-            self._off(
-                np.diag(gamma) if gamma.ndim == 1 and not self.diagonal else gamma
-            )
-        )
+        r"""Return the loss above the floor.
+
+        It is :math:`\tfrac12\|\Lambda_q^{1/2}(\Gamma - \Gamma^*)M^{1/2}\|_F^2`.
+        """
+        return self._excess_of_gaps(self.off(gamma))
 
     def off(self, gamma: ArrayLike) -> Array:
-        r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b` of a matrix, (d, d), or of a diagonal, (d,)."""
-        checked = shaped("gamma", gamma, (self.d,), (self.d, self.d))
-        return self._off(
-            np.diag(checked) if checked.ndim == 1 and not self.diagonal else checked
-        )
+        r"""Return :math:`u_a^\top(\Gamma - \Gamma^*)v_b s_b`, the gaps in the modes.
 
-    def _off(self, gamma: Array) -> Array:
+        (d, d) for a matrix, (d,) for a diagonal.
+        """
+        checked = shaped("gamma", gamma, (self.d,), (self.d, self.d))
+        if not self.diagonal:
+            checked = _as_matrix(checked)
+        return self._gaps(checked)
+
+    def _gaps(self, gamma: Array) -> Array:
         _, s, reach, bases = self.modes
-        if bases is None:
-            return np.asarray(
-                (gamma - (np.diag(self.best) if gamma.ndim == 2 else self.best)) * s
-            )
-        return np.asarray((bases[0].T @ gamma @ bases[1]) * s - reach)
+        if bases is not None:
+            U, V = bases
+            return np.asarray((U.T @ gamma @ V) * s - reach)
+        best = self.best
+        if gamma.ndim == 2:
+            best = np.diag(best)
+        return np.asarray((gamma - best) * s)
 
     def excess_of(self, off: ArrayLike) -> float:
         """Return the excess from the result of `off`."""
-        return self._excess_of(shaped("off", off, (self.d,), (self.d, self.d)))
+        return self._excess_of_gaps(shaped("off", off, (self.d,), (self.d, self.d)))
 
-    def _excess_of(self, off: Array) -> float:
+    def _excess_of_gaps(self, gaps: Array) -> float:
         q = self.modes.q
-        return 0.5 * float(np.sum((q if off.ndim == 1 else q[:, None]) * off**2))
+        if gaps.ndim == 2:
+            q = q[:, None]
+        return 0.5 * float(np.sum(q * gaps**2))
 
     def largest_curvature(self) -> float:
         r"""Largest eigenvalue of the Hessian :math:`\Lambda_q \otimes M` of Γ."""
@@ -350,58 +373,88 @@ def prompt_law(law: object) -> PromptLaw:
 
 def shaped(name: str, value: ArrayLike, *shapes: tuple[int, ...]) -> Array:
     """Return a copy of an array of one of these shapes, with entries up to 1e40."""
-    found = plain_numbers(name, value, -LARGEST, LARGEST)
-    if found.shape not in shapes:
-        raise argument_error(
-            name, found.shape, "of shape " + " or ".join(map(str, shapes))
-        )
-    return found.copy()
+    array = plain_numbers(name, value, -LARGEST, LARGEST)
+    if array.shape not in shapes:
+        allowed = " or ".join(map(str, shapes))
+        raise argument_error(name, array.shape, f"of shape {allowed}")
+    return array.copy()
 
 
 def root(matrix: Array) -> Array:
-    r"""Return a matrix F with :math:`F^\top F` the given one, (d, d)."""
+    r"""Return a matrix F with :math:`F^\top F` equal to ``matrix``, (d, d)."""
     values, vectors = np.linalg.eigh(matrix)
-    return np.asarray((vectors * np.sqrt(_kept(values, values[-1]))).T)
-
-
-def _kept(values: Array, largest: float) -> Array:
-    """Set values to zero that are zero up to rounding."""
-    return np.where(values > len(values) * np.finfo(float).eps * largest, values, 0.0)
+    values = _without_rounding(values, values[-1])
+    return np.asarray((vectors * np.sqrt(values)).T)
 
 
 def moment(name: str, value: object, d: int | None = None) -> Array:
-    """Check a symmetric, positive semidefinite matrix that is not zero, or the diagonal of one."""
+    """Return a copy of a second moment: a nonzero, positive semidefinite matrix.
+
+    It may be given as its diagonal, which stays one.
+    """
     size = "d" if d is None else str(d)
-    allowed = f"a symmetric, positive semidefinite matrix ({size} x {size}), or {size} numbers >= 0 on its diagonal"
-    found = None if is_masked(value) else floats(value)
-    fits = (
-        found is not None
-        and found.ndim in (1, 2)
-        and found.size > 0
-        and {*found.shape} == {d or len(found)}
+    allowed = (
+        f"a symmetric, positive semidefinite matrix ({size} x {size}), "
+        f"or {size} numbers >= 0 on its diagonal"
     )
-    if found is None or not fits or not np.isfinite(found).all():
+    entries = floats(value)
+    if entries is None or not _is_moment_shape(entries, d):
         raise argument_error(name, value, allowed)
-    largest = float(np.abs(found).max())
-    if not 1e-40 <= largest <= LARGEST:
+    if not np.isfinite(entries).all():
+        raise argument_error(name, value, allowed)
+    largest = float(np.abs(entries).max())
+    if not SMALLEST_MOMENT <= largest <= LARGEST:
         raise argument_error(
-            name, value, f"{allowed}; its largest entry between 1e-40 and {LARGEST:g}"
+            name,
+            value,
+            f"{allowed}; its largest entry between {SMALLEST_MOMENT:g} and {LARGEST:g}",
         )
-    if found.ndim == 1:
-        if (found < 0.0).any():
-            raise argument_error(
-                name, value, f"{allowed} (the least is {found.min():.3g})"
-            )
-        return found.copy()
-    apart = float(np.abs(found - found.T).max())
-    if apart > 1e-12 * largest:
+    if entries.ndim == 1:
+        least = float(entries.min())
+        if least < 0.0:
+            raise argument_error(name, value, f"{allowed} (the least is {least:.3g})")
+        return entries.copy()
+    return _symmetric(name, value, entries, largest, allowed)
+
+
+def _is_moment_shape(entries: Array, d: int | None) -> bool:
+    if entries.ndim not in (1, 2) or entries.size == 0:
+        return False
+    size = d or len(entries)
+    return all(length == size for length in entries.shape)
+
+
+def _symmetric(
+    name: str, value: object, matrix: Array, largest: float, allowed: str
+) -> Array:
+    """Refuse a matrix that is not symmetric or has a negative eigenvalue."""
+    asymmetry = float(np.abs(matrix - matrix.T).max())
+    if asymmetry > MOMENT_ROUNDING * largest:
         raise argument_error(
-            name, value, f"{allowed} (it differs from its transpose by {apart:.3g})"
+            name,
+            value,
+            f"{allowed} (it differs from its transpose by {asymmetry:.3g})",
         )
-    found = 0.5 * (found + found.T)
-    least = float(np.linalg.eigvalsh(found)[0])
-    if least < -1e-12 * len(found) * largest:
+    matrix = 0.5 * (matrix + matrix.T)
+    least = float(np.linalg.eigvalsh(matrix)[0])
+    if least < -MOMENT_ROUNDING * len(matrix) * largest:
         raise argument_error(
             name, value, f"{allowed} (its least eigenvalue is {least:.3g})"
         )
-    return found
+    return matrix
+
+
+def _as_matrix(array: Array) -> Array:
+    return np.diag(array) if array.ndim == 1 else array
+
+
+def _quotient(dividend: Array, divisor: Array, where: NDArray[np.bool_]) -> Array:
+    """Divide where a condition holds; the quotient is zero everywhere else."""
+    zeros = np.zeros_like(dividend)
+    return np.asarray(np.divide(dividend, divisor, out=zeros, where=where))
+
+
+def _without_rounding(values: Array, largest: float) -> Array:
+    """Set values to zero that are zero up to rounding."""
+    rounding = len(values) * np.finfo(float).eps * largest
+    return np.where(values > rounding, values, 0.0)

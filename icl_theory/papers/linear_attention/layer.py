@@ -1,8 +1,13 @@
-"""The layer on sampled prompts, with its gradient; it shares no formula with the population risk."""
+"""Linear attention on sampled prompts, with gradients.
+
+Every step draws its prompts. Nothing here shares a formula with the population risk, so
+that each checks the other.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -15,17 +20,17 @@ from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root, 
 
 
 class Prompts(NamedTuple):
-    """B prompts: tokens (B, N, d), labels (B, N), queries (B, d) and their answers (B,)."""
+    """B prompts with their queries."""
 
-    tokens: Array
-    labels: Array
-    query: Array
-    answer: Array
+    tokens: Array  # (B, N, d)
+    labels: Array  # (B, N)
+    query: Array  # (B, d)
+    answer: Array  # to the query, (B,)
 
 
 @dataclass(frozen=True, eq=False)
 class SampledRisk(WithStart, Risk):
-    r"""Squared error of :math:`x^\top\Gamma h` on fresh prompts at every step, over the matrix Γ.
+    r"""Squared error of :math:`x^\top\Gamma h` on fresh prompts, over the matrix Γ.
 
     Parameters
     ----------
@@ -50,59 +55,58 @@ class SampledRisk(WithStart, Risk):
     batch: int
     seed: int = 0
 
-    stochastic = True  # every step draws its prompts
+    stochastic = True
 
     def __post_init__(self) -> None:
         if not np.isfinite(prompt_law(self.law).N):
             raise argument_error(
                 "N", self.law.N, "finite: infinite prompts cannot be sampled"
             )
-        set_fields(
-            self,
-            batch=integer("batch", self.batch, minimum=1),
-            seed=integer("seed", self.seed, minimum=0),
-        )
+        set_fields(self, batch=integer("batch", self.batch, minimum=1))
+        set_fields(self, seed=integer("seed", self.seed, minimum=0))
         set_fields(self, start=shaped("start", self.start, self._shape))
-        check_fits(
-            "batch",
-            self.batch,
-            32.0 * self.batch * (self.law.N + 2.0) * (self.law.d + 2.0),
-        )
-        object.__setattr__(
-            self, "_roots", [root(matrix) for matrix in self.law.dense.moments]
-        )
+        bytes_per_prompt = 32.0 * (self.law.N + 2.0) * (self.law.d + 2.0)
+        check_fits("batch", self.batch, self.batch * bytes_per_prompt)
 
     @property
     def _shape(self) -> tuple[int, ...]:
         return (self.law.d, self.law.d)
 
+    @cached_property
+    def _roots(self) -> tuple[Array, Array, Array]:
+        covariance, prior, query = self.law.dense.moments
+        return root(covariance), root(prior), root(query)
+
     def prompts(self, step: int) -> Prompts:
         """Draw the prompts of a step."""
         rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
-        covariance, prior, query = self._roots  # type: ignore[attr-defined]
+        token_root, task_root, query_root = self._roots
+        B = self.batch
         d = self.law.d
         N = int(self.law.N)
-        tokens = rng.normal(size=(self.batch, N, d)) @ covariance
-        task = rng.normal(size=(self.batch, d)) @ prior
-        asked = rng.normal(size=(self.batch, d)) @ query
-        labels = np.einsum("bnd,bd->bn", tokens, task) + self.law.noise * rng.normal(
-            size=(self.batch, N)
-        )
-        return Prompts(tokens, labels, asked, np.sum(asked * task, axis=1))
+        tokens = rng.normal(size=(B, N, d)) @ token_root
+        task = rng.normal(size=(B, d)) @ task_root
+        query = rng.normal(size=(B, d)) @ query_root
+        noise = self.law.noise * rng.normal(size=(B, N))
+        labels = np.einsum("bnd,bd->bn", tokens, task) + noise
+        answer = np.sum(query * task, axis=1)
+        return Prompts(tokens, labels, query, answer)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the prompts of a step, and its gradient."""
         tokens, labels, query, answer = self.prompts(step)
         h = np.einsum("bn,bnd->bd", labels, tokens) / tokens.shape[1]
         error = np.sum((query @ params) * h, axis=1) - answer
-        return 0.5 * float(np.mean(error**2)), (
-            query * error[:, None]
-        ).T @ h / self.batch
+        gradient = (query * error[:, None]).T @ h / self.batch
+        return 0.5 * float(np.mean(error**2)), gradient
 
 
 @dataclass(frozen=True, eq=False)
 class SampledLoop(SampledRisk):
-    r"""D layers in a loop on fresh prompts, over γ, (1,); each adds :math:`\frac\gamma D(h - \hat\Sigma w)` to w.
+    r"""Squared error of D layers in a loop on fresh prompts, over γ, (1,).
+
+    Each layer adds :math:`\frac\gamma D(h - \hat\Sigma w)` to the estimate w of the
+    task, which starts at zero.
 
     Parameters
     ----------
@@ -122,25 +126,24 @@ class SampledLoop(SampledRisk):
         return (1,)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the prompts of a step, and its derivative, propagated from layer to layer."""
+        """Mean loss of the prompts of a step, and its derivative."""
         tokens, labels, query, answer = self.prompts(step)
+        N = tokens.shape[1]
         rate = params[0] / self.depth
-        slope = 1.0 / self.depth
+        rate_slope = 1.0 / self.depth
+        # The estimate of the task, and its derivative by γ, from layer to layer.
         weight = np.zeros_like(query)
-        change = np.zeros_like(query)
+        weight_slope = np.zeros_like(query)
         for _ in range(self.depth):
-            missing = labels - np.einsum("bnd,bd->bn", tokens, weight)
-            pull = np.einsum("bn,bnd->bd", missing, tokens) / tokens.shape[1]
-            bend = (
-                np.einsum("bn,bnd->bd", np.einsum("bnd,bd->bn", tokens, change), tokens)
-                / tokens.shape[1]
-            )
-            weight = weight + rate * pull
-            change = change + slope * pull - rate * bend
+            residual = labels - np.einsum("bnd,bd->bn", tokens, weight)
+            descent = np.einsum("bn,bnd->bd", residual, tokens) / N
+            prediction_slope = np.einsum("bnd,bd->bn", tokens, weight_slope)
+            curved = np.einsum("bn,bnd->bd", prediction_slope, tokens) / N
+            weight = weight + rate * descent
+            weight_slope = weight_slope + rate_slope * descent - rate * curved
         error = np.sum(query * weight, axis=1) - answer
-        return 0.5 * float(np.mean(error**2)), np.array(
-            [np.mean(error * np.sum(query * change, axis=1))]
-        )
+        slope = np.mean(error * np.sum(query * weight_slope, axis=1))
+        return 0.5 * float(np.mean(error**2)), np.array([slope])
 
 
 class LayerRisk(SampledRisk):
@@ -159,46 +162,45 @@ class LayerRisk(SampledRisk):
     def of(
         cls, law: PromptLaw, pair: ArrayLike, batch: int, seed: int = 0
     ) -> LayerRisk:
-        """Start from v, an entry of P, and the transpose of A, a block of K; all other entries are zero."""
+        """Start from the parameters (v, A) of a `Pair`.
+
+        The number v is an entry of P, and the transpose of A is a block of K. All other
+        entries are zero.
+        """
         d = prompt_law(law).d
         pair = real_array("pair", pair, 1)
         if len(pair) not in {1 + d, 1 + d * d}:
             raise argument_error(
                 "pair", pair.shape, f"of shape ({1 + d},) or ({1 + d * d},)"
             )
-        both = np.zeros((2, d + 1, d + 1))
-        both[0, d, d] = pair[0]
-        both[1, :d, :d] = (
-            np.diag(pair[1:])
-            if len(pair) == d + 1 and d > 1
-            else pair[1:].reshape(d, d).T
-        )
-        return cls(law, both, batch, seed)
+        entries = pair[1:]
+        is_matrix = len(entries) == d * d
+        A = entries.reshape(d, d) if is_matrix else np.diag(entries)
+        matrices = np.zeros((2, d + 1, d + 1))
+        matrices[0, d, d] = pair[0]
+        matrices[1, :d, :d] = A.T
+        return cls(law, matrices, batch, seed)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the prompts of a step, and its gradient."""
         tokens, labels, query, answer = self.prompts(step)
-        asked = np.pad(query, ((0, 0), (0, 1)))
-        columns = np.concatenate(
-            [np.concatenate([tokens, labels[:, :, None]], axis=2), asked[:, None]],
-            axis=1,
-        )
         N = tokens.shape[1]
+        # The columns (x_i, y_i) of E, and its last column (x, 0).
+        pairs = np.concatenate([tokens, labels[:, :, None]], axis=2)
+        last = np.pad(query, ((0, 0), (0, 1)))
+        columns = np.concatenate([pairs, last[:, None]], axis=1)
 
-        def seen(vectors: Array) -> Array:
+        def attended(vectors: Array) -> Array:
             """Return EEᵀ/N times a vector, for each prompt."""
-            return (
-                np.einsum(
-                    "bn,bni->bi", np.einsum("bni,bi->bn", columns, vectors), columns
-                )
-                / N
-            )
+            scores = np.einsum("bni,bi->bn", columns, vectors)
+            return np.einsum("bn,bni->bi", scores, columns) / N
 
-        value = np.broadcast_to(params[0, -1], asked.shape)
-        keyed = asked @ params[1].T
-        attended = seen(keyed)
-        error = np.sum(attended * value, axis=1) - answer
+        P, K = params
+        # Only the last row of P is read.
+        value = np.broadcast_to(P[-1], last.shape)
+        attended_key = attended(last @ K.T)
+        error = np.sum(attended_key * value, axis=1) - answer
         gradient = np.zeros_like(params)
-        gradient[0, -1] = error @ attended / self.batch
-        gradient[1] = (seen(value) * error[:, None]).T @ asked / self.batch
+        gradient[0, -1] = error @ attended_key / self.batch
+        gradient[1] = (attended(value) * error[:, None]).T @ last / self.batch
         return 0.5 * float(np.mean(error**2)), gradient

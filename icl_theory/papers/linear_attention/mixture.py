@@ -1,10 +1,14 @@
-"""Prompts of several laws: each prompt is of a law that is drawn first, so that covariances are random."""
+"""Prompts of several laws: each prompt first draws its law.
+
+The covariance of the tokens is then random, and one matrix Γ must serve all laws.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,14 +25,23 @@ from icl_theory.papers.linear_attention.law import PromptLaw, shaped
 from icl_theory.papers.linear_attention.risks import BestKnown
 
 
+class _LeastSquares(NamedTuple):
+    """The loss is floor + ½‖A vec Γ - b‖²."""
+
+    A: Array  # (m, size of Γ)
+    b: Array  # (m,)
+    floor: float  # mean of the floors of the laws
+
+
 @dataclass(frozen=True, eq=False)
 class MixtureRisk(BestKnown):
-    r"""The risk over Γ for prompts of several laws, :math:`\mathcal L(\Gamma) = \sum_i p_i\mathcal L_i(\Gamma)`.
+    r"""The risk over Γ for prompts of several laws.
 
-    It is quadratic, too, with the gradient :math:`\sum_i p_i\Lambda_{q,i}(\Gamma M_i -
-    W_i\Lambda_i)`. One Γ cannot adapt to the covariance of a prompt, so that the floor
-    is above the mean of the laws' own floors. See docs/linear-attention-theory.md,
-    "Mixtures".
+    It is the mean :math:`\mathcal L(\Gamma) = \sum_i p_i\mathcal L_i(\Gamma)` of their
+    risks. It is quadratic, too, with the gradient :math:`\sum_i p_i\Lambda_{q,i}(\Gamma
+    M_i - W_i\Lambda_i)`. One Γ cannot adapt to the covariance of a prompt, so that the
+    floor is above the mean of the laws' own floors. See
+    docs/linear-attention-theory.md, "Mixtures".
 
     Parameters
     ----------
@@ -47,7 +60,8 @@ class MixtureRisk(BestKnown):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> short, long = (icl.linear_attention.PromptLaw([1.0, 0.5], N=N) for N in (5, 50))
+    >>> short = icl.linear_attention.PromptLaw([1.0, 0.5], N=5)
+    >>> long = icl.linear_attention.PromptLaw([1.0, 0.5], N=50)
     >>> risk = icl.linear_attention.MixtureRisk([short, long])
     >>> risk.best.round(3), round(risk.floor() - 0.5 * (short.floor + long.floor), 4)
     (array([0.784, 1.389]), 0.0242)
@@ -58,57 +72,64 @@ class MixtureRisk(BestKnown):
     start: Array | None = None
 
     def __post_init__(self) -> None:
-        laws = tuple(sequence("laws", self.laws, PromptLaw, "one PromptLaw or more"))
+        laws = sequence("laws", self.laws, PromptLaw, "one PromptLaw or more")
         d = laws[0].d
         count = len(laws)
-        flat = all(law.diagonal for law in laws)
         if any(law.d != d for law in laws):
             raise argument_error("laws", [law.d for law in laws], "of one dimension")
-        probs = (
-            np.full(count, 1.0 / count)
-            if self.probs is None
-            else probabilities("probs", self.probs, count)
-        )
-        start = np.zeros((d,) if flat else (d, d)) if self.start is None else self.start
-        start = shaped("start", start, *[(d,)] * flat, (d, d))
+        probs = np.full(count, 1.0 / count)
+        if self.probs is not None:
+            probs = probabilities("probs", self.probs, count)
+        start = self._checked_start(d, all(law.diagonal for law in laws))
         check_fits("laws", d, 24.0 * count * start.size**2)
-        set_fields(
-            self,
-            laws=laws if start.ndim == 1 else tuple(law.dense for law in laws),
-            probs=probs,
-            start=start,
-        )
+        if start.ndim == 2:
+            laws = [law.dense for law in laws]
+        set_fields(self, laws=tuple(laws), probs=probs, start=start)
+
+    def _checked_start(self, d: int, diagonal: bool) -> Array:
+        shapes: list[tuple[int, ...]] = [(d, d)]
+        if diagonal:
+            shapes = [(d,), (d, d)]
+        if self.start is None:
+            return np.zeros(shapes[0])
+        return shaped("start", self.start, *shapes)
 
     @cached_property
-    def _squares(self) -> tuple[Array, Array, float]:
-        """A, b and c: the loss is c + ½‖A vec Γ - b‖², with the mean c of the laws' floors."""
+    def _squares(self) -> _LeastSquares:
         assert self.probs is not None
-        rows = []
-        ends = []
+        A = list[Array]()
+        b = list[Array]()
+        floors = list[float]()
         for p, law in zip(self.probs, self.laws, strict=True):
             q, s, reach, bases = law.modes
-            weight = np.sqrt(p * q) if bases is None else np.sqrt(p * q)[:, None]
-            axes = np.eye(law.d) if bases is None else np.kron(bases[0], bases[1]).T
-            rows.append((weight * s).reshape(-1, 1) * axes)
-            ends.append((weight * reach).ravel())
-        return (
-            np.vstack(rows),
-            np.concatenate(ends),
-            float(self.probs @ [law.floor for law in self.laws]),
-        )
+            weight = np.sqrt(p * q)
+            axes: Array = np.eye(law.d)
+            if bases is not None:
+                # The row of (a, b) is vec u_a v_bᵀ.
+                U, V = bases
+                axes = np.asarray(np.kron(U, V).T, dtype=np.float64)
+                weight = weight[:, None]
+            A.append((weight * s).reshape(-1, 1) * axes)
+            b.append((weight * reach).ravel())
+            floors.append(law.floor)
+        floor = float(self.probs @ floors)
+        return _LeastSquares(np.vstack(A), np.concatenate(b), floor)
 
     @cached_property
     def best(self) -> Array:
-        """The minimiser, of the shape of the parameters; the smallest one where a direction is never seen."""
-        return np.asarray(
-            np.linalg.lstsq(*self._squares[:2])[0].reshape(self.initial.shape)
-        )
+        """The minimiser, of the shape of the parameters.
+
+        If no prompt has a direction, it is the smallest of the minimisers.
+        """
+        A, b, _ = self._squares
+        solution = np.linalg.lstsq(A, b)[0]
+        return np.asarray(solution.reshape(self.initial.shape))
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the floor, as a sum of squares."""
-        off = self._checked(params) - self.best
+        gap = self._checked(params) - self.best
         with np.errstate(over="ignore", invalid="ignore"):
-            excess = 0.5 * float(np.sum((self._squares[0] @ off.ravel()) ** 2))
+            excess = 0.5 * float(np.sum((self._squares.A @ gap.ravel()) ** 2))
         if np.isnan(excess):
             raise argument_error(
                 "params",
@@ -119,9 +140,10 @@ class MixtureRisk(BestKnown):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
-        rows, ends, least = self._squares
-        off = rows @ params.ravel() - ends
-        return least + 0.5 * float(off @ off), (off @ rows).reshape(params.shape)
+        A, b, floor = self._squares
+        residual = A @ params.ravel() - b
+        gradient = (residual @ A).reshape(params.shape)
+        return floor + 0.5 * float(residual @ residual), gradient
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Loss above the floor."""

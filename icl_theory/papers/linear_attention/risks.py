@@ -1,4 +1,10 @@
-"""The trained parameters: the matrix Γ of the prediction xᵀΓh, or the factors of Γ."""
+"""The population risk over the matrix Γ of the prediction xᵀΓh, or over its factors.
+
+`MergedRisk` is the risk over Γ itself. It is quadratic, so that descent on it has a
+closed form (`ModeSteps`, and `closed_runs` for many diagonal risks at once). `Pair` and
+`Heads` map the parameters of a layer to Γ; `Pullback` of the engine makes risks of
+them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,11 +35,17 @@ from icl_theory.engine.risk import Risk, Solution, WithStart
 from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, shaped
 
-PLATEAU = 0.9  # of the excess at the start: a plateau ends where less is left
+# A plateau ends when the excess has fallen to this share of its value at the start.
+PLATEAU = 0.9
+
+# The derivative of a polynomial is Im p(x + ih)/h for a tiny h, exact to rounding: it
+# contains no difference in which digits could cancel.
+IMAGINARY_STEP = 1e-100j
+INVERSE_STEP = 1e100
 
 
 class BestKnown(Risk):
-    """A risk whose ``best`` parameters are known, trained from ``start``."""
+    """A risk whose ``best`` parameters have a formula, trained from ``start``."""
 
     start: Any
     best: Any
@@ -75,7 +87,8 @@ class MergedRisk(BestKnown):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> risk = icl.linear_attention.MergedRisk(icl.linear_attention.PromptLaw([1.0, 0.5], N=10), [0.0, 0.0])
+    >>> law = icl.linear_attention.PromptLaw([1.0, 0.5], N=10)
+    >>> risk = icl.linear_attention.MergedRisk(law, [0.0, 0.0])
     >>> icl.descend(risk, eta=0.5, above=1e-6, method="closed").steps
     67
     """
@@ -95,9 +108,9 @@ class MergedRisk(BestKnown):
     def curvature(self) -> Array:
         """Eigenvalues of the Hessian in the modes, of the shape of the parameters."""
         q, s, _, _ = self.law.modes
-        return np.asarray(
-            q * s**2 if self.start.ndim == 1 else np.multiply.outer(q, s**2)
-        )
+        if self.start.ndim == 1:
+            return np.asarray(q * s**2)
+        return np.asarray(np.multiply.outer(q, s**2))
 
     @cached_property
     def best(self) -> Array:
@@ -118,20 +131,25 @@ class MergedRisk(BestKnown):
         matrices = plain_numbers(name, value, -LARGEST, LARGEST)
         shape = np.shape(self.initial)
         if matrices.shape[-len(shape) :] != shape:
+            sizes = ", ".join(map(str, shape))
             raise argument_error(
-                name,
-                matrices.shape,
-                f"of shape {shape}, or (..., {', '.join(map(str, shape))})",
+                name, matrices.shape, f"of shape {shape}, or (..., {sizes})"
             )
         return matrices
 
     def _modes(self, gamma: Array) -> Array:
         bases = self.law.modes.bases
-        return gamma if bases is None else bases[0].T @ gamma @ bases[1]
+        if bases is None:
+            return gamma
+        U, V = bases
+        return U.T @ gamma @ V
 
     def _back(self, modes: Array) -> Array:
         bases = self.law.modes.bases
-        return modes if bases is None else bases[0] @ modes @ bases[1].T
+        if bases is None:
+            return modes
+        U, V = bases
+        return U @ modes @ V.T
 
     def excess(self, params: ArrayLike) -> float:
         """Loss above the floor: a sum of squares, minus the cost of a small rank."""
@@ -140,18 +158,22 @@ class MergedRisk(BestKnown):
     def _excess(self, params: Array) -> float:
         """The excess, which is infinite beyond the range of float64."""
         with np.errstate(over="ignore"):
-            return max(self.law._excess_of(self.law._off(params)) - self._missed, 0.0)
+            excess = self.law._excess_of_gaps(self.law._gaps(params))
+            return max(excess - self._rank_excess, 0.0)
 
     @cached_property
-    def _missed(self) -> float:
-        """Loss of the best matrix of this rank above the loss of the best of all matrices."""
+    def _rank_excess(self) -> float:
+        """Least loss of this rank above the least loss of all matrices."""
         return 0.0 if self.rank is None else self.law.rank_excess(self.rank)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         r"""Loss and its gradient, :math:`\Lambda_q(\Gamma - \Gamma^*)M`."""
-        (q, s, _, _), off = self.law.modes, self.law._off(params)
-        gradient = (q if off.ndim == 1 else q[:, None]) * off * s
-        return self.law.floor + self.law._excess_of(off), self._back(gradient)
+        q, s, _, _ = self.law.modes
+        gaps = self.law._gaps(params)
+        if gaps.ndim == 2:
+            q = q[:, None]
+        gradient = self._back(q * gaps * s)
+        return self.law.floor + self.law._excess_of_gaps(gaps), gradient
 
     def hessian_product(self, params: Array, direction: Array) -> Array:
         r""":math:`\Lambda_q\,\delta\Gamma\,M`."""
@@ -170,7 +192,8 @@ class MergedRisk(BestKnown):
 
     def _components(self, params: Array) -> Array:
         if self.law.diagonal:
-            return (params if params.ndim == 1 else np.diag(params))[self._principal]
+            diagonal = params if params.ndim == 1 else np.diag(params)
+            return diagonal[self._principal]
         return np.sum(self._principal * (params @ self._principal), axis=0)
 
     @cached_property
@@ -183,29 +206,40 @@ class MergedRisk(BestKnown):
 
     def floor(self) -> float:
         """Loss of the best matrix of the rank."""
-        return self.law.floor + self._missed
+        return self.law.floor + self._rank_excess
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
-        """Return the modes in closed form for plain gradient descent that does not diverge, else None."""
-        return (
-            ModeSteps(self, eta)
-            if is_plain_descent(rule) and eta * self.curvature.max() <= 2.0
-            else None
-        )
+        """Return the modes in closed form, or None.
+
+        They have one for plain gradient descent that does not diverge.
+        """
+        converges = eta * self.curvature.max() <= 2.0
+        if not is_plain_descent(rule) or not converges:
+            return None
+        return ModeSteps(self, eta)
 
 
-def after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
-    """Return modes that shrink from ``start`` towards ``best``, for arrays that broadcast."""
+def modes_after(start: Array, best: Array, shrink: Array, steps: Steps) -> Array:
+    r"""Return the modes after t steps, for arrays that broadcast.
+
+    A mode is :math:`x_t = x^* + (1 - \eta\kappa)^t(x_0 - x^*)`; ``shrink`` is
+    :math:`\eta\kappa`, from 0 to 2.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
-        rate = np.where(shrink <= 0.5, np.log1p(-shrink), np.log(np.abs(1.0 - shrink)))
-        left = np.where(steps == 0, 1.0, np.exp(steps * rate))
-    left = np.where((shrink > 1.0) & (steps % 2 == 1), -left, left)
-    # for slow modes: start plus progress keeps the digits that best minus rest loses
-    gone = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
+        log_factor = np.where(
+            shrink <= 0.5, np.log1p(-shrink), np.log(np.abs(1.0 - shrink))
+        )
+        remaining = np.where(steps == 0, 1.0, np.exp(steps * log_factor))
+    changes_sign = (shrink > 1.0) & (steps % 2 == 1)
+    remaining = np.where(changes_sign, -remaining, remaining)
+    # For slow modes, the start plus the progress keeps the digits that the best value
+    # minus the rest would lose.
+    covered = -np.expm1(steps * np.log1p(-np.minimum(shrink, 0.5)))
+    is_slow = shrink * steps < 0.5
     return np.where(
-        shrink * steps < 0.5,
-        start + (best - start) * gone,
-        best + (start - best) * left,
+        is_slow,
+        start + (best - start) * covered,
+        best + (start - best) * remaining,
     )
 
 
@@ -219,111 +253,143 @@ class ModeSteps(Counted):
         _, s, reach, bases = risk.law.modes
         self.eta = eta
         self.shrink = eta * risk.curvature
-        self.best = (
-            risk.best
-            if bases is None
-            else np.divide(reach, s, out=np.zeros_like(reach), where=s > 0.0)
-        )
+        if bases is None:
+            self.best = risk.best
+        else:
+            # Γ* in the modes; a mode without curvature stays at its start.
+            zeros = np.zeros_like(reach)
+            self.best = np.divide(reach, s, out=zeros, where=s > 0.0)
         self.start = risk._modes(risk.start)
 
     @cached_property
-    def _doubt(self) -> Array:
-        """By how many units of rounding each curvature may be off, (d, d), to first order.
+    def _curvature_rounding(self) -> Array:
+        """Rounding of the curvatures to first order, in units of rounding, (d, d).
 
         Rounding moves all eigenvalues of Λ and Λ_q like the largest one: small ones by
         more than their digits.
         """
         law = self.risk.law
-        (covariance, prior, _), share = law.moments, 1.0 / law.N
+        covariance, prior, _ = law.moments
         q, s, _, bases = law.modes
         assert bases is not None
-        seen = covariance @ bases[1]
-        power = float(np.sum(covariance * prior)) + law.noise**2
-        moved = 2.0 * (1.0 + share) * np.linalg.norm(prior @ seen, axis=0)
-        moved += share * (
-            float(np.trace(prior)) * np.sum(bases[1] * seen, axis=0) + power
-        )
+        V = bases[1]
+        covariance_V = covariance @ V
         largest = float(np.linalg.eigvalsh(covariance)[-1])
-        return np.asarray(q.max() * s**2 + np.multiply.outer(q, largest * moved))
+        label_variance = float(np.sum(covariance * prior)) + law.noise**2
+        # By how much the eigenvalues of M move for a unit change of Λ: first the terms
+        # in ΛWΛ, then those in (tr ΛW + σ²) Λ.
+        by_signal = np.linalg.norm(prior @ covariance_V, axis=0)
+        by_trace = float(np.trace(prior)) * np.sum(V * covariance_V, axis=0)
+        slope = 2.0 * (1.0 + 1.0 / law.N) * by_signal
+        slope = slope + 1.0 / law.N * (by_trace + label_variance)
+        return np.asarray(q.max() * s**2 + np.multiply.outer(q, largest * slope))
 
     def states(self, steps: Steps) -> Array:
         """Return Γ at these steps, (T, d, d) or (T, d)."""
-        places = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
-        return np.asarray(
-            self.risk._back(after(self.start, self.best, self.shrink, places))
-        )
+        column = np.asarray(steps).reshape(-1, *(1,) * self.shrink.ndim)
+        modes = modes_after(self.start, self.best, self.shrink, column)
+        return np.asarray(self.risk._back(modes))
 
     def blur(self, steps: Steps) -> Array:
-        """Errors of the loss by rounding of Γ, of products with the bases, and of the rates, which they change."""
+        """Return errors of the loss by rounding, (T,).
+
+        Γ, its products with the bases, and the curvatures are rounded.
+        """
         law = self.risk.law
+        T = len(steps)
         states = self.states(steps)
-        off = np.array([law._off(state) for state in states])
-        q, scale, _, bases = law.modes
-        q = q if off.ndim == 2 else q[:, None]
-        gradient = np.abs(q * off * scale).reshape(len(steps), -1)
-        size = (
-            np.maximum(np.abs(states), np.abs(self.risk.best))
-            .reshape(len(steps), -1)
-            .max(axis=1)
-        )
-        found = size * gradient.sum(axis=1)
+        gaps = np.array([law._gaps(state) for state in states])
+        q, s, _, bases = law.modes
+        if gaps.ndim == 3:
+            q = q[:, None]
+        gradient = np.abs(q * gaps * s).reshape(T, -1)
+        sizes = np.maximum(np.abs(states), np.abs(self.risk.best)).reshape(T, -1)
+        errors = sizes.max(axis=1) * gradient.sum(axis=1)
         if bases is not None:
-            squares = q * off**2
-            rates = law.d * self.risk.curvature + self._doubt
-            moved = self.eta * steps * np.sum(squares * rates, axis=(1, 2))
-            found += law.d * squares.sum(axis=(1, 2)) + moved
-        return np.asarray(ROUNDING * found)
+            squares = q * gaps**2
+            by_products = law.d * squares.sum(axis=(1, 2))
+            rates = law.d * self.risk.curvature + self._curvature_rounding
+            by_rates = self.eta * steps * np.sum(squares * rates, axis=(1, 2))
+            errors += by_products + by_rates
+        return np.asarray(ROUNDING * errors)
+
+
+class _DiagonalRuns:
+    """Descent on P diagonal risks of one dimension, side by side; arrays are (P, d)."""
+
+    def __init__(self, risks: Sequence[MergedRisk], eta: Array) -> None:
+        self.start = np.stack([risk.start for risk in risks])
+        self.best = np.stack([risk.best for risk in risks])
+        self.curvature = np.stack([risk.curvature for risk in risks])
+        self.q = np.stack([risk.law.modes.q for risk in risks])
+        self.s = np.stack([risk.law.modes.s for risk in risks])
+        self.floor = np.array([risk.floor() for risk in risks])
+        self.shrink = eta[:, None] * self.curvature
+
+    def states(self, steps: Steps) -> Array:
+        return modes_after(self.start, self.best, self.shrink, steps[:, None])
+
+    def excess(self, steps: Steps) -> Array:
+        gaps = (self.states(steps) - self.best) * self.s
+        return 0.5 * np.sum(self.q * gaps**2, axis=1)
+
+    def loss(self, steps: Steps) -> Array:
+        return self.floor + self.excess(steps)
+
+    def rounding(self, steps: Steps) -> Array:
+        """Errors of the loss by rounding of Γ."""
+        states = self.states(steps)
+        size = np.maximum(np.abs(states), np.abs(self.best)).max(axis=1)
+        gradient = self.curvature * (states - self.best)
+        return np.asarray(ROUNDING * size * np.sum(np.abs(gradient), axis=1))
+
+    def learnt(self, steps: Steps) -> NDArray[np.int64]:
+        """Number of directions along which Γ is half of the best one, or more."""
+        is_learnt = (self.states(steps) >= 0.5 * self.best) & (self.best > 0.0)
+        return np.asarray(np.sum(is_learnt, axis=1))
 
 
 def closed_runs(
     risks: Sequence[MergedRisk], eta: Array, above: Array, last: int
 ) -> Mapping[str, Any]:
-    """Columns of diagonal risks of one dimension, without a loss where ``above`` is too small; ``eta`` is (P,)."""
-    curvature, best, start = (
-        np.stack([getattr(risk, name) for risk in risks])
-        for name in ("curvature", "best", "start")
-    )
-    q, s = (
-        np.stack([getattr(risk.law.modes, name) for risk in risks])
-        for name in ("q", "s")
-    )
-    floor = np.array([risk.floor() for risk in risks])
-    shrink = eta[:, None] * curvature
+    """Return the columns of a sweep over diagonal risks of one dimension.
 
-    def states(steps: Steps) -> Array:
-        return after(start, best, shrink, steps[:, None])
+    The loss is NaN if ``above`` is too small beside the floor to be resolved: then the
+    point has to be simulated by itself.
 
-    def excess(steps: Steps) -> Array:
-        return 0.5 * np.sum(q * ((states(steps) - best) * s) ** 2, axis=1)
+    Parameters
+    ----------
+    risks : sequence of MergedRisk, P of them
+    eta, above : ndarray, (P,)
+        Learning rates, and targets of the loss above the floor.
+    last : int
+        Number of the last step.
 
-    def blur(steps: Steps) -> Array:
-        here = states(steps)
-        size = np.maximum(np.abs(here), np.abs(best)).max(axis=1)
-        return np.asarray(
-            ROUNDING * size * np.sum(np.abs(curvature * (here - best)), axis=1)
-        )
-
-    hit, error = first_steps(
-        lambda steps: floor + excess(steps), floor + above, last, blur
-    )
+    Returns
+    -------
+    mapping of column names to arrays, (P,)
+    """
+    runs = _DiagonalRuns(risks, eta)
+    hit, error = first_steps(runs.loss, runs.floor + above, last, runs.rounding)
     reached = hit <= last
     end = np.where(reached, hit, last)
-    over = np.minimum(
-        first_steps(excess, PLATEAU * excess(np.zeros_like(end)), last)[0], end
-    )
-    left = excess(end)
+    plateau_excess = PLATEAU * runs.excess(np.zeros_like(end))
+    plateau_end, _ = first_steps(runs.excess, plateau_excess, last)
+    plateau_end = np.minimum(plateau_end, end)
+    excess = runs.excess(end)
+    is_unresolved = above < VISIBLE * runs.floor
     return {
         "eta_used": eta,
         "steps": np.where(reached, hit, -1),
-        "T_plateau": over,
-        "T_learning": end - over,
+        "T_plateau": plateau_end,
+        "T_learning": end - plateau_end,
         "last": end,
         "method": "closed",
         "error": np.where(reached, error, 0.0),
-        "loss": np.where(above < VISIBLE * floor, np.nan, floor + left),
-        "floor": floor,
-        "excess": left,
-        "learnt": np.sum((states(end) >= 0.5 * best) & (best > 0.0), axis=1),
+        "loss": np.where(is_unresolved, np.nan, runs.floor + excess),
+        "floor": runs.floor,
+        "excess": excess,
+        "learnt": runs.learnt(end),
     }
 
 
@@ -362,9 +428,8 @@ class Pair(WithStart, Map):
 
     def push(self, params: Array, direction: Array) -> Array:
         """Return δv A + v δA."""
-        return np.asarray(
-            (direction[0] * params[1:] + params[0] * direction[1:]).reshape(self.shape)
-        )
+        change = direction[0] * params[1:] + params[0] * direction[1:]
+        return np.asarray(change.reshape(self.shape))
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return ⟨G, δA⟩ and δv G."""
@@ -379,9 +444,19 @@ class Pair(WithStart, Map):
         return array[:1], array[1:].reshape(self.shape)
 
 
+class _HeadParts(NamedTuple):
+    """The parts of the parameters of H heads with R rows."""
+
+    values: Array  # (H, 1, 1)
+    keys: Array  # (H, R, d)
+    queries: Array  # (H, R, d)
+
+
 @dataclass(frozen=True, eq=False)
 class Heads(WithStart, Map):
-    r"""The matrix of H heads with separate keys and queries, :math:`\Gamma = \sum_h v_h Q_h^\top K_h`.
+    r"""The matrix of H heads, :math:`\Gamma = \sum_h v_h Q_h^\top K_h`.
+
+    Each head has a value, and keys and queries of its own.
 
     Parameters
     ----------
@@ -401,8 +476,8 @@ class Heads(WithStart, Map):
     def __post_init__(self) -> None:
         set_fields(self, d=integer("d", self.d, minimum=1))
         start = real_array("start", self.start, 2, LARGEST)
-        rows, left = divmod(start.shape[1] - 1, 2 * self.d)
-        if not len(start) or rows < 1 or left:
+        rows, remainder = divmod(start.shape[1] - 1, 2 * self.d)
+        if len(start) == 0 or rows < 1 or remainder != 0:
             raise argument_error(
                 "start",
                 start.shape,
@@ -410,57 +485,73 @@ class Heads(WithStart, Map):
             )
         set_fields(self, start=start)
 
-    def _split(self, params: Array) -> tuple[Array, Array, Array]:
-        """Return values (H, 1, 1), keys and queries, (H, R, d) each."""
-        both = params[:, 1:].reshape(len(params), 2, -1, self.d)
-        return params[:, :1, None], both[:, 0], both[:, 1]
+    def _split(self, params: Array) -> _HeadParts:
+        keys_and_queries = params[:, 1:].reshape(len(params), 2, -1, self.d)
+        return _HeadParts(
+            values=params[:, :1, None],
+            keys=keys_and_queries[:, 0],
+            queries=keys_and_queries[:, 1],
+        )
 
     def inward(self, params: Array) -> Array:
         """Return the sum over heads."""
         v, keys, queries = self._split(params)
+        # All rows of all heads under one another: one product sums over the heads.
         return (v * queries).reshape(-1, self.d).T @ keys.reshape(-1, self.d)
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Return the gradients ⟨Q_hᵀK_h, G⟩, v_h Q_h G and v_h K_h Gᵀ."""
         v, keys, queries = self._split(params)
-        forward = queries @ gradient
         heads = len(params)
-        parts = (
-            np.sum(forward * keys, axis=(1, 2)),
-            v * forward,
-            v * (keys @ gradient.T),
+        queries_gradient = queries @ gradient
+        by_values = np.sum(queries_gradient * keys, axis=(1, 2))
+        by_keys = v * queries_gradient
+        by_queries = v * (keys @ gradient.T)
+        return np.concatenate(
+            [
+                by_values.reshape(heads, -1),
+                by_keys.reshape(heads, -1),
+                by_queries.reshape(heads, -1),
+            ],
+            axis=1,
         )
-        return np.concatenate([part.reshape(heads, -1) for part in parts], axis=1)
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Return the derivative of this polynomial, from its value beside the real axis."""
-        return self.inward(params + 1e-100j * direction).imag * 1e100
+        """Return the change of Γ in a direction."""
+        beside = params + IMAGINARY_STEP * direction
+        return self.inward(beside).imag * INVERSE_STEP
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
         """Return the change of the three gradients in a direction."""
-        return self.outward(params + 1e-100j * direction, gradient).imag * 1e100
+        beside = params + IMAGINARY_STEP * direction
+        return self.outward(beside, gradient).imag * INVERSE_STEP
 
     def stretch(self, params: Array) -> float:
-        """Norm of the change of Γ for a unit change of the heads, from above."""
-        v, keys, queries = (
-            np.sum(each**2, axis=(1, 2)) for each in self._split(params)
-        )
-        return float(np.sqrt(np.sum(keys * queries + v * (keys + queries))))
+        """Upper bound on the norm of the change of Γ for a unit change of the heads."""
+        v, keys, queries = self._split(params)
+        v2 = np.sum(v**2, axis=(1, 2))
+        keys2 = np.sum(keys**2, axis=(1, 2))
+        queries2 = np.sum(queries**2, axis=(1, 2))
+        return float(np.sqrt(np.sum(keys2 * queries2 + v2 * (keys2 + queries2))))
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """Value, keys and queries of each head."""
-        return [
-            block for parts in zip(*self._split(array), strict=True) for block in parts
-        ]
+        values, keys, queries = self._split(array)
+        blocks = list[Array]()
+        for h in range(len(array)):
+            blocks += [values[h], keys[h], queries[h]]
+        return blocks
 
 
 def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
-    r"""Flow of :math:`(v, A)` from :math:`v = \|A\|_F` with A along I, isotropic tokens and tasks, in closed form.
+    r"""Return the flow of :math:`(v, A)` for isotropic tokens and tasks.
 
-    .. math:: \gamma(\tau) = \frac{\gamma^*}{1 + (\gamma^*/\gamma_0 - 1)\,e^{-2\sqrt d\,\lambda^2\tau}}, \qquad
+    .. math:: \gamma(\tau) = \frac{\gamma^*}
+        {1 + (\gamma^*/\gamma_0 - 1)\,e^{-2\sqrt d\,\lambda^2\tau}}, \qquad
         \Gamma = \gamma I,\ \gamma_0 = v_0^2/\sqrt d.
 
-    See docs/linear-attention-theory.md, "A value and a matrix".
+    The flow starts with :math:`v = \|A\|_F` and A along I. See
+    docs/linear-attention-theory.md, "A value and a matrix".
 
     Parameters
     ----------
@@ -487,13 +578,21 @@ def balanced_flow(law: PromptLaw, start: float, time: ArrayLike) -> Array:
     >>> icl.linear_attention.balanced_flow(law, 0.01, [0.0, 10.0]).round(6)
     array([7.10000e-05, 7.69231e-01])
     """
-    q = prompt_law(law).moments[2]
-    plain = law.diagonal and np.ptp(q) == 0.0 and bool(np.all(law.moments[1] == 1.0))
-    if not plain or np.any(q != law.covariance):
+    covariance, prior, query = prompt_law(law).moments
+    is_isotropic = (
+        law.diagonal
+        and np.ptp(query) == 0.0
+        and bool(np.all(prior == 1.0))
+        and bool(np.all(query == covariance))
+    )
+    if not is_isotropic:
         raise argument_error("law", law, "isotropic: Λ = Λ_q = λI and W = I")
-    root = np.sqrt(law.d)
-    first = number("start", start, minimum=1.0 / LARGEST, maximum=LARGEST) ** 2 / root
+    v0 = number("start", start, minimum=1.0 / LARGEST, maximum=LARGEST)
     times = plain_numbers("time", time, 0.0, LARGEST)
+    sqrt_d = np.sqrt(law.d)
+    gamma0 = v0**2 / sqrt_d
     best = float(law.best[0])
-    past = -2.0 * root * q[0] ** 2 * times
-    return np.asarray(best / (best / first * np.exp(past) - np.expm1(past)))
+    exponent = -2.0 * sqrt_d * query[0] ** 2 * times
+    # The denominator 1 + (γ*/γ0 - 1) e^x, without a difference of numbers near 1.
+    denominator = best / gamma0 * np.exp(exponent) - np.expm1(exponent)
+    return np.asarray(best / denominator)

@@ -1,4 +1,7 @@
-"""Distribution shifts: the exact loss of a trained matrix on prompts of another law."""
+"""Distribution shifts: the exact loss of a trained matrix on prompts of another law.
+
+`shift_table` trains on the prompts of each of some problems and tests on all of them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ TRAINED = ("minimiser", "descent")
 
 @dataclass(frozen=True, eq=False)
 class ShiftTable:
-    """Losses of matrices trained on some laws of prompts (rows) and tested on others (columns).
+    """Losses of matrices by the law of training (rows) and of the tests (columns).
 
     Attributes
     ----------
@@ -39,13 +42,12 @@ class ShiftTable:
         return self.floor + self.excess
 
     def columns(self) -> dict[str, list[str]]:
-        """Return the table as columns of text: the excess, and the floor in the last row."""
+        """Return the excess as columns of text, with the floor in the last row."""
         rows = np.vstack([self.excess, self.floor])
-        found = {"trained on": [*self.names, "floor"]}
-        return found | {
-            name: list(map(number, map(float, rows[:, i])))
-            for i, name in enumerate(self.names)
-        }
+        columns = {"trained on": [*self.names, "floor"]}
+        for name, values in zip(self.names, rows.T, strict=True):
+            columns[name] = [number(float(value)) for value in values]
+        return columns
 
     def to_markdown(self) -> str:
         """Return the table as Markdown."""
@@ -60,7 +62,7 @@ class ShiftTable:
 def shift_table(
     problems: Mapping[str, LinearAttention], trained: str = "minimiser"
 ) -> ShiftTable:
-    r"""Train on the prompts of each problem, and test on those of all problems.
+    r"""Train on the prompts of each problem, and test on the prompts of all problems.
 
     With :math:`\Gamma_i` trained on law i, the excess on law j is
     :math:`\tfrac12\|\Lambda_{q,j}^{1/2}(\Gamma_i - \Gamma_j^*)M_j^{1/2}\|_F^2`. Laws
@@ -87,28 +89,36 @@ def shift_table(
     --------
     >>> import icl_theory as icl
     >>> base = icl.LinearAttention(d=4, N=20)
-    >>> table = icl.linear_attention.shift_table({"N = 20": base, "N = 5": base.changed(N=5)})
+    >>> problems = {"N = 20": base, "N = 5": base.changed(N=5)}
+    >>> table = icl.linear_attention.shift_table(problems)
     >>> table.excess.round(3).tolist()
     [[0.0, 0.36], [0.225, 0.0]]
     """
     choice("trained", trained, TRAINED)
-    if not isinstance(problems, Mapping) or not all(
-        isinstance(each, LinearAttention) for each in problems.values()
-    ):
-        raise argument_error(
-            "problems", problems, "a mapping of names to LinearAttention"
-        )
-    sizes = {problem.d for problem in problems.values()}
-    if len(sizes) != 1 or any(problem.depth > 1 for problem in problems.values()):
+    problems = _comparable(problems)
+    laws = [problem.law() for problem in problems.values()]
+    excess = np.empty((len(laws), len(laws)))
+    for i, problem in enumerate(problems.values()):
+        if trained == "minimiser":
+            gamma = laws[i].best
+        else:
+            gamma = problem.gamma(problem.simulate().params)
+        for j, law in enumerate(laws):
+            excess[i, j] = law.excess(gamma)
+    floor = np.array([law.floor for law in laws])
+    return ShiftTable(tuple(problems), floor, excess)
+
+
+def _comparable(problems: object) -> Mapping[str, LinearAttention]:
+    """Refuse anything but problems of one dimension and one layer, by name."""
+    allowed = "a mapping of names to LinearAttention"
+    if not isinstance(problems, Mapping):
+        raise argument_error("problems", problems, allowed)
+    if not all(isinstance(problem, LinearAttention) for problem in problems.values()):
+        raise argument_error("problems", problems, allowed)
+    dimensions = {problem.d for problem in problems.values()}
+    if len(dimensions) != 1 or any(problem.depth > 1 for problem in problems.values()):
         raise argument_error(
             "problems", dict(problems), "one or more of one dimension and one layer"
         )
-    laws = [problem.law() for problem in problems.values()]
-    if trained == "minimiser":
-        found = [law.best for law in laws]
-    else:
-        found = [
-            problem.gamma(problem.simulate().params) for problem in problems.values()
-        ]
-    excess = np.array([[law.excess(gamma) for law in laws] for gamma in found])
-    return ShiftTable(tuple(problems), np.array([law.floor for law in laws]), excess)
+    return problems

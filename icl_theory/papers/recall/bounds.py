@@ -1,4 +1,8 @@
-r"""What is proved, or claimed, about descent on in-context recall: rates, bounds, limits."""
+r"""Closed forms for descent on in-context recall: rates, bounds and limits.
+
+They are proved or claimed in theory; the statements of the paper compare them with
+runs.
+"""
 
 from __future__ import annotations
 
@@ -30,18 +34,18 @@ def decay_rate(
     weights: str = "projection",
     v: float | None = None,
 ) -> float:
-    r"""Rate r of the linear convergence :math:`L - L_\infty \sim e^{-rt}` of normalised descent on λ (and v).
+    r"""Rate r of linear convergence under normalised descent on λ (and v).
 
-    For linear and ReLU attention :math:`r = \eta/\sqrt{\sum_q c_q^{-2}}` with
-    :math:`c_q` the least number of bigrams of trigger q, whatever the probabilities of
-    the triggers, as long as r < 2; for equal :math:`c_q = c` it is :math:`\eta
-    c/\sqrt{|Q|}`. For softmax attention with v held, :math:`r = \eta/\sqrt{|Q|}`. With
-    v trained r = ηs, where s is the least share of the output among the attended words
-    after a trigger; v grows then, and the rate does not depend on the number of
-    triggers. With noise γ is held at its optimum; for softmax attention background
-    words then feed the noise logit until λ has silenced them, and :math:`r =
-    \eta/\sqrt{s^{-2} +
-    |Q|/4}`, up to logarithms. See docs/theory.md, "In-context recall".
+    In the end :math:`L - L_\infty \sim e^{-rt}`. For linear and ReLU attention :math:`r
+    = \eta/\sqrt{\sum_q c_q^{-2}}` with :math:`c_q` the least number of bigrams of
+    trigger q, whatever the probabilities of the triggers, as long as r < 2; for equal
+    :math:`c_q = c` it is :math:`\eta c/\sqrt{|Q|}`. For softmax attention with v held,
+    :math:`r = \eta/\sqrt{|Q|}`. With v trained r = ηs, where s is the least share of
+    the output among the attended words after a trigger; v grows then, and the rate does
+    not depend on the number of triggers. With noise γ is held at its optimum; for
+    softmax attention background words then feed the noise logit until λ has silenced
+    them, and :math:`r = \eta/\sqrt{s^{-2} + |Q|/4}`, up to logarithms. See
+    docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -71,18 +75,19 @@ def decay_rate(
     if choice("attention", attention, ATTENTION).startswith("softmax"):
         if v is not None:
             return eta / math.sqrt(task.Q)
-        return eta / math.sqrt(
-            _least_share(task, attention, weights) ** -2.0 + _fed(task) / 4.0
-        )
+        share = _least_share(task, attention, weights)
+        noise_feeding = _triggers_with_noise_feeding_background(task)
+        return eta / math.sqrt(share**-2.0 + noise_feeding / 4.0)
     least = np.array([law.minimum for law in task.counts], dtype=float)
     return eta / math.sqrt(float(np.sum(least**-2.0)))
 
 
 def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
-    r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise: linear or ReLU, λ >= 0.
+    r"""Upper bound :math:`(V-1)\sum_q p_q e^{-\lambda_q}` on the loss without noise.
 
-    With noise it bounds the excess over the loss at λ = ∞, with V − 2 words instead of
-    V − 1. See docs/theory.md, "In-context recall".
+    It holds for linear and ReLU attention and λ >= 0. With noise it bounds the excess
+    over the loss at λ = ∞, with V − 2 words instead of V − 1. See docs/theory.md,
+    "In-context recall".
 
     Parameters
     ----------
@@ -96,9 +101,13 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     Examples
     --------
     >>> import icl_theory as icl
-    >>> risk = icl.recall.RecallRisk(icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1)))
-    >>> round(risk.loss([5.0] * 4), 4), round(icl.recall.loss_bound(risk, [5.0] * 4), 4)
-    (0.1205, 0.128)
+    >>> task = icl.recall.RecallTask(20, 4, 8, counts=icl.recall.Counts.fixed(1))
+    >>> risk = icl.recall.RecallRisk(task)
+    >>> strengths = [5.0] * 4
+    >>> round(risk.loss(strengths), 4)
+    0.1205
+    >>> round(icl.recall.loss_bound(risk, strengths), 4)
+    0.128
     """
     instance("risk", risk, RecallRisk, "a RecallRisk")
     if risk.scaled or risk.kappa == 0:
@@ -109,18 +118,19 @@ def loss_bound(risk: RecallRisk, params: ArrayLike) -> float:
     if (strength < 0).any():
         raise argument_error("params", params, "of strengths >= 0")
     probs = np.ones(1) if risk.tied else risk.task.probs
-    return float((risk.task.V - (2 if risk.noisy else 1)) * (probs @ np.exp(-strength)))
+    other_words = risk.task.V - (2 if risk.noisy else 1)
+    return float(other_words * (probs @ np.exp(-strength)))
 
 
 def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float:
-    r"""Limit of t times the excess under plain gradient descent, which converges like 1/t.
+    r"""Limit of t times the excess under plain gradient descent.
 
-    :math:`\sum_q 1/(\eta c_q^2)` for linear and ReLU attention, :math:`1/(\eta s^2)`
-    for softmax attention, with :math:`c_q` and s as in `decay_rate`; for any trigger
-    probabilities, without noise or with γ trained. If γ is held at its optimum, softmax
-    attention has to silence the background words as well: the limit is then
-    :math:`(s^{-2} + |Q|/4)/\eta`, which runs approach like 1/ln t. See docs/theory.md,
-    "In-context recall".
+    Plain descent converges like 1/t. The limit is :math:`\sum_q 1/(\eta c_q^2)` for
+    linear and ReLU attention, :math:`1/(\eta s^2)` for softmax attention, with
+    :math:`c_q` and s as in `decay_rate`; for any trigger probabilities, without noise
+    or with γ trained. If γ is held at its optimum, softmax attention has to silence the
+    background words as well: the limit is then :math:`(s^{-2} + |Q|/4)/\eta`, which
+    runs approach like 1/ln t. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -146,11 +156,11 @@ def plain_tail(task: RecallTask, eta: float, attention: str = "linear") -> float
 
 
 def stall(alpha: float, eta: float) -> float:
-    r"""Excess :math:`\alpha(1-\alpha)\eta^2/8` at which normalised descent stays if γ is trained too.
+    r"""Excess :math:`\alpha(1-\alpha)\eta^2/8` at which normalised descent stays.
 
-    Every step has the length η. In the end all of it goes into γ, which jumps between
-    ½η below and above its optimum. This is the leading order in η. See docs/theory.md,
-    "In-context recall".
+    It does so if γ is trained, too. Every step has the length η. In the end all of it
+    goes into γ, which jumps between ½η below and above its optimum. This is the leading
+    order in η. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -168,24 +178,26 @@ def stall(alpha: float, eta: float) -> float:
     0.0028125
     """
     eta = number("eta", eta, maximum=1e150)
-    return (alpha := fraction("alpha", alpha)) * (1.0 - alpha) * eta / 8.0 * eta
+    alpha = fraction("alpha", alpha)
+    return alpha * (1.0 - alpha) * eta / 8.0 * eta
 
 
 def cycle_excess(alpha: float, eta: float) -> float:
-    r"""Mean excess of log-odds γ that jump between ½η below and ½η above the best ones g, for any η.
+    r"""Mean excess of a γ that jumps between ½η below and ½η above its best value g.
 
-    :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1 + e^g)`;
-    `stall` is its leading order.
+    :math:`\tfrac12 \ln[(1 + e^{g + \eta/2})(1 + e^{g - \eta/2})] - \ln(1 + e^g)`,
+    for any η; `stall` is its leading order.
     """
     best = math.log(alpha) - math.log1p(-alpha)
-    return float(np.mean(divergence(alpha, best + np.array([-0.5, 0.5]) * eta)))
+    both_ends = best + np.array([-0.5, 0.5]) * eta
+    return float(np.mean(divergence(alpha, both_ends)))
 
 
 def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
-    r"""Expected loss of the triggers that are missing from M sentences: :math:`\ln V \sum_q p_q (1-p_q)^M`.
+    r"""Expected loss of the triggers that are missing from M sentences.
 
-    Without noise this is the mean cost of training on M sentences to the end. See
-    docs/theory.md, "In-context recall".
+    It is :math:`\ln V \sum_q p_q (1-p_q)^M`. Without noise this is the mean cost of
+    training on M sentences to the end. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -205,9 +217,9 @@ def missing_loss(task: RecallTask, M: ArrayLike) -> Array:
     """
     size = plain_numbers("M", M)[..., None]
     check_fits("M", M, 24.0 * size.size * _checked(task).Q)
-    return np.asarray(
-        math.log(task.V) * np.sum(task.probs * (1.0 - task.probs) ** size, axis=-1)
-    )
+    p = task.probs
+    missing = np.sum(p * (1.0 - p) ** size, axis=-1)
+    return np.asarray(math.log(task.V) * missing)
 
 
 def noise_cost(M: int, alpha: float) -> float:
@@ -237,18 +249,20 @@ def noise_cost(M: int, alpha: float) -> float:
     alpha = fraction("alpha", alpha)
     mean = M * alpha
     deviation = math.sqrt(M * alpha * (1.0 - alpha))
-    # all counts that matter, or a lattice of them, which is as good for a smooth law
+    # All counts that matter. If there are many, a lattice of them is as good, because
+    # the law is smooth.
     stride = max(1, int(deviation / 8.0)) if deviation > 200.0 else 1
-    first, last = (
-        int(min(max(mean + side, 1), M - 1))
-        for side in (-40.0 * deviation - 60, 40.0 * deviation + 60)
-    )
+    reach = 40.0 * deviation + 60
+    first = int(min(max(mean - reach, 1), M - 1))
+    last = int(min(max(mean + reach, 1), M - 1))
     k = np.arange(first, last + 1, stride, dtype=np.float64)
     weight = binom.pmf(k, M, alpha) if M > 1 else np.zeros(1)
     total = float(weight.sum())
-    if not total:  # all mass is at the frequencies 0 and 1
+    # all mass is at the frequencies 0 and 1
+    if not total:
         return 0.0
-    return float(weight @ divergence(alpha, np.log(k) - np.log(M - k)) / total)
+    cost = divergence(alpha, np.log(k) - np.log(M - k))
+    return float(weight @ cost / total)
 
 
 def _checked(task: RecallTask) -> RecallTask:
@@ -258,20 +272,24 @@ def _checked(task: RecallTask) -> RecallTask:
 def _least_share(
     task: RecallTask, attention: str, weights: str = "projection"
 ) -> float:
-    """Least share of the output among the attended words after its trigger; in the limit, share of the means."""
+    """Least share of the output among the attended words after its trigger.
+
+    In the limit of long contexts all sentences have the share of the mean counts.
+    """
     laws = dict.fromkeys(task.counts)
     if attention == "softmax-limit":
         return min(law.mean / (law.mean + law.noise_mean) for law in laws)
     if weights == "identity" and task.alpha:
         return 1.0
-    return min(
-        float(np.min(c / (c + c_tau)))
-        for c, c_tau in map(np.nonzero, (law.pmf for law in laws))
-    )
+    shares = []
+    for law in laws:
+        c, c_tau = np.nonzero(law.pmf)
+        shares.append(float(np.min(c / (c + c_tau))))
+    return min(shares)
 
 
-def _fed(task: RecallTask) -> int:
-    """Number of triggers whose sentences have background words that feed the noise logit."""
+def _triggers_with_noise_feeding_background(task: RecallTask) -> int:
+    """Number of triggers in whose sentences background words add to the noise logit."""
     if not task.alpha or task.V == task.Q + 2:
         return 0
     return sum(2.0 * (law.mean + law.noise_mean) < task.H - 1 for law in task.counts)

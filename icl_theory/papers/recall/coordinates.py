@@ -7,16 +7,17 @@ from scipy.sparse import block_diag, csc_array
 
 from icl_theory._validate import argument_error, instance, signed
 from icl_theory.engine.pullback import Affine, Pullback
-from icl_theory.papers.recall.sampled import TransformerRisk
+from icl_theory.papers.recall.sampled import MATRICES, TransformerRisk
 from icl_theory.papers.recall.weights import gates
 
 
 def reparameterised(
     full: TransformerRisk, gamma: float | None = None, v: float | None = None
 ) -> Pullback:
-    r"""Return a transformer on the same sentences, trained in ``(lambda_1, ..., lambda_Q, [v], [gamma])`` alone.
+    r"""Return a transformer on the same sentences, trained in a few parameters alone.
 
-    With sums over the triggers q and the words x that may be outputs, seen or not,
+    They are ``(lambda_1, ..., lambda_Q, [v], [gamma])``. The sums are over the triggers
+    q and the words x that may be outputs, seen or not:
 
     .. math::
         W = \sum_q \lambda_q E(q)\tilde E(q)^\top, \qquad \mathcal V = v\sum_x
@@ -50,58 +51,64 @@ def reparameterised(
     Examples
     --------
     >>> import icl_theory as icl
-    >>> full = icl.recall.TransformerRisk(icl.recall.RecallTask(V=8, triggers=2, outputs=3, H=9))
+    >>> task = icl.recall.RecallTask(V=8, triggers=2, outputs=3, H=9)
+    >>> full = icl.recall.TransformerRisk(task)
     >>> icl.recall.reparameterised(full).initial
     array([0., 0.])
     """
     instance("full", full, TransformerRisk, "a TransformerRisk")
     task = full.task
-    softmax = full.attention == "softmax"
-    noisy = bool(task.alpha)
-    d = 2 * task.V
-    wanted = ("attention", "value", "feed_forward") if noisy else ("attention", "value")
-    if full.trained != wanted:
-        raise argument_error(
-            "full", full.trained, "a TransformerRisk that trains " + ", ".join(wanted)
-        )
-    for name, value, there in (("gamma", gamma, noisy), ("v", v, softmax)):
-        if value is not None and not there:
-            raise argument_error(
-                name,
-                value,
-                "left out if alpha = 0"
-                if name == "gamma"
-                else "left out unless softmax",
-            )
-    whole = full.weights == "identity"
-    fixed = gates(task, full.weights, 0.0 if gamma is None else signed("gamma", gamma))
-    scale = 1.0 if not softmax else 0.0 if v is None else signed("v", v)
-    base = [np.zeros((d, d)), scale * fixed["value"], fixed["feed_forward"]][
-        : len(wanted)
-    ]
+    _check_trained(full)
+    has_scale = full.attention == "softmax"
+    if gamma is not None and not task.alpha:
+        raise argument_error("gamma", gamma, "left out if alpha = 0")
+    if v is not None and not has_scale:
+        raise argument_error("v", v, "left out unless softmax")
 
-    # what λ, v and γ add to each matrix; those that are held, or do not exist, have no
-    # column
-    rows = task.triggers * d
-    order = np.arange(task.Q)
-    by_strength = csc_array(
-        (np.ones(task.Q), (rows + task.V + task.triggers, order)), (d * d, task.Q)
+    # The matrices at zero parameters, one flat vector each, and in columns the
+    # derivatives of their entries. A parameter that is held has no column.
+    held_gamma = 0.0 if gamma is None else signed("gamma", gamma)
+    fixed = gates(task, full.weights, held_gamma)
+    value = fixed["value"].reshape(-1, 1)
+    trains_v = has_scale and v is None
+    scale = 1.0
+    if has_scale:
+        scale = 0.0 if v is None else signed("v", v)
+    base = [np.zeros((2 * task.V) ** 2), scale * value]
+    columns = [_by_strength(full), value[:, : int(trains_v)]]
+    if task.alpha:
+        feed_forward = fixed["feed_forward"].reshape(-1, 1)
+        at_one = gates(task, full.weights, 1.0)["feed_forward"].reshape(-1, 1)
+        by_gamma = at_one - feed_forward
+        base.append(feed_forward)
+        columns.append(by_gamma[:, : int(gamma is None)])
+    sizes = tuple(part.shape[1] for part in columns if part.shape[1])
+    matrices = Affine(
+        np.concatenate(base, axis=None), block_diag(columns, "csc"), sizes
     )
-    if whole and noisy:
-        by_strength -= csc_array(
-            (np.ones(task.Q), (rows + task.noise_word, order)), (d * d, task.Q)
+    return Pullback(full, matrices)
+
+
+def _check_trained(full: TransformerRisk) -> None:
+    expected = MATRICES if full.task.alpha else MATRICES[:2]
+    if full.trained != expected:
+        raise argument_error(
+            "full", full.trained, "a TransformerRisk that trains " + ", ".join(expected)
         )
-    # where γ is 0, or held
-    by_gamma = gates(task, full.weights, 1.0)["feed_forward"] - fixed["feed_forward"]
-    by_value = fixed["value"].reshape(-1, 1)
-    by_gamma = by_gamma.reshape(-1, 1)
-    parts = [
-        by_strength,
-        by_value[:, : int(softmax and v is None)],
-        by_gamma[:, : int(noisy and gamma is None)],
-    ]
-    parts = parts[: len(wanted)]
-    sizes = tuple(part.shape[1] for part in parts if part.shape[1])
-    return Pullback(
-        full, Affine(np.concatenate(base, axis=None), block_diag(parts, "csc"), sizes)
-    )
+
+
+def _by_strength(full: TransformerRisk) -> csc_array:
+    """Derivatives of the entries of W by the λ, ((2V)², Q)."""
+    task = full.task
+    width = 2 * task.V
+    shape = (width * width, task.Q)
+    ones = np.ones(task.Q)
+    column = np.arange(task.Q)
+    # E(q) selects a row of W, Ẽ(q) and E(τ) an entry of it
+    row_start = task.triggers * width
+    at_trigger = row_start + task.V + task.triggers
+    by_strength = csc_array((ones, (at_trigger, column)), shape)
+    if full.weights == "identity" and task.alpha:
+        at_noise = row_start + task.noise_word
+        by_strength -= csc_array((ones, (at_noise, column)), shape)
+    return by_strength

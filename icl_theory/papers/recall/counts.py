@@ -1,4 +1,8 @@
-"""The law of how often the trigger of a sentence is followed by its output, and by noise."""
+"""The law of the numbers of bigrams in a sentence.
+
+They are the bigrams of the trigger with its output, and the bigrams of the trigger with
+noise. A `RecallTask` draws its sentences with such a law, `Counts`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,9 @@ LONGEST = 4001
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    r"""Joint law of c, the number of (trigger, output) bigrams, and of c_τ, the number of (trigger, noise) bigrams.
+    r"""Joint law of c and c_τ, the numbers of two kinds of bigrams in a sentence.
+
+    There are c bigrams (trigger, output) and c_τ bigrams (trigger, noise).
 
     Parameters
     ----------
@@ -51,18 +57,14 @@ class Counts:
 
     def __post_init__(self) -> None:
         pmf = floats(self.pmf)
-        pmf = pmf[:, None] if pmf is not None and pmf.ndim == 1 else pmf
-        if (
-            pmf is None
-            or pmf.ndim != 2
-            or not pmf.size
-            or not np.isfinite(pmf).all()
-            or (pmf < 0).any()
-        ):
+        if pmf is not None and pmf.ndim == 1:
+            pmf = pmf[:, None]
+        if pmf is None or not _is_table(pmf):
             raise argument_error(
                 "pmf",
                 self.pmf,
-                "probabilities of c = 0, 1, ..., one a row (columns: c_tau = 0, 1, ...)",
+                "probabilities of c = 0, 1, ..., one a row (columns: c_tau = 0, 1,"
+                " ...)",
             )
         if abs(pmf.sum() - 1.0) > 1e-6:
             raise argument_error(
@@ -76,14 +78,14 @@ class Counts:
                 self.pmf,
                 f"without mass at c = 0 (this has {pmf[0].sum():.3g}): c is at least 1",
             )
-        rows = np.flatnonzero(pmf.any(axis=1))
-        columns = np.flatnonzero(pmf.any(axis=0))
-        pmf = pmf[: rows[-1] + 1, : columns[-1] + 1] / pmf.sum()
-        set_fields(self, pmf=pmf)
+        # without the counts beyond the largest possible ones
+        last_c = np.flatnonzero(pmf.any(axis=1))[-1]
+        last_c_tau = np.flatnonzero(pmf.any(axis=0))[-1]
+        set_fields(self, pmf=pmf[: last_c + 1, : last_c_tau + 1] / pmf.sum())
 
     @classmethod
     def fixed(cls, c: int, c_tau: int = 0) -> Counts:
-        """Exactly ``c`` bigrams with the output and ``c_tau`` with noise in every sentence."""
+        """Exactly ``c`` bigrams with the output and ``c_tau`` with noise."""
         c = integer("c", c, minimum=1, maximum=LONGEST)
         c_tau = integer("c_tau", c_tau, minimum=0, maximum=LONGEST)
         pmf = np.zeros((c + 1, c_tau + 1))
@@ -92,15 +94,19 @@ class Counts:
 
     @classmethod
     def geometric(cls, mean: float, most: int | None = None) -> Counts:
-        r"""Geometric law on c = 1, 2, ...: :math:`P(c) \propto (1 - 1/m)^{c-1}` with mean m.
+        r"""Geometric law on c = 1, 2, ... with mean m.
 
-        Cut off at ``most``, by default at a tail of 2⁻⁶⁰.
+        :math:`P(c) \propto (1 - 1/m)^{c-1}`, cut off at ``most``, by default at a tail
+        of 2⁻⁶⁰.
         """
         mean = number("mean", mean, minimum=1.0, maximum=40.0)
         ratio = 1.0 - 1.0 / mean
-        if most is None:
-            most = 1 if ratio == 0 else int(np.ceil(np.log(2.0**-60) / np.log(ratio)))
-        c = np.arange(integer("most", most, minimum=1, maximum=LONGEST) + 1)
+        if most is None and ratio == 0:
+            most = 1
+        elif most is None:
+            most = int(np.ceil(np.log(2.0**-60) / np.log(ratio)))
+        most = integer("most", most, minimum=1, maximum=LONGEST)
+        c = np.arange(most + 1)
         pmf = np.where(c > 0, ratio ** np.maximum(c - 1.0, 0.0), 0.0)
         return cls(pmf / pmf.sum())
 
@@ -114,7 +120,8 @@ class Counts:
         following it at least once. With k = c + c_τ blocks of two words among the first
         H − 1,
 
-        .. math:: P(c, c_\tau) \propto \binom{H-1-k}{k} \binom{k}{c} d^k (1-d)^{H-1-2k} (1-\nu)^c \nu^{c_\tau}.
+        .. math:: P(c, c_\tau) \propto \binom{H-1-k}{k} \binom{k}{c}
+            d^k (1-d)^{H-1-2k} (1-\nu)^c \nu^{c_\tau}.
 
         In long sentences the probability of few bigrams is below the range of float64.
         It is kept at 1e-300 of the largest, because the least possible count determines
@@ -144,20 +151,22 @@ class Counts:
         k = c + c_tau
         possible = (c > 0) & (k < len(c))
         free = np.where(possible, H - 1 - 2 * k, 0)
-        log = (
+        # the binomial coefficients together are a multinomial one
+        log_coefficient = (
             gammaln(free + k + 1)
             - gammaln(free + 1)
             - gammaln(c + 1)
             - gammaln(c_tau + 1)
         )
-        log = (
-            log
+        log_pmf = (
+            log_coefficient
             + k * np.log(d)
             + free * np.log1p(-d)
             + c * np.log1p(-noise)
             + xlogy(c_tau, noise)
         )
-        weight = np.exp(np.where(possible, log - log[possible].max(), -np.inf))
+        largest = log_pmf[possible].max()
+        weight = np.exp(np.where(possible, log_pmf - largest, -np.inf))
         pmf = np.where(possible, np.maximum(weight, 1e-300), 0.0)
         return cls(pmf / pmf.sum())
 
@@ -168,13 +177,14 @@ class Counts:
 
     @property
     def minimum(self) -> int:
-        """Least c with positive probability, which determines the final rate of the loss."""
+        """Least c with positive probability; it determines the final rate."""
         return int(np.flatnonzero(self.marginal)[0])
 
     @property
     def longest(self) -> int:
         """Largest c + c_tau with positive probability."""
-        return int(np.max(np.add(*np.nonzero(self.pmf))))
+        c, c_tau = np.nonzero(self.pmf)
+        return int(np.max(c + c_tau))
 
     @property
     def mean(self) -> float:
@@ -192,6 +202,12 @@ class Counts:
         return self is other or (
             self.pmf.shape == other.pmf.shape and bool((self.pmf == other.pmf).all())
         )
+
+
+def _is_table(pmf: Array) -> bool:
+    if pmf.ndim != 2 or not pmf.size:
+        return False
+    return bool(np.isfinite(pmf).all()) and not (pmf < 0).any()
 
 
 def noise_level(name: str, value: Any) -> float:

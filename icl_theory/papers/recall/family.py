@@ -1,4 +1,4 @@
-"""In-context recall as a family: a transformer that repeats what followed the last word earlier."""
+"""In-context recall as a family: its parameters, its risks, and its predictions."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ from icl_theory.papers.recall.weights import WEIGHTS, estimated_gamma
 
 PARTS = ("V", "triggers", "outputs", "alpha", "H", "law", "probs", "counts")
 
-
 END_OF_NORMALISED_DESCENT = Scope(rules=(Normalised,), flow=True)
+
+# at this rate of convergence and beyond, unequal triggers overshoot
+LARGEST_STABLE_RATE = 2.0
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,10 @@ class CountLaw(Whole):
 
 @dataclass(frozen=True, eq=False)
 class Recall(Family):
-    r"""In-context recall: a sentence ends with a trigger, and the model predicts the word that followed it earlier.
+    r"""In-context recall: a model repeats the word that followed the last one earlier.
 
-    See docs/theory.md, "In-context recall".
+    A sentence ends with a trigger; the model predicts the next word. See
+    docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -175,78 +178,79 @@ class Recall(Family):
     )
     task: RecallTask | None = parameter(
         None,
-        kind=Object(optional=True, unfold=lambda given: Recall.unfolded(given)),
+        kind=Object(optional=True, unfold=lambda values: Recall.unfolded(values)),
         meaning="the task, instead of its parts",
     )
     rule: str | Rule = update_rule("ngd")
 
     def validate(self) -> None:
-        """Take over the parts of a task, and make the risk, which checks the parameters against each other."""
+        """Replace a task by its parts, and check the parameters against each other."""
         if self.task is not None:
-            declared = self.parameters()
-            own = instance("task", self.task, RecallTask, "a RecallTask").numbers
-            for name in PARTS:
-                value = getattr(self, name)
-                default = declared[name].default
-                if value is not default and value not in (
-                    default,
-                    own.get(name, default),
-                ):
-                    self.unfolded({name: value, "task": self.task})  # refuses it
-            if (
-                parts := self.task.parts
-            ) is not None:  # else the task has words of its own, and is kept
-                set_fields(
-                    self,
-                    **{
-                        name: declared[name].check(value)
-                        for name, value in parts.items()
-                    },
-                    task=None,
-                )
+            instance("task", self.task, RecallTask, "a RecallTask")
+            self._refuse_other_parts(self.task)
+            if self.task.parts is not None:
+                self._take_parts(self.task.parts)
+        # the risk checks the parameters against each other
         self.population()
+
+    def _refuse_other_parts(self, task: RecallTask) -> None:
+        """Refuse a part that is neither the default nor the task's own."""
+        declared = self.parameters()
+        for name in PARTS:
+            value = getattr(self, name)
+            default = declared[name].default
+            own = task.numbers.get(name, default)
+            if value is not default and value not in (default, own):
+                raise _two_values(name, value)
+
+    def _take_parts(self, parts: Mapping[str, Any]) -> None:
+        declared = self.parameters()
+        checked = {name: declared[name].check(value) for name, value in parts.items()}
+        set_fields(self, **checked, task=None)
 
     @classmethod
     def unfolded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the parameters of a sweep with those of its task, so that its coordinates are the task's."""
+        """Return the parameters of a sweep with those of its task.
+
+        The coordinates of the sweep are then the task's.
+        """
         task = mapping("given", given, "parameters").get("task")
         if not isinstance(task, RecallTask):
             return given
-        for name in (part for part in PARTS if part in given):
-            raise ValueError(
-                f"{name} = {given[name]!r}: a task carries its own {name}; give one of the two"
-            )
-        if (
-            task.parts is None or task.parts["counts"] is not None
-        ):  # words of its own, or laws, not numbers
+        for name in PARTS:
+            if name in given:
+                raise _two_values(name, given[name])
+        # A task with words of its own, or with laws of counts, is kept, because numbers
+        # do not describe it.
+        if task.parts is None or task.parts["counts"] is not None:
             return {**given, **task.numbers}
-        rest = {name: value for name, value in given.items() if name != "task"}
-        return {
-            **rest,
-            **{name: value for name, value in task.parts.items() if value is not None},
-        }
+        own = {name: value for name, value in task.parts.items() if value is not None}
+        unfolded = {**given, **own}
+        del unfolded["task"]
+        return unfolded
 
     def _named(self, run: Trajectory) -> Trajectory:
-        """Return the run with the parameters of its task, also if the task was given as a whole."""
+        """Return the run with the parameters of its task, also if it has its own."""
         run = super()._named(run)
         task = self.task
         if task is not None:
             run.info |= task.numbers
             run.info["probs"] = None if task.uniform else tuple(task.probs.tolist())
             run.info["counts"] = task.law_of_counts
-        if isinstance(
-            run.info["counts"], list | tuple
-        ):  # laws, which files store as text
+        # files store laws as text
+        if isinstance(run.info["counts"], list | tuple):
             run.info["counts"] = tuple(map(str, run.info["counts"]))
         return run
 
     @cached_property
     def whole_task(self) -> RecallTask:
         """The task."""
-        counts = (
-            Counts.fixed(self.counts) if isinstance(self.counts, int) else self.counts
-        )
-        return self.task or RecallTask(
+        if self.task is not None:
+            return self.task
+        counts = self.counts
+        if isinstance(counts, int):
+            counts = Counts.fixed(counts)
+        return RecallTask(
             self.V,
             self.triggers,
             self.outputs,
@@ -266,17 +270,25 @@ class Recall(Family):
 
     @property
     def held(self) -> tuple[float | None, float | None]:
-        """The values at which γ and v are held; None if they are trained, or do not exist."""
-        gamma, task = self.gamma, self.whole_task
-        if gamma == "best":
-            gamma = estimated_gamma(task, self.data) if task.alpha else "trained"
-        free = self.v == 1.0 and not self.attention.startswith("softmax")
-        return None if isinstance(gamma, str) else gamma, None if free or isinstance(
-            self.v, str
-        ) else self.v
+        """Values at which γ and v are held; None if trained, or if without effect."""
+        return self._held_gamma(), self._held_v()
+
+    def _held_gamma(self) -> float | None:
+        task = self.whole_task
+        if self.gamma == "best" and task.alpha:
+            return estimated_gamma(task, self.data)
+        return None if isinstance(self.gamma, str) else self.gamma
+
+    def _held_v(self) -> float | None:
+        # only softmax attention has a v: with others it may be left at its default
+        is_unused = self.v == 1.0 and not self.attention.startswith("softmax")
+        if is_unused or isinstance(self.v, str):
+            return None
+        return self.v
 
     def population(self) -> RecallRisk:
         """Return the population risk over λ and, if they are trained, v and γ."""
+        # triggers that do not differ keep the same λ, under rules that allow it
         tied = (
             self.whole_task.alike
             and math.isinf(self.M)
@@ -286,27 +298,28 @@ class Recall(Family):
         return RecallRisk(
             self.whole_task,
             self.attention,
-            gamma,
-            tied,
-            None,
-            v,
-            self.weights,
-            self.kappa,
+            gamma=gamma,
+            tied=tied,
+            v=v,
+            weights=self.weights,
+            kappa=self.kappa,
         )
 
     def risk(self) -> Risk:
         """Return the risk over λ and, if they are trained, v and γ."""
         if self.data is None:
             return self.population()
+        # these losses depend on more of a sentence than its counts of bigrams
         if self.attention == "softmax" or self.kappa == 0:
-            more: dict[str, Any] = {
-                "data": self.data,
-                "weights": self.weights,
-                "kappa": self.kappa,
-            }
-            return reparameterised(
-                TransformerRisk(self.whole_task, self.attention, **more), *self.held
+            full = TransformerRisk(
+                self.whole_task,
+                self.attention,
+                data=self.data,
+                weights=self.weights,
+                kappa=self.kappa,
             )
+            gamma, v = self.held
+            return reparameterised(full, gamma, v)
         return dataclasses.replace(self.population(), data=self.data)
 
     def population_excess(self, run: Trajectory) -> float:
@@ -315,15 +328,16 @@ class Recall(Family):
         return self.population().excess(run.params)
 
     def describe(self, run: Trajectory) -> None:
-        """Add the Bayes risk, and what the theory predicts for the end of the run."""
-        task, risk = self.whole_task, run.risk
+        """Add the Bayes risk, and the predicted end of the run."""
+        task = self.whole_task
+        risk = run.risk
         run.notes["bayes risk"] = f"{task.bayes_risk:.6g}"
         if math.isfinite(self.M):
             run.notes["population"] = (
                 f"{self.population_excess(run):.6g} above the Bayes risk in the end"
             )
         elif END_OF_NORMALISED_DESCENT.applies(run) and isinstance(risk, RecallRisk):
-            run.notes |= _in_the_end(risk, run.eta)
+            run.notes |= _predicted_end(risk, run.eta)
 
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]
         """Return the family's columns of a run."""
@@ -333,32 +347,40 @@ class Recall(Family):
         }
 
 
-def _in_the_end(risk: RecallRisk, eta: float, largest: float = 2.0) -> dict[str, str]:
-    """Describe how normalised descent ends, if known: at a linear rate, or in a cycle.
+def _two_values(name: str, value: Any) -> ValueError:
+    return ValueError(
+        f"{name} = {value!r}: a task carries its own {name}; give one of the two"
+    )
 
-    At the ``largest`` rate and beyond, unequal triggers overshoot.
-    """
+
+def _predicted_end(risk: RecallRisk, eta: float) -> dict[str, str]:
+    """Describe how normalised descent ends: at a linear rate, or in a cycle."""
     task = risk.task
     if risk.noisy and risk.gamma is None:
-        lasting = cycle_excess(task.alpha, eta)
-        if abs(stall(task.alpha, eta) - lasting) > 0.1 * lasting:
-            return {"cycle": "constant steps in γ: the excess does not tend to 0"}
-        return {
-            "cycle": f"constant steps in γ: the excess stays near α(1-α)η²/8 = {stall(task.alpha, eta):.3g}"
-        }
+        return {"cycle": _predicted_cycle(task.alpha, eta)}
     above = risk.floor() - task.bayes_risk
-    floor = (
-        "" if above <= VISIBLE else f" over a floor {above:.3g} above the Bayes risk"
-    )
-    if risk.noisy and (risk.kappa == 0 or (risk.scaled and risk.v is not None)):
-        return {
-            "floor": f"the least loss{floor} lies at a finite λ"
-            if floor
-            else "the least loss is not known"
-        }
+    floor = ""
+    if above > VISIBLE:
+        floor = f" over a floor {above:.3g} above the Bayes risk"
+    # with noise, and with v held or κ = 0, larger strengths are not always better
+    finite_optimum = risk.kappa == 0 or (risk.scaled and risk.v is not None)
+    if risk.noisy and finite_optimum:
+        if not floor:
+            return {"floor": "the least loss is not known"}
+        return {"floor": f"the least loss{floor} lies at a finite λ"}
     rate = decay_rate(task, eta, risk.attention, risk.weights, risk.v)
-    if rate >= largest and not risk.tied:
+    if rate >= LARGEST_STABLE_RATE and not risk.tied:
         return {
-            "rate": f"triggers overshoot in turn: the loss falls more slowly than exp(-{rate:.4g} t) in the end"
+            "rate": "triggers overshoot in turn: the loss falls more slowly than"
+            f" exp(-{rate:.4g} t) in the end"
         }
     return {"rate": f"the excess{floor} falls like exp(-{rate:.4g} t) in the end"}
+
+
+def _predicted_cycle(alpha: float, eta: float) -> str:
+    """Describe the cycle of a trained γ, by its leading order in η if that is close."""
+    leading = stall(alpha, eta)
+    exact = cycle_excess(alpha, eta)
+    if abs(leading - exact) > 0.1 * exact:
+        return "constant steps in γ: the excess does not tend to 0"
+    return f"constant steps in γ: the excess stays near α(1-α)η²/8 = {leading:.3g}"

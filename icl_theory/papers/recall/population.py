@@ -1,11 +1,14 @@
-r"""The risk of in-context recall under the reparameterisation, exactly: linear, ReLU and softmax attention.
+r"""The exact risk of in-context recall under the reparameterisation.
 
-Trained are a strength λ_q for each trigger, the value scale v (softmax), and the
-log-odds γ of noise (with noise, in the feed-forward layer). Relative to the logit of
-the output y, let N be the logit of the noise word and R the log-sum of the logits of
-all other words. Then
+A strength λ_q is trained for each trigger, with softmax attention also the value
+scale v, and with noise the log-odds γ of noise in the feed-forward layer. Relative to
+the logit of the output y, let N be the logit of the noise word and R the log-sum of
+the logits of all other words. Then
 
-    L = E[ln(1 + e^N + e^R)] − α E[N]        (no noise: N = −∞, and the noise word is one of the others)
+    L = E[ln(1 + e^N + e^R)] − α E[N].
+
+Without noise N = −∞, and the noise word is one of the other words. `RecallRisk` is the
+risk, for linear, ReLU and softmax attention; the engine trains it.
 """
 
 from __future__ import annotations
@@ -44,9 +47,13 @@ from icl_theory.papers.recall.weights import check_weights
 
 ATTENTION = ("linear", "relu", "softmax", "softmax-limit")
 
+# A strength at which only the words after the trigger are attended to; with the
+# opposite sign, only the others.
+ENDLESS = 60.0
+
 
 class Atoms(NamedTuple):
-    """Groups of sentences that the model cannot tell apart."""
+    """Groups of sentences that the model cannot tell apart; arrays are (A,)."""
 
     group: Words  # index of their λ
     c: Array  # number of bigrams
@@ -54,19 +61,32 @@ class Atoms(NamedTuple):
 
 
 class _Logits(NamedTuple):
-    rest: Array  # R of the atoms, and its derivatives with respect to λ and v
-    rest_strength: Array
-    rest_scale: Array
-    # N of the atoms (-inf without noise), and its derivatives; that with respect to γ
-    # is 1
+    """R and N of the atoms, with their derivatives by λ and v; arrays are (A,).
+
+    N is -inf without noise; its derivative by γ is 1.
+    """
+
+    rest: Array
+    rest_by_strength: Array
+    rest_by_scale: Array
     noise: Array
-    noise_strength: Array
-    noise_scale: Array
+    noise_by_strength: Array
+    noise_by_scale: Array
+
+
+class _Fractions(NamedTuple):
+    """Fractions of the words of a long context; arrays are (strengths,)."""
+
+    rho: Array  # ρ, words that follow the trigger
+    log_odds: Array  # ln(ρ/(1 - ρ))
+    output_share: Array  # ρ_y/ρ
 
 
 @dataclass(frozen=True, eq=False)
 class RecallRisk(Risk):
-    r"""Cross-entropy of the next word, nats, as a function of ``(lambda_1, ..., lambda_Q, [v], [gamma])``.
+    r"""Cross-entropy of the next word, in nats, under the reparameterisation.
+
+    The parameters are ``(lambda_1, ..., lambda_Q, [v], [gamma])``.
 
     Linear and ReLU attention put the weight :math:`\lambda_q` on each word that
     followed q:
@@ -93,21 +113,21 @@ class RecallRisk(Risk):
         ReLU has the derivative 1 at 0, or it would not start.
     gamma, v : float, optional
         Hold γ (with noise) or v (softmax attention) at this value instead of training
-        it; otherwise v = 1.
+        it. With other attention v = 1.
     tied : bool
-        One λ for all triggers, which must be alike: the same descent with one number,
-        its metric being Q.
+        Use one λ for all triggers, which must have the same probability and counts.
+        The descent is the same, with one number whose metric is Q.
     data : Sentences, optional
         Use the empirical risk over these sentences instead of the population risk (for
         "softmax" see `reparameterised`). "softmax-limit" depends only on their
         frequencies of triggers and noise.
     weights : {"projection", "identity"}
-        What value and feed-forward matrix let through: all words that may be outputs
-        ("projection"), or everything ("identity"), as in the paper's experiments; then
-        W repels noise instead.
+        The value and feed-forward matrices let through all words that may be outputs
+        ("projection"), or all words ("identity"), as in the paper's experiments; W
+        then repels noise instead.
     kappa : {1, 0}
-        Whether the feed-forward layer reads what is attended to ("identity" with noise
-        only).
+        Whether the feed-forward layer reads the output of the attention; 0 is possible
+        only for "identity" with noise.
 
     Raises
     ------
@@ -117,7 +137,8 @@ class RecallRisk(Risk):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> task = icl.recall.RecallTask(V=20, triggers=4, outputs=8, counts=icl.recall.Counts.fixed(1))
+    >>> once = icl.recall.Counts.fixed(1)
+    >>> task = icl.recall.RecallTask(V=20, triggers=4, outputs=8, counts=once)
     >>> risk = icl.recall.RecallRisk(task)
     >>> round(risk.loss([0.0] * 4), 6), f"{risk.loss([700.0] * 4):.9g}"
     (2.995732, '1.87333854e-303')
@@ -136,23 +157,9 @@ class RecallRisk(Risk):
         instance("task", self.task, RecallTask, "a RecallTask")
         choice("attention", self.attention, ATTENTION)
         check_weights(self.task, self.weights, self.kappa)
-        if self.attention == "softmax-limit" and (self.weights, self.task.law) != (
-            "projection",
-            "markov",
-        ):
-            raise argument_error(
-                "attention",
-                self.attention,
-                "'softmax' unless weights = 'projection' and law = 'markov'",
-            )
-        if self.data is not None and (self.attention == "softmax" or self.kappa == 0):
-            raise argument_error(
-                "data",
-                "sentences",
-                "left out with softmax attention or kappa = 0 (see reparameterised)",
-            )
+        self._check_limit()
         if self.data is not None:
-            check_sentences(self.data, self.task)
+            self._check_data(self.data)
         if self.v is not None:
             if not self.scaled:
                 raise argument_error(
@@ -172,6 +179,25 @@ class RecallRisk(Risk):
                 )
             set_fields(self, gamma=signed("gamma", self.gamma))
 
+    def _check_limit(self) -> None:
+        if self.attention != "softmax-limit":
+            return
+        if self.weights != "projection" or self.task.law != "markov":
+            raise argument_error(
+                "attention",
+                self.attention,
+                "'softmax' unless weights = 'projection' and law = 'markov'",
+            )
+
+    def _check_data(self, data: Sentences) -> None:
+        if self.attention == "softmax" or self.kappa == 0:
+            raise argument_error(
+                "data",
+                "sentences",
+                "left out with softmax attention or kappa = 0 (see reparameterised)",
+            )
+        check_sentences(data, self.task)
+
     @property
     def noisy(self) -> bool:
         """Whether the model has a feed-forward layer, for noise."""
@@ -188,86 +214,91 @@ class RecallRisk(Risk):
         return 1 if self.tied else self.task.Q
 
     @property
+    def _trains_v(self) -> bool:
+        return self.scaled and self.v is None
+
+    @property
+    def _trains_gamma(self) -> bool:
+        return self.noisy and self.gamma is None
+
+    @property
     def initial(self) -> Array:
         """Zero."""
-        return np.zeros(
-            self.strengths
-            + (self.scaled and self.v is None)
-            + (self.noisy and self.gamma is None)
-        )
+        return np.zeros(self.strengths + self._trains_v + self._trains_gamma)
 
     @cached_property
     def metric(self) -> float | Array:
         """Ones, except that a tied λ stands for Q numbers."""
-        return (
-            np.append(float(self.task.Q), np.ones(len(self.initial) - 1))
-            if self.tied
-            else 1.0
-        )
+        if not self.tied:
+            return 1.0
+        return np.append(float(self.task.Q), np.ones(len(self.initial) - 1))
 
     @cached_property
     def noise_rate(self) -> float:
         """Probability that the answer is noise: α, or its frequency in the data."""
         if self.data is None:
             return self.task.alpha
-        return (
-            float(np.mean(self.data.answer == self.task.noise_word))
-            if self.noisy
-            else 0.0
-        )
+        if not self.noisy:
+            return 0.0
+        return float(np.mean(self.data.answer == self.task.noise_word))
 
     def split(self, params: ArrayLike) -> tuple[Array, float, float]:
         """Return λ (Q,) or (1,), v (1 unless softmax) and γ (-inf without noise)."""
         return self._split(self._checked(params))
 
     def _split(self, flat: Array) -> tuple[Array, float, float]:
-        scale = (
-            1.0
-            if not self.scaled
-            else float(flat[self.strengths])
-            if self.v is None
-            else self.v
-        )
-        gamma = (
-            -math.inf
-            if not self.noisy
-            else float(flat[-1])
-            if self.gamma is None
-            else self.gamma
-        )
-        return flat[: self.strengths], scale, gamma
+        strength = flat[: self.strengths]
+        scale = 1.0
+        if self.scaled:
+            scale = float(flat[self.strengths]) if self.v is None else self.v
+        gamma = -math.inf
+        if self.noisy:
+            gamma = float(flat[-1]) if self.gamma is None else self.gamma
+        return strength, scale, gamma
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss in nats, and its gradient; with softmax attention infinite if a logit may exceed 1e13."""
+        """Loss in nats, and its gradient.
+
+        With softmax attention the loss is infinite if a logit may exceed 1e13.
+        """
         if self.attention == "softmax":
-            found = self._finite(params)
-            return found.excess + self.task.bayes_risk, self._joined(*found[1:4])
+            slopes = self._finite(params)
+            gradient = self._gradient(
+                slopes.by_strength, slopes.by_value, slopes.by_gamma
+            )
+            return slopes.excess + self.task.bayes_risk, gradient
         logits = self._logits(params)
-        weight, noise = self._atoms.weight, logits.noise
-        losses = np.logaddexp(
-            0.0, np.logaddexp(logits.rest, noise) if self.noisy else logits.rest
-        )
+        weight = self._atoms.weight
+        wrong = logits.rest
+        if self.noisy:
+            wrong = np.logaddexp(logits.rest, logits.noise)
+        losses = np.logaddexp(0.0, wrong)
+        loss = float(weight @ losses)
+        if self.noisy:
+            loss -= self.noise_rate * float(weight @ logits.noise)
+
+        # derivatives of the loss by R and by N
         p_rest = np.exp(logits.rest - losses)
-        surplus = np.exp(noise - losses) - self.noise_rate
-        slope = p_rest * logits.rest_strength + surplus * logits.noise_strength
-        by_scale = float(
-            weight @ (p_rest * logits.rest_scale + surplus * logits.noise_scale)
-        )
-        loss = float(weight @ losses) - (
-            self.noise_rate * float(weight @ noise) if self.noisy else 0.0
-        )
+        surplus = np.exp(logits.noise - losses) - self.noise_rate
+        slope = p_rest * logits.rest_by_strength + surplus * logits.noise_by_strength
         by_strength = np.bincount(
             self._atoms.group, weights=weight * slope, minlength=self.strengths
         )
-        return loss, self._joined(
-            np.asarray(by_strength, dtype=float), by_scale, float(weight @ surplus)
+        slope = p_rest * logits.rest_by_scale + surplus * logits.noise_by_scale
+        gradient = self._gradient(
+            np.asarray(by_strength, dtype=float),
+            float(weight @ slope),
+            float(weight @ surplus),
         )
+        return loss, gradient
 
-    def _joined(self, by_strength: Array, by_scale: float, by_gamma: float) -> Array:
-        trained = [by_scale] * (self.scaled and self.v is None) + [by_gamma] * (
-            self.noisy and self.gamma is None
-        )
-        return np.concatenate([by_strength, trained])
+    def _gradient(self, by_strength: Array, by_scale: float, by_gamma: float) -> Array:
+        remaining = []
+        if self._trains_v:
+            remaining.append(by_scale)
+        if self._trains_gamma:
+            remaining.append(by_gamma)
+        return np.concatenate([by_strength, remaining])
 
     def excess(self, params: ArrayLike) -> float:
         r"""Loss minus the entropy of the noise, without cancellation.
@@ -281,74 +312,92 @@ class RecallRisk(Risk):
             return self._finite(params).excess
         logits = self._logits(params)
         weight = self._atoms.weight
-        wrong = np.logaddexp(0.0, logits.rest - np.logaddexp(0.0, logits.noise))
-        return float(
-            weight @ wrong + weight @ divergence(self.noise_rate, logits.noise)
-        )
+        output_or_noise = np.logaddexp(0.0, logits.noise)
+        loss_to_rest = np.logaddexp(0.0, logits.rest - output_or_noise)
+        noise_divergence = divergence(self.noise_rate, logits.noise)
+        return float(weight @ loss_to_rest + weight @ noise_divergence)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Excess over the Bayes risk; for softmax the attention on the output after its trigger, () or (Q,)."""
+        """Excess over the Bayes risk, and for softmax also the attention.
+
+        It is the attention on the output after its trigger, () if tied, else (Q,).
+        """
         if self.attention == "softmax":
-            found = self._finite(params)
-            attention = found.attention.reshape(() if self.tied else -1)
-            return {"excess": np.asarray(found.excess), "attention": attention}
-        seen = {"excess": np.asarray(self.excess(params))}
+            slopes = self._finite(params)
+            return {
+                "excess": np.asarray(slopes.excess),
+                "attention": self._for_each_strength(slopes.attention),
+            }
+        observed = {"excess": np.asarray(self.excess(params))}
         if self.scaled:
-            _, odds, shares = self._fractions
-            attention = shares * _sigmoid(self._split(params)[0] + odds)
-            seen["attention"] = attention.reshape(() if self.tied else -1)
-        return seen
+            strength, _, _ = self._split(params)
+            fractions = self._fractions
+            attention = fractions.output_share * _sigmoid(strength + fractions.log_odds)
+            observed["attention"] = self._for_each_strength(attention)
+        return observed
+
+    def _for_each_strength(self, values: Array) -> Array:
+        return values.reshape(() if self.tied else -1)
 
     def floor(self) -> float:
-        """Infimum over the parameters: the entropy of the noise, unless γ or v is held elsewhere.
+        """Infimum of the loss over the parameters.
 
-        Only a lower bound if one of them is held and the other is trained.
+        It is the entropy of the noise, unless γ or v is held at another than its best
+        value. If one of them is held and the other is trained, it is only a lower
+        bound.
         """
         least = entropy(self.noise_rate)
-        if self.noisy and self.gamma is None:
+        if self._trains_gamma:
             return least
-        if (self.v is not None) if self.scaled else (self.kappa == 0):
+        only_strength_helps = self.v is not None if self.scaled else self.kappa == 0
+        if only_strength_helps:
             return least + self._least_excess
-        # below its best value, background words feed the noise logit
-        if self.gamma is None or (self.scaled and self.gamma < self.task.best_gamma):
+        if self.gamma is None:
+            return least
+        # Background words add to the logit of noise: they can make up for a γ below
+        # its best value.
+        if self.scaled and self.gamma < self.task.best_gamma:
             return least
         return least + float(divergence(self.noise_rate, np.array([self.gamma]))[0])
 
     @cached_property
     def _least_excess(self) -> float:
-        """Least excess if only λ is trained: at ±∞ without noise, else by a search for each λ."""
+        """Least excess if only λ is trained.
+
+        The loss is a sum of functions of one λ each. Without noise the minimum is at
+        ±∞, with noise a search finds it.
+        """
+        excess_at_end = self.excess(np.full(self.strengths, ENDLESS))
+        least = excess_at_end
+        for index in range(self.strengths):
+            least_along = self._least_excess_along(index)
+            least += min(0.0, least_along - excess_at_end)
+        return least
+
+    def _least_excess_along(self, index: int) -> float:
+        """Least excess if only the λ of this index differs from `ENDLESS`."""
         from scipy.optimize import minimize_scalar
 
-        # strength at which only the words after the trigger are attended to, or below 0
-        # only others
-        endless = 60.0
-        ends = np.full(self.strengths, endless)
-        last = total = self.excess(ends)
-        for index in range(self.strengths):
+        def along(x: float) -> float:
+            strength = np.full(self.strengths, ENDLESS)
+            strength[index] = x
+            return self.excess(strength)
 
-            def along(x: float, index: int = index) -> float:
-                return self.excess(
-                    np.where(np.arange(self.strengths) == index, x, ends)
-                )
-
-            least = along(-endless)
-            if self.noisy:
-                relu = self.attention == "relu"  # flat below 0
-                grid = (
-                    np.linspace(0.0, endless, 15)
-                    if relu
-                    else np.linspace(-endless, endless, 25)
-                )
-                best = int(np.argmin([along(x) for x in grid]))
-                bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-                least = float(
-                    minimize_scalar(along, bounds=bounds, method="bounded").fun
-                )
-            total += min(0.0, least - last)
-        return total
+        if not self.noisy:
+            return along(-ENDLESS)
+        if self.attention == "relu":
+            # the excess is constant for negative strengths
+            grid = np.linspace(0.0, ENDLESS, 15)
+        else:
+            grid = np.linspace(-ENDLESS, ENDLESS, 25)
+        best = int(np.argmin([along(x) for x in grid]))
+        left_end = grid[max(best - 1, 0)]
+        right_end = grid[min(best + 1, len(grid) - 1)]
+        minimum = minimize_scalar(along, bounds=(left_end, right_end), method="bounded")
+        return float(minimum.fun)
 
     def closed_form(self, eta: float, rule: str | Rule) -> StraightLine | None:
-        """Return λ = ηt/√Q for normalised descent on one λ for all triggers, else None."""
+        """Return λ = ηt/√Q for normalised descent on a single tied λ, else None."""
         if not isinstance(rule_of(rule), Normalised):
             return None
         if not self.tied or len(self.initial) > 1 or self.scaled or self.kappa == 0:
@@ -357,34 +406,37 @@ class RecallRisk(Risk):
 
     @cached_property
     def _atoms(self) -> Atoms:
-        task = self.task
         if self.data is not None:
-            trigger, c = self.data.trigger, self.data.c
-            if self.scaled:
-                c = np.zeros_like(c)
-            pairs, number = np.unique(
-                np.stack([trigger, c]), axis=1, return_counts=True
-            )
-            return Atoms(pairs[0], pairs[1].astype(float), number / len(trigger))
-        share = np.ones(1) if self.tied else task.probs
+            return self._atoms_of_data(self.data)
+        share = np.ones(1) if self.tied else self.task.probs
         if self.scaled:
             return Atoms(np.arange(self.strengths), np.zeros(self.strengths), share)
-        laws = [law.marginal for law in task.counts[: self.strengths]]
-        table = np.zeros((len(laws), max(map(len, laws))))
+        laws = [law.marginal for law in self.task.counts[: self.strengths]]
+        longest = max(len(law) for law in laws)
+        table = np.zeros((len(laws), longest))
         for row, law in zip(table, laws, strict=True):
             row[: len(law)] = law
         group, c = np.nonzero(table)
         return Atoms(group, c.astype(float), share[group] * table[group, c])
 
-    @cached_property
-    def _fractions(self) -> tuple[Array, Array, Array]:
-        """Fraction ρ of words that follow the trigger, ln(ρ/(1 - ρ)), and ρ_y/ρ, (strengths,) each."""
-        laws = self.task.counts[: self.strengths]
-        right, wrong = np.transpose([(law.mean, law.noise_mean) for law in laws]) / (
-            self.task.H - 1
+    def _atoms_of_data(self, data: Sentences) -> Atoms:
+        # in the limit of long contexts the loss does not depend on the counts
+        c = np.zeros_like(data.c) if self.scaled else data.c
+        pairs, multiplicity = np.unique(
+            np.stack([data.trigger, c]), axis=1, return_counts=True
         )
-        rho = right + wrong
-        return rho, np.log(rho) - np.log1p(-rho), right / rho
+        group, c = pairs
+        return Atoms(group, c.astype(float), multiplicity / len(data.trigger))
+
+    @cached_property
+    def _fractions(self) -> _Fractions:
+        laws = self.task.counts[: self.strengths]
+        words = self.task.H - 1
+        output_fraction = np.array([law.mean for law in laws]) / words
+        noise_fraction = np.array([law.noise_mean for law in laws]) / words
+        rho = output_fraction + noise_fraction
+        log_odds = np.log(rho) - np.log1p(-rho)
+        return _Fractions(rho, log_odds, output_fraction / rho)
 
     @cached_property
     def _cells(self) -> list[softmax.Cell]:
@@ -393,74 +445,82 @@ class RecallRisk(Risk):
     def _finite(self, params: ArrayLike) -> softmax.Slopes:
         """Excess, gradient and attention of softmax attention, over all sentences."""
         task = self.task
-        ours = self.weights == "projection"
+        projection = self.weights == "projection"
         flat = np.asarray(params, dtype=np.float64)
+        strength, scale, gamma = self._split(flat)
         kinds = softmax.fillers(task, self.weights)
-        kappa = -1 if ours else self.kappa
-        # words with the logit 0: not y, those with logits of their own, noise, and a
-        # trigger that is attended to
-        quiet = task.V - 1 - kinds.loud - self.noisy - (not ours)
-        with _threads().limit(
-            limits=1
-        ):  # the matrices are too small for several threads
+        kappa = -1 if projection else self.kappa
+        # Words with the logit 0. The output, words with logits of their own, noise,
+        # and a trigger that is attended to are not among them.
+        quiet = task.V - 1 - kinds.loud - self.noisy - (not projection)
+        # the matrices are too small for several threads
+        with _threads().limit(limits=1):
             return softmax.excess(
-                self._cells, kinds, quiet, kappa, task.alpha, *self._split(flat)
+                self._cells, kinds, quiet, kappa, task.alpha, strength, scale, gamma
             )
 
     def _logits(self, params: Array) -> _Logits:
-        """Linear and ReLU attention: the logit of y is λ c, and the feed-forward layer adds the same mass."""
         strength, scale, gamma = self._split(params)
         if self.scaled:
-            return self._averaging(strength, scale, gamma)
-        c = self._atoms.c
-        on = np.ones_like(strength)
-        if self.attention == "relu":
-            strength, on = np.maximum(strength, 0.0), (strength >= 0.0).astype(float)
-        rest = (
-            math.log(self.task.V - (2 if self.noisy else 1))
-            - strength[self._atoms.group] * c
-        )
-        zero = np.zeros_like(rest)
-        by_strength = -c * on[self._atoms.group]
-        if self.kappa == 1:
-            return _Logits(
-                rest, by_strength, zero, np.full_like(rest, gamma), zero, zero
-            )
-        return _Logits(
-            rest,
-            by_strength,
-            zero,
-            gamma - strength[self._atoms.group] * c,
-            by_strength,
-            zero,
-        )
+            return self._logits_in_the_limit(strength, scale, gamma)
+        return self._logits_of_sums(strength, gamma)
 
-    def _averaging(self, strength: Array, scale: float, gamma: float) -> _Logits:
+    def _logits_of_sums(self, strength: Array, gamma: float) -> _Logits:
+        """Linear and ReLU attention.
+
+        The logit of y is λ c. If κ = 1, the feed-forward layer adds as much to the
+        logit of noise, so that N = γ.
+        """
+        group = self._atoms.group
+        c = self._atoms.c
+        active = np.ones_like(strength)
+        if self.attention == "relu":
+            # the derivative is 1 at 0, so that a start from zero can move
+            active = (strength >= 0.0).astype(float)
+            strength = np.maximum(strength, 0.0)
+        other_words = self.task.V - (2 if self.noisy else 1)
+        output_logit = strength[group] * c
+        rest = math.log(other_words) - output_logit
+        zero = np.zeros_like(rest)
+        by_strength = -c * active[group]
+        if self.kappa == 1:
+            noise = np.full_like(rest, gamma)
+            noise_by_strength = zero
+        else:
+            noise = gamma - output_logit
+            noise_by_strength = by_strength
+        return _Logits(rest, by_strength, zero, noise, noise_by_strength, zero)
+
+    def _logits_in_the_limit(
+        self, strength: Array, scale: float, gamma: float
+    ) -> _Logits:
         """Softmax attention in the limit of long contexts."""
-        index, task = self._atoms.group, self.task
-        rho, odds, shares = (each[index] for each in self._fractions)
-        on = _sigmoid(strength[index] + odds)
-        off = _sigmoid(-(strength[index] + odds))
-        A = shares * on
-        B = (1.0 - 2.0 * rho) / ((task.V - 1.0) * (1.0 - rho)) * off
-        A_strength = A * off
-        B_strength = -B * on
+        task = self.task
+        group = self._atoms.group
+        fractions = self._fractions
+        rho = fractions.rho[group]
+        log_odds = strength[group] + fractions.log_odds[group]
+        near_share = _sigmoid(log_odds)
+        far_share = _sigmoid(-log_odds)
+        A = fractions.output_share[group] * near_share
+        B = (1.0 - 2.0 * rho) / ((task.V - 1.0) * (1.0 - rho)) * far_share
+        A_by_strength = A * far_share
+        B_by_strength = -B * near_share
         silent = float(task.Q + (not self.noisy))
         passing = float(task.V - task.Q - 2)
+        # there may be no passing words besides y
         with np.errstate(divide="ignore"):
-            low = np.log(silent) - scale * (A + B)
-            high = np.log(passing) - scale * A
-        rest = np.logaddexp(low, high)
-        share = np.exp(low - rest)
-        by_strength = -scale * (A_strength + share * B_strength)
-        by_scale = -(A + share * B)
+            rest_silent = np.log(silent) - scale * (A + B)
+            rest_passing = np.log(passing) - scale * A
+        rest = np.logaddexp(rest_silent, rest_passing)
+        silent_share = np.exp(rest_silent - rest)
         return _Logits(
-            rest,
-            by_strength,
-            by_scale,
-            gamma + scale * passing * B,
-            scale * passing * B_strength,
-            passing * B,
+            rest=rest,
+            rest_by_strength=-scale * (A_by_strength + silent_share * B_by_strength),
+            rest_by_scale=-(A + silent_share * B),
+            noise=gamma + scale * passing * B,
+            noise_by_strength=scale * passing * B_by_strength,
+            noise_by_scale=passing * B,
         )
 
 
@@ -482,5 +542,5 @@ def _sigmoid(x: Array) -> Array:
 
 @cache
 def _threads() -> ThreadpoolController:
-    """Find the thread pools once, because finding them takes longer than limiting them."""
+    """Find the thread pools once, because that takes longer than limiting them."""
     return ThreadpoolController()

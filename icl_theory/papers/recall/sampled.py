@@ -1,7 +1,7 @@
-r"""The sampled trainer: a one-layer transformer with full matrices on sampled sentences, with gradients by hand.
+r"""A one-layer transformer with full matrices on sampled sentences, gradients by hand.
 
-It shares no formula with the exact risks: attention is computed word by word. With
-words z, x_h = E(z_h) + Ẽ(z_{h−1}) (orthonormal), and over the words h < H
+`TransformerRisk` shares no formula with the exact risks: attention is computed word by
+word. With words z, x_h = E(z_h) + Ẽ(z_{h−1}) (orthonormal), and over the words h < H
 
     w_h = σ(x_Hᵀ W x_h),    u = 𝒱 Σ_h w_h x_h,    logits = (1, 0) (u + F (x_H + κu)).
 
@@ -50,7 +50,7 @@ PARTS = ("attention", "feed_forward")
 
 
 class Measure(NamedTuple):
-    """Means of a model over some sentences."""
+    """Means of a model over a batch of sentences."""
 
     loss: float  # nats
     accuracy: float  # share of sentences whose likeliest next word is the output
@@ -59,23 +59,23 @@ class Measure(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """Results of a forward pass over B sentences."""
+    """Results of a forward pass over B sentences with n attended words."""
 
     places: Any  # sparse, (B n, 2 B V): places of the attended words in the tables
-    query: Array  # x_H
+    query: Array  # x_H, (B, 2V)
     scores: Array  # (B, n); for softmax attention the weights
-    attended: Array
-    u: Array
-    mixed: Array  # input of the feed-forward layer
-    fed: Array  # its logits
-    logits: Array
+    attended: Array  # Σ w_h x_h, (B, 2V)
+    u: Array  # output of the attention, (B, 2V)
+    mixed: Array  # input of the feed-forward layer, (B, 2V)
+    fed: Array  # logits of the feed-forward layer, (B, V)
+    logits: Array  # (B, V)
 
 
 @dataclass(frozen=True, eq=False)
 class TransformerRisk(Risk):
-    """Cross-entropy of a full one-layer transformer on sampled sentences; the parameters are one flat vector.
+    """Cross-entropy of a full one-layer transformer on sampled sentences.
 
-    See docs/theory.md, "In-context recall".
+    The parameters are one flat vector. See docs/theory.md, "In-context recall".
 
     Parameters
     ----------
@@ -83,31 +83,31 @@ class TransformerRisk(Risk):
         The matrices are (2V, 2V).
     attention : {"linear", "relu", "softmax"}
     batch : int, optional
-        Sentences in a step: 64 fresh ones by default, or some of the ``data`` in turn,
-        by default all.
+        Number of sentences in a step. Fresh sentences are 64 by default. A batch of
+        the ``data`` is by default all of them, otherwise consecutive ones.
     seed : int
         Seed of sentences and start: the sentences of step t are a function of (seed,
         t).
     data : Sentences, optional
         Train on these instead of fresh ones.
     trained : sequence of str, optional
-        Which of "attention", "value", "feed_forward" are trained, by default all
-        (without noise there is no feed-forward layer). If 𝒱 and F are not trained, they
-        are those of the reparameterised model.
+        The matrices to train, of "attention", "value", "feed_forward"; by default all
+        (without noise there is no feed-forward layer). If 𝒱 or F is not trained, it is
+        the matrix of the reparameterised model.
     scale : float
         Standard deviation of the initial entries of W, 𝒱 and F, times √(2V); 0 starts
         them from zero.
     weights, kappa
-        As for `RecallRisk`: 𝒱 and F if they are not trained, and what attention and F
-        read.
+        As for `RecallRisk`: they determine 𝒱 and F if these are not trained, and the
+        inputs of attention and F.
     kink : float
-        Added to the scores of ReLU attention, whose derivative at 0 is 1: a start from
-        zero is then at or to the right of its kink; the paper adds 1e-8.
+        Added to the scores of ReLU attention, whose derivative at 0 is 1. A start from
+        zero is then at the kink or to the right of it; the paper adds 1e-8.
     gamma : float, optional
         γ in F if that is not trained; by default ln(α/(1-α)), or its estimate from the
         ``data``.
     tests : int
-        Sentences on which runs are observed.
+        Number of test sentences on which runs are observed.
 
     Raises
     ------
@@ -143,44 +143,53 @@ class TransformerRisk(Risk):
         check_weights(task, self.weights, self.kappa)
         if self.kink and self.attention != "relu":
             raise argument_error("kink", self.kink, "0 unless attention = 'relu'")
-        given = self.trained if isinstance(self.trained, Iterable) else ()
-        names = (
-            MATRICES[: 3 if task.alpha else 2] if self.trained is None else tuple(given)
-        )
-        if not (
-            names and all(isinstance(name, str) and name in MATRICES for name in names)
-        ):
-            raise argument_error(
-                "trained", self.trained, "some of " + ", ".join(MATRICES)
-            )
-        if len(set(names)) * (2 * task.V) ** 2 > 10**7:
+        names = self._trained_names()
+        if len(names) * (2 * task.V) ** 2 > 10**7:
             raise argument_error(
                 "V",
                 task.V,
                 "smaller: the matrices may have at most 10000000 entries together",
             )
-        most, batch = INT64_MAX, 64
-        if self.data is not None:
-            most = batch = len(check_sentences(self.data, task).answer)
-        batch = (
-            batch
-            if self.batch is None
-            else integer("batch", self.batch, minimum=1, maximum=most)
-        )
+        batch = self._batch_size()
         set_fields(
             self,
             batch=batch,
             seed=integer("seed", self.seed, minimum=0),
             kink=number("kink", self.kink, zero=True),
             tests=integer("tests", self.tests, minimum=1),
-            gamma=estimated_gamma(task, self.data)
-            if self.gamma is None
-            else signed("gamma", self.gamma),
-            trained=tuple(name for name in MATRICES if name in names),
+            gamma=self._held_gamma(),
+            trained=names,
             scale=number("scale", self.scale, zero=True),
         )
+        bytes_per_sentence = 40.0 * (task.H + 2.0 * task.V)
         for name, count in (("batch", batch), ("tests", self.tests)):
-            check_fits(name, count, 40.0 * count * (task.H + 2.0 * task.V))
+            check_fits(name, count, count * bytes_per_sentence)
+
+    def _trained_names(self) -> tuple[str, ...]:
+        """Names of the trained matrices, in the order of `MATRICES`."""
+        if self.trained is None:
+            return MATRICES if self.task.alpha else MATRICES[:2]
+        requested = tuple(self.trained) if isinstance(self.trained, Iterable) else ()
+        valid = all(isinstance(name, str) and name in MATRICES for name in requested)
+        if not requested or not valid:
+            raise argument_error(
+                "trained", self.trained, "some of " + ", ".join(MATRICES)
+            )
+        return tuple(name for name in MATRICES if name in requested)
+
+    def _batch_size(self) -> int:
+        default = 64
+        most = INT64_MAX
+        if self.data is not None:
+            default = most = len(check_sentences(self.data, self.task).answer)
+        if self.batch is None:
+            return default
+        return integer("batch", self.batch, minimum=1, maximum=most)
+
+    def _held_gamma(self) -> float:
+        if self.gamma is None:
+            return estimated_gamma(self.task, self.data)
+        return signed("gamma", self.gamma)
 
     @property
     def stochastic(self) -> bool:
@@ -207,83 +216,93 @@ class TransformerRisk(Risk):
         assert self.batch is not None
         step = integer("step", step, minimum=0)
         if self.data is None:
-            return self.task.sentences(
-                np.random.default_rng([self.seed, 0, step]), self.batch
-            )
+            rng = np.random.default_rng([self.seed, 0, step])
+            return self.task.sentences(rng, self.batch)
         if not self.stochastic:
             return self.data
         rows = (step * self.batch + np.arange(self.batch)) % len(self.data.answer)
-        return Sentences(*(each[rows] for each in self.data))
+        return Sentences(*(column[rows] for column in self.data))
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's sentences and its gradient, by the backward pass."""
-        m, (tokens, answer, *_) = self._matrices(params), self.sentences(step)
-        forward = self._forward(m, tokens)
+        """Mean loss of the sentences of a step, and its gradient, by hand."""
+        matrices = self._matrices(params)
+        sentences = self.sentences(step)
+        answer = sentences.answer
+        forward = self._forward(matrices, sentences.tokens)
         if not np.isfinite(forward.logits).all():
             return math.inf, np.zeros_like(params)
         losses, error = cross_entropy(forward.logits, answer)
-        error[error < 1e-200] = 0.0  # denormal numbers slow the products down
-        own = np.arange(len(answer)), answer
-        error[own] = 0.0
-        error[own] = -error.sum(axis=1)
-        gradients = self._backward(m, forward, error / len(answer))
-        return float(np.mean(losses)), np.concatenate(
-            [gradients[name].ravel() for name in self.trained or ()]
-        )
+        # subnormal numbers slow the products down
+        error[error < 1e-200] = 0.0
+        # The derivative by the logit of the answer is p - 1. As minus the sum of the
+        # other probabilities it keeps its digits if p is close to 1.
+        at_answer = np.arange(len(answer)), answer
+        error[at_answer] = 0.0
+        error[at_answer] = -error.sum(axis=1)
+        gradients = self._backward(matrices, forward, error / len(answer))
+        gradient = [gradients[name].ravel() for name in self.trained or ()]
+        return float(np.mean(losses)), np.concatenate(gradient)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Measure on test sentences with outputs seen in training and, if there are any, with unseen ones.
+        """Measure on test sentences with outputs seen in training and with others.
 
-        Loss and accuracy are measured on both; on the seen ones also the mean
-        probabilities of output and noise, the logit that attention gives the output,
-        the largest logit that it gives another word, and both logits of the
-        feed-forward layer for noise.
+        Loss and accuracy are measured on both, if the task has unseen words. On the
+        sentences with seen outputs these are measured, too: the mean probabilities of
+        output and noise, the logit that attention gives the output, the largest logit
+        that it gives another word, and both logits of the feed-forward layer for noise.
         """
-        found: dict[str, Any] = {}
-        m = self._matrices(params)
-        task = self.task
+        observed: dict[str, float] = {}
+        matrices = self._matrices(params)
         for name, test in self._tests.items():
-            forward = self._forward(m, test.tokens)
+            forward = self._forward(matrices, test.tokens)
             measured = self._measured(forward.logits, test)
-            found |= {
-                f"{name}_loss": measured.loss,
-                f"{name}_accuracy": measured.accuracy,
-            }
+            observed[f"{name}_loss"] = measured.loss
+            observed[f"{name}_accuracy"] = measured.accuracy
             if name == "seen":
-                found |= {"output": measured.output, "noise": measured.noise}
-                noise = np.full_like(test.output, task.noise_word)
-                attention = forward.u[:, : task.V]
-                found["attention_output"], found["attention_other"] = _own_and_other(
-                    attention, test.output
-                )
-                found["feed_forward_noise"], found["feed_forward_other"] = (
-                    _own_and_other(forward.fed, noise)
-                )
-        return {name: np.asarray(value) for name, value in found.items()}
+                observed["output"] = measured.output
+                observed["noise"] = measured.noise
+                observed |= self._layer_logits(forward, test)
+        return {name: np.asarray(value) for name, value in observed.items()}
+
+    def _layer_logits(self, forward: _Pass, test: Sentences) -> dict[str, float]:
+        """Mean logits that each layer gives its own word and the likeliest other."""
+        noise = np.full_like(test.output, self.task.noise_word)
+        attention = forward.u[:, : self.task.V]
+        output_logit, attention_other = _own_and_other(attention, test.output)
+        noise_logit, feed_forward_other = _own_and_other(forward.fed, noise)
+        return {
+            "attention_output": output_logit,
+            "attention_other": attention_other,
+            "feed_forward_noise": noise_logit,
+            "feed_forward_other": feed_forward_other,
+        }
 
     def measure(
         self, params: Array, sentences: Sentences, without: Collection[str] = ()
     ) -> Measure:
-        """Measure a model on sentences, if desired without some of its parts.
+        """Measure a model on sentences, with or without one of its parts.
 
         Parameters
         ----------
         params, sentences : ndarray, Sentences
-            Flat parameters, and what `RecallTask.sentences` returns.
+            Flat parameters, and sentences from `RecallTask.sentences`.
         without : collection of {"attention", "feed_forward"}
-            Parts without whose contribution, u or F, it is measured.
+            Parts whose contribution, u or F, is left out.
 
         Returns
         -------
         Measure
         """
-        for part in instance(
-            "without", without, Collection, "a collection of attention, feed_forward"
-        ):  # type: ignore[type-abstract]
+        parts = instance(
+            "without",
+            without,
+            Collection,  # type: ignore[type-abstract]
+            "a collection of attention, feed_forward",
+        )
+        for part in parts:
             choice("without", part, PARTS)
-        tokens = instance(
-            "sentences", sentences, Sentences, "sentences of a RecallTask"
-        ).tokens
+        instance("sentences", sentences, Sentences, "sentences of a RecallTask")
+        tokens = sentences.tokens
         if tokens.max(initial=0) >= self.task.V:
             raise argument_error(
                 "sentences", int(tokens.max()), f"made of words below V = {self.task.V}"
@@ -302,11 +321,14 @@ class TransformerRisk(Risk):
         if not np.isfinite(logits).all():
             return Measure(math.inf, 0.0, 0.0, 0.0)
         losses, probs = cross_entropy(logits, sentences.answer)
+        likeliest = logits.argmax(axis=1)
+        p_output = probs[np.arange(len(probs)), sentences.output]
+        p_noise = probs[:, self.task.noise_word]
         return Measure(
-            float(np.mean(losses)),
-            float(np.mean(logits.argmax(axis=1) == sentences.output)),
-            float(np.mean(probs[np.arange(len(probs)), sentences.output])),
-            float(np.mean(probs[:, self.task.noise_word])),
+            loss=float(np.mean(losses)),
+            accuracy=float(np.mean(likeliest == sentences.output)),
+            output=float(np.mean(p_output)),
+            noise=float(np.mean(p_noise)),
         )
 
     def matrices(self, params: ArrayLike) -> dict[str, Array]:
@@ -314,43 +336,45 @@ class TransformerRisk(Risk):
         return self._matrices(self._checked(params))
 
     def _matrices(self, params: Array) -> dict[str, Array]:
-        trained = zip(self.trained or (), self.blocks(params), strict=True)
-        return self._start | {
-            name: part.reshape(2 * self.task.V, -1) for name, part in trained
-        }
+        matrices = dict(self._start)
+        for name, block in zip(self.trained or (), self.blocks(params), strict=True):
+            matrices[name] = block.reshape(2 * self.task.V, -1)
+        return matrices
 
     @cached_property
     def _start(self) -> dict[str, Array]:
-        # freed at once: glibc then keeps up to these 16 MiB from step to step
+        # This array is freed at once. The C library (glibc) then keeps up to its
+        # 16 MiB for later arrays, instead of returning them after every step.
         np.empty(2**21)
         rng = np.random.default_rng([self.seed, 1])
         width = 2 * self.task.V
-        start = {
-            name: rng.normal(0.0, self.scale / np.sqrt(width), (width, width))
-            for name in MATRICES
-        }
+        deviation = self.scale / np.sqrt(width)
         assert self.gamma is not None
         fixed = gates(self.task, self.weights, self.gamma)
-        return start | {
-            name: matrix
-            for name, matrix in fixed.items()
-            if name not in (self.trained or ())
-        }
+        start = {}
+        for name in MATRICES:
+            # drawn even if not used: the other matrices do not depend on ``trained``
+            random = rng.normal(0.0, deviation, (width, width))
+            is_fixed = name in fixed and not self._trains(name)
+            start[name] = fixed[name] if is_fixed else random
+        return start
 
     @cached_property
     def _tests(self) -> dict[str, Sentences]:
-        words = {"seen": self.task.outputs, "unseen": self.task.unseen}
-        return {
-            name: self.task.sentences(
-                np.random.default_rng([self.seed, 2]), self.tests, some
-            )
-            for name, some in words.items()
-            if some.size
-        }
+        tests = {}
+        for name, words in (("seen", self.task.outputs), ("unseen", self.task.unseen)):
+            if words.size:
+                # with the same seed the sentences differ only in their outputs
+                rng = np.random.default_rng([self.seed, 2])
+                tests[name] = self.task.sentences(rng, self.tests, words)
+        return tests
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(
-        self, m: Mapping[str, Array], tokens: Words, without: Collection[str] = ()
+        self,
+        matrices: Mapping[str, Array],
+        tokens: Words,
+        without: Collection[str] = (),
     ) -> _Pass:
         """Run the model; callers have to check for infinite logits."""
         B = len(tokens)
@@ -358,8 +382,10 @@ class TransformerRisk(Risk):
         last = tokens[:, -1]
         previous = tokens[:, -2]
         query = np.zeros((B, 2 * V))
-        query[np.arange(B), last] = query[np.arange(B), V + previous] = 1.0
-        key = m["attention"][last] + m["attention"][V + previous]
+        query[np.arange(B), last] = 1.0
+        query[np.arange(B), V + previous] = 1.0
+        key = matrices["attention"][last] + matrices["attention"][V + previous]
+
         places = self._places(tokens)
         scores = (places @ key.ravel()).reshape(B, -1)
         if self.attention == "softmax":
@@ -367,42 +393,48 @@ class TransformerRisk(Risk):
             np.exp(scores, out=scores)
             scores /= scores.sum(axis=1, keepdims=True)
         scores += self.kink
-        attended = _added(
-            places, np.maximum(scores, 0.0) if self.attention == "relu" else scores
-        )
-        u = (
-            attended @ m["value"].T
-            if self._trains("value")
-            else attended * m["value"].diagonal()
-        )
+        weights = np.maximum(scores, 0.0) if self.attention == "relu" else scores
+        attended = _added(places, weights)
+
+        u = self._times_value(matrices["value"].T, attended)
         if "attention" in without:
             u = np.zeros_like(u)
         mixed = query + u if self.kappa else query
         fed = np.zeros((B, V))
-        rows = self._rows(m)
+        rows = self._rows(matrices)
         if "feed_forward" not in without:
-            fed[:, rows] = mixed @ m["feed_forward"][rows].T
+            fed[:, rows] = mixed @ matrices["feed_forward"][rows].T
         return _Pass(places, query, scores, attended, u, mixed, fed, u[:, :V] + fed)
 
+    def _times_value(self, value: Array, vectors: Array) -> Array:
+        """Product of row vectors with 𝒱, which is diagonal if it is not trained."""
+        if self._trains("value"):
+            return vectors @ value
+        return vectors * value.diagonal()
+
     def _backward(
-        self, m: Mapping[str, Array], forward: _Pass, error: Array
+        self, matrices: Mapping[str, Array], forward: _Pass, error: Array
     ) -> dict[str, Array]:
-        """Gradients with respect to the trained matrices, from that for the logits, ``error``, (B, V)."""
-        rows = self._rows(m)
+        """Gradients with respect to the trained matrices.
+
+        They are computed from ``error``, the gradient with respect to the logits, (B,
+        V).
+        """
         gradients = {}
-        by_mixed = error[:, rows] @ m["feed_forward"][rows]
+        rows = self._rows(matrices)
+        by_mixed = error[:, rows] @ matrices["feed_forward"][rows]
         if self._trains("feed_forward"):
-            gradients["feed_forward"] = np.zeros_like(m["feed_forward"])
+            gradients["feed_forward"] = np.zeros_like(matrices["feed_forward"])
             gradients["feed_forward"][rows] = error.T @ forward.mixed
+
         by_u = self.kappa * by_mixed
         by_u[:, : self.task.V] += error
         if self._trains("value"):
             gradients["value"] = by_u.T @ forward.attended
         if not self._trains("attention"):
             return gradients
-        by_attended = (
-            by_u @ m["value"] if self._trains("value") else by_u * m["value"].diagonal()
-        )
+
+        by_attended = self._times_value(matrices["value"], by_u)
         by_score = (forward.places @ by_attended.ravel()).reshape(forward.scores.shape)
         if self.attention == "softmax":
             by_score -= np.sum(by_attended * forward.attended, axis=1, keepdims=True)
@@ -413,41 +445,50 @@ class TransformerRisk(Risk):
         return gradients
 
     def _places(self, tokens: Words) -> Any:
-        """Return the places of the attended words in the tables, a sparse (B n, 2 B V) matrix."""
+        """Places of the attended words in the tables, a sparse (B n, 2 B V) matrix."""
         from scipy.sparse import csr_array
 
         attended = tokens if self.weights == "identity" else tokens[:, :-1]
         V = self.task.V
         B, n = attended.shape
-        at = np.empty((B, n, 2), np.int32 if 2 * B * max(n, V) < 2**31 else np.int64)
-        np.add(
-            attended, 2 * V * np.arange(B)[:, None], out=at[:, :, 0], casting="unsafe"
-        )
-        np.add(at[:, :-1, 0], V, out=at[:, 1:, 1])
-        at[:, 0, 1] = 0
+        # Column of the word itself, and of the word before it, for each attended word.
+        # The index type of the sparse matrix is chosen here to save a conversion.
+        index_type = np.int32 if 2 * B * max(n, V) < 2**31 else np.int64
+        columns = np.empty((B, n, 2), index_type)
+        own = columns[:, :, 0]
+        previous = columns[:, :, 1]
+        first_column = 2 * V * np.arange(B)[:, None]
+        np.add(attended, first_column, out=own, casting="unsafe")
+        np.add(own[:, :-1], V, out=previous[:, 1:])
+        # the first word has no previous one: its second entry is a zero
+        previous[:, 0] = 0
         ones = np.ones((B, n, 2))
-        ones[:, 0, 1] = 0.0  # the first word has no previous one
-        ends = np.arange(0, at.size + 1, 2, dtype=at.dtype)
-        return csr_array((ones.ravel(), at.ravel(), ends), shape=(B * n, 2 * B * V))
+        ones[:, 0, 1] = 0.0
+        ends = np.arange(0, columns.size + 1, 2, dtype=index_type)
+        return csr_array(
+            (ones.ravel(), columns.ravel(), ends), shape=(B * n, 2 * B * V)
+        )
 
     def _trains(self, name: str) -> bool:
         return name in (self.trained or ())
 
-    def _rows(self, m: Mapping[str, Array]) -> slice | Words:
-        """Rows of F that reach logits: all if it is trained, else the one of noise."""
+    def _rows(self, matrices: Mapping[str, Array]) -> slice | Words:
+        """Rows of F that reach logits: all if it is trained, else the row of noise."""
         if self._trains("feed_forward"):
             return slice(self.task.V)
-        return np.flatnonzero(m["feed_forward"].any(axis=1))
+        return np.flatnonzero(matrices["feed_forward"].any(axis=1))
 
 
 def _added(places: Any, weights: Array) -> Array:
-    """Tables of the weights, added up over equal words and over equal words before, (B, 2V)."""
+    """Add the weights up over equal words, and over equal previous words, (B, 2V)."""
     return np.asarray(places.T @ weights.ravel()).reshape(len(weights), -1)
 
 
 def _own_and_other(logits: Array, word: Words) -> tuple[float, float]:
     """Mean logit of a word in each sentence, and of the likeliest other one."""
-    own = (np.arange(len(word)), word)
-    others = logits.copy()
-    others[own] = -np.inf
-    return float(np.mean(logits[own])), float(np.mean(others.max(axis=1)))
+    at_word = (np.arange(len(word)), word)
+    other_logits = logits.copy()
+    other_logits[at_word] = -np.inf
+    own = float(np.mean(logits[at_word]))
+    likeliest_other = float(np.mean(other_logits.max(axis=1)))
+    return own, likeliest_other

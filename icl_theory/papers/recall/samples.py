@@ -1,13 +1,15 @@
-r"""How many sentences are needed: the probability that training on M of them leaves a given excess.
+r"""How many sentences are needed for a given excess over the Bayes risk.
 
-After training on M sentences to the end exactly those triggers are at λ = 0 that occur
-in no sentence. Without noise the excess is therefore ln V times the probability of the
-missing triggers.
+After training on M sentences to the end, λ = 0 exactly for the triggers that occur in
+no sentence. Without noise the excess is therefore ln V times the probability of the
+missing triggers. `missing_probability` is the law of this probability,
+`failure_probability` that of the excess; `sentences_needed` inverts it.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,19 +28,25 @@ MOST_SETS = 20_000  # sums of probabilities of missing triggers; more take too l
 MOST_SENTENCES = 10**9
 MOST_NOISY = 10**5  # sentences, with noise
 
+# Half-width of the saddle on the circle, in standard deviations. With at most 64
+# sentences the whole circle is used.
+SADDLE = 12.0
+
 
 def missing_probability(task: RecallTask, M: int, mass: float) -> float:
-    r"""Probability that the triggers missing from M sentences have a total probability above ``mass``, exactly.
+    r"""Exact probability that triggers of more than ``mass`` miss from M sentences.
 
-    With a Poisson number of sentences the triggers are independent. The generating
-    function at z, computed by adding one trigger after the other, is
+    The mass of a set of triggers is its total probability. With a Poisson number of
+    sentences the triggers are independent. The generating function at z, computed by
+    adding one trigger after the other, is
 
-    .. math:: E(z) = \sum_{A:\, p(A) > m} \prod_{q \in A} e^{-p_q z} \prod_{q \notin A} (1 - e^{-p_q z}),
+    .. math:: E(z) = \sum_{A:\, p(A) > m} \prod_{q \in A} e^{-p_q z}
+        \prod_{q \notin A} (1 - e^{-p_q z}),
 
     and the probability for M sentences is :math:`M!\,[z^M]\, e^z E(z)`, by the
-    trapezoidal rule on a circle around 0. Where one of the sets of least probability s
-    decides, it goes through the saddle :math:`M/(1 - s)`. See docs/theory.md, "How many
-    sentences".
+    trapezoidal rule on a circle around 0. The circle goes through the saddle
+    :math:`M/(1 - s)` of the term of a set with the least probability s above m. See
+    docs/theory.md, "How many sentences".
 
     Parameters
     ----------
@@ -61,7 +69,8 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     --------
     >>> import icl_theory as icl
     >>> task = icl.recall.RecallTask(20, 2, 8, counts=icl.recall.Counts.fixed(1))
-    >>> round(icl.recall.missing_probability(task, 5, 0.0) * 2**5, 12)  # all sentences have the same trigger
+    >>> # all sentences have the same trigger
+    >>> round(icl.recall.missing_probability(task, 5, 0.0) * 2**5, 12)
     2.0
     """
     from scipy.special import gammaln
@@ -69,53 +78,65 @@ def missing_probability(task: RecallTask, M: int, mass: float) -> float:
     instance("task", task, RecallTask, "a RecallTask")
     M = integer("M", M, minimum=1, maximum=MOST_SENTENCES)
     mass = number("mass", mass, zero=True)
-    least = _sums(task, mass, "mass")[1]
-    if least > 1.0 - 1e-9:  # of no set, or of all triggers, and there are sentences
+    least = _sums_of_probabilities(task, mass, "mass").least_beyond
+    # There is no such set, or only that of all triggers. These cannot all miss.
+    if least > 1.0 - 1e-9:
         return 0.0
-    # half-width of the saddle in standard deviations; for few sentences the whole
-    # circle is used
-    spread = 12.0
-    points = M + math.ceil(2.0 * spread * math.sqrt(M)) + 32
-    last = (
-        points // 2
-        if M <= 64
-        else math.ceil(points * spread / (2.0 * math.pi * math.sqrt(M)))
-    )
-    angle = 2.0 * np.pi / points * np.arange(last + 1)
+    points = M + math.ceil(2.0 * SADDLE * math.sqrt(M)) + 32
+    if M <= 64:
+        last = points // 2
+    else:
+        last = math.ceil(points * SADDLE / (2.0 * math.pi * math.sqrt(M)))
+    index = np.arange(last + 1)
+    angle = 2.0 * np.pi / points * index
     z = M / (1.0 - least) * np.exp(1j * angle)
-    # a term is in units of e^(-min(p(A), s)z) to the right of 0, and to the left in
-    # units of e^(-z): none overflows
+    terms = _missing_terms(task, mass, least, z)
+
     right = z.real >= 0.0
+    log_scale = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least)
+    scale = np.exp(log_scale + np.where(right, (1.0 - least) * z, 0.0) - 1j * M * angle)
+    # The other half of the circle has the conjugate terms. Only the points on the real
+    # axis count once.
+    is_real = (index == 0) | (2 * index == points)
+    multiplicity = np.where(is_real, 1.0, 2.0)
+    probability = float(np.sum(multiplicity * (terms * scale).real)) / points
+    return min(1.0, max(0.0, probability))
+
+
+def _missing_terms(task: RecallTask, mass: float, least: float, z: Array) -> Array:
+    """Return E(z), scaled so that no term overflows.
+
+    To the right of 0 a term is in units of e^(-min(p(A), s)z), with s = ``least``, to
+    the left of 0 in units of e^(-z).
+    """
+    right = z.real >= 0.0
+    # sums over the sets of missing triggers up to the mass, by their probability
     below: dict[float, Array] = {0.0: np.ones(len(z), dtype=complex)}
+    # sum over all other sets
     above = np.zeros(len(z), dtype=complex)
     for p in np.sort(task.probs)[::-1].tolist():
-        met = np.where(right, -1.0, 1.0) * np.expm1(np.where(right, -p * z, p * z))
-        # with this trigger or without it
-        above = above * np.where(right, 1.0, 1.0 + met)
-        after: dict[float, Array] = {}
+        occurs = np.where(right, -1.0, 1.0) * np.expm1(np.where(right, -p * z, p * z))
+        # both sets, with this trigger and without it, are above the mass
+        above = above * np.where(right, 1.0, 1.0 + occurs)
+        below_next: dict[float, Array] = {}
         for total, chance in below.items():
-            after[total] = after.get(total, 0.0) + chance * met
-            more = round(total + p, 12)
-            missed = chance * np.exp(
-                np.where(right, (min(more, least) - min(total, least) - p) * z, 0.0)
-            )
-            if more > mass * (1.0 + 1e-9):
-                above = above + missed
+            below_next[total] = below_next.get(total, 0.0) + chance * occurs
+            larger = round(total + p, 12)
+            exponent = min(larger, least) - min(total, least) - p
+            misses = chance * np.exp(np.where(right, exponent * z, 0.0))
+            if larger > mass * (1.0 + 1e-9):
+                above = above + misses
             else:
-                after[more] = after.get(more, 0.0) + missed
-        below = after
-    log = float(gammaln(M + 1.0)) - M * math.log(M) + M * math.log1p(-least)
-    scale = np.exp(log + np.where(right, (1.0 - least) * z, 0.0) - 1j * M * angle)
-    twice = np.where(
-        (np.arange(last + 1) == 0) | (2 * np.arange(last + 1) == points), 1.0, 2.0
-    )
-    return min(1.0, max(0.0, float(np.sum(twice * (above * scale).real)) / points))
+                below_next[larger] = below_next.get(larger, 0.0) + misses
+        below = below_next
+    return above
 
 
 def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
-    r"""Probability that training λ on M sentences to the end leaves more than ε above the Bayes risk, exactly.
+    r"""Exact probability that training λ on M sentences leaves an excess above ε.
 
-    Linear or ReLU attention. Without noise it is :math:`P(\ln V\, p(\text{missing}) >
+    The excess is that over the Bayes risk, after training to the end with linear or
+    ReLU attention. Without noise it is :math:`P(\ln V\, p(\text{missing}) >
     \varepsilon)`. With noise :math:`\gamma = \ln(k/(M-k))` is the estimate from the k
     answers that are noise; k is binomial and independent of the triggers. Triggers that
     occur cost the divergence d of k/M from α, missing ones :math:`\ln(V - 1 + e^\gamma)
@@ -143,43 +164,51 @@ def failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     epsilon = number("epsilon", epsilon)
     if not task.alpha:
         return missing_probability(task, M, epsilon / math.log(task.V))
+    M = integer("M", M, minimum=1, maximum=MOST_NOISY)
+    return _noisy_failure_probability(task, M, epsilon)
+
+
+def _noisy_failure_probability(task: RecallTask, M: int, epsilon: float) -> float:
     from scipy.stats import binom
 
-    M = integer("M", M, minimum=1, maximum=MOST_NOISY)
     k = np.arange(M + 1)
+    # without one kind of answer, half an answer of it is added
     noise = np.clip(k, 0.5, M - 0.5)
     gamma = np.log(noise) - np.log(M - noise)
-    met = divergence(task.alpha, gamma)
-    missing = (
+    excess_of_seen = divergence(task.alpha, gamma)
+    excess_of_missing = (
         np.logaddexp(math.log(task.V - 1.0), gamma)
         - task.alpha * gamma
         - task.bayes_risk
     )
     weight = binom.pmf(k, M, task.alpha)
-    worth = (met <= epsilon) & (weight > 1e-30 * weight.max())
-    allowed = (epsilon - met[worth]) / (missing - met)[worth]
-    total = float(weight[met > epsilon].sum())
-    sums = np.append(
-        _sums(task, float(allowed.max(initial=0.0)), "epsilon")[0], math.inf
-    )
-    # index of the first sum not allowed
+
+    # The excess is the mean of both, by the probability of the missing triggers: this
+    # is the largest probability for which it is at most ε.
+    matters = (excess_of_seen <= epsilon) & (weight > 1e-30 * weight.max())
+    cost_of_missing = (excess_of_missing - excess_of_seen)[matters]
+    allowed = (epsilon - excess_of_seen[matters]) / cost_of_missing
+    largest_allowed = float(allowed.max(initial=0.0))
+    sums = _sums_of_probabilities(task, largest_allowed, "epsilon").sums
+    sums = np.append(sums, math.inf)
+
+    # The chance to be above an allowed probability changes only at the sums. Compute
+    # it once for each of them, by the index of the first sum that is not allowed.
     step = np.searchsorted(sums, allowed * (1.0 + 1e-9), side="right")
-    chances = {
-        int(i): missing_probability(task, M, float(sums[i - 1]))
-        for i in np.unique(step)
-    }
-    return min(
-        1.0,
-        total
-        + float(
-            sum(w * chances[int(i)] for w, i in zip(weight[worth], step, strict=True))
-        ),
-    )
+    missing_chance = {}
+    for i in np.unique(step).tolist():
+        missing_chance[i] = missing_probability(task, M, float(sums[i - 1]))
+    failures = 0.0
+    for w, i in zip(weight[matters], step.tolist(), strict=True):
+        failures += w * missing_chance[i]
+    total = float(weight[excess_of_seen > epsilon].sum())
+    return min(1.0, total + float(failures))
 
 
 def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
-    r"""Upper bound on `failure_probability` in closed form: union over the triggers, Chernoff for the noise.
+    r"""Upper bound on `failure_probability` in closed form.
 
+    It is a union bound over the triggers and a Chernoff bound for the noise:
     :math:`\sum_q (1-p_q)^M`, the expected number of missing triggers, plus with noise
     :math:`e^{-M D(a_-\|\alpha)} + e^{-M D(a_+\|\alpha)}` with the frequencies
     :math:`a_\pm` of noise that cost ε. See docs/theory.md, "How many sentences".
@@ -201,31 +230,40 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     >>> round(icl.recall.failure_bound(task, 30, 0.1), 6)
     0.00619
     """
-    from scipy.optimize import brentq
-    from scipy.special import kl_div
-
     instance("task", task, RecallTask, "a RecallTask")
     M = integer("M", M, minimum=1)
     epsilon = number("epsilon", epsilon)
-    bound = float(np.sum(np.exp(M * np.log1p(-task.probs)))) if task.Q > 1 else 0.0
+    bound = 0.0
+    # a single trigger occurs in every sentence
+    if task.Q > 1:
+        bound = float(np.sum(np.exp(M * np.log1p(-task.probs))))
     if task.alpha:
-        a = task.alpha
-        for side in (1e-300, 1.0 - 2.0**-53):
-
-            def surplus(x: float) -> float:
-                return float(kl_div(a, x) + kl_div(1.0 - a, 1.0 - x)) - epsilon
-
-            end = (
-                brentq(surplus, min(a, side), max(a, side))
-                if surplus(side) > 0.0
-                else side
-            )
-            bound += math.exp(-M * float(kl_div(end, a) + kl_div(1.0 - end, 1.0 - a)))
+        for end in (1e-300, 1.0 - 2.0**-53):
+            frequency = _frequency_of_cost(task.alpha, epsilon, end)
+            bound += math.exp(-M * _bernoulli_divergence(frequency, task.alpha))
     return min(1.0, bound)
 
 
+def _frequency_of_cost(alpha: float, epsilon: float, end: float) -> float:
+    """Frequency of noise between α and ``end`` that costs ε; ``end`` if none does."""
+    from scipy.optimize import brentq
+
+    def surplus(frequency: float) -> float:
+        return _bernoulli_divergence(alpha, frequency) - epsilon
+
+    if surplus(end) <= 0.0:
+        return end
+    return float(brentq(surplus, min(alpha, end), max(alpha, end)))
+
+
+def _bernoulli_divergence(a: float, b: float) -> float:
+    from scipy.special import kl_div
+
+    return float(kl_div(a, b) + kl_div(1.0 - a, 1.0 - b))
+
+
 def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
-    r"""Smallest number of sentences M(ε, δ) from which on `failure_probability` is at most δ.
+    r"""Smallest number M(ε, δ) of sentences with `failure_probability` at most δ.
 
     With noise the probability is not quite monotone in M, since k/M lies on a lattice.
     The bisection starts from an M at which `failure_bound` is below δ, and returns an M
@@ -249,14 +287,17 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
     --------
     >>> import icl_theory as icl
     >>> task = icl.recall.RecallTask(60, 5, 4, H=256, law="planted")
-    >>> icl.recall.sentences_needed(task, 0.1, 0.01), icl.recall.failure_probability(task, 27, 0.1) > 0.01
-    (28, True)
+    >>> icl.recall.sentences_needed(task, 0.1, 0.01)
+    28
+    >>> icl.recall.failure_probability(task, 27, 0.1) > 0.01
+    True
     """
     instance("task", task, RecallTask, "a RecallTask")
     epsilon = number("epsilon", epsilon)
     delta = fraction("delta", delta)
     most = MOST_NOISY if task.alpha else MOST_SENTENCES
-    low, high = 0, 1
+    low = 0
+    high = 1
     while high < most and failure_bound(task, high, epsilon) > delta:
         high = min(2 * high, most)
     if failure_probability(task, high, epsilon) > delta:
@@ -267,27 +308,39 @@ def sentences_needed(task: RecallTask, epsilon: float, delta: float) -> int:
         )
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (
-            (low, middle)
-            if failure_probability(task, middle, epsilon) <= delta
-            else (middle, high)
-        )
+        if failure_probability(task, middle, epsilon) <= delta:
+            high = middle
+        else:
+            low = middle
     return high
 
 
-def _sums(task: RecallTask, most: float, name: str) -> tuple[Array, float]:
-    """Probabilities of sets of triggers up to ``most``, increasing, and the least one beyond, or inf."""
+class _Sums(NamedTuple):
+    """Total probabilities of the sets of triggers."""
+
+    sums: Array  # those up to a limit, increasing
+    least_beyond: float  # the least one above the limit, or inf
+
+
+def _sums_of_probabilities(task: RecallTask, most: float, name: str) -> _Sums:
+    """Total probabilities of sets of triggers, up to ``most``.
+
+    Sums that agree to 12 digits count as equal; many triggers have few sums then.
+    """
     sums = {0.0}
-    beyond = math.inf
+    least_beyond = math.inf
     limit = most * (1.0 + 1e-9)
     for p in task.probs.tolist():
-        more = {round(total + p, 12) for total in sums}
-        beyond = min([beyond, *(each for each in more if each > limit)])
-        sums |= {each for each in more if each <= limit}
+        with_trigger = {round(total + p, 12) for total in sums}
+        for total in with_trigger:
+            if total <= limit:
+                sums.add(total)
+            else:
+                least_beyond = min(least_beyond, total)
         if len(sums) > MOST_SETS:
             raise argument_error(
                 name,
                 most,
                 f"smaller: more than {MOST_SETS:,} sums of probabilities are below it",
             )
-    return np.array(sorted(sums)), beyond
+    return _Sums(np.array(sorted(sums)), least_beyond)

@@ -39,9 +39,10 @@ def simulate(
     max_steps: int = MAX_STEPS,
     callback: Callback | None = None,
 ) -> Trajectory:
-    r"""Train a reparameterised transformer on in-context recall by exact (normalised) gradient descent.
+    r"""Train a reparameterised transformer on in-context recall.
 
-    See docs/theory.md, "In-context recall".
+    The training is exact normalised, or plain, gradient descent. See docs/theory.md,
+    "In-context recall".
 
     Parameters
     ----------
@@ -54,8 +55,8 @@ def simulate(
     alpha, probs, H, law
         As for `RecallTask`.
     counts : int, Counts or array_like, optional
-        Number of times that the output follows the trigger, or its law; by default that
-        of random sentences.
+        Number of times that the output follows the trigger, or its law; by default the
+        law of random sentences.
     weights, kappa
         As for `RecallRisk`; the weights "identity" are the paper's.
     task : RecallTask, optional
@@ -63,7 +64,7 @@ def simulate(
     gamma : float or {"trained", "best"}
         Log-odds of noise: trained, held at a value, or (the default) held at
         ``"best"``, :math:`\ln(\alpha/(1-\alpha))`; for M sentences α is their frequency
-        of noise (half an answer is added to a kind that does not occur).
+        of noise (a kind of answer that does not occur counts as half an answer).
     v : float or {"trained"}
         Value scale of softmax attention: trained, or held at a value, 1 by default.
     M, seed : int
@@ -88,8 +89,8 @@ def simulate(
     -------
     Trajectory
         Parameters ``(lambda_1 .. lambda_Q, [v], [gamma])``, with one λ if all triggers
-        are alike; ``observed["excess"]`` is the excess over the Bayes risk (for given M
-        that of the M sentences).
+        have the same law; ``observed["excess"]`` is the excess over the Bayes risk (for
+        given M that of the M sentences).
 
     Raises
     ------
@@ -99,25 +100,21 @@ def simulate(
     Examples
     --------
     >>> import icl_theory as icl
-    >>> run = icl.recall.simulate(eta=0.5, counts=icl.recall.Counts.fixed(1))
+    >>> once = icl.recall.Counts.fixed(1)
+    >>> run = icl.recall.simulate(eta=0.5, counts=once)
     >>> run.steps, run.method
     (44, 'closed')
-    >>> icl.recall.simulate(eta=0.5, counts=icl.recall.Counts.fixed(1), method="exact").steps
+    >>> icl.recall.simulate(eta=0.5, counts=once, method="exact").steps
     44
     """
-    arguments = {name: value for name, value in locals().items() if name != "callback"}
-    # for which None stands for nothing
-    plain = (
-        "eta",
-        "attention",
-        "seed",
-        "rule",
-        "method",
-        "max_steps",
-    )
-    given = {
+    arguments = dict(locals())
+    del arguments["callback"]
+    # None stands for "not given", except for parameters that have no such default: it
+    # is passed on for these, and refused.
+    always_passed = ("eta", "attention", "seed", "rule", "method", "max_steps")
+    parameters = {
         name: value
         for name, value in arguments.items()
-        if value is not None or name in plain
+        if value is not None or name in always_passed
     }
-    return Recall(**Recall.unfolded(given)).simulate(callback=callback)
+    return Recall(**Recall.unfolded(parameters)).simulate(callback=callback)

@@ -2,7 +2,8 @@ r"""The in-context recall task: its words, its sentences, and the law of the nex
 
 A sentence ends with a trigger q. Earlier q was followed by an output y at least once,
 and otherwise only by the noise word τ. The next word is τ with probability α and y
-otherwise.
+otherwise. A `RecallTask` draws such sentences and predicts their next words; all risks
+of the paper are those of a task.
 """
 
 from __future__ import annotations
@@ -46,19 +47,21 @@ class Sentences(NamedTuple):
 
 
 def check_sentences(data: Sentences, task: RecallTask) -> Sentences:
-    """Refuse what is no batch of sentences, and sentences over other words or triggers."""
+    """Return a batch of sentences; refuse words and triggers of another task."""
     instance("data", data, Sentences, "Sentences of `RecallTask.sentences`")
-    for name, words, most in (
+    limits = (
         ("words", data.tokens, task.V),
         ("answers", data.answer, task.V),
         ("outputs", data.output, task.V),
         ("triggers", data.trigger, task.Q),
-    ):
-        if not 0 <= words.min() <= words.max() < most:
-            found = f"{name} {words.min()} to {words.max()}"
-            allowed = f"{name} are 0 to {most - 1}"
+    )
+    for name, words, limit in limits:
+        smallest = words.min()
+        largest = words.max()
+        if not 0 <= smallest <= largest < limit:
             raise ValueError(
-                f"data has {found}: must be sentences of the task, whose {allowed}"
+                f"data has {name} {smallest} to {largest}: must be sentences of the"
+                f" task, whose {name} are 0 to {limit - 1}"
             )
     return data
 
@@ -81,15 +84,15 @@ class RecallTask:
     V, H : int
         Number of words of the vocabulary, and of a sentence.
     triggers, outputs : int or sequence of int
-        The words, or their numbers: then the triggers are the first words, and the
-        outputs follow them.
+        The words, or how many there are: then the triggers are the first words, and
+        the outputs follow them.
     alpha : float
         α in [0, 1): probability that the next word is noise.
     probs : array_like, (Q,), optional
         Probabilities of the triggers; uniform by default.
     counts : Counts, array_like or sequence of Counts, optional
-        Law of the numbers of bigrams, one for all triggers or one for each; by default
-        `Counts.sentence` with density ¼ and noise α.
+        Law of the numbers of bigrams, either one for all triggers or one for each of
+        them; by default `Counts.sentence` with density ¼ and noise α.
     noise_word : int, optional
         τ; by default the last word.
     law : {"markov", "planted"}
@@ -103,8 +106,8 @@ class RecallTask:
     --------
     >>> import numpy as np, icl_theory as icl
     >>> task = icl.recall.RecallTask(V=10, triggers=2, outputs=3, alpha=0.1, H=9)
-    >>> some = task.sentences(np.random.default_rng(0), 2)
-    >>> some.tokens.shape, round(task.bayes_risk, 4)
+    >>> batch = task.sentences(np.random.default_rng(0), 2)
+    >>> batch.tokens.shape, round(task.bayes_risk, 4)
     ((2, 9), 0.3251)
     """
 
@@ -123,37 +126,18 @@ class RecallTask:
     ) -> None:
         self.law = choice("law", law, LAWS)
         self.V = integer("V", V, minimum=3, maximum=LARGEST_VOCABULARY)
-        self.noise_word = (
-            self.V - 1 if noise_word is None else self._word("noise_word", noise_word)
-        )
+        self.noise_word = self.V - 1
+        if noise_word is not None:
+            self.noise_word = self._word("noise_word", noise_word)
         self.triggers = self._words("triggers", triggers, 0)
-        first = (
-            int(self.triggers.max()) + 1
-            if isinstance(triggers, int | np.integer)
-            else 0
-        )
-        self.outputs = self._words("outputs", outputs, first)
-        needed = len(self.triggers) + len(self.outputs) + 1
-        if needed > self.V:
-            raise argument_error(
-                "V",
-                V,
-                f"at least {needed}, the number of triggers, outputs and noise words",
-            )
-        for name, words in (("triggers", self.triggers), ("outputs", self.outputs)):
-            if self.noise_word in words:
-                raise argument_error(
-                    name, words.tolist(), f"without the noise word {self.noise_word}"
-                )
-        if np.intersect1d(self.triggers, self.outputs).size:
-            raise argument_error(
-                "outputs", self.outputs.tolist(), "disjoint from the triggers"
-            )
+        first_output = int(self.triggers.max()) + 1 if _is_count(triggers) else 0
+        self.outputs = self._words("outputs", outputs, first_output)
+        self._check_words()
         self.alpha = noise_level("alpha", alpha)
         Q = len(self.triggers)
-        self.probs = (
-            np.full(Q, 1.0 / Q) if probs is None else probabilities("probs", probs, Q)
-        )
+        self.probs = np.full(Q, 1.0 / Q)
+        if probs is not None:
+            self.probs = probabilities("probs", probs, Q)
         if integer("H", H, minimum=0) < 3:
             raise argument_error(
                 "H", H, "at least 3: a trigger, its output, and the trigger again"
@@ -166,32 +150,53 @@ class RecallTask:
                 "1 with noise and law = 'planted', as in the paper's sentences",
             )
         self.counts = self._laws(counts)
+        self._check_length()
+
+        # The arguments by name. There are none if the task has words of its own, which
+        # numbers do not describe.
+        self.parts: dict[str, Any] | None = None
+        only_counts = _is_count(triggers) and _is_count(outputs)
+        if only_counts and self.noise_word == self.V - 1:
+            own_probs = None
+            if probs is not None:
+                own_probs = tuple(np.asarray(probs, dtype=np.float64).tolist())
+            own_counts = None if counts is None else self.law_of_counts
+            self.parts = self.numbers | {"probs": own_probs, "counts": own_counts}
+
+    def _check_words(self) -> None:
+        """Refuse too many words, and words with two roles."""
+        needed = len(self.triggers) + len(self.outputs) + 1
+        if needed > self.V:
+            raise argument_error(
+                "V",
+                self.V,
+                f"at least {needed}, the number of triggers, outputs and noise words",
+            )
+        for name, words in (("triggers", self.triggers), ("outputs", self.outputs)):
+            if self.noise_word in words:
+                raise argument_error(
+                    name, words.tolist(), f"without the noise word {self.noise_word}"
+                )
+        if np.intersect1d(self.triggers, self.outputs).size:
+            raise argument_error(
+                "outputs", self.outputs.tolist(), "disjoint from the triggers"
+            )
+
+    def _check_length(self) -> None:
+        """Refuse sentences that are too short for their bigrams."""
         longest = max(law.longest for law in set(self.counts))
-        if 2 * longest + 1 > self.H:
+        needed = 2 * longest + 1
+        if needed > self.H:
             raise argument_error(
                 "H",
-                H,
-                f"at least {2 * longest + 1}: there are up to {longest} bigrams of two words",
+                self.H,
+                f"at least {needed}: there are up to {longest} bigrams of two words",
             )
-        given = (
-            None
-            if probs is None
-            else tuple(np.asarray(probs, dtype=np.float64).tolist())
-        )
-        laws = None if counts is None else self.law_of_counts
-        counted = isinstance(triggers, int | np.integer) and isinstance(
-            outputs, int | np.integer
-        )
-        default = counted and self.noise_word == self.V - 1
-        # its arguments by name; None if its words are not the default ones
-        self.parts: dict[str, Any] | None = (
-            self.numbers | {"probs": given, "counts": laws} if default else None
-        )
 
     def __repr__(self) -> str:
+        words = f"V={self.V}, triggers={self.Q}, outputs={len(self.outputs)}"
         law = "" if self.law == "markov" else f", law={self.law!r}"
-        words = f"V={self.V}, triggers={self.Q}, outputs={len(self.outputs)}, alpha={self.alpha:g}"
-        return f"RecallTask({words}, H={self.H}{law})"
+        return f"RecallTask({words}, alpha={self.alpha:g}, H={self.H}{law})"
 
     @property
     def Q(self) -> int:
@@ -200,12 +205,12 @@ class RecallTask:
 
     @property
     def law_of_counts(self) -> Counts | tuple[Counts, ...]:
-        """The law of the numbers of bigrams, or those of the triggers if they differ."""
+        """The law of the numbers of bigrams; one for each trigger if they differ."""
         return self.counts[0] if len(set(self.counts)) == 1 else self.counts
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """The arguments that are numbers and words, of any task."""
+        """The arguments that are numbers or strings, which every task has."""
         return {
             "V": self.V,
             "triggers": self.Q,
@@ -234,17 +239,16 @@ class RecallTask:
     @property
     def best_gamma(self) -> float:
         """``ln(alpha/(1-alpha))``, the log-odds of noise: -inf without noise."""
-        return (
-            math.log(self.alpha) - math.log1p(-self.alpha) if self.alpha else -math.inf
-        )
+        if not self.alpha:
+            return -math.inf
+        return math.log(self.alpha) - math.log1p(-self.alpha)
 
     @cached_property
     def passing(self) -> Words:
         """Words that may be outputs, seen or not: neither triggers nor noise."""
         check_fits("V", self.V, 40.0 * self.V)
-        return np.setdiff1d(
-            np.arange(self.V), [*self.triggers, self.noise_word]
-        ).astype(np.intp)
+        excluded = [*self.triggers, self.noise_word]
+        return np.setdiff1d(np.arange(self.V), excluded).astype(np.intp)
 
     @cached_property
     def unseen(self) -> Words:
@@ -262,7 +266,7 @@ class RecallTask:
         Parameters
         ----------
         rng, size : numpy Generator, int
-            The source of randomness, and how many.
+            The source of randomness, and the number of sentences.
         outputs : sequence of int, optional
             Draw the outputs from these words instead of the task's (any words but
             triggers and noise).
@@ -274,90 +278,114 @@ class RecallTask:
         size = integer("size", size, minimum=1)
         instance("rng", rng, np.random.Generator, "a numpy Generator")
         check_fits("size", size, BYTES * size * self.H)
-        words = (
-            self.outputs
-            if outputs is None
-            else self._words("outputs", np.asarray(outputs), 0)
-        )
+        words = self.outputs
+        if outputs is not None:
+            words = self._words("outputs", np.asarray(outputs), 0)
         if np.isin(words, [*self.triggers, self.noise_word]).any():
             raise argument_error(
                 "outputs", words.tolist(), "words that are neither triggers nor noise"
             )
-        trigger = np.searchsorted(
-            np.cumsum(self.probs)[:-1], rng.random(size), side="right"
-        )
-        # a choice of outputs does not change the other draws
+        edges = np.cumsum(self.probs)[:-1]
+        trigger = np.searchsorted(edges, rng.random(size), side="right")
+        # One uniform number for each output: the choice of the words does not change
+        # the draws that follow.
         output = words[(rng.random(size) * len(words)).astype(np.intp)]
         c, c_tau = self._draw_counts(rng, trigger)
         q = self.triggers[trigger]
-        if self.law == "planted":
-            tokens = self.passing[rng.integers(len(self.passing), size=(size, self.H))]
-        else:
-            tokens = rng.integers(self.V - 1, size=(size, self.H), dtype=np.intp)
-            tokens += tokens >= q[:, None]  # any word but the sentence's trigger
+        tokens = self._draw_background(rng, q)
         tokens[:, -1] = q
+        self._place_bigrams(rng, tokens, output, c, c_tau)
+        answer = np.where(rng.random(size) < self.alpha, self.noise_word, output)
+        return Sentences(tokens, answer, output, trigger, c, c_tau)
+
+    def _draw_background(self, rng: np.random.Generator, q: Words) -> Words:
+        """Random words, none of them the trigger of their sentence."""
+        shape = (len(q), self.H)
+        if self.law == "planted":
+            return self.passing[rng.integers(len(self.passing), size=shape)]
+        tokens = rng.integers(self.V - 1, size=shape, dtype=np.intp)
+        # skips the trigger: uniform over the other V - 1 words
+        tokens += tokens >= q[:, None]
+        return tokens
+
+    def _place_bigrams(
+        self,
+        rng: np.random.Generator,
+        tokens: Words,
+        output: Words,
+        c: Words,
+        c_tau: Words,
+    ) -> None:
+        """Write the bigrams of the trigger over the background words, at random."""
+        q = tokens[:, -1]
         blocks = c + c_tau
         for k in np.unique(blocks):
             rows = np.flatnonzero(blocks == k)
             slot, rank = self._slots(rng, len(rows), int(k))
-            # earlier blocks of the sentence have two words each
+            # A slot counts earlier blocks of the sentence as one word, but they have
+            # two each.
             start = slot + (np.arange(len(slot)) % k)
             row = np.repeat(rows, k)
-            right = rank < c[row]
+            has_output = rank < c[row]
             tokens[row, start] = q[row]
-            tokens[row, start + 1] = np.where(right, output[row], self.noise_word)
-        answer = np.where(rng.random(size) < self.alpha, self.noise_word, output)
-        return Sentences(tokens, answer, output, trigger, c, c_tau)
+            tokens[row, start + 1] = np.where(has_output, output[row], self.noise_word)
 
     def predict(self, tokens: ArrayLike) -> Array:
-        """Return the Bayes predictor: the distribution of the next word after each sentence, (B, V).
+        """Return the Bayes predictor, the law of the next word after each sentence.
+
+        Its shape is (B, V), for sentences (B, H).
 
         Raises
         ------
         ValueError
             The task cannot produce one of the sentences.
         """
-        if is_masked(tokens) or floats(tokens) is None:
-            raise argument_error(
-                "tokens", tokens, f"an array of integers, of shape (B, {self.H})"
-            )
-        read = np.asarray(tokens)
-        if (
-            read.ndim != 2
-            or read.shape[1] != self.H
-            or not np.issubdtype(read.dtype, np.integer)
-        ):
-            raise argument_error(
-                "tokens", read.shape, f"an array of integers, of shape (B, {self.H})"
-            )
-        if read.size and not (read.min() >= 0 and read.max() < self.V):
-            raise argument_error(
-                "tokens", [int(read.min()), int(read.max())], f"words 0 to {self.V - 1}"
-            )
-        q = read[:, -1:]
-        after = np.where(read[:, :-1] == q, read[:, 1:], -1)
-        after[after == self.noise_word] = -1
-        output = after.max(axis=1)
-        single = ((after == output[:, None]) | (after == -1)).all(axis=1)
-        wrong = (
-            ~np.isin(q[:, 0], self.triggers)
-            | (output < 0)
-            | ~single
-            | np.isin(output, self.triggers)
-        )
-        for row in np.flatnonzero(wrong)[:1]:
-            raise argument_error(
-                "tokens", read[row].tolist(), "a sentence of the task: see RecallTask"
-            )
-        check_fits("tokens", read.shape, 8.0 * len(read) * self.V)
-        law = np.zeros((len(read), self.V))
-        law[np.arange(len(read)), output] = 1.0 - self.alpha
+        words = self._checked_tokens(tokens)
+        output = self._outputs_of(words)
+        check_fits("tokens", words.shape, 8.0 * len(words) * self.V)
+        law = np.zeros((len(words), self.V))
+        law[np.arange(len(words)), output] = 1.0 - self.alpha
         law[:, self.noise_word] = self.alpha
         return law
+
+    def _checked_tokens(self, tokens: ArrayLike) -> Words:
+        allowed = f"an array of integers, of shape (B, {self.H})"
+        if is_masked(tokens) or floats(tokens) is None:
+            raise argument_error("tokens", tokens, allowed)
+        words = np.asarray(tokens)
+        has_shape = words.ndim == 2 and words.shape[1] == self.H
+        if not has_shape or not np.issubdtype(words.dtype, np.integer):
+            raise argument_error("tokens", words.shape, allowed)
+        if words.size and not (words.min() >= 0 and words.max() < self.V):
+            extremes = [int(words.min()), int(words.max())]
+            raise argument_error("tokens", extremes, f"words 0 to {self.V - 1}")
+        return words
+
+    def _outputs_of(self, words: Words) -> Words:
+        """Output of each sentence; refuse sentences that the task cannot produce."""
+        q = words[:, -1:]
+        # words that follow the trigger, or -1 at other places and for noise
+        after = np.where(words[:, :-1] == q, words[:, 1:], -1)
+        after[after == self.noise_word] = -1
+        output = after.max(axis=1)
+        has_one_output = ((after == output[:, None]) | (after == -1)).all(axis=1)
+        impossible = (
+            ~np.isin(q[:, 0], self.triggers)
+            | (output < 0)
+            | ~has_one_output
+            | np.isin(output, self.triggers)
+        )
+        if impossible.any():
+            first = words[np.argmax(impossible)]
+            raise argument_error(
+                "tokens", first.tolist(), "a sentence of the task: see RecallTask"
+            )
+        return output
 
     def _words(
         self, name: str, value: int | Sequence[int] | Words, first: int
     ) -> Words:
+        """Check the words, or return this number of words from ``first`` on."""
         if isinstance(value, int | np.integer) and not isinstance(value, bool):
             count = integer(name, value, minimum=1, maximum=10**6)
             check_fits(name, value, 200.0 * count)
@@ -365,6 +393,7 @@ class RecallTask:
                 raise argument_error(
                     "V", self.V, f"at least {first + count + 1} with {count} {name}"
                 )
+            # one more than needed, because the noise word may be among them
             candidates = np.arange(first, first + count + 1)
             return candidates[candidates != self.noise_word][:count].astype(np.intp)
         if not np.iterable(value) or isinstance(value, str | bytes):
@@ -380,57 +409,64 @@ class RecallTask:
     def _laws(
         self, counts: Counts | ArrayLike | Sequence[Counts] | None
     ) -> tuple[Counts, ...]:
+        """Law of the counts of each trigger."""
         if counts is None:
-            planted = self.law == "planted"
-            law = (
-                Counts.fixed(1, int(self.alpha > 0))
-                if planted
-                else Counts.sentence(self.H, noise=self.alpha)
-            )
-            return (law,) * self.Q
+            return (self._default_law(),) * self.Q
         if isinstance(counts, Counts):
             return (counts,) * self.Q
-        if isinstance(counts, list | tuple) and any(
-            isinstance(law, Counts) for law in counts
-        ):
-            if len(counts) != self.Q or not all(
-                isinstance(law, Counts) for law in counts
-            ):
-                raise argument_error(
-                    "counts", counts, f"one Counts, or {self.Q} of them, one a trigger"
-                )
-            return tuple(counts)
-        return (Counts(counts),) * self.Q  # type: ignore[arg-type]
+        if not isinstance(counts, list | tuple):
+            return (Counts(counts),) * self.Q  # type: ignore[arg-type]
+        is_law = [isinstance(law, Counts) for law in counts]
+        if not any(is_law):
+            return (Counts(counts),) * self.Q  # type: ignore[arg-type]
+        if len(counts) != self.Q or not all(is_law):
+            raise argument_error(
+                "counts", counts, f"one Counts, or {self.Q} of them, one a trigger"
+            )
+        return tuple(counts)
+
+    def _default_law(self) -> Counts:
+        if self.law == "planted":
+            return Counts.fixed(1, int(self.alpha > 0))
+        return Counts.sentence(self.H, noise=self.alpha)
 
     def _slots(
         self, rng: np.random.Generator, size: int, k: int
     ) -> tuple[Words, Words]:
-        """Ordered places of k blocks among H − 1 − k in each sentence, and the random ranks of the blocks."""
+        """Places of k blocks among H − 1 − k, in order, and random ranks of the blocks.
+
+        Both are (size k,), sentence by sentence.
+        """
         if self.law == "markov":
-            rank = np.argsort(rng.random((size, self.H - 1 - k)), axis=1).argsort(
-                axis=1
-            )
+            uniform = rng.random((size, self.H - 1 - k))
+            rank = np.argsort(uniform, axis=1).argsort(axis=1)
             row, slot = np.nonzero(rank < k)
             return slot, rank[row, slot]
-        drawn = np.empty((size, 0), dtype=np.intp)
-        for taken in range(k):  # few blocks: each place is drawn among those not taken
+        # There are few blocks, so that each place is drawn among those still free: the
+        # taken places are skipped in increasing order.
+        places = np.empty((size, 0), dtype=np.intp)
+        for taken in range(k):
             place = rng.integers(self.H - 1 - k - taken, size=size)
-            for column in np.sort(drawn, axis=1).T:
+            for column in np.sort(places, axis=1).T:
                 place += place >= column
-            drawn = np.column_stack([drawn, place])
-        order = np.argsort(drawn, axis=1)
-        return np.take_along_axis(drawn, order, axis=1).ravel(), order.ravel()
+            places = np.column_stack([places, place])
+        order = np.argsort(places, axis=1)
+        return np.take_along_axis(places, order, axis=1).ravel(), order.ravel()
 
     def _draw_counts(
         self, rng: np.random.Generator, trigger: Words
     ) -> tuple[Words, Words]:
+        """Draw c and c_τ for each sentence."""
         uniform = rng.random(len(trigger))
         c = np.empty_like(trigger)
         c_tau = np.empty_like(trigger)
-        number = {law: index for index, law in enumerate(dict.fromkeys(self.counts))}
-        kind = np.array([number[law] for law in self.counts])[trigger]
-        for law, index in number.items():
-            rows = np.flatnonzero(kind == index)
+        # triggers with the same law are drawn together
+        laws = dict.fromkeys(self.counts)
+        index_of = {law: index for index, law in enumerate(laws)}
+        law_of_trigger = np.array([index_of[law] for law in self.counts])
+        law_of_sentence = law_of_trigger[trigger]
+        for law, index in index_of.items():
+            rows = np.flatnonzero(law_of_sentence == index)
             cells = np.flatnonzero(law.pmf)
             edges = np.cumsum(law.pmf.ravel()[cells])[:-1]
             cell = cells[np.searchsorted(edges, uniform[rows], side="right")]
@@ -438,10 +474,12 @@ class RecallTask:
         return c, c_tau
 
 
+def _is_count(words: int | Sequence[int] | Words) -> bool:
+    return isinstance(words, int | np.integer)
+
+
 def entropy(alpha: float) -> float:
     """Binary entropy, nats."""
-    return (
-        float(-alpha * math.log(alpha) - (1.0 - alpha) * math.log1p(-alpha))
-        if 0 < alpha < 1
-        else 0.0
-    )
+    if not 0 < alpha < 1:
+        return 0.0
+    return float(-alpha * math.log(alpha) - (1.0 - alpha) * math.log1p(-alpha))

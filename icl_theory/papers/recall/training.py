@@ -1,4 +1,8 @@
-"""Training of a transformer on sampled sentences, as in the paper's experiments: `icl-theory recall train`."""
+"""Training of a transformer on sampled sentences, as in the paper's experiments.
+
+`Training` is the family behind the command `icl-theory recall train`; `observe` trains
+many of them in parallel, for the figures.
+"""
 
 from __future__ import annotations
 
@@ -34,36 +38,36 @@ _declared = Recall.parameters()
 
 def _as_in_recall(name: str, default: Any) -> Any:
     """Declare a parameter as `Recall` does, with a default of its own."""
-    known = _declared[name]
+    declared = _declared[name]
     return parameter(
         default,
-        kind=known.kind,
-        meaning=known.meaning,
-        symbol=known.symbol,
-        tex=known.tex,
+        kind=declared.kind,
+        meaning=declared.meaning,
+        symbol=declared.symbol,
+        tex=declared.tex,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class Training(Family):
-    r"""Training of a one-layer transformer on sampled sentences of in-context recall, with the paper's parameters.
+    r"""Training of a one-layer transformer on sampled sentences of in-context recall.
 
-    See docs/recall.md, "Training"; *How Transformers Learn In-Context Recall Tasks?*,
-    experiments.
+    The defaults are the paper's parameters. See docs/recall.md, "Training"; *How
+    Transformers Learn In-Context Recall Tasks?*, experiments.
 
     Parameters
     ----------
     model : {"full", "attention", "reparameterised"}
-        What is trained: W, 𝒱 and (with noise) F; W alone; or λ, and γ and v if these
-        are "trained".
+        Train W, 𝒱 and (with noise) F; W alone; or λ, with γ and v if these are
+        "trained".
     attention : {"linear", "relu", "softmax"}
-        Attention weights. With ReLU, as in the paper, 1e-8 is added to the scores: it
-        starts right of its kink.
+        Attention weights. With ReLU, as in the paper, 1e-8 is added to the scores, so
+        that it starts to the right of its kink.
     triggers : int, optional
         By default 5, or 1 with noise.
     batch, M : int
-        Sentences in a step, fresh ones unless there are M fixed sentences, taken one
-        batch after the other.
+        Number of sentences in a step. They are fresh, unless there are M fixed
+        sentences, which are taken one batch after the other.
     scale : float, optional
         Standard deviation of the initial entries times √(2V), or 0 to start from zero;
         by default 0 for W alone, else ½.
@@ -78,8 +82,9 @@ class Training(Family):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> small = {"V": 12, "triggers": 2, "outputs": 3, "H": 12, "max_steps": 60, "eta": 0.1}
-    >>> run = icl.recall.Training(model="attention", **small).simulate()
+    >>> small = {"V": 12, "triggers": 2, "outputs": 3, "H": 12}
+    >>> problem = icl.recall.Training(model="attention", **small, max_steps=60, eta=0.1)
+    >>> run = problem.simulate()
     >>> bool(run.observed["unseen_loss"][-1] < 0.5 * run.observed["unseen_loss"][0])
     True
     """
@@ -142,24 +147,30 @@ class Training(Family):
     )
 
     def validate(self) -> None:
-        """Refuse parameters that contradict each other, and a start at a critical point."""
+        """Refuse parameters that contradict each other, and a critical start."""
         if math.isinf(self.M):
             self.risk()
-        else:  # without the sentences, which may take a while to draw
+        else:
+            # Check the other parameters without the sentences, which may take a while
+            # to draw.
             check_fits("M", self.M, BYTES * self.M * self.H)
             replace(self, M=math.inf)
         if self.model == "full" and self.scale == 0 and self.attention == "linear":
             raise argument_error(
                 "scale",
                 0,
-                "positive for full matrices with linear attention: zero is a critical point",
+                "positive for full matrices with linear attention: zero is a critical"
+                " point",
             )
+        if self.model == "reparameterised":
+            return
         for name in ("gamma", "v"):
-            if self.model != "reparameterised" and getattr(self, name) == "trained":
+            if getattr(self, name) == "trained":
                 raise argument_error(
                     name,
                     "trained",
-                    "a number unless model = 'reparameterised': full matrices contain it",
+                    "a number unless model = 'reparameterised': full matrices contain"
+                    " it",
                 )
 
     @cached_property
@@ -172,107 +183,100 @@ class Training(Family):
 
     @cached_property
     def data(self) -> Sentences | None:
-        """The M sentences."""
-        return (
-            None
-            if math.isinf(self.M)
-            else self.task.sentences(np.random.default_rng(self.seed), int(self.M))
-        )
+        """The M sentences; None if every step draws fresh ones."""
+        if math.isinf(self.M):
+            return None
+        return self.task.sentences(np.random.default_rng(self.seed), int(self.M))
 
     @cached_property
     def transformer(self) -> TransformerRisk:
-        """The transformer whose matrices are trained, or set by the reparameterisation."""
-        gamma = (
-            estimated_gamma(self.task, self.data)
-            if isinstance(self.gamma, str)
-            else self.gamma
-        )
-        scale = (
-            self.scale
-            if self.scale is not None
-            else 0.0
-            if self.model == "attention"
-            else 0.5
-        )
+        """The transformer with the trained, or reparameterised, matrices."""
+        attention_alone = self.model == "attention"
+        gamma = self.gamma
+        if isinstance(gamma, str):
+            gamma = estimated_gamma(self.task, self.data)
+        scale = self.scale
+        if scale is None:
+            scale = 0.0 if attention_alone else 0.5
         return TransformerRisk(
             self.task,
             self.attention,
-            min(self.batch, int(min(self.M, self.batch))),
-            self.seed,
-            self.data,
-            ("attention",) if self.model == "attention" else None,
-            scale,
-            self.weights,
-            self.kappa,
-            1e-8 if self.attention == "relu" else 0.0,
-            gamma,
-            self.tests,
+            batch=int(min(self.M, self.batch)),
+            seed=self.seed,
+            data=self.data,
+            trained=("attention",) if attention_alone else None,
+            scale=scale,
+            weights=self.weights,
+            kappa=self.kappa,
+            kink=1e-8 if self.attention == "relu" else 0.0,
+            gamma=gamma,
+            tests=self.tests,
         )
 
     def risk(self) -> Risk:
         """Return the risk over the trained parameters."""
         if self.model != "reparameterised":
             return self.transformer
-        gamma = (
-            self.transformer.gamma
-            if self.task.alpha and self.gamma != "trained"
-            else None
-        )
-        v = (
-            float(self.v)
-            if self.attention == "softmax" and self.v != "trained"
-            else None
-        )
+        gamma = None
+        if self.task.alpha and self.gamma != "trained":
+            gamma = self.transformer.gamma
+        v = None
+        if self.attention == "softmax" and self.v != "trained":
+            v = float(self.v)
         return reparameterised(self.transformer, gamma, v)
 
     def describe(self, run: Trajectory) -> None:
         """Describe how the model does on test sentences at the end."""
         last = {name: float(values[-1]) for name, values in run.observed.items()}
-        losses = ", ".join(
-            f"{last[f'{kind}_loss']:.3g} ({kind} outputs)"
-            for kind in ("seen", "unseen")
-            if f"{kind}_loss" in last
-        )
+        losses = f"{last['seen_loss']:.3g} (seen outputs)"
+        # a small vocabulary may have no unseen words
+        if "unseen_loss" in last:
+            losses += f", {last['unseen_loss']:.3g} (unseen outputs)"
         run.notes["test loss"] = f"{losses}; Bayes risk {self.task.bayes_risk:.3g}"
         run.notes["predicts"] = (
-            f"the output with probability {last['output']:.3g}, noise with {last['noise']:.3g}"
+            f"the output with probability {last['output']:.3g}, noise with"
+            f" {last['noise']:.3g}"
         )
         run.notes["attention"] = (
-            f"logit {last['attention_output']:.3g} of the output, {last['attention_other']:.3g} at most of others"
+            f"logit {last['attention_output']:.3g} of the output,"
+            f" {last['attention_other']:.3g} at most of others"
         )
         if self.alpha:
-            noise = last["feed_forward_noise"]
-            other = last["feed_forward_other"]
             run.notes["feed-forward"] = (
-                f"logit {noise:.3g} of noise, {other:.3g} at most of others"
+                f"logit {last['feed_forward_noise']:.3g} of noise,"
+                f" {last['feed_forward_other']:.3g} at most of others"
             )
 
     def measure(self, run: Trajectory) -> Mapping[str, Any]:  # type: ignore[override]
         """Return the family's columns of a run."""
-        return {
-            name: float(run.observed[name][-1]) for name in LAST if name in run.observed
-        }
+        last = {}
+        for name in LAST:
+            if name in run.observed:
+                last[name] = float(run.observed[name][-1])
+        return last
 
 
 class Observed(NamedTuple):
-    """Saved steps of a run, (T,), and what was observed there, (T,) each by name."""
+    """Saved steps of a run, (T,), and observed values there, by name, (T,) each."""
 
     t: NDArray[np.int64]
     values: Mapping[str, Array]
 
 
 def observe(problems: Sequence[Training], few: int = 2_000_000) -> list[Observed]:
-    """Train models, in as many processes as there are processors where a run reads more than ``few`` words.
+    """Train models, in parallel if a run reads more than ``few`` words.
 
-    What is observed comes in the same order, and is the same for any number of
+    The results come in the order of the problems, and are the same for any number of
     processes.
     """
     words = sum(problem.max_steps * problem.batch * problem.H for problem in problems)
     if words <= few * len(problems):
         return [*map(_observed, problems)]
-    from icl_theory.sweeps.workers import processes  # few runs are so long
+    # imported only for long runs
+    from icl_theory.sweeps.workers import processes
 
-    with processes(min(len(os.sched_getaffinity(0)), len(problems))) as pool:
+    processors = len(os.sched_getaffinity(0))
+    with processes(min(processors, len(problems))) as pool:
         return [*pool.map(_observed, problems)]
 
 

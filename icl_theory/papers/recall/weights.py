@@ -16,22 +16,20 @@ def check_weights(task: RecallTask, weights: str, kappa: int) -> None:
     """Refuse weights that do not fit the task."""
     choice("weights", weights, WEIGHTS)
     integer("kappa", kappa, minimum=0, maximum=1)
-    if weights == "projection" or not task.alpha:
-        if kappa != 1:
-            raise argument_error(
-                "kappa", kappa, "1 unless weights = 'identity' and there is noise"
-            )
-    elif task.law != "planted":
+    noisy = bool(task.alpha)
+    if kappa != 1 and not (weights == "identity" and noisy):
+        raise argument_error(
+            "kappa", kappa, "1 unless weights = 'identity' and there is noise"
+        )
+    if weights == "projection":
+        return
+    if noisy and task.law != "planted":
         raise argument_error(
             "weights",
             weights,
             "'projection' with noise and law = 'markov': -E(τ) in W repels all noise",
         )
-    if (
-        weights == "identity"
-        and not task.alpha
-        and any(law.noise_mean for law in task.counts)
-    ):
+    if not noisy and any(law.noise_mean for law in task.counts):
         raise argument_error(
             "counts",
             "with noise",
@@ -55,8 +53,9 @@ def gates(task: RecallTask, weights: str, gamma: float) -> dict[str, Array]:
     if weights == "projection":
         value = np.diag(np.isin(np.arange(2 * V), task.passing).astype(float))
     if task.alpha:
+        detected = V + q if weights == "identity" else task.passing
         feed_forward[tau, q] = gamma
-        feed_forward[tau, V + q if weights == "identity" else task.passing] = 1.0
+        feed_forward[tau, detected] = 1.0
     return {"value": value, "feed_forward": feed_forward}
 
 
@@ -65,9 +64,11 @@ def estimated_gamma(task: RecallTask, data: Sentences | None) -> float:
 
     If one kind of answer does not occur in the sentences, it counts as half an answer.
     """
-    if not task.alpha or data is None:
-        return task.best_gamma if task.alpha else 0.0
-    noise = float(np.sum(data.answer == task.noise_word))
+    if not task.alpha:
+        return 0.0
+    if data is None:
+        return task.best_gamma
     size = len(data.answer)
+    noise = float(np.sum(data.answer == task.noise_word))
     noise = min(max(noise, 0.5), size - 0.5)
     return math.log(noise) - math.log(size - noise)

@@ -1,4 +1,4 @@
-"""In-context nonlinear regression: its theorems, the rows that test them, and figures."""
+"""In-context nonlinear regression: its theorems, rows that test them, and figures."""
 
 import lazy_loader
 

@@ -34,7 +34,7 @@ def _columns(number: int) -> tuple[Column, Column]:
 
 
 def measure(run: Trajectory) -> dict[str, Any]:
-    """Return the bounds on one run and whether they hold, if the theorems apply to it."""
+    """Return the bounds on a run and whether they hold, if the theorems apply to it."""
     # The constants are fitted to many runs; they are loaded when a sweep asks for them.
     from icl_theory.papers.regression.theorems.orderwise import by_name
 

@@ -1,4 +1,9 @@
-"""In-context regression over a fixed dictionary, with softmax heads that see few labels, as a family."""
+"""In-context regression over a fixed dictionary, as a family.
+
+Softmax heads predict the answers of all tokens from the labels of a few.
+`Representation` draws the dictionary and the start, and `DictionaryRisk` is the loss of
+the heads.
+"""
 
 from __future__ import annotations
 
@@ -27,46 +32,53 @@ from icl_theory.tokens.sampled import Pass, Sampled, softmax
 
 @dataclass(frozen=True, eq=False)
 class DictionaryRisk(WithStart, Risk):
-    r"""The loss of output weights w and scores of heads, (H, P + MK): one row a head.
+    r"""The loss of heads, whose parameters are output weights and scores, (H, P + MK).
 
     .. math:: \frac1{2K}\sum_k |Z_N b_k - z_k|^2 + \sigma^2|b_k - c_k|^2, \qquad
         b_k = \sum_h w_{hk} a_{hk}
 
-    The columns of Z, (m, K), are the tokens' representations, those of :math:`Z_N` have
-    labels, and :math:`a_{hk}` is the attention of query k on them: a softmax over the
-    first M tokens. A row begins with its P output weights: one number for all queries,
-    or K. The column :math:`c_k` is the unit vector of a query whose own noisy label is
-    the answer, and zero if the answer is free of noise.
+    The columns of Z, (m, K), are the tokens' representations. The first N of them,
+    :math:`Z_N`, have labels, and :math:`a_{hk}` is the attention of query k on these,
+    in a softmax over the first M tokens. A head has a row of parameters, which begins
+    with its P output weights: one number for all queries, or K. The column :math:`c_k`
+    is the unit vector of a query whose own noisy label is the answer, and zero if the
+    answer is free of noise.
     """
 
-    Z: Array
-    labelled: int
+    Z: Array  # (m, K)
+    labelled: int  # N
     noise: float
-    seen: int
-    start: Array
+    attended: int  # M
+    start: Array  # (H, P + MK)
     noisy_answers: bool = False
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (H, P + MK)."""
         output, attention = self._heads(params)
         coefficients = self._combined(output, attention)
-        missed = self._first @ coefficients - self.Z
+        residual = self._labelled_Z @ coefficients - self.Z
         by_noise = self.noise**2 * (coefficients - self._own_label)
-        drift = np.zeros(attention.shape[1:])
-        drift[: self.labelled] = (self._first.T @ missed + by_noise) / self.Z.shape[1]
-        slopes = np.einsum("hmk,mk->hk", attention, drift)
-        by_score = output[:, None, :] * attention * (drift - slopes[:, None])
-        by_output = slopes if self.per_token else slopes.sum(axis=1)
+        # Attention on tokens beyond N multiplies labels of zero, so that the loss does
+        # not depend on it.
+        by_coefficient = np.zeros(attention.shape[1:])
+        by_coefficient[: self.labelled] = (
+            self._labelled_Z.T @ residual + by_noise
+        ) / self.Z.shape[1]
+        by_output = np.einsum("hmk,mk->hk", attention, by_coefficient)
+        centred = by_coefficient - by_output[:, None]
+        by_score = output[:, None, :] * attention * centred
+        if not self.per_token:
+            by_output = by_output.sum(axis=1)
         gradient = np.column_stack([by_output, by_score.reshape(len(output), -1)])
         return self._loss(coefficients), gradient
 
     @property
     def per_token(self) -> bool:
         """Whether a head has an output weight for each query, and not one for all."""
-        return self.start.shape[1] > 1 + self.seen * self.Z.shape[1]
+        return self.start.shape[1] > 1 + self.attended * self.Z.shape[1]
 
     def coefficients(self, params: ArrayLike) -> Array:
-        """The weight of each label in each prediction, (N, K)."""
+        """Return the weight of each label in each prediction, (N, K)."""
         return self._coefficients(self._checked(params))
 
     def _coefficients(self, params: Array) -> Array:
@@ -74,75 +86,82 @@ class DictionaryRisk(WithStart, Risk):
 
     @cached_property
     def ridge(self) -> Array:
-        """The coefficients of the least loss, (N, K): those of ridge regression.
+        r"""The coefficients of ridge regression, which have the least loss, (N, K).
 
-        A query whose own noisy label is the answer has this label alone.
+        .. math:: b_k^\circ = (Z_N^\top Z_N + \sigma^2)^{-1}
+            (Z_N^\top z_k + \sigma^2 c_k)
+
+        A query whose own noisy label is the answer uses this label alone.
         """
-        products = self._first.T @ self.Z + self.noise**2 * self._own_label
+        products = self._labelled_Z.T @ self.Z + self.noise**2 * self._own_label
         return np.asarray(np.linalg.solve(self._gram, products))
 
     def floor(self) -> float:
         r"""Return the loss of ridge regression.
 
-        One head has weights of one sign: non-negative least squares, with one sign for
-        all queries or one for each. If softmax sees labels alone and a head has one
-        output weight, :math:`1^\top b_k` is one number for all queries. More heads then
-        lose half the variance of :math:`1^\top b_k` of ridge regression over
-        :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`; for one head the floor is a lower
-        bound.
+        One head has coefficients of one sign, so its floor is the loss of non-negative
+        least squares. The sign is the same for all queries, or each query has its own
+        if there is an output weight for each.
+
+        If softmax runs over tokens with labels alone and a head has one output weight,
+        :math:`1^\top b_k` is one number for all queries. Several heads then lose half
+        the variance of :math:`1^\top b_k^\circ` over
+        :math:`1^\top(Z_N^\top Z_N + \sigma^2)^{-1}1`. For one head the floor is only a
+        lower bound in this case.
         """
         if len(self.start) == 1:
-            return self._one_sign()
-        if self.seen > self.labelled or self.per_token:
+            return self._floor_of_one_sign()
+        has_free_sums = self.attended > self.labelled or self.per_token
+        if has_free_sums:
             return self._loss(self.ridge)
         sums = self.ridge.sum(axis=0)
-        price = np.linalg.solve(self._gram, np.ones(self.labelled)).sum()
-        return self._loss(self.ridge) + 0.5 * float(np.var(sums) / price)
+        solved = np.linalg.solve(self._gram, np.ones(self.labelled))
+        return self._loss(self.ridge) + 0.5 * float(np.var(sums) / solved.sum())
 
-    def _one_sign(self) -> float:
-        """Return the least loss with coefficients of one sign."""
-        from scipy.optimize import nnls
+    def _floor_of_one_sign(self) -> float:
+        from scipy.optimize import nnls  # slow to load
 
-        tall = np.vstack([self._first, self.noise * np.eye(self.labelled)])
-        queries = np.vstack([self.Z, self.noise * self._own_label]).T
-        losses = np.empty((2, len(queries)))
-        for row, sign in enumerate((1.0, -1.0)):
-            # nnls returns the norm of what is missed
-            losses[row] = [0.5 * nnls(tall, sign * query)[1] ** 2 for query in queries]
-        by_sign = (
-            losses.min(axis=0)
-            if self.per_token
-            else losses[losses.mean(axis=1).argmin()]
-        )
-        return float(by_sign.mean())
+        # The rows below Z_N make the ridge a part of the least squares.
+        system = np.vstack([self._labelled_Z, self.noise * np.eye(self.labelled)])
+        targets = np.vstack([self.Z, self.noise * self._own_label]).T
+        losses = np.empty((2, len(targets)))
+        for i, sign in enumerate((1.0, -1.0)):
+            for k, target in enumerate(targets):
+                _, residual_norm = nnls(system, sign * target)
+                losses[i, k] = 0.5 * residual_norm**2
+        if self.per_token:
+            return float(losses.min(axis=0).mean())
+        better_sign = losses.mean(axis=1).argmin()
+        return float(losses[better_sign].mean())
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Distance of the coefficients from those of ridge regression."""
-        return {
-            "off": np.asarray(np.linalg.norm(self._coefficients(params) - self.ridge))
-        }
+        """Distance of the coefficients from the coefficients of ridge regression."""
+        difference = self._coefficients(params) - self.ridge
+        return {"off": np.asarray(np.linalg.norm(difference))}
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
-        """Return the trainer on sampled prompts, which answers all queries of each from its labels."""
+        """Return the trainer on sampled prompts.
+
+        It answers all queries of a prompt from the labels of this prompt.
+        """
         return Sampled(self.start, self._drawn, batch, seed, 4.0 * self.start.size)
 
     def _loss(self, coefficients: Array) -> float:
-        missed = np.sum((self._first @ coefficients - self.Z) ** 2)
-        by_noise = self.noise**2 * np.sum((coefficients - self._own_label) ** 2)
-        return 0.5 * float(missed + by_noise) / self.Z.shape[1]
+        bias = np.sum((self._labelled_Z @ coefficients - self.Z) ** 2)
+        variance = self.noise**2 * np.sum((coefficients - self._own_label) ** 2)
+        return 0.5 * float(bias + variance) / self.Z.shape[1]
 
     def _combined(self, output: Array, attention: Array) -> Array:
         return np.asarray(np.einsum("hk,hmk->mk", output, attention)[: self.labelled])
 
     @property
-    def _first(self) -> Array:
+    def _labelled_Z(self) -> Array:
         return self.Z[:, : self.labelled]
 
     @cached_property
     def _gram(self) -> Array:
-        return np.asarray(
-            self._first.T @ self._first + self.noise**2 * np.eye(self.labelled)
-        )
+        products = self._labelled_Z.T @ self._labelled_Z
+        return np.asarray(products + self.noise**2 * np.eye(self.labelled))
 
     @cached_property
     def _own_label(self) -> Array:
@@ -154,64 +173,70 @@ class DictionaryRisk(WithStart, Risk):
         K = self.Z.shape[1]
         weights = K if self.per_token else 1
         output = np.broadcast_to(params[:, :weights], (len(params), K))
-        return output, params[:, weights:].reshape(len(params), self.seen, K)
+        return output, params[:, weights:].reshape(len(params), self.attended, K)
 
     def _heads(self, params: Array) -> tuple[Array, Array]:
+        """Return output weights, (H, K), and attention, (H, M, K)."""
         output, scores = self._split(params)
         weight = np.exp(scores - scores.max(axis=1, keepdims=True))
         return output, weight / weight.sum(axis=1, keepdims=True)
 
     def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
+        """Return losses of drawn prompts and their derivatives by all parameters."""
         answers = rng.normal(size=(batch, len(self.Z))) @ self.Z
-        labels = np.zeros((batch, self.seen))  # none beyond N
         noise = self.noise * rng.normal(size=(batch, self.labelled))
+        # Tokens beyond N have labels of zero.
+        labels = np.zeros((batch, self.attended))
         labels[:, : self.labelled] = answers[:, : self.labelled] + noise
         if self.noisy_answers:
             answers[:, : self.labelled] += noise
+
         output, scores = self._split(params)
         attention, _ = softmax(scores.swapaxes(1, 2))  # (H, K, M)
-        heads = np.einsum("hkm,bm->bhk", attention, labels)
-        missed = np.einsum("hk,bhk->bk", output, heads) - answers
-        back = missed[:, None] / answers.shape[1]
-        moved = labels[:, None, None] - heads[..., None]
-        by_score = (output * back)[..., None] * attention * moved
+        averages = np.einsum("hkm,bm->bhk", attention, labels)
+        error = np.einsum("hk,bhk->bk", output, averages) - answers
+
+        by_answer = error[:, None] / answers.shape[1]
+        centred_labels = labels[:, None, None] - averages[..., None]
+        by_score = (output * by_answer)[..., None] * attention * centred_labels
         by_score = by_score.swapaxes(2, 3).reshape(batch, len(params), -1)
-        by_output = back * heads
+        by_output = by_answer * averages
         if not self.per_token:
             by_output = by_output.sum(axis=2, keepdims=True)
-        slopes = np.concatenate([by_output, by_score], axis=2)
+        derivatives = np.concatenate([by_output, by_score], axis=2)
         places = np.arange(params.size).reshape(params.shape)
-        return 0.5 * np.mean(missed**2, axis=1), places, slopes
+        return 0.5 * np.mean(error**2, axis=1), places, derivatives
 
 
 @dataclass(frozen=True, eq=False)
 class Representation(Family):
-    r"""In-context regression over K fixed tokens with representations in m dimensions and N labels in each prompt.
+    r"""In-context regression over a dictionary of K tokens, of which N have labels.
 
-    .. math:: \hat y_k = \sum_h w_{hk} \sum_{n \le N} y_n\,\mathrm{softmax}_n(v_n^\top Q_h v_k), \qquad
+    .. math:: \hat y_k = \sum_h w_{hk} \sum_{n \le N}
+        y_n\,\mathrm{softmax}_n(v_n^\top Q_h v_k), \qquad
         y_n = \lambda^\top z_n + \sigma\xi_n
 
-    Tasks are λ ~ N(0, I), representations :math:`z_k \sim N(0, I/m)` are drawn once;
-    tokens :math:`v_k` are orthonormal, so that each :math:`Q_h` is a matrix of scores.
-    The loss averages over all K queries. See docs/theory/representation.md.
+    Tasks are λ ~ N(0, I), and the representations :math:`z_k \sim N(0, I/m)` are drawn
+    once. The tokens :math:`v_k` are orthonormal, so that each :math:`Q_h` is a matrix
+    of scores. The loss averages over all K queries. See docs/theory/representation.md.
 
     Parameters
     ----------
     K, m, N : int
-        Tokens, dimension of their representations, and labels in a prompt, of the first
-        N tokens.
+        Number of tokens, dimension of their representations, and number of labels in a
+        prompt. The first N tokens have labels.
     heads : int
         Number of heads H.
     sees : {"all", "labelled"}
         Whether softmax runs over all tokens, with labels of zero beyond N, or over
         those with labels.
     output : {"head", "token"}
-        Output weights: one number for each head, :math:`w_{hk} = w_h`, or one for each
-        head and token.
+        Whether there is one output weight for each head, :math:`w_{hk} = w_h`, or one
+        for each head and token.
     answers : {"clean", "labels"}
-        What is to be predicted: :math:`\lambda^\top z_k` for every token, or the noisy
-        label of a token that has one. Noise of the others would add a constant to the
-        loss, and is left out.
+        The answer to predict: :math:`\lambda^\top z_k` for every token, or the noisy
+        label of a token that has one. Noise in the answers of tokens without labels
+        would add a constant to the loss, and is left out.
     noise : float
         Standard deviation of the label noise, label units; its square is the ridge.
     start, seed : float, int
@@ -224,8 +249,10 @@ class Representation(Family):
     --------
     >>> import icl_theory as icl
     >>> problem = icl.Representation(above=1e-6)
-    >>> problem.simulate().converged, problem.changed(heads=1).risk().floor() > problem.risk().floor()
-    (True, True)
+    >>> problem.simulate().converged
+    True
+    >>> problem.changed(heads=1).risk().floor() > problem.risk().floor()
+    True
     """
 
     name: ClassVar[str] = "representation"
@@ -278,10 +305,11 @@ class Representation(Family):
     )
 
     def validate(self) -> None:
-        """Refuse more labels than tokens, and labels without noise that many predictors fit."""
+        """Refuse more labels than tokens, and a best predictor that is not unique."""
         if self.N > self.K:
             raise argument_error("N", self.N, f"at most K = {self.K}")
-        if self.noise < 1e-5 and self.m < self.N:  # rounding would choose the ridge
+        # Rounding would choose among the predictors.
+        if self.noise < 1e-5 and self.m < self.N:
             raise argument_error(
                 "noise",
                 self.noise,
@@ -292,18 +320,25 @@ class Representation(Family):
         """Say what is outside the theorems."""
         if self.heads < self.N:
             run.notes["heads"] = (
-                f"outside the theorems, as reconstructed: fewer than {self.N} labels need"
+                "outside the theorems, as reconstructed:"
+                f" fewer than {self.N} labels need"
             )
 
     def risk(self) -> DictionaryRisk:
         """Return the risk over output weights and scores."""
         rng = np.random.default_rng(self.seed)
         Z = rng.normal(size=(self.m, self.K)) / np.sqrt(self.m)
-        seen = self.K if self.sees == "all" else self.N
+        attended = self.K if self.sees == "all" else self.N
         weights = self.K if self.output == "token" else 1
-        start = self.start * rng.normal(size=(self.heads, weights + seen * self.K))
+        shape = (self.heads, weights + attended * self.K)
+        start = self.start * rng.normal(size=shape)
         if self.output == "token":
             start[:, :weights] = 0.0
         return DictionaryRisk(
-            Z, self.N, self.noise, seen, start, self.answers == "labels"
+            Z=Z,
+            labelled=self.N,
+            noise=self.noise,
+            attended=attended,
+            start=start,
+            noisy_answers=self.answers == "labels",
         )

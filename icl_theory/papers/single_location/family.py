@@ -1,11 +1,15 @@
-"""Single-location regression: one token of N is informative, and attention has to find it. As a family."""
+"""Single-location regression: attention must find the informative token among N.
+
+`SingleLocation` is the family. Its risk is a `SoftmaxRisk` or a `SeparateRisk`, which
+differ in the parameters that are trained.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,19 +25,29 @@ from icl_theory.tokens.risk import Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, softmax
 
 ATTENTION = ("softmax", "erf", "linear")
-# of k, v and the bias, what the manifold leaves: κ, κ', ν, ν', b
-HELD = np.eye(9)[[0, 2, 5, 7, 8]]
+# On the manifold (k, v, b) has five coordinates that are free: κ, κ', ν, ν', b.
+ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
+
+
+class Attended(NamedTuple):
+    """Weights of tokens in sampled prompts, (B, N), and derivatives of the output."""
+
+    weight: Array
+    by_score: Array  # derivative of the output by k·x of each token, (B, N)
 
 
 @dataclass(frozen=True, eq=False)
 class LocationRisk(WithStart, Risk):
-    """Loss of what a single location is attended with, in coordinates along k*, v* and two more directions."""
+    """Loss of attention to a single location.
+
+    Vectors have four coordinates: along k*, along v*, and in two more directions.
+    """
 
     problem: SingleLocation
     start: Array
 
     def vectors(self, params: ArrayLike) -> tuple[Array, Array]:
-        """Return k, v and the bias, (9,), and their derivatives by the parameters, (9, P)."""
+        """Return k, v and the bias, (9,), and their parameter derivatives, (9, P)."""
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             vectors, slopes = self._vectors(self._checked(params))
         if not (np.isfinite(vectors).all() and np.isfinite(slopes).all()):
@@ -45,16 +59,16 @@ class LocationRisk(WithStart, Risk):
         return vectors, slopes
 
     def _vectors(self, params: Array) -> tuple[Array, Array]:
-        return params @ HELD, HELD.T
+        return params @ ON_MANIFOLD, ON_MANIFOLD.T
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts."""
-        return Sampled(self.start, self._drawn, batch, seed, 12.0 * self.problem.N)
+        return Sampled(
+            self.start, self._sampled_pass, batch, seed, 12.0 * self.problem.N
+        )
 
-    def _drawn(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
-        """Losses of prompts whose tokens are drawn in the four directions."""
-        from scipy.special import erf  # slow to load
-
+    def _sampled_pass(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
+        """Return losses and gradients of B prompts, in the four directions."""
         p = self.problem
         rows = np.arange(B)
         tokens = rng.normal(size=(B, p.N, 4))
@@ -63,45 +77,68 @@ class LocationRisk(WithStart, Risk):
             p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
         )
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=B)
+
         vectors, slopes = self._vectors(params)
-        scores = p.scale * tokens @ vectors[:4]
-        values = tokens @ vectors[4:8]
+        k = vectors[:4]
+        v = vectors[4:8]
+        values = tokens @ v
+        attended = self._attend(tokens, k, values, vectors[8])
+        output = np.sum(attended.weight * values, axis=1)
+        by_k = np.einsum("bn,bnd->bd", attended.by_score, tokens)
+        by_v = np.einsum("bn,bnd->bd", attended.weight, tokens)
+        by_bias = attended.by_score[:, :1]
+        by_vectors = np.concatenate([by_k, by_v, by_bias], axis=1)
+        error = output - label
+        gradients = error[:, None] * by_vectors @ slopes
+        return 0.5 * error**2, np.arange(params.size), gradients
+
+    def _attend(self, tokens: Array, k: Array, values: Array, bias: float) -> Attended:
+        """Return the weights of tokens, with the derivatives of the output."""
+        from scipy.special import erf  # slow to load
+
+        p = self.problem
         if p.attention == "softmax":
-            weight, _ = softmax(scores / p.scale + vectors[8] * (np.arange(p.N) == 0))
-            pull = weight * (values - np.sum(weight * values, axis=1)[:, None])
-        elif p.attention == "erf":
-            weight = erf(scores)
-            pull = p.scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scores**2)) * values
-        else:
-            weight = scores
-            pull = p.scale * values
-        error = np.sum(weight * values, axis=1) - label
-        by = [
-            *(np.einsum("bn,bnd->bd", each, tokens) for each in (pull, weight)),
-            pull[:, :1],
-        ]
-        back = error[:, None] * np.concatenate(by, axis=1) @ slopes
-        return 0.5 * error**2, np.arange(params.size), back
+            is_first_place = np.arange(p.N) == 0
+            weight, _ = softmax(tokens @ k + bias * is_first_place)
+            mean_value = np.sum(weight * values, axis=1)[:, None]
+            return Attended(weight, weight * (values - mean_value))
+        scaled = p.scale * tokens @ k
+        if p.attention == "erf":
+            slope = p.scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scaled**2))
+            return Attended(erf(scaled), slope * values)
+        return Attended(scaled, p.scale * values)
+
+
+class Activations(NamedTuple):
+    """Attention weights at nodes of a normal score."""
+
+    x: Array  # nodes of a standard normal variable
+    probs: Array  # of the nodes
+    f: Array  # activation of the score at a node
+    slope: Array  # derivative of the activation by the score
 
 
 class SeparateRisk(LocationRisk):
-    """Loss of "erf" and "linear" with the directions of k and v, 2 by 4 numbers: four directions hold any two."""
+    """Loss of "erf" and "linear" with the directions of k and v, (2, 4).
+
+    Four coordinates are enough for any k and v.
+    """
 
     def _vectors(self, params: Array) -> tuple[Array, Array]:
         """Return the directions of k and v, and their derivatives, (9, 8)."""
-        sizes = np.linalg.norm(params, axis=1)[:, None]
+        lengths = np.linalg.norm(params, axis=1)[:, None]
+        unit = params / lengths
+        tangential = np.eye(4) - unit[:, :, None] * unit[:, None]
         slopes = np.zeros((2, 4, 2, 4))
-        unit = params / sizes
-        slopes[[0, 1], :, [0, 1]] = (
-            np.eye(4) - unit[:, :, None] * unit[:, None]
-        ) / sizes[:, None]
+        slopes[[0, 1], :, [0, 1]] = tangential / lengths[:, None]
+        # The bias is 0, and is not trained.
         return np.append(unit, 0.0), np.vstack([slopes.reshape(8, 8), np.zeros(8)])
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient, which is tangential to both spheres."""
-        both, slopes = self._vectors(params)
-        k = both[:4]
-        v = both[4:8]
+        vectors, slopes = self._vectors(params)
+        k = vectors[:4]
+        v = vectors[4:8]
         p = self.problem
         a = math.sqrt(p.snr)
         g = p.spread
@@ -109,128 +146,153 @@ class SeparateRisk(LocationRisk):
         rho = float(k @ v)
         nu = v[1]
         eta = k[1]
-        x, weight, f, rise = self._activations(a * k[0], g)  # of the informative token
-        z, chance, h, _ = self._activations(0.0, 1.0)  # of the others
-        one = float(chance @ (h * z))
-        even = float(chance @ h**2)
-        odd = float(chance @ (h * z) ** 2)
-        # Given x, value and label are normal with means u and y; the variance of the
-        # value, and the covariance
+
+        x, probs, f, slope = self._activations(a * k[0], g)
+        # An uninformative token has a score z, the weight h, and a value whose
+        # covariance with z is ρ. Its part of the output has the mean square
+        # ρ² odd + (1 - ρ²) even.
+        z, z_probs, h, _ = self._activations(0.0, 1.0)
+        hz = float(z_probs @ (h * z))
+        even = float(z_probs @ h**2)
+        odd = float(z_probs @ (h * z) ** 2)
+
+        # Given x, the informative token's value and label are normal with means u and
+        # y, the value has the variance `rest`, and their covariance is `joint`.
         u = a * v[0] + g * rho * x
         y = g * eta * x
         rest = g * g * (1.0 - rho**2)
-        along = g * g * (nu - rho * eta)
-        seen = n * rho * one  # mean of what the others add
+        joint = g * g * (nu - rho * eta)
+        # mean of the uninformative tokens' part of the output
+        mean_other = n * rho * hz
+
         loss = float(
-            weight @ (f * f * (0.5 * (u * u + rest)) - f * (u * y + along - seen * u))
+            probs
+            @ (f * f * (0.5 * (u * u + rest)) - f * (u * y + joint - mean_other * u))
         )
         loss += 0.5 * (
             g * g + p.noise**2 + n * (rho * rho * odd + (1.0 - rho * rho) * even)
         )
-        loss += 0.5 * n * (n - 1.0) * (rho * one) ** 2
-        by_f = f * (u * u + rest) - u * y - along + seen * u
-        by_u = f * (f * u - y + seen)
-        by_rho = weight @ (g * x * by_u - g * g * f * (rho * f - eta) + n * one * f * u)
-        by_rho += n * rho * (odd - even) + n * (n - 1.0) * rho * one**2
-        by_kappa = a * (weight @ (by_f * rise))
-        by_eta = -(weight @ (f * g * (u * x - g * rho)))
-        by_theta = a * (weight @ by_u)
-        by_nu = -g * g * (weight @ f)
-        found = by_rho * np.append(v, k) + [
-            by_kappa,
-            by_eta,
-            0.0,
-            0.0,
-            by_theta,
-            by_nu,
-            0.0,
-            0.0,
-        ]
-        return float(loss), (found @ slopes[:8]).reshape(2, 4)
+        loss += 0.5 * n * (n - 1.0) * (rho * hz) ** 2
 
-    def _activations(
-        self, mean: float, spread: float
-    ) -> tuple[Array, Array, Array, Array]:
-        """Nodes x and their weights, f at ``mean + spread x``, and its slopes."""
+        by_f = f * (u * u + rest) - u * y - joint + mean_other * u
+        by_u = f * (f * u - y + mean_other)
+        by_rho = probs @ (g * x * by_u - g * g * f * (rho * f - eta) + n * hz * f * u)
+        by_rho += n * rho * (odd - even) + n * (n - 1.0) * rho * hz**2
+        by_kappa = a * (probs @ (by_f * slope))
+        by_eta = -(probs @ (f * g * (u * x - g * rho)))
+        by_theta = a * (probs @ by_u)
+        by_nu = -g * g * (probs @ f)
+        by_k = [by_kappa, by_eta, 0.0, 0.0]
+        by_v = [by_theta, by_nu, 0.0, 0.0]
+        by_vectors = by_rho * np.append(v, k) + [*by_k, *by_v]
+        return float(loss), (by_vectors @ slopes[:8]).reshape(2, 4)
+
+    def _activations(self, mean: float, spread: float) -> Activations:
+        """Return nodes of a score with this mean and standard deviation."""
         from scipy.special import erf  # slow to load
 
         scale = self.problem.scale
-        # where erf² leaves e^-40
-        x, weight = normal(0.7 / math.sqrt(1.0 + 4.0 * (scale * spread) ** 2))
+        # With this step the rule has an error of e^-40 for erf².
+        x, probs = normal(0.7 / math.sqrt(1.0 + 4.0 * (scale * spread) ** 2))
         s = scale * (mean + spread * x)
         if self.problem.attention == "linear":
-            return x, weight, s, np.full_like(s, scale)
-        return x, weight, erf(s), scale * 2.0 / math.sqrt(math.pi) * np.exp(-s * s)
+            return Activations(x, probs, s, np.full_like(s, scale))
+        slope = scale * 2.0 / math.sqrt(math.pi) * np.exp(-s * s)
+        return Activations(x, probs, erf(s), slope)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """The overlaps κ = kᵀk*, ν = vᵀv*, θ = vᵀk*, η = kᵀv* and ρ = kᵀv."""
-        k, v = self._vectors(params)[0][:8].reshape(2, 4)
+        vectors, _ = self._vectors(params)
+        k = vectors[:4]
+        v = vectors[4:8]
         return {"overlaps": np.array([k[0], v[1], v[0], k[1], k @ v])}
 
 
 class SoftmaxRisk(LocationRisk):
-    """Loss of "softmax" by (κ, κ', ν, ν', b), on the manifold that training does not leave.
+    """Loss of "softmax" by (κ, κ', ν, ν', b), on the manifold that training stays on.
 
-    There k = κk* + κ'e and v = νv* + ν'e' with directions beside k*, v* and each other,
-    and values are independent of scores.
+    On the manifold k = κk* + κ'e and v = νv* + ν'e', where e and e' are orthogonal to
+    k*, v* and each other. Values are then independent of scores.
     """
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient, (5,)."""
-        (kappa, beside, nu, rest, bias), p = params, self.problem
-        r = math.hypot(kappa, beside)
-        size = nu * nu + rest * rest
-        chance = np.array([p.chance, 1.0 - p.chance])
+        kappa, kappa_rest, nu, nu_rest, bias = params
+        p = self.problem
+        g2 = p.spread**2
+        r = math.hypot(kappa, kappa_rest)
+        v_square = nu * nu + nu_rest * nu_rest
+        first_or_later = np.array([p.chance, 1.0 - p.chance])
         tokens, slopes = self._tokens(reach_of(r * max(1.0, p.spread)))
-        found = tokens.moments(slopes @ [r, kappa, bias])
-        # half mean squares of o - γ and of o, for |v| = 1
-        gap, square = found.loss.reshape(2, 2) @ chance
-        # less γ² times the attention on the informative token
-        seen = gap - square - 0.5 * p.spread**2
-        loss = size * square + nu * seen + 0.5 * (p.spread**2 + p.noise**2)
-        asked = np.outer([nu, size - nu], chance).ravel()
+        moments = tokens.moments(slopes @ [r, kappa, bias])
+
+        # half the mean squares of o - γ and of o, for |v| = 1
+        error, square = moments.loss.reshape(2, 2) @ first_or_later
+        # -γ² times the attention on the informative token
+        overlap = error - square - 0.5 * g2
+        loss = v_square * square + nu * overlap + 0.5 * (g2 + p.noise**2)
+
+        by_error_and_square = [nu, v_square - nu]
+        by_moment = np.outer(by_error_and_square, first_or_later).ravel()
         by_r, by_kappa, by_bias = np.einsum(
-            "uq,uqp,q->p", found.gradient, slopes, asked
+            "uq,uqp,q->p", moments.gradient, slopes, by_moment
         )
-        turn = by_r * np.array([kappa, beside]) / r if r else np.zeros(2)
-        by_v = 2.0 * square * np.array([nu, rest]) + [seen, 0.0]
-        return float(loss), np.array([by_kappa + turn[0], turn[1], *by_v, by_bias])
+        by_k = np.zeros(2)
+        # At r = 0 the direction of k is undefined, but the derivative by r is 0.
+        if r:
+            by_k = by_r * np.array([kappa, kappa_rest]) / r
+        by_v = 2.0 * square * np.array([nu, nu_rest]) + [overlap, 0.0]
+        return float(loss), np.array([by_kappa + by_k[0], by_k[1], *by_v, by_bias])
 
     @lru_cache(maxsize=8)  # noqa: B019
     def _tokens(self, largest: float) -> tuple[TokenRisk, Array]:
-        """Tokens, and slopes of scores by (r, κ, b); targets γ and 0, with the informative token first or not."""
-        # nodes as close as this leave an error of e^-30 where weights grow like e^(r x)
-        # or e^(r γ x)
-        (x, probs), p = normal(min(0.25, math.pi**2 / (30.0 * largest))), self.problem
+        """Return tokens with nodes for scores up to a size, and slopes of the scores.
+
+        The slopes are those by (r, κ, b), (U, 4, 3). Four queries stand for the targets
+        γ and 0, each with the informative token in the first place or not.
+        """
+        p = self.problem
+        # Weights grow like e^(r x) or e^(r γ x). With this step the rule has an error
+        # of e^-30 for them.
+        x, probs = normal(min(0.25, math.pi**2 / (30.0 * largest)))
         check_fits("N", f"{x.size} nodes", 8.0 * 2000 * x.size)
-        still = np.zeros(x.size)
-        others = [
-            Kind(many, probs, still, still + 1.0) for many in (1, p.N - 2) if many
+        zeros = np.zeros(x.size)
+        # The informative token, one more that may have the first place, and the rest.
+        kinds = [
+            Kind(1, probs, zeros + p.spread),
+            Kind(1, probs, zeros, zeros + 1.0),
         ]
-        kinds = [Kind(1, probs, still + p.spread), *others]
+        if p.N > 2:
+            kinds.append(Kind(p.N - 2, probs, zeros, zeros + 1.0))
         slopes = np.zeros((len(kinds), x.size, 4, 3))
         slopes[..., 0] = x[:, None]
-        slopes[0, ..., :2] = np.stack([p.spread * x, still + math.sqrt(p.snr)], axis=1)[
-            :, None
-        ]
-        slopes[[0, 1, 0, 1], :, range(4), 2] = 1.0  # the first place
+        slopes[0, ..., 0] = (p.spread * x)[:, None]
+        slopes[0, ..., 1] = math.sqrt(p.snr)
+        # The bias belongs to the token in the first place: the informative one in
+        # queries 0 and 2, and the one of the next kind in queries 1 and 3.
+        slopes[0, :, [0, 2], 2] = 1.0
+        slopes[1, :, [1, 3], 2] = 1.0
         target = p.spread * np.array([[1.0, 1.0, 0.0, 0.0]])
         return TokenRisk(kinds, target, np.full(4, 0.25)), slopes.reshape(-1, 4, 3)
 
     def floor(self) -> float:
-        """Return the Bayes risk, where it is known: with a spread of 1, as of all other tokens."""
+        """Return the Bayes risk if it is known, and half the noise otherwise.
+
+        It is known if the informative token has the spread 1 of all other tokens.
+        """
         p = self.problem
         return self.evaluate(p.bayes())[0] if p.spread == 1.0 else 0.5 * p.noise**2
 
 
 @dataclass(frozen=True, eq=False)
 class SingleLocation(Family):
-    r"""Single-location regression: the label is a function of one of N tokens, which attention has to find.
+    r"""Single-location regression: attention must find the token with the label.
 
-    Tokens are N(0, I), but the informative one, :math:`N(\sqrt{\mathrm{snr}}\,k_*,
-    \gamma^2I)`; the label is :math:`y = v_*^\top X_J + \sigma\xi` with orthogonal unit
-    vectors k*, v*. "softmax" trains k, v and a bias of the first position, see
-    ``SoftmaxRisk``; "erf" and "linear" directions of k and v, see ``SeparateRisk``.
+    The informative token is :math:`N(\sqrt{\mathrm{snr}}\,k_*, \gamma^2I)`, and all
+    other tokens are N(0, I). The label is :math:`y = v_*^\top X_J + \sigma\xi` with
+    orthogonal unit vectors k*, v*. "softmax" trains k, v and a bias of the first
+    position, see ``SoftmaxRisk``; "erf" and "linear" train the directions of k and v,
+    see ``SeparateRisk``.
 
     Parameters
     ----------
@@ -248,11 +310,12 @@ class SingleLocation(Family):
         Factor λ of the scores of "erf" and "linear"; softmax trains the size of k
         instead.
     first : float, optional
-        Probability that the first token is the informative one; the others share the
-        rest alike. 1/N unless given; "softmax" only.
+        Probability that the first token is the informative one; the other tokens share
+        the rest equally. By default 1/N; "softmax" only.
     start : {"manifold", "sphere"}
-        Random unit vectors k, v in d dimensions: with k orthogonal to v*, v to k* and k
-        to v, where training stays; or any, for "erf" and "linear".
+        Random unit vectors k, v in d dimensions. On the manifold k is orthogonal to v*,
+        v to k* and k to v, and training keeps them so. On the sphere they are any unit
+        vectors, for "erf" and "linear" only.
     d, seed : int
         Dimension, and the seed that k and v are drawn with.
     eta, epsilon, above, rule, method, max_steps
@@ -265,7 +328,9 @@ class SingleLocation(Family):
     Examples
     --------
     >>> import icl_theory as icl
-    >>> problem = icl.SingleLocation(attention="erf", snr=200, spread=0.5**0.5, scale=0.1, eta=0.5, above=0.01)
+    >>> problem = icl.SingleLocation(
+    ...     attention="erf", snr=200, spread=0.5**0.5, scale=0.1, eta=0.5, above=0.01
+    ... )
     >>> run = problem.simulate()
     >>> abs(run.observed["overlaps"][-1][:2]).round(2)
     array([1., 1.])
@@ -329,7 +394,7 @@ class SingleLocation(Family):
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
 
     def validate(self) -> None:
-        """Refuse a start and positions that this attention has not."""
+        """Refuse a start or positions that this attention does not have."""
         if self.attention == "softmax" and self.start == "sphere":
             raise argument_error(
                 "start", self.start, "manifold for softmax, whose risk is known there"
@@ -342,24 +407,25 @@ class SingleLocation(Family):
             )
 
     def risk(self) -> Risk:
-        """Return the risk over what is trained, from the start that is drawn."""
+        """Return the risk over the trained parameters, from a random start."""
         drawn = np.random.default_rng(self.seed).normal(size=(2, self.d))
-        beside = np.linalg.qr(drawn[:, 2:].T)[
-            1
-        ].T  # both in two dimensions, of which k has the first
-        start = np.concatenate([drawn[:, :2], beside], axis=1)
+        # Beside k* and v*, k and v span two more dimensions. k has the first of them.
+        triangle = np.linalg.qr(drawn[:, 2:].T)[1]
+        start = np.concatenate([drawn[:, :2], triangle.T], axis=1)
         if self.start == "manifold":
-            start[[0, 1, 1], [1, 0, 2]] = 0.0
+            k, v = start
+            k[1] = 0.0
+            v[0] = 0.0
+            v[2] = 0.0
         start /= np.linalg.norm(start, axis=1)[:, None]
-        free = HELD @ np.append(start, 0.0)
+        free = ON_MANIFOLD @ np.append(start, 0.0)
         if self.attention == "softmax":
             return SoftmaxRisk(self, free)
         risk = SeparateRisk(self, start)
         if self.start == "sphere":
             return risk
-        return in_coordinates(
-            risk, "linear", HELD[:4, :8].T.reshape(2, 4, 4), start=free[:4]
-        )
+        basis = ON_MANIFOLD[:4, :8].T.reshape(2, 4, 4)
+        return in_coordinates(risk, "linear", basis, start=free[:4])
 
     @property
     def chance(self) -> float:
@@ -367,7 +433,7 @@ class SingleLocation(Family):
         return 1.0 / self.N if self.first is None else self.first
 
     def bayes(self) -> Array:
-        r"""Return the parameters of softmax attention that make it the posterior mean if γ = 1.
+        r"""Return the softmax parameters that give the posterior mean if γ = 1.
 
         They are :math:`k = \sqrt{\mathrm{snr}}\,k_*`, v = v* and the log odds of the
         first position.
@@ -379,7 +445,8 @@ class SingleLocation(Family):
         """Say what is outside the theorems."""
         if self.start == "sphere":
             run.notes["start"] = (
-                "outside the theorems: off the manifold k and v may end with swapped roles"
+                "outside the theorems: off the manifold k and v may end with swapped"
+                " roles"
             )
         if self.attention == "softmax" and self.spread != 1.0:
             run.notes["floor"] = (
@@ -388,9 +455,8 @@ class SingleLocation(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        found = (
-            run.params[[0, 2]]
-            if self.attention == "softmax"
-            else run.observed["overlaps"][-1]
-        )
-        return {"semantic": float(found[0]), "value": float(found[1])}
+        if self.attention == "softmax":
+            kappa, nu = run.params[[0, 2]]
+        else:
+            kappa, nu = run.observed["overlaps"][-1, :2]
+        return {"semantic": float(kappa), "value": float(nu)}

@@ -1,4 +1,9 @@
-"""In-context regression on the unit sphere with softmax attention of one trained number, as a family."""
+"""In-context regression on the unit sphere, as a family.
+
+The attention is a softmax with one trained number, the inverse temperature κ. `Sphere`
+holds the parameters of the problem; its risk is a `SphereRisk`, which is built from the
+covariance of the tasks, `kernel`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,13 @@ from icl_theory.tokens.sphere import SphereRisk
 
 
 def kernel(task: str, L: float, c: Array) -> Array:
-    r"""Return :math:`k(c) = E f(x)f(x')` for inputs with :math:`x^\top x' = c`; :math:`k'(1) = L^2`."""
+    r"""Return :math:`k(c) = E f(x)f(x')` for inputs with :math:`x^\top x' = c`.
+
+    .. math:: k(c) = L^2 c, \qquad k(c) = e^{-L^2(1 - c)}, \qquad
+        k(c) = \frac{L^2}\pi \bigl(\sqrt{1 - c^2} + (\pi - \arccos c)\,c\bigr)
+
+    for linear, cosine and ReLU tasks. All of them have the slope :math:`k'(1) = L^2`.
+    """
     if task == "linear":
         return L**2 * c
     if task == "cosine":
@@ -42,21 +53,23 @@ def kernel(task: str, L: float, c: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Sphere(Family):
-    r"""In-context regression on the unit sphere, :math:`\hat y = \sum_i y_i\,\mathrm{softmax}(\kappa x_i^\top x)`.
+    r"""In-context regression on the unit sphere with softmax attention.
+
+    .. math:: \hat y = \sum_i y_i\,\mathrm{softmax}_i(\kappa x_i^\top x)
 
     Parameters
     ----------
     task : {"linear", "relu", "cosine"}
-        :math:`L\beta^\top x`, :math:`\sqrt2 L\max(\beta^\top x, 0)` or
-        :math:`\sqrt2\cos(L\beta^\top x + \phi)` with normal β and uniform φ:
-        :math:`E(f(x) - f(x'))^2 \le L^2|x - x'|^2`, and no smaller L would do.
+        The functions :math:`L\beta^\top x`, :math:`\sqrt2 L\max(\beta^\top x, 0)` or
+        :math:`\sqrt2\cos(L\beta^\top x + \phi)` with normal β and uniform φ. All
+        satisfy :math:`E(f(x) - f(x'))^2 \le L^2|x - x'|^2`, and with no smaller L.
     d : int
         Dimension of the inputs, which are uniform on the unit sphere.
     N : int
         Pairs in a prompt.
     L : float
-        Lipschitz constant of the tasks in the root mean square; linear and ReLU tasks
-        are L times those with :math:`Ef^2 = 1`.
+        Lipschitz constant of the tasks in the root mean square. Linear and ReLU tasks
+        have :math:`Ef^2 = L^2`.
     noise : float
         Standard deviation of the label noise, label units.
     start : float
@@ -113,7 +126,8 @@ class Sphere(Family):
         5, kind=Whole(minimum=2, maximum=1000), meaning="dimension of the inputs"
     )
     N: int = parameter(100, kind=Whole(maximum=10**15), meaning="pairs in a prompt")
-    L: float = lipschitz_constant(1.0, 1e15)  # squares of labels are values of tokens
+    # The values of tokens are squares of labels, which must not overflow.
+    L: float = lipschitz_constant(1.0, 1e15)
     noise: float = label_noise(1.0, 1e15)
     start: float = parameter(
         0.0, kind=Number(zero=True, maximum=1e3), meaning="κ at step 0"
@@ -122,42 +136,47 @@ class Sphere(Family):
     predicted = LazyMethod("icl_theory.papers.sphere.statements:predicted")
 
     def validate(self) -> None:
-        """Find the best κ."""
+        """Build the risk, which finds the best κ."""
         if self.task == "cosine" and self.L > 20.0:
             raise argument_error("L", self.L, "at most 20 for cosine tasks")
-        of_tasks = partial(kernel, self.task, self.L)
-        set_fields(
-            self,
-            _risk=SphereRisk.of_kernel(
-                of_tasks, self.d, self.N, self.noise, self.start
-            ),
-        )
+        covariance = partial(kernel, self.task, self.L)
+        risk = SphereRisk.of_kernel(covariance, self.d, self.N, self.noise, self.start)
+        set_fields(self, _risk=risk)
 
     def risk(self) -> SphereRisk:
         """Return the risk over κ."""
         return self._risk  # type: ignore[attr-defined, no-any-return]
 
     def stable_rate(self) -> float:
-        """Return one over the largest curvature between the start and the best κ: no step goes beyond that."""
+        """Return one over the largest curvature between the start and the best κ.
+
+        A step of descent from the start then never passes the best κ.
+        """
+        # A single pair gets all the attention at any κ, so the loss is flat.
+        if self.N == 1:
+            return 1.0
         risk = self.risk()
-        between = np.linspace(self.start, risk.best, 17)[:, None]
-        curvature = max(
-            float(risk.hessian_product(kappa, np.ones(1))[0]) for kappa in between
-        )
-        return 1.0 / curvature if self.N > 1 else 1.0
+        direction = np.ones(1)
+        curvatures = []
+        for kappa in np.linspace(self.start, risk.best, 17):
+            product = risk.hessian_product(np.array([kappa]), direction)
+            curvatures.append(float(product[0]))
+        return 1.0 / max(curvatures)
 
     def describe(self, run: Trajectory) -> None:
         """Say which κ is best."""
         risk = self.risk()
         run.notes["best"] = (
-            f"κ = {risk.best:.6g}, within {risk.error:.0e} of the least loss by twice the nodes"
+            f"κ = {risk.best:.6g}, within {risk.error:.0e} of the least loss"
+            " by twice the nodes"
         )
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
-        found = {
-            "best": self.risk().best,
-            "predicted": self.predicted(),
-            "kappa": float(run.params[0]),
-        }
-        return {name: value for name, value in found.items() if value is not None}
+        columns = {"best": self.risk().best}
+        # Without noise, the balance of bias and variance has no prediction.
+        predicted = self.predicted()
+        if predicted is not None:
+            columns["predicted"] = predicted
+        columns["kappa"] = float(run.params[0])
+        return columns

@@ -1,10 +1,16 @@
-"""Which tokens softmax attention selects: fixed inputs, a logistic loss and scores that grow without bound."""
+"""Which tokens softmax attention selects, as a family.
+
+Inputs are fixed and the loss is logistic, so that scores grow without bound and
+attention comes to rest on one token of each input. `TokenSelection` draws a problem,
+`SelectionRisk` is its loss over scores, and `hard_margin` is the direction that
+theorems predict.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,13 +26,20 @@ from icl_theory.tokens.sampled import softmax
 
 @dataclass(frozen=True, eq=False)
 class SelectionRisk(Risk):
-    r"""Mean logistic loss of n inputs with T tokens each, over scores, (n, T): see docs/theory/token-selection.md.
+    r"""Mean logistic loss of n inputs with T tokens each, over scores, (n, T).
+
+    .. math:: \mathcal L = \frac1n\sum_i \ln\bigl(1 + e^{-o_i}\bigr), \qquad
+        o_i = \sum_t a_{it}\gamma_{it}, \qquad a_{it} = \mathrm{softmax}_t(s_{it})
 
     Parameters
     ----------
     values : array_like, (n, T)
-        :math:`\gamma_{it} = y_iv^\top x_{it}`: what a token contributes to the output,
-        times the label.
+        :math:`\gamma_{it} = y_iv^\top x_{it}`, the contribution of a token to the
+        output, times the label.
+
+    References
+    ----------
+    docs/theory/token-selection.md.
     """
 
     values: Array
@@ -46,32 +59,33 @@ class SelectionRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient with respect to the scores."""
-        weights, _ = softmax(params)
-        chosen = np.take_along_axis(
-            self.values, np.argmax(weights, axis=1)[:, None], axis=1
-        )
-        # small sums keep their digits where one token has almost all attention
-        beside = self.values - chosen
-        drawn = np.sum(weights * beside, axis=1, keepdims=True)
-        output = chosen + drawn
+        attention, _ = softmax(params)
+        most_attended = np.argmax(attention, axis=1)[:, None]
+        base = np.take_along_axis(self.values, most_attended, axis=1)
+        # Where one token has almost all attention, the output differs from its value
+        # by less than rounding. Relative to that value, small sums keep their digits.
+        relative = self.values - base
+        shift = np.sum(attention * relative, axis=1, keepdims=True)
+        output = base + shift
+        loss = float(np.logaddexp(0.0, -output).mean())
         slope = -np.exp(-np.logaddexp(0.0, output)) / len(params)
-        return float(np.logaddexp(0.0, -output).mean()), slope * weights * (
-            beside - drawn
-        )
+        return loss, slope * attention * (relative - shift)
 
     def floor(self) -> float:
         """Return the loss with all attention on the tokens of the largest values."""
         return float(np.logaddexp(0.0, -self.values.max(axis=1)).mean())
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the floor, with all of its digits."""
+        r"""Return the loss above the floor, with all of its digits.
+
+        It is the mean of :math:`\ln(1 + (e^\delta - 1)\sigma(-\gamma))` for outputs
+        that are δ below the largest value γ.
+        """
+        attention, _ = softmax(self._checked(params))
         best = self.values.max(axis=1)
-        missing = np.sum(
-            softmax(self._checked(params))[0] * (best[:, None] - self.values), axis=1
-        )
-        return float(
-            np.mean(np.log1p(np.expm1(missing) * np.exp(-np.logaddexp(0.0, best))))
-        )
+        delta = np.sum(attention * (best[:, None] - self.values), axis=1)
+        sigmoid = np.exp(-np.logaddexp(0.0, best))
+        return float(np.mean(np.log1p(np.expm1(delta) * sigmoid)))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of the inputs on their tokens, ``weights``, (n, T)."""
@@ -79,30 +93,50 @@ class SelectionRisk(Risk):
 
 
 def lead(tokens: Array, selected: NDArray[np.intp]) -> Array:
-    """Return by how much something of the selected tokens, (n, T, ...), is above that of others, (n (T - 1), ...).
+    """Return how far the selected tokens are ahead of the others.
 
-    A p selects tokens with a margin if it has a product >= 1 with each row of their
-    lead.
+    Parameters
+    ----------
+    tokens : ndarray, (n, T, ...)
+        A number or an array for each token, such as its value or its features.
+    selected : ndarray of int, (n,)
+        One token of each input.
+
+    Returns
+    -------
+    ndarray, (n (T - 1), ...)
+        The selected token minus another one, for all others. A p selects the tokens
+        with a margin if its product with each row of their lead is at least 1.
     """
-    rows = tokens[np.arange(len(tokens)), selected][:, None] - tokens
-    return np.asarray(rows[np.arange(rows.shape[1]) != selected[:, None]])
+    inputs = np.arange(len(tokens))
+    differences = tokens[inputs, selected][:, None] - tokens
+    is_other = np.arange(tokens.shape[1]) != selected[:, None]
+    return np.asarray(differences[is_other])
 
 
 def hard_margin(rows: Array) -> Array | None:
-    r"""Return the p of least norm with :math:`a^\top p \ge 1` for all rows a, or None where no p has a margin.
+    r"""Return the p of least norm with :math:`a^\top p \ge 1` for all rows a.
 
-    By nonnegative least squares: Lawson and Hanson, Solving Least Squares Problems,
-    1974, chapter 23.
+    If :math:`u \ge 0` minimises :math:`|A^\top u|^2 + (1^\top u - 1)^2` with the
+    residual r, then :math:`p = -r_{1..d}/r_{d+1}`. The result is None if no p has a
+    margin, because r is then 0.
+
+    References
+    ----------
+    Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23.
     """
     from scipy.optimize import nnls  # slow to load
 
-    flat = rows.reshape(len(rows), -1)
-    system = np.concatenate([flat.T, np.ones((1, len(flat)))])
-    weights, left = nnls(system, np.eye(len(system))[-1])
-    if left < 1e-8:  # 1/|p|, where p is large
+    flat_rows = rows.reshape(len(rows), -1)
+    system = np.concatenate([flat_rows.T, np.ones((1, len(flat_rows)))])
+    target = np.eye(len(system))[-1]
+    multipliers, residual_norm = nnls(system, target)
+    # The residual has the norm 1/|p| if p is large, so it need not be exactly 0.
+    if residual_norm < 1e-8:
         return None
-    rest = system @ weights
-    return np.asarray((rest[:-1] / (1.0 - rest[-1])).reshape(rows.shape[1:]))
+    product = system @ multipliers
+    p = product[:-1] / (1.0 - product[-1])
+    return np.asarray(p.reshape(rows.shape[1:]))
 
 
 def cosine(first: Array, second: Array) -> float:
@@ -112,20 +146,29 @@ def cosine(first: Array, second: Array) -> float:
     )
 
 
+class SelectionData(NamedTuple):
+    """The fixed inputs of a problem, and where a run starts."""
+
+    features: Array  # scores are their products with p, (n, T, d), or W, (n, T, d, d)
+    values: Array  # (n, T)
+    start: Array  # p, (d,), or W, (d, d)
+
+
 @dataclass(frozen=True, eq=False)
 class TokenSelection(Family):
-    r"""Softmax attention over fixed inputs with a logistic loss, which selects one token of each.
+    r"""Softmax attention over fixed inputs with a logistic loss.
 
-    Tokens :math:`x_{it}` and queries :math:`z_i` are random directions in d dimensions,
-    drawn once, and labels :math:`y_i = \pm1` take turns. Scores are :math:`x_{it}^\top
-    p`, :math:`x_{it}^\top Wz_i` or the same with :math:`W = W_K^\top W_Q`. For tokens
-    of your own, see ``papers.token_selection.family.SelectionRisk``.
+    The attention comes to select one token of each input. Tokens :math:`x_{it}` and
+    queries :math:`z_i` are random directions in d dimensions, drawn once, and labels
+    :math:`y_i = \pm1` take turns. Scores are :math:`x_{it}^\top p`,
+    :math:`x_{it}^\top Wz_i` or the same with :math:`W = W_K^\top W_Q`. For tokens of
+    your own, see ``papers.token_selection.family.SelectionRisk``.
 
     Parameters
     ----------
     trained : {"p", "W", "KQ"}
-        What the scores are linear functions of, or the two factors of W, with as many
-        rows as dimensions.
+        The vector or the matrix that scores are linear in, or the two factors of W,
+        with as many rows as dimensions.
     n, T, d : int
         Inputs, tokens of each, and dimension.
     values : {"linear", "one"}
@@ -148,8 +191,10 @@ class TokenSelection(Family):
     --------
     >>> import icl_theory as icl
     >>> run = icl.TokenSelection(seed=1, above=1e-9).simulate()
-    >>> run.family.selected(run.params).tolist(), round(run.family.measure(run)["cosine"], 3)
-    ([0, 2, 2, 1], 0.996)
+    >>> run.family.selected(run.params).tolist()
+    [0, 2, 2, 1]
+    >>> round(run.family.measure(run)["cosine"], 3)
+    0.996
     """
 
     name: ClassVar[str] = "token-selection"
@@ -201,19 +246,10 @@ class TokenSelection(Family):
 
     def validate(self) -> None:
         """Refuse starts and learning rates that do not fit what is trained."""
-        if (self.trained == "KQ") != (self.start > 0.0) and self.trained != "p":
-            allowed = (
-                "> 0 for KQ: factors that are zero stay there"
-                if self.trained == "KQ"
-                else "0 for W"
-            )
-            raise argument_error("start", self.start, allowed)
-        if self.trained == "KQ" and self.eta == "auto":
-            raise argument_error(
-                "eta",
-                self.eta,
-                "a number for KQ: the curvature of a product has no bound",
-            )
+        if self.trained == "KQ":
+            self._validate_factors()
+        if self.trained == "W" and self.start > 0.0:
+            raise argument_error("start", self.start, "0 for W")
         if self.trained != "p" and self.n * self.T * self.d**2 > 1e6:
             raise argument_error(
                 "d",
@@ -221,99 +257,158 @@ class TokenSelection(Family):
                 "less: with a matrix W scores take n T d² numbers, at most 1e6",
             )
 
+    def _validate_factors(self) -> None:
+        if self.start == 0.0:
+            raise argument_error(
+                "start", self.start, "> 0 for KQ: factors that are zero stay there"
+            )
+        if self.eta == "auto":
+            raise argument_error(
+                "eta",
+                self.eta,
+                "a number for KQ: the curvature of a product has no bound",
+            )
+
     @cached_property
-    def drawn(self) -> tuple[Array, Array, Array]:
-        """What p or W is multiplied with for the scores, (n, T, d) or (n, T, d, d), values, (n, T), and a start."""
+    def drawn(self) -> SelectionData:
+        """The inputs and the start, which are drawn once from the seed."""
         rng = np.random.default_rng(self.seed)
-        shapes = (self.n, self.T, self.d), (self.n, self.d), (self.d,), (self.d,)
-        tokens, queries, value, start = (rng.normal(size=shape) for shape in shapes)
-        tokens, queries, value = (
-            x / np.linalg.norm(x, axis=-1, keepdims=True)
-            for x in (tokens, queries, value)
-        )
-        values = (-1.0) ** np.arange(self.n)[:, None] * (tokens @ value)
+        # The seed stands for these draws in this order.
+        tokens = rng.normal(size=(self.n, self.T, self.d))
+        queries = rng.normal(size=(self.n, self.d))
+        value_direction = rng.normal(size=self.d)
+        start = rng.normal(size=self.d)
+
+        tokens = _normalised(tokens)
+        queries = _normalised(queries)
         if self.values == "one":
             values = np.repeat(np.eye(self.T)[-1:], self.n, axis=0)
-        if self.trained != "p":
-            tokens = np.einsum("itd,ie->itde", tokens, queries)
-            start = np.zeros((self.d, self.d))
-        return tokens, values, self.start * start
+        else:
+            labels = (-1.0) ** np.arange(self.n)
+            values = labels[:, None] * (tokens @ _normalised(value_direction))
+        if self.trained == "p":
+            return SelectionData(tokens, values, self.start * start)
+        features = np.einsum("itd,ie->itde", tokens, queries)
+        return SelectionData(features, values, np.zeros((self.d, self.d)))
 
     def risk(self, start: Array | None = None) -> Risk:
-        """Return the risk over what is trained, from another p or W if it is given."""
-        tokens, values, drawn = self.drawn
-        if start is not None:
-            drawn = self._start(start, drawn.shape)
-        risk = in_coordinates(SelectionRisk(values), "linear", tokens, start=drawn)
+        """Return the risk over the trained parameters.
+
+        Parameters
+        ----------
+        start : ndarray, optional
+            The p or W at step 0, in place of the family's own.
+        """
+        data = self.drawn
+        if start is None:
+            start = data.start
+        else:
+            start = self._checked_start(start, data.start.shape)
+        core = SelectionRisk(data.values)
+        risk = in_coordinates(core, "linear", data.features, start=start)
         if self.trained != "KQ":
             return risk
-        return Pullback(risk, Factored.random(self.d, scale=self.start, seed=self.seed))
+        factors = Factored.random(self.d, scale=self.start, seed=self.seed)
+        return Pullback(risk, factors)
 
-    def _start(self, start: Any, shape: tuple[int, ...]) -> Array:
+    def _checked_start(self, start: Any, shape: tuple[int, ...]) -> Array:
         checked = real_array("start", start, len(shape))
         if checked.shape != shape:
             raise argument_error("start", checked.shape, f"of shape {shape}")
         return checked
 
     def stable_rate(self) -> float:
-        r"""Return one over a bound on the curvature, :math:`(\Delta^2/32 + \Delta/2)\|X\|^2/n`.
+        r"""Return one over a bound on the curvature.
 
-        Δ is the largest difference of values in an input, and X maps what is trained to
-        the scores.
+        .. math:: (\Delta^2/32 + \Delta/2)\,\|X\|^2/n
+
+        Δ is the largest difference of values in an input, and X maps the trained
+        parameters to the scores.
         """
-        gap = float(np.ptp(self.drawn[1], axis=1).max())
+        delta = float(np.ptp(self.drawn.values, axis=1).max())
         risk = self.risk()
-        bound = (gap**2 / 32.0 + gap / 2.0) * gain_at(risk, risk.initial) ** 2 / self.n
-        # where all values are equal nothing moves
+        gain = gain_at(risk, risk.initial)
+        bound = (delta**2 / 32.0 + delta / 2.0) * gain**2 / self.n
+        # The bound is 0 if all values of an input are equal: then nothing moves.
         return 1.0 / bound if bound > 0.0 else 1.0
 
     def selected(self, params: ArrayLike) -> NDArray[np.intp]:
         """Return the token that each input attends to most, (n,)."""
         risk = self.risk()
-        return np.asarray(np.argmax(core_params(risk, risk._checked(params)), axis=1))
+        scores = core_params(risk, risk._checked(params))
+        return np.asarray(np.argmax(scores, axis=1))
 
     def margin(self, selected: ArrayLike) -> Array | None:
-        """Return the hard-margin solution of some tokens, one of each input, (n,): p or W, or None."""
-        return hard_margin(lead(self.drawn[0], self._one_of_each(selected)))
+        """Return the hard-margin solution of some tokens, or None if they have none.
+
+        Parameters
+        ----------
+        selected : array_like of int, (n,)
+            One token of each input.
+
+        Returns
+        -------
+        ndarray or None
+            The p or W of least norm that selects these tokens with the margin 1.
+        """
+        tokens = self._one_of_each(selected)
+        return hard_margin(lead(self.drawn.features, tokens))
 
     def _one_of_each(self, selected: ArrayLike) -> NDArray[np.intp]:
-        given = real_array("selected", selected, 1)
-        if len(given) != self.n or not np.isin(given, np.arange(self.T)).all():
+        tokens = real_array("selected", selected, 1)
+        if len(tokens) != self.n or not np.isin(tokens, np.arange(self.T)).all():
             raise argument_error(
                 "selected",
                 selected,
                 f"{self.n} integers from 0 to {self.T - 1}, one for each input",
             )
-        return given.astype(np.intp)
+        return tokens.astype(np.intp)
 
     def is_local(self, selected: ArrayLike, slack: float = 1e-6) -> bool:
-        """Whether tokens have a margin, and all others on it have smaller values."""
-        chosen = self._one_of_each(selected)
+        """Whether tokens are locally optimal.
+
+        They have a margin, and all other tokens on it have smaller values. A token is
+        on the margin if its product is below 1 + ``slack``.
+        """
+        tokens = self._one_of_each(selected)
         slack = number("slack", slack, zero=True)
-        solution, (tokens, values, _) = self.margin(chosen), self.drawn
+        solution = self.margin(tokens)
         if solution is None:
             return False
-        margins = np.tensordot(lead(tokens, chosen), solution, axes=solution.ndim)
-        return bool((lead(values, chosen)[margins < 1.0 + slack] > 0.0).all())
+        feature_lead = lead(self.drawn.features, tokens)
+        value_lead = lead(self.drawn.values, tokens)
+        margins = np.tensordot(feature_lead, solution, axes=solution.ndim)
+        is_on_margin = margins < 1.0 + slack
+        return bool((value_lead[is_on_margin] > 0.0).all())
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         selected = self.selected(run.params)
-        values = self.drawn[1]
-        end = run.params
-        best = float(np.mean(values[np.arange(self.n), selected] == values.max(axis=1)))
-        found = {"best": best, "local": float(self.is_local(selected))}
+        values = self.drawn.values
+        selected_values = values[np.arange(self.n), selected]
+        is_best = selected_values == values.max(axis=1)
+        columns = {
+            "best": float(np.mean(is_best)),
+            "local": float(self.is_local(selected)),
+        }
         solution = self.margin(selected)
-        if solution is None or self.trained == "KQ" or not end.any():
-            return found
-        return found | {"cosine": cosine(end, solution)}
+        # Two factors are not compared with a W, and a zero has no direction.
+        has_direction = self.trained != "KQ" and run.params.any()
+        if solution is not None and has_direction:
+            columns["cosine"] = cosine(run.params, solution)
+        return columns
 
     def describe(self, run: Trajectory) -> None:
         """Say which tokens are selected, and whether the best ones can be."""
-        run.notes["tokens"] = "most attended: " + ", ".join(
-            map(str, self.selected(run.params))
-        )
-        if self.margin(self.drawn[1].argmax(axis=1)) is None:
+        selected = self.selected(run.params)
+        run.notes["tokens"] = "most attended: " + ", ".join(map(str, selected))
+        best = self.drawn.values.argmax(axis=1)
+        if self.margin(best) is None:
             run.notes["margin"] = (
-                "outside the theorems: nothing gives the tokens of the largest values a margin"
+                "outside the theorems: nothing gives the tokens of the largest values"
+                " a margin"
             )
+
+
+def _normalised(vectors: Array) -> Array:
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

@@ -1,4 +1,8 @@
-"""Papers on the tokens that softmax attention selects: rows of the audit, and what the papers say."""
+"""Papers on the tokens that softmax attention selects, and the evidence on them.
+
+The functions that are decorated with `row` are rows of the audit. `MARGIN` says which
+statement each row tests.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from icl_theory._validate import Array
@@ -20,60 +25,81 @@ FIRST = "Tarzanagh, Li, Zhang, Oymak 2023 (reconstructed)"
 SECOND = "Tarzanagh, Li, Thrampoulidis, Oymak 2023 (reconstructed)"
 
 
-def after(
+def long_run(
     problem: TokenSelection, steps: float, start: Array | None = None
 ) -> Trajectory:
-    """Return a run of many steps, of which most are skipped."""
-    return descend(problem.risk(start), problem.rate(), steps=int(steps), method="fast")
+    """Return a run of many steps, most of which are skipped."""
+    risk = problem.risk(start)
+    return descend(risk, problem.rate(), steps=int(steps), method="fast")
 
 
-def ends(
-    problems: Sequence[TokenSelection], steps: Sequence[float], kind: str, least: float
+def best_tokens_of(problem: TokenSelection) -> NDArray[np.intp]:
+    """Return the token of the largest value of each input."""
+    return np.asarray(problem.drawn.values.argmax(axis=1))
+
+
+def selection(
+    problems: Sequence[TokenSelection],
+    steps: Sequence[float],
+    column: str,
+    least_cosine: float,
 ) -> Claim:
-    """Whether runs end at the ``best`` tokens or at ``local`` optima, and near the hard margin of these."""
-    found = [
-        [problem.measure(after(problem, t)) for problem in problems] for t in steps
-    ]
-    cosines = [[each["cosine"] for each in at] for at in found]
-    best, local = (
-        [sum(each[name] == 1.0 for each in at) for at in found]
-        for name in ("best", "local")
-    )
+    """Return a claim on the tokens that runs select, and on their hard margin.
+
+    It holds if all runs end with 1 in a column of the family, ``best`` or ``local``,
+    and with a cosine with the hard-margin solution above ``least_cosine``.
+    """
+    counts: dict[str, list[int]] = {"best": [], "local": []}
+    cosines = []
+    for t in steps:
+        measures = [problem.measure(long_run(problem, t)) for problem in problems]
+        cosines.append([measure["cosine"] for measure in measures])
+        for name, count in counts.items():
+            count.append(sum(measure[name] == 1.0 for measure in measures))
+    runs = len(problems)
+    spans = ", ".join(span(of_runs, ".3f") for of_runs in cosines)
     return Claim.of(
-        {"best": best, "local": local}[kind][-1] == len(problems)
-        and min(cosines[-1]) > least,
-        f"n = 4, T = 5, d = {problems[0].d}, {len(problems)} runs, {listed(steps, '.0e')} steps",
-        f"the best tokens in {listed(best)} of {len(problems)}, locally optimal ones in {listed(local)}; cosine "
-        + ", ".join(span(each, ".3f") for each in cosines),
+        counts[column][-1] == runs and min(cosines[-1]) > least_cosine,
+        f"n = 4, T = 5, d = {problems[0].d}, {runs} runs, {listed(steps, '.0e')} steps",
+        f"the best tokens in {listed(counts['best'])} of {runs},"
+        f" locally optimal ones in {listed(counts['local'])}; cosine {spans}",
     )
 
 
 @row("token selection: best tokens", FIRST, bound="all; cosine -> 1")
 def best_tokens(quick: bool) -> Claim:
-    """where all other tokens have equal values, p turns from any start to the hard-margin solution of the best"""
-    starts = itertools.product(range(1 if quick else 3), (0.0, 2.0))
+    """where all other tokens have equal values, p turns from any start to the
+    hard-margin solution of the best
+    """
+    seeds = range(1 if quick else 3)
+    cases = itertools.product(seeds, (0.0, 2.0))
     problems = [
-        TokenSelection(values="one", seed=seed, start=size) for seed, size in starts
+        TokenSelection(values="one", seed=seed, start=start) for seed, start in cases
     ]
-    return ends(problems, [1e6 if quick else 1e12], "best", 0.9 if quick else 0.98)
+    steps = 1e6 if quick else 1e12
+    return selection(problems, [steps], "best", 0.9 if quick else 0.98)
 
 
 @row("token selection: rate", FIRST, bound="a and w converge")
 def rate(quick: bool) -> Claim:
-    """p(t) = (ln t + a) p* + w with the hard-margin solution p* and w beside it: the angle falls like 1/ln t"""
+    """p(t) = (ln t + a) p* + w with the hard-margin solution p* and w beside it: the
+    angle falls like 1/ln t
+    """
     times = (1e6, 1e9) if quick else (1e3, 1e6, 1e9, 1e12, 1e15)
     problem = TokenSelection(n=3, T=3, d=6, seed=1)
-    p = np.stack([after(problem, t).params for t in times])
-    best = np.asarray(problem.margin(problem.selected(p[-1])))
-    along = p @ best / (best @ best)
-    lost = [1.0 - cosine(each, best) for each in p]
-    a = along - np.log(times)
-    w = np.linalg.norm(p - along[:, None] * best, axis=1) / np.linalg.norm(best)
+    p = np.stack([long_run(problem, t).params for t in times])
+    p_star = np.asarray(problem.margin(problem.selected(p[-1])))
+    coefficient = p @ p_star / (p_star @ p_star)
+    remainder = p - coefficient[:, None] * p_star
+    a = coefficient - np.log(times)
+    w = np.linalg.norm(remainder, axis=1) / np.linalg.norm(p_star)
     drift = max(abs(a[-1] - a[-2]), abs(w[-1] - w[-2]))
+    misalignment = [1.0 - cosine(p_t, p_star) for p_t in p]
     return Claim.of(
         drift < (5e-3 if quick else 1e-3),
         f"n = 3, T = 3, d = 6, {listed(times, '.0e')} steps",
-        f"1 - cos {listed(lost, '.1e')}; a {listed(a, '.3f')}; |w|/|p*| {listed(w, '.3f')}",
+        f"1 - cos {listed(misalignment, '.1e')}; a {listed(a, '.3f')};"
+        f" |w|/|p*| {listed(w, '.3f')}",
     )
 
 
@@ -83,139 +109,166 @@ def rate(quick: bool) -> Claim:
     bound="all locally optimal after 1e14 steps",
 )
 def ends_of_runs(quick: bool) -> Claim:
-    """p ends at locally optimal tokens, which need not be the best; others are left, after 1e9 steps and more"""
-    starts = (
-        ((5, 0.0),) if quick else ((1, 0.0), (3, 0.0), (5, 0.0), (7, 0.0), (7, 2.0))
-    )
-    return ends(
-        [TokenSelection(seed=seed, start=start) for seed, start in starts],
-        [1e6, 1e9, 1e14],
-        "local",
-        0.97,
-    )
+    """p ends at locally optimal tokens, which need not be the best; others are left,
+    after 1e9 steps and more
+    """
+    cases = [(5, 0.0)]
+    if not quick:
+        cases = [(1, 0.0), (3, 0.0), (5, 0.0), (7, 0.0), (7, 2.0)]
+    problems = [TokenSelection(seed=seed, start=start) for seed, start in cases]
+    return selection(problems, [1e6, 1e9, 1e14], "local", 0.97)
+
+
+def stays(problem: TokenSelection, selected: NDArray[np.intp]) -> bool:
+    """Whether a run from far out at a hard-margin solution keeps its tokens."""
+    solution = np.asarray(problem.margin(selected))
+    run = long_run(problem, 1e12, 9.0 * solution)
+    return bool((problem.selected(run.params) == selected).all())
 
 
 @row("token selection: where runs stay", FIRST, bound="all; none")
 def starts_at_solutions(quick: bool) -> Claim:
-    """far out at a hard-margin solution a run stays with its tokens if they are locally optimal, else it leaves"""
-    stays: dict[bool, list[bool]] = {True: [], False: []}
-    for seed, *chosen in itertools.product(
-        (4,) if quick else (2, 4), range(3), range(3)
-    ):
+    """far out at a hard-margin solution a run stays with its tokens if they are locally
+    optimal, else it leaves
+    """
+    seeds = (4,) if quick else (2, 4)
+    from_local: list[bool] = []
+    from_rest: list[bool] = []
+    for seed in seeds:
         problem = TokenSelection(n=2, T=3, d=4, seed=seed)
-        selected = np.array(chosen)
-        run = after(problem, 1e12, 9.0 * np.asarray(problem.margin(selected)))
-        stays[problem.is_local(selected)].append(
-            bool((problem.selected(run.params) == selected).all())
-        )
-    shares = {local: f"{sum(each)} of {len(each)}" for local, each in stays.items()}
+        for choice in itertools.product(range(3), range(3)):
+            selected = np.array(choice)
+            group = from_local if problem.is_local(selected) else from_rest
+            group.append(stays(problem, selected))
+    has_both = bool(from_local) and bool(from_rest)
     return Claim.of(
-        all(stays[True]) and not any(stays[False]) and all(stays.values()),
-        f"n = 2, T = 3, d = 4, each choice of tokens in {1 if quick else 2} draws, from 9p*, 1e12 steps",
-        f"{shares[True]} stay where tokens are locally optimal, {shares[False]} where not",
+        has_both and all(from_local) and not any(from_rest),
+        f"n = 2, T = 3, d = 4, each choice of tokens in {len(seeds)} draws,"
+        " from 9p*, 1e12 steps",
+        f"{sum(from_local)} of {len(from_local)} stay where tokens are locally"
+        f" optimal, {sum(from_rest)} of {len(from_rest)} where not",
     )
 
 
 @row("token selection: regularisation path", FIRST, bound="cosine -> 1")
 def path(quick: bool) -> Claim:
-    """the least loss over |p| <= R is found, as R grows, in the direction of the best tokens' hard margin"""
+    """the least loss over |p| <= R is found, as R grows, in the direction of the best
+    tokens' hard margin
+    """
     angle = np.linspace(0.0, 2.0 * math.pi, 1441)
-    cosines = []
     circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    for problem in (
-        TokenSelection(n=2, T=3, d=2, seed=seed) for seed in range(6 if quick else 12)
-    ):
-        solution = problem.margin(problem.drawn[1].argmax(axis=1))
-        if solution is not None:
-            excess = [
-                problem.risk().excess(p)
-                for p in 300.0 * np.linalg.norm(solution) * circle
-            ]
-            cosines.append(cosine(circle[int(np.argmin(excess))], solution))
-    where = f"n = 2, T = 3, d = 2, {len(cosines)} draws with a margin, R = 300|p*|, 1440 directions"
-    return Claim.of(min(cosines) > 0.999, where, f"cosine {span(cosines, '.5f')}")
+    cosines = []
+    for seed in range(6 if quick else 12):
+        problem = TokenSelection(n=2, T=3, d=2, seed=seed)
+        solution = problem.margin(best_tokens_of(problem))
+        if solution is None:
+            continue
+        risk = problem.risk()
+        sphere = 300.0 * np.linalg.norm(solution) * circle
+        excess = [risk.excess(p) for p in sphere]
+        best_direction = circle[int(np.argmin(excess))]
+        cosines.append(cosine(best_direction, solution))
+    return Claim.of(
+        min(cosines) > 0.999,
+        f"n = 2, T = 3, d = 2, {len(cosines)} draws with a margin, R = 300|p*|,"
+        " 1440 directions",
+        f"cosine {span(cosines, '.5f')}",
+    )
 
 
 @row("token selection: W", SECOND, bound="cosine -> 1")
 def one_matrix(quick: bool) -> Claim:
     """W, trained from zero, turns to the solution of least Frobenius norm"""
-    problems = [
-        TokenSelection(trained="W", d=5, seed=seed)
-        for seed in ((0,) if quick else (0, 1, 3, 4))
-    ]
-    return ends(problems, [1e6, 1e12], "local", 0.98)
+    seeds = (0,) if quick else (0, 1, 3, 4)
+    problems = [TokenSelection(trained="W", d=5, seed=seed) for seed in seeds]
+    return selection(problems, [1e6, 1e12], "local", 0.98)
 
 
 def decayed(risk: Risk, decay: float, factors: Array) -> Array:
-    """Return the factors of least loss plus ½ decay times their squared norm, beside others."""
+    """Return the factors of least loss plus ½ decay times their squared norm.
 
-    def total(factors: Array) -> tuple[float, Array]:
+    The minimum is searched for from some factors.
+    """
+
+    def penalised(factors: Array) -> tuple[float, Array]:
         loss, gradient = risk.evaluate(factors)
-        return loss + 0.5 * decay * float(
-            np.vdot(factors, factors)
-        ), gradient + decay * factors
+        penalty = 0.5 * decay * float(np.vdot(factors, factors))
+        return loss + penalty, gradient + decay * factors
 
-    return minimum(total, factors, gtol=1e-13)
+    return minimum(penalised, factors, gtol=1e-13)
 
 
 def least_nuclear(rows: Array, factors: Array) -> Array:
-    """Return the factors of the matrix of least nuclear norm with ⟨A, W⟩ >= 1: those of least squared norm."""
+    """Return the factors of the matrix of least nuclear norm with ⟨A, W⟩ >= 1.
+
+    The nuclear norm of W is the least ½(|K|² + |Q|²) over its factors, W = KᵀQ.
+    """
+
+    def half_squared_norm(flat: Array) -> tuple[float, Array]:
+        return 0.5 * float(flat @ flat), flat
 
     def margins(flat: Array) -> Array:
-        keys, asks = flat.reshape(factors.shape)
-        return np.tensordot(rows, keys.T @ asks) - 1.0
+        keys, queries = flat.reshape(factors.shape)
+        return np.tensordot(rows, keys.T @ queries) - 1.0
 
-    found = minimize(
-        lambda flat: (0.5 * float(flat @ flat), flat),
+    result = minimize(
+        half_squared_norm,
         factors.ravel(),
         jac=True,
         method="SLSQP",
         constraints={"type": "ineq", "fun": margins},
         options={"maxiter": 1000, "ftol": 1e-13},
     )
-    return np.asarray(found.x.reshape(factors.shape))
+    return np.asarray(result.x.reshape(factors.shape))
 
 
 @row("token selection: two factors", SECOND, bound="cosine with the nuclear one -> 1")
 def two_factors(quick: bool) -> Claim:
-    """with vanishing weight decay on W_K and W_Q their product turns to the solution of least nuclear norm"""
+    """with vanishing weight decay on W_K and W_Q their product turns to the solution of
+    least nuclear norm
+    """
     problem = TokenSelection(trained="KQ", start=1.0, eta=1.0, n=3, T=4, d=4, seed=2)
-    decays = (1e-5, 1e-7, 1e-9)
-    best = problem.drawn[1].argmax(axis=1)
-    at = problem.risk().initial
+    risk = problem.risk()
+    best = best_tokens_of(problem)
+    decays = (1e-5, 1e-7) if quick else (1e-5, 1e-7, 1e-9)
+    factors = risk.initial
     products = []
-    for decay in decays[: 2 if quick else 3]:
-        at = decayed(problem.risk(), decay, at)
-        products.append(at[0].T @ at[1])
-    keys, asks = least_nuclear(lead(problem.drawn[0], best), at)
-    near, far = (
-        [cosine(W, other) for W in products]
-        for other in (keys.T @ asks, np.asarray(problem.margin(best)))
-    )
+    for decay in decays:
+        factors = decayed(risk, decay, factors)
+        keys, queries = factors
+        products.append(keys.T @ queries)
+    keys, queries = least_nuclear(lead(problem.drawn.features, best), factors)
+    nuclear_solution = keys.T @ queries
+    frobenius_solution = np.asarray(problem.margin(best))
+    nuclear = [cosine(W, nuclear_solution) for W in products]
+    frobenius = [cosine(W, frobenius_solution) for W in products]
     return Claim.of(
-        near[-1] > max(near[0], far[-1], 0.98),
-        f"n = 3, T = 4, d = 4, decay {listed(decays[: len(near)], '.0e')}",
-        f"cosine with the least nuclear norm {listed(near, '.3f')}, the least Frobenius norm {listed(far, '.3f')}",
+        nuclear[-1] > max(nuclear[0], frobenius[-1], 0.98),
+        f"n = 3, T = 4, d = 4, decay {listed(decays, '.0e')}",
+        f"cosine with the least nuclear norm {listed(nuclear, '.3f')},"
+        f" the least Frobenius norm {listed(frobenius, '.3f')}",
     )
+
+
+def has_margin(d: int, seed: int) -> bool:
+    """Whether a W gives a random choice of tokens a margin, in d dimensions."""
+    choice = np.random.default_rng(seed).integers(0, 5, 4)
+    return TokenSelection(trained="W", d=d, seed=seed).margin(choice) is not None
 
 
 @row("token selection: dimensions", SECOND, bound="1 for d >= max(T - 1, n)")
 def dimensions(quick: bool) -> Claim:
-    """in d >= max(T - 1, n) dimensions there is a W that gives any choice of tokens a margin"""
+    """in d >= max(T - 1, n) dimensions there is a W that gives any choice of tokens a
+    margin
+    """
+    draws = 20 if quick else 100
     shares = {}
-    draws = range(20 if quick else 100)
     for d in range(1, 6):
-        found = [
-            TokenSelection(trained="W", d=d, seed=seed).margin(
-                np.random.default_rng(seed).integers(0, 5, 4)
-            )
-            for seed in draws
-        ]
-        shares[d] = float(np.mean([each is not None for each in found]))
+        shares[d] = float(np.mean([has_margin(d, seed) for seed in range(draws)]))
     return Claim.of(
         shares[4] == shares[5] == 1.0 > shares[1],
-        f"n = 4, T = 5, d = 1..5, {len(draws)} draws of tokens and of a choice",
-        "share with a margin " + listed(shares.values(), ".2f"),
+        f"n = 4, T = 5, d = 1..5, {draws} draws of tokens and of a choice",
+        f"share with a margin {listed(shares.values(), '.2f')}",
     )
 
 
@@ -228,13 +281,15 @@ MARGIN = Paper(
     (
         Reading(
             "global convergence",
-            "Gradient descent on p turns to the hard-margin solution that separates the best token of each input.",
+            "Gradient descent on p turns to the hard-margin solution that separates"
+            " the best token of each input.",
             (best_tokens, rate),
             reconstructed="The other tokens have equal values, and there is a margin.",
         ),
         Reading(
             "locally optimal tokens",
-            "The tokens are locally optimal: all others on their margin have smaller values.",
+            "The tokens are locally optimal: all others on their margin have smaller"
+            " values.",
             (ends_of_runs, starts_at_solutions),
             reconstructed="The definition, and how far out a run starts.",
         ),
@@ -246,20 +301,22 @@ MARGIN = Paper(
         ),
         Reading(
             "one matrix and two",
-            "Training W is biased to the Frobenius norm, (K, Q) with vanishing weight decay to the nuclear norm"
-            " (arXiv:2308.16898, Transformers as Support Vector Machines).",
+            "Training W is biased to the Frobenius norm, (K, Q) with vanishing weight"
+            " decay to the nuclear norm (arXiv:2308.16898, Transformers as Support"
+            " Vector Machines).",
             (one_matrix, two_factors, dimensions),
             reconstructed="The start at zero, the number of dimensions.",
         ),
     ),
-    "Both papers were read in their abstracts and in their published code, whose hard-margin problems, for p and"
-    " for W in both norms, are ours. Not measured: joint training of the value vector v, and nonlinear heads.",
+    "Both papers were read in their abstracts and in their published code, whose"
+    " hard-margin problems, for p and for W in both norms, are ours. Not measured:"
+    " joint training of the value vector v, and nonlinear heads.",
     setting=Setting(
         "max-margin-tokens?T=5&t=1000000",
         (
             "Each input comes to attend to one token, and p turns to the "
-            "hard-margin solution of the selected ones, ever more slowly: there are 10¹² "
-            "steps to play."
+            "hard-margin solution of the selected ones, ever more slowly: there are"
+            " 10¹² steps to play."
         ),
     ),
     credit="Token selection (`icl.TokenSelection`)",

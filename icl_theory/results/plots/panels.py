@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,11 +30,15 @@ from icl_theory.results.plots.style import (
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
     from icl_theory.engine.trajectory import Phases
 
-INCHES = 100  # of a panel or a map, at most: 20,000 pixels
+# largest width and height of a panel or a map: 20,000 pixels
+INCHES = 100
+# the steps of a logarithmic axis begin here instead of at 0
+FIRST_STEP = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +80,8 @@ class Curve:
 
         It is as long as the shortest run.
         """
-        given: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
-        curves = [real_array("runs", run, 1) for run in given]
+        checked_runs: list[Any] = sequence("runs", runs, object, "curves, (T,) each")
+        curves = [real_array("runs", run, 1) for run in checked_runs]
         if len(curves) < 2:
             raise argument_error(
                 "runs", len(curves), "two or more: a single run has no standard error"
@@ -84,9 +89,11 @@ class Curve:
         length = min(map(len, curves))
         x = real_array("x", x, 1)[:length]
         values = np.array([curve[:length] for curve in curves])
-        middle = values.mean(axis=0)
-        error = 2.0 * values.std(axis=0, ddof=1) / np.sqrt(len(values))
-        return cls(label, x, middle, middle - error, middle + error, style, colour)
+        mean = values.mean(axis=0)
+        standard_error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
+        low = mean - 2.0 * standard_error
+        high = mean + 2.0 * standard_error
+        return cls(label, x, mean, low, high, style, colour)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +118,8 @@ class Panel:
     levels : dict of float
         Horizontal lines, by their labels.
     legend : bool
-        Explain the curves beside the panel instead of at their ends, for many that end
-        together.
+        Explain the curves beside the panel instead of at their ends. It serves many
+        curves that end together.
     note : str
         Written in the lower left corner: what line styles and bands mean.
     """
@@ -157,12 +164,12 @@ def draw_panels(
     panels = sequence("panels", panels, Panel, "one Panel or more")
     columns = integer("columns", columns, minimum=1)
     inches = real_array("size", size, 1)
-    rows = -(-len(panels) // columns)
     if inches.shape != (2,) or not ((inches > 0.0) & (inches <= INCHES)).all():
         raise argument_error(
             "size", size, f"a width and a height in inches, up to {INCHES}"
         )
     width, height = inches.tolist()
+    rows = math.ceil(len(panels) / columns)
     with styled():
         figure = new_figure(width * columns, height * rows, returned=True)
         grid = figure.subplots(rows, columns, squeeze=False)
@@ -171,6 +178,7 @@ def draw_panels(
         for panel, ax in zip(panels, grid.ravel(), strict=False):
             _draw(panel, ax)
         _share(panels, grid, columns)
+        # Only now are the limits final, on which the places of all labels depend.
         for panel, ax in zip(panels, grid.ravel(), strict=False):
             _annotate(panel, ax, height)
     return figure
@@ -202,7 +210,8 @@ def draw_maps(
 
     instance("rows", rows, Mapping, "maps by the names of their rows")
     titles = sequence("titles", titles, str, "one text or more")
-    if not rows or any(len(maps) != len(titles) for maps in rows.values()):
+    lengths = {len(maps) for maps in rows.values()}
+    if lengths != {len(titles)}:
         raise argument_error(
             "rows",
             rows,
@@ -210,22 +219,23 @@ def draw_maps(
         )
     size = number("size", size, maximum=INCHES)
     with styled():
-        figure = new_figure(
-            0.5 + size * len(titles), 0.35 + size * len(rows), returned=True
-        )
+        # Half an inch is for the names of the rows, a third for the titles.
+        width = 0.5 + size * len(titles)
+        height = 0.35 + size * len(rows)
+        figure = new_figure(width, height, returned=True)
         grid = figure.subplots(
             len(rows), len(titles), squeeze=False, sharex=True, sharey=True
         )
-        for (name, maps), line in zip(rows.items(), grid, strict=True):
-            for attention, ax in zip(maps, line, strict=True):
-                # white to black: darker is more attention, in print as well; the root
-                # shows 1/K apart from 0
+        for (name, maps), row_of_axes in zip(rows.items(), grid, strict=True):
+            for attention, ax in zip(maps, row_of_axes, strict=True):
+                # Darker is more attention, in print as well. The square root makes
+                # 1/K visibly different from 0.
                 image = ax.imshow(
                     np.asarray(attention), norm=PowerNorm(0.5, 0.0, 1.0), cmap="Greys"
                 )
                 ax.set(xticks=[], yticks=[])
                 ax.spines[:].set_visible(True)
-            line[0].set_ylabel(f"{name}\nkey")
+            row_of_axes[0].set_ylabel(f"{name}\nkey")
         for title, top, bottom in zip(titles, grid[0], grid[-1], strict=True):
             top.set_title(title, fontsize=9)
             bottom.set_xlabel("query")
@@ -236,39 +246,39 @@ def draw_maps(
 
 
 def _draw(panel: Panel, ax: Axes) -> None:
+    x_scale, y_scale = panel.scales
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
-        x = _drawable(curve.x, panel.scales[0], 0.5)
-        y = _drawable(curve.y, panel.scales[1])
-        dots: Any = {"linestyle": "none", "marker": "o", "markersize": 3.0}
-        look = dots if curve.style == "o" else {"linestyle": curve.style}
+        x = _drawable(curve.x, x_scale, FIRST_STEP)
+        y = _drawable(curve.y, y_scale)
+        look: dict[str, Any] = {"linestyle": curve.style}
+        if curve.style == "o":
+            look = {"linestyle": "none", "marker": "o", "markersize": 3.0}
         ax.plot(x, y, color=colour, label=curve.label, **look)
         if curve.low is not None and curve.high is not None:
-            low, high = (
-                _drawable(side, panel.scales[1]) for side in (curve.low, curve.high)
-            )
+            low = _drawable(curve.low, y_scale)
+            high = _drawable(curve.high, y_scale)
             ax.fill_between(x, low, high, color=colour, alpha=0.25, linewidth=0)
-    ax.set(
-        xscale=panel.scales[0], yscale=panel.scales[1], xlabel=panel.x, ylabel=panel.y
-    )
+    ax.set(xscale=x_scale, yscale=y_scale, xlabel=panel.x, ylabel=panel.y)
     ax.margins(x=0.0)
     if panel.limits is not None:
         ax.set_ylim(panel.limits)
 
 
 def _annotate(panel: Panel, ax: Axes, height: float) -> None:
-    """Add what depends on the limits of the axes, which the panels of a row share."""
-    from matplotlib.ticker import LogLocator
+    """Add phases, titles, notes, levels and labels.
 
-    last = max(
-        (
-            float(np.nanmax(np.asarray(curve.x)))
-            for curve in panel.curves
-            if np.size(curve.x)
-        ),
-        default=1.0,
-    )
+    Their places depend on the limits of the axes, which the panels of a row share.
+    """
+    last_of_curves = [
+        float(np.nanmax(np.asarray(curve.x)))
+        for curve in panel.curves
+        if np.size(curve.x)
+    ]
+    last = max(last_of_curves, default=1.0)
     shade(panel.phases, last, ax, labels=bool(panel.title))
-    ax.set_title(panel.title, fontsize=9, pad=16 if panel.phases is not None else 6)
+    # The names of phases stand between the panel and its title.
+    title_pad = 6 if panel.phases is None else 16
+    ax.set_title(panel.title, fontsize=9, pad=title_pad)
     ax.text(
         0.03,
         0.04,
@@ -279,13 +289,8 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
         va="bottom",
     )
     for axis, scale in zip((ax.xaxis, ax.yaxis), panel.scales, strict=True):
-        low, high = sorted(axis.get_view_interval())
-        if (
-            scale == "log"
-            and sum(low <= tick <= high for tick in axis.get_majorticklocs()) < 2
-        ):
-            # labels at all nine would overlap
-            axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
+        if scale == "log":
+            _label_minor_ticks(axis)
     for label, value in panel.levels.items():
         level(ax, value, label, "0.4", ":")
     if panel.legend:
@@ -296,26 +301,40 @@ def _annotate(panel: Panel, ax: Axes, height: float) -> None:
         _label_curves(panel, ax, height)
 
 
+def _label_minor_ticks(axis: Axis) -> None:
+    """Label 2 and 5 of each decade if fewer than two powers of ten are in sight."""
+    from matplotlib.ticker import LogLocator
+
+    low, high = sorted(axis.get_view_interval())
+    visible = [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+    if len(visible) < 2:
+        # Labels at all nine minor ticks of a decade would overlap.
+        axis.set_minor_locator(LogLocator(subs=(2.0, 5.0)))
+
+
 def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) -> None:
     """Label each curve to the right of the axes, or at its end.
 
     It is labelled at its end if that lies before the share ``early`` of the width.
     """
+    x_scale, y_scale = panel.scales
     bottom, top = sorted(ax.get_ylim())
+    data_to_axes = ax.transData + ax.transAxes.inverted()
     ends = []
     for curve, colour in zip(panel.curves, _colours(panel), strict=True):
-        y = _drawable(curve.y, panel.scales[1])
-        drawn = np.flatnonzero(np.isfinite(y) & (y >= bottom) & (y <= top))
-        if not curve.label or not len(drawn):
+        x = _drawable(curve.x, x_scale, FIRST_STEP)
+        y = _drawable(curve.y, y_scale)
+        # The limits may cut the curve before its last value.
+        visible = np.flatnonzero(np.isfinite(y) & (y >= bottom) & (y <= top))
+        if not curve.label or not len(visible):
             continue
-        end = (
-            float(_drawable(curve.x, panel.scales[0], 0.5)[drawn[-1]]),
-            float(y[drawn[-1]]),
-        )
-        if (ax.transData + ax.transAxes.inverted()).transform(end)[0] < early:
+        end_x = float(x[visible[-1]])
+        end_y = float(y[visible[-1]])
+        share_of_width = data_to_axes.transform((end_x, end_y))[0]
+        if share_of_width < early:
             ax.annotate(
                 curve.label,
-                end,
+                (end_x, end_y),
                 (3, 0),
                 textcoords="offset points",
                 color=colour,
@@ -323,7 +342,7 @@ def _label_curves(panel: Panel, ax: Axes, height: float, early: float = 0.85) ->
                 va="center",
             )
         else:
-            ends.append((end[1], curve.label, colour))
+            ends.append((end_y, curve.label, colour))
     label_ends(ax, ends, height)
 
 
@@ -352,19 +371,20 @@ def label_ends(
     """
     if not ends:
         return
-    to_axes = ax.transData + ax.transAxes.inverted()
+    data_to_axes = ax.transData + ax.transAxes.inverted()
     x = ax.get_xlim()[1]
-    places = np.array([to_axes.transform((x, y))[1] for y, _, _ in ends])
-    # curves that meet keep their order
-    order = np.argsort(np.round(places, 6), kind="stable")
-    apart = spacing / (72.0 * 0.7 * height)
-    # the smallest shifts without overlap, counted from labels stacked from 0 on:
-    # upwards from below, then back down
-    stack = apart * np.arange(len(order))
-    lifted = np.maximum.accumulate(np.clip(places[order], 0.0, 1.0) - stack)
-    for place, index in zip(
-        np.minimum(lifted, 1.0 - stack[-1]) + stack, order, strict=True
-    ):
+    heights = np.array([data_to_axes.transform((x, y))[1] for y, _, _ in ends])
+    # Rounding and a stable order: curves that meet keep the order of the panel.
+    order = np.argsort(np.round(heights, 6), kind="stable")
+    # A line of text as a share of the axes, which take 0.7 of the panel's height.
+    line_height = spacing / (72.0 * 0.7 * height)
+    # Stacked from 0 without gaps, the labels would stand at ``stack``. They do not
+    # overlap if their distances from it never fall. So lift each label only as far as
+    # this needs, then push down all that would leave the axes at the top.
+    stack = line_height * np.arange(len(order))
+    lifted = np.maximum.accumulate(np.clip(heights[order], 0.0, 1.0) - stack)
+    places = np.minimum(lifted, 1.0 - stack[-1]) + stack
+    for place, index in zip(places, order, strict=True):
         _, label, colour = ends[index]
         ax.annotate(
             label,
@@ -387,15 +407,17 @@ def _share(panels: Sequence[Panel], grid: Any, columns: int) -> None:
     for index, panel in enumerate(panels):
         row, column = divmod(index, columns)
         ax = grid[row, column]
-        if index + columns < len(panels) and panels[index + columns].x == panel.x:
+        below = index + columns
+        if below < len(panels) and panels[below].x == panel.x:
             ax.sharex(grid[row + 1, column])
             ax.set_xlabel("")
             ax.tick_params(labelbottom=False)
-        if (
-            column
-            and panels[index - 1].y == panel.y
-            and panels[index - 1].scales[1] == panel.scales[1]
-        ):
+        if column and _have_same_y_axis(panels[index - 1], panel):
             ax.sharey(grid[row, column - 1])
             ax.set_ylabel("")
+            # sharey() took the limits of the other panel; make them cover both.
             ax.autoscale(enable=panel.limits is None, axis="y")
+
+
+def _have_same_y_axis(first: Panel, second: Panel) -> bool:
+    return first.y == second.y and first.scales[1] == second.scales[1]

@@ -40,18 +40,14 @@ def parameters_of(run: Trajectory) -> list[tuple[Label, str]]:
     Numbers that are zero or infinite are left out, and so are numbers without a symbol
     if others have one.
     """
-    numbers = {
-        name: value
-        for name, value in run.info.items()
-        if isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and value != 0
-        and math.isfinite(value)
-    }
-    with_symbol = [name for name in numbers if _label(run, name).tex]
-    return [
-        (_label(run, name), number(numbers[name])) for name in with_symbol or numbers
-    ]
+    numbers = {}
+    for name, value in run.info.items():
+        # Python counts True and False as integers.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and value != 0 and math.isfinite(value):
+            numbers[name] = value
+    names = [name for name in numbers if _label(run, name).tex] or list(numbers)
+    return [(_label(run, name), number(numbers[name])) for name in names]
 
 
 def _label(run: Trajectory, name: str) -> Label:
@@ -63,9 +59,9 @@ def plot_run(run: Trajectory, ax: Axes | None = None) -> Axes:
 
     If ``ax`` is given, only the loss is drawn.
 
-    Both axes are logarithmic, but normalised descent that converged, which is
-    exponential, has a linear axis of steps. If the risk observes its ``excess`` over
-    the floor, that is drawn instead of the loss.
+    Both axes are logarithmic. Normalised descent that converged is the exception: its
+    loss falls exponentially, so the axis of steps is linear. If the risk observes its
+    ``excess`` over the floor, the excess is drawn instead of the loss.
 
     Returns the axes of the loss.
     """
@@ -111,19 +107,20 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
     """Draw the figure of an answer by `audit` or `answer`, and return its axes."""
     if not hasattr(answer, "series"):
         raise argument_error("answer", answer, "an answer of the audit")
-    # a legend of many lines, or on a map, would lie on what is drawn: it goes below, in
-    # columns if there is room
-    columns = 2 if all(len(series.label) <= 24 for series in answer.series) else 1
+    # A legend of many curves, or over linear axes, would cover the curves. It stands
+    # below them, in two columns if all labels are short.
     below = ax is None and (len(answer.series) > 3 or answer.y_scale == "linear")
-    height = 3.2 + below * (0.2 + 0.17 * math.ceil(len(answer.series) / columns))
+    has_short_labels = all(len(series.label) <= 24 for series in answer.series)
+    columns = 2 if has_short_labels else 1
+    height = 3.2
+    if below:
+        height += 0.2 + 0.17 * math.ceil(len(answer.series) / columns)
     with styled():
         ax = new_figure(4.6, height).subplots() if ax is None else axes("ax", ax)
         for colour, series in zip(itertools.cycle(CYCLE), answer.series, strict=False):
-            look: Any = (
-                {"marker": "o", "markersize": 3.5, "linestyle": "none"}
-                if series.points
-                else {}
-            )
+            look: dict[str, Any] = {}
+            if series.points:
+                look = {"marker": "o", "markersize": 3.5, "linestyle": "none"}
             ax.plot(series.x, series.y, color=colour, label=series.label, **look)
         ax.set(
             xscale=answer.x_scale,
@@ -149,14 +146,12 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
         ax = new_figure(4.6, 3.2).subplots() if ax is None else axes("ax", ax)
         t = np.maximum(found.t, 0.5)
         tiny = float(np.finfo(float).tiny)
-        exact, curve = (
-            np.clip(each, tiny, style.LARGEST)
-            for each in (found.population, found.losses)
-        )
-        low, high = (
-            np.clip(exact + side * found.errors, 0.1 * exact, style.LARGEST)
-            for side in (-2.0, 2.0)
-        )
+        exact = np.clip(found.population, tiny, style.LARGEST)
+        curve = np.clip(found.losses, tiny, style.LARGEST)
+        # The band would have no lower edge on a logarithmic axis if two errors exceed
+        # the loss: it ends at a tenth of the loss.
+        low = np.clip(exact - 2.0 * found.errors, 0.1 * exact, style.LARGEST)
+        high = np.clip(exact + 2.0 * found.errors, 0.1 * exact, style.LARGEST)
         ax.fill_between(
             t,
             low,
@@ -169,11 +164,12 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
         ax.plot(t, curve, ".", color=BLUE, markersize=3, label="your curve")
         ax.plot(t, exact, color=BLACK, label="exact")
         if found.leaves is not None:
+            first_step = found.leaves[0]
             ax.axvline(
-                max(found.leaves[0], 0.5),
+                max(first_step, 0.5),
                 color=RED,
                 linestyle="--",
-                label=f"leaves at {found.leaves[0]:,}",
+                label=f"leaves at {first_step:,}",
             )
         ax.set(xscale="log", yscale="log", xlabel="step", ylabel="loss")
         ax.legend(
@@ -182,21 +178,27 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
         return ax
 
 
-def _title(run: Trajectory, among: Sequence[Trajectory]) -> str:
-    """Name the parameters, the regime, and the words that tell a run from others."""
-    values = [
-        (f"{style.mathematics(each.tex, each.text)} = {value}", each.text + value)
-        for each, value in parameters_of(run)
-    ]
-    words = [
-        f"{_label(run, name).text} = {value}"
-        for name, value in run.info.items()
-        if isinstance(value, str)
-        and any(other.info.get(name) != value for other in among)
-    ]
-    words += [f"{run.regime} regime"] if run.regime else []
-    plain = style.escape(", ".join(words))  # words from a file may hold anything
-    return "\n".join(filter(None, [*_wrapped(values), plain]))
+def _title(run: Trajectory, runs: Sequence[Trajectory]) -> str:
+    """Name the parameters, the regime, and the words in which the runs differ."""
+    numbers = []
+    for label, value in parameters_of(run):
+        symbol = style.mathematics(label.tex, label.text)
+        numbers.append((f"{symbol} = {value}", label.text + value))
+    words = []
+    for name, value in run.info.items():
+        if isinstance(value, str) and _differs(name, value, runs):
+            words.append(f"{_label(run, name).text} = {value}")
+    if run.regime:
+        words.append(f"{run.regime} regime")
+    lines = _wrapped(numbers)
+    if words:
+        # Words from a file may hold anything, even dollar signs.
+        lines.append(style.escape(", ".join(words)))
+    return "\n".join(lines)
+
+
+def _differs(name: str, value: str, runs: Sequence[Trajectory]) -> bool:
+    return any(run.info.get(name) != value for run in runs)
 
 
 def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
@@ -207,71 +209,76 @@ def _wrapped(words: Sequence[tuple[str, str]], width: int = 44) -> list[str]:
     lines: list[str] = []
     room = 0
     for word, plain in words:
-        if len(plain) + 5 > room:
-            lines = [*lines, word]
+        # Five characters are for the equals sign and the comma, with their spaces.
+        needed = len(plain) + 5
+        if needed > room:
+            lines.append(word)
             room = width
         else:
             lines[-1] += f", {word}"
-        room -= len(plain) + 5
+        room -= needed
     return lines
 
 
 def _draw_loss(run: Trajectory, ax: Axes) -> None:
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax)
-    above = "excess" in run.observed and run.floor > 0
-    positive = np.clip(
-        run.observed["excess"] if above else run.loss,
-        np.finfo(float).tiny,
-        style.LARGEST,
-    )
-    ax.plot(steps, positive, color=BLACK)
-    ax.set(yscale="log", ylabel="loss above floor" if above else "loss")
-    target = run.epsilon - run.floor if above else run.epsilon
+    draws_excess = "excess" in run.observed and run.floor > 0
+    if draws_excess:
+        # The observed excess has all its digits, which loss - floor has not.
+        values = run.observed["excess"]
+        subtracted = run.floor
+        ylabel = "loss above floor"
+        target_label = r"$\epsilon$ − floor"
+    else:
+        values = run.loss
+        subtracted = 0.0
+        ylabel = "loss"
+        target_label = r"$\epsilon$"
+    drawn = np.clip(values, np.finfo(float).tiny, style.LARGEST)
+    ax.plot(steps, drawn, color=BLACK)
+    ax.set(yscale="log", ylabel=ylabel)
+    target = run.epsilon - subtracted
     if target > 0:
-        level(ax, target, r"$\epsilon$ − floor" if above else r"$\epsilon$", RED, "--")
-    if run.floor > 0 and not above:
+        level(ax, target, target_label, RED, "--")
+    if run.floor > 0 and not draws_excess:
         level(ax, run.floor, "floor", "0.4", ":")
     levels = {} if run.family is None else run.family.levels()
     for name, loss in levels.items():
-        level(ax, loss - run.floor if above else loss, name, "0.6", ":")
+        level(ax, loss - subtracted, name, "0.6", ":")
     if levels:
-        ax.margins(y=0.12)  # room for their names
+        # room for the names of the levels
+        ax.margins(y=0.12)
 
 
 def _draw_attention(run: Trajectory, ax: Axes) -> None:
     steps = _steps_on(run, ax)
     shade(run.phases, float(run.t[-1]), ax, labels=False)
-    series = run.attention.reshape(len(run.t), -1)
-    target = series.mean(axis=1)
-    if series.shape[1] > 1:
+    # the attention of each query on its target; queries are columns
+    attention = run.attention.reshape(len(run.t), -1)
+    mean = attention.mean(axis=1)
+    if attention.shape[1] > 1:
         ax.fill_between(
             steps,
-            series.min(axis=1),
-            series.max(axis=1),
+            attention.min(axis=1),
+            attention.max(axis=1),
             color=BLUE,
             alpha=0.25,
             linewidth=0,
         )
-    ax.plot(steps, target, color=BLUE)
-    ax.plot(steps, np.maximum(1.0 - target, np.finfo(float).tiny), color=RED)
+    ax.plot(steps, mean, color=BLUE)
+    # 1 - mean may round to zero, which a logarithmic axis cannot show.
+    ax.plot(steps, np.maximum(1.0 - mean, np.finfo(float).tiny), color=RED)
     ax.set(yscale="log", ylabel="attention")
-    low = float(np.clip(1.0 - target[-1], 1e-300, 0.1))
-    ax.set_ylim(
-        bottom=0.5 * min(low, float(target.min(where=target > 0.0, initial=1.0))),
-        top=2.5,
-    )
-    for name, first, colour in (
-        ("target", target[0], BLUE),
-        ("1 − target", 1.0 - target[0], RED),
-    ):
-        ax.annotate(
-            name,
-            (steps[0], first),
-            xytext=(3, 3),
-            textcoords="offset points",
-            color=colour,
-        )
+    last_rest = float(np.clip(1.0 - mean[-1], 1e-300, 0.1))
+    smallest_mean = float(mean.min(where=mean > 0.0, initial=1.0))
+    ax.set_ylim(bottom=0.5 * min(last_rest, smallest_mean), top=2.5)
+    _name_at_start(ax, "target", (steps[0], mean[0]), BLUE)
+    _name_at_start(ax, "1 − target", (steps[0], 1.0 - mean[0]), RED)
+
+
+def _name_at_start(ax: Axes, name: str, start: tuple[Any, Any], colour: str) -> None:
+    ax.annotate(name, start, xytext=(3, 3), textcoords="offset points", color=colour)
 
 
 def _steps_on(run: Trajectory, ax: Axes) -> Any:
@@ -279,9 +286,11 @@ def _steps_on(run: Trajectory, ax: Axes) -> Any:
 
     On a logarithmic axis step 0 is drawn at 1/2.
     """
-    linear = isinstance(run.trained_by, Normalised) and run.converged
-    first = 0.0 if linear else 0.5
-    ax.set(
-        xscale="linear" if linear else "log", xlim=(first, max(2.0, float(run.t[-1])))
-    )
+    if isinstance(run.trained_by, Normalised) and run.converged:
+        scale = "linear"
+        first = 0.0
+    else:
+        scale = "log"
+        first = 0.5
+    ax.set(xscale=scale, xlim=(first, max(2.0, float(run.t[-1]))))
     return np.maximum(run.t, first)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from icl_theory.engine.trajectory import Phases
 
-# on a logarithmic axis; margins and ticks beyond it must still fit into float64
+# The largest value on a logarithmic axis. Margins and ticks beyond it must still fit
+# into float64.
 LARGEST = 1e200
 BLUE = "#0072B2"
 ORANGE = "#E69F00"
@@ -34,7 +35,8 @@ RED = "#D55E00"
 BLACK = "#000000"
 CYCLE = (BLACK, BLUE, RED, GREEN, ORANGE, "#CC79A7")
 PHASE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#56B4E9", "#F0E442")
-# matplotlib loads these when something is first drawn, and for files with some endings
+# Modules that matplotlib loads when it first draws, and when it first writes a file
+# with a certain ending.
 DRAWING = (
     "numpy.ma",
     "matplotlib",
@@ -71,7 +73,8 @@ def styled(more: Any = None) -> AbstractContextManager[None]:
 
     pyplot = _pyplot()
     if pyplot is not None:
-        # loads the backend now: the context would undo what it sets
+        # This loads the backend. If it were loaded within the context, its settings
+        # would be undone at the end.
         pyplot.draw_if_interactive()
     return mpl.rc_context({**STYLE, **(more or {})})
 
@@ -91,32 +94,32 @@ def save(drawn: Axes | Figure, path: str | os.PathLike[str]) -> None:
     The ending of the path chooses the format.
     """
     figure = whole_figure(drawn)
-    load_whole(*DRAWING, *WRITING.get(checked_path(path).suffix.lower(), ()))
+    ending = checked_path(path).suffix.lower()
+    load_whole(*DRAWING, *WRITING.get(ending, ()))
     formats = figure.canvas.get_supported_filetypes()
-    if checked_path(path).suffix[1:].lower() not in formats:
+    if ending[1:] not in formats:
         raise argument_error(
             "path",
             str(path),
             "a file name ending in " + ", ".join(f".{name}" for name in formats),
         )
+    # Without a date, the same figure is the same file.
+    undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     with styled(), replacing(path) as temporary:
-        # without a date, the same figure is the same file
-        metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(
-            temporary.suffix
-        )
-        figure.savefig(temporary, metadata=metadata)
+        figure.savefig(temporary, metadata=undated.get(temporary.suffix))
 
 
 def whole_figure(drawn: Axes | Figure) -> Figure:
     """Return the figure that some axes are part of, or the figure itself."""
     if getattr(drawn, "figure", None) is None:
         raise argument_error("drawn", drawn, "axes of a figure, or a figure")
-    # that of a part of a figure is the whole one; get_figure(root=True) needs 3.10
+    # Axes of a subfigure have the subfigure, which has the whole figure. A figure is
+    # its own. get_figure(root=True) needs matplotlib 3.10.
     return drawn.figure.figure
 
 
 def escape(text: str) -> str:
-    """Return any text so that matplotlib reads no formula in it."""
+    """Return a text in which matplotlib reads no formula."""
     return text.replace("$", r"\$")
 
 
@@ -129,7 +132,7 @@ def mathematics(tex: str, plain: str) -> str:
     try:
         MathTextParser("path").parse(f"${tex}$")
     except ValueError:
-        tex = ""
+        return escape(plain)
     return f"${tex}$" if tex else escape(plain)
 
 
@@ -137,8 +140,9 @@ def new_figure(width: float, height: float, *, returned: bool = False) -> Figure
     """Return an empty figure of a width and a height in inches.
 
     It belongs to pyplot if pyplot is in use: notebooks then show it below the cell, and
-    ``pyplot.show()`` in a window. A notebook also shows a figure that is the value of a
-    cell. ``returned`` keeps such a figure from pyplot, or it would appear twice.
+    ``pyplot.show()`` shows it in a window. A notebook also shows a figure that is the
+    value of a cell. ``returned`` keeps such a figure from pyplot; otherwise it would
+    appear twice.
     """
     flag("returned", returned)
     load_whole(*DRAWING)
@@ -164,8 +168,10 @@ def release(drawn: Axes | Figure) -> None:
 
 def _pyplot() -> Any:
     """Return pyplot if it is imported, or if this is IPython or Jupyter."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    if shell is not None:
+    ipython = sys.modules.get("IPython")
+    get_shell = getattr(ipython, "get_ipython", lambda: None)
+    # IPython may be imported in an ordinary Python, which has no shell of it.
+    if get_shell() is not None:
         load_whole("matplotlib.pyplot")
     return sys.modules.get("matplotlib.pyplot")
 
@@ -174,16 +180,18 @@ def shade(phases: Phases | None, last: float, ax: Axes, labels: bool = True) -> 
     """Shade the phases of a run of ``last`` steps, with names if they fit."""
     if phases is None:
         return
-    span = np.log(max(2.0, last) / 0.5)
-    colours = dict(zip(phases.present(), itertools.cycle(PHASE_COLOURS), strict=False))
-    for name, (begin, end) in phases.present().items():
-        # Steps are whole numbers without limit, of which NumPy takes no root beyond
+    # The axis begins at 1/2 instead of step 0.
+    width_of_axis = np.log(max(2.0, last) / 0.5)
+    intervals = phases.present().items()
+    for (name, (begin, end)), colour in zip(intervals, itertools.cycle(PHASE_COLOURS)):
+        # Steps are integers without limit, and NumPy takes no root of integers beyond
         # 2^63.
-        left = max(float(begin), 0.5)
-        right = max(float(end), 0.5)
-        ax.axvspan(left, right, color=colours[name], alpha=0.13, linewidth=0)
-        if labels and np.log(right / left) > 0.05 * span:
-            middle = np.sqrt(left * right)
+        first = max(float(begin), 0.5)
+        last_of_phase = max(float(end), 0.5)
+        ax.axvspan(first, last_of_phase, color=colour, alpha=0.13, linewidth=0)
+        width = np.log(last_of_phase / first)
+        if labels and width > 0.05 * width_of_axis:
+            middle = np.sqrt(first * last_of_phase)
             ax.text(
                 middle,
                 1.01,
@@ -198,9 +206,11 @@ def level(ax: Axes, value: float, label: str, colour: str, style: str) -> None:
     """Draw a horizontal line, at `LARGEST` at most, with its label at the left."""
     value = min(value, LARGEST)
     ax.axhline(value, color=colour, linestyle=style, linewidth=0.9)
-    left = {
-        "xycoords": ("axes fraction", "data"),
-        "xytext": (4, 2),
-        "textcoords": "offset points",
-    }
-    ax.annotate(label, (0.0, value), color=colour, **left)  # type: ignore[arg-type]
+    ax.annotate(
+        label,
+        (0.0, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(4, 2),
+        textcoords="offset points",
+        color=colour,
+    )

@@ -36,15 +36,34 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HOLLOW: Any = {"markerfacecolor": "none"}
-FEW = 5  # integers that are drawn side by side like words
-# points without a positive number of steps, by their status: marker on a line, and
-# colour in a diagram
+# integers up to this many are drawn side by side, like words
+FEW = 5
+# colour and dash of each boundary across a line of a sweep
+BOUNDARY_LOOKS = ((RED, ":"), ("0.4", "-."), ("0.4", "--"))
+
+
+class Mark(NamedTuple):
+    """A point without steps: its marker on a line, and its colour in a diagram."""
+
+    marker: str
+    colour: str
+
+
+# by the reason: zero steps, or the status of the point
 MISSING = {
-    "no step": ("v", "0.88"),
-    "not reached": ("^", "0.6"),
-    "failed": ("x", "#CC79A7"),
-    "pending": ("", "1"),
+    "no step": Mark("v", "0.88"),
+    "not reached": Mark("^", "0.6"),
+    "failed": Mark("x", "#CC79A7"),
+    # not computed yet, so there is nothing to mark
+    "pending": Mark("", "1"),
 }
+
+
+class PointSteps(NamedTuple):
+    """The steps of all points (NaN if missing), and the missing points by status."""
+
+    values: Array
+    missing: dict[str, NDArray[np.bool_]]
 
 
 class Scale(NamedTuple):
@@ -87,17 +106,16 @@ class Scale(NamedTuple):
 def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     """Draw steps and exponents along one parameter, or a phase diagram over two.
 
-    On the horizontal axis words, and up to five integers, stand side by side. Words,
-    and up to five values, of the other parameter have a curve each. An axis of more
-    than 2000 values shows evenly spaced ones.
+    On the horizontal axis, words stand side by side, and so do up to five integers.
+    Each word of the other parameter has a curve, and so has each of up to five values.
+    An axis of more than 2000 values shows evenly spaced ones.
 
     Parameters
     ----------
     dataset : xarray.Dataset
         From `sweep` or `load_sweep`, with one or two dimensions.
     over : str, optional
-        The parameter on the horizontal axis; the first one with many values unless
-        given.
+        The parameter on the horizontal axis; by default the first one with many values.
 
     Returns
     -------
@@ -114,8 +132,8 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
     --------
     >>> import icl_theory as icl, numpy as np
     >>> L = np.geomspace(0.1, 10.0, 9)
-    >>> found = icl.sweep(L=L, delta=1.0, eta=0.1, K=np.arange(5, 50, 5))
-    >>> icl.plot_sweep(found).get_ylabel()
+    >>> dataset = icl.sweep(L=L, delta=1.0, eta=0.1, K=np.arange(5, 50, 5))
+    >>> icl.plot_sweep(dataset).get_ylabel()
     '$K$'
     """
     names = dimensions(dataset)
@@ -134,38 +152,40 @@ def plot_sweep(dataset: xarray.Dataset, over: str | None = None) -> Axes:
                 f"dataset: {name} is infinite; "
                 "an axis of many values needs finite values"
             )
+    numeric = [name for name in names if not _is_row_of_words(dataset, name)]
     if over is None:
-        over = next(
-            (name for name in names if not _is_row_of_words(dataset, name)), names[0]
-        )
+        over = numeric[0] if numeric else names[0]
     over = choice("over", over, names)
-    dataset = dataset.sortby(
-        [name for name in names if not _is_row_of_words(dataset, name)]
-    )
+    dataset = dataset.sortby(numeric)
+    strides = thinned(dataset)
     dataset = dataset.isel(
-        {name: slice(None, None, stride) for name, stride in thinned(dataset).items()}
+        {name: slice(None, None, stride) for name, stride in strides.items()}
     )
     with styled():
-        other = next((name for name in names if name != over), None)
-        if other is None:
-            return _draw_line(dataset, _scale(dataset, over))
-        scales = _scale(dataset, over), _scale(dataset, other)
-        most_curves = 2 * FEW if "words" in (scales[0].kind, scales[1].kind) else FEW
-        if dataset.sizes[other] <= most_curves:
-            return _draw_curves(dataset, *scales)
-        return _draw_diagram(dataset.transpose(other, over), *scales)
+        x = _scale(dataset, over)
+        if len(names) == 1:
+            return _draw_line(dataset, x)
+        second = names[1] if over == names[0] else names[0]
+        y = _scale(dataset, second)
+        has_words = "words" in (x.kind, y.kind)
+        most_curves = 2 * FEW if has_words else FEW
+        if dataset.sizes[second] <= most_curves:
+            return _draw_curves(dataset, x, y)
+        return _draw_diagram(dataset.transpose(second, over), x, y)
 
 
 def thinned(dataset: xarray.Dataset, most: int = 2000) -> dict[str, int]:
-    """Return one in how many values is drawn, for parameters with too many values.
+    """Return the stride of the drawn values of each parameter with too many values.
 
-    They have more than ``most`` values, as many as a figure has pixels.
+    It is for parameters of more than ``most`` values, the pixels of a figure.
     """
-    return {
-        name: -(-dataset.sizes[name] // most)
-        for name in dimensions(dataset)
-        if dataset.sizes[name] > most
-    }
+    strides = {}
+    for name in dimensions(dataset):
+        size = dataset.sizes[name]
+        if size > most:
+            # rounded up, so that at most ``most`` values remain
+            strides[name] = -(-size // most)
+    return strides
 
 
 def drawable(
@@ -185,9 +205,10 @@ def _is_row_of_words(dataset: xarray.Dataset, name: str) -> bool:
     values = dataset[name].values
     if values.dtype.kind not in "iuf":
         return True
-    return len(values) <= FEW and bool(
-        values.dtype.kind in "iu" or not np.isfinite(values).all()
-    )
+    if len(values) > FEW:
+        return False
+    # Infinity has no place on an axis of numbers, but it may stand beside a few.
+    return bool(values.dtype.kind in "iu" or not np.isfinite(values).all())
 
 
 def _scale(dataset: xarray.Dataset, name: str) -> Scale:
@@ -197,208 +218,225 @@ def _scale(dataset: xarray.Dataset, name: str) -> Scale:
         words = [escape(word) for word in told_apart(values.tolist())]
         return Scale(name, label, np.arange(float(len(values))), "words", words)
     places = values.astype(np.float64)
-    logarithmic = places.min() > 0 and places.max() >= 10.0 * places.min()
-    return Scale(name, label, places, "log" if logarithmic else "linear", [])
+    spans_a_decade = places.min() > 0 and places.max() >= 10.0 * places.min()
+    kind = "log" if spans_a_decade else "linear"
+    return Scale(name, label, places, kind, [])
 
 
 def _symbol(dataset: xarray.Dataset, name: str) -> str:
     return style.mathematics(dataset[name].attrs.get("tex", ""), symbol(dataset, name))
 
 
-def _steps(dataset: xarray.Dataset) -> tuple[Array, dict[str, NDArray[np.bool_]]]:
-    """Return the steps (NaN if missing), and for each status a mask of such points."""
+def _steps(dataset: xarray.Dataset) -> PointSteps:
     count = dataset[steps_of(dataset)].values
     status = dataset["status"].values
-    missing = {
-        name: count == 0 if name == "no step" else (count < 0) & (status == name)
-        for name in MISSING
-    }
-    return np.where(count > 0, count, np.nan).astype(np.float64), missing
+    missing = {}
+    for name in MISSING:
+        if name == "no step":
+            # The target holds at step 0, which has no place on a logarithmic axis.
+            missing[name] = count == 0
+        else:
+            missing[name] = (count < 0) & (status == name)
+    positive = np.where(count > 0, count, np.nan).astype(np.float64)
+    return PointSteps(positive, missing)
 
 
 def _draw_line(dataset: xarray.Dataset, scale: Scale) -> Axes:
     panels = _panels(dataset, scale)
     top = panels[0]
-    _plot_steps(top, dataset, scale, BLACK, _symbol(dataset, str(steps_of(dataset))))
-    others = [
-        *zip(
-            with_role(dataset, "phase"),
-            itertools.cycle(PHASE_COLOURS),
-            itertools.repeat("-"),
-        ),
-        *zip(
-            with_role(dataset, "predicted"),
-            itertools.cycle((RED, BLUE)),
-            itertools.repeat("--"),
-        ),
-    ]
-    for quantity, colour, dash in others:
-        values = dataset[quantity].values.astype(np.float64)
-        if (values > 0).any():
-            look = _look(scale, dash, colour) | {
-                "linewidth": 1.1,
-                "label": _symbol(dataset, quantity),
-            }
-            top.plot(scale.places, np.where(values > 0, values, np.nan), **look)
+    steps_label = _symbol(dataset, str(steps_of(dataset)))
+    _plot_steps(top, dataset, scale, BLACK, steps_label)
+    phases = with_role(dataset, "phase")
+    for name, colour in zip(phases, itertools.cycle(PHASE_COLOURS)):
+        _plot_quantity(top, dataset, scale, name, _look(scale, "-", colour))
+    predictions = with_role(dataset, "predicted")
+    for name, colour in zip(predictions, itertools.cycle((RED, BLUE))):
+        _plot_quantity(top, dataset, scale, name, _look(scale, "--", colour))
     if len(panels) > 1:
         _plot_exponent(panels[1], dataset, scale, BLACK)
         panels[1].set_xlim(top.get_xlim())
-    low, high = top.get_xlim()
-    looks = zip(
-        itertools.cycle((RED, "0.4", "0.4")), itertools.cycle((":", "-.", "--"))
-    )
-    boundaries = (
-        _boundaries(dataset, scale)
-        if scale.kind != "words" and len(scale.places) > 1
-        else []
-    )
-    for (label, name), (colour, dash) in zip(boundaries, looks, strict=False):
-        value = predicted_transition(dataset, scale.name, name)
-        for ax in panels if low < value < high else ():
-            ax.axvline(
-                value,
-                color=colour,
-                linestyle=dash,
-                linewidth=1.0,
-                label=label if ax is top else None,
-            )
+    # A boundary crosses an axis of two or more numbers.
+    if scale.kind != "words" and len(scale.places) > 1:
+        _mark_boundaries(panels, dataset, scale)
     _legend(panels)
     return top
 
 
-def _draw_curves(dataset: xarray.Dataset, scale: Scale, other: Scale) -> Axes:
+def _plot_quantity(
+    ax: Axes, dataset: xarray.Dataset, scale: Scale, name: str, look: dict[str, Any]
+) -> None:
+    """Draw a quantity that is compared with the steps, if any of it is positive."""
+    values = dataset[name].values.astype(np.float64)
+    is_positive = values > 0
+    if not is_positive.any():
+        return
+    label = _symbol(dataset, name)
+    drawn = np.where(is_positive, values, np.nan)
+    ax.plot(scale.places, drawn, **(look | {"linewidth": 1.1, "label": label}))
+
+
+def _mark_boundaries(panels: list[Axes], dataset: xarray.Dataset, scale: Scale) -> None:
+    """Draw each predicted boundary within the axes as a vertical line."""
+    top = panels[0]
+    low, high = top.get_xlim()
+    boundaries = _boundaries(dataset, scale)
+    for (label, name), look in zip(boundaries, itertools.cycle(BOUNDARY_LOOKS)):
+        colour, dash = look
+        value = predicted_transition(dataset, scale.name, name)
+        if not low < value < high:
+            continue
+        top.axvline(value, color=colour, linestyle=dash, linewidth=1.0, label=label)
+        # One label is enough for the legend.
+        for ax in panels[1:]:
+            ax.axvline(value, color=colour, linestyle=dash, linewidth=1.0)
+
+
+def _draw_curves(dataset: xarray.Dataset, scale: Scale, curves: Scale) -> Axes:
+    """Draw a curve over ``scale`` for each value of the parameter of ``curves``."""
     panels = _panels(dataset, scale)
+    top = panels[0]
+    is_numeric = dataset[curves.name].dtype.kind in "iuf"
+    values = told_apart(dataset[curves.name].values.tolist())
     ends = []
-    words = told_apart(dataset[other.name].values.tolist())
-    for i, (word, colour) in enumerate(
-        zip(words, itertools.cycle(CYCLE), strict=False)
-    ):
-        line = dataset.isel({other.name: i})
-        drawn = _plot_steps(panels[0], line, scale, colour)
+    for i, (value, colour) in enumerate(zip(values, itertools.cycle(CYCLE))):
+        line = dataset.isel({curves.name: i})
+        steps = _plot_steps(top, line, scale, colour)
         if len(panels) > 1:
             _plot_exponent(panels[1], line, scale, colour)
-        if np.isfinite(drawn).any():
-            text = (
-                f"{other.label} = {word}"
-                if dataset[other.name].dtype.kind in "iuf"
-                else escape(word)
-            )
-            ends.append((float(drawn[np.isfinite(drawn)][-1]), text, colour))
-    label_ends(panels[0], ends, 2.4 if len(panels) > 1 else 3.6)
+        drawn = steps[np.isfinite(steps)]
+        if not drawn.size:
+            continue
+        label = f"{curves.label} = {value}" if is_numeric else escape(value)
+        ends.append((float(drawn[-1]), label, colour))
+    height = 2.4 if len(panels) > 1 else 3.6
+    label_ends(top, ends, height)
     _legend(panels)
-    return panels[0]
+    return top
 
 
 def _panels(dataset: xarray.Dataset, scale: Scale) -> list[Axes]:
+    """Return axes for the steps, and below them for the exponent if it is known."""
     exponent = _exponent(dataset, scale)
-    both = exponent is not None and bool(np.isfinite(dataset[exponent].values).any())
-    panels = new_figure(4.4, 5.6 if both else 3.6).subplots(
-        1 + both, 1, sharex=True, squeeze=False
-    )[:, 0]
+    rows = 1
+    height = 3.6
+    if exponent is not None and np.isfinite(dataset[exponent].values).any():
+        rows = 2
+        height = 5.6
+    figure = new_figure(4.4, height)
+    panels = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
     scale.apply(panels[-1], "x")
     panels[0].set(yscale="log", ylabel="steps")
     return list(panels)
 
 
 def _exponent(dataset: xarray.Dataset, scale: Scale) -> str | None:
+    if scale.kind == "words":
+        return None
     names = with_role(dataset, "exponent", of=scale.name)
-    return names[0] if names and scale.kind != "words" else None
+    return names[0] if names else None
 
 
 def _look(scale: Scale, dash: str, colour: str) -> dict[str, Any]:
     """Draw words as marks, and numbers as lines, with marks if they are few."""
-    if scale.kind == "words":
-        mark = (
-            {"marker": "o"}
-            if dash == "-"
-            else {"marker": "D", "markersize": 9, **HOLLOW}
-        )
-        return {"linestyle": "none", "color": colour} | mark
-    return {
-        "linestyle": dash,
-        "color": colour,
-        "marker": "." if len(scale.places) < 20 else "",
-    }
+    if scale.kind != "words":
+        marker = "." if len(scale.places) < 20 else ""
+        return {"linestyle": dash, "color": colour, "marker": marker}
+    look: dict[str, Any] = {"linestyle": "none", "color": colour}
+    if dash == "-":
+        return look | {"marker": "o"}
+    # A prediction is a hollow diamond, in which the measured point remains visible.
+    return look | {"marker": "D", "markersize": 9, **HOLLOW}
 
 
 def _plot_steps(
     ax: Axes, line: xarray.Dataset, scale: Scale, colour: str, label: str | None = None
 ) -> Array:
     """Draw steps, and marks at the edges of the axes for points that have none."""
-    steps, missing = _steps(line)
-    ax.plot(scale.places, steps, **_look(scale, "-", colour), label=label)
-    for name, (marker, _) in MISSING.items():
-        if marker and missing[name].any():
-            places = scale.places[missing[name]]
-            edge = np.full(len(places), 0.0 if name == "no step" else 1.0)
-            ax.plot(
-                places,
-                edge,
-                marker,
-                color=colour,
-                **HOLLOW,
-                markersize=5,
-                transform=ax.get_xaxis_transform(),
-                clip_on=False,
-                label=name,
-            )
-    return steps
+    steps = _steps(line)
+    ax.plot(scale.places, steps.values, **_look(scale, "-", colour), label=label)
+    for name, mark in MISSING.items():
+        is_missing = steps.missing[name]
+        if not mark.marker or not is_missing.any():
+            continue
+        places = scale.places[is_missing]
+        # Zero steps lie below all others, and an unreached target above them.
+        edge = 0.0 if name == "no step" else 1.0
+        ax.plot(
+            places,
+            np.full(len(places), edge),
+            mark.marker,
+            color=colour,
+            **HOLLOW,
+            markersize=5,
+            transform=ax.get_xaxis_transform(),
+            clip_on=False,
+            label=name,
+        )
+    return steps.values
 
 
 def _plot_exponent(ax: Axes, line: xarray.Dataset, scale: Scale, colour: str) -> None:
     name = str(_exponent(line, scale))
     ax.plot(scale.places, line[name].values, color=colour)
-    ax.set_ylabel(
-        rf"$d\,\ln$ {_symbol(line, str(steps_of(line)))} $/\,d\,\ln$ {scale.label}"
-    )
+    steps_label = _symbol(line, str(steps_of(line)))
+    ax.set_ylabel(rf"$d\,\ln$ {steps_label} $/\,d\,\ln$ {scale.label}")
     limits = limits_of(line, scale.name)
     if limits is None:
         return
     for value in limits:
         ax.axhline(value, color="0.6", linewidth=0.8)
-    # near the ends of the curve, where nothing is left to learn, the exponent may leave
-    # its limits
+    # Near the ends of the curve, at which nothing is left to learn, the exponent may
+    # leave its limits.
     middle = 0.5 * sum(limits)
     width = abs(limits[1] - limits[0])
     ax.set_ylim(middle - 0.75 * width, middle + 0.75 * width)
+    _plot_half_way(ax, line, scale, middle, colour)
+
+
+def _plot_half_way(
+    ax: Axes, line: xarray.Dataset, scale: Scale, middle: float, colour: str
+) -> None:
+    """Mark where the exponent is half-way between its limits."""
     table = transitions_of(line, scale.name)
-    if table is not None:
-        found = table.iloc[0]
-        if np.isfinite(found["measured"]):
-            ax.errorbar(
-                found["measured"],
-                middle,
-                xerr=bars([found["measured"]], [found["error"]]),
-                color=colour,
-                marker="o",
-                markersize=4,
-                capsize=3,
-                label=f"half-way in {scale.label}, measured",
-            )
-        if np.isfinite(found.get("predicted", np.nan)):
-            label = f"half-way in {scale.label}, predicted"
-            ax.plot(
-                found["predicted"],
-                middle,
-                "D",
-                color=colour,
-                **HOLLOW,
-                markersize=7,
-                label=label,
-            )
+    if table is None:
+        return
+    transition = table.iloc[0]
+    if np.isfinite(transition["measured"]):
+        ax.errorbar(
+            transition["measured"],
+            middle,
+            xerr=bars([transition["measured"]], [transition["error"]]),
+            color=colour,
+            marker="o",
+            markersize=4,
+            capsize=3,
+            label=f"half-way in {scale.label}, measured",
+        )
+    # The column is missing if no theory predicts the half-way point.
+    if np.isfinite(transition.get("predicted", np.nan)):
+        ax.plot(
+            transition["predicted"],
+            middle,
+            "D",
+            color=colour,
+            **HOLLOW,
+            markersize=7,
+            label=f"half-way in {scale.label}, predicted",
+        )
 
 
 def _boundaries(dataset: xarray.Dataset, over: Scale) -> list[tuple[str, str]]:
     """Return the words for each boundary in a legend, and its name."""
-    found = []
+    boundaries = []
     for name in with_role(dataset, "boundary"):
-        label = escape(
-            str(dataset[name].attrs.get("definition") or symbol(dataset, name))
-        )
-        if over.name in dataset[name].attrs.get("half_way", ()):
+        attributes = dataset[name].attrs
+        if over.name in attributes.get("half_way", ()):
             label = f"half-way in {over.label}, predicted"
-        found.append((label, name))
-    return found
+        else:
+            definition = attributes.get("definition") or symbol(dataset, name)
+            label = escape(str(definition))
+        boundaries.append((label, name))
+    return boundaries
 
 
 def _legend(panels: list[Axes], **look: Any) -> None:
@@ -412,85 +450,95 @@ def _legend(panels: list[Axes], **look: Any) -> None:
         panels[0].figure.figure.legend(list(unique.values()), list(unique), **look)
 
 
-def _draw_diagram(dataset: xarray.Dataset, over: Scale, other: Scale) -> Axes:
+def _draw_diagram(dataset: xarray.Dataset, x: Scale, y: Scale) -> Axes:
     import matplotlib as mpl
 
     figure = new_figure(5.0, 4.2)
     ax = figure.subplots()
-    steps, missing = _steps(dataset)
-    edges = over.edges(), other.edges()
-    name = str(steps_of(dataset))
-    tex = dataset[name].attrs.get("tex")
-    log = style.mathematics(
-        rf"\log_{{10}}\,{tex}" if tex else "", f"log10 {symbol(dataset, name)}"
-    )
-    shown = np.ma.masked_invalid(np.log10(steps))
-    mesh = ax.pcolormesh(*edges, shown, cmap="viridis", rasterized=True)
-    if not shown.mask.all():
-        figure.colorbar(mesh, ax=ax, label=log)
-    for scale, axis in ((over, "x"), (other, "y")):
-        scale.apply(ax, axis)
-    for what, (_, colour) in MISSING.items():
-        if missing[what].any():
-            area = np.ma.masked_array(np.zeros(steps.shape), mask=~missing[what])
-            ax.pcolormesh(
-                *edges, area, cmap=mpl.colors.ListedColormap([colour]), rasterized=True
-            )
-            ax.plot([], [], "s", color=colour, label=what)
-    if over.kind != "words":
-        _draw_transitions(ax, dataset, over, other)
-    ax.set(xlim=edges[0][[0, -1]], ylim=edges[1][[0, -1]])
+    steps = _steps(dataset)
+    x_edges = x.edges()
+    y_edges = y.edges()
+    log_steps = np.ma.masked_invalid(np.log10(steps.values))
+    mesh = ax.pcolormesh(x_edges, y_edges, log_steps, cmap="viridis", rasterized=True)
+    if not log_steps.mask.all():
+        figure.colorbar(mesh, ax=ax, label=_log_steps_label(dataset))
+    x.apply(ax, "x")
+    y.apply(ax, "y")
+    for name, mark in MISSING.items():
+        is_missing = steps.missing[name]
+        if not is_missing.any():
+            continue
+        area = np.ma.masked_array(np.zeros(is_missing.shape), mask=~is_missing)
+        colours = mpl.colors.ListedColormap([mark.colour])
+        ax.pcolormesh(x_edges, y_edges, area, cmap=colours, rasterized=True)
+        # A mesh has no entry in a legend, so an empty curve stands for it.
+        ax.plot([], [], "s", color=mark.colour, label=name)
+    if x.kind != "words":
+        _draw_transitions(ax, dataset, x, y)
+    ax.set(xlim=x_edges[[0, -1]], ylim=y_edges[[0, -1]])
+    # The boundaries are white, so the legend needs a dark ground.
     _legend([ax], frameon=True, facecolor="0.35", labelcolor="white")
     return ax
 
 
+def _log_steps_label(dataset: xarray.Dataset) -> str:
+    name = str(steps_of(dataset))
+    plain = f"log10 {symbol(dataset, name)}"
+    tex = dataset[name].attrs.get("tex")
+    log_tex = rf"\log_{{10}}\,{tex}" if tex else ""
+    return style.mathematics(log_tex, plain)
+
+
 def _draw_transitions(
-    ax: Axes, dataset: xarray.Dataset, over: Scale, other: Scale, most: int = 40
+    ax: Axes, dataset: xarray.Dataset, x: Scale, y: Scale, most: int = 40
 ) -> None:
     """Draw predicted boundaries as curves and measured transitions as points.
 
     There are no more points than can be told apart.
     """
-    for (label, name), dash in zip(
-        _boundaries(dataset, over), itertools.cycle(("-", "--", ":"))
-    ):
-        x, y = _boundary(dataset, name, over, other)
-        if np.isfinite(x * y).sum() > 1:
-            ax.plot(x, y, dash, color="white", label=label)
-    few = slice(None, None, -(-len(other.places) // most))
-    transitions = transitions_of(dataset.isel({other.name: few}), over.name)
+    boundaries = _boundaries(dataset, x)
+    for (label, name), dash in zip(boundaries, itertools.cycle(("-", "--", ":"))):
+        boundary_x, boundary_y = _boundary(dataset, name, x, y)
+        if np.isfinite(boundary_x * boundary_y).sum() > 1:
+            ax.plot(boundary_x, boundary_y, dash, color="white", label=label)
+    few = slice(None, None, -(-len(y.places) // most))
+    transitions = transitions_of(dataset.isel({y.name: few}), x.name)
     if transitions is not None and transitions["measured"].notna().any():
         measured = transitions["measured"]
         ax.errorbar(
             measured,
-            other.places[few],
+            y.places[few],
             xerr=bars(measured, transitions["error"]),
             color=RED,
             marker="o",
             markersize=3,
             linestyle="none",
-            label=f"half-way in {over.label}, measured",
+            label=f"half-way in {x.label}, measured",
         )
 
 
 def _boundary(
-    dataset: xarray.Dataset, name: str, over: Scale, other: Scale
+    dataset: xarray.Dataset, name: str, x: Scale, y: Scale
 ) -> tuple[Array, Array]:
     """Return a boundary as a curve.
 
-    These are its values if they bound an axis, otherwise its crossing with each line.
+    If it bounds an axis, the curve has its values; otherwise its crossing with each
+    line along x.
     """
     # In memory first: the threads of dask would look for the largest number of chunks
     # that hold none, and the filters against NumPy's warnings are not safe in threads.
     values = dataset[name].compute()
-    of = values.attrs["of"]
-    if of in dataset.dims and np.allclose(
-        values.max(of), values.min(of), rtol=1e-9, atol=0.0, equal_nan=True
-    ):
-        along = values.max(of).values
-        return (along, other.places) if of == over.name else (over.places, along)
+    bounded = values.attrs["of"]
+    if bounded in dataset.dims:
+        largest = values.max(bounded)
+        smallest = values.min(bounded)
+        # A bound that varies along the parameter that it bounds is no single curve.
+        if np.allclose(largest, smallest, rtol=1e-9, atol=0.0, equal_nan=True):
+            bounds = largest.values
+            if bounded == x.name:
+                return bounds, y.places
+            return x.places, bounds
     crossings = [
-        predicted_transition(line, over.name, name)
-        for _, line in lines(dataset, over.name)
+        predicted_transition(line, x.name, name) for _, line in lines(dataset, x.name)
     ]
-    return np.array(crossings), other.places
+    return np.array(crossings), y.places

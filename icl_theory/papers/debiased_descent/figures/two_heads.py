@@ -22,62 +22,51 @@ QUICK = {"points": 5}
 
 def figure(*, d: int = 5, N: int = 40, noise: float = 0.1, points: int = 20) -> Figure:
     """Draw the losses."""
-    one, two = (
-        icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=heads) for heads in (1, 2)
-    )
+    single = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=1).risk()
+    double = icl.SoftmaxHeads(d=d, N=N, noise=noise, heads=2)
+    law = icl.linear_attention.PromptLaw(np.ones(d), N=N, noise=noise)
     pair = np.array([1.0, -1.0])
     omegas = np.geomspace(0.02, 1.0, points)
-    single = [one.risk().eliminated(np.array([omega]))[1] for omega in omegas]
-    double = [two.risk().eliminated(omega * pair)[1] for omega in omegas]
-    law = icl.linear_attention.PromptLaw(np.ones(d), N=N, noise=noise)
-    curves = [
-        Curve("one head", omegas, single),
-        Curve("two heads", omegas, double, colour=CYCLE[1]),
-        Curve(
-            "linear attention",
-            omegas,
-            np.full(points, law.floor),
-            style="--",
-            colour=CYCLE[2],
-        ),
+    single_losses = []
+    pair_losses = []
+    for omega in omegas:
+        best_single = single.with_best_output(np.array([omega]))
+        best_pair = double.risk().with_best_output(omega * pair)
+        single_losses.append(best_single.loss)
+        pair_losses.append(best_pair.loss)
+    floor = np.full(points, law.floor)
+    over_omega = [
+        Curve("one head", omegas, single_losses),
+        Curve("two heads", omegas, pair_losses, colour=CYCLE[1]),
+        Curve("linear attention", omegas, floor, style="--", colour=CYCLE[2]),
     ]
 
-    omega = omegas[np.argmin(double)] * pair
-    params = np.concatenate([two.risk().eliminated(omega)[0], omega])
+    best_omegas = omegas[np.argmin(pair_losses)] * pair
+    output = double.risk().with_best_output(best_omegas).output
+    params = np.concatenate([output, best_omegas])
     lengths = np.unique(np.geomspace(0.25 * N, 64 * N, points).astype(int))
-    served = [two.changed(N=int(length)).risk().loss(params) for length in lengths]
-    laws = [
-        icl.linear_attention.PromptLaw(np.ones(d), N=int(length), noise=noise)
-        for length in lengths
-    ]
-    summed = [each.loss(each.N / N * law.best) for each in laws]
-    averaged = [each.loss(law.best) for each in laws]
-    below = [
-        Curve("two heads", lengths, served, colour=CYCLE[1]),
+    transferred = []
+    averaged = []
+    summed = []
+    for length in map(int, lengths):
+        transferred.append(double.changed(N=length).risk().loss(params))
+        longer = icl.linear_attention.PromptLaw(np.ones(d), N=length, noise=noise)
+        averaged.append(longer.loss(law.best))
+        summed.append(longer.loss(length / N * law.best))
+    over_length = [
+        Curve("two heads", lengths, transferred, colour=CYCLE[1]),
         Curve("linear, averaged", lengths, averaged, style="--", colour=CYCLE[2]),
         Curve("linear, summed", lengths, summed, style=":", colour=CYCLE[2]),
     ]
-    return draw_panels(
-        [
-            Panel(
-                curves,
-                "ω",
-                "loss",
-                f"$d={d}$, $N={N}$, $\\sigma={noise:g}$",
-                ("log", "linear"),
-                legend=True,
-            ),
-            Panel(
-                below,
-                "tokens of a prompt",
-                "loss",
-                "",
-                limits=(0.02, 10.0),
-                legend=True,
-            ),
-        ],
-        size=(4.6, 2.0),
-    )
+
+    title = f"$d={d}$, $N={N}$, $\\sigma={noise:g}$"
+    scales = ("log", "linear")
+    limits = (0.02, 10.0)
+    panels = [
+        Panel(over_omega, "ω", "loss", title, scales, legend=True),
+        Panel(over_length, "tokens of a prompt", "loss", limits=limits, legend=True),
+    ]
+    return draw_panels(panels, size=(4.6, 2.0))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,10 @@ from icl_theory.cli.figures import script
 from icl_theory.results.plots import Curve, Panel, draw_panels
 
 QUICK = {"start": 0.03, "steps": 4000, "d": 3}
-EXPLORER = "linear-attention?d=4&decay=0.5&N=100&noise=0.1&eta=0.1&start=0.01&test_decay=0.5&test_N=100&test_noise=0.1"
+EXPLORER = (
+    "linear-attention?d=4&decay=0.5&N=100&noise=0.1&eta=0.1&start=0.01"
+    "&test_decay=0.5&test_N=100&test_noise=0.1"
+)
 
 
 def figure(

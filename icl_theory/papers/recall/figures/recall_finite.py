@@ -51,41 +51,30 @@ def figure(
         for alpha in alphas
     ]
     runs = observe(problems)
+    limits = [_population(problem) for problem in problems]
     panels = []
-    found = dict(
-        zip(
-            alphas,
-            zip(runs, map(_population, problems), CYCLE, strict=False),
-            strict=True,
-        )
-    )
     for noisy in (False, True):
         for kind in ("seen", "unseen"):
             curves = []
-            for noise, (run, exact, colour) in found.items():
-                if bool(noise) == noisy:
-                    for name, t, loss, style in (
-                        (f"α = {noise:g}", run.t, run.values[f"{kind}_loss"], "-"),
-                        ("", exact.t, exact.loss, ":"),
-                    ):
-                        curves.append(
-                            Curve(
-                                name,
-                                t[1:] * batch / M,
-                                loss[1:],
-                                style=style,
-                                colour=colour,
-                            )
-                        )
-            scales, limits = (
-                (("log", "linear"), (0.0, 5.0))
-                if noisy
-                else (("log", "log"), (1e-12, 20.0))
-            )
-            panels.append(
-                Panel(curves, "epoch", "loss (nats)", f"{kind} outputs", scales, limits)
-            )
+            for alpha, run, limit, colour in zip(
+                alphas, runs, limits, CYCLE, strict=False
+            ):
+                if (alpha > 0) == noisy:
+                    loss = run.values[f"{kind}_loss"][1:]
+                    epoch = run.t[1:] * batch / M
+                    curves.append(Curve(f"α = {alpha:g}", epoch, loss, colour=colour))
+                    epoch = limit.t[1:] * batch / M
+                    curves.append(
+                        Curve("", epoch, limit.loss[1:], style=":", colour=colour)
+                    )
+            panels.append(_panel(curves, kind, noisy))
     return draw_panels(panels, columns=2, size=(2.4, 1.9))
+
+
+def _panel(curves: list[Curve], kind: str, noisy: bool) -> Panel:
+    scales = ("log", "linear") if noisy else ("log", "log")
+    limits = (0.0, 5.0) if noisy else (1e-12, 20.0)
+    return Panel(curves, "epoch", "loss (nats)", f"{kind} outputs", scales, limits)
 
 
 def _population(problem: icl.recall.Training) -> icl.Trajectory:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
-from icl_theory.papers.recall.training import observe
+from icl_theory.papers.recall.training import Observed, observe
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -48,7 +48,7 @@ def figure(
     steps: int = 2000,
     seed: int = 0,
 ) -> Figure:
-    """Draw losses on seen and unseen outputs and the probabilities of output and noise, of all models."""
+    """Draw test losses of all models, and their probabilities of output and noise."""
     problems = [
         icl.recall.Training(
             V=V,
@@ -66,43 +66,50 @@ def figure(
         for model in MODELS.values()
     ]
     runs = observe(problems)
+    clean = dict(zip(MODELS, runs[: len(MODELS)], strict=True))
+    noisy = dict(zip(MODELS, runs[len(MODELS) :], strict=True))
     panels = []
-    for kind in ("seen", "unseen", ""):
-        for noise, row in ((0.0, runs[: len(MODELS)]), (alpha, runs[len(MODELS) :])):
-            styles = (
-                {f"{kind}_loss": "-"}
-                if kind
-                else {"output": "-"} | ({"noise": "--"} if noise else {})
-            )
-            named = kind == "unseen" and noise > 0
-            top = f"noise α = {noise:g}" if noise else "no noise"
-            title = {"seen": top, "": "(dashed: of noise)" * (noise > 0)}.get(kind, "")
-            note = "dotted: uniform guess" * (kind == "unseen")
-            curves = [
-                Curve(name * named, run.t, run.values[word], style=style, colour=colour)
-                for (name, run), colour in zip(
-                    dict(zip(MODELS, row, strict=True)).items(), CYCLE, strict=False
-                )
-                for word, style in styles.items()
-            ]
-            y = (
-                ""
-                if noise
-                else f"loss, {kind} outputs (nats)"
-                if kind
-                else "probability of the output"
-            )
-            limits = (
-                (0.0, 1.05) if not kind else (0.3, 20.0) if noise else (1e-8, 200.0)
-            )
-            levels = {"": float(np.log(V))} if kind == "unseen" else {}
-            scales = ("log", "log" if kind else "linear")
-            panels.append(
-                Panel(
-                    curves, "step", y, title, scales, limits, None, levels, named, note
-                )
-            )
+    for kind in ("seen", "unseen"):
+        panels.append(_losses(kind, clean, 0.0, V))
+        panels.append(_losses(kind, noisy, alpha, V))
+    panels.append(_probabilities(clean, 0.0))
+    panels.append(_probabilities(noisy, alpha))
     return draw_panels(panels, columns=2, size=(2.9, 2.0))
+
+
+def _losses(kind: str, runs: dict[str, Observed], alpha: float, V: int) -> Panel:
+    """Losses of all models on seen or unseen outputs."""
+    # one panel has names for all of them
+    named = kind == "unseen" and alpha > 0
+    curves = []
+    for (name, run), colour in zip(runs.items(), CYCLE, strict=False):
+        label = name if named else ""
+        curves.append(Curve(label, run.t, run.values[f"{kind}_loss"], colour=colour))
+    title = ""
+    if kind == "seen":
+        title = f"noise α = {alpha:g}" if alpha else "no noise"
+    y = "" if alpha else f"loss, {kind} outputs (nats)"
+    limits = (0.3, 20.0) if alpha else (1e-8, 200.0)
+    levels = {}
+    note = ""
+    if kind == "unseen":
+        levels = {"": float(np.log(V))}
+        note = "dotted: uniform guess"
+    scales = ("log", "log")
+    return Panel(curves, "step", y, title, scales, limits, None, levels, named, note)
+
+
+def _probabilities(runs: dict[str, Observed], alpha: float) -> Panel:
+    """Probabilities of the output, and of noise if there is any."""
+    curves = []
+    for run, colour in zip(runs.values(), CYCLE, strict=False):
+        curves.append(Curve("", run.t, run.values["output"], colour=colour))
+        if alpha:
+            noise = run.values["noise"]
+            curves.append(Curve("", run.t, noise, style="--", colour=colour))
+    title = "(dashed: of noise)" if alpha else ""
+    y = "" if alpha else "probability of the output"
+    return Panel(curves, "step", y, title, ("log", "linear"), (0.0, 1.05))
 
 
 if __name__ == "__main__":

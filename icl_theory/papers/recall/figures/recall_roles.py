@@ -38,53 +38,53 @@ def figure(
     steps: int = 400,
     tests: int = 512,
 ) -> Figure:
-    """Draw the probabilities against the step, a row for each α and a column for each part."""
+    """Draw the probabilities against the step, in a row for each α."""
     panels = []
     for alpha in alphas:
         task = icl.recall.RecallTask(V, 1, outputs, alpha=alpha, H=H, law="planted")
         full = icl.recall.TransformerRisk(task, weights="identity")
-        model = icl.recall.reparameterised(full, gamma=task.best_gamma)
+        inward = icl.recall.reparameterised(full, gamma=task.best_gamma).map.inward
         risk = icl.recall.RecallRisk(
             task, gamma=task.best_gamma, weights="identity", tied=True
         )
         run = icl.descend(risk, eta, rule="ngd", steps=steps)
         sentences = task.sentences(np.random.default_rng(0), tests)
         for part, without in PARTS.items():
-            found = [
-                full.measure(model.map.inward(state), sentences, without)
-                for state in run.states
-            ]
+            output = []
+            noise = []
+            for state in run.states:
+                measured = full.measure(inward(state), sentences, without)
+                output.append(measured.output)
+                noise.append(measured.noise)
             curves = [
-                Curve("output", run.t, [each.output for each in found], colour=BLUE),
-                Curve(
-                    "noise",
-                    run.t,
-                    [each.noise for each in found],
-                    style="--",
-                    colour=RED,
-                ),
+                Curve("output", run.t, output, colour=BLUE),
+                Curve("noise", run.t, noise, style="--", colour=RED),
             ]
-            title = part if alpha == alphas[0] else ""
-            legend = part == [*PARTS][-1] and alpha == alphas[-1]
-            y = f"probability, α = {alpha:g}"
-            scales = ("linear", "linear")
-            limits = (-0.02, 1.02)
+            is_last = part == [*PARTS][-1] and alpha == alphas[-1]
             panels.append(
-                Panel(curves, "step", y, title, scales, limits, legend=legend)
+                Panel(
+                    curves,
+                    "step",
+                    f"probability, α = {alpha:g}",
+                    part if alpha == alphas[0] else "",
+                    ("linear", "linear"),
+                    (-0.02, 1.02),
+                    legend=is_last,
+                )
             )
     return draw_panels(_named_once(panels), columns=len(PARTS), size=(2.1, 1.6))
 
 
 def _named_once(panels: list[Panel]) -> list[Panel]:
-    """Take the labels away where no legend shows them: they would stand at the ends of all curves."""
-    plain = [
-        [dataclasses.replace(curve, label="") for curve in panel.curves]
-        for panel in panels
-    ]
-    return [
-        panel if panel.legend else dataclasses.replace(panel, curves=curves)
-        for panel, curves in zip(panels, plain, strict=True)
-    ]
+    """Keep the labels only for the legend; elsewhere they would stand at the curves."""
+    named_once = []
+    for panel in panels:
+        if panel.legend:
+            named_once.append(panel)
+        else:
+            curves = [dataclasses.replace(curve, label="") for curve in panel.curves]
+            named_once.append(dataclasses.replace(panel, curves=curves))
+    return named_once
 
 
 if __name__ == "__main__":

@@ -10,8 +10,11 @@ is a whole number. Points: the share of data sets on which training failed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 import icl_theory as icl
 from icl_theory.cli.figures import script
@@ -31,51 +34,63 @@ def figure(
     sets: int = 100,
     points: int = 24,
 ) -> Figure:
-    """Draw the probability of failure against the number of sentences, for each ε without noise and with it."""
-    panels = []
-    for noise, Q, longest, epsilons in (
-        (0.0, triggers, 100, missing),
-        (alpha, 1, 3000, noisy),
-    ):
-        task = icl.recall.RecallTask(V, Q, 4, alpha=noise, H=256, law="planted")
-        sizes = np.unique(np.geomspace(2, longest, points).astype(int))
-        some = sizes[:: max(1, len(sizes) // 5)].tolist()
-        left = {
-            M: np.array([_excess(task, M, seed) for seed in range(sets)]) for M in some
-        }
-        curves = []
-        for epsilon, colour in zip(epsilons, CYCLE, strict=False):
-            exact, bound = (
-                np.array([chance(task, M, epsilon) for M in sizes.tolist()])
-                for chance in (icl.recall.failure_probability, icl.recall.failure_bound)
-            )
-            # at the curve further right
-            names = ("", f"ε = {epsilon:g}") if noise else (f"ε = {epsilon:g}", "")
-            curves.append(
-                Curve(
-                    names[0], sizes, np.where(exact < LEAST, 0.0, exact), colour=colour
-                )
-            )
-            if (
-                noise or epsilon == epsilons[0]
-            ):  # without noise the bound is the same for all ε
-                bound = np.where(bound < LEAST, 0.0, bound)
-                curves.append(Curve(names[1], sizes, bound, style="--", colour=colour))
-            share = [np.mean(left[M] > epsilon) for M in some]
-            curves.append(Curve("", some, share, style="o", colour=colour))
-        words = (
-            f"noise α = {noise:g}, one trigger" if noise else f"no noise, {Q} triggers"
-        )
-        note = "lines: exact\ndashed: bound\npoints: runs" if noise else ""
-        axes = (
-            "sentences M",
-            "probability of failure",
-            words,
-            ("log" if noise else "linear", "log"),
-            (LEAST, 1.5),
-        )
-        panels.append(Panel(curves, *axes, note=note))
+    """Draw the probability of failure against the number of sentences."""
+    panels = [
+        _panel(V, triggers, 0.0, 100, missing, sets, points),
+        _panel(V, 1, alpha, 3000, noisy, sets, points),
+    ]
     return draw_panels(panels, columns=2, size=(3.2, 2.5))
+
+
+def _panel(
+    V: int,
+    triggers: int,
+    alpha: float,
+    most: int,
+    epsilons: tuple[float, ...],
+    sets: int,
+    points: int,
+) -> Panel:
+    """Probabilities of failure for up to ``most`` sentences, a colour for each ε."""
+    task = icl.recall.RecallTask(V, triggers, 4, alpha=alpha, H=256, law="planted")
+    sizes = np.unique(np.geomspace(2, most, points).astype(int))
+    trained_sizes = sizes[:: max(1, len(sizes) // 5)].tolist()
+    excesses = {}
+    for M in trained_sizes:
+        excesses[M] = np.array([_excess(task, M, seed) for seed in range(sets)])
+    curves = []
+    for epsilon, colour in zip(epsilons, CYCLE, strict=False):
+        exact = _chances(icl.recall.failure_probability, task, sizes, epsilon)
+        bound = _chances(icl.recall.failure_bound, task, sizes, epsilon)
+        # the name stands at the curve that is further right
+        labels = [f"ε = {epsilon:g}", ""]
+        if alpha:
+            labels.reverse()
+        curves.append(Curve(labels[0], sizes, exact, colour=colour))
+        # without noise the bound is the same for all ε
+        if alpha or epsilon == epsilons[0]:
+            curves.append(Curve(labels[1], sizes, bound, style="--", colour=colour))
+        share = [np.mean(excesses[M] > epsilon) for M in trained_sizes]
+        curves.append(Curve("", trained_sizes, share, style="o", colour=colour))
+    axes = ("sentences M", "probability of failure")
+    limits = (LEAST, 1.5)
+    if not alpha:
+        title = f"no noise, {triggers} triggers"
+        return Panel(curves, *axes, title, ("linear", "log"), limits)
+    title = f"noise α = {alpha:g}, one trigger"
+    note = "lines: exact\ndashed: bound\npoints: runs"
+    return Panel(curves, *axes, title, ("log", "log"), limits, note=note)
+
+
+def _chances(
+    chance: Callable[[icl.recall.RecallTask, int, float], float],
+    task: icl.recall.RecallTask,
+    sizes: NDArray[np.intp],
+    epsilon: float,
+) -> NDArray[np.float64]:
+    """Probabilities for these numbers of sentences; 0 if too small to be drawn."""
+    chances = np.array([chance(task, M, epsilon) for M in sizes.tolist()])
+    return np.where(chances < LEAST, 0.0, chances)
 
 
 def _excess(task: icl.recall.RecallTask, M: int, seed: int) -> float:

@@ -1,21 +1,29 @@
-"""The paper on in-context recall: its statements, and the rows, questions and figures that measure them."""
+"""The paper on in-context recall: its statements, and the evidence for them.
+
+Each statement names the rows, questions and figures that measure it.
+"""
 
 from icl_theory.papers.recall.statements import model, training
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
 WORDS = "the formula, from the words of the text"
-RATE = "the exponent; a public review (ICLR 2026, Reviewer 4) quotes three different ones from the paper"
+RATE = (
+    "the exponent; a public review (ICLR 2026, Reviewer 4) quotes three different ones"
+    " from the paper"
+)
 
 IN_CONTEXT_RECALL = Paper(
     "in-context-recall",
-    "How Transformers Learn In-Context Recall Tasks? Optimality, Training Dynamics and Generalization",
+    "How Transformers Learn In-Context Recall Tasks? Optimality, Training Dynamics"
+    " and Generalization",
     "Quan Nguyen, Thanh Nguyen-Tang",
     2025,
     "arXiv:2505.15009",
     (
         Reading(
             "Lemma 3.1",
-            "Linear and ReLU attention reach the Bayes risk under the paper's reparameterisation.",
+            "Linear and ReLU attention reach the Bayes risk under the paper's"
+            " reparameterisation.",
             (model.lemma_adding, model.bayes, model.sentence_counts),
             reconstructed="the loss as a function of the trained numbers",
         ),
@@ -98,8 +106,9 @@ IN_CONTEXT_RECALL = Paper(
             figure="recall_layers",
         ),
     ),
-    "We worked from the abstract and the public reviews, which lack formulas, and reconstructed losses and rates."
-    " What the paper is said to print is quoted from its public reviews.",
+    "We worked from the abstract and the public reviews, which lack formulas, and"
+    " reconstructed losses and rates. What the paper is said to print is quoted from"
+    " its public reviews.",
     setting=Setting(
         "recall?alpha=0.2&t=100",
         (

@@ -70,7 +70,7 @@ def figure(
         curves = []
         for name, run, colour in (("one matrix", matrix, BLUE), ("block", block, RED)):
             target = run.attention
-            others = (1.0 - target.mean(axis=1)) / (K - 1)
+            other_attention = (1.0 - target.mean(axis=1)) / (K - 1)
             curves.append(
                 Curve(
                     name,
@@ -82,7 +82,9 @@ def figure(
                 )
             )
             curves.append(
-                Curve(f"{name}, others", run.t, others, style="--", colour=colour)
+                Curve(
+                    f"{name}, others", run.t, other_attention, style="--", colour=colour
+                )
             )
         note = "" if len(panels) > 1 else "bands: all queries"
         panels.append(

@@ -17,10 +17,14 @@ relative to its initial value, against time in units of its half-life).
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import numpy as np
 from matplotlib.figure import Figure
 
 import icl_theory as icl
+from icl_theory._validate import Array
 from icl_theory.cli.figures import script
 from icl_theory.results.plots import BLUE, CYCLE, RED, Curve, Panel, draw_panels
 
@@ -41,7 +45,10 @@ def figure(
     runs: int = 6,
     K: int = 10,
 ) -> Figure:
-    """Draw the loss in both regimes, all losses on common scales, and the excess above the floor."""
+    """Draw the loss in both regimes, all losses on common scales, and the excess above
+    the floor.
+    """
+    sampling = Sampling(N=N, batch=batch, test=test, runs=runs, eta=eta)
     panels = []
     scaled = []
     for name, constants, last in zip(
@@ -50,76 +57,127 @@ def figure(
         curves = []
         for L, colour in zip(constants, CYCLE[1:], strict=False):
             law = icl.regression.QuadraticLaw.lipschitz(d, L, curved)
-            exact = icl.descend(icl.GaussianRisk(law), eta, steps=last)
-            # a run ends where steps no longer change the loss
-            steps_taken = np.append(exact.t, last)
-            loss = np.append(exact.loss, exact.loss[-1])
-            losses = []
-            others = icl.regression.SampledGaussianRisk(
-                law, N, test, runs, dataset=test
-            )
-            for seed in range(runs):
-                run = icl.descend(
-                    icl.regression.SampledGaussianRisk(law, N, batch, seed),
-                    eta,
-                    steps=last,
-                )
-                losses.append([others.evaluate(Q)[0] for Q in run.states])
-            mean = Curve.mean("", run.t, losses, "--", colour)
-            floor = Curve(
-                "", [0, last], [exact.floor, exact.floor], style=":", colour=colour
-            )
-            curves += [
-                Curve(f"$L = {L:g}$", steps_taken, loss, colour=colour),
-                mean,
-                floor,
-            ]
-            if constants[-1] == L:  # one of a regime: the others lie on it
-                pace = eta * L**2
-                colour = BLUE if name == "flat" else RED
-                style = "o"
-                every = np.unique(np.geomspace(1, len(loss) - 1, 16).astype(int))
-                if name == "sharp":
-                    # step 0 has no place on this axis
-                    style = "-"
-                    every = np.arange(1, len(loss))
-                x = pace * np.array(mean.x)[1:]
-                y = np.array(mean.y)[1:] / L**2
-                names = (
-                    ("sharp, exact", f"sharp, $N = {N}$")
-                    if name == "sharp"
-                    else ("", "")
-                )
-                scaled += [
-                    Curve(
-                        names[0],
-                        pace * steps_taken[every],
-                        loss[every] / L**2,
-                        style=style,
-                        colour=colour,
-                    ),
-                    Curve(names[1], x, y, style="--", colour=colour),
-                ]
-        note = (
-            "lines: exact, $N = \\infty$\ndashes: sampled\ndots: floors"
-            if name == "sharp"
-            else ""
-        )
+            losses = _losses(law, sampling, last)
+            curves += _loss_curves(losses, L, colour, last)
+        # The largest L of a regime stands for all: the rescaled curves coincide.
+        scaled += _scaled_curves(losses, L, sampling, is_sharp=name == "sharp")
+        note = ""
+        if name == "sharp":
+            note = "lines: exact, $N = \\infty$\ndashes: sampled\ndots: floors"
         panels.append(Panel(curves, "step", "loss", name, note=note))
-    note = f"blue: flat\ndots: exact\ndashes: $N = {N}$"
-    title = f"both, rescaled: $L = {flat[-1]:g}$ and $L = {sharp[-1]:g}$"
     panels.append(
         Panel(
             scaled,
             r"$\eta L^2\,\times$ step",
             "loss / $L^2$",
-            title,
+            f"both, rescaled: $L = {flat[-1]:g}$ and $L = {sharp[-1]:g}$",
             limits=(0.01, 1.0),
-            note=note,
+            note=f"blue: flat\ndots: exact\ndashes: $N = {N}$",
         )
     )
+    panels.append(
+        Panel(
+            _tail_curves(icl.regression.QuadraticLaw.lipschitz(d, 1.0, curved), K),
+            "step / half-life",
+            "excess / initial excess",
+            "tails",
+            limits=(1e-6, 1.5),
+        )
+    )
+    return draw_panels(panels, columns=2)
 
-    law = icl.regression.QuadraticLaw.lipschitz(d, 1.0, curved)
+
+class Sampling(NamedTuple):
+    """How the sampled trainers are run, and the learning rate of all runs."""
+
+    N: int
+    batch: int
+    test: int
+    runs: int
+    eta: float
+
+
+class Losses(NamedTuple):
+    """Losses of one law: of exact descent, and of sampled trainers on test prompts."""
+
+    exact_steps: Array
+    exact: Array
+    floor: float
+    sampled: Curve
+
+
+def _losses(law: icl.regression.QuadraticLaw, sampling: Sampling, last: int) -> Losses:
+    eta = sampling.eta
+    exact = icl.descend(icl.GaussianRisk(law), eta, steps=last)
+    test_risk = icl.regression.SampledGaussianRisk(
+        law, sampling.N, sampling.test, sampling.runs, dataset=sampling.test
+    )
+    test_losses = []
+    for seed in range(sampling.runs):
+        trainer = icl.regression.SampledGaussianRisk(
+            law, sampling.N, sampling.batch, seed
+        )
+        run = icl.descend(trainer, eta, steps=last)
+        test_losses.append([test_risk.evaluate(Q)[0] for Q in run.states])
+    return Losses(
+        # A run ends early if steps no longer change the loss: draw it to the end.
+        exact_steps=np.append(exact.t, last),
+        exact=np.append(exact.loss, exact.loss[-1]),
+        floor=exact.floor,
+        sampled=Curve.mean("", run.t, test_losses, "--"),
+    )
+
+
+def _loss_curves(losses: Losses, L: float, colour: str, last: int) -> list[Curve]:
+    floor = [losses.floor, losses.floor]
+    return [
+        Curve(f"$L = {L:g}$", losses.exact_steps, losses.exact, colour=colour),
+        replace(losses.sampled, colour=colour),
+        Curve("", [0, last], floor, style=":", colour=colour),
+    ]
+
+
+def _scaled_curves(
+    losses: Losses, L: float, sampling: Sampling, is_sharp: bool
+) -> list[Curve]:
+    """Loss over L² against ηL² times the step: dots for flat, lines for sharp."""
+    pace = sampling.eta * L**2
+    count = len(losses.exact)
+    if is_sharp:
+        colour = RED
+        style = "-"
+        exact_label = "sharp, exact"
+        sampled_label = f"sharp, $N = {sampling.N}$"
+        # Step 0 has no place on a logarithmic axis.
+        shown = np.arange(1, count)
+    else:
+        colour = BLUE
+        style = "o"
+        exact_label = ""
+        sampled_label = ""
+        shown = np.unique(np.geomspace(1, count - 1, 16).astype(int))
+    sampled_steps = np.array(losses.sampled.x)[1:]
+    sampled_losses = np.array(losses.sampled.y)[1:]
+    return [
+        Curve(
+            exact_label,
+            pace * losses.exact_steps[shown],
+            losses.exact[shown] / L**2,
+            style=style,
+            colour=colour,
+        ),
+        Curve(
+            sampled_label,
+            pace * sampled_steps,
+            sampled_losses / L**2,
+            style="--",
+            colour=colour,
+        ),
+    ]
+
+
+def _tail_curves(law: icl.regression.QuadraticLaw, K: int) -> list[Curve]:
+    """The excess over the floor of Gaussian inputs, and of K features."""
     gaussian = icl.descend(icl.GaussianRisk(law), 0.01, steps=10**4)
     finite = icl.simulate(1.0, 1.0, 0.01, K=K, epsilon=1e-6)
     curves = []
@@ -128,18 +186,9 @@ def figure(
         (finite, f"$K = {K}$", RED),
     ):
         excess = run.observed.get("excess", run.loss) / (run.loss[0] - run.floor)
-        half = min(run.t[excess <= 0.5], default=max(run.t[-1], 1))
-        curves.append(Curve(label, run.t[1:] / half, excess[1:], colour=colour))
-    panels.append(
-        Panel(
-            curves,
-            "step / half-life",
-            "excess / initial excess",
-            "tails",
-            limits=(1e-6, 1.5),
-        )
-    )
-    return draw_panels(panels, columns=2)
+        half_life = min(run.t[excess <= 0.5], default=max(run.t[-1], 1))
+        curves.append(Curve(label, run.t[1:] / half_life, excess[1:], colour=colour))
+    return curves
 
 
 if __name__ == "__main__":

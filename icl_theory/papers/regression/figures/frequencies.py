@@ -29,7 +29,9 @@ def figure(
     power: float = 1.0,
     steps: int = 10**5,
 ) -> Figure:
-    """Draw the losses with equal and unequal frequencies, and the attention of some queries with unequal ones."""
+    """Draw the losses with equal and unequal frequencies, and the attention of some
+    queries with unequal ones.
+    """
     weights = np.arange(1.0, K + 1.0) ** -power
     vectors = icl.Features.simplex(K, delta).vectors
     runs = {}

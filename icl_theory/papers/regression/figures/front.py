@@ -33,16 +33,16 @@ def figure(
     points: int = 400,
 ) -> Figure:
     """Draw the losses left of the number of steps."""
-    runs = [icl.simulate(each, delta, eta, K=K, epsilon=epsilon) for each in L]
+    runs = [icl.simulate(size, delta, eta, K=K, epsilon=epsilon) for size in L]
     colours = [(BLUE, GREEN, RED)[place % 3] for place in range(len(L))]
     onset = icl.regression.crossover(epsilon, delta, K)
     many = np.geomspace(onset / 30.0, 100.0 * onset, points)
-    found = icl.sweep(
+    sweep = icl.sweep(
         L=many, delta=delta, eta=eta, K=K, epsilon=epsilon, progress=False
     )
     losses = [
-        Curve(f"$L = {each:g}$", run.t, run.loss, colour=colour)
-        for each, run, colour in zip(L, runs, colours, strict=True)
+        Curve(f"$L = {size:g}$", run.t, run.loss, colour=colour)
+        for size, run, colour in zip(L, runs, colours, strict=True)
     ]
     drawn = draw_panels(
         [
@@ -55,7 +55,7 @@ def figure(
                 legend=True,
             ),
             Panel(
-                [Curve("", many, found.steps.values, colour=BLACK)],
+                [Curve("", many, sweep.steps.values, colour=BLACK)],
                 "Lipschitz constant $L$ of the functions",
                 r"steps until the loss is $\varepsilon$",
                 "training time against $L$",
@@ -65,11 +65,11 @@ def figure(
         size=(4.2, 2.9),
     )
     left, right = drawn.axes[:2]
-    for each, run, colour in zip(L, runs, colours, strict=True):
+    for size, run, colour in zip(L, runs, colours, strict=True):
         left.plot(
             run.t[-1], run.loss[-1], "o", color=BLACK, markersize=4, clip_on=False
         )
-        right.plot(each, float(run.t[-1]), "o", color=colour, markersize=6)
+        right.plot(size, float(run.t[-1]), "o", color=colour, markersize=6)
     right.axvspan(many[0], onset, color=BLUE, alpha=0.10, linewidth=0)
     right.axvspan(onset, many[-1], color=RED, alpha=0.10, linewidth=0)
     flat = np.sqrt(many[0] * onset)

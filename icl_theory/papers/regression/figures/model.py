@@ -28,7 +28,9 @@ QUICK = {"steps": 100}
 def figure(
     *, K: int = 4, N: int = 8, L: float = 2.0, eta: float = 4.0, steps: int = 1000
 ) -> Figure:
-    """Draw the tokens of a prompt in columns, with scores and attention in rows below them."""
+    """Draw the tokens of a prompt in columns, with scores and attention in rows below
+    them.
+    """
     features = icl.Features.simplex(K, 1.0)
     run = icl.descend(
         icl.PopulationRisk(features, icl.tasks.Exchangeable(L)), eta, steps=steps
@@ -108,13 +110,13 @@ def _row(
     name: str,
     words: list[str],
     colours: list[Any],
-    left: float = 0.0,
+    first_column: float = 0.0,
 ) -> None:
     """Draw a row of boxes with its name on the left."""
-    ax.text(left - 0.2, bottom + 0.35, name, ha="right", va="center")
+    ax.text(first_column - 0.2, bottom + 0.35, name, ha="right", va="center")
     for place, (word, colour) in enumerate(zip(words, colours, strict=True)):
         ax.bar(
-            left + place + 0.45,
+            first_column + place + 0.45,
             0.7,
             0.9,
             bottom,
@@ -124,7 +126,7 @@ def _row(
         )
         text = "white" if colour in (BLUE, RED) else "black"
         ax.text(
-            left + place + 0.45,
+            first_column + place + 0.45,
             bottom + 0.35,
             word,
             ha="center",

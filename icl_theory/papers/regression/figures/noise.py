@@ -34,7 +34,9 @@ def figure(
     eta: float = 1.0,
     steps: int = 10**5,
 ) -> Figure:
-    """Draw the loss above the floor and the attention for each standard deviation of the noise."""
+    """Draw the loss above the floor and the attention for each standard deviation of
+    the noise.
+    """
     losses = []
     attention = []
     for noise, style in zip(

@@ -36,13 +36,15 @@ def figure(
     query: int = 3,
     seed: int = 1,
 ) -> Figure:
-    """Draw the attention of one query on the others, for exact, noisy and sampled descent."""
+    """Draw the attention of one query on the others, for exact, noisy and sampled
+    descent.
+    """
     features = icl.Features.random(K, 3, 0.7, seed=seed)
     law = icl.tasks.RandomFourier(L)
-    seen = icl.PopulationRisk(features, law)
+    long_prompts = icl.PopulationRisk(features, law)
     short = icl.PopulationRisk(features, law, N)
     risks = {
-        "exact, $N = \\infty$": seen,
+        "exact, $N = \\infty$": long_prompts,
         f"exact, $N = {N}$, $\\sigma = {noise:g}$": icl.PopulationRisk(
             features, law, N, noise
         ),
@@ -52,12 +54,12 @@ def figure(
     }
     t = np.arange(steps + 1)
     panels = []
-    others = np.delete(np.arange(K), query % K)
+    other_features = np.delete(np.arange(K), query % K)
 
     def attention(risk: icl.Risk) -> np.ndarray:  # type: ignore[type-arg]
         return np.array(
             [
-                seen.attention(scores)[:, query % K]
+                long_prompts.attention(scores)[:, query % K]
                 for scores in run_states(risk, eta, steps)
             ]
         )
@@ -67,12 +69,15 @@ def figure(
         sampled = isinstance(risk, CountedRisk)
         curves = [
             Curve(f"feature {m + 1}", t, path[:, m], colour=colour)
-            for m, colour in zip(others, CYCLE * (K // len(CYCLE) + 1), strict=False)
+            for m, colour in zip(
+                other_features, CYCLE * (K // len(CYCLE) + 1), strict=False
+            )
         ]
         if sampled:
             mean = attention(short)
             curves += [
-                Curve("", t, mean[:, m], style=":", colour="0.4") for m in others
+                Curve("", t, mean[:, m], style=":", colour="0.4")
+                for m in other_features
             ]
         note = "dotted: exact" if sampled else ""
         panels.append(

@@ -36,7 +36,7 @@ def figure(
     points: int = 600,
 ) -> Figure:
     """Draw the steps over both parameters."""
-    found = icl.sweep(
+    sweep = icl.sweep(
         L=np.geomspace(*L, points),
         delta=delta,
         eta=eta,
@@ -44,7 +44,7 @@ def figure(
         epsilon=np.geomspace(*epsilon, points // 2),
         progress=False,
     )
-    return whole_figure(icl.plot_sweep(found, over="L"))
+    return whole_figure(icl.plot_sweep(sweep, over="L"))
 
 
 if __name__ == "__main__":

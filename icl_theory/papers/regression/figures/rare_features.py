@@ -52,8 +52,8 @@ def figure(
     for kind, values in (("attention", shares), ("score / $\\ln K$", scores)):
         names = ("own feature", "dominant feature", "all others")
         curves = [
-            Curve(name, times * eta / K**2, each)
-            for name, each in zip(names, values, strict=False)
+            Curve(name, times * eta / K**2, curve)
+            for name, curve in zip(names, values, strict=False)
         ]
         limits = (float(values.min()) - 0.05, float(values.max()) + 0.05)
         lines = [Curve("", [end, end], limits, style=":", colour="0.6") for end in ends]

@@ -40,11 +40,11 @@ def figure(
         for law in (icl.regression.crossover, icl.regression.half_way)
     )
     L = np.geomspace(begin, 100.0 * onset, points)
-    found = icl.sweep(
+    sweep = icl.sweep(
         L=L, delta=delta, eta=eta, K=[few, K], epsilon=epsilon, progress=False
     )
-    steps = found.steps.sel(K=K).values
-    exponents = {size: found.exponent_L.sel(K=size).values for size in (few, K)}
+    steps = sweep.steps.sel(K=K).values
+    exponents = {size: sweep.exponent_L.sel(K=size).values for size in (few, K)}
     attend = K**2 / (eta * 0.5 * (L * delta) ** 2)
     tail = np.full(points, (K - 1) / (4.0 * eta * epsilon))
     drawn = draw_panels(

@@ -1,4 +1,8 @@
-"""The paper on in-context regression: its statements, and the rows, questions and figures that measure them."""
+"""The paper on in-context regression.
+
+Each `Reading` is a statement of it, with the rows, questions and figures that measure
+the statement.
+"""
 
 from icl_theory.papers.regression.statements import (
     dynamics,
@@ -11,8 +15,14 @@ from icl_theory.papers.regression.theorems.checks import check_bounds
 from icl_theory.regression import crosscheck
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
-ORDER = "the order of magnitude, from the proofs; its constant is fitted on runs from a smaller range of parameters"
-LOGARITHM = f"{ORDER}. A public review (ICLR 2026, Reviewer 3) calls the two regimes logarithmic and polynomial in 1/ε"
+ORDER = (
+    "the order of magnitude, from the proofs; its constant is fitted on runs from a"
+    " smaller range of parameters"
+)
+LOGARITHM = (
+    f"{ORDER}. A public review (ICLR 2026, Reviewer 3) calls the two regimes"
+    " logarithmic and polynomial in 1/ε"
+)
 CHOSEN = "we chose all parameters"
 
 NONLINEAR_REGRESSION = Paper(
@@ -24,8 +34,8 @@ NONLINEAR_REGRESSION = Paper(
     (
         Reading(
             "Lemma 1",
-            "The loss is of the order L²Δ² E(1 - Attn_k)², with Attn_k the attention on the query's"
-            " own feature.",
+            "The loss is of the order L²Δ² E(1 - Attn_k)², with Attn_k the attention"
+            " on the query's own feature.",
             (
                 lemmas.lemma_1_identity,
                 lemmas.direct_sums,
@@ -34,13 +44,15 @@ NONLINEAR_REGRESSION = Paper(
                 lemmas.lemma_1_degenerate,
             ),
             question=questions.degenerate,
-            reconstructed="the order of magnitude; exact form and constants of the envelope are this"
-            " package's",
+            reconstructed=(
+                "the order of magnitude; exact form and constants of the envelope are"
+                " this package's"
+            ),
         ),
         Reading(
             "Lemma 2",
-            "In one step the score of the query's own feature changes by α_k >= 0, and another score"
-            " by β_mk of either sign.",
+            "In one step the score of the query's own feature changes by α_k >= 0, and"
+            " another score by β_mk of either sign.",
             (lemmas.lemma_2_identity, lemmas.lemma_2_signs),
             reconstructed="both formulas, by differentiating the loss",
         ),
@@ -49,12 +61,14 @@ NONLINEAR_REGRESSION = Paper(
             "With high probability every feature is in the prompt about as often as its"
             " probability says.",
             (lemmas.concentration, lemmas.conditional_loss),
-            reconstructed="the bound on the probability, a union over Hoeffding's inequality",
+            reconstructed=(
+                "the bound on the probability, a union over Hoeffding's inequality"
+            ),
         ),
         Reading(
             "Proposition 2",
-            "Phase I: the score of the own feature grows fast, the others change K times"
-            " slower, for K² ln K/(ηL²Δ²) steps.",
+            "Phase I: the score of the own feature grows fast, the others change K"
+            " times slower, for K² ln K/(ηL²Δ²) steps.",
             (
                 ORDERS["Phase I growth"],
                 ORDERS["Phase I cross terms"],
@@ -65,8 +79,8 @@ NONLINEAR_REGRESSION = Paper(
         ),
         Reading(
             "Proposition 3",
-            "Phase II, flat regime: the score of the own feature grows at a steady rate, the"
-            " others change K times slower.",
+            "Phase II, flat regime: the score of the own feature grows at a steady"
+            " rate, the others change K times slower.",
             (
                 ORDERS["Phase II growth"],
                 ORDERS["Phase II growth to ε"],
@@ -77,24 +91,26 @@ NONLINEAR_REGRESSION = Paper(
         Reading(
             "Lemmas 3, 5, 6, 8, 10",
             "Scores and attention at the ends of the phases: scores of own features"
-            " are of the order of logarithms, other scores are smaller by a factor K, and at the end 1 - Attn_k"
-            " is of the order √ε/(LΔ).",
+            " are of the order of logarithms, other scores are smaller by a factor K,"
+            " and at the end 1 - Attn_k is of the order √ε/(LΔ).",
             (experiments.ends_of_phases,),
-            reconstructed="the expressions, from the words of the proofs; the formulas in the lists are"
-            " missing",
+            reconstructed=(
+                "the expressions, from the words of the proofs; the formulas in the"
+                " lists are missing"
+            ),
         ),
         Reading(
             "Theorem 1",
-            "Flat regime, L <= 1/(Δδ): after Phase I, the loss is ε after a further K ln(K LΔ"
-            " ε^-½)/(ηL²Δ²δ²) steps.",
+            "Flat regime, L <= 1/(Δδ): after Phase I, the loss is ε after a further K"
+            " ln(K LΔ ε^-½)/(ηL²Δ²δ²) steps.",
             (ORDERS["Theorem 1"], lemmas.theorem_1_explicit),
             question=questions.tightness,
             reconstructed=LOGARITHM,
         ),
         Reading(
             "Proposition 4",
-            "Phase III, sharp regime: the score of the own feature grows at the slow rate"
-            " ηε/K.",
+            "Phase III, sharp regime: the score of the own feature grows at the slow"
+            " rate ηε/K.",
             (
                 ORDERS["Phase III growth"],
                 ORDERS["Phase III cross terms"],
@@ -104,15 +120,15 @@ NONLINEAR_REGRESSION = Paper(
         ),
         Reading(
             "Theorem 2",
-            "Sharp regime, L > 1/(Δδ): after Phase I, the loss is ε after a further K ln(K LΔ"
-            " ε^-½)/(ηε) steps, for every L.",
+            "Sharp regime, L > 1/(Δδ): after Phase I, the loss is ε after a further K"
+            " ln(K LΔ ε^-½)/(ηε) steps, for every L.",
             (ORDERS["Theorem 2"], lemmas.after_phase_one_explicit),
             reconstructed=LOGARITHM,
         ),
         Reading(
             "The transition",
-            "The regimes change at an L of the order 1/(Δδ). Far above this L, training is"
-            " much faster.",
+            "The regimes change at an L of the order 1/(Δδ). Far above this L,"
+            " training is much faster.",
             (
                 dynamics.papers_rule,
                 dynamics.regimes,
@@ -121,22 +137,27 @@ NONLINEAR_REGRESSION = Paper(
             ),
             question=questions.separation,
             figure="transition",
-            reconstructed="the constant 1 of the threshold; the first version of the paper states the order"
-            " 1/(Δδ), and that the flat regime permits larger steps",
+            reconstructed=(
+                "the constant 1 of the threshold; the first version of the paper"
+                " states the order 1/(Δδ), and that the flat regime permits larger"
+                " steps"
+            ),
         ),
         Reading(
             "Proposition 1",
-            "If the loss is small, the attention on the query's own feature is near 1, and the"
-            " prediction for any L-Lipschitz function is near its value, whether or not training has seen that"
-            " function.",
+            "If the loss is small, the attention on the query's own feature is near 1,"
+            " and the prediction for any L-Lipschitz function is near its value,"
+            " whether or not training has seen that function.",
             (lemmas.proposition_1, lemmas.unseen_functions),
             figure="unseen",
-            reconstructed="both bounds; their constants are this package's and are attained",
+            reconstructed=(
+                "both bounds; their constants are this package's and are attained"
+            ),
         ),
         Reading(
             "Oscillation",
-            "Attention on other features decays more slowly than that on the own feature grows,"
-            " and can oscillate.",
+            "Attention on other features decays more slowly than that on the own"
+            " feature grows, and can oscillate.",
             (experiments.oscillation,),
             figure="oscillation",
         ),
@@ -147,9 +168,10 @@ NONLINEAR_REGRESSION = Paper(
         ),
         Reading(
             "Figure 1",
-            "Loss and attention against the step: two phases for small L, three for large; larger L"
-            " is faster. The paper trains a whole block; the row and the figure are of the one-matrix model"
-            " that its theorems are about; *Section 6, the block* has the block beside it.",
+            "Loss and attention against the step: two phases for small L, three for"
+            " large; larger L is faster. The paper trains a whole block; the row and"
+            " the figure are of the one-matrix model that its theorems are about;"
+            " *Section 6, the block* has the block beside it.",
             (experiments.phases_by_size,),
             figure="figure1",
             reconstructed=CHOSEN,
@@ -160,13 +182,15 @@ NONLINEAR_REGRESSION = Paper(
             " norms, on cosines, and its attention goes to the query's own feature.",
             (experiments.block,),
             figure="block",
-            reconstructed=f"{CHOSEN}, the tasks, whose formula is missing, the optimiser, and what the text"
-            " leaves open of the block",
+            reconstructed=(
+                f"{CHOSEN}, the tasks, whose formula is missing, the optimiser, and"
+                " what the text leaves open of the block"
+            ),
         ),
         Reading(
             "Figures 2 and 3",
-            "Attention maps: the diagonal darkens, the rest fades. The paper's are of the"
-            " block.",
+            "Attention maps: the diagonal darkens, the rest fades. The paper's are of"
+            " the block.",
             (experiments.attention_maps,),
             figure="maps",
             reconstructed=CHOSEN,
@@ -180,7 +204,8 @@ NONLINEAR_REGRESSION = Paper(
         ),
         Reading(
             "Figure 4",
-            "Random quadratic functions of Gaussian inputs: the same phases, faster for larger L.",
+            "Random quadratic functions of Gaussian inputs: the same phases, faster"
+            " for larger L.",
             (experiments.gaussian_inputs,),
             figure="figure4",
             reconstructed=CHOSEN,
@@ -200,9 +225,10 @@ NONLINEAR_REGRESSION = Paper(
             reconstructed=CHOSEN,
         ),
     ),
-    "The version that we worked from lacks formulas and numbers. We reconstructed orders of magnitude from the"
-    " proofs, fitted the constants, and chose the parameters of all runs. The threshold 1/(Δδ) is quoted from the"
-    " first version, of which we have the beginning.",
+    "The version that we worked from lacks formulas and numbers. We reconstructed"
+    " orders of magnitude from the proofs, fitted the constants, and chose the"
+    " parameters of all runs. The threshold 1/(Δδ) is quoted from the first version,"
+    " of which we have the beginning.",
     setting=Setting(
         "regression?K=50&L=4&t=20000~L=0.2",
         (

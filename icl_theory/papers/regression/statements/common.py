@@ -1,4 +1,4 @@
-"""What rows and questions on regression share: problems, and plain iteration as a reference."""
+"""Problems and plain iteration, which rows and questions on regression share."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.regression import Features, PopulationRisk, tasks
 from icl_theory.statements.claim import Claim
 
-# WORDS where it states no formula
+# The source of a statement whose formula is ours, and of one in words.
 PAPER = "paper, {} (reconstructed)"
 WORDS = "paper, {}"
-EQUAL = 1e-9  # to which two ways to the same number agree
+# Two ways to the same number agree up to this relative error.
+EQUAL = 1e-9
 
 
 def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
-    """Make a row that proves something one that says so where that cannot be done."""
+    """Make a row that proves something say so if the proof cannot be run."""
 
     @functools.wraps(proof)
-    def found(quick: bool) -> Claim:
+    def proved_row(quick: bool) -> Claim:
         try:
             check_installed()
         except ValueError as error:
@@ -40,7 +41,7 @@ def by_proof(proof: Callable[[bool], Claim]) -> Callable[[bool], Claim]:
         except ArithmeticError as error:
             return Claim.of(False, "balls", str(error))
 
-    return found
+    return proved_row
 
 
 def random_risk(
@@ -64,10 +65,12 @@ def random_cases(
     lengths: Sequence[float] = (math.inf,),
     noises: Sequence[float] = (0.0,),
 ) -> Iterator[tuple[int, PopulationRisk]]:
-    """Numbers and random risks, with numbers of features, lengths and label noise in turn."""
+    """Yield seeds and random risks; sizes, lengths and label noise take turns."""
     for seed in range(count):
-        K, N, noise = (each[seed % len(each)] for each in (sizes, lengths, noises))
-        yield seed, random_risk(seed, int(K), N, noise)
+        K = sizes[seed % len(sizes)]
+        N = lengths[seed % len(lengths)]
+        noise = noises[seed % len(noises)]
+        yield seed, random_risk(seed, K, N, noise)
 
 
 def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
@@ -97,7 +100,7 @@ def cross_ratios(risk: PopulationRisk, scores: Array) -> Array:
 
 
 def deficit(K: float, gamma: float, epsilon: float) -> float:
-    """What attention lacks where the loss of exchangeable tasks is ε."""
+    """1 - Attn at which the loss of exchangeable tasks is ε."""
     return math.sqrt(2.0 * epsilon * (K - 1.0) / (gamma * K))
 
 
@@ -117,13 +120,16 @@ def iterates(K: float, c: float) -> Iterator[float]:
 
 
 def iterated_steps(K: float, c: float, deficits: Sequence[float]) -> list[int]:
-    """Steps from 0 to the first with s <= each of these deficits."""
-    goals = [
-        math.log(K - 1.0) + math.log1p(-each) - math.log(each) for each in deficits
-    ]
-    return [
-        next(n for n, u in enumerate(iterates(K, c)) if u >= goal) for goal in goals
-    ]
+    """For each deficit, the first step from 0 at which 1 - Attn is at most that."""
+    counts = []
+    for deficit in deficits:
+        goal = math.log(K - 1.0) + math.log1p(-deficit) - math.log(deficit)
+        counts.append(_first_at_least(iterates(K, c), goal))
+    return counts
+
+
+def _first_at_least(sequence: Iterator[float], goal: float) -> int:
+    return next(n for n, u in enumerate(sequence) if u >= goal)
 
 
 def iterated_gaps(K: float, c: float, steps: int) -> Array:

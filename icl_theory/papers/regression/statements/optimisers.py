@@ -1,9 +1,8 @@
-"""An open question about in-context regression: what other update rules do to its phases and to its tail."""
+"""An open question: the effect of other update rules on the phases and the tail."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +28,17 @@ from icl_theory.regression.phases import tail_start
 from icl_theory.statements.claim import Series, along, question
 from icl_theory.statements.numbers import listed, off, power, span
 
-K, GAMMA = 20, 2.0  # L = 2 and Δ = 1
-SMALL_K = 6  # of Adam, which trains all K × K scores
+# L = 2 and Δ = 1
+K = 20
+GAMMA = 2.0
+# Adam trains all K × K scores, so that it has fewer features.
+SMALL_K = 6
 
 
 class Ends(NamedTuple):
-    """Steps at which the phases of a run end: attention ½, the onset of the tail, the target."""
+    """Steps at which the phases of a run end: attention ½, the onset of the tail, the
+    target.
+    """
 
     attends: float
     tail: float
@@ -66,7 +70,7 @@ def optimisers(quick: bool) -> tuple[str, list[Series]]:
 
 
 def _momentum(quick: bool) -> tuple[str, list[Series]]:
-    """Lengths of the phases with momentum, times 1/(1 - β), and the formula for them."""
+    """Lengths of the phases with momentum, times 1/(1 - β), and their formula."""
     risk = ExchangeableRisk(K, GAMMA)
     eta = 0.1
     epsilon = 1e-3 if quick else 1e-4
@@ -79,34 +83,31 @@ def _momentum(quick: bool) -> tuple[str, list[Series]]:
         for make in (HeavyBall, Nesterov):
             run = descend(risk, eta, epsilon=epsilon, rule=make(beta))
             measured = _measured_ends(run)
+            predicted = _predicted_ends(risk, eta, beta, epsilon, make is Nesterov)
             scaled.append(measured.lengths / (1.0 - beta) / plain)
-            errors.append(
-                np.subtract(
-                    measured,
-                    _predicted_ends(risk, eta, beta, epsilon, make is Nesterov),
-                )
-            )
-        # both rules have the same curve at this scale
+            errors.append(np.subtract(measured, predicted))
+        # Both rules have the same curve at this scale.
         series.append(along(f"β = {beta:g}", run, run.loss))
     ratios = np.array(scaled)
-    names = ("T_I", "T_II", "T_III", "T_ε")
-    ranges = ", ".join(
-        f"{name} {span(ratios[:, i], '.3f')}" for i, name in enumerate(names)
-    )
+    ranges = []
+    for name, column in zip(("T_I", "T_II", "T_III", "T_ε"), ratios.T, strict=True):
+        ranges.append(f"{name} {span(column, '.3f')}")
+    worst = []
+    largest_errors = np.abs(errors).max(axis=0)
+    for name, error in zip(("T_I", "T_I + T_II", "T_ε"), largest_errors, strict=True):
+        worst.append(f"{name} {error:.1f}")
     is_rate = np.abs(ratios - 1.0).max() < 0.15
-    largest_errors = zip(
-        ("T_I", "T_I + T_II", "T_ε"), np.abs(errors).max(axis=0), strict=True
-    )
-    worst = ", ".join(f"{name} {error:.1f}" for name, error in largest_errors)
     return (
-        f"Momentum {'acts as' if is_rate else 'is not just'} a larger learning rate: at η = {eta:g} the lengths of"
-        f" the phases over 1 - β are {ranges} times those of gradient descent (heavy ball and Nesterov, β up to"
-        f" 0.9). The flow at the rate η/(1 - β) with its first correction is off by at most, in steps: {worst}."
+        f"Momentum {'acts as' if is_rate else 'is not just'} a larger learning rate: at"
+        f" η = {eta:g} the lengths of the phases over 1 - β are {', '.join(ranges)}"
+        " times those of gradient descent (heavy ball and Nesterov, β up to 0.9). The"
+        " flow at the rate η/(1 - β) with its first correction is off by at most, in"
+        f" steps: {', '.join(worst)}."
     ), series
 
 
 def _measured_ends(run: Trajectory) -> Ends:
-    """The first steps with attention ½, with the attention at which the tail begins, and at the target."""
+    """The first steps with attention ½, in the tail, and at the target."""
     attends = run.first(lambda state: float(np.min(state.attention)) >= 0.5)
     tail = run.first(
         lambda state: float(np.min(state.attention)) >= 1.0 - tail_start(K)
@@ -168,11 +169,13 @@ def _adam(quick: bool) -> tuple[str, list[Series]]:
     law = (SMALL_K - 1) * 1e-6 / (4.0 * 0.1)
     tail = float(last.t[-1] * last.loss[-1]) / law
     return (
-        f"Adam's tail is {'exponential' if off(rates, expected) < 0.15 else 'not exponential'}: for β₂ = {beta2:g}"
-        f" the loss falls at the rate {listed(rates, '.4f')} in each step for η = {listed(etas, 'g')}, where"
-        f" ½|ln β₂| = {expected:.4f}. The rate has halved at the loss {listed(ends.values(), '.0e')} for"
-        f" Adam's ε = {listed(ends, '.0e')}, fitted by ε^{exponent:.2f}; after that t L(t) 4η/((K-1)ε) is"
-        f" {tail:.2f} at step {int(last.t[-1]):,}."
+        "Adam's tail is"
+        f" {'exponential' if off(rates, expected) < 0.15 else 'not exponential'}: for"
+        f" β₂ = {beta2:g} the loss falls at the rate {listed(rates, '.4f')} in each"
+        f" step for η = {listed(etas, 'g')}, where ½|ln β₂| = {expected:.4f}. The rate"
+        f" has halved at the loss {listed(ends.values(), '.0e')} for Adam's ε ="
+        f" {listed(ends, '.0e')}, fitted by ε^{exponent:.2f}; after that t L(t)"
+        f" 4η/((K-1)ε) is {tail:.2f} at step {int(last.t[-1]):,}."
     ), [along("Adam", runs[-1], runs[-1].loss)]
 
 
@@ -200,47 +203,46 @@ def _end_of_exponential(run: Trajectory, expected: float) -> float:
 
 
 def _weight_decay(quick: bool) -> tuple[str, list[Series]]:
-    """The loss at which weight decay ends the tail, by two rules, and the formula for it."""
+    """The loss at which weight decay ends the tail, by two rules, and its formula."""
     risk = ExchangeableRisk(K, GAMMA)
     decays = [1e-4, 1e-5] if quick else [1e-3, 1e-4, 1e-5, 1e-6]
     rests = []
+    predicted = []
+    # Relative differences between the two rules.
+    differences = []
     series = []
-    between_rules = []
     for decay in decays:
-        rules: Sequence[tuple[Rule, float]] = (
-            (Decayed(GradientDescent(), decay), 4.0),
-            (HeavyBall(0.5, weight_decay=decay), 2.0),
-        )
-        runs = [
-            descend(
-                risk,
-                eta,
-                steps=math.ceil(10.0 / decay),
-                rule=rule,
-                method="fast",
-                give_up=False,
-            )
-            for rule, eta in rules
-        ]
-        ends = [float(run.loss[-1]) for run in runs]
-        rests.append(ends[0])
-        between_rules.append(abs(ends[1] / ends[0] - 1.0))
-        series.append(along(f"λ = {decay:.0e}", runs[0], runs[0].loss))
-    predicted = [_resting(decay) for decay in decays]
+        run = _decayed(risk, 4.0, Decayed(GradientDescent(), decay), decay)
+        heavy_run = _decayed(risk, 2.0, HeavyBall(0.5, weight_decay=decay), decay)
+        rest = float(run.loss[-1])
+        rests.append(rest)
+        predicted.append(_resting(decay))
+        differences.append(abs(float(heavy_run.loss[-1]) / rest - 1.0))
+        series.append(along(f"λ = {decay:.0e}", run, run.loss))
     ratios = np.divide(rests, predicted)
+    largest = max(differences)
+    agreement = "1e-6" if largest < 1e-6 else f"{largest:.0e}"
     return (
-        f"Weight decay ends the tail: for λ = {listed(decays, '.0e')} the loss comes to rest at"
-        f" {listed(rests, '.2e')}, which is {span(ratios, '.3f')} times ½(K-1)λu* and is fitted by"
-        f" λ^{power(decays, rests):.2f}; with the heavy ball it rests at the same loss"
-        f" {'to 1e-6' if max(between_rules) < 1e-6 else 'to ' + format(max(between_rules), '.0e')}."
+        f"Weight decay ends the tail: for λ = {listed(decays, '.0e')} the loss comes to"
+        f" rest at {listed(rests, '.2e')}, which is {span(ratios, '.3f')} times"
+        f" ½(K-1)λu* and is fitted by λ^{power(decays, rests):.2f}; with the heavy ball"
+        f" it rests at the same loss to {agreement}."
     ), series
+
+
+def _decayed(
+    risk: ExchangeableRisk, eta: float, rule: Rule, decay: float
+) -> Trajectory:
+    """A run that is long enough to come to rest."""
+    steps = math.ceil(10.0 / decay)
+    return descend(risk, eta, steps=steps, rule=rule, method="fast", give_up=False)
 
 
 def _resting(decay: float) -> float:
     """½(K-1)λu* with (K-1)e^(-u*) = (K-1)√(λu*/(γK)), from docs/theory/rules.md."""
     from scipy.optimize import brentq  # rows and questions are listed without it
 
-    balance: Callable[[float], float] = lambda u: (  # noqa: E731
-        math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))
-    )
+    def balance(u: float) -> float:
+        return math.exp(-u) - math.sqrt(decay * u / (GAMMA * K))
+
     return 0.5 * (K - 1) * decay * float(brentq(balance, 1e-3, 40.0))

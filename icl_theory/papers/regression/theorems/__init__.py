@@ -1,1 +1,4 @@
-"""What is proved or claimed of a run: bounds, orders of magnitude, tails, and the sums they are checked with."""
+"""Theorems about a run: bounds, orders of magnitude, tails, and sums to check them.
+
+`checks` evaluates all of them on one run.
+"""

@@ -1,8 +1,15 @@
-"""Theorems evaluated on a run: identities, certified inequalities, orders of magnitude, and sampled runs."""
+"""Theorems evaluated on a run: identities, inequalities, orders, and sampled runs.
+
+Every function that `stated` decorates measures both sides of a statement on one run, or
+on one set of scores, and raises `UnstatedError` with the reason if the statement says
+nothing about it. `check_bounds` evaluates all statements on one run.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,17 +58,31 @@ from icl_theory.statements.statement import (
     stated,
 )
 
-LARGEST = 200  # features up to which a reduced run is expanded to its K x K scores
+# Up to this number of features a reduced run is expanded to its K x K scores.
+LARGEST = 200
+# Relative slack for rounding in comparisons of sums.
+ROUNDING = 1e-9
+# Losses and growths below this are near the end of the range of float64.
+SMALLEST_LOSS = 1e-280
+SMALLEST_SIDE = 1e-290
+# The tail law is judged only if the attention of a finite prompt on a token is at most
+# this share of the attention on a token of the level above it, ...
+LARGEST_NEIGHBOUR_WEIGHT = 0.05
+# ... and if the excess loss is at least this share of the floor: rounding dominates
+# below.
+SMALLEST_EXCESS = 1e-10
+# The martingale test of a sampled run needs this many saved steps.
+FEWEST_SAMPLED_STEPS = 20
 TOO_LARGE = f"checked for K <= {LARGEST} only"
 TOO_NEAR = "the attention deficit is below the range of float64"
 TOO_MANY = "too many prompts to sum over all: see crosscheck"
 
 
 def check_bounds(run: Trajectory) -> BoundChecks:
-    """Evaluate every statement of the theory on one regression run; see `icl_theory.check_bounds`.
+    """Evaluate every statement of the theory on a run; see `icl_theory.check_bounds`.
 
-    The scores of a trainer's run are held against the statements on any scores, its
-    losses and gradients against Lemmas 1 and 2 within their noise.
+    The scores of a sampled run are compared with the statements on any scores, and its
+    losses and gradients with Lemmas 1 and 2 within their noise.
 
     Raises
     ------
@@ -70,24 +91,29 @@ def check_bounds(run: Trajectory) -> BoundChecks:
     """
     instance("run", run, Trajectory, "a run")
     risk, scores = class_scores(run)
-    with np.errstate(
-        over="ignore", divide="ignore", invalid="ignore"
-    ):  # Statement.check refuses inf
-        checks = [
-            each.unstated(TOO_LARGE) if risk is None else each.check(risk, scores)
-            for each in ON_SCORES
-        ]
-        checks += [
-            statement.check(run)
-            for statement in (*ON_RUNS, *(STATEMENTS if "L" in run.info else ()))
-        ]
+    on_runs: list[Statement] = list(ON_RUNS)
+    if "L" in run.info:
+        on_runs += STATEMENTS
+    checks = []
+    # Statement.check refuses sides that are not finite.
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        for statement in ON_SCORES:
+            if risk is None:
+                checks.append(statement.unstated(TOO_LARGE))
+            else:
+                checks.append(statement.check(risk, scores))
+        checks += [statement.check(run) for statement in on_runs]
     population = None if run.risk is None else population_of(run.risk)
-    sampled = [] if population is None else within_noise(run, population)
-    return BoundChecks([*checks, *sampled])
+    if population is not None:
+        checks += within_noise(run, population)
+    return BoundChecks(checks)
 
 
 def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
-    """Population risk over class scores behind a run and its final scores; None where that would be too large."""
+    """Return the population risk over class scores behind a run, and its final scores.
+
+    The risk is None if it would be too large.
+    """
     risk: Risk | None = run.risk
     if risk is None:
         raise argument_error(
@@ -98,72 +124,71 @@ def class_scores(run: Trajectory) -> tuple[PopulationRisk | None, Array]:
             return None, np.zeros((0, 0))
         full = expanded(risk)
         return core_risk(full), risk.scores(float(run.params))
-    whole = population_of(risk) or risk
-    risk = core_risk(whole)
-    params = core_params(whole, run.params)
-    if not isinstance(risk, PopulationRisk):
+    population = population_of(risk) or risk
+    core = core_risk(population)
+    if not isinstance(core, PopulationRisk):
         raise argument_error(
             "run",
             type(run.risk).__name__,
             "a run on a population risk of in-context regression",
         )
-    return risk, params
+    return core, core_params(population, run.params)
 
 
-def _noisy(risk: PopulationRisk) -> bool:
+def _has_label_noise(risk: PopulationRisk) -> bool:
+    # Infinitely many tokens average the noise out.
     return risk.noise > 0.0 and math.isfinite(risk.N)
 
 
-def _same(measured: float, other: float, within: float, note: str = "") -> BoundCheck:
-    difference = abs(measured - other) / max(abs(other), np.finfo(float).tiny)
-    return BoundCheck.of(measured, other, difference <= within, difference, note)
+def _equality(
+    measured: float, expected: float, tolerance: float, note: str = ""
+) -> BoundCheck:
+    scale = max(abs(expected), np.finfo(float).tiny)
+    error = abs(measured - expected) / scale
+    return BoundCheck.of(measured, expected, error <= tolerance, error, note)
 
 
 @stated("Lemma 1, identity", "paper, Lemma 1 (exact form)", "identity", Status.EXACT)
 def LEMMA_1(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """½ E[aᵀC^(k)a + σ² Σ a²/n] = ½ E(Σ a_m y_m - f_k)² over prompts and functions"""
-    # loss by the quadratic form against the mean square of ŷ - f, summed over prompts
-    # and functions
+    # The left side is a quadratic form; the right one is summed over all prompts and
+    # functions.
     require(enumerable(risk.N, risk.features.K), TOO_MANY)
-    found = float(risk.features.probs @ direct(risk, scores).loss)
-    require(found > 1e-290, "the loss is below the range of float64")
-    return _same(risk.loss(scores), found, 1e-7)
+    mean_square = float(risk.features.probs @ direct(risk, scores).loss)
+    require(mean_square > SMALLEST_SIDE, "the loss is below the range of float64")
+    return _equality(risk.loss(scores), mean_square, 1e-7)
 
 
 @stated("Lemma 2, identity", "paper, Lemma 2 (exact form)", "identity", Status.EXACT)
 def LEMMA_2(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """d/dh L(S + h g/|g|) = -|g|, g the growth of Lemma 2"""
-    # slope of the loss along the growth direction, by a sixth-order difference, against
-    # the norm of the growth
     growth = risk.growth(scores)
-    size = float(np.linalg.norm(growth))
-    require(
-        size > 1e-13 * risk.loss(np.zeros_like(scores)),
-        "the gradient is zero to rounding",
-    )
-    slope = differences(risk.loss, scores, growth / size)
-    rounding = 1e-14 * risk.loss(scores) / (STEP * size)
+    norm = float(np.linalg.norm(growth))
+    first_loss = risk.loss(np.zeros_like(scores))
+    require(norm > 1e-13 * first_loss, "the gradient is zero to rounding")
+    slope = differences(risk.loss, scores, growth / norm)
+    # A difference of losses has their rounding, divided by its step.
+    rounding = 1e-14 * risk.loss(scores) / (STEP * norm)
     require(rounding < 1e-3, "the slope is lost in the loss's rounding")
-    return _same(-slope, size, 1e-6 + rounding)
+    return _equality(-slope, norm, 1e-6 + rounding)
 
 
 @stated("Lemma 2, sign", "paper, Lemma 2", "lower")
 def GROWTH_SIGN(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """α_k = -∂L/∂S_kk >= 0"""
-    # α_k as the fall of ℓ_k while S_kk grows, by a sixth-order difference: column k is
-    # all that ℓ_k depends on
-    require(not _noisy(risk), "label noise adds a term of the other sign")
-    fall = -risk.features.probs * differences(
-        risk.loss_per_query, scores, np.eye(risk.features.K)
-    )
+    # ℓ_k depends on column k of the scores alone. So one difference, along all S_kk at
+    # once, has all α_k.
+    require(not _has_label_noise(risk), "label noise adds a term of the other sign")
+    own_scores = np.eye(risk.features.K)
+    slopes = differences(risk.loss_per_query, scores, own_scores)
+    fall = -risk.features.probs * slopes
     alpha = np.diagonal(risk.growth(scores))
-    start = risk.loss(np.zeros_like(scores))
-    rounding = 1e-6 * np.abs(fall) + 1e-13 * start / STEP
-    same = bool((np.abs(fall - alpha) <= rounding).all())
-    note = "" if same else "the growth is not the fall of the loss"
-    return BoundCheck.of(
-        float(fall.min()), 0.0, same and bool((fall >= -rounding).all()), None, note
-    )
+    first_loss = risk.loss(np.zeros_like(scores))
+    rounding = 1e-6 * np.abs(fall) + 1e-13 * first_loss / STEP
+    agrees = bool((np.abs(fall - alpha) <= rounding).all())
+    note = "" if agrees else "the growth is not the fall of the loss"
+    holds = agrees and bool((fall >= -rounding).all())
+    return BoundCheck.of(float(fall.min()), 0.0, holds, None, note)
 
 
 def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
@@ -172,22 +197,21 @@ def missed_squared(risk: PopulationRisk, scores: Array) -> Array:
     It is twice the loss of the task with label 0 at the query's feature and 1
     elsewhere.
     """
-    values = 1.0 - np.eye(risk.features.K)
+    is_other = 1.0 - np.eye(risk.features.K)
     if math.isinf(risk.N):
-        return np.asarray((risk.attention(scores) * values).sum(axis=0) ** 2)
-    tasks = [
-        PopulationRisk(risk.features, FiniteTask(row[None, :]), risk.N)
-        for row in values
-    ]
-    return np.array(
-        [2.0 * task.loss_per_query(scores)[k] for k, task in enumerate(tasks)]
-    )
+        return np.asarray((risk.attention(scores) * is_other).sum(axis=0) ** 2)
+    squares = []
+    for k, labels in enumerate(is_other):
+        task = FiniteTask(labels[None, :])
+        indicator_risk = PopulationRisk(risk.features, task, risk.N)
+        squares.append(2.0 * indicator_risk.loss_per_query(scores)[k])
+    return np.array(squares)
 
 
 @stated("Lemma 1, envelope", OURS, "two-sided")
 def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """c_k <= 2 ℓ_k / E(1 - Attn_k)² <= max_m C^(k)_mm; attained for N = inf"""
-    require(not _noisy(risk), "label noise adds to the loss")
+    require(not _has_label_noise(risk), "label noise adds to the loss")
     require(
         risk.features.K <= 30 or math.isinf(risk.N),
         "checked for K <= 30 where N is finite",
@@ -195,190 +219,196 @@ def ENVELOPE(risk: PopulationRisk, scores: Array) -> BoundCheck:
     low = risk.task.nondegeneracy(risk.features)
     high = 2.0 * risk.task.variogram(risk.features).max(axis=0)
     missed = missed_squared(risk, scores)
-    require(bool(missed.min() >= 1e-290), TOO_NEAR)
+    require(bool(missed.min() >= SMALLEST_SIDE), TOO_NEAR)
     ratio = 2.0 * risk.loss_per_query(scores) / missed
-    k = int(
-        np.argmin(
-            np.minimum(
-                ratio / np.maximum(low, 1e-300), high / np.maximum(ratio, 1e-300)
-            )
-        )
-    )
-    holds = bool(
-        (
-            (low * (1 - 1e-9) <= ratio + 1e-13 * high) & (ratio <= high * (1 + 1e-9))
-        ).all()
-    )
-    note = (
-        ""
-        if low.min() > 0
-        else "c_k = 0 for some query: the loss does not control the attention"
-    )
+    above_low = low * (1 - ROUNDING) <= ratio + 1e-13 * high
+    below_high = ratio <= high * (1 + ROUNDING)
+    holds = bool((above_low & below_high).all())
+
+    # Show the query that comes nearest to one of its bounds.
+    distance_to_low = ratio / np.maximum(low, 1e-300)
+    distance_to_high = high / np.maximum(ratio, 1e-300)
+    k = int(np.argmin(np.minimum(distance_to_low, distance_to_high)))
     slack = float((high[k] - low[k]) / max(ratio[k], np.finfo(float).tiny))
-    return BoundCheck.of(
-        float(ratio[k]), (float(low[k]), float(high[k])), holds, slack, note
-    )
+    note = ""
+    if low.min() <= 0:
+        note = "c_k = 0 for some query: the loss does not control the attention"
+    bounds = (float(low[k]), float(high[k]))
+    return BoundCheck.of(float(ratio[k]), bounds, holds, slack, note)
 
 
 @stated("Prop. 1, attention", "paper, Prop. 1 (our constant)", "upper")
 def ATTENTION(risk: PopulationRisk, scores: Array) -> BoundCheck:
     """1 - Attn_k <= √(2 ℓ_k / c_k)"""
-    require(not _noisy(risk), "label noise adds to the loss")
+    require(not _has_label_noise(risk), "label noise adds to the loss")
     low = risk.task.nondegeneracy(risk.features)
     require(bool(low.min() > 0), "c_k = 0: a small loss does not bound the attention")
     attention = risk.attention(scores)
+    # 1 - Attn_k, without the cancellation of that difference
     missed = (attention * (1.0 - np.eye(len(attention)))).sum(axis=0)
     bound = np.sqrt(2.0 * risk.loss_per_query(scores) / low)
-    require(min(missed.min(), bound.min()) >= 1e-290, TOO_NEAR)
+    require(min(missed.min(), bound.min()) >= SMALLEST_SIDE, TOO_NEAR)
+    holds = bool((missed <= bound * (1 + ROUNDING)).all())
     k = int(np.argmax(missed / bound))
-    holds = bool((missed <= bound * (1 + 1e-9)).all())
-    return BoundCheck.of(
-        float(missed[k]), float(bound[k]), holds, float(bound[k] / missed[k])
-    )
+    slack = float(bound[k] / missed[k])
+    return BoundCheck.of(float(missed[k]), float(bound[k]), holds, slack)
 
 
 @stated("Prop. 1, prediction", "paper, Prop. 1 (reconstructed)", "upper")
 def PREDICTION(run: Trajectory) -> BoundCheck:
     """|ŷ - f(v_k)| <= L Σ_m Attn_m |v_m - v_k|, any L-Lipschitz f; attained"""
-    # errors of the worst Lipschitz function and of drawn ones, by attention summed over
-    # prompts; the formula
     risk, scores = class_scores(run)
     require("L" in run.info, "needs the L of simulate")
     require("delta" in run.info, "needs the delta of simulate")
     if risk is None:
         raise UnstatedError(TOO_LARGE)
     require(enumerable(risk.N, risk.features.K), TOO_MANY)
-    # a reduced run stands for equidistant features at any gap; the run's is Δ
     L = float(run.info["L"])
+    # A reduced run stands for equidistant features at any gap: scale them to the run's.
     distances = risk.features.distances * (run.info["delta"] / risk.features.gap)
     bounds = L * np.sum(risk.attention(scores) * distances, axis=0)
     k = int(np.argmax(bounds))
-    probability, attention, _ = prompts(risk.features.probs, risk.N, scores[:, k])
-    drawn = lipschitz_values(distances, L, np.random.default_rng(0), 100)
-    # the first is L times the distance from the query
-    functions = np.vstack([L * distances[k], drawn])
-    errors = np.abs((functions - functions[:, [k]]) @ (probability @ attention))
     bound = float(bounds[k])
+
+    # The first function, L times the distance from the query, attains the bound.
+    worst_function = L * distances[k]
+    drawn = lipschitz_values(distances, L, np.random.default_rng(0), 100)
+    functions = np.vstack([worst_function, drawn])
+    probability, attention, _ = prompts(risk.features.probs, risk.N, scores[:, k])
+    mean_attention = probability @ attention
+    errors = np.abs((functions - functions[:, [k]]) @ mean_attention)
     attained = float(errors[0])
-    worst = float(errors.max())
-    require(bound >= 1e-290, TOO_NEAR)
-    holds = worst <= bound * (1.0 + 1e-9) and attained >= bound * (1.0 - 1e-9)
+    largest = float(errors.max())
+    require(bound >= SMALLEST_SIDE, TOO_NEAR)
+    holds = largest <= bound * (1.0 + ROUNDING) and attained >= bound * (1.0 - ROUNDING)
     note = "expected attention over prompts" if math.isfinite(risk.N) else ""
-    return BoundCheck.of(worst, bound, holds, bound / max(worst, 1e-300), note)
+    return BoundCheck.of(largest, bound, holds, bound / max(largest, 1e-300), note)
 
 
-def _exchangeable(run: Trajectory) -> tuple[ExchangeableRisk, float]:
-    """Risk and step constant of an exchangeable run with N = ∞."""
+def _exchangeable(run: Trajectory) -> ExchangeableRisk:
+    """The risk of an exchangeable run with N = ∞."""
     risk = run.risk
     if not isinstance(risk, ExchangeableRisk) or math.isfinite(risk.N):
         raise UnstatedError("for the exchangeable case, N = inf")
-    return risk, run.eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
+    return risk
+
+
+def _step_constant(risk: ExchangeableRisk, eta: float) -> float:
+    """``c = η γ K/(K-1)²``, at the speed of the coordinates."""
+    return eta * risk.speed * risk.gamma * risk.K / (risk.K - 1.0) ** 2
 
 
 @stated("step count", OURS, "two-sided", scope=DESCENT)
 def STEP_COUNT(run: Trajectory) -> BoundCheck:
     """flow time ± logarithms bounds the number of steps from both sides"""
-    risk, c = _exchangeable(run)
+    risk = _exchangeable(run)
+    c = _step_constant(risk, run.eta)
     u = float(run.params)
     n = float(run.t[-1])
-    require(c >= 1e-290 and u <= 300.0, "the steps are below the range of float64")
-    low, high = map(float, step_bounds(risk.K, c, u))
-    return BoundCheck.of(n, (low, high), low <= n <= high, (high - low) / max(n, 1.0))
+    # float64 holds steps of the gap down to about e^-300.
+    is_in_range = c >= SMALLEST_SIDE and u <= 300.0
+    require(is_in_range, "the steps are below the range of float64")
+    bounds = step_bounds(risk.K, c, u)
+    low = float(bounds[0])
+    high = float(bounds[1])
+    slack = (high - low) / max(n, 1.0)
+    return BoundCheck.of(n, (low, high), low <= n <= high, slack)
 
 
 @stated("gradient flow", OURS, "identity", Status.EXACT, scope=ONLY_FLOW)
 def FLOW(run: Trajectory) -> BoundCheck:
     """c t = F(a_t) - F(1/K)"""
-    risk, c = _exchangeable(run)
+    risk = _exchangeable(run)
+    c = _step_constant(risk, run.eta)
     require(run.t[-1] > 0, "the run ends at its start")
-    u = float(run.params)  # integrated to some 1e-9, absolutely
+    u = float(run.params)
     time = float(flow_difference(np.zeros(()), np.asarray(u), risk.K)) / c
-    return _same(time, float(run.t[-1]), 1e-5 + 1e-8 / max(u, 1e-300))
+    # The integrator's absolute error of u is some 1e-9.
+    tolerance = 1e-5 + 1e-8 / max(u, 1e-300)
+    return _equality(time, float(run.t[-1]), tolerance)
 
 
 @stated("Phase I, explicit", OURS, "two-sided", scope=DESCENT)
 def PHASE_ONE(run: Trajectory) -> BoundCheck:
-    """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ = 0 for K = 2"""
-    risk, c = _exchangeable(run)
+    """[F(1/3) - F(1/K)]/c <= T₁ <= 3K²/(2ηγ) + ln(K/3) + 2 for K >= 3 and every η; T₁ =
+    0 for K = 2
+    """
+    risk = _exchangeable(run)
+    c = _step_constant(risk, run.eta)
     if run.phases is None:
         raise UnstatedError("needs a run of simulate")
     count = run.phases.I[1]
     require(float(run.at(count).attention) >= 0.5, "the run ends within Phase I")
-    require(c >= 1e-290, "the steps are below the range of float64")
-    low, high = map(float, phase_one_bounds(risk.K, c))
+    require(c >= SMALLEST_SIDE, "the steps are below the range of float64")
+    bounds = phase_one_bounds(risk.K, c)
+    low = float(bounds[0])
+    high = float(bounds[1])
     holds = low * (1.0 - 1e-12) <= count <= high * (1.0 + 1e-12)
-    return BoundCheck.of(
-        float(count), (low, high), holds, (high - low) / max(count, 1.0)
-    )
+    slack = (high - low) / max(count, 1.0)
+    return BoundCheck.of(float(count), (low, high), holds, slack)
 
 
 @stated("Theorem 2, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_2(run: Trajectory) -> BoundCheck:
     """T - T₁ <= (7/16)(K-1)/(ηε) + 1 for every K, L, η and ε"""
-    return _after_phase_one(run)
+    return _after_phase_one(run, run.epsilon)
 
 
-def _after_phase_one(run: Trajectory, epsilon: float | None = None) -> BoundCheck:
-    """Steps after Phase I, and their bound for the run's loss or another one."""
-    risk, _ = _exchangeable(run)
+def _after_phase_one(run: Trajectory, epsilon: float) -> BoundCheck:
+    """Steps after Phase I, and their bound for a loss ``epsilon`` at the end."""
+    risk = _exchangeable(run)
     if run.phases is None or run.steps is None:
         raise UnstatedError("needs a run of simulate that reached epsilon")
-    require(run.phases.I[1] < run.steps, "the run ends within Phase I")
-    bound = float(
-        after_phase_one(
-            risk.K, run.eta * risk.speed, run.epsilon if epsilon is None else epsilon
-        )
-    )
-    count = float(run.steps - run.phases.I[1])
+    phase_one_steps = run.phases.I[1]
+    require(phase_one_steps < run.steps, "the run ends within Phase I")
+    bound = float(after_phase_one(risk.K, run.eta * risk.speed, epsilon))
+    count = float(run.steps - phase_one_steps)
     return BoundCheck.of(count, bound, count <= bound * (1.0 + 1e-12), bound / count)
 
 
 @stated("Theorem 1, explicit", OURS, "upper", scope=DESCENT)
 def THEOREM_1(run: Trajectory) -> BoundCheck:
     """T - T₁ <= (7/8)(K-1)/(ηγδ²) + 1 where ε >= γδ²/2; no logarithm"""
-    _after_phase_one(run)
+    # The hypotheses of Theorem 2 come first: if they fail, say so.
+    _after_phase_one(run, run.epsilon)
     delta = run.info.get("imbalance")
     if delta is None:
         raise UnstatedError("needs the imbalance δ of the prompts (imbalance=...)")
-    least = 0.5 * _exchangeable(run)[0].gamma * delta**2
+    least = 0.5 * _exchangeable(run).gamma * delta**2
     require(run.epsilon >= least, f"claimed for ε >= γδ²/2 = {least:.3g}")
     return _after_phase_one(run, least)
 
 
-def _single(run: Trajectory, most: int = 200) -> PopulationRisk:
-    """Risk of a run of gradient descent on class scores with N = ∞; more than ``most`` features take too long."""
+def _single_features(run: Trajectory) -> PopulationRisk:
+    """The risk of a run of gradient descent on class scores with N = ∞."""
     risk = run.risk
-    if (
-        isinstance(risk, PopulationRisk)
-        and math.isinf(risk.N)
-        and most >= risk.features.K
-    ):
-        return risk
-    raise UnstatedError(f"for the scores of up to {most} single features, N = inf")
+    if not isinstance(risk, PopulationRisk) or math.isfinite(risk.N):
+        risk = None
+    if risk is None or risk.features.K > LARGEST:
+        raise UnstatedError(
+            f"for the scores of up to {LARGEST} single features, N = inf"
+        )
+    return risk
 
 
 @stated("one step, any task", OURS, "lower", scope=DESCENT)
 def ONE_STEP(run: Trajectory) -> BoundCheck:
     """1/ℓ_k grows by (1 - ηλ_k/2) 4ηp_k (K/(K-1)) Attn_k² or more"""
-    # from each saved state; below a relative fall of 1e-8 rounding leaves the growth
-    # fewer than seven digits
-    risk = _single(run)
+    risk = _single_features(run)
     rate = step_rate(risk, run.eta)
     least = math.inf
     for scores in run.states:
         before = risk.loss_per_query(scores)
         after = risk.loss_per_query(scores - run.eta * risk.gradient(scores))
         attention = np.diagonal(risk.attention(scores))
-        use = (
-            (rate > 0)
-            & (before > 1e-280)
-            & (np.abs(before - after) > 1e-8 * before)
-            & (after > 1e-280)
-        )
+        # Rounding leaves the growth fewer than seven digits below a relative fall of
+        # 1e-8.
+        is_measurable = np.abs(before - after) > 1e-8 * before
+        is_measurable &= (before > SMALLEST_LOSS) & (after > SMALLEST_LOSS)
+        use = (rate > 0) & is_measurable
         growth = (before - after)[use] / before[use] / after[use]
-        least = min(
-            least, float(np.min(growth / (rate * attention**2)[use], initial=math.inf))
-        )
+        ratio = growth / (rate * attention**2)[use]
+        least = min(least, float(np.min(ratio, initial=math.inf)))
     require(
         math.isfinite(least),
         "no step is short enough to be certified and long enough to be seen",
@@ -386,48 +416,68 @@ def ONE_STEP(run: Trajectory) -> BoundCheck:
     return BoundCheck.of(least, 1.0, least >= 1.0 - 1e-6, least)
 
 
+class TailSteps(NamedTuple):
+    """Steps of one query between two losses of its tail, and their bound."""
+
+    steps: float
+    bound: float
+
+    def share(self) -> float:
+        """Steps over their bound."""
+        return self.steps / max(self.bound, 1e-300)
+
+
 @stated("tail steps, any task", OURS, "upper", scope=DESCENT)
 def TAIL_STEPS(run: Trajectory) -> BoundCheck:
     """steps from ℓ_k <= c_k/8 on <= 4 [F(1 - s) - F(1 - s₀)]/(c_k g_k) + ..."""
-    risk = _single(run)
+    risk = _single_features(run)
     c = risk.task.nondegeneracy(risk.features)
     rate = step_rate(risk, run.eta)
     losses = run.observed["loss_per_query"]
-    found = []
+    sides = []
     for k in np.flatnonzero((c > 0) & (rate > 0)):
-        inside = np.flatnonzero((losses[:, k] <= c[k] / 8.0) & (losses[:, k] > 1e-280))
-        if inside.size > 1:
-            count = float(run.t[inside[-1]] - run.t[inside[0]])
-            first, last = (float(losses[i, k]) for i in inside[[0, -1]])
-            found.append((count, tail_steps(first, last, float(c[k]), float(rate[k]))))
+        in_tail = (losses[:, k] <= c[k] / 8.0) & (losses[:, k] > SMALLEST_LOSS)
+        saved = np.flatnonzero(in_tail)
+        if saved.size < 2:
+            continue
+        first = saved[0]
+        last = saved[-1]
+        bound = tail_steps(
+            float(losses[first, k]), float(losses[last, k]), float(c[k]), float(rate[k])
+        )
+        sides.append(TailSteps(float(run.t[last] - run.t[first]), bound))
     require(
-        bool(found),
+        bool(sides),
         "no query with a certified rate has two saved states with a loss below c_k/8",
     )
-    # the closest to its bound
-    steps, bound = max(found, key=lambda pair: pair[0] / max(pair[1], 1e-300))
-    return BoundCheck.of(
-        steps, bound, steps <= bound * (1.0 + 1e-6), bound / max(steps, 1.0)
-    )
+    # Show the query that comes nearest to its bound.
+    steps, bound = max(sides, key=TailSteps.share)
+    holds = steps <= bound * (1.0 + 1e-6)
+    return BoundCheck.of(steps, bound, holds, bound / max(steps, 1.0))
 
 
 @stated("tail law", OURS, "identity", Status.MEASURED, scope=DESCENT_OR_FLOW)
 def TAIL(run: Trajectory) -> BoundCheck:
     """η t (L(t) - L_∞) -> tail_constant"""
-    ratio, within = tail_ratio(run)
-    return _same(ratio, 1.0, within, "asymptotic: 1 + O(1 - Attn)")
+    ratio, tolerance = tail_ratio(run)
+    return _equality(ratio, 1.0, tolerance, "asymptotic: 1 + O(1 - Attn)")
 
 
-def tail_ratio(
-    run: Trajectory, apart: float = 0.05, lost: float = 1e-10
-) -> tuple[float, float]:
-    """``t (loss - floor)`` at the end over its limit, and its largest distance from 1.
+class TailRatio(NamedTuple):
+    """``t (loss - floor)`` over its limit, and its largest distance from 1."""
 
-    The law is judged only if a token has at most the weight ``apart`` relative to one
-    of the level above it, and if the excess is at least the share ``lost`` of the
-    floor, below which rounding dominates.
+    ratio: float
+    tolerance: float
+
+
+def tail_ratio(run: Trajectory) -> TailRatio:
+    """Return ``t (loss - floor)`` at the end of a run over its limit.
+
+    The result has the largest distance from 1 that the law allows. It raises
+    `UnstatedError` if the law is not known, or if the run is too short for a verdict.
     """
-    if reason := DESCENT_OR_FLOW.why_not(run):
+    reason = DESCENT_OR_FLOW.why_not(run)
+    if reason:
         raise UnstatedError(reason)
     limit = tail_limit(run.risk, run.eta) if run.risk is not None else None
     if limit is None:
@@ -436,40 +486,48 @@ def tail_ratio(
         )
     if run.phases is None or run.phases.III is None:
         raise UnstatedError("the run does not reach Phase III")
-    embedded = isinstance(run.risk, Pullback)
+    is_embedded = isinstance(run.risk, Pullback)
     require(
-        not embedded,
+        not is_embedded,
         "over embeddings the attention may settle too slowly for a verdict",
     )
     begin, end = run.phases.III
     start = run.at(begin)
-    rest = resting_loss(run.risk, run.floor)
+    lowest = resting_loss(run.risk, run.floor)
+
     # 1/excess = t/limit + const: t must outgrow the constant, which may be large after
-    # large first steps
-    own = limit / max(start.loss - rest, 1e-300)
+    # large first steps.
+    own_time = limit / max(start.loss - lowest, 1e-300)
     missed = 1.0 - float(np.min(run.attention[-1]))
     if isinstance(run.risk, PopulationRisk) and math.isfinite(run.risk.N):
-        missed = _beside(run.risk, run.params)
-        require(missed <= apart, "the features have not come far enough apart")
+        missed = _largest_neighbour_weight(run.risk, run.params)
+        require(
+            missed <= LARGEST_NEIGHBOUR_WEIGHT,
+            "the features have not come far enough apart",
+        )
     elif isinstance(run.risk, PopulationRisk):
-        each = run.risk.features.probs * start.observed["loss_per_query"]
-        own = limit / len(each) / max(float(each.min()), 1e-300)
-    lasted = end >= 100.0 * max(begin, own, 1.0)
+        # Every query has its own tail: the slowest counts.
+        query_losses = run.risk.features.probs * start.observed["loss_per_query"]
+        smallest = max(float(query_losses.min()), 1e-300)
+        own_time = limit / len(query_losses) / smallest
+    lasted = end >= 100.0 * max(begin, own_time, 1.0)
     require(lasted, "Phase III has not lasted for two decades of its own time scale")
-    excess = float(run.loss[-1]) - rest
-    require(excess >= lost * rest, "the excess over the floor is lost in rounding")
-    return float(run.t[-1]) * excess / limit, 0.05 + 8.0 * missed
+    excess = float(run.loss[-1]) - lowest
+    require(
+        excess >= SMALLEST_EXCESS * lowest,
+        "the excess over the floor is lost in rounding",
+    )
+    return TailRatio(float(run.t[-1]) * excess / limit, 0.05 + 8.0 * missed)
 
 
-def _beside(risk: PopulationRisk, scores: Array) -> float:
-    """Largest weight of a token relative to the lightest one of the level above it."""
+def _largest_neighbour_weight(risk: PopulationRisk, scores: Array) -> float:
+    """Largest weight of a token over the lightest one of the level above it."""
     largest = 0.0
     assert risk.levels is not None
     for levels, column in zip(risk.levels, scores.T, strict=True):
-        for upper, lower in zip(levels.classes, levels.classes[1:], strict=False):
-            largest = max(
-                largest, float(np.exp(column[lower].max() - column[upper].min()))
-            )
+        for upper, lower in itertools.pairwise(levels.classes):
+            weight = float(np.exp(column[lower].max() - column[upper].min()))
+            largest = max(largest, weight)
     return largest
 
 
@@ -485,78 +543,93 @@ ON_RUNS: tuple[Statement, ...] = (
     TAIL_STEPS,
     TAIL,
 )
-SAMPLED = tuple(
+SAMPLED = (
     Statement(
-        f"{lemma}, sampled",
-        f"paper, {lemma} (exact form)",
-        words,
+        "Lemma 1, sampled",
+        "paper, Lemma 1 (exact form)",
+        "the step's loss has the mean ½ E[aᵀC^(k)a + σ² Σ a²/n]",
         "identity",
         Status.MEASURED,
-    )
-    for lemma, words in (
-        ("Lemma 1", "the step's loss has the mean ½ E[aᵀC^(k)a + σ² Σ a²/n]"),
-        ("Lemma 2", "the step's gradient has the mean of the lemma, along it"),
-    )
+    ),
+    Statement(
+        "Lemma 2, sampled",
+        "paper, Lemma 2 (exact form)",
+        "the step's gradient has the mean of the lemma, along it",
+        "identity",
+        Status.MEASURED,
+    ),
 )
 
 
 def population_of(trainer: Risk) -> Risk | None:
-    """Return the risk, in the same coordinates, that a trainer's prompts are drawn from; None for token noise."""
+    """Return the risk that a trainer's prompts are drawn from, in the same coordinates.
+
+    It is None for other risks, and for prompts with token noise.
+    """
     core = core_risk(trainer)
-    if isinstance(core, CountedRisk) or (
-        isinstance(core, SampledRisk) and not core.token_noise
-    ):
-        return replace_core(
-            trainer, PopulationRisk(core.features, core.task, core.N, core.noise)
-        )
-    return None
+    if not isinstance(core, (CountedRisk, SampledRisk)):
+        return None
+    if isinstance(core, SampledRisk) and core.token_noise:
+        return None
+    population = PopulationRisk(core.features, core.task, core.N, core.noise)
+    return replace_core(trainer, population)
 
 
-def within_noise(
-    run: Trajectory, population: Risk, fewest: int = 20
-) -> list[BoundCheck]:
-    r"""Hold the losses and gradients of a run's own prompts against Lemmas 1 and 2.
+def within_noise(run: Trajectory, population: Risk) -> list[BoundCheck]:
+    r"""Compare losses and gradients of a run's own prompts with Lemmas 1 and 2.
 
     At step t the scores are known before its prompts are drawn, so that
     :math:`\hat\ell_t/\ell(\theta_t) - 1` and :math:`\langle \hat g_t,
     g(\theta_t)\rangle/\|g(\theta_t)\|^2 - 1` are differences of a martingale, whatever
-    the learning rate: their means over the saved steps, at least ``fewest``, are 0
-    within their standard errors, without a bias.
+    the learning rate. So their means over the saved steps are 0 within their standard
+    errors, without a bias.
     """
-    assert run.risk is not None
-    fixed = getattr(core_risk(run.risk), "dataset", None) is not None
-    if fixed or len(run.t) < fewest:
-        fresh = "the prompts are a fixed set: their mean is not that of fresh ones"
-        reason = fresh if fixed else f"needs {fewest} saved steps"
-        return [statement.unstated(reason) for statement in SAMPLED]
-    ratios = np.array(
-        [
-            _ratios(run.risk, population, state, int(t))
-            for t, state in zip(run.t, run.states, strict=True)
-        ]
-    )
-    limit = limit_of(1.0 / len(SAMPLED), len(ratios) - 1)
-    found = []
-    for statement, column in zip(SAMPLED, ratios.T, strict=True):
-        check = mean_check(statement.name, 1.0, column, limit)
-        note = f"z = {check.z:+.1f} of at most {check.limit:.1f}, standard error {check.standard_error:.1g}"
-        found.append(
-            statement.complete(
-                BoundCheck.of(
-                    check.sampled, 1.0, check.passed, abs(check.sampled - 1.0), note
-                )
-            )
+    trainer = run.risk
+    assert trainer is not None
+    if getattr(core_risk(trainer), "dataset", None) is not None:
+        return _unstated_samples(
+            "the prompts are a fixed set: their mean is not that of fresh ones"
         )
-    return found
+    if len(run.t) < FEWEST_SAMPLED_STEPS:
+        return _unstated_samples(f"needs {FEWEST_SAMPLED_STEPS} saved steps")
+
+    ratios = []
+    for step, params in zip(run.t, run.states, strict=True):
+        ratios.append(_sampled_ratios(trainer, population, params, int(step)))
+    # Both statements together raise a false alarm no more often than one alone.
+    limit = limit_of(1.0 / len(SAMPLED), len(ratios) - 1)
+    checks = []
+    for statement, column in zip(SAMPLED, np.array(ratios).T, strict=True):
+        check = mean_check(statement.name, 1.0, column, limit)
+        note = (
+            f"z = {check.z:+.1f} of at most {check.limit:.1f},"
+            f" standard error {check.standard_error:.1g}"
+        )
+        slack = abs(check.sampled - 1.0)
+        sides = BoundCheck.of(check.sampled, 1.0, check.passed, slack, note)
+        checks.append(statement.complete(sides))
+    return checks
 
 
-def _ratios(
+def _unstated_samples(reason: str) -> list[BoundCheck]:
+    return [statement.unstated(reason) for statement in SAMPLED]
+
+
+class _SampledRatios(NamedTuple):
+    """Loss and slope of a step's prompts, relative to those of the population."""
+
+    loss: float
+    slope: float
+
+
+def _sampled_ratios(
     trainer: Risk, population: Risk, params: Array, step: int
-) -> tuple[float, float]:
-    """Loss and slope of a step's prompts, relative to the population's."""
-    loss, gradient = trainer.evaluate(params, step)
-    exact, slope = population.evaluate(params)
-    size = float(np.sum(slope * slope))
-    if not (exact > 0.0 and size > 0.0 and math.isfinite(size)):
-        return 1.0, 1.0  # nothing is left to learn
-    return loss / exact, float(np.sum(gradient * slope)) / size
+) -> _SampledRatios:
+    sampled_loss, sampled_gradient = trainer.evaluate(params, step)
+    loss, gradient = population.evaluate(params)
+    square = float(np.sum(gradient * gradient))
+    if not (loss > 0.0 and square > 0.0 and math.isfinite(square)):
+        # Nothing is left to learn, and nothing to compare.
+        return _SampledRatios(1.0, 1.0)
+    slope = float(np.sum(sampled_gradient * gradient)) / square
+    return _SampledRatios(sampled_loss / loss, slope)

@@ -1,8 +1,9 @@
-"""Loss, growth and attention by summing over prompts and functions: an independent reference for checks.
+"""Loss, growth and attention by sums over all prompts and over functions.
 
-Nothing here uses a formula of the risks. A prompt is a vector of counts, a task law a
-list of functions with the same second moments, and the prediction is the mean of the
-labels under a softmax.
+They are an independent reference for checks: nothing here uses a formula of the risks.
+A prompt is a vector of counts, a task law is a list of functions with the same second
+moments, and the prediction is the mean of the labels under a softmax. `direct` returns
+the sums for one risk and its scores.
 """
 
 from __future__ import annotations
@@ -20,122 +21,177 @@ from icl_theory.regression import tasks
 from icl_theory.regression.features import Features
 from icl_theory.regression.risks.population import PopulationRisk
 
-STEP = 1e-3  # of differences: sixth-order errors are near rounding
+# The step of `differences`: at this one sixth-order errors are near rounding.
+STEP = 1e-3
+# Beyond this dimension the d² entries of A make too many functions.
+MOST_QUADRATIC_DIMENSIONS = 30
 
 
 class Prompts(NamedTuple):
-    """All prompts for one query."""
+    """All prompts for one query.
 
-    probability: Array  # (J,)
-    attention: Array  # on the features, (J, K)
-    counts: Array  # of the features, (J, K)
+    Attributes
+    ----------
+    probability : numpy.ndarray, (J,)
+    attention, counts : numpy.ndarray, (J, K)
+        Attention on the features, and how often they are in the prompt.
+    """
+
+    probability: Array
+    attention: Array
+    counts: Array
 
 
 class Direct(NamedTuple):
-    """Sums over all prompts and functions."""
+    """Sums over all prompts and functions.
 
-    loss: Array  # of each query, (K,)
-    slope: Array  # derivatives with respect to the scores, (K, K)
-    attention: Array  # mean, (K, K)
+    Attributes
+    ----------
+    loss : numpy.ndarray, (K,)
+        Loss of each query.
+    slope : numpy.ndarray, (K, K)
+        Derivatives of the losses of the queries (columns) by their scores.
+    attention : numpy.ndarray, (K, K)
+        Mean attention of the queries (columns).
+    """
+
+    loss: Array
+    slope: Array
+    attention: Array
 
 
 @functools.cache
 def count_vectors(N: int, K: int) -> Array:
     """All ways to distribute N tokens over K features, (J, K)."""
+    # Stars and bars: K - 1 bars among N + K - 1 places separate the counts.
     bars = np.array([*itertools.combinations(range(N + K - 1), K - 1)], dtype=float)
     return np.asarray(np.diff(bars, prepend=-1.0, append=N + K - 1.0) - 1.0)
 
 
 def enumerable(N: float, K: int, most: int = 2000) -> bool:
     """Whether there are few enough vectors of counts for a quick sum."""
-    return math.isinf(N) or (most >= N and math.comb(int(N) + K - 1, K - 1) <= most)
+    if math.isinf(N):
+        return True
+    return most >= N and math.comb(int(N) + K - 1, K - 1) <= most
 
 
 def prompts(p: Array, N: float, scores: Array) -> Prompts:
-    """Return all prompts of N tokens and the attention of a query with these scores, (K,), in each."""
+    """Return all prompts of N tokens, and the attention of one query in each.
+
+    ``p`` are the probabilities of the features, and ``scores`` those of the query, both
+    (K,).
+    """
     if math.isinf(N):
         counts = p[None, :]
         probability = np.ones(1)
     else:
         counts = count_vectors(int(N), len(p))
-        factorials = np.array([math.lgamma(n + 1.0) for n in range(int(N) + 1)])
-        logs = (
-            factorials[-1]
-            + counts @ np.log(p)
-            - factorials[counts.astype(int)].sum(axis=1)
-        )
-        probability = np.exp(logs)
+        probability = _multinomial(p, int(N), counts)
+    # A feature that is not in the prompt has the exponent -inf and no attention.
     with np.errstate(divide="ignore"):
         exponents = np.log(counts) + scores
     weights = np.exp(exponents - exponents.max(axis=1, keepdims=True))
-    return Prompts(probability, weights / weights.sum(axis=1, keepdims=True), counts)
+    attention = weights / weights.sum(axis=1, keepdims=True)
+    return Prompts(probability, attention, counts)
+
+
+def _multinomial(p: Array, N: int, counts: Array) -> Array:
+    """``N! Π_m p_m^n_m/n_m!`` for every vector of counts."""
+    log_factorials = np.array([math.lgamma(n + 1.0) for n in range(N + 1)])
+    log_probability = (
+        log_factorials[-1]
+        + counts @ np.log(p)
+        - log_factorials[counts.astype(int)].sum(axis=1)
+    )
+    return np.asarray(np.exp(log_probability))
 
 
 def functions_of(task: tasks.Task, features: Features) -> Array:
-    """Functions at the features, (M, K), whose sum of products is the second moment E f_m f_j of the law."""
+    """Functions with the second moments of a law, by their values at the features.
+
+    The rows f_i of the result, (M, K), have Σ_i f_im f_ij = E f_m f_j.
+    """
     x = features.vectors
     if isinstance(task, tasks.Exchangeable):
-        apart = np.linalg.norm(x[:, None] - x, axis=-1)[
-            ~np.eye(len(x), dtype=bool)
-        ].min()
-        return task.L * apart / math.sqrt(2.0) * np.eye(len(x))
-    if isinstance(task, tasks.Linear):  # w along each axis
-        return np.asarray(task.L / math.sqrt(features.d) * x.T)
-    if isinstance(task, tasks.RandomCosine):  # two phases, a quarter turn apart
+        return task.L * _smallest_distance(x) / math.sqrt(2.0) * np.eye(len(x))
+    if isinstance(task, tasks.Linear):
+        return _linear_functions(task.L, features)
+    if isinstance(task, tasks.RandomCosine):
+        # Two phases that differ by a quarter turn represent all of them.
         angle = (x - x[0]) @ task.omega(features.d)
-        return (
-            task.amplitude / math.sqrt(2.0) * np.stack([np.cos(angle), np.sin(angle)])
-        )
-    if (
-        isinstance(task, tasks.Quadratic) and features.d <= 30
-    ):  # one entry of A, or of b
+        scale = task.amplitude / math.sqrt(2.0)
+        return scale * np.stack([np.cos(angle), np.sin(angle)])
+    if isinstance(task, tasks.Quadratic) and features.d <= MOST_QUADRATIC_DIMENSIONS:
+        # One function for each entry of A, and one for each entry of b.
         products = np.einsum("mi,mj->ijm", x, x).reshape(-1, len(x))
-        return np.concatenate(
-            [task.L / features.d * products, task.L / math.sqrt(features.d) * x.T]
-        )
+        quadratic = task.L / features.d * products
+        return np.concatenate([quadratic, _linear_functions(task.L, features)])
     if isinstance(task, tasks.Halfspace):
-        return task.L * np.where(np.arange(len(x)) < len(x) / 2, 1.0, -1.0)[None, :]
+        is_first_half = np.arange(len(x)) < len(x) / 2
+        return task.L * np.where(is_first_half, 1.0, -1.0)[None, :]
     if isinstance(task, tasks.FiniteTask):
         return np.asarray(np.sqrt(task.weights)[:, None] * task.values)
     values, vectors = np.linalg.eigh(task.kernel(features))
     return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))).T)
 
 
+def _smallest_distance(points: Array) -> float:
+    distances = np.linalg.norm(points[:, None] - points, axis=-1)
+    return float(distances[~np.eye(len(points), dtype=bool)].min())
+
+
+def _linear_functions(L: float, features: Features) -> Array:
+    """``L/√d x``, with w along each axis."""
+    return np.asarray(L / math.sqrt(features.d) * features.vectors.T)
+
+
 def direct(risk: PopulationRisk, scores: Array) -> Direct:
-    """Sum the squared errors of all prompts and functions, and the softmax's derivatives of that sum."""
+    """Sum the squared errors over all prompts and functions, and their derivatives.
+
+    The derivatives with respect to the scores are those of the softmax.
+    """
     p = risk.features.probs
     functions = functions_of(risk.task, risk.features)
     K = len(p)
+    # Label noise averages out over infinitely many tokens.
     sigma = risk.noise if math.isfinite(risk.N) else 0.0
     loss = np.zeros(K)
     slope = np.zeros((K, K))
     attention = np.zeros((K, K))
     for k in range(K):
         probability, a, counts = prompts(p, risk.N, scores[:, k])
-        off = functions - functions[:, [k]]
-        error = a @ off.T  # Σ_m a_m (f_m - f_k), (prompts, functions)
-        token = np.where(counts > 0, sigma**2 / np.where(counts > 0, counts, 1.0), 0.0)
-        loss[k] = (
-            0.5 * probability @ ((error**2).sum(axis=1) + (a * a * token).sum(axis=1))
-        )
-        pull = error @ off + a * token  # derivative with respect to a_m
-        slope[:, k] = probability @ (a * (pull - (a * pull).sum(axis=1, keepdims=True)))
+        difference = functions - functions[:, [k]]
+        # Σ_m a_m (f_m - f_k), one row a prompt and one column a function
+        error = a @ difference.T
+        # The labels of the n_m tokens at feature m have the mean noise σ²/n_m.
+        is_present = counts > 0
+        noise = np.where(is_present, sigma**2 / np.where(is_present, counts, 1.0), 0.0)
+        squares = (error**2).sum(axis=1) + (a * a * noise).sum(axis=1)
+        loss[k] = 0.5 * probability @ squares
+        # derivative with respect to a_m, and through the softmax to S_mk
+        by_attention = error @ difference + a * noise
+        mean = (a * by_attention).sum(axis=1, keepdims=True)
+        slope[:, k] = probability @ (a * (by_attention - mean))
         attention[:, k] = probability @ a
     return Direct(loss, slope, attention)
 
 
 def differences(function: Callable[[Array], Any], at: Array, toward: Array) -> Any:
-    """Return the derivative in a direction, by a sixth-order difference."""
-    ahead = [
-        function(at + i * STEP * toward) - function(at - i * STEP * toward)
-        for i in (1, 2, 3)
-    ]
-    return (45.0 * ahead[0] - 9.0 * ahead[1] + ahead[2]) / (60.0 * STEP)
+    """Return the derivative in a direction, by a sixth-order central difference."""
+
+    def symmetric(steps: int) -> Any:
+        offset = steps * STEP * toward
+        return function(at + offset) - function(at - offset)
+
+    return (45.0 * symmetric(1) - 9.0 * symmetric(2) + symmetric(3)) / (60.0 * STEP)
 
 
 def lipschitz_values(
     distances: Array, L: float, rng: np.random.Generator, size: int
 ) -> Array:
-    """Draw L-Lipschitz functions at points with these distances, (size, K): largest extensions of random values."""
+    """Draw L-Lipschitz functions at points with these distances, (size, K).
+
+    They are the largest L-Lipschitz functions below random values.
+    """
     height = L * float(distances.max()) * rng.uniform(-1.0, 1.0, (size, len(distances)))
     return np.asarray((height[:, :, None] + L * distances).min(axis=1))

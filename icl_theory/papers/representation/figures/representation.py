@@ -29,6 +29,9 @@ def figure(
     steps: int = 5000,
 ) -> Figure:
     """Draw the losses above that of ridge regression."""
+    titles = {"all": "softmax over all tokens", "labelled": "softmax over labels"}
+    limits: dict[str, tuple[float, float] | None]
+    limits = {"all": None, "labelled": (1e-2, 1.0)}
     panels = list[Panel]()
     for sees in ("all", "labelled"):
         base = icl.Representation(K=K, m=m, N=N, noise=noise, eta=eta, sees=sees)
@@ -36,18 +39,19 @@ def figure(
         curves = []
         for heads in (1, 2, N, 2 * N):
             run = icl.descend(base.changed(heads=heads).risk(), eta, steps=steps)
-            excess = np.where(run.loss - ridge > 1e-10, run.loss - ridge, np.nan)
-            curves.append(Curve(f"{heads} head{'s' * (heads > 1)}", run.t, excess))
-        title = f"softmax over {'all tokens' if sees == 'all' else 'labels'}"
-        limits = None if sees == "all" else (1e-2, 1.0)
+            excess = run.loss - ridge
+            # Below 1e-10 the difference is rounding.
+            excess = np.where(excess > 1e-10, excess, np.nan)
+            label = "1 head" if heads == 1 else f"{heads} heads"
+            curves.append(Curve(label, run.t, excess))
         panels.append(
             Panel(
                 curves,
                 "step",
                 "excess over ridge",
-                title,
+                titles[sees],
                 ("linear", "log"),
-                limits,
+                limits[sees],
                 legend=True,
             )
         )

@@ -30,39 +30,20 @@ def figure(
     names = {"linear": "linear tasks", "relu": "ReLU tasks", "cosine": "cosine tasks"}
     for colour, (task, name) in zip(CYCLE, names.items(), strict=False):
         problems = [icl.Sphere(task=task, d=d, N=int(N), noise=noise) for N in lengths]
-        best.append(
-            Curve(
-                name,
-                lengths,
-                [problem.risk().best for problem in problems],
-                colour=colour,
-            )
-        )
+        kappas = [problem.risk().best for problem in problems]
         balance = [problem.predicted() or np.nan for problem in problems]
+        best.append(Curve(name, lengths, kappas, colour=colour))
         best.append(Curve("", lengths, balance, style="--", colour=colour))
-        least.append(
-            Curve(
-                name,
-                lengths,
-                [problem.risk().floor() for problem in problems],
-                colour=colour,
-            )
-        )
+        softmax = [problem.risk().floor() for problem in problems]
         linear = [linear_attention(problem) for problem in problems]
+        least.append(Curve(name, lengths, softmax, colour=colour))
         least.append(Curve("", lengths, linear, style="--", colour=colour))
-    return draw_panels(
-        [
-            Panel(
-                best,
-                "tokens of a prompt",
-                "best κ",
-                f"$d={d}$, $\\sigma={noise:g}$",
-                legend=True,
-            ),
-            Panel(least, "tokens of a prompt", "loss", legend=True),
-        ],
-        size=(4.4, 2.2),
-    )
+    title = f"$d={d}$, $\\sigma={noise:g}$"
+    panels = [
+        Panel(best, "tokens of a prompt", "best κ", title, legend=True),
+        Panel(least, "tokens of a prompt", "loss", legend=True),
+    ]
+    return draw_panels(panels, size=(4.4, 2.2))
 
 
 if __name__ == "__main__":
