@@ -9,7 +9,8 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.risk import Risk
 
-NO_MEMORY = np.zeros(0)  # the memory of a rule that has none
+# The memory of a rule without memory.
+NO_MEMORY = np.zeros(0)
 NO_MEMORY.flags.writeable = False
 
 
@@ -35,9 +36,9 @@ class Rule(Protocol):
         must forget, have the shape of the parameters, and come with a `jacobian`. False
         unless a rule says otherwise: then "auto" takes every step.
     may_stagnate : bool
-        Whether a run that gets no further may be stopped as stagnated. It may not if
-        later steps can be larger than the present ones, as in training by stages or
-        during a warm-up. False unless a rule says otherwise.
+        Whether a run that makes no more progress may be stopped. It may not if later
+        steps can be larger than the present ones, as in training by stages or during a
+        warm-up. False unless a rule says otherwise.
     reducible : bool
         Whether the rule commutes with reductions of the parameters (`Risk.metric`):
         training the few numbers of a reduced risk is then training the matrices that it
