@@ -273,7 +273,7 @@ class SgdScatter(NamedTuple):
     def at_pace(self, windows: Windows, moved: Array) -> Array:
         """Standard errors of the means if the curve runs through the steps ``moved``.
 
-        A loss then scatters as it does at the step where the exact run has it.
+        A loss at the step ``moved`` then scatters as the exact run does at that step.
         """
         error = self.of_losses(windows)
         moved_error = np.interp(np.log1p(moved), np.log1p(windows.t), error)

@@ -73,10 +73,10 @@ class Claim:
     grid : str
         Where it was checked.
     measured, bound : str
-        The figures, in words.
+        The measured numbers, and the numbers with which they are compared, in words.
     verdict : str
-        Whether it holds, in a sentence that begins with the value of an `Outcome`: the
-        first of them that fits.
+        A sentence that says whether the statement holds. It begins with the value of an
+        `Outcome`.
     """
 
     name: str
