@@ -114,7 +114,7 @@ class Rule(Protocol):
         ...
 
     def memory_scale(self, eta: float) -> float:
-        """Return a factor on the memory that makes it as large as its effect.
+        """Return the factor that scales the memory to the size of its effect.
 
         The effect is the change of the parameters that the memory causes.
         """
@@ -123,11 +123,23 @@ class Rule(Protocol):
     def jacobian(self, rates: Array, eta: float) -> Array | None:
         r"""Return the derivative of a step along an eigenvector of the Hessian.
 
-        It has the shape (..., k, k), or is None if it is not known. ``rates`` are η
-        times the eigenvalues of :math:`M^{-1/2}HM^{-1/2}`. It is the derivative of the
-        change of parameter and memory, k = 2, or, for a rule without a memory, of the
-        parameter alone, k = 1. With it skipping passes over modes that are at rest. The
-        steps of a rule with a memory cannot be skipped without it.
+        A rule with a memory changes two numbers along an eigenvector in each step, the
+        parameter and the memory: k = 2. A rule without a memory changes the parameter
+        alone: k = 1. With the derivative, runs that skip steps can pass over modes that
+        are at rest. The steps of a rule with a memory cannot be skipped without it.
+
+        Parameters
+        ----------
+        rates : ndarray of any shape (...)
+            η times eigenvalues of :math:`M^{-1/2}HM^{-1/2}`, with the Hessian H and the
+            metric M.
+        eta : float
+            Learning rate η.
+
+        Returns
+        -------
+        ndarray of shape (..., k, k), or None
+            The derivative of the changes by the k numbers; None if it is not known.
         """
         return None
 
