@@ -31,10 +31,12 @@ def step_bounds(
 ) -> tuple[Array, Array]:
     r"""Certified bounds on the number n of steps from 0 to an iterate u.
 
-    A step is ``u <- u + c a s²``. Up to a = 1/3 the growth g = a s² increases, and each
-    step takes at most one unit of flow time. Beyond it g decreases, and each step takes
-    at least one. With τ the flow time, the peak at u_p, and :math:`R = e^{2 c\,4/27}`
-    above any one-step ratio of g,
+    A step is ``u <- u + c a s²``, with the gap u between the score of the target and
+    the other scores, the attention a on the target, and s = 1 - a. The growth g = a s²
+    increases up to its peak at a = 1/3, where u = u_p; there each step takes at most
+    one unit of the time τ of gradient flow. Beyond the peak g decreases, and each step
+    takes at least one unit. With :math:`R = e^{2 c\,4/27}`, which bounds the ratio of g
+    before and after a step,
 
     .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
         \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R}.
@@ -53,8 +55,8 @@ def step_bounds(
 
     Returns
     -------
-    tuple of ndarray
-        Lower and upper bounds, steps.
+    lower, upper : ndarray
+        Bounds on n, in steps.
 
     Examples
     --------
@@ -106,20 +108,21 @@ def step_bounds(
         rounding = 1e-12 * (1.0 + time)
         lower = np.maximum(0.0, low - rounding)
         upper = time + excess + rounding
-        # The empty index makes numbers of arrays without dimensions.
+        # The empty index turns an array without dimensions into a number.
         return lower[()], upper[()]
 
 
 def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
     r"""Certified bounds on the duration T₁ of Phase I; exchangeable case, N = ∞.
 
-    Phase I ends at the first step with attention ½,
+    Phase I ends at the first step at which the target attention is at least ½. Its
+    duration satisfies
 
     .. math:: \frac{F(\tfrac13) - F(\tfrac1K)}{c} \le T_1 \le
         \frac{3 K^2}{2 \eta\gamma} + \ln\frac K3 + 2
 
-    for every K >= 3 and every learning rate; :math:`T_1 = 0` for K = 2.
-    See docs/theory.md, "Bounds with constants".
+    for every K >= 3 and every learning rate, with F of `flow_time`; :math:`T_1 = 0` for
+    K = 2. See docs/theory.md, "Bounds with constants".
 
     Parameters
     ----------
@@ -128,8 +131,8 @@ def phase_one_bounds(K: float | Array, c: float | Array) -> tuple[Array, Array]:
 
     Returns
     -------
-    tuple of ndarray
-        Lower and upper bounds, steps.
+    lower, upper : ndarray
+        Bounds on T₁, in steps.
 
     Examples
     --------
@@ -193,8 +196,8 @@ def worst_prediction(
     .. math:: \max_f \sum_m a_m (f_m - f_k) \quad\text{subject to}\quad
         |f_m - f_j| \le L\,d_{mj}
 
-    by linear programming, for the query k in the first row of ``distances``. Only
-    differences matter, so that f_k = 0.
+    The maximum is found by linear programming, for the query k whose feature is the
+    first. Only differences of values matter, so that :math:`f_k = 0` may be assumed.
 
     Parameters
     ----------
@@ -230,8 +233,8 @@ def worst_prediction(
     if distances.shape != (K, K):
         raise argument_error("distances", distances.shape, f"of shape ({K}, {K})")
     L = number("L", L)
-    # In units of L times the largest distance, so that the solver's absolute tolerances
-    # are relative.
+    # Values are measured in units of L times the largest distance, so that the absolute
+    # tolerances of the solver become relative ones.
     unit = L * distances.max()
     if unit == 0.0:
         return 0.0, np.zeros(K)
@@ -250,7 +253,9 @@ def worst_prediction(
 
 
 def step_rate(risk: PopulationRisk, eta: float) -> Array:
-    r"""Certified growth g_k of 1/ℓ_k in a step of gradient descent at attention 1.
+    r"""Certified growth g_k of 1/ℓ_k in one step of gradient descent.
+
+    At the attention a_k the growth is at least g_k times its square,
 
     .. math:: \frac{1}{\ell_k(n+1)} \ge \frac{1}{\ell_k(n)} + g_k\,a_k(n)^2, \qquad
         g_k = \Bigl(1 - \frac{\eta\lambda_k}{2}\Bigr) \frac{4\eta p_k K}{K-1}, \quad
@@ -262,8 +267,8 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
     Returns
     -------
     ndarray, (K,)
-        Per squared label unit; not positive if the learning rate is too large to
-        certify anything.
+        g_k, per squared label unit. It is zero or negative if the learning rate is too
+        large for the bound to say anything.
     """
     instance("risk", risk, PopulationRisk, "a PopulationRisk")
     p = risk.features.probs
@@ -277,8 +282,9 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
 def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     r"""Certified bound on the number of steps between two losses of a run; N = ∞.
 
-    The losses are ``start`` < c/2 and ``end``. With :math:`a \ge 1 - s`,
-    :math:`s = \sqrt{2\ell/c}`, and F of `flow_time`,
+    The losses are ``start`` < c/2 and ``end``. At the loss ℓ the attention a is at
+    least 1 - s with :math:`s = \sqrt{2\ell/c}`. With F of `flow_time`, and :math:`s_0`,
+    :math:`s_n` at the first and the last loss,
 
     .. math:: n \le \frac{4}{c\,g} \bigl[F(1 - s_n) - F(1 - s_0)\bigr]
         + 2 \ln\frac{1 - s_n}{1 - s_0}.
@@ -299,7 +305,7 @@ def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     Returns
     -------
     float
-        Largest number of steps from the first of the two to the second.
+        Largest number of steps between the two losses.
 
     Examples
     --------

@@ -1,7 +1,8 @@
-"""In-context regression as a family: one-layer softmax attention over features.
+"""In-context regression as a family: one-layer softmax attention over K features.
 
-`Regression` declares the parameters and chooses the risk: one number if all queries are
-exchangeable, else K x K scores.
+`Regression` declares the parameters of a problem and chooses its risk. If all queries
+are exchangeable, the risk is a function of one number. Otherwise it is a function of
+K x K scores.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ LAWS: dict[str, Callable[[float], Task]] = {
     "halfspace": tasks.Halfspace,
 }
 
+# Meaning of the column of a theorem: 1 if the theorem holds, 0 if it fails, -1 if its
+# hypotheses fail.
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
 COLUMNS: tuple[Column, ...] = (
@@ -175,15 +178,15 @@ def _features(name: str, value: Any) -> Features:
 class Regression(Family):
     r"""In-context regression on functions of K features.
 
-    Softmax attention with one trained matrix learns it. See docs/theory.md, from
-    "Setting" on.
+    The model is softmax attention with one trained matrix. See docs/theory.md,
+    "Setting" and the sections after it.
 
     Parameters
     ----------
     L, delta, K, N, noise, probs, task, features, coordinates, imbalance
-        As in `icl_theory.simulate`, which makes one and trains it.
+        As in `icl_theory.simulate`, which makes a `Regression` and trains it.
     eta, epsilon, above, rule, method, max_steps
-        As for every `Family`; ``eta="auto"`` is the stable learning rate of
+        As for every `Family`. With ``eta="auto"`` the learning rate is that of
         `stable_rate`.
 
     Examples
@@ -246,7 +249,7 @@ class Regression(Family):
     )
 
     def validate(self) -> None:
-        """Refuse features, probabilities and gap that contradict each other."""
+        """Refuse features, probabilities and a gap Δ that contradict each other."""
         if self.features is not None:
             self._validate_features(self.features)
             object.__setattr__(self, "K", self.features.K)
@@ -266,14 +269,15 @@ class Regression(Family):
             raise ValueError(
                 f"delta = {self.delta!r} contradicts features (gap = {features.gap!r})"
             )
-        # The default K cannot be told from a K that was left out.
+        # A K that equals the default may not have been given by the caller. It is then
+        # replaced by the number of features.
         if self.K not in (features.K, self.parameters()["K"].default):
             raise ValueError(f"K = {self.K} contradicts features (K = {features.K})")
 
     def changed(self, **parameters: Any) -> Self:
         """Return the same problem with other parameters.
 
-        New features bring their number K.
+        If ``features`` are among them, K becomes the number of these features.
         """
         features = parameters.get("features")
         if isinstance(features, Features):
@@ -292,18 +296,21 @@ class Regression(Family):
                 self.task,
                 "a Task or a function that makes one from L (see icl_theory.tasks)",
             )
-        # A Task of one's own need not have an L.
+        # A task that a user has written need not have an L.
         L = getattr(law, "L", self.L)
         if L != self.L:
             raise ValueError(f"L = {self.L!r} contradicts task (L = {L!r})")
         return law
 
     def risk(self) -> Risk:
-        """Return the risk: over one number if queries are exchangeable, else scores."""
+        """Return the risk, of one number if the queries are exchangeable.
+
+        Otherwise it is a function of K x K scores, in the coordinates of the problem.
+        """
         is_symmetric = (
             self.task == "exchangeable" and self.features is None and self.probs is None
         )
-        # Some rules do not commute with the reduction to one number.
+        # Some update rules would take other steps in one number than in the scores.
         reducible = rule_of(self.update()).reducible
         if is_symmetric and reducible and self.coordinates != "factored":
             gamma = exchangeable_gamma(self.L, self.delta)
@@ -316,7 +323,7 @@ class Regression(Family):
             )
             if reduced is not None:
                 return reduced
-        # Problems with a closed form do without this module.
+        # Loaded here, because problems with a closed form do not need it.
         from icl_theory.regression.risks.population import PopulationRisk
 
         population = PopulationRisk(features, law, self.N, self.noise)
@@ -354,9 +361,12 @@ class Regression(Family):
         .. math:: \eta = \frac{1}
             {\kappa\,\max_k p_k\,\bigl(\max\Gamma + \sigma^2\,[N<\infty]\bigr)\,g}
 
-        In class coordinates g is 1; in embedding coordinates over features X it is
+        Here κ is the constant of `curvature_bound`, :math:`p_k` the probability of
+        feature k, Γ the variogram of the task, σ the label noise, and
+        :math:`[N < \infty]` is 1 for finite prompts and 0 otherwise. In class
+        coordinates g is 1. In embedding coordinates over features X it is
         :math:`\lambda_{\max}(\tilde X\tilde X^\top)\,\lambda_{\max}(XX^\top)` with the
-        centred features :math:`\tilde X`, which is Δ⁴/4 over a simplex. See
+        centred features :math:`\tilde X`; over a simplex this is Δ⁴/4. See
         docs/theory.md, "A stable learning rate".
 
         Raises
@@ -381,8 +391,8 @@ class Regression(Family):
             features = self.features or Features.simplex(self.K, self.delta, self.probs)
             largest_gamma = float(self.law().variogram(features).max())
             largest_prob = features.probs.max()
-        # This is the speed over a simplex. It refuses gaps that are too large or small
-        # for coordinates over embeddings.
+        # This is the speed over a simplex. Computing it also refuses a gap Δ that is
+        # too large or too small for embedding coordinates.
         speed = self._speed()
         if self.coordinates == "embedding" and self.features is not None:
             speed = embedding_stretch(self.features.vectors)
@@ -423,8 +433,9 @@ class Regression(Family):
     ) -> str | None:
         """Return "flat" or "sharp" if the regime of a run is defined.
 
-        It is by the crossover L* if that is known exactly. Otherwise it is by whether
-        the run had a Phase III, once that can be told.
+        If the crossover L* is known exactly, the regime is "sharp" for L > L*.
+        Otherwise it is "sharp" if the run had a Phase III, and "flat" if the run
+        reached its target without one.
         """
         risk = run.risk
         if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N) and has_theory:
@@ -439,7 +450,10 @@ class Regression(Family):
         return "flat" if run.converged else run.regime
 
     def expected_steps(self) -> float | None:
-        """Return the leading order of the exchangeable case."""
+        """Return the number of steps to the target at leading order in K.
+
+        The formula is for the exchangeable case, and is only an estimate otherwise.
+        """
         eta = self.rate() * self._speed()
         gamma = exchangeable_gamma(self.L, self.delta)
         goal = self.epsilon if self.epsilon is not None else self.above
@@ -457,12 +471,12 @@ class Regression(Family):
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
-        """Return the limits of the exponents of the number of steps.
+        """Return the limits of the exponent of the number of steps in each parameter.
 
-        Learning to attend dominates at one end, and the tail at the other. The stable
-        learning rate ("auto") is of the order K/(L²Δ²), divided by the speed of the
-        coordinates, which is Δ⁴/4 for embeddings; this shifts the exponents of a fixed
-        learning rate.
+        One limit holds if most steps are spent on learning to attend, and the other if
+        most are spent in the tail. The stable learning rate ("auto") is of the order
+        K/(L²Δ²) in class coordinates and is divided by Δ⁴/4 in embedding coordinates.
+        So the exponents for it differ from the exponents for a fixed learning rate.
         """
         mapping("arguments", arguments, "parameters")
         if arguments.get("eta") == "auto":
@@ -472,7 +486,7 @@ class Regression(Family):
                 "K": (0.0, 1.0),
                 "epsilon": (-1.0, 0.0),
             }
-        # In embedding coordinates the speed is Δ⁴/4.
+        # In embedding coordinates the learning rate acts with a factor Δ⁴/4.
         is_embedding = arguments.get("coordinates") == "embedding"
         return {
             "L": (-2.0, 0.0),

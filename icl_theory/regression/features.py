@@ -1,7 +1,8 @@
-"""The finite set of features in prompts: vectors, their probabilities, gap and Gram.
+"""The finite set of features in prompts.
 
-A `Features` object holds the vectors that tokens may have and how likely each is. Its
-class methods make the usual sets: a regular simplex, a scaled basis, random vectors.
+Every token of a prompt shows one of K features, which are vectors. A `Features` object
+holds the vectors and their probabilities. Its class methods return the usual sets: a
+regular simplex, a scaled basis, and random vectors.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from icl_theory._validate import (
 )
 from icl_theory.memory import check_fits
 
-# The Gram matrix of so many features takes 3 GiB.
+# The Gram matrix of 20 000 features takes 3 GiB.
 MOST_GENERATED = 20_000
 
 

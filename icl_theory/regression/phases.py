@@ -1,10 +1,14 @@
-r"""Phases and regimes, defined on the exact solution.
+r"""Phases and regimes of a run.
 
-Phase I lasts until the target attention, on prompts that contain the query's feature,
-is ½. Phase III is the tail in which the loss falls like 1/t, and Phase II lies between
-the two. In the tail t·(ℓ − ℓ_∞)·4η/(K−1) → 1; the tail begins when this *tail ratio*
-falls to 2 for good. In the flow solution the term that grows like 1/s² then makes up
-half of the elapsed time.
+The target attention a is the attention on the query's own feature. Phase I lasts until
+it is ½, as a mean over the prompts that contain this feature. Phase III is the tail, in
+which the loss ℓ falls like 1/t towards its limit ℓ_∞. Phase II lies between the two.
+With K features, infinite prompts and the learning rate η, the *tail ratio*
+t·(ℓ − ℓ_∞)·4η/(K−1) tends to 1. The tail begins when this ratio falls to 2 for good. In
+gradient flow the elapsed time has a term that grows like 1/s², with the attention
+deficit s = 1 − a; it then makes up half of the time.
+
+A run is *flat* if it reaches its target before the tail, and *sharp* otherwise.
 """
 
 from __future__ import annotations
@@ -32,17 +36,18 @@ from icl_theory.engine.trajectory import Phases, State, Trajectory
 from icl_theory.regression.closed.flow import flow_to
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 
-# In Phase III the loss is at most this many times its limit, see above.
+# In Phase III the tail ratio is at most this number.
 TAIL_RATIO = 2.0
 
 
 def tail_start(K: int) -> float:
     r"""Attention deficit s* = 1 - a at which Phase III begins.
 
-    In the exchangeable case with N = ∞ it is the smaller root of
-    :math:`\frac{1}{2s^2} = \frac12\,[F(1 - s) - F(1/K)]`, see `flow_time`, and lies
-    near :math:`1/\sqrt{2K}`. For K = 2 there is no root: the tail term dominates from
-    the start, and s* = 1/2.
+    In the exchangeable case with N = ∞ it is the smaller root of :math:`\frac{1}{2s^2}
+    = \frac12\,[F(1 - s) - F(1/K)]`, with the function F of `flow_time`, and lies near
+    :math:`1/\sqrt{2K}`. The left side is the term of the tail in the elapsed time, and
+    the right side is half of this time. For K = 2 there is no root: the tail dominates
+    from the start, and s* = 1/2.
 
     See docs/theory.md, "Phases and regimes".
 
@@ -78,7 +83,7 @@ def _tail_start(K: int) -> float:
         s = 1.0 / math.sqrt(w)
         slope = 1.0 - 0.5 / (1.0 - s) ** 2
         step = (w - flow_to(s, K)) / slope
-        # Steps that no longer shrink are rounding.
+        # If a step is not smaller than the last one, both are rounding.
         if abs(step) >= size_before:
             break
         w = w - step
@@ -167,7 +172,7 @@ def _half_way(K: int) -> float:
     low = tail_start(K)
     high = 1.0 / 3.0
     s = 0.5 * (low + high)
-    # until the two are neighbouring numbers
+    # The loop ends when low and high are neighbouring numbers of float64.
     while low < s < high:
         if ((1.0 - s) * s) ** 2 * flow_to(s, K) < 1.0:
             low = s
@@ -180,10 +185,10 @@ def _half_way(K: int) -> float:
 def papers_regime(L: float, delta: float, imbalance: float) -> str:
     """Regime by the paper's own criterion: "flat" for ``L <= 1/(Δδ)``, else "sharp".
 
-    Unlike `crossover` it depends neither on the target loss nor on K: it compares L
-    with the imbalance of the prompts. The first version of the paper states the order
-    1/(Δδ) of the threshold; the constant 1 is ours. See docs/theory.md, "Phases and
-    regimes".
+    Unlike `crossover`, this threshold depends neither on the target loss nor on K. It
+    depends on the gap Δ between the features and on the imbalance δ of the prompts. The
+    first version of the paper states only the order 1/(Δδ) of the threshold; the
+    constant 1 is a choice of this library. See docs/theory.md, "Phases and regimes".
 
     Parameters
     ----------
@@ -208,30 +213,31 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
 def query_phases(run: Trajectory) -> list[Phases]:
     r"""Phases of every query of a run in which queries differ.
 
-    If features form groups, they are the phases of one query of every group. Query k
-    attends from the first step with :math:`E[a_k \mid n_k \ge 1] = E[a_k]/(1 - (1 -
-    p_k)^N) \ge 1/2`, the attention on prompts that contain its feature. Over class
-    scores :math:`\eta\,t\,p_k (\ell_k - \inf \ell_k)` tends to a constant, which is
-    (K-1)/(4K) for N = ∞ (see `tail_constant`); Phase III begins when its ratio to that
-    constant falls to 2 for good. See docs/theory.md, "Phases and regimes".
+    If the features form groups, these are the phases of one query of every group. The
+    Phase I of query k ends at the first step at which the attention on its feature, as
+    a mean over the prompts that contain it, is at least ½: :math:`E[a_k \mid n_k \ge 1]
+    = E[a_k]/(1 - (1 - p_k)^N) \ge 1/2`. Over class scores :math:`\eta\,t\,p_k (\ell_k -
+    \inf \ell_k)` tends to a constant, which is (K-1)/(4K) for N = ∞ (see
+    `tail_constant`). Phase III begins when the quotient of this quantity and its limit
+    falls to 2 for good. See docs/theory.md, "Phases and regimes".
 
     Parameters
     ----------
     run : Trajectory
-        A run with ``attention`` per query, (T, K), and with its risk if prompts are
-        finite.
+        A run that has an ``attention`` for each query, (T, K). If prompts are finite,
+        it must also have its risk.
 
     Returns
     -------
     list of Phases
-        One entry for each query. It has no Phase III if no tail law is known, or if the
-        excess falls faster than 1/t.
+        The phases of each query. A query has no Phase III if no tail law is known for
+        it, or if its excess falls faster than 1/t.
 
     Raises
     ------
     ValueError
-        All queries of the run have the same phases (see ``run.phases``), or the run is
-        of finite prompts and without its risk.
+        All queries of the run have the same phases (see ``run.phases``); or prompts are
+        finite, and the run does not have its risk.
 
     Examples
     --------
@@ -273,10 +279,10 @@ def query_phases(run: Trajectory) -> list[Phases]:
 def _phases_of_query(
     run: Trajectory, k: int, half: float, floor: float, tail: float | None
 ) -> Phases:
-    """Phases of query k.
+    """Return the phases of query k.
 
-    It attends when its attention is ``half``. Its excess over ``floor`` times t tends
-    to ``tail``, if that is known.
+    Phase I ends when the attention is ``half``. The excess of the loss over ``floor``,
+    times t, tends to ``tail``, which is None if the limit is not known.
     """
 
     def excess(state: State) -> float:
@@ -293,9 +299,10 @@ def _phases_of_query(
 def _tail_begins(
     run: Trajectory, saved: Array, excess: Callable[[State], float], tail: float
 ) -> int | None:
-    """First step from which t times an excess is at most twice its limit, for good.
+    """First step from which on t times an excess is at most twice its limit ``tail``.
 
-    ``saved`` is the excess at ``run.t``.
+    ``saved`` has the excess at the saved steps ``run.t``, and ``excess`` returns it for
+    any state. "From which on" is judged by the saved steps.
     """
     above = run.t[run.t * saved > TAIL_RATIO * tail]
     last_above = int(above[-1]) if above.size else 0
@@ -306,9 +313,10 @@ def _tail_begins(
 
 
 def _presence(risk: Risk | None) -> Array:
-    """Probability that a prompt contains the query's feature, (K,), (G,) or ().
+    """Probability that a prompt contains the query's feature.
 
-    It is 1 for risks that are not over features.
+    It is (K,) for K features, (G,) for G groups, and () if all queries are equal. For a
+    risk that is not over features it is 1.
     """
     from icl_theory.regression.risks.population import PopulationRisk
     from icl_theory.regression.risks.prompts import presence
@@ -323,30 +331,37 @@ def _presence(risk: Risk | None) -> Array:
 
 
 def phases_of(last: int, first: int | None, second: int | None) -> Phases:
-    """Make phases of a run that ends at step ``last``.
+    """Return the phases of a run that ends at step ``last``.
 
     Parameters
     ----------
     last : int
         The last step.
-    first, second : int or None
-        End of Phase I and start of Phase III; None if the run ends before.
+    first : int or None
+        The step at which Phase I ends; None if it lasts to the end of the run.
+    second : int or None
+        The step at which Phase III begins; None if the run has no Phase III.
     """
-    first = last if first is None else min(first, last)
-    second = last if second is None else max(first, min(second, last))
-    return Phases(
-        I=(0, first),
-        II=(first, second) if first < last else None,
-        III=(second, last) if second < last else None,
-    )
+    end_of_phase_1 = last if first is None else min(first, last)
+    start_of_phase_3 = last
+    if second is not None:
+        start_of_phase_3 = max(end_of_phase_1, min(second, last))
+    phase_2 = None
+    if end_of_phase_1 < last:
+        phase_2 = (end_of_phase_1, start_of_phase_3)
+    phase_3 = None
+    if start_of_phase_3 < last:
+        phase_3 = (start_of_phase_3, last)
+    return Phases(I=(0, end_of_phase_1), II=phase_2, III=phase_3)
 
 
 def run_phases(
     run: Trajectory, tail: float | None, tail_deficit: float | None = None
 ) -> Phases:
-    """Phases of any run, from its states.
+    """Return the phases of any run, from its states.
 
-    The attention is that of the slowest query, on prompts with its feature.
+    They are the phases of the query with the least attention, as a mean over the
+    prompts that contain its feature.
 
     Parameters
     ----------
@@ -356,7 +371,8 @@ def run_phases(
         Limit of t·(loss − floor), see `tail_constant`; if None, Phase II lasts to the
         end.
     tail_deficit : float, optional
-        Attention deficit at which Phase III begins, if known (see `tail_start`).
+        Attention deficit 1 - a at which Phase III begins, if it is known (see
+        `tail_start`). It takes precedence over ``tail``.
 
     Returns
     -------

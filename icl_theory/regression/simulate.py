@@ -1,4 +1,4 @@
-"""One call from Lipschitz constant, gap and learning rate to a training run."""
+"""One function call that trains in-context regression and returns the run."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def simulate(
     delta : float
         Feature gap Δ: the (smallest) distance between two features.
     eta : float or "auto"
-        Learning rate; "auto" takes the largest one that is known to be stable for
-        gradient descent.
+        Learning rate. "auto" stands for `Regression.stable_rate`, at which every step
+        of gradient descent lowers the loss.
     K : int
         Number of features. If ``features`` are given, it must equal ``features.K``.
     N : int or math.inf
@@ -72,14 +72,14 @@ def simulate(
         Probabilities of the features; uniform by default.
     task : str, Task or callable, optional
         The law of the tasks: "linear", "cosine", "fourier", "quadratic" or "halfspace",
-        a `Task`, or a function that makes one from ``L`` (`icl_theory.tasks.Linear`,
-        say). The default is "exchangeable", the exchangeable L-Lipschitz class,
-        :math:`\gamma = L^2\Delta^2/2`.
+        a `Task`, or a function that returns a Task for a given ``L`` (such as
+        `icl_theory.tasks.Linear`). The default is "exchangeable": independent normal
+        values at the features, with the variance :math:`\gamma = L^2\Delta^2/2`.
     features : Features, optional
         The feature vectors, with gap ``delta``; a regular simplex by default.
     coordinates : {"class", "embedding", "factored"}
-        What is trained: the class scores S, the matrix Q, or its factors W_K, W_Q from
-        a small random start.
+        The parameters that are trained: the class scores S, the matrix Q, or the
+        factors W_K, W_Q of Q, from a small random start.
     method : {"auto", "closed", "exact", "fast", "flow"}
         "closed" counts the steps of gradient descent by its Abel function (exchangeable
         tasks, N = ∞, class or embedding coordinates), "exact" takes every step, "fast"
@@ -90,11 +90,11 @@ def simulate(
         Largest number of steps. A run that takes every step also ends within 0.1 % of a
         floor above ``epsilon``, and when the loss no longer falls (see `descend`).
     imbalance : float, optional
-        δ in (0, 1) of the concentration event \|n_m - p_m N\| <= δN, which is kept with
-        the run for the papers' bounds.
+        The δ in (0, 1) of the event that \|n_m - p_m N\| <= δN for the counts n_m of
+        all features. It is stored with the run, for the bounds of the papers.
     rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"}, Rule
-        How gradients become steps; gradient descent by default. Closed forms and most
-        theory are for gradient descent alone.
+        The update rule; gradient descent by default. Closed forms and most theory are
+        for gradient descent only.
     callback : callable, optional
         Called with (step, loss) from time to time during a run that takes its steps.
     **settings
@@ -178,8 +178,8 @@ def compare_coordinates(
     Returns
     -------
     dict of Trajectory
-        Runs by the name of the coordinates; after Ctrl-C only the runs that were begun.
-        Draw them with `icl_theory.results.plots.compare_runs`.
+        Runs by the name of the coordinates. If Ctrl-C interrupts, the runs that have
+        not begun are missing. `icl_theory.results.plots.compare_runs` draws the runs.
 
     Examples
     --------

@@ -1,10 +1,12 @@
-r"""The tail of a run: the limit of η t (L - L_∞), from the margins of the problem.
+r"""The tail of a run: the limit of η t (L - L_∞), with the loss L at step t.
 
-The limit is the squared norm of the smallest scores with certain margins.
-`tail_constant` gives it for a whole risk, `query_constants` for each query over class
-scores. `tail_limit`, `tail_limits`, `resting_loss` and `infima_of` give the same in the
-form in which a run is compared with it. See docs/tail-laws.md for the theorems and
-their proofs.
+Here η is the learning rate and L_∞ the loss that the run approaches. A *margin* is a
+difference of two scores that must have a certain size. The limit is the squared norm of
+the smallest scores with all margins of the problem. `tail_constant` returns it for a
+whole risk, and `query_constants` for each query over class scores. Divided by the
+learning rate, they become `tail_limit` and `tail_limits`, with which runs are compared.
+`resting_loss` and `infima_of` return the losses that a run and its queries approach.
+See docs/tail-laws.md for the theorems and their proofs.
 """
 
 from __future__ import annotations
@@ -26,26 +28,28 @@ from icl_theory.regression.risks.symmetric import SymmetricRisk
 
 # Over more margins than this, the search for the smallest matrix takes too long.
 MOST_MARGINS = 1000
-# A margin of the loss with N = ∞: the loss falls with twice a difference of scores.
+# The margin of every pair with N = ∞. It is ½, because the loss falls like e^(-2d) with
+# a difference d of scores.
 MARGIN = 0.5
-# Up to this distance from its least value a margin counts as met with equality.
+# A margin counts as met with equality if it exceeds its least value by less than this.
 TIGHT = 1e-6
 
 
 def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     r"""The constant of the tail law: the limit of η t times the excess loss.
 
-    Near its infimum the loss exceeds it by a sum of exponentials of differences of
-    scores. Descent drifts in the direction in which all of them fall fastest,
+    Near its infimum, the loss is the infimum plus a sum of exponentials of differences
+    of scores. Descent drifts in the direction in which all exponentials fall fastest,
 
     .. math:: \eta\,t\,(\mathcal L(t) - \mathcal L_\infty) \to
         \lVert\hat s\rVert^2, \qquad \hat s = \arg\min \lVert s\rVert^2
         \text{ subject to the margins of the problem.}
 
-    For N = ∞ these are :math:`s_{kk} - s_{mk} \ge \tfrac12` for every query k and every
-    other feature m, and over class scores the constant is (K-1)/4. For the matrix Q of
-    embedding coordinates they are :math:`(x_k - x_m)^\top Q x_k \ge \tfrac12`. For
-    finite prompts the features of each query form levels.
+    For N = ∞ the margins are :math:`s_{kk} - s_{mk} \ge \tfrac12` for every query k and
+    every other feature m, and over class scores the constant is (K-1)/4. For the matrix
+    Q of embedding coordinates the margins are :math:`(x_k - x_m)^\top Q x_k \ge
+    \tfrac12`. For finite prompts the features of each query form levels, and the
+    margins are the gaps between them (see `icl_theory.regression.risks.floors`).
 
     See docs/tail-laws.md, Theorems 1 to 3.
 
@@ -55,19 +59,20 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         A population risk of in-context regression, over class scores or in embedding
         coordinates.
     proved : bool
-        In embedding coordinates with N = ∞, the limit is proved only if no wrong
-        feature whose margin exceeds ½ has an error that is negatively correlated with
-        that of another. With False the constant of the margins is returned in other
-        cases too: most runs tend to it, but not all.
+        Whether to return the constant only if the limit is proved. In embedding
+        coordinates with N = ∞ the proof needs a condition: a wrong feature whose margin
+        exceeds ½ must not have an error that is negatively correlated with the error of
+        another feature. With False the constant is returned in all cases; most runs
+        tend to it, but not all.
 
     Returns
     -------
     float or None
-        In squared units of the scores. It is 0 if the excess falls faster than 1/t
-        because all scores stay finite, as with label noise and exchangeable tasks. None
-        if no law is known: for degenerate tasks with N = ∞, factored coordinates,
-        embeddings with contradictory margins, embeddings of dependent features with
-        finite prompts, and more than 12 features with finite prompts.
+        The constant, in squared units of the scores. It is 0 if the excess falls faster
+        than 1/t because all scores stay finite, as with label noise and exchangeable
+        tasks. It is None if no law is known: for degenerate tasks with N = ∞, factored
+        coordinates, embeddings with contradictory margins, embeddings of dependent
+        features with finite prompts, and more than 12 features with finite prompts.
 
     Examples
     --------
@@ -100,9 +105,10 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
 
 
 def query_constants(risk: Risk) -> Array | None:
-    """Limits of η t p_k (ℓ_k - inf ℓ_k) over class scores, if known.
+    """Limits of η t p_k (ℓ_k - inf ℓ_k) over class scores, or None if unknown.
 
-    One for each query of a `PopulationRisk`, or for each group of a `SymmetricRisk`.
+    There is a limit for each query of a `PopulationRisk`, or for each group of a
+    `SymmetricRisk`.
     """
     if isinstance(risk, PopulationRisk):
         members = np.ones((risk.features.K, risk.features.K))
@@ -126,9 +132,9 @@ def query_constants(risk: Risk) -> Array | None:
 
 
 def tail_limits(risk: Risk, eta: float) -> Array | None:
-    """Limits of t (ℓ_k - inf ℓ_k) over class scores, if known.
+    """Limits of t (ℓ_k - inf ℓ_k) over class scores, or None if unknown.
 
-    One for each query or group.
+    There is a limit for each query, or for each group.
     """
     constants = query_constants(risk)
     if constants is None:
@@ -150,7 +156,8 @@ def infima_of(risk: Risk) -> Array:
 def resting_loss(risk: Risk | None, floor: float) -> float:
     """Loss that descent from zero scores approaches.
 
-    That is the ``floor``, or more if another infimum is lower than the one approached.
+    It is the ``floor``, the lowest infimum that is known; or it is larger, if descent
+    approaches another infimum.
     """
     over_scores = risk
     if isinstance(risk, Pullback):
@@ -168,9 +175,9 @@ def resting_loss(risk: Risk | None, floor: float) -> float:
 
 
 def tail_limit(risk: Risk, eta: float) -> float | None:
-    """Limit of t (loss - `resting_loss`), if known.
+    """Limit of t (loss - `resting_loss`).
 
-    None also if the excess falls faster.
+    It is None if no limit is known, or if it is 0 because the loss falls faster.
     """
     constant = tail_constant(risk, proved=False)
     if not constant:
@@ -186,7 +193,7 @@ class _Pair(NamedTuple):
 
 
 def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | None:
-    """Constant over the matrix Q of the scores ``X Q X^T``, if known."""
+    """Constant for descent on the Q of scores ``X Q X^T``, or None if unknown."""
     K = len(vectors)
     if K * (K - 1) > MOST_MARGINS:
         return None
@@ -215,7 +222,7 @@ def _margin(x: Array, query: int, first: int, second: int) -> Array:
 def _smallest_for_infinite_prompts(
     risk: PopulationRisk, pairs: Sequence[_Pair], rows: Array, proved: bool
 ) -> Array | None:
-    """The smallest matrix for which the query's own feature wins by the margin."""
+    """The smallest matrix Q whose scores have all margins, or None if unknown."""
     if not risk.nondegenerate:
         return None
     smallest = smallest_above(rows, np.full(len(rows), MARGIN))
@@ -243,10 +250,11 @@ def _smallest_for_levels(levels_of_queries: Sequence[Levels], x: Array) -> Array
 def _is_proved(
     risk: PopulationRisk, pairs: Sequence[_Pair], margins: Array, tight: float = TIGHT
 ) -> bool:
-    """Whether Theorem 3 covers these margins.
+    """Whether Theorem 3 of docs/tail-laws.md covers these margins.
 
-    No wrong feature above its least margin may have a negative entry in its row of the
-    error form: its error would be negatively correlated with another one.
+    It does so if no wrong feature whose margin exceeds ½ has a negative entry in its
+    row of the error form. A negative entry is a negative correlation with another
+    error.
     """
     variogram = risk.task.variogram(risk.features)
     tolerance = tight * variogram.max()
@@ -280,11 +288,12 @@ def smallest_above(
     E = np.vstack([rows_in_basis.T, least])
     target = np.append(np.zeros(len(E) - 1), 1.0)
     weights, _ = nnls(E, target, maxiter=30 * len(rows))
-    # The last entry of the residual is zero if the inequalities contradict each other.
+    # This is the last entry of the residual. It is zero if the inequalities contradict
+    # each other.
     if 1.0 - float(least @ weights) < 1e-10:
         return None
-    # The solution meets the active inequalities with equality, which gives it with more
-    # digits than the residual does.
+    # The solution meets the active inequalities with equality. Solving these equations
+    # gives more digits than the residual does.
     active = weights > 0
     solution = np.linalg.lstsq(rows_in_basis[active], least[active])[0]
     return np.asarray(basis @ solution)

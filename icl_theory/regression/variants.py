@@ -43,7 +43,8 @@ from icl_theory.sweeps.grid import Column
 class GroupedRegression(Family):
     r"""In-context regression on groups of features of any size and frequency.
 
-    Tasks are exchangeable. The cost does not depend on the number of features. See
+    The features of a group have the same frequency, and tasks are exchangeable. The
+    cost depends on the number of groups, and not on the number of features. See
     docs/theory.md, "Groups of features".
 
     Parameters
@@ -53,7 +54,8 @@ class GroupedRegression(Family):
     sizes : sequence of int
         Number of features in each group.
     shares : sequence of float
-        Probability of each group as a whole, shared equally by its features.
+        Probability of each group as a whole. All features of a group are equally
+        likely.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is a learning rate at which every step
         lowers the loss.
@@ -109,7 +111,7 @@ class GroupedRegression(Family):
     noise: float = label_noise()
 
     def validate(self) -> None:
-        """Refuse shares that are not one for each group."""
+        """Refuse shares unless there is one for each group."""
         if len(self.shares) != len(self.sizes):
             raise argument_error(
                 "shares",
@@ -170,7 +172,7 @@ class GroupedRegression(Family):
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the steps at which the first and the last group attend."""
-        # Without Phase II the run ended in Phase I of a group.
+        # If a group has no Phase II, the run has ended in its Phase I.
         attending = [phases for phases in query_phases(run) if phases.II is not None]
         ends = [phases.present()["I"][1] for phases in attending]
         all_attend = len(ends) == len(self.sizes)
@@ -195,10 +197,11 @@ class GaussianRegression(Family):
     curved : float
         Share of L² that is due to the quadratic part, in [0, 1].
     N : int or math.inf
-        Prompt length. Finite prompts are followed along Q = c I, where descent from
-        zero stays.
+        Prompt length. For finite prompts descent from zero stays at multiples Q = c I
+        of the identity, and c is the only parameter.
     noise : float
-        Standard deviation of the label noise, label units; it averages out for N = ∞.
+        Standard deviation of the label noise, label units. For N = ∞ noise averages
+        out.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of
         the Hessian at the minimum.

@@ -1,22 +1,26 @@
 r"""Softmax attention over Markov chains: the exact square loss and its gradient.
 
-Each of the T positions of a sequence has a window, its own symbol :math:`x_t` and the
-m - 1 before it. With q the last symbol and weights :math:`w_t = e^{S(X_t, q)}`,
-attention predicts the law :math:`P_q` of the next symbol.
+A sequence has T positions. The window :math:`X_t` of position t consists of its symbol
+:math:`x_t` and the m - 1 symbols before it. Let q be the last symbol of the sequence,
+and :math:`P_q` the law of the symbol that follows it. Attention gives position t the
+weight :math:`w_t = e^{S(X_t, q)}`, with a table S of scores, and predicts :math:`P_q`
+by the weighted mean of the unit vectors :math:`e_{x_t}`. The loss is
 
 .. math:: \mathcal L
     = \tfrac12 E\Bigl|\frac{\sum w_t e_{x_t}}{\sum w_t} - P_q\Bigr|^2
     = \tfrac12\int_0^\infty E\bigl[|n|^2 e^{-\sum_t y_t}\bigr]\,\frac{ds}{s}, \qquad
     y_t = s w_t, \quad n = \sum_t y_t (e_{x_t} - P_q).
 
-For each window the means F, A and B of :math:`e^{-\sum y}` times 1, n and
-:math:`\tfrac12|n|^2`, with sums up to t, are carried along. A position with y and
-:math:`u = y(e_x - P_q)` adds
+The recursion goes from position to position. For each window, it carries along the
+means F, A and B of :math:`e^{-\sum y}` times 1, n and :math:`\tfrac12|n|^2` over the
+sequences that are in this window at position t; the sums run over the positions up to
+t. With :math:`u = y(e_x - P_q)`, a position with the symbol x changes these means by
 
 .. math:: (F, A, B) \to
     (F,\ A + uF,\ B + u^\top A + \tfrac12|u|^2F)\,e^{-y} .
 
-The derivatives f, a and b of the loss by F, A and B are carried back, and
+The derivatives f, a and b of the loss by F, A and B are carried back from the last
+position to the first. Together they give the gradient,
 
 .. math:: \frac{\partial\mathcal L}{\partial S}
     = \sum_t \int u^\top (aF + bA) - y\,(fF + a^\top A + bB)\,\frac{ds}{s} .
@@ -57,28 +61,34 @@ from icl_theory.tokens.sampled import (
 )
 
 Symbols = NDArray[np.intp]
-LOG_LARGEST_Y = math.log(1000.0)  # e^(-1000) is 0
-CARRIED = 2**21  # numbers carried along in a block (16 MiB)
+# Larger y are cut to 1000: e^(-1000) is 0 in float64 already.
+LOG_LARGEST_Y = math.log(1000.0)
+# How many float64 numbers the recursion carries along at once at most (16 MiB).
+CARRIED = 2**21
+# How many arrays of one number per position or window a drawn sequence takes.
+ARRAYS_OF_SEQUENCE = 8.0
 
 
 class Chains:
-    r"""A law of sequences over k symbols.
+    r"""A law of random sequences over k symbols.
 
-    It is a Markov chain, or several, of which each sequence follows one.
+    There are C Markov chains. Each sequence follows one of them, drawn at random.
 
     Parameters
     ----------
     transitions : array_like, (k, k) or (C, k, k)
-        Row q is the law of the symbol after q. Rows sum to 1 (to 1e-6, then
-        normalised).
+        Row q is the law of the symbol that follows q. Rows must sum to 1 to within
+        1e-6, and are then normalised.
     window : int
-        The number m of symbols in a window. The window (a, ..., z), z the newest, has
-        the number with these digits in base k.
+        The number m of symbols in a window. Windows are numbered from 0 to k**m - 1:
+        the symbols of a window, the oldest first, are the digits of its number in
+        base k.
     probs : array_like, (C,), optional
-        Probabilities of the chains; equal ones by default.
+        Probabilities of the chains. By default all chains are equally probable.
     start : array_like, (k**m,) or (C, k**m), or (k,) or (C, k), optional
-        Law of the first window, or of its oldest symbol. The stationary one is the
-        default; the chains must then be irreducible.
+        Law of the first window, or law of the oldest symbol of the first window. The
+        default is the stationary law of each chain, and every chain must then be
+        irreducible.
 
     Attributes
     ----------
@@ -119,8 +129,10 @@ class Chains:
             self.probs = np.full(C, 1.0 / C)
         else:
             self.probs = probabilities("probs", probs, C)
+        # k^m as a float. The cap at e^600 keeps a huge m from overflowing.
         windows = math.exp(min(self.window * math.log(k), 600.0))
-        check_fits("window", self.window, 32.0 * C * k * windows)
+        # Four arrays of 8 bytes for each chain, symbol and window.
+        check_fits("window", self.window, 4 * 8.0 * C * k * windows)
         self.newest = np.arange(k**self.window) % k
         self.start = self._law_of_first_window(start)
 
@@ -140,14 +152,15 @@ class Chains:
                 f"of shape {(W,)} or {(C, W)}, or {k} in place of {W}",
             )
         law = np.broadcast_to(law, (C, law.shape[-1]))
-        while law.shape[1] < W:  # add a symbol to the window
+        # Each pass appends the next symbol: law of (a, ..., y) times P(z | y).
+        while law.shape[1] < W:
             law = (law.reshape(C, -1, k, 1) * P[:, None]).reshape(C, -1)
         return law
 
     def last(self, length: int) -> Array:
-        """Probabilities that a sequence follows a chain and ends in a symbol, (C, k).
+        """Return the joint probabilities of the chain and the last symbol, (C, k).
 
-        The sequence has the given length.
+        A sequence has ``length`` positions.
         """
         length = integer("length", length, minimum=1)
         first = self.start.reshape(len(self.probs), -1, self.symbols).sum(axis=1)
@@ -157,8 +170,8 @@ class Chains:
     def irreducible(self, length: int) -> float:
         r"""Return :math:`\tfrac12 E[1 - |P_q|^2]`.
 
-        The square loss against the next symbol itself is larger by this than the loss
-        against its law.
+        If the target is the next symbol itself instead of its law :math:`P_q`, the
+        square loss of every prediction is larger by this number.
         """
         spread = (self.transitions * (1.0 - self.transitions)).sum(axis=2)
         return 0.5 * float((self.last(length) * spread).sum())
@@ -166,13 +179,13 @@ class Chains:
     def draw(
         self, rng: np.random.Generator, length: int, size: int
     ) -> tuple[Symbols, Symbols]:
-        """Draw sequences.
+        """Draw ``size`` sequences of ``length`` positions.
 
-        Return the chain of each, (size,), and the windows of its positions, (size,
-        length).
+        Return the chain that each sequence follows, (size,), and the number of the
+        window at each position, (size, length).
         """
         length = integer("length", length, minimum=1)
-        size = prompts_to_draw(rng, size, 1.0 * length)
+        size = prompts_to_draw(rng, size, numbers=1.0 * length)
         chain = rng.choice(len(self.probs), size, p=self.probs)
         windows = np.empty((size, length), dtype=np.intp)
         windows[:, 0] = chosen(rng.random(size), np.cumsum(self.start, axis=1)[chain])
@@ -180,7 +193,7 @@ class Chains:
         for t in range(1, length):
             before = windows[:, t - 1]
             new = chosen(rng.random(size), cumulated[chain, before % self.symbols])
-            # the oldest symbol leaves the window, and the new one enters
+            # The oldest symbol, the first digit, leaves the window. The new one enters.
             windows[:, t] = before * self.symbols % len(self.newest) + new
         return chain, windows
 
@@ -188,8 +201,8 @@ class Chains:
 def _stationary(P: Array) -> Array:
     """Return the stationary law of an irreducible chain, (k,).
 
-    States are eliminated from the last on (Grassmann, Taksar and Heyman 1985). Nothing
-    is subtracted, so that small entries keep their digits.
+    The states are eliminated one by one, from the last to the first (Grassmann, Taksar
+    and Heyman 1985). This subtracts nothing, so small entries keep their digits.
     """
     from scipy.sparse.csgraph import connected_components  # slow to load
 
@@ -222,47 +235,65 @@ def _stationary(P: Array) -> Array:
 
 
 class _Columns(NamedTuple):
-    """Results for columns of scores, summed over the sequences that end in a symbol.
+    """Results for Q columns of scores.
 
-    The symbol is the one of the column.
+    A column holds the scores for one last symbol. Its results are sums over the
+    sequences that end in this symbol.
     """
 
     loss: Array  # (Q,)
     gradient: Array  # of the shape of the scores
-    attention: Array
-    error: Array  # of the loss, from above, (Q,)
+    attention: Array  # of the shape of the scores
+    error: Array  # upper estimate of the error of the loss, (Q,)
 
 
 class _Integrals(NamedTuple):
-    """Integrals over s. Those with places n and windows are (n, W, Q)."""
+    """Integrals over s for Q columns of scores.
+
+    The letters F, A, B, f, a, b, y and u are defined at the head of the module. A
+    *place* is a position with scores of its own, or the last positions, which share
+    their scores. There are n places and W windows, and Σ_t runs over the positions of a
+    place.
+    """
 
     loss: Array  # (Q,)
-    pull: Array  # Σ_t ∫ uᵀ (aF + bA)
-    push: Array  # Σ_t ∫ y (fF + aᵀA + bB): the gradient is pull - push
-    attention: Array  # Σ_t ∫ y b F
-    carried: Array  # Σ_t ∫ (fF + bB), in which each step rounds, (Q,)
+    # The gradient by the scores is pull - push.
+    pull: Array  # Σ_t ∫ uᵀ (aF + bA), (n, W, Q)
+    push: Array  # Σ_t ∫ y (fF + aᵀA + bB), (n, W, Q)
+    attention: Array  # Σ_t ∫ y b F, (n, W, Q)
+    # Size of the numbers that the recursion rounds, for the estimate of the error.
+    carried: Array  # Σ_t ∫ (fF + bB), (Q,)
 
 
 class _Positions(NamedTuple):
-    """What a position adds, by its place n and window, for Q columns and J nodes."""
+    """The numbers y and u of a position, at each of n places and W windows.
+
+    There are C chains and k symbols. The last axis runs over all pairs of one of the Q
+    columns of scores and one of the J nodes of the integral over s.
+    """
 
     y: Array  # (n, W, QJ)
     decay: Array  # e^(-y), (n, W, QJ)
     u: Array  # y (e_x - P_q), (n, k - 1, C, W, QJ)
-    sink: bool  # no symbol is drawn after the position of the sink, the first one
+    sink: bool  # whether the first position is the sink, after which no symbol is drawn
 
     def place(self, t: int) -> int:
-        """Return the place of a position: all that follow the last place share it."""
+        """Return the place of position t. The last place has all positions after it."""
         return min(t, len(self.y) - 1)
 
     def passed(self, sums: Array, t: int, out: Array | None = None) -> Array:
-        """Return (F, A + uF, B + u·A + ½|u|²F) e^(-y) of (F, A, B)."""
+        """Return (F, A + uF, B + u·A + ½|u|²F) e^(-y), the sums after position t.
+
+        The argument ``sums`` holds (F, A, B) before the position.
+        """
         return _passed(sums, self.u[self.place(t)], self.decay[self.place(t)], out)
 
     def passed_back(self, sums: Array, t: int) -> Array:
-        """Return (f, a, b) before a position from those after it, in reversed order.
+        """Return the derivatives (b, a, f) by the sums before position t.
 
-        With F and B exchanged, a position's map is its own transpose.
+        The argument ``sums`` holds the derivatives (f, a, b) by the sums after the
+        position. The map of `passed` is its own transpose if F and B are exchanged, so
+        it also carries the derivatives back, in reversed order.
         """
         u = self.u[self.place(t)]
         return _passed(sums[::-1], u[::-1], self.decay[self.place(t)], None)
@@ -281,9 +312,10 @@ def _passed(sums: Array, u: Array, decay: Array, out: Array | None) -> Array:
 
 
 def _blocks(chains: int, nodes: int, carried: int) -> Iterator[tuple[slice, slice]]:
-    """Split chains and nodes into blocks in which up to `CARRIED` numbers are carried.
+    """Yield blocks of chains and nodes, as two slices.
 
-    One node and one chain carry ``carried`` numbers.
+    The recursion of a block carries at most `CARRIED` numbers. For one chain at one
+    node it carries ``carried`` numbers.
     """
     nodes_of_block = min(nodes, max(1, CARRIED // carried))
     chains_of_block = max(1, CARRIED // (carried * nodes_of_block))
@@ -302,10 +334,10 @@ def _integrate(
     log_s: Array,
     weights: Array,
 ) -> _Integrals:
-    """Integrate over some chains and nodes.
+    """Integrate over the chains ``which`` and the given nodes.
 
-    Sums up to a position have the axes (position; F, A and B; chain; window; column and
-    node), and so have the derivatives f, a and b of the loss by them.
+    The array ``sums`` has the axes (position; F, A and B; chain; window; column and
+    node). The array ``back`` holds the derivatives f, a and b on the same axes.
     """
     P = chains.transitions[which]
     k = chains.symbols
@@ -315,8 +347,8 @@ def _integrate(
     Q = len(last)
     J = len(weights)
     positions = _positions(P, newest, log_w, last, sink, log_s)
-    # A window (a, r) of its oldest symbol a and the others leads to (r, b): there is a
-    # k x k matrix for each r.
+    # A window (a, r) has the oldest symbol a and the other symbols r. The next symbol b
+    # leads to the window (r, b). So there is a k x k matrix from a to b for each r.
     law = P[:, newest].reshape(C, k, W // k, k).swapaxes(1, 2)
     sums, back = np.empty((2, length, k + 1, C, W, Q * J))
     sums[0, 1:] = 0.0
@@ -356,7 +388,9 @@ def _positions(
 def _edges(P: Array, last: Symbols) -> Array:
     """Return the vectors e_x - P_q, (k - 1, C, k, Q).
 
-    They sum to 0, and are given in an orthonormal basis of the vectors that do.
+    The entries of each vector sum to 0. So k - 1 coordinates are enough, in an
+    orthonormal basis of all vectors with this property. The other axes run over the C
+    chains, the k symbols x and the Q last symbols q.
     """
     k = P.shape[1]
     is_own = np.eye(k, dtype=bool)
@@ -370,14 +404,16 @@ def _edges(P: Array, last: Symbols) -> Array:
 def _carry(sums: Array, positions: _Positions, law: Array) -> None:
     """Fill in (F, A, B) after each position.
 
-    Those before the first position are given in ``sums[0]``. The matrices ``law`` lead
-    from the oldest symbol of a window to the next symbol, (C, r, b, a).
+    On entry ``sums[0]`` holds the values before the first position. The transition
+    matrices ``law``, (C, r, b, a), lead from the oldest symbol a of a window (a, r) to
+    the next symbol b.
     """
     for t in range(len(sums)):
         positions.passed(sums[t], t, out=sums[t])
         if t + 1 == len(sums):
             break
         if t == 0 and positions.sink:
+            # After the sink comes the first window, whose law sums[0] has already.
             sums[1] = sums[0]
         else:
             before = _by_oldest(sums[t], law)
@@ -387,8 +423,9 @@ def _carry(sums: Array, positions: _Positions, law: Array) -> None:
 def _carry_back(back: Array, positions: _Positions, law: Array) -> None:
     """Fill in the derivatives (f, a, b) by the sums after each position.
 
-    Those after the last position are given in ``back[-1]``. The matrices ``law`` are
-    (C, r, a, b).
+    On entry ``back[-1]`` holds the derivatives by the sums after the last position. The
+    transition matrices ``law``, (C, r, a, b), are the transposes of the ones in
+    `_carry`.
     """
     for t in range(len(back) - 1, 0, -1):
         passed = positions.passed_back(back[t], t)
@@ -400,19 +437,22 @@ def _carry_back(back: Array, positions: _Positions, law: Array) -> None:
 
 
 def _by_oldest(sums: Array, law: Array) -> Array:
-    """View windows (a, r) by the symbols that stay and the oldest one."""
+    """Split the axis of the windows (a, r) into two axes, r and the oldest symbol a."""
     C, rest, k, _ = law.shape
     return sums.reshape(-1, C, k, rest, sums.shape[-1]).swapaxes(2, 3)
 
 
 def _by_newest(sums: Array, law: Array) -> Array:
-    """View windows (r, b) by the symbols that stay and the newest one."""
+    """Split the axis of the windows (r, b) into two axes, r and the newest symbol b."""
     C, rest, k, _ = law.shape
     return sums.reshape(-1, C, rest, k, sums.shape[-1])
 
 
 def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:
-    """Return the integrands, with columns and nodes as the last axis."""
+    """Return the integrands.
+
+    Their last axis runs over all pairs of a score column and a node.
+    """
     F = sums[:, 0]
     A = sums[:, 1:-1]
     B = sums[:, -1]
@@ -421,7 +461,7 @@ def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:
     b = back[:, -1]
     by_u = a * F[:, None]
     by_u += b[:, None] * A
-    # all positions from the last place on share it
+    # Each place is one position, except the last: all later positions share it.
     places = range(len(positions.y))
     pull = []
     for n in places:
@@ -441,18 +481,21 @@ def _contracted(sums: Array, back: Array, positions: _Positions) -> _Integrals:
 def _nodes(
     log_w: Array, length: int, step: float, first: float = -3.5, last: float = 4.0
 ) -> tuple[Array, Array]:
-    """Nodes ln s, (Q, J), and weights, (J,), of the trapezoid rule in x.
+    """Return nodes ln s, (Q, J), and weights, (J,), of the trapezoid rule in x.
 
-    With ln(s Z_max) = x - e^(-x), s Z_max = e^(-37) at the first node, where the
-    integrand of the attention falls below rounding. At the last one s Z_min > e^4,
-    where e^(-s Z) does. If weights are further apart than that, nodes between them are
-    left out: a sequence whose largest weight is v needs those with ln(s v T) > -37 and
-    ln(s v) < 4.
+    Let Z_max and Z_min be the largest and the smallest sum Z of the weights that a
+    sequence can have. With ln(s Z_max) = x - e^(-x) the nodes are equidistant in x,
+    from ``first`` on. There s Z_max = e^(-37), and the integrand of the attention is
+    below rounding. At the last node s Z_min > e^4, with e^4 from ``last``, and e^(-s Z)
+    is below rounding. A sequence of T positions whose largest weight is v needs only
+    the nodes with ln(s v T) > -37 and ln(s v) < 4. Nodes between these limits that no
+    sequence needs are left out.
     """
     log_positions = np.zeros((len(log_w), 1))
     log_positions[-1] = math.log(length - len(log_w) + 1)
     log_Z_max = np.logaddexp.reduce(log_w.max(axis=1) + log_positions, axis=0)
     log_Z_min = np.logaddexp.reduce(log_w.min(axis=1) + log_positions, axis=0)
+    # Depths are rounded up by 1 at most. So the reach begins at -38 instead of -37.
     depths = np.unique(np.ceil(log_Z_max - log_w))
     reach = np.arange(-38.0 - math.log(length), last + step, step)
     number = np.unique(np.rint((depths[:, None] + reach - first) / step))
@@ -467,8 +510,9 @@ class ChainRisk(WithStart, Risk):
 
     .. math:: \mathcal L = \tfrac12 E|o - P_q|^2
 
-    The loss is that of predicting :math:`P_q`; `Chains.irreducible` is not in it.
-    `icl_theory.engine.Pullback` makes the scores functions of anything else.
+    The target is the law :math:`P_q` of the next symbol, not the symbol itself, so the
+    loss does not contain `Chains.irreducible`. With `icl_theory.engine.Pullback` the
+    scores can be functions of other parameters.
 
     Parameters
     ----------
@@ -477,16 +521,17 @@ class ChainRisk(WithStart, Risk):
     length : int
         The number T of positions, at least m.
     scores : array_like, (k**m, k) or (n, k**m, k), optional
-        Initial scores of a position by its window and the last symbol q of the
-        sequence; with three axes also by the place of the position in the sequence, the
-        last of n places standing for all that follow. A score of -1000 hides a
-        position. Zeros, (k**m, k), by default, or (2, k**m, k) with a sink.
+        Initial scores. The score of a position depends on its window and on the last
+        symbol of the sequence. With three axes it also depends on the place of the
+        position: each of the first n - 1 positions is a place of its own, and all
+        positions after them share the last place. A score of -1000 hides a position.
+        The default is zeros, (k**m, k), or (2, k**m, k) with a sink.
     sink : array_like, (k,), optional
-        Value of a further token in front of the sequence, k probabilities. The first of
-        the places is its own.
+        Value of one more token in front of the sequence: k probabilities. The first
+        place is the place of this token, so that the scores have three axes.
     step : float
-        Distance of the nodes of the integral, up to 0.6. Steps below the default change
-        no digit.
+        Distance of the nodes of the integral, at most 0.6. A step smaller than the
+        default changes no digit.
 
     Raises
     ------
@@ -528,7 +573,9 @@ class ChainRisk(WithStart, Risk):
         W = len(chains.newest)
         k = chains.symbols
         self.length = integer("length", length, minimum=chains.window)
-        check_fits("length", length, 32.0 * length * W * (k + 1) * k)
+        # The recursion holds k + 1 sums for each of k columns at each position and
+        # window, in four arrays of 8 bytes a number.
+        check_fits("length", length, 4 * 8.0 * length * W * (k + 1) * k)
         self.step = number("step", step, maximum=0.6)
         self.sink = None if sink is None else distributions("sink", sink)
         if self.sink is not None and self.sink.shape != (k,):
@@ -543,7 +590,8 @@ class ChainRisk(WithStart, Risk):
         W = len(self.chains.newest)
         k = self.chains.symbols
         start = real_array("scores", scores, 2 if dimensions(scores) == 2 else 3)
-        fewest = 1 if self.sink is None else 2  # places
+        # Numbers of places that are allowed. A sink needs a place of its own.
+        fewest = 1 if self.sink is None else 2
         most = self.length + fewest - 1
         if start.ndim == 2:
             is_allowed = self.sink is None
@@ -562,9 +610,10 @@ class ChainRisk(WithStart, Risk):
         return float(columns.loss.sum()), columns.gradient
 
     def _moments(self, scores: Array, last: Symbols | None = None) -> _Columns:
-        """Integrate columns of scores, (..., k**m, Q).
+        """Integrate the losses of columns of scores, (..., k**m, Q).
 
-        Column j counts the sequences that end in ``last[j]``.
+        Column j has the loss of the sequences that end in the symbol ``last[j]``. The
+        default is one column for each symbol.
         """
         chains = self.chains
         if last is None:
@@ -576,18 +625,19 @@ class ChainRisk(WithStart, Risk):
         gradient = integrals.pull - integrals.push
         terms = abs(integrals.pull) + integrals.push + 1e-300
         total = terms.sum(axis=(0, 1))
-        # A shift of a column changes no loss. The sum that rounding leaves belongs to
-        # the entries that cancel.
+        # A shift of a whole column does not change the loss, so the gradient of a
+        # column sums to 0. The sum that rounding leaves is taken from the entries in
+        # proportion to the terms that cancel in them.
         gradient -= terms * (gradient.sum(axis=(0, 1)) / total)
         attention = integrals.attention
         if scores.ndim == 2:
             gradient = gradient.sum(axis=0)
             attention = attention.sum(axis=0)
-        # Each position rounds what it carries, and ln y is a sum of numbers as large as
-        # the range of the scores.
+        # Each position rounds the sums that it carries. And ln y is a sum of numbers as
+        # large as the range of the scores.
         rounding = integrals.carried + (10.0 + np.ptp(log_w, axis=(0, 1))) * total
         rounding *= np.finfo(float).eps
-        # errors of probabilities: |e|² is 2 at most
+        # The error o - P_q of two probability vectors has a square of 2 at most.
         unseen = 2.0 * UNSEEN * float(length) ** 2
         error = rule_error(self.step) * integrals.loss + rounding + unseen
         return _Columns(integrals.loss, gradient, attention, error)
@@ -614,25 +664,27 @@ class ChainRisk(WithStart, Risk):
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns: each last symbol has a loss of its own.
+        """A function that returns the gradients of some columns of scores only.
 
-        None for scores by position.
+        Each last symbol has a loss of its own, so that the columns are independent.
+        It is None if the scores depend on the place of a position (three axes).
         """
         if self.start.ndim == 3:
             return None
         return lambda columns, which: self._moments(columns, which).gradient
 
     def gradients(self, states: Array) -> Array:
-        """Gradients at some states, (n, ...): their columns are integrated together."""
+        """Gradients at n states, (n, ...). All their columns are integrated at once."""
         columns = np.concatenate(states, axis=-1)
         last = np.tile(np.arange(self.chains.symbols), len(states))
         gradient = self._moments(columns, last).gradient
         return np.stack(np.split(gradient, len(states), axis=-1))
 
     def attention(self, params: ArrayLike) -> Array:
-        """Expected attention given the last symbol, of the shape of the scores.
+        """Expected attention on each window, given the last symbol.
 
-        It is 0 for a symbol that ends no sequence.
+        The array has the shape of the scores. A column is 0 if no sequence ends in its
+        symbol.
         """
         attention = self._moments(self._checked(params)).attention
         prob_last = self.chains.last(self.length).sum(axis=0)
@@ -643,7 +695,8 @@ class ChainRisk(WithStart, Risk):
     def error(self, params: ArrayLike) -> float:
         """Estimate the error of the loss from above.
 
-        It is that of the quadrature, and that of rounding to first order.
+        The estimate is the sum of the error of the quadrature and of the error of
+        rounding, which is of first order.
         """
         return float(self._moments(self._checked(params)).error.sum())
 
@@ -652,23 +705,25 @@ class ChainRisk(WithStart, Risk):
         return self.error(params)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Expected attention on the windows given the last symbol.
-
-        It has the shape of the scores.
-        """
+        """Expected attention on each window given the last symbol, see `attention`."""
         return {"attention": self.attention(params)}
 
     def sampled(self, batch: int, seed: int) -> Sampled:
-        """Return the same loss, of sequences that are drawn at each step."""
-        numbers = 8.0 * (self.length + len(self.chains.newest))
+        """Return this loss as a mean over ``batch`` sequences, drawn anew each step."""
+        positions_and_windows = self.length + len(self.chains.newest)
         return Sampled(
-            self.start, self._draw, batch, seed, numbers, self._observe_sample
+            self.start,
+            self._draw,
+            batch,
+            seed,
+            numbers=ARRAYS_OF_SEQUENCE * positions_and_windows,
+            observation=self._observe_sample,
         )
 
     def _draw(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
-        """Losses of sequences, by the softmax of their scores.
+        """Draw B sequences, and compute their losses by softmax; see `Pass`.
 
-        No formula is shared with the integral.
+        This shares no formula with the integral.
         """
         sample = self._attend(params, rng, B)
         k = self.chains.symbols
@@ -676,6 +731,7 @@ class ChainRisk(WithStart, Risk):
         if self.sink is not None:
             values = np.vstack([values, self.sink])
         rows = np.arange(B)[:, None]
+        # Attention on equal tokens is added up, (B, number of values).
         share = np.bincount(
             (rows * len(values) + sample.tokens).ravel(),
             sample.attention.ravel(),
@@ -692,7 +748,7 @@ class ChainRisk(WithStart, Risk):
     def _observe_sample(
         self, params: Array, rng: np.random.Generator, B: int
     ) -> dict[str, Array]:
-        """Mean attention of sequences on the windows given the last symbol."""
+        """Mean attention of B drawn sequences on each window given the last symbol."""
         sample = self._attend(params, rng, B)
         number_last = np.bincount(sample.tokens[:, -1], minlength=self.chains.symbols)
         summed = np.bincount(
@@ -705,6 +761,7 @@ class ChainRisk(WithStart, Risk):
         chain, windows = self.chains.draw(rng, self.length, B)
         tokens = windows % k
         if self.sink is not None:
+            # The sink stands in front of the first position, and has its window.
             windows = np.column_stack([windows[:, 0], windows])
             tokens = np.insert(tokens, 0, k, axis=1)
         place = windows * k + tokens[:, -1:]
@@ -716,9 +773,12 @@ class ChainRisk(WithStart, Risk):
 
 
 class _Sample(NamedTuple):
-    """Sequences that were drawn, and the attention on their tokens."""
+    """B drawn sequences of T tokens, and the attention on their tokens.
 
-    chain: Symbols  # (B,)
-    tokens: Symbols  # symbols, k for the sink, (B, T)
-    place: Symbols  # of the score of each token among all scores, (B, T)
+    With a sink, T includes it.
+    """
+
+    chain: Symbols  # the chain that each sequence follows, (B,)
+    tokens: Symbols  # the symbol of each token, or k for the sink, (B, T)
+    place: Symbols  # index of the score of each token in all scores, flat, (B, T)
     attention: Array  # (B, T)

@@ -7,8 +7,11 @@ Attention then predicts a function of the counts,
 .. math:: o = \frac{\sum_\kappa n_\kappa e^{s_\kappa} v_\kappa}
     {\sum_\kappa n_\kappa e^{s_\kappa}},
 
-so that the mean of any loss is a sum over a table of the counts, without an error. See
+So the mean of any loss is a finite sum over a table of all counts, and is exact. See
 docs/theory.md, "Few kinds of tokens".
+
+In the shapes below, A is the number of rows of the table, k the number of kinds, Q the
+number of queries and V the number of labels.
 """
 
 from __future__ import annotations
@@ -37,11 +40,15 @@ from icl_theory.tokens.counts import CountLaw, Table
 from icl_theory.tokens.sampled import Pass, Sampled, softmax
 
 LOSSES = ("log", "square", "logistic")
-ROWS = 2**13  # rows of the table at a time, whose arrays stay in the cache
+# Number of rows of the table that are evaluated at a time: their arrays stay in the
+# processor's cache.
+ROWS = 2**13
+# How many numbers a drawn token takes, beside one for each label.
+NUMBERS_OF_TOKEN = 6.0
 
 
 class Expected(NamedTuple):
-    """Mean of a loss, and its excess over that of the Bayes-optimal prediction."""
+    """Mean of a loss, and its excess over the loss of the Bayes-optimal prediction."""
 
     value: float
     excess: float
@@ -58,20 +65,20 @@ def mean_loss(table: Table, predicted: ArrayLike, loss: str = "log") -> Expected
     table : Table
         The counts.
     predicted : array_like, (A, V)
-        Probabilities o of the labels, which sum to 1 to 1e-12.
+        Probabilities o of the labels. They must sum to 1 to within 1e-12.
     loss : {"log", "square"}
         The loss.
 
     Returns
     -------
     Expected
-        Mean and excess. The log loss is infinite if a label that may occur has the
-        probability 0.
+        Mean and excess. The log loss is infinite if the prediction gives the
+        probability 0 to a label that may occur.
 
     Raises
     ------
     ValueError
-        The prediction has another shape or is no probability.
+        The prediction has a wrong shape, or its rows are not probabilities.
     """
     choice("loss", loss, LOSSES[:2])
     instance("table", table, Table, "a Table")
@@ -98,20 +105,21 @@ class CountRisk(Risk):
     law : CountLaw
         Law of the counts n, queries q and labels y.
     objective : {"log", "square", "logistic"}
-        :math:`-\ln o_y`, :math:`\tfrac12 |o - e_y|^2`, or :math:`-\ln` of the softmax
-        of ``scale`` times o at y.
+        The loss for the label y: :math:`-\ln o_y`, :math:`\tfrac12 |o - e_y|^2`, or
+        :math:`-\ln \mathrm{softmax}(\texttt{scale}\, o)_y`.
     sink : array_like, (V,), optional
-        Probabilities v₀ of the labels for one more token that each prompt has. Its
-        scores are the last row. It plays the part of a prior: with v₀ the mean of a
-        Beta prior attention can be Bayes-optimal.
+        Probabilities v₀ of the labels for one more token, which every prompt has. The
+        scores s₀ of this token are the last row of the parameters. The token acts as a
+        prior: if v₀ is the mean of a Beta prior, attention can be Bayes-optimal.
     scale : float
         The factor of the logistic loss.
 
     Raises
     ------
     ValueError
-        An argument is out of range. The log loss needs a sink if a label may occur that
-        no token stands for: it would be infinite whatever the scores.
+        An argument is out of range. The log loss needs a sink if a label may occur in a
+        prompt without any token that stands for it. For such a label the loss would be
+        infinite, whatever the scores are.
 
     References
     ----------
@@ -138,10 +146,11 @@ class CountRisk(Risk):
     objective: str = "log"
     sink: ArrayLike | None = None
     scale: float = 1.0
-    # the table of the law, with the sink as one more kind of one token
+    # The table of the law. The sink is one more kind, with one token in every prompt.
     table: Table = field(init=False, repr=False)
-    # probabilities of the labels, (k, V), or (k + 1, V) with the sink
+    # Probabilities of the labels for each kind, (k, V), or (k + 1, V) with the sink.
     values: Array = field(init=False, repr=False)
+    # Loss of the Bayes-optimal prediction.
     least: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -156,16 +165,21 @@ class CountRisk(Risk):
         table = self.law.table
         values = self.law.values
         if self.sink is not None:
+            # The sink is one more kind, with one token in every prompt.
             sink = self._checked_sink(table)
             counts = np.column_stack([table.counts, np.ones(len(table.counts))])
             table = table._replace(counts=counts)
             values = np.vstack([values, sink])
-        without_tokens = table.counts @ values == 0.0
-        if self.objective == "log" and (without_tokens & (table.truth > 0.0)).any():
+        # (A, V): whether no token of the prompt supports the label, and whether the
+        # label may nevertheless be right.
+        is_unsupported = table.counts @ values == 0.0
+        is_possible = table.truth > 0.0
+        if self.objective == "log" and (is_unsupported & is_possible).any():
             raise argument_error(
                 "sink",
                 self.sink,
-                "positive for each label: without tokens it has infinite log loss",
+                "positive for every label: a label that no token stands for has "
+                "infinite log loss",
             )
         least = _floor(self.objective, table)
         set_fields(self, table=table, values=values, least=least)
@@ -186,7 +200,7 @@ class CountRisk(Risk):
 
     @cached_property
     def _parts(self) -> list[_Rows]:
-        """Rows of the table by query, in parts that stay in the cache."""
+        """Rows of the table, sorted by query, in parts that fit the cache."""
         table = self.table
         with np.errstate(divide="ignore"):
             log_counts = np.log(table.counts)
@@ -209,13 +223,14 @@ class CountRisk(Risk):
         return self.least
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the Bayes-optimal prediction's, without cancellation."""
+        """Loss minus the loss of the Bayes-optimal prediction, without cancellation."""
         return self._moments(self._checked(params))[0]
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Excess over the floor, and the attention.
+        """Excess and attention.
 
-        ``attention`` is the mean attention of a query on all tokens of a kind, (k, Q).
+        ``excess`` is the loss above the floor, and ``attention`` the mean attention of
+        each query on all tokens of each kind, (k, Q).
         """
         excess, _, attention = self._moments(params)
         return {"excess": np.asarray(excess), "attention": attention}
@@ -223,14 +238,15 @@ class CountRisk(Risk):
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the same model on prompts that are drawn token by token.
 
-        A step takes ``batch`` prompts. No formula is shared with the exact loss.
+        A step takes ``batch`` prompts. This shares no formula with the exact loss.
         """
+        # All prompts have the same number of tokens.
         tokens = float(self.table.counts[0].sum())
-        numbers = tokens * (6.0 + self.values.shape[1])
+        numbers = tokens * (NUMBERS_OF_TOKEN + self.values.shape[1])
         return Sampled(self.initial, self._draw, batch, seed, numbers)
 
     def _moments(self, scores: Array) -> tuple[float, Array, Array]:
-        """Excess, its gradient and the mean attention, (k, Q) both."""
+        """Return the excess, and its gradient and the mean attention, (k, Q) each."""
         excess = 0.0
         gradient = np.zeros(scores.shape)
         attention = np.zeros(scores.shape)
@@ -252,7 +268,7 @@ class CountRisk(Risk):
         return excess, gradient, attention
 
     def _loss(self, log_o: Array, o: Array, truth: Array) -> tuple[Array, Array]:
-        """Excess of each row, (n,), and its derivatives by ln o, (V, n)."""
+        """Return the excess of n rows, (n,), and its derivatives by ln o, (V, n)."""
         if self.objective == "log":
             return excess_loss("log", log_o, o, truth), -truth
         if self.objective == "square":
@@ -271,7 +287,8 @@ class CountRisk(Risk):
         scores = params.ravel()[place]
         attention, log_total = softmax(scores)
         if self.objective == "log":
-            # attention among what stands for the right label
+            # Attention among the tokens that stand for the right label: -ln o_y is the
+            # log of the whole sum of weights minus the log of the sum over these.
             with np.errstate(divide="ignore"):
                 log_right = np.log(self.values[kind, prompts.target[:, None]])
             attention_right, log_total_right = softmax(scores + log_right)
@@ -292,7 +309,7 @@ class CountRisk(Risk):
 
 
 class _Rows(NamedTuple):
-    """Some rows of a table of counts, all of one query."""
+    """n rows of a table of counts, all of one query."""
 
     query: int
     probability: Array  # (n,)
@@ -301,10 +318,11 @@ class _Rows(NamedTuple):
 
 
 def _log_prediction(log_w: Array) -> tuple[Array, Array]:
-    """Return ln o of the labels, (V, n), and shares of the kinds in each, (V, k, n).
+    """Return ln o of the labels, (V, n), and the shares of the kinds, (V, k, n).
 
-    The logarithms ``log_w`` of the weights with which kinds stand for labels are
-    (V, k, n).
+    In each of n rows of the table, ``log_w`` has the logarithm of n_κ e^(s_κ) v_κv for
+    each label v and kind κ, (V, k, n). The share of a kind is its part of the sum of
+    these weights over all kinds.
     """
     top = log_w.max(axis=1, keepdims=True)
     top[np.isneginf(top)] = 0.0  # no token stands for the label
@@ -318,10 +336,12 @@ def _log_prediction(log_w: Array) -> tuple[Array, Array]:
 
 
 def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:
-    """Mean loss of the prediction q given the truth t, above that of the truth itself.
+    """Return the loss of a prediction q minus the loss of predicting the truth t.
 
-    Labels are the first axis. With q = t e^d the log loss exceeds that of the truth by
-    t (e^d - 1 - d) for each label, in which nothing cancels where d is small.
+    The first axis runs over the labels; the loss is a mean over labels drawn from t.
+    With q = t e^d, the excess of the log loss is the sum of t (e^d - 1 - d) over the
+    labels. For small d the bracket is evaluated by its series, in which nothing
+    cancels.
     """
     if loss == "square":
         return 0.5 * np.sum((q - truth) ** 2, axis=0)

@@ -1,8 +1,12 @@
-"""Laws of the numbers of tokens of few kinds, as tables of all counts.
+"""Laws of prompts whose tokens are of few kinds, as tables of all counts.
 
-`CountRisk` takes the mean of a loss over such a table. `IndependentCounts` has the
-counts of independent tokens, `TwoStateCounts` those of the windows of two symbols in a
-Markov chain. See docs/theory.md, "Few kinds of tokens" and "Two states".
+The *counts* of a prompt are its numbers of tokens of each kind. `CountRisk` takes the
+mean of a loss over a table of all counts. There are two laws. In `IndependentCounts`
+the tokens are independent. In `TwoStateCounts` they are the pairs of successive symbols
+in a Markov chain. See docs/theory.md, "Few kinds of tokens" and "Two states".
+
+In the shapes below, A is the number of rows of the table, k the number of kinds, V the
+number of labels and Z the number of tasks or chains.
 """
 
 from __future__ import annotations
@@ -36,23 +40,24 @@ from icl_theory.memory import check_fits
 from icl_theory.tokens.labels import log_poisson
 from icl_theory.tokens.sampled import Indices, chosen, prompts_to_draw, softmax
 
-LOG_NEVER = -1e300  # log of the probability 0; times a count of 0 it is 0
+# Stands for the log of the probability 0. Unlike -inf it gives 0 times a count of 0.
+LOG_NEVER = -1e300
 
 
 class Table(NamedTuple):
-    """All counts that may occur, one a row, with their probabilities."""
+    """All counts that may occur, with their probabilities; a row for each."""
 
-    counts: Array  # tokens of each kind, (A, k)
-    query: Indices  # which query asks, (A,)
-    probability: Array  # of counts and query together, (A,); they sum to 1
-    # Probabilities of the labels given counts and query, (A, V). They are the
+    counts: Array  # number of tokens of each kind, (A, k)
+    query: Indices  # number of the query, (A,)
+    probability: Array  # joint, of the counts and the query; they sum to 1, (A,)
+    # Probabilities of the labels, given the counts and the query, (A, V). This is the
     # Bayes-optimal prediction.
     truth: Array
 
     def mean(self, values: ArrayLike) -> Array:
-        """Return the mean of values that each row has, (A, ...).
+        """Return the mean of ``values``, (A, ...), over the rows of the table.
 
-        It is the exact expectation of any loss.
+        If the values are losses, this is the exact expected loss.
         """
         rows = plain_numbers("values", values, -math.inf)
         if rows.shape[:1] != self.probability.shape:
@@ -67,9 +72,9 @@ class Table(NamedTuple):
 class Drawn(NamedTuple):
     """A batch of B prompts of N tokens."""
 
-    kind: Indices  # (B, N)
-    query: Indices  # (B,)
-    target: Indices  # (B,)
+    kind: Indices  # the kind of each token, (B, N)
+    query: Indices  # the number of the query, (B,)
+    target: Indices  # the right label, (B,)
 
 
 class CountLaw(ABC):
@@ -78,8 +83,9 @@ class CountLaw(ABC):
     Attention has a score for each kind and query.
     """
 
-    # probabilities of the labels that a token of each kind stands for, (k, V)
+    # A token stands for a label. Probabilities of this label for each kind, (k, V).
     values: Array
+    # Number of queries.
     queries: int = 1
 
     @property
@@ -94,7 +100,10 @@ class CountLaw(ABC):
 
 @dataclass(frozen=True, eq=False)
 class IndependentCounts(CountLaw):
-    r"""Counts of N independent tokens of k kinds, given which of Z tasks is at hand.
+    r"""Counts of N tokens of k kinds, which are independent given the task.
+
+    The task z of a prompt is one of Z, with probability w_z. Under this task, a token
+    is of kind κ with probability p_zκ:
 
     .. math:: P(n) = \sum_z w_z \frac{N!}{n_1! \cdots n_k!}
         \prod_\kappa p_{z\kappa}^{n_\kappa}
@@ -106,13 +115,13 @@ class IndependentCounts(CountLaw):
     probs : array_like, (k,) or (Z, k)
         Probabilities of the kinds under each task.
     values : array_like, (k, V)
-        Probabilities of the labels that a token of each kind stands for.
+        A token stands for a label: probabilities of this label for each kind.
     targets : array_like, (V,) or (Z, V)
         Probabilities of the right label under each task.
     weights : array_like, (Z,), optional
-        Probabilities of the tasks; equal ones by default.
+        Probabilities of the tasks. By default all tasks are equally probable.
     rare : float
-        Counts that are less probable are left out.
+        Counts with a smaller probability are left out of the table.
 
     Raises
     ------
@@ -185,15 +194,16 @@ class IndependentCounts(CountLaw):
     def _compositions(self) -> Array:
         """All ways to share N tokens among the kinds, (A, k).
 
-        The number of each kind is probable for that kind by itself.
+        Numbers of tokens that are too rare for one kind alone are left out.
         """
+        # `_likely_numbers` needs about a dozen arrays of N numbers.
         check_fits("N", self.N, 100.0 * self.N)
         Z, k = self.probs.shape
         counts = np.zeros((1, 0))
         remaining = np.full(1, self.N)
         for probs_of_kind in self.probs.T[:-1]:
             lowest, highest = self._likely_numbers(probs_of_kind)
-            # a row becomes one row for each number of tokens of the next kind
+            # Each row is repeated, once for each number of tokens of the next kind.
             sizes = np.maximum(np.minimum(highest, remaining) - lowest + 1, 0)
             rows = float(sizes.sum(dtype=float))
             check_fits("N", self.N, 8.0 * rows * (4 * k + 3 * Z))
@@ -205,10 +215,14 @@ class IndependentCounts(CountLaw):
         return np.column_stack([counts, remaining])
 
     def _likely_numbers(self, probs: Array) -> tuple[int, int]:
-        """Return the range of numbers of tokens that are not rare under all tasks."""
+        """Return the least and the largest number of tokens of a kind.
+
+        A number outside this range is rarer than ``rare`` under every task. The kind
+        has the probabilities ``probs`` under the tasks.
+        """
         n = np.arange(self.N + 1.0)
         ends = np.array([[probs.min()], [probs.max()]])
-        # binomial probabilities, as Poisson ones
+        # The binomial law of n, as a ratio of Poisson probabilities.
         log = log_poisson(n, self.N * ends)
         log = log + log_poisson(self.N - n, self.N * (1.0 - ends))
         log = log - log_poisson(self.N, self.N)
@@ -229,13 +243,14 @@ class IndependentCounts(CountLaw):
 def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts:
     r"""Return the law of in-context classification with fair labels.
 
-    There are K features, and N tokens of random features. The kinds of tokens are those
-    with the query's feature, which have its label; tokens of other features with the
+    Each of K features has one of two labels, by a fair coin. Each of N tokens shows a
+    random feature with its label. There are three kinds of tokens: tokens with the
+    query's feature, which have the query's label; tokens of other features with the
     same label; and tokens of other features with the opposite label. Label 0 is the
-    right one. If j of the K - 1 other features share the label, tokens have the
-    probabilities 1/K, j/K and (K - 1 - j)/K, and j is binomial. The sum D of the labels
-    ±1 of m tokens of other features has a law without negative terms, so that nothing
-    cancels:
+    label of the query. If j of the K - 1 other features have this label, the kinds have
+    the probabilities 1/K, j/K and (K - 1 - j)/K; and j is binomial. Of m tokens of
+    other features let a have the query's label, so that the sum of their labels ±1 is
+    D = 2a - m. The law of D is a sum of positive terms, in which nothing cancels:
 
     .. math:: P(D = 2a - m) = \sum_j 2^{1-K}\binom{K-1}{j}
         \binom{m}{a} \Bigl(\frac{j}{K-1}\Bigr)^a \Bigl(1 - \frac{j}{K-1}\Bigr)^{m-a}.
@@ -247,7 +262,7 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     N : int
         Number of tokens.
     rare : float
-        Counts that are less probable are left out.
+        Counts with a smaller probability are left out of the table.
 
     Examples
     --------
@@ -263,13 +278,14 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
     """
     K = integer("features", features, minimum=2, maximum=EXACT)
     rare = fraction("rare", rare)
-    reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0  # Hoeffding's bound
+    # Hoeffding's bound: j is further than this from its mean with probability < rare.
+    reach = math.sqrt(0.5 * (K - 1) * -math.log(rare)) + 1.0
     check_fits("features", features, 400.0 * reach)
     half = 0.5 * (K - 1)
     lowest = max(0, math.ceil(half - reach))
     highest = min(K - 1, math.floor(half + reach))
     j = np.arange(lowest, highest + 1.0)
-    # the binomial law of j, as Poisson probabilities
+    # The binomial law of j, as a ratio of Poisson probabilities.
     weights = np.exp(
         log_poisson(j, half) + log_poisson(K - 1 - j, half) - log_poisson(K - 1, K - 1)
     )
@@ -284,35 +300,36 @@ def fair_labels(features: int, N: int, rare: float = 1e-30) -> IndependentCounts
 class TwoStateCounts(CountLaw):
     r"""Counts of the windows of two symbols in T symbols of a two-state Markov chain.
 
-    There are T - 1 windows (x_{i-1}, x_i), i = 2, ..., T, of the kinds 00, 01, 10, 11.
-    The query is the last symbol x_T, a token stands for the second symbol of its
-    window, and the label is x_{T+1}. With ``first`` the symbol x_1 is a token, too, of
-    one of two more kinds, 0 and 1. With n_s the windows that begin with s and c_s those
-    of them that change, the counts have the probability
+    The tokens are the T - 1 windows (x_{i-1}, x_i), i = 2, ..., T, of the kinds 00, 01,
+    10 and 11. A token stands for the second symbol of its window. The query is the last
+    symbol x_T, and the right label is x_{T+1}. With ``first``, the symbol x_1 is a
+    token, too, of one of two more kinds, 0 and 1. Let n_s be the number of windows that
+    begin with the symbol s, and c_s the number of these windows whose second symbol
+    differs from s. The counts have the probability
 
     .. math:: P(x_1) \prod_{s = 0, 1} P(c_s \mid n_s) \times
         \begin{cases} 1 & x_T = s \text{ or } n_s = 0 \\
         c_s/n_s & \text{else,}\end{cases}
 
-    where P(c | n) is beta-binomial if row s has a Beta prior, and binomial for a known
-    chain. The first symbol is x_1 = x_T - n_01 + n_10.
+    where P(c | n) is beta-binomial if row s of the chain has a Beta prior, and binomial
+    if the chain is given. The first symbol is x_1 = x_T - n_01 + n_10.
 
     Parameters
     ----------
     T : int
         Number of symbols, at least 2. The table has about T² rows.
     concentration : array_like, () or (2, 2), optional
-        Row s is the Beta (Dirichlet) prior of row s of the chain, positive and finite.
-        The default is 1, the uniform prior. Large ones cost digits: probabilities are
-        off by about 1e-16 times T ln(concentration).
+        Row s has the parameters of the Beta (Dirichlet) prior of row s of the chain,
+        positive and finite. The default is 1, the uniform prior. Large parameters cost
+        digits: the relative error of probabilities is about 1e-16 T ln(concentration).
     transitions : array_like, (2, 2) or (Z, 2, 2), optional
-        Instead of a prior: the chain, or a finite set of chains of which each sequence
-        follows one. Rows sum to 1.
+        Instead of a prior: the chain, or Z chains, of which each sequence follows one.
+        Rows sum to 1.
     probs : array_like, (Z,), optional
-        Probabilities of the chains; equal ones by default.
+        Probabilities of the chains. By default all chains are equally probable.
     start : float or "stationary"
-        Probability that the first symbol is 1, or the stationary one of each chain
-        (with ``transitions`` only).
+        Probability that the first symbol is 1. With ``transitions`` it may be
+        "stationary", for the stationary probability under each chain.
     first : bool
         Whether x_1 is a token.
 
@@ -324,7 +341,8 @@ class TwoStateCounts(CountLaw):
 
     Examples
     --------
-    Entropy of the next symbol given the sequence, and the log loss of saying ½:
+    The entropy of the next symbol given the sequence, and the log loss of predicting ½
+    for both symbols:
 
     >>> from icl_theory.tokens.counted import mean_loss
     >>> from icl_theory.tokens.counts import TwoStateCounts
@@ -342,13 +360,14 @@ class TwoStateCounts(CountLaw):
     start: float | str = 0.5
     first: bool = False
 
-    queries = 2  # the last symbol
+    queries = 2  # one for each value of the last symbol
 
     def __post_init__(self) -> None:
         set_fields(self, T=integer("T", self.T, minimum=2, maximum=EXACT))
-        # a token stands for the second symbol of its window, or for x_1
-        kinds_of_each = 2 + flag("first", self.first)
-        set_fields(self, values=np.tile(np.eye(2), (kinds_of_each, 1)))
+        # A token stands for the second symbol of its window, or for x_1. The kinds 00,
+        # 01, 10, 11 and 0, 1 stand for the symbols 0, 1, 0, 1 and 0, 1.
+        kinds_of_symbol = 2 + flag("first", self.first)
+        set_fields(self, values=np.tile(np.eye(2), (kinds_of_symbol, 1)))
         if self.transitions is None:
             self._check_prior()
             chains = 1
@@ -356,6 +375,7 @@ class TwoStateCounts(CountLaw):
             self._check_chains()
             chains = len(self.transitions)
         self._check_start()
+        # For each of about T² rows, about 30 numbers of 8 bytes, and 3 for each chain.
         check_fits("T", self.T, 8.0 * float(self.T) ** 2 * (30 + 3 * chains))
 
     def _check_prior(self) -> None:
@@ -426,7 +446,7 @@ class TwoStateCounts(CountLaw):
         )
 
     def _under_prior(self, sequences: _Sequences) -> tuple[Array, Array]:
-        """Log-probability of the counts under the prior, and that of the label 1."""
+        """Log-probability of the counts, and probability of label 1: with a prior."""
         a = np.asarray(self.concentration)
         counts = sequences.counts
         last = sequences.last
@@ -441,13 +461,14 @@ class TwoStateCounts(CountLaw):
         return log, prob_of_1[np.arange(len(last)), last]
 
     def _under_chains(self, sequences: _Sequences) -> tuple[Array, Array]:
-        """Log-probability of the counts under the chains, and that of the label 1."""
+        """Log-probability of the counts, and probability of label 1: given chains."""
         assert self.probs is not None
         assert self.transitions is not None
         chains = self.transitions
         counts = sequences.counts
         total = sequences.total
-        # as for independent tokens: the law under the mean chain, times a mixture
+        # As in `IndependentCounts`: the law under the mean chain, times the mean over
+        # the chains of the ratio between the law under a chain and this law.
         mean_chain = np.tensordot(self.probs, chains, 1)
         mean = np.repeat(total, 2, axis=1) * mean_chain.ravel()
         log_multinomial = log_poisson(counts, mean).sum(axis=1)
@@ -465,13 +486,16 @@ class TwoStateCounts(CountLaw):
             Z = 1 if self.transitions is None else len(self.transitions)
             return np.tile([1.0 - self.start, self.start], (Z, 1))
         assert self.transitions is not None
-        # the stationary law is proportional to the probability of the change into it
-        change = self.transitions[:, [1, 0], [0, 1]]
-        return change / change.sum(axis=1, keepdims=True)
+        # The stationary probability of a state is proportional to the probability of
+        # the change into this state from the other one.
+        change_into_0 = self.transitions[:, 1, 0]
+        change_into_1 = self.transitions[:, 0, 1]
+        changes = np.stack([change_into_0, change_into_1], axis=1)
+        return changes / changes.sum(axis=1, keepdims=True)
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
         """Draw a chain for each sequence, and its symbols one after the other."""
-        size = prompts_to_draw(rng, size, 4.0 * self.T)
+        size = prompts_to_draw(rng, size, numbers=4.0 * self.T)
         if self.transitions is None:
             a = np.asarray(self.concentration)
             prob_of_1 = rng.beta(a[:, 1], a[:, 0], (size, 2))
@@ -486,12 +510,16 @@ class TwoStateCounts(CountLaw):
             symbols[:, i + 1] = draws < prob_of_1[sequence, symbols[:, i]]
         kind = 2 * symbols[:, : self.T - 1] + symbols[:, 1 : self.T]
         if self.first:
+            # The kinds 4 and 5 are the first symbols 0 and 1.
             kind = np.column_stack([4 + symbols[:, 0], kind])
         return Drawn(kind, symbols[:, self.T - 1], symbols[:, self.T])
 
 
 class _Sequences(NamedTuple):
-    """Classes of sequences of T symbols that have the same counts and last symbol."""
+    """A classes of sequences of T symbols.
+
+    All sequences of a class have the same counts of windows and the same last symbol.
+    """
 
     first: Indices  # first symbol, (A,)
     last: Indices  # last symbol, (A,)
@@ -499,21 +527,24 @@ class _Sequences(NamedTuple):
 
     @property
     def total(self) -> Array:
-        """Windows that begin with 0 and with 1, (A, 2)."""
+        """Numbers of windows that begin with 0 and with 1, (A, 2)."""
         counts = self.counts
         return np.column_stack(
             [counts[:, 0] + counts[:, 1], counts[:, 2] + counts[:, 3]]
         )
 
     def log_orders(self) -> Array:
-        """Log of the share of orders that are possible, (A,).
+        """Log of the share of the orders of windows that are possible, (A,).
 
-        Windows that begin with a state s either keep it or change it. If the sequence
-        does not end with s, the last of them is a change: a share c_s/n_s of all
-        orders.
+        A window that begins with the state s either keeps s or changes it. Of the n_s
+        windows that begin with s, c_s are changes. If the sequence does not end with s,
+        the last of the n_s windows must be a change. This holds for a share c_s/n_s of
+        all orders.
         """
         total = self.total
-        changes = total - self.counts[:, [0, 3]]
+        kept_0 = self.counts[:, 0]
+        kept_1 = self.counts[:, 3]
+        changes = total - np.stack([kept_0, kept_1], axis=1)
         log_shares = np.zeros(total.shape)
         is_left = (self.last[:, None] != [0, 1]) & (total > 0)
         np.log(changes / np.maximum(total, 1.0), out=log_shares, where=is_left)
@@ -533,7 +564,7 @@ def _sequences(T: int) -> _Sequences:
     n01 = (changes + last - first) // 2
     n10 = changes - n01
     n11 = T - 1 - changes - n00
-    # a state that never occurs is never kept
+    # A state that does not occur in the sequence cannot be kept in a window.
     occurs_0 = n01 + (last == 0) > 0
     occurs_1 = n10 + (last == 1) > 0
     is_real = ((n00 == 0) | occurs_0) & ((n11 == 0) | occurs_1)
@@ -546,8 +577,9 @@ def _log_beta_binomial(pairs: Array, a: Array) -> Array:
 
     .. math:: \ln \binom{n}{n_0} \frac{B(a_0 + n_0, a_1 + n_1)}{B(a_0, a_1)}
 
-    It is a ratio of numbers Γ(n + a)/(Γ(a) n!), products of few factors, so that
-    nothing large cancels.
+    The probability is a ratio of numbers Γ(n + a)/(Γ(a) n!), one for n_0, one for n_1
+    and one for n = n_0 + n_1. The logs of these numbers are small sums, so that nothing
+    large cancels.
     """
     n = pairs.astype(np.intp)
     total = n.sum(axis=1)
@@ -565,7 +597,7 @@ def _log_rising(a: float, most: int) -> Array:
 
 
 def _probabilities(name: str, value: ArrayLike | None, size: int) -> Array:
-    """Return the probabilities of tasks or chains; equal ones by default."""
+    """Check the probabilities of tasks or chains; by default all are equal."""
     if value is None:
         return np.full(size, 1.0 / size)
     probs = distributions(name, value)
@@ -579,9 +611,12 @@ def _log(p: Array) -> Array:
 
 
 def _log_ratio(p: Array, mean: Array) -> Array:
-    """Return ln(p/mean), accurate also if it is small, as counts multiply it."""
+    """Return ln(p/mean), to a small relative error also if p is close to the mean.
+
+    Large counts multiply it.
+    """
     gap = np.divide(p - mean, mean, out=np.zeros(p.shape), where=mean > 0.0)
-    # Below -0.999, 1 + gap has lost digits, and p itself has them.
+    # If gap < -0.999, then 1 + gap has lost digits, which p itself still has.
     is_near = gap > -0.999
     near = np.log1p(gap, out=np.full(p.shape, LOG_NEVER), where=is_near & (p > 0.0))
     far = _log(p) - _log(np.broadcast_to(mean, p.shape))

@@ -1,8 +1,9 @@
-r"""The mean product of two softmax averages with weights of their own, exactly.
+r"""The exact mean of the product of two softmax averages over the same tokens.
 
-Two heads average the same tokens with the weights :math:`w` and :math:`w'`. With
-:math:`y_u = s w_u`, :math:`z_u = t w'_u` and the notation of
-`icl_theory.tokens.square`, it is a double integral,
+Two heads average the errors e of the same tokens, with the weights :math:`w` and
+:math:`w'`. Let :math:`y_u = s w_u` and :math:`z_u = t w'_u`, and let all other letters
+have the meaning of `icl_theory.tokens.square`. Then the mean product is a double
+integral,
 
 .. math:: E\Bigl[\frac{\sum w e}{\sum w} \cdot \frac{\sum w' e}{\sum w'}\Bigr] =
     \int_0^\infty\!\!\int_0^\infty \Bigl[\sum_{\kappa\lambda}
@@ -13,8 +14,12 @@ Two heads average the same tokens with the weights :math:`w` and :math:`w'`. Wit
 .. math:: G_\kappa = \sum_{u \in \kappa} \pi_u e^{-y_u} e^{-z_u}, \qquad
     b_u = \pi_u y_u e^{-y_u} e^{-z_u}, \qquad c_u = \pi_u e^{-y_u} z_u e^{-z_u} .
 
-Every sum over the nodes is one of a function of s times a function of t, so it is a
-product of two matrices.
+In every sum over the nodes u, the summand is a function of s times a function of t. So
+a sum, evaluated for all s and t, is a product of two matrices.
+
+In the shapes below, C is the number of nodes, U the number of nodes of one kind, and S
+and T are the numbers of values of s and of t in the rule for the integral (J for either
+of them).
 """
 
 from __future__ import annotations
@@ -49,13 +54,13 @@ def product(
     Parameters
     ----------
     first, second : ndarray, (C,)
-        Scores of the nodes for each head.
+        Scores of the nodes in the first and in the second head.
     probs : ndarray, (C,)
-        Probabilities π of the nodes, which sum to one over each kind.
+        Probabilities π of the nodes. They sum to one over the nodes of each kind.
     errors : ndarray, (C, dimensions)
-        Errors e of the nodes; the matrix C has their products.
+        Errors e of the nodes. Their inner products are the matrix C of the formula.
     D : ndarray, (C,)
-        Mean squares of the errors, with the spread within the nodes.
+        Mean squares of the errors, including the spread of a token around its node.
     counts : sequence of TokenCount
         The kinds of tokens.
     step : float
@@ -63,13 +68,15 @@ def product(
 
     Returns
     -------
-    tuple
-        The mean product, and its gradients by the first and second scores, (C,) each.
+    value : float
+        The mean product.
+    by_first, by_second : ndarray, (C,)
+        Its gradients by the scores ``first`` and by the scores ``second``.
     """
     nodes = _Nodes(probs, errors, D)
     of_s = _head(first, counts, step)
     of_t = _head(second, counts, step)
-    # π goes with the functions of s
+    # A term has the factor π once. It is part of the function of s.
     x = _Factors(probs[:, None] * of_s.decay, probs[:, None] * of_s.y * of_s.decay)
     z = _Factors(of_t.decay, of_t.y * of_t.decay)
     sums = []
@@ -92,18 +99,21 @@ def product(
 
 
 class _Nodes(NamedTuple):
-    probs: Array
-    errors: Array
-    D: Array
+    probs: Array  # π, (C,)
+    errors: Array  # e, (C, dimensions)
+    D: Array  # E|e|², (C,)
 
 
 class _Head(NamedTuple):
-    """The weights of one head at the nodes of its rule, (C, J)."""
+    """The tokens' weights in one head, at the J values of s (or t) of its rule, (C, J).
 
-    y: Array
+    For the head of t, y is z.
+    """
+
+    y: Array  # s w
     decay: Array  # e^(-y)
     decay_minus_1: Array  # e^(-y) - 1, without cancellation
-    weights: Array  # of the rule, (J,)
+    weights: Array  # weights of the values of s in the rule, (J,)
 
 
 def _head(scores: Array, counts: Sequence[TokenCount], step: float) -> _Head:
@@ -114,23 +124,23 @@ def _head(scores: Array, counts: Sequence[TokenCount], step: float) -> _Head:
 
 
 class _Factors(NamedTuple):
-    """Functions of s, or of t, (C, J): G, b and c are sums and products of them."""
+    """The functions of s, or of t, of which G, b and c are products, (C, J)."""
 
     zeroth: Array  # e^(-y)
     first: Array  # y e^(-y)
 
     def slope(self, y: Array) -> _Factors:
-        """Return the derivatives y ∂/∂y."""
+        """Return y ∂/∂y of both functions, their derivatives by the score."""
         return _Factors(-self.first, self.first * (1.0 - y))
 
 
 class _Sums(NamedTuple):
-    """Sums over the nodes of one kind, for all values of s and t."""
+    """Sums over the nodes u of one kind, for all values of s and t."""
 
     mean: GeneratingFunction  # G and ln G, (S, T)
     b: Array  # Σ b_u e_u, (dimensions, S, T)
     c: Array  # Σ c_u e_u, (dimensions, S, T)
-    twice: Array  # Σ b_u z_u D_u, (S, T)
+    twice: Array  # Σ b_u z_u D_u, where both averages have the same token, (S, T)
 
 
 def _sums(
@@ -147,7 +157,7 @@ def _generating_function(
     rows: slice, probs: Array, of_s: _Head, of_t: _Head, x: _Factors, z: _Factors
 ) -> GeneratingFunction:
     p = probs[rows, None]
-    # E[e^(-y-z) - 1] from e^(-y) - 1 and e^(-z) - 1
+    # E[e^(-y-z) - 1] from e^(-y) - 1 and e^(-z) - 1, so that nothing cancels.
     along_s = p * of_s.decay_minus_1[rows]
     along_t = of_t.decay_minus_1[rows]
     mean_minus_1 = (
@@ -158,14 +168,15 @@ def _generating_function(
 
 
 def _paired(b: Array, c: Array) -> Array:
-    """Return b·C c, (S, T), from the sums of errors of two kinds."""
+    """Return b_κ·C c_λ, (S, T), as the inner product of Σ b_u e_u and Σ c_u e_u."""
     return np.einsum("dst,dst->st", b, c)
 
 
 class _ProductDerivatives:
-    """Mixed derivatives of P by the G of kinds, times the weights of the rule, (S, T).
+    """Derivatives of P = Π E G^n, times the weights of the rule, (S, T).
 
-    Call it with the kinds by whose G the product is differentiated.
+    The arguments of a call are numbers of kinds: ``P(k, m)`` is the derivative of P by
+    the G of kind k and by the G of kind m.
     """
 
     def __init__(
@@ -197,7 +208,10 @@ def _integrand(
     pairs: Sequence[Sequence[Array]],
     *further: int,
 ) -> Array:
-    """Return the integrand, (S, T), with P differentiated by ``further`` kinds too."""
+    """Return the integrand, (S, T).
+
+    For each kind in ``further``, P is differentiated once more by the G of this kind.
+    """
     kinds = range(len(sums))
     total = P(0, *further) * sums[0].twice
     for k in kinds[1:]:
@@ -209,7 +223,7 @@ def _integrand(
 
 
 class _Fields(NamedTuple):
-    """Derivatives of the integrand by the sums of one kind."""
+    """Derivatives of the integrand by the `_Sums` of one kind."""
 
     by_b: Array  # (dimensions, S, T)
     by_c: Array  # (dimensions, S, T)
@@ -231,32 +245,48 @@ def _fields(
     return _Fields(by_b, by_c, P(k), _integrand(P, sums, pairs, k))
 
 
+class _GradientTerms(NamedTuple):
+    """Parts of the gradient by the scores of the U nodes of a kind, (U,) each.
+
+    A part is the change of the integrand through one of the sums of the kind. The parts
+    are kept apart because `balanced` needs their sizes: where they cancel, it corrects
+    the gradient.
+    """
+
+    by_c: Array
+    by_b: Array
+    by_twice: Array
+    by_mean: Array
+
+
 def _terms(
     rows: slice, nodes: _Nodes, fields: _Fields, x: _Factors, z: _Factors
-) -> list[Array]:
-    """Return the terms of the gradient at the nodes of a kind, (R,) each.
+) -> _GradientTerms:
+    """Return the parts of the gradient at the nodes of a kind.
 
-    Either x or z are the derivatives by the scores.
+    For the gradient by the first scores, x holds derivatives by these scores; for the
+    gradient by the second scores, z does.
     """
     e = nodes.errors[rows]
     x0 = x.zeroth[rows]
     x1 = x.first[rows]
     z0 = z.zeroth[rows]
     z1 = z.first[rows]
-    return [
-        np.einsum("ud,du->u", e, _contracted(x0, fields.by_c, z1)),
-        np.einsum("ud,du->u", e, _contracted(x1, fields.by_b, z0)),
-        nodes.D[rows] * _contracted(x1, fields.by_twice, z1),
-        _contracted(x0, fields.by_mean, z0),
-    ]
+    return _GradientTerms(
+        by_c=np.einsum("ud,du->u", e, _contracted(x0, fields.by_c, z1)),
+        by_b=np.einsum("ud,du->u", e, _contracted(x1, fields.by_b, z0)),
+        by_twice=nodes.D[rows] * _contracted(x1, fields.by_twice, z1),
+        by_mean=_contracted(x0, fields.by_mean, z0),
+    )
 
 
 def _contracted(x: Array, field: Array, z: Array) -> Array:
-    """Sum x_us F_st z_ut over s and t, (..., U)."""
+    """Sum x_us F_st z_ut over s and t, with F the ``field``, (..., U)."""
     return np.asarray(np.einsum("...ut,ut->...u", x @ field, z))
 
 
-def _gradient(terms_of_kinds: Sequence[list[Array]]) -> Array:
+def _gradient(terms_of_kinds: Sequence[_GradientTerms]) -> Array:
+    """Join each part over the kinds, and add the parts up, (C,)."""
     joined = [
         np.concatenate(terms)[None] for terms in zip(*terms_of_kinds, strict=True)
     ]

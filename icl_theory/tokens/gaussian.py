@@ -1,7 +1,8 @@
 """Nodes for tokens x ~ N(0, I) whose scores are c x·x_q with a number c.
 
-Given the length r of a query, only the component X of a token along it matters for the
-score c r X. `gaussian_queries` has nodes in X for queries of all lengths.
+If the query x_q has the length r, the score of a token is c r X, with X the component
+of the token along the query. `gaussian_queries` returns nodes in r, and for each of
+them nodes in X.
 """
 
 from __future__ import annotations
@@ -24,37 +25,39 @@ def normal(step: float, reach: float = 9.0) -> tuple[Array, Array]:
 
 
 def usual_step(d: int) -> float:
-    """Return a step of `query_lengths` at which averages have some ten digits."""
-    # ln r has a standard deviation of about 1/√(2d)
+    """Return a step of `query_lengths` at which averages have about ten digits."""
+    # The step is a fraction of the standard deviation of ln r, about 1/√(2d).
     return 0.12 / math.sqrt(1.0 + d / 8.0)
 
 
 def query_lengths(d: int, step: float) -> tuple[Array, Array]:
-    r"""Return lengths r of queries x ~ N(0, I), and their probabilities, (R,) both.
+    r"""Return lengths r of queries in d dimensions, and their probabilities.
 
-    They are the nodes of the trapezoid rule in x with :math:`r = \exp(x - e^{-x})`, at
-    multiples of the ``step``: half the step adds a length between any two. The rule
-    converges exponentially. (Gauss–Laguerre nodes in r²/2 do not: a sum of two weights
-    e^(c r X) has zeros at imaginary r, as near to r = 0 as X is large.)
+    Both arrays have an entry for each node of the trapezoid rule in a variable x with
+    :math:`r = \exp(x - e^{-x})`. The nodes are at the multiples of ``step``, so that
+    half the step adds a length between every two. The rule converges exponentially.
+    (Gauss–Laguerre nodes in r²/2 do not: a sum of two weights e^(c r X) has zeros at
+    imaginary r, which are the nearer to r = 0 the larger X is.)
     """
+    # The range of x covers all lengths of a probability above rounding.
     longest = math.sqrt(d) + 12.0
     first = math.floor(-5.0 / step)
     last = math.ceil((math.log(longest) + 0.2) / step)
     x = step * np.arange(first, last + 1.0)
     log_r = x - np.exp(-x)
-    # the density r^(d-1) exp(-r²/2) times dr/dx = r (1 + exp(-x))
+    # The log of the density r^(d-1) exp(-r²/2) times dr/dx = r (1 + exp(-x)).
     log_weight = d * log_r - 0.5 * np.exp(2.0 * log_r) + np.log1p(np.exp(-x))
     weight = np.exp(log_weight - log_weight.max())
     return np.exp(log_r), weight / weight.sum()
 
 
 class QueryNodes(NamedTuple):
-    """Queries of one length, and the nodes of the tokens along them."""
+    """The queries of one length, with U nodes for the tokens."""
 
-    prob: float  # of the length
-    r: float
-    X: Array  # components of tokens along the query, (U,)
-    probs: Array  # of the components, (U,)
+    prob: float  # probability of the length
+    r: float  # the length
+    X: Array  # components of the nodes along the query, (U,)
+    probs: Array  # probabilities of the nodes, (U,)
 
 
 def gaussian_queries(
@@ -62,14 +65,16 @@ def gaussian_queries(
 ) -> list[QueryNodes]:
     r"""Return nodes for N tokens in d dimensions, for queries of each length.
 
-    They are fine enough for scores :math:`c r X` with \|c\| up to ``largest``. The
-    error is about e^-digits of the whole, and that of `query_lengths` with the
-    ``step``, which is `usual_step` by default. A rare length needs fewer digits by its
-    weight, and is left out if it needs none.
+    They are fine enough for scores :math:`c r X` with \|c\| up to ``largest``. An
+    average over X has a relative error of about e^-digits. The error of the average
+    over r depends on the ``step`` of `query_lengths`, by default `usual_step`. If a
+    length is improbable, its nodes in X may have a larger error, and a length that does
+    not matter is left out.
 
-    The trapezoid rule in X has the error e^(-2π²/h²) for the normal law, and
-    e^(-π²/(c r h)) for the decay e^(-s w) of a weight e^(c r X). It ends where hardly
-    one of N tokens lies. See docs/theory.md, "Gaussian inputs".
+    With a step h, the trapezoid rule in X has the error e^(-2π²/h²) for the normal law,
+    and the error e^(-π²/(c r h)) for the decay e^(-s w) of a weight w = e^(c r X). The
+    nodes extend so far that hardly one of N tokens is beyond them. See docs/theory.md,
+    "Gaussian inputs".
     """
     lengths, weights = query_lengths(d, usual_step(d) if step is None else step)
     queries: list[QueryNodes] = []
@@ -87,11 +92,12 @@ def gaussian_queries(
 
 def _check_memory(largest: float, r: float, h: float, reach: float) -> None:
     nodes = 2.0 * math.ceil(reach / h) + 1.0
-    # a node takes some arrays over values of s, which span the range of all weights
+    # Eight numbers of 8 bytes for each node and each value of s. The values of s span
+    # the range of all weights.
     values_of_s = 50.0 + 10.0 * largest * r * reach
     check_fits("scores", f"of size {largest:g}", 64.0 * nodes * values_of_s)
 
 
 def reach_of(size: float, least: float = 0.125) -> float:
-    """Round a size up to a power of two, so that many sizes share their nodes."""
+    """Round a size up to a power of two, so that many sizes can share their nodes."""
     return 2.0 ** math.ceil(math.log2(max(size, least)))

@@ -1,14 +1,15 @@
 r"""Numbers of tokens, and the derivatives of their generating functions.
 
 A kind :math:`\kappa` has :math:`N_\kappa` independent tokens, each at node u with
-probability :math:`\pi_u`. In the integrals of `icl_theory.tokens.square` a token that
-is not singled out contributes the factor :math:`G_\kappa`; if k tokens are, the product
-of all factors turns into its k-th derivative:
+probability :math:`\pi_u`. In the integrals of `icl_theory.tokens.square`, each token
+that a term does not single out contributes a factor :math:`G_\kappa`. If a term singles
+out k tokens, the remaining factors make the k-th derivative of :math:`G^n`:
 
 .. math:: G_\kappa = \sum_{u \in \kappa} \pi_u e^{-y_u}, \qquad
     \frac{d^k}{dG^k} E\,G^n = E[n (n - 1) \cdots (n - k + 1)\, G^{n - k}] .
 
-`TokenCount` evaluates the derivatives, `generating_function` G and its logarithm.
+`TokenCount` evaluates these derivatives. `generating_function` evaluates G and its
+logarithm.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ import numpy as np
 
 from icl_theory._validate import Array
 
-HIGHEST = 3  # order of the derivatives that a gradient needs
-# Logarithms below this one stand for zero: exp() is slow on subnormal numbers.
+# Highest order of the derivatives that a gradient needs.
+HIGHEST = 3
+# A number whose logarithm is below this one counts as zero: exp() would be slow,
+# because its result is subnormal.
 LOG_ZERO = -700.0
-SMALLEST = 1e-300  # stands in for a zero of which the logarithm is taken
+# Takes the place of zero where a logarithm or a quotient is taken.
+SMALLEST = 1e-300
 
 
 class TokenCount(NamedTuple):
@@ -31,7 +35,8 @@ class TokenCount(NamedTuple):
 
     number: float  # N
     rows: slice = slice(None)
-    # average over prompts of 1, 2, ... N tokens, as training on all positions does
+    # Whether to average over prompts of 1, 2, ... N tokens, as training on all
+    # positions of a sequence does.
     each: bool = False
 
     def derivatives(
@@ -41,8 +46,9 @@ class TokenCount(NamedTuple):
 
         .. math:: E[n (n-1) \cdots (n-k+1)\, G^{n-k}], \qquad k = 0, 1, \ldots
 
-        They go up to ``order``. The ``mean`` is G and ``log`` is ln G. For ``each``, n
-        is uniform on 1 ... N, and the sum of powers is built by doubling,
+        They have the orders 0 to ``order``, at G = ``mean`` with the logarithm
+        ``log``. If ``each`` is set, n is uniform on 1 ... N, and the sum of powers is
+        built by doubling,
         :math:`\sum_{n \le 2M} G^n = (1 + G^M) \sum_{n \le M} G^n`. All derivatives are
         positive, so that nothing cancels.
         """
@@ -63,9 +69,9 @@ class TokenCount(NamedTuple):
 def _power_derivatives(
     mean: Array, log: Array, n: float, order: int, scale: Array | float = 1.0
 ) -> list[Array]:
-    """Return G^n and its derivatives by G, scaled."""
-    # Derivatives above the n-th are zero. The lowest power of G needs exp(), the
-    # others follow from it by multiplication.
+    """Return G^n and its derivatives by G, times ``scale``."""
+    # Derivatives above the n-th are zero. Only the lowest power of G needs exp(); the
+    # higher powers follow by multiplication.
     highest = int(min(n, order))
     log_power = log * (n - highest)
     is_normal = log_power > LOG_ZERO
@@ -115,14 +121,14 @@ def generating_function(
 ) -> GeneratingFunction:
     """Return G of a kind for q queries, (q, J), and ln G.
 
-    The absolute error of ln G is far below 1/N, also where G is nearly 1.
+    The absolute error of ln G is far below 1/N, also if G is nearly 1.
 
     Parameters
     ----------
     probs : ndarray, (q, C)
         Probabilities π of the nodes.
     decay : ndarray, (q, C, J)
-        e^(-y).
+        e^(-y), with J values of s.
     minus_y : ndarray, (q, C, J)
         -y. The first columns are overwritten.
     rows : slice

@@ -1,7 +1,7 @@
 """Several softmax heads over the same tokens, added up with output weights.
 
-`HeadsRisk` has heads with free scores over any tokens, `GaussianHeadsRisk` heads with
-one inverse temperature each over Gaussian inputs.
+In `HeadsRisk` the scores of each head are free, and the tokens have any law. In
+`GaussianHeadsRisk` the inputs are Gaussian, and each head has one inverse temperature.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ from icl_theory.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.tokens.risk import Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, softmax
 
-# the range in which the best inverse temperature is searched for
+# Range in which the best inverse temperature ω is searched for, and the first trial.
 LOWEST_LOG_OMEGA = -5.0
+FIRST_LOG_OMEGA = math.log(0.125)
 HIGHEST_LOG_OMEGA = math.log(2.0)
 
 
 class Products(NamedTuple):
-    """Mean products for one query, with H heads o_1 ... o_H and the target y.
+    """Mean products for one query, with the averages o_1 ... o_H of H heads.
 
-    The rows and columns of the Gram matrix are o_1 - y, ..., o_H - y and, last, y.
+    The rows and columns of the Gram matrix stand for the errors o_1 - y, ..., o_H - y
+    and, last, for the target y.
     """
 
-    prob: float  # of the query
+    prob: float  # probability of the query
     gram: Array  # (H + 1, H + 1)
-    # by the scores of the head of the row; half of that on the diagonal, (H, H + 1, U)
+    # Derivatives of the entries of rows 1 ... H by the scores of the head of the row;
+    # on the diagonal, half of the derivative, (H, H + 1, U).
     slopes: Array
 
 
@@ -52,15 +55,16 @@ class HeadsRisk(Risk):
 
     .. math:: \mathcal L = \tfrac12 E\Bigl|\sum_h \mu_h o_h - y\Bigr|^2
 
-    with the averages :math:`o_h` of `TokenRisk`. A parameter array, (H, 1 + UQ), holds
-    in each row the output weight of a head and its scores, those of the U nodes for the
-    Q queries. Because
+    with the softmax averages :math:`o_h` and the target y of `TokenRisk`. A parameter
+    array, (H, 1 + UQ), has a row for each head: its output weight, and then the scores
+    of the U nodes for the Q queries. Because
 
     .. math:: \sum_h \mu_h o_h - y
         = \sum_h \mu_h (o_h - y) + \Bigl(\sum_h \mu_h - 1\Bigr) y ,
 
-    the loss is half the quadratic form of these weights in the mean products of the
-    errors :math:`o_h - y` and the target y.
+    the loss is half a quadratic form of :math:`\mu_1, \ldots, \mu_H` and
+    :math:`\sum_h \mu_h - 1`. Its matrix has the mean products of the errors
+    :math:`o_h - y` and of the target y (see `Products`).
 
     Parameters
     ----------
@@ -80,7 +84,7 @@ class HeadsRisk(Risk):
 
     Examples
     --------
-    Two heads with opposite output weights subtract what both see:
+    Two heads with opposite output weights subtract the part that they have in common:
 
     >>> import icl_theory as icl, numpy as np
     >>> kind = icl.Kind(40, probs=[0.5, 0.5], values=[-1.0, 1.0])
@@ -125,7 +129,7 @@ class HeadsRisk(Risk):
         for q, (p, gram, slopes) in enumerate(self.products(params[:, 1:])):
             pull = gram @ weights
             loss += 0.5 * p * float(weights @ pull)
-            # μ_h is the weight of o_h - y, and a part of the weight of y
+            # μ_h is the weight of o_h - y, and also part of the weight of y.
             gradient[:, 0] += p * (pull[:-1] + pull[-1])
             by_product = np.einsum("k,hku->hu", weights, slopes)
             by_scores[:, :, q] = p * mu[:, None] * by_product
@@ -134,7 +138,7 @@ class HeadsRisk(Risk):
     def quadratic(self, scores: ArrayLike) -> tuple[Array, Array]:
         """Return E[o_h · o_h'], (H, H), and E[o_h · y], (H,).
 
-        The scores of the heads are (H, UQ).
+        A row of ``scores``, (H, UQ), has the scores of one head.
         """
         checked = real_array("scores", scores, 2)
         columns = self.tokens.own.size
@@ -148,14 +152,14 @@ class HeadsRisk(Risk):
     def best_output(self, scores: ArrayLike) -> Array:
         """Return the output weights that minimise the loss for given scores, (H, UQ).
 
-        They are the least ones if many do.
+        If many do, the weights with the smallest norm are returned.
         """
         return least_output(*self.quadratic(scores))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Output weights, and the loss of each head alone with the output weight 1.
+        """Output weights, and losses of single heads, (H,) each.
 
-        Both are (H,).
+        The prediction of a single head is its average, with the output weight 1.
         """
         losses = []
         for scores in params[:, 1:]:
@@ -164,9 +168,9 @@ class HeadsRisk(Risk):
         return {"output": params[:, 0].copy(), "loss_per_head": np.array(losses)}
 
     def products(self, scores: Array) -> Iterator[Products]:
-        """Mean products of the errors of the heads and the target, for each query.
+        """Yield the mean products of the heads' errors and the target, for each query.
 
-        Scores are (H, UQ), and not checked.
+        The scores, (H, UQ), are not checked.
         """
         tokens = self.tokens
         H = len(scores)
@@ -181,8 +185,9 @@ class HeadsRisk(Risk):
                 moments = errors_squared[h]
                 gram[h, h] = 2.0 * moments.loss[q]
                 slopes[h, h] = moments.gradient[:, q]
-                # E[o·y] - |y|², and not E[errors·y]: the attention sums to 1 but for
-                # rounding, which should not be multiplied by |y|²
+                # E[(o - y)·y] is computed as E[o·y] - |y|². The attention sums to 1
+                # only up to rounding, and the mean of the errors themselves would
+                # multiply this rounding by |y|².
                 mean_average = moments.attention[:, q] @ ((errors + y) @ y)
                 gram[h, H] = mean_average - gram[H, H]
                 gram[H, h] = gram[h, H]
@@ -204,13 +209,13 @@ class HeadsRisk(Risk):
 
 def moments_of_averages(gram: Array) -> tuple[Array, Array]:
     """Return E[o_h · o_h'] and E[o_h · y] from the Gram matrix of `Products`."""
-    # rows become averages o_h = (o_h - y) + y, then the columns do
+    # Adding the row of y to the others turns o_h - y into o_h. So do the columns.
     by_average = gram[:-1] + gram[-1]
     return by_average[:, :-1] + by_average[:, -1:], by_average[:, -1]
 
 
 def least_output(gram: Array, means: Array) -> Array:
-    """Return the least output weights that minimise the loss, (H,)."""
+    """Return the output weights of smallest norm that minimise the loss, (H,)."""
     return np.asarray(np.linalg.lstsq(gram, means, rcond=1e-14)[0])
 
 
@@ -218,9 +223,10 @@ def least_output(gram: Array, means: Array) -> Array:
 class GaussianHeadsRisk(WithStart, Risk):
     r"""The loss of softmax heads over Gaussian inputs.
 
-    Parameters are the output weights μ and inverse temperatures ω of the heads, (2H,).
-    The loss is an average over the length r of the query, for which scores are
-    :math:`\omega_h r X` with the component X of a token along the query.
+    The parameters are the output weights μ of the H heads and then their inverse
+    temperatures ω, (2H,). For a query of length r, the score of a token in head h is
+    :math:`\omega_h r X`, with the component X of the token along the query. The loss is
+    an average over r.
 
     References
     ----------
@@ -276,9 +282,9 @@ class GaussianHeadsRisk(WithStart, Risk):
 
     @cached_property
     def best(self) -> tuple[float, float] | None:
-        """The best ω up to 2 and its loss, of one head or of two with opposite ω.
+        """The best ω up to 2 and its loss, for one head or two heads with ω and -ω.
 
-        None for more heads.
+        It is None for more heads.
         """
         heads = len(self.start) // 2
         if heads > 2:
@@ -286,9 +292,9 @@ class GaussianHeadsRisk(WithStart, Risk):
         return least_of_heads(self.d, self.N, self.noise, heads)
 
     def floor(self) -> float:
-        """Return the least loss of one head or two with ω up to 2.
+        """Return the least loss of one head or two heads with ω up to 2.
 
-        For more heads it is not known, and the lower bound 0 is returned.
+        For more heads the least loss is not known, and the lower bound 0 is returned.
         """
         return 0.0 if self.best is None else self.best[1]
 
@@ -302,9 +308,10 @@ class GaussianHeadsRisk(WithStart, Risk):
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _nodes(self, largest: float) -> tuple[tuple[float, Array, HeadsRisk], ...]:
-        """Weights of the lengths, scores of a head with ω = 1, and risks."""
+        """For each length: its probability, the scores for ω = 1, and the risk."""
         queries = []
-        # the components across the query, and the label noise
+        # The variance of a label comes from the d - 1 components across the query, and
+        # from the noise.
         spread = np.array(self.d - 1.0 + self.noise**2)
         for weight, r, X, probs in gaussian_queries(self.d, self.N, largest):
             tokens = TokenRisk([Kind(self.N, probs, X, spread)], np.array(r))
@@ -338,11 +345,12 @@ class GaussianHeadsRisk(WithStart, Risk):
 
 
 class Eliminated(NamedTuple):
-    """The loss of heads with the best output weights."""
+    """The loss of heads with the best output weights, as a function of ω."""
 
     output: Array  # the best output weights, (H,)
     loss: float
-    # by ω, (H,), at fixed output weights, in which the loss is stationary
+    # Derivatives of the loss by ω, (H,). The output weights may be held fixed for them,
+    # because the loss is stationary in the best ones.
     slopes: Array
 
 
@@ -357,17 +365,20 @@ def least_of_heads(d: int, N: int, noise: float, heads: int) -> tuple[float, flo
     signs = np.array([1.0, -1.0])[:heads]
     risk = GaussianHeadsRisk(d, N, noise, np.zeros(2 * heads))
 
-    @cache  # brentq begins with both ends again, and a slope takes up to a second
+    # Cached, because brentq evaluates both ends again, and a slope takes up to a
+    # second.
+    @cache
     def slope(log_omega: float) -> float:
         slopes = risk.with_best_output(math.exp(log_omega) * signs).slopes
         return float(slopes @ signs)
 
     # Larger ω need finer nodes, so the search for the change of sign goes up.
     low = LOWEST_LOG_OMEGA
-    high = math.log(0.125)
+    high = FIRST_LOG_OMEGA
     while slope(high) < 0.0 and high < HIGHEST_LOG_OMEGA:
         low = high
         high = min(high + math.log(2.0), HIGHEST_LOG_OMEGA)
+    # Without a change of sign the loss falls up to the largest ω, which is then best.
     best = high
     if slope(high) > 0.0 > slope(low):
         best = brentq(slope, low, high, xtol=1e-5)

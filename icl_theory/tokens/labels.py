@@ -1,17 +1,21 @@
 r"""Log losses with many exchangeable labels, as one integral.
 
-A label seen n times has the logit β n, as after attention with a known denominator.
-With D the logit of the right label, T the sum of e^logit over the labels whose counts
-are random and C the sum over all other labels,
+A label that occurs n times in a prompt has the logit β n, as after attention with a
+known denominator. Let D be the logit of the right label. Let T be the sum of e^logit
+over the labels x whose counts n_x are random, and C the sum over all other labels. Then
 
 .. math:: E \ln\bigl(1 + (T + C) e^{-D}\bigr)
     = \int_0^\infty e^{-s e^D} \bigl(1 - e^{-sC}\, E e^{-sT}\bigr) \frac{ds}{s},
     \qquad T = \sum_x e^{\beta n_x},
 
 because :math:`\ln(1 + R) = \int e^{-s} (1 - e^{-sR})\, ds/s`. The counts are
-multinomial, and :math:`E e^{-sT}` is a coefficient of a product of power series, one
-for each label, which is a sum over points on a circle. All terms have one sign, so that
-small losses keep their digits. See docs/theory.md, "Many labels".
+multinomial. So :math:`E e^{-sT}` is a coefficient of a product of power series, with
+one series for each label, and a coefficient is a sum over points z on a circle around
+zero. All terms of the integral have one sign, so that small losses keep their digits.
+See docs/theory.md, "Many labels".
+
+In the shapes below, A is the number of answers (losses that are computed at once) and J
+the number of nodes of the integral.
 """
 
 from __future__ import annotations
@@ -34,21 +38,28 @@ from icl_theory._validate import (
 )
 from icl_theory.memory import check_fits
 
-BLOCK = 512  # nodes at a time, whose arrays stay in the cache
-MOST_LOST = math.log(1e-10 / 2.0**-52)  # log of the factor by which rounding may grow
+# Number of nodes that are evaluated at a time: their arrays stay in the cache.
+BLOCK = 512
+# Log of the factor by which rounding errors may grow: ten digits must remain.
+MOST_LOST = math.log(1e-10 / 2.0**-52)
 LARGEST_LOGIT = 1e13
-LOG_LARGEST = 700.0  # exp() of more overflows
-RARE = 1e-30  # numbers of tokens of a label with the square of it are left out
-NEGLIGIBLE = 60.0  # a point of the circle with e^(-60) of the largest is left out
+# exp() of a larger number overflows.
+LOG_LARGEST = 700.0
+# A number of tokens of one label is left out if its probability is below RARE².
+RARE = 1e-30
+# A point of the circle is left out if its value is below e^(-60) of the largest.
+NEGLIGIBLE = 60.0
+# Points of the circle beyond the largest number of tokens.
+MORE_POINTS = 128
 
 
 class LogLoss(NamedTuple):
     """E ln(1 + (T + C)e^-D), nats, and its derivatives, (A,) each."""
 
     value: Array
-    by_top: Array  # by D
-    by_beta: Array  # by β
-    by_rest: Array  # by ln C
+    by_top: Array  # derivative by D
+    by_beta: Array  # derivative by β
+    by_rest: Array  # derivative by ln C
 
 
 def mean_log_loss(
@@ -61,19 +72,20 @@ def mean_log_loss(
     *,
     density: float | None = None,
 ) -> LogLoss:
-    r"""Mean log loss of a label with a known logit against many with random ones.
+    r"""Mean log loss of a label with a known logit against many random logits.
 
     .. math:: E \ln\Bigl(1 + e^{-D}\bigl(C + \sum_{x=1}^P e^{\beta n_x}\bigr)\Bigr),
         \qquad
         (n_1, \ldots, n_{P+S}) \sim \text{multinomial}(n; \tfrac{1}{P+S}, \ldots)
 
-    The mean of the log of the partition function is larger by D.
+    The mean of :math:`\ln(e^D + C + \sum_x e^{\beta n_x})`, the log of the partition
+    function, is larger by D.
 
     Parameters
     ----------
     top : array_like
-        D, finite, (A,). If several labels are right, the log of the sum of their
-        e^logit.
+        D, finite, (A,). If several labels are right, D is the log of the sum of e^logit
+        over them.
     beta : float
         β, of either sign.
     log_rest : float
@@ -83,16 +95,18 @@ def mean_log_loss(
     labels : int
         P, number of labels with the logit β n_x.
     silent : int
-        S, number of labels that tokens fall on but whose logits are part of C.
+        S, number of further labels that the tokens are spread over. Their logits are
+        part of C.
     density : float, optional
-        Tokens per label, for which all n share one set of nodes. This saves time, but
-        n loses digits as it becomes improbable for a Poisson variable of this mean per
-        label. If ten digits would not remain, n is refused.
+        A number of tokens per label. With it, all n share one set of nodes, which saves
+        time. The less probable n is for a Poisson variable with the mean
+        (P + S) density, the more digits its loss loses. If ten digits would not
+        remain, n is refused.
 
     Returns
     -------
     LogLoss
-        The mean, and its derivatives by D, β and ln C.
+        The mean loss, and its derivatives by D, β and ln C.
 
     Raises
     ------
@@ -106,7 +120,7 @@ def mean_log_loss(
 
     Examples
     --------
-    Three labels share two tokens, and e^0.5 more competes:
+    Three labels share two tokens, and all other labels together have e^0.5:
 
     >>> import math
     >>> loss = mean_log_loss([1.0], 0.7, 0.5, [2], 3)
@@ -152,15 +166,16 @@ def shared_log_loss(
 ) -> LogLoss:
     """Return `mean_log_loss` with one ``density`` for all numbers of tokens.
 
-    They may be improbable. Their own digits are lost then, so use this for sums in
-    which they weigh as little as they are probable.
+    Improbable numbers of tokens are not refused, although their losses lose digits. Use
+    this for averages over the number of tokens, in which such losses have small
+    weights.
     """
     problem = _checked(top, beta, log_rest, tokens, labels, silent)
     return LogLoss(*_integrate(problem, number("density", density)))
 
 
 class _Problem(NamedTuple):
-    """Arguments that were checked."""
+    """The checked arguments of `mean_log_loss`."""
 
     top: Array  # D, (A,)
     beta: float
@@ -200,21 +215,26 @@ def _checked(
 class _Circle(NamedTuple):
     """Points z on a circle of the radius r, and the power series in z of one label."""
 
-    k: NDArray[np.intp]  # numbers of tokens of the label that matter, (k,)
+    k: NDArray[np.intp]  # numbers of tokens of one label that are not too rare, (k,)
     poisson: Array  # e^(-r) r^k/k!, (k,)
     powers: Array  # (z/r)^k, (points, k)
     shift: Array  # z - r, (points,)
-    coefficients: Array  # from values at the points to all numbers n, (points, n)
-    place: NDArray[np.intp]  # of the number of tokens of each answer among them, (A,)
+    # Matrix from values at the points to the coefficients of z^n, with a column for
+    # each different number n of tokens, (points, n).
+    coefficients: Array
+    place: NDArray[np.intp]  # the column of the number of tokens of each answer, (A,)
 
     def of_tokens(self, values: Array) -> Array:
-        """Return the coefficients of the power series of a function, (J, A)."""
+        """Return the coefficients of z^n of a function, (J, A).
+
+        The ``values`` of the function at the points are (J, points).
+        """
         return (values @ self.coefficients).real[:, self.place]
 
 
 def _circle(problem: _Problem, radius: float) -> _Circle:
     m = problem.P + problem.S
-    # few different numbers of tokens occur in many answers
+    # Many answers may have only a few different numbers of tokens.
     n = np.unique(problem.tokens)
     place = np.searchsorted(n, problem.tokens)
     most = int(n[-1])
@@ -223,9 +243,10 @@ def _circle(problem: _Problem, radius: float) -> _Circle:
     poisson = np.exp(log_poisson(k, radius))
     k = k[poisson > RARE**2]
     poisson = poisson[poisson > RARE**2]
-    # Points lie on the upper half of the circle, as values on the lower half are the
-    # conjugates. Where e^(mz) is below e^(-60) of its largest value there are none.
-    points = most + 128
+    # Only the upper half of the circle is needed, because the values on the lower half
+    # are the conjugates. Points at which e^(mz) is below e^(-60) of its largest value
+    # are left out.
+    points = most + MORE_POINTS
     reach = min(NEGLIGIBLE / ((m - 1) * radius), 2.0) if m > 1 else 2.0
     last = math.ceil(points * math.acos(1.0 - reach) / (2.0 * math.pi))
     point = np.arange(min(last, points // 2) + 1)
@@ -286,10 +307,11 @@ def _integrate(problem: _Problem, radius: float) -> Array:
 def _products(
     h: Array, slope: Array, shift: Array, P: int, S: int
 ) -> tuple[Array, Array]:
-    """Generating functions of 1 - E e^(-sT) and of its derivative by β.
+    """Return the generating functions of 1 - E e^(-sT) and of its derivative by β.
 
-    They are over e^(-mean), on the circle. If the series of one label is
-    e^(z-r) - h(z), that of 1 - e^(-sT) is e^(m(z-r)) - e^(S(z-r)) (e^(z-r) - h)^P.
+    They are given on the circle, (J, points) each. Let r be the mean count of a label,
+    and m = P + S the number of labels. If one label has the generating function
+    e^(z-r) - h(z), then 1 - E e^(-sT) has e^(m(z-r)) - e^(S(z-r)) (e^(z-r) - h(z))^P.
     """
     if P == 0:
         return np.zeros_like(h), np.zeros_like(h)
@@ -319,16 +341,18 @@ def _nodes(
     before: float = 42.0,
     after: float = 6.0,
 ) -> list[tuple[Array, Array]]:
-    """Blocks of nodes in ln s and their weights, (J,) each.
+    """Return blocks of nodes ln s and of their weights, (J,) each.
 
-    There are none where the integrand is constant. A factor exp(-s e^D) is constant up
-    to a distance ``before`` its break at ln s = -D, and from a distance ``after`` it
-    on; ``last`` is the last -D. With
-    ln s = u - e^(-(u - first)) the nodes thin out to the left, where the integrand is
-    proportional to s. The trapezoidal rule in u has the error e^(-π²/step).
+    A factor exp(-s e^D) of the integrand has a *break* at ln s = -D: it is 1 to
+    rounding until a distance ``before`` the break, and 0 to rounding from a distance
+    ``after`` the break on. Between such ranges around the breaks the integrand is
+    constant, and there are no nodes. The last break of the right labels, from which on
+    the whole integrand vanishes, is ``last``. With ln s = u - e^(-(u - first)) there
+    are fewer and fewer nodes towards small s, where the integrand is proportional to s.
+    The trapezoidal rule in u has the error e^(-π²/step).
     """
     first = float(breaks.min()) - spread - 2.0
-    # no gap may lie where the map to ln s is not yet the identity
+    # No gap may lie where ln s is not yet equal to u.
     places = np.append(breaks, first + before - after)
     around = np.arange(-spread - before, after + step, step)
     number = np.unique(np.rint((places[:, None] + around - first) / step))
@@ -337,7 +361,7 @@ def _nodes(
     tail = np.exp(-(u - first))
     log_s = u - tail
     width = step * (1.0 + tail)
-    # the trapezoids of a gap are as wide as the gap
+    # The nodes on both sides of a gap get half of its length as additional weight.
     gap = np.flatnonzero(np.diff(u) > 1.5 * step)
     for edge in (gap, gap + 1):
         width[edge] += 0.5 * (log_s[gap + 1] - log_s[gap] - step)
@@ -350,8 +374,9 @@ def _nodes(
 def log_poisson(k: ArrayLike, mean: ArrayLike) -> Array:
     """Return the log of a Poisson probability.
 
-    The cancellation in k ln m - m - ln k! is avoided: ln k! is k ln k - k, most of
-    which cancels exactly, and Stirling's small remainder.
+    For the mean m it is k ln m - m - ln k!, in which large numbers cancel. So ln k! is
+    split into k ln k - k, which is joined with the other terms, and Stirling's small
+    remainder.
     """
     from scipy.special import gammaln, xlog1py, xlogy
 

@@ -1,9 +1,13 @@
 r"""The trapezoid rule for integrals over s, and the range of scores that it covers.
 
-The integrals of softmax averages are over the logarithm of s, and the integrand decays
-like :math:`e^{-s S}`, with S the sum of the weights of a prompt. `trapezoid` makes the
-nodes, `trimmed` takes away those at which the integrand vanishes, and `rule_error`
-bounds the error. See docs/theory.md, "Tokens" and "The error of the rule".
+The integrals of softmax averages (see `icl_theory.tokens.square`) are over ln s. Their
+integrands decay like :math:`e^{-s S}`, with S the sum of the weights w of the tokens of
+a prompt. `trapezoid` returns the nodes, the values of s. `trimmed` removes the last
+nodes if the integrand vanishes there, and `rule_error` bounds the error. See
+docs/theory.md, "Tokens" and "The error of the rule".
+
+In the shapes below, J is the number of nodes, C the number of different tokens, and Q
+the number of queries.
 """
 
 from __future__ import annotations
@@ -24,16 +28,17 @@ from icl_theory.tokens.generating import (
     weighted,
 )
 
-# e^(-s w) is taken for zero from here on. A prompt with a token of weight w loses
-# e^(-300) of itself by that, and products of two factors e^(-s w) stay above the
-# subnormal numbers, which are slow.
+# If s w is at least this, e^(-s w) counts as zero. The integral of a prompt with a
+# token of weight w loses a part e^(-300) by this. A product of two larger factors e^(-s
+# w) is above the range of subnormal numbers, which are slow.
 LATEST = 300.0
 LOG_LATEST = math.log(LATEST)
-# The largest gap between neighbouring scores. Beyond it the attention underflows of
-# which a gradient is made.
+# The largest gap between neighbouring scores. Beyond it the attention underflows, and
+# with it the gradient.
 FARTHEST = 690.0
-# What a gap that `capped` cuts, or underflow, may change in the loss of a prompt of one
-# token, relative to the square of the errors. It grows with the square of the length.
+# Error of the loss, relative to the squared errors of the tokens, that comes from gaps
+# cut by `capped` and from underflow. This is for a prompt of one token; it grows with
+# the square of the number of tokens.
 UNSEEN = 1e-288
 
 
@@ -56,13 +61,14 @@ def trapezoid(
     first: float = -4.0,
     last: float = 4.25,
 ) -> Nodes:
-    r"""Return the nodes for :math:`\int \ldots\, ds/s`, which is exact to rounding.
+    r"""Return nodes for :math:`\int \ldots\, ds/s`. By default it is exact to rounding.
 
     .. math:: N s = \exp(x - e^{-x}), \qquad \frac{ds}{s} = (1 + e^{-x})\, dx
 
-    with equidistant x, and N the largest number of tokens. At the last node the slowest
-    decay, :math:`e^{-s w_{\min}}` for each of the tokens of the shortest prompt, is
-    complete. Scores ``log_w`` are (C, Q), and the largest of each query is 0.
+    with equidistant x, from ``first`` on, and N the largest number of tokens. At the
+    last node the slowest decay is complete: the factor :math:`e^{-s w_{\min}}` of every
+    token of the shortest prompt. The scores ``log_w`` are (C, Q), and the largest score
+    of each query is 0.
     """
     N = 0.0
     shortest = 0.0
@@ -86,9 +92,9 @@ def trimmed(
 ) -> Nodes:
     """Leave out the last nodes if the integrand vanishes there in float64.
 
-    In long prompts all tokens of large weight have decayed long before those of the
-    smallest weights, and a prompt without any token of large weight is improbable.
-    Every ``stride``-th node is looked at.
+    A long prompt almost always has tokens of large weight, and their factors e^(-s w)
+    vanish long before the factors of tokens of small weight. Only every ``stride``-th
+    node is tested.
     """
     J = len(nodes.log_s)
     if 8 * stride > J or all(count.number < 64 for count in counts):
@@ -116,9 +122,9 @@ def rule_error(step: float) -> float:
 
     .. math:: 6\,|\Gamma(2 + 2\pi i/h)|
 
-    The constant is measured. In each prompt the rule replaces 1/S² by a sum over its
-    nodes, and a loss is a mean of squares over S². So the bound holds for the loss of
-    any law of the tokens (docs/theory.md, "The error of the rule").
+    The constant 6 is measured. In each prompt the rule replaces 1/S² by a sum over its
+    nodes. A loss is a mean of a square divided by S², so the bound holds for the loss
+    under any law of the tokens (docs/theory.md, "The error of the rule").
     """
     omega = 2.0 * math.pi / step
     # |Γ(2 + iω)|² = (1 + ω²) πω / sinh πω
@@ -132,9 +138,10 @@ def is_kept(y: Array) -> NDArray[np.bool_]:
 
 
 def capped(log_w: Array, most: float = 350.0) -> Array:
-    """Return scores relative to the largest, with gaps cut to ``most``.
+    """Return scores minus the largest one of their column, (C, Q).
 
-    The square of the attention underflows at such gaps. Scores are (C, Q).
+    A gap between two neighbouring scores of a column is cut to ``most`` if it is
+    larger. The square of the attention underflows at such gaps.
     """
     with np.errstate(over="ignore"):
         relative = log_w - log_w.max(axis=0)
@@ -143,8 +150,8 @@ def capped(log_w: Array, most: float = 350.0) -> Array:
     order = np.argsort(-log_w, axis=0)
     ranked = np.take_along_axis(log_w, order, axis=0)
     is_finite = np.isfinite(ranked[1:])
-    # Gaps come from the scores as they are given. Two differences from the largest
-    # score may both overflow.
+    # Gaps are differences of neighbouring scores. Differences from the largest score
+    # might overflow.
     with np.errstate(over="ignore"):
         differences = ranked[:-1] - np.where(is_finite, ranked[1:], 0.0)
     gaps = np.full(is_finite.shape, np.inf)

@@ -1,8 +1,13 @@
 """Softmax attention over tokens of a known law, as a Risk.
 
-Describe the tokens of a prompt by one `Kind` or several: how many there are, and at
-which nodes. `TokenRisk` then has the exact loss as a function of the scores of the
-nodes, its gradient, and a trainer on sampled prompts.
+The law of a token is a finite set of *nodes* with probabilities. A `Kind` has a number
+of independent tokens with the same nodes, and a prompt has tokens of one kind or
+several. `TokenRisk` is the exact loss of softmax attention over the tokens as a
+function of the scores of the nodes, with its gradient and with a trainer on sampled
+prompts.
+
+In the shapes below, U is the number of nodes, Q the number of queries, and D the number
+of coordinates of a value.
 """
 
 from __future__ import annotations
@@ -41,16 +46,20 @@ from icl_theory.tokens.sampled import Pass, Sampled, softmax
 from icl_theory.tokens.square import Moments, change_along
 from icl_theory.tokens.square import moments as integrate
 
-MOST_TOKENS = 10**15  # beyond it, N - 1 and N are hardly different in float64
-NEGLIGIBLE = 1e-12  # share of the largest eigenvalue that counts as zero
+# Beyond this number of tokens, N - 1 and N hardly differ in float64.
+MOST_TOKENS = 10**15
+# Eigenvalues below this share of the largest one count as zero.
+NEGLIGIBLE = 1e-12
+# How many numbers a drawn token takes, beside one for each coordinate of its error.
+NUMBERS_OF_TOKEN = 6.0
 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    r"""Tokens with a law in common: how many there are, and their nodes.
+    r"""N independent tokens with the same law.
 
-    Each of the N tokens is at node u with probability :math:`\pi_u`, independently of
-    the others.
+    Each token is at node u with probability :math:`\pi_u`. Its value has a mean and a
+    variance that depend on the node.
 
     Parameters
     ----------
@@ -59,16 +68,17 @@ class Kind:
     probs : array_like, (U,)
         Probabilities of the nodes; they sum to 1.
     values : array_like, (U,), (U, D) or (U, D, Q)
-        Mean values of the nodes, in D coordinates; the last axis is for values that
-        depend on the query. Where the values are linear in a latent task with second
-        moment I, as for :math:`y = \beta^\top x`, the coordinates are those of the
-        task.
+        Mean value of a token at each node, in D coordinates. The last axis is for
+        values that depend on the query. If values are linear in the coordinates of a
+        random task with second moments I, as :math:`y = \beta^\top x` is in β, the
+        coefficients of these coordinates may stand for a value.
     spread : float or array_like, (U,) or (U, Q)
-        Variance of the value of a token around that of its node, summed over the
-        coordinates: label noise, or what a node averages over.
+        Variance of the value of a token around the mean value of its node, summed over
+        the coordinates. It comes from label noise, or from differences between the
+        tokens that share a node.
     each : bool
-        Average over prompts with 1, 2, ... N tokens of this kind, as training on all
-        positions does.
+        Whether to average over prompts with 1, 2, ... N tokens of this kind, as
+        training on all positions of a sequence does.
 
     Raises
     ------
@@ -114,9 +124,10 @@ class Kind:
 
 
 def _rows(name: str, value: ArrayLike, size: int, row: str, axes: int) -> Array:
-    """Return an array of ``size`` rows, one for each ``row``, with a number of axes.
+    """Check an array of ``size`` rows, and return it with ``axes`` axes.
 
-    Axes that are missing have length 1, and a number stands for rows that are equal.
+    Axes that are missing get the length 1. A single number stands for equal rows. The
+    message of an error calls a row by the word ``row``.
     """
     array = plain_numbers(name, value, -math.inf)
     largest = float(np.abs(array).max(initial=0.0))
@@ -147,21 +158,24 @@ class TokenRisk(Risk):
         \frac{\sum_i e^{\theta_{u_i q}} v_i}{\sum_i e^{\theta_{u_i q}}}
         - y_q\Bigr|^2 ,
 
-    where token i of a kind is at node :math:`u_i` and has the value :math:`v_i`. The
-    parameters are the scores :math:`\theta`. `in_coordinates` makes them linear
-    functions of a temperature, matrices of keys and queries, or positions.
+    where q is a query with the probability :math:`p_q` and the target :math:`y_q`, and
+    token i is at node :math:`u_i` and has the value :math:`v_i`. The parameters are the
+    scores :math:`\theta`. With `in_coordinates` the scores are linear functions of a
+    temperature, of matrices of keys and queries, or of positions.
 
     Parameters
     ----------
     kinds : Kind or sequence of Kind
-        The tokens of a prompt. Nodes are numbered through, kind after kind.
+        The tokens of a prompt. The nodes of all kinds are numbered in one list, kind
+        after kind.
     target : float or array_like, (D,) or (D, Q)
-        The target y of the average.
+        The target y, which the average of the values should equal.
     queries : array_like, (Q,), optional
         Probabilities of several queries, each with scores of its own.
     second : array_like, (U, U) or (U, U, Q), optional
-        Instead of values and target: second moments :math:`E[e_u \cdot e_v]` of the
-        errors :math:`e = v - y` of two tokens, averaged over the tasks.
+        Second moments :math:`E[e_u \cdot e_v]` of the errors :math:`e = v - y` of
+        tokens at two nodes, averaged over the tasks. They replace the values and the
+        target.
 
     Raises
     ------
@@ -192,8 +206,8 @@ class TokenRisk(Risk):
     queries: Array | None = None
     second: Array | None = None
     errors: Array = field(init=False, repr=False)  # e = v - y, (Q, U, D)
-    spread: Array = field(init=False, repr=False)  # variances around e, (U, Q)
-    own: Array = field(init=False, repr=False)  # |e|² and the spread, (U, Q)
+    spread: Array = field(init=False, repr=False)  # variance of a token's error, (U, Q)
+    own: Array = field(init=False, repr=False)  # |e|² + spread, (U, Q)
     probs: Array = field(init=False, repr=False)  # (U,)
     counts: list[TokenCount] = field(init=False, repr=False)
     _is_spread: bool = field(init=False, repr=False)
@@ -312,9 +326,9 @@ class TokenRisk(Risk):
         return loss, (self.asked * moments.gradient).reshape(params.shape)
 
     def floor(self) -> float:
-        """Return 0, a lower bound.
+        """Return 0, a lower bound of the loss.
 
-        It is not always the infimum: no scores remove the noise of a ``spread``.
+        The infimum may be larger: a ``spread`` adds noise for all scores.
         """
         return 0.0
 
@@ -326,10 +340,10 @@ class TokenRisk(Risk):
         return (self.asked * change).reshape(params.shape)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Expected attention and losses of the queries.
+        """Expected attention and loss of each query.
 
-        ``share`` is the attention on all tokens of each kind, (kinds, Q), and
-        ``loss_per_query`` has the shape (Q,).
+        ``share`` is the attention on all tokens of each kind together, (kinds, Q), and
+        ``loss_per_query`` is the loss, (Q,).
         """
         moments = self.moments(params)
         share = [moments.attention[count.rows].sum(axis=0) for count in self.counts]
@@ -338,7 +352,7 @@ class TokenRisk(Risk):
     def attention(self, params: ArrayLike) -> Array:
         """Expected attention on all tokens at each node, of the shape of the scores.
 
-        It sums to 1.
+        For each query it sums to 1 over the nodes.
         """
         scores = self._checked(params)
         return self.moments(scores).attention.reshape(scores.shape)
@@ -346,12 +360,12 @@ class TokenRisk(Risk):
     def error(self, params: ArrayLike, step: float = 0.2) -> float:
         r"""Estimate the error of the loss from above.
 
-        The error has a part of the quadrature, with nodes a ``step`` <= 0.6 apart in
-        ln s, which is a bound up to its constant, and the constant is measured. The
-        part of rounding is of first order, relative to the loss that errors of one
-        sign would have. Losses below about 1e-280 of the squared errors leave the range
-        of float64; the estimate includes the share of them that is lost. See
-        docs/theory.md, "Tokens".
+        The estimate is a sum of three parts. The first is the error of the quadrature,
+        whose nodes are a ``step`` <= 0.6 apart in ln s. It is a bound with a measured
+        constant. The second is the error of rounding to first order, relative to the
+        loss that would result if no errors of tokens had opposite signs. The third is
+        the loss that underflow may remove from losses below about 1e-280 of the squared
+        errors. See docs/theory.md, "Tokens".
         """
         scores = self._checked(params)
         step = number("step", step, maximum=0.6)
@@ -374,18 +388,19 @@ class TokenRisk(Risk):
     def sampled(self, batch: int, seed: int = 0) -> Sampled:
         """Return the trainer on sampled prompts.
 
-        Tokens are drawn, and softmax is applied to their scores.
+        Each step draws ``batch`` prompts token by token, and applies softmax to the
+        scores of the tokens.
         """
         tokens = sum(count.number for count in self.counts)
-        numbers = tokens * (6.0 + self.errors.shape[2])
+        numbers = tokens * (NUMBERS_OF_TOKEN + self.errors.shape[2])
         return Sampled(self.initial, self._draw, batch, seed, numbers)
 
     def moments(
         self, params: Array, step: float = 0.2, errors: Array | None = None
     ) -> Moments:
-        """Moments of all queries, with arguments that are not checked.
+        """Return the moments of all queries, without checking the arguments.
 
-        The ``errors`` of the nodes are those of the risk by default.
+        By default the nodes have the errors of the risk; ``errors`` replaces them.
         """
         e = self.errors if errors is None else errors
 
@@ -442,7 +457,7 @@ def _check_columns(name: str, columns: int, Q: int) -> None:
 
 
 def _joined_spread(kinds: Sequence[Kind], Q: int) -> Array:
-    """Spread of all nodes, (U, Q)."""
+    """Return the spread of the nodes of all kinds, (U, Q)."""
     spread = []
     for kind in kinds:
         if kind.spread.shape[1] not in (1, Q):
@@ -452,7 +467,7 @@ def _joined_spread(kinds: Sequence[Kind], Q: int) -> Array:
 
 
 def _numbered(kinds: Sequence[Kind]) -> list[TokenCount]:
-    """Number the nodes through, kind after kind."""
+    """Number the nodes of all kinds in one list, kind after kind."""
     counts = []
     start = 0
     for kind in kinds:

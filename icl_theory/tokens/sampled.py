@@ -1,8 +1,8 @@
 """Softmax attention on sampled tokens.
 
-`Sampled` trains on prompts that are drawn anew at each step. It shares no formula with
-the exact risks, which are tested against it. The functions below it are those that
-samplers have in common.
+`Sampled` is a risk over prompts that are drawn anew at each step. It shares no formula
+with the exact risks, which are tested against it. The functions at the end of the
+module are shared by all samplers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
-# The losses of prompts, the places of the parameters on which they depend, and the
-# derivatives by these.
+# The losses of prompts, the places (in the flat array) of the parameters on which they
+# depend, and the derivatives by these parameters.
 Pass = tuple[Array, Indices, Array]
 Draw = Callable[[Array, np.random.Generator, int], Pass]
 Observe = Callable[[Array, np.random.Generator, int], dict[str, Array]]
@@ -34,16 +34,16 @@ class Sampled(WithStart, Risk):
     start : ndarray
         Parameters at step 0.
     draw : callable
-        A function of parameters, random numbers and the number B of prompts. It returns
-        the losses of the prompts, (B,), places in the flat array of parameters, and
-        derivatives by them. Places and derivatives have one shape, (B, N), say, or are
-        broadcast to one.
+        A function of the parameters, a random generator and the number B of prompts. It
+        returns the losses of the prompts, (B,), places in the flat array of parameters,
+        and the derivatives of the losses by the parameters at these places. Places are
+        broadcast to the shape of the derivatives, for example (B, N).
     batch, seed : int
         Number of prompts in a step, and the seed.
     numbers : float
-        Numbers that a prompt takes in memory.
+        How many numbers (of 8 bytes) a prompt takes in memory.
     observation : callable, optional
-        A function of the same arguments that returns observations.
+        A function of the same arguments as ``draw`` that returns the observations.
     """
 
     stochastic = True  # the steps draw different prompts
@@ -65,7 +65,7 @@ class Sampled(WithStart, Risk):
         check_fits("batch", batch, 8.0 * batch * numbers)
 
     def generator(self, step: int) -> np.random.Generator:
-        """Return the random numbers of a step."""
+        """Return the generator of the random numbers of a step."""
         return np.random.default_rng([self.seed, integer("step", step, minimum=0)])
 
     def losses(self, params: Array, step: int = 0) -> Array:
@@ -91,7 +91,7 @@ class Sampled(WithStart, Risk):
 def prompts_to_draw(rng: np.random.Generator, size: int, numbers: float) -> int:
     """Check the arguments of a method ``draw``, and return the number of prompts.
 
-    A prompt takes ``numbers`` numbers in memory.
+    A prompt takes ``numbers`` numbers of 8 bytes in memory.
     """
     instance("rng", rng, np.random.Generator, "a numpy.random.Generator")
     size = integer("size", size, minimum=1)
@@ -108,9 +108,10 @@ def softmax(scores: Array) -> tuple[Array, Array]:
 
 
 def chosen(draws: Array, cumulated: Array) -> Indices:
-    """Indices of the intervals in which uniform numbers fall.
+    """Return the index of the interval in which each uniform number falls.
 
-    They have the shape of ``draws``; ``cumulated`` are the upper ends of the intervals.
+    The result has the shape of ``draws``. The last axis of ``cumulated`` has the upper
+    ends of the intervals.
     """
     is_beyond = draws[..., None] >= cumulated[..., :-1]
     return np.asarray(is_beyond.sum(axis=-1), dtype=np.intp)

@@ -1,14 +1,16 @@
-r"""Gradients of a loss between separated scores, as sums over pairs of nodes.
+r"""Gradients of a loss at scores far apart, as sums over pairs of nodes.
 
-If one node has nearly all the attention, the terms of a gradient cancel. Because
+If one token has nearly all the attention, the terms of a gradient cancel. Let
+:math:`a_u` be the attention on node u and :math:`e_u` the error there. Because
 attention sums to one, the derivative by the score of node u is also
 
 .. math:: \partial_{\theta_u} \tfrac12 E|\bar e|^2
     = E \sum_v a_u a_v (e_u - e_v) \cdot \bar e, \qquad \bar e = \sum_v a_v e_v ,
 
-where every pair is as small as the smaller of both shares. `gradient_by_pairs`
-evaluates this sum, and `variance` and `is_separated` decide whether it is needed. See
-docs/theory.md, "Tokens".
+in which the term of a pair is at most as large as the smaller attention of the two.
+`gradient_by_pairs` evaluates this sum, and `variance` and `is_separated` decide whether
+it is needed. The letters are defined in `icl_theory.tokens.square`. See docs/theory.md,
+"Tokens".
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ from icl_theory.tokens.tilted import (
     write_fields,
 )
 
-MOST_COMPARED = 64  # nodes with the largest attention that `is_separated` looks at
+# `is_separated` compares this many nodes with the largest attention.
+MOST_COMPARED = 64
+# Scores are separated if pairs of nodes contribute less than this share of the mean
+# square error.
+SMALL_SHARE = 0.01
 
 
 def variance(
@@ -49,8 +55,9 @@ def variance(
     total = np.einsum("qc,qc->q", attention, D) - 2.0 * loss
     if spread is None:
         return np.asarray(total)
-    # Without the spread around the nodes: its share in the first term is taken away,
-    # and E Σ a_i² of it, which the loss contains, is added.
+    # The variance of the errors of the nodes alone is wanted. So the spread is taken
+    # out of both terms: the first has E Σ a_i of it, and the loss has E Σ a_i² of it,
+    # with the tokens i.
     for (first, _, _), count in zip(tokens.orders, counts, strict=True):
         rows = count.rows
         squares = integral(first.real, by[:, rows])
@@ -65,18 +72,19 @@ def is_separated(
     counts: Sequence[TokenCount],
     form: ErrorForm,
 ) -> bool:
-    r"""Whether hardly two nodes with different errors share a prompt's attention.
+    r"""Whether two nodes with different errors hardly ever share a prompt's attention.
 
-    Attention on both of two nodes is at most the smaller mean of each, and at most N
-    times the ratio of their weights. If it is not small, the gradient is small because
-    prompts cancel, as near a minimum, and a sum over pairs would not be better. The
-    arrays are those of one query, (C,).
+    The mean of the attention that a prompt pays to both of two nodes is bounded by the
+    smaller of their mean attentions, and by N times the ratio of their weights. If this
+    attention is not small, then the gradient is small because the gradients of prompts
+    cancel each other, as near a minimum. A sum over pairs would then be no better. All
+    arrays are for one query, (C,).
     """
     largest = np.argsort(-attention, kind="stable")[:MOST_COMPARED]
     largest = largest[attention[largest] > 0.0]
     if len(largest) < 2:
         return False
-    # nodes by falling weight, so that in a pair u < v node u is the heavier one
+    # Nodes are sorted by falling weight. In a pair u < v, node u is the heavier one.
     nodes = largest[np.argsort(-log_w[largest], kind="stable")]
     C = _errors_between(nodes, len(attention), form)
     square = np.maximum(np.diagonal(C), 0.0)
@@ -92,15 +100,16 @@ def is_separated(
     change = distance * (length[:, None] + ratio * length)
     change = change + spread[:, None] + ratio * spread
     for count in counts:
-        if count.number == 1:  # one token is not at two nodes
+        if count.number == 1:
+            # A single token is at one node only.
             inside = np.isin(nodes, np.arange(len(attention))[count.rows])
             share[np.ix_(inside, inside)] = 0.0
     shared = np.sum(np.triu(share * change, 1))
-    return bool(shared < 0.01 * (attention @ D))
+    return bool(shared < SMALL_SHARE * (attention @ D))
 
 
 def _errors_between(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Array:
-    """Return the matrix C_uv between some of all ``size`` nodes."""
+    """Return the matrix C_uv between some ``nodes`` out of ``size`` nodes."""
     unit = np.zeros((1, size, len(nodes)))
     unit[0, nodes, np.arange(len(nodes))] = 1.0
     product = np.empty_like(unit)
@@ -111,8 +120,8 @@ def _errors_between(nodes: NDArray[np.intp], size: int, form: ErrorForm) -> Arra
 class _Pairs(NamedTuple):
     """Integrals over pairs of different tokens at nodes u and v, (C, C) each."""
 
-    field: Array  # ∫ P''' b_u b_v (C b)_u: a third token
-    twice: Array  # ∫ P'' b_u b_v y_v: the token at v is the third
+    field: Array  # ∫ P''' b_u b_v (C b)_u, with a third token
+    twice: Array  # ∫ P'' b_u b_v y_v, with the token at v as the third token
 
 
 def gradient_by_pairs(
@@ -126,10 +135,11 @@ def gradient_by_pairs(
         + P''\, b_u b_v \bigl[y_u (D_u - C_{uv}) - y_v (D_v - C_{uv})\bigr]
         \,\frac{ds}{s}
 
-    to the entry u, and the opposite to v. At each s, errors count from the error of the
-    node with the largest b, so that no large terms cancel.
+    to the entry u of the gradient, and minus this to the entry v. At each s, the error
+    of the node with the largest b is subtracted from all errors, so that no large terms
+    cancel.
     """
-    # What e^(-y) leaves at its end may be above the gradient.
+    # y was cut at 300. The value e^(-300) of larger y may be above the gradient.
     tokens = tokens._replace(b=tokens.b * is_kept(tokens.y.real))
     if len(counts) == 1:
         pairs = _pairs_of_one_kind(tokens, counts, form)
@@ -183,8 +193,8 @@ def _pairs_of_kinds(
         rows = count.rows
         number, number_of_pairs = (moment[0] for moment in tokens.numbers[k])
         write_field(tokens.b, rows, form, field_of_kind, reference)
-        # The token at v is of kind k. It is not in the field: of its kind only
-        # E[n(n-1)]/E[n] tokens are left.
+        # The token at v is of kind k, and does not act on itself. So for its kind the
+        # field comes from E[n(n-1)]/E[n] tokens instead of E[n].
         further = np.divide(
             number_of_pairs, number, out=np.zeros_like(number), where=number != 0.0
         )
@@ -192,7 +202,8 @@ def _pairs_of_kinds(
         drawn = number * b[rows]
         by_field[:, rows] = fields @ drawn.T
         by_twice[:, rows] = (first * b) @ (drawn * y[rows]).T
-        # if u is of the same kind, the orders of that kind rise
+        # If u is of the same kind k, the orders of the derivatives by its G rise by
+        # one.
         within = third[rows] * own_field[0, rows] + second[rows] * other_field[0, rows]
         by_field[rows, rows] = (b[rows] * within) @ b[rows].T
         by_twice[rows, rows] = (second[rows] * b[rows]) @ (b[rows] * y[rows]).T

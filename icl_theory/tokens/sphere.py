@@ -1,7 +1,8 @@
 """Softmax attention of one number over tokens on the unit sphere.
 
-The tasks prefer no direction. `sphere_tokens` has the nodes of the tokens and the risk
-over their scores, `SphereRisk` is the loss as a function of the one number κ.
+The law of the tasks is invariant under rotations. The score of a token x_i for the
+query x is κ x_i·x, with a number κ. `sphere_tokens` returns nodes for the tokens and
+the risk as a function of their scores. `SphereRisk` is the loss as a function of κ.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from icl_theory.engine.pullback import Linear, Pullback
 from icl_theory.tokens.risk import Kind, TokenRisk
 
 Kernel = Callable[[Array], Array]
-SMALL = 1e-14  # share of k(1) that counts as zero
+# A number below this share of k(1) counts as zero.
+SMALL = 1e-14
 
 
 def sphere_tokens(
@@ -31,10 +33,11 @@ def sphere_tokens(
 
     .. math:: k = \sum_l a_l P_l(c), \qquad P_l(1) = 1 .
 
-    The coordinates of a token's value are :math:`\sqrt{a_l} P_l(c)`, those of the
-    target :math:`\sqrt{a_l}`, and the variance of the value around them is
-    :math:`\sum_l a_l (1 - P_l(c)^2) + \sigma^2`. The degrees beyond half the number
-    of nodes share one coordinate, whose covariance with the target is exact.
+    The value of a token has the coordinates :math:`\sqrt{a_l} P_l(c)`, and the target
+    has the coordinates :math:`\sqrt{a_l}`. The variance of the value around these means
+    is :math:`\sum_l a_l (1 - P_l(c)^2) + \sigma^2`, with the ``noise`` σ. All degrees
+    l beyond half the number of nodes share one coordinate, whose covariance with the
+    target is exact.
     """
     from scipy.special import roots_jacobi  # slow to load
 
@@ -42,7 +45,8 @@ def sphere_tokens(
         raise argument_error("kernel", kernel, "a function of the cosine")
     c, weights = roots_jacobi(nodes, (d - 3.0) / 2.0, (d - 3.0) / 2.0)
     probs = weights / weights.sum()
-    P = _zonal(c, d, nodes // 2)[1:]  # attention reproduces the constant P_0
+    # P_0 is left out: an average reproduces a constant without an error.
+    P = _zonal(c, d, nodes // 2)[1:]
     k = kernel(c)
     k_at_1 = float(kernel(np.ones(1))[0])
     a_0 = float(probs @ k)
@@ -50,7 +54,8 @@ def sphere_tokens(
     used = a > 0.0
     root = np.sqrt(a[used])
     values = root * P[used].T
-    rest = k - a_0 - a @ P  # of the kernel, in the degrees that share a coordinate
+    # The part of the kernel in the degrees that share a coordinate.
+    rest = k - a_0 - a @ P
     rest_at_1 = k_at_1 - a_0 - float(a.sum())
     if rest_at_1 > SMALL * k_at_1:
         values = np.column_stack([values, rest / math.sqrt(rest_at_1)])
@@ -69,7 +74,10 @@ def _zonal(c: Array, d: int, number: int) -> Array:
 
 
 def _coefficients(P: Array, k: Array, probs: Array, k_at_1: float, a_0: float) -> Array:
-    """Return the coefficients a_l of a kernel, zero if rounding is larger."""
+    """Return the coefficients a_l of a kernel.
+
+    A coefficient that is smaller than its rounding error is set to zero.
+    """
     square = P**2 @ probs  # one over the number of harmonics of each degree
     a = np.divide(
         P @ (probs * k), square, out=np.zeros_like(square), where=square >= 1e-10
@@ -89,15 +97,17 @@ class SphereRisk(Pullback):
 
     best: float
     least: float
-    error: float  # of the least loss, relative, by twice as many nodes
+    # Relative error of the least loss, from a comparison with twice as many nodes.
+    error: float
 
     @classmethod
     def of_kernel(
         cls, kernel: Kernel, d: int, N: int, noise: float, start: float = 0.0
     ) -> SphereRisk:
-        """Find the best κ, with 60 to 240 nodes.
+        """Return the risk for a kernel, with the best κ.
 
-        They are enough once twice as many change the least loss by at most 1e-7.
+        It has 60, 120 or 240 nodes: enough if twice as many change the least loss by a
+        relative 1e-7 at most.
         """
 
         def over_kappa(nodes: int) -> Pullback:
@@ -108,7 +118,8 @@ class SphereRisk(Pullback):
         if N == 1:  # attention has no choice
             return cls(risk.risk, risk.map, 0.0, risk.loss([0.0]), 0.0)
         for nodes in (60, 120, 240):
-            # up to this κ nodes are far closer than the window of the attention
+            # Up to this κ, the distance of the nodes is far below the width of the
+            # attention.
             best = _best(risk, nodes**2 / 32.0)
             finer = over_kappa(2 * nodes)
             if best is not None:

@@ -1,7 +1,8 @@
 r"""The mean square of a softmax average over independent tokens, exactly.
 
-Kind :math:`\kappa` has :math:`N_\kappa` tokens. Each of them is at node u with
-probability :math:`\pi_u`, and has there the weight :math:`w_u = e^{\theta_u}` and the
+A prompt has :math:`N_\kappa` tokens of each kind :math:`\kappa`. Each of them is at
+node u with probability :math:`\pi_u`. At this node it has the weight
+:math:`w_u = e^{\theta_u}` in the average, with the score :math:`\theta_u`, and the
 error :math:`e_u`. With :math:`y_u = s w_u`, :math:`G_\kappa = \sum_u \pi_u e^{-y_u}`,
 :math:`b_u = \pi_u y_u e^{-y_u}`, :math:`C_{uv} = E[e_u \cdot e_v]` and
 :math:`D_u = E|e_u|^2`, the mean square is a one-dimensional integral,
@@ -60,12 +61,23 @@ from icl_theory.tokens.tilted import (
     write_fields,
 )
 
-BLOCK = 2**16  # numbers in a temporary array, so that it stays in the cache
-LONG = 3e8  # numbers in an integral that takes seconds
-CANCELLED = 1e-4  # share of its terms below which a gradient has lost four digits
-MOST_PAIRED = 2000  # nodes up to which gradients are summed over pairs of them
+# In the shapes below, C is the number of nodes of all kinds, Q the number of queries, q
+# the number of queries of a block, R the number of nodes of one kind, and J the number
+# of values of s in the rule.
 
-# form(queries, rows, z, out) is the `ErrorForm` of some queries
+# How many numbers a temporary array has, so that it stays in the cache.
+BLOCK = 2**16
+# An integral over this many numbers takes seconds, and shows its progress.
+LONG = 3e8
+# A gradient smaller than this share of its terms has lost four digits.
+CANCELLED = 1e-4
+# Largest number of nodes for which a gradient is summed over all pairs of nodes.
+MOST_PAIRED = 2000
+# The sum over pairs is considered only if the variance of the errors is below this
+# share of the loss.
+SMALL_VARIANCE = 0.06
+
+# form(queries, rows, z, out) writes C z to out, for the matrices C of some queries.
 Form = Callable[[NDArray[np.intp], slice, Array, Array], object]
 
 
@@ -82,8 +94,9 @@ def change_along(
 ) -> Array:
     """Differentiate a function of scores along a direction.
 
-    The step goes into the complex plane, and is so short that its square is below
-    rounding. Nothing is subtracted.
+    The step is imaginary, and so short that its square is below rounding. The
+    derivative is the imaginary part of the result divided by the step, so that nothing
+    is subtracted.
     """
     length = 1e20 * float(np.abs(direction).max(initial=0.0))
     if length == 0.0:
@@ -92,15 +105,16 @@ def change_along(
 
 
 class Queries(NamedTuple):
-    """Queries over the same nodes, one a row of each array."""
+    """q queries over the same C nodes. Each array has a row for each query."""
 
-    number: NDArray[np.intp]  # which queries they are, (q,)
-    log_w: Array  # scores, the largest of each query is 0, (q, C)
+    number: NDArray[np.intp]  # numbers of the queries among all Q, (q,)
+    log_w: Array  # scores, shifted so that the largest of each query is 0, (q, C)
     turn: Array | None  # imaginary parts of the scores, (q, C, 1)
-    probs: Array  # π, zero at nodes that never occur, (q, C)
+    probs: Array  # π, with zeros at nodes that never occur, (q, C)
     D: Array  # mean squares of the errors, (q, C)
-    spread: Array | None  # the part of D that is not in C, (q, C)
-    absent: list[Array]  # of each kind: probability of its zero nodes, (q, 1)
+    spread: Array | None  # D_u minus the diagonal entry C_uu, (q, C)
+    # For each kind, the probability of its nodes that never occur, (q, 1).
+    absent: list[Array]
 
     def of(self, index: NDArray[np.intp]) -> Queries:
         """Return some of the queries."""
@@ -129,8 +143,8 @@ def moments(
     Parameters
     ----------
     log_w : ndarray, (C, Q)
-        Scores θ of the nodes, -inf for a node that never occurs. They are real, or have
-        the imaginary parts of `change_along`.
+        Scores θ of the nodes, -inf for a node that never occurs. They may have small
+        imaginary parts, see `change_along`.
     probs : ndarray, (C, 1) or (C, Q)
         Probabilities π of the nodes, which sum to one over each kind.
     D : ndarray, (C, Q)
@@ -138,14 +152,14 @@ def moments(
     counts : sequence of TokenCount
         The kinds of tokens.
     form : callable
-        ``form(queries, rows, z, out)`` takes q queries, the rows of a kind and z, (q,
-        R, J), on these rows, and writes ``C z`` to ``out``, (q, C, J), for the matrices
-        C of the queries.
+        ``form(queries, rows, z, out)`` writes the product ``C z`` to ``out``, (q, C,
+        J), for the matrix C of each query. The argument z, (q, R, J), has only the rows
+        of one kind, and is zero on all others.
     step : float
         Step of the rule in ln s. The default is exact to rounding.
     spread : ndarray, (C, Q), optional
-        The part of D that is not in C. Without it, noisy gradients between separated
-        scores lose digits.
+        The part of D that is not in the diagonal of C, such as label noise. If it is
+        left out, the gradients of noisy tokens lose digits at scores far apart.
     """
     turn = log_w.imag.T[:, :, None] if np.iscomplexobj(log_w) else None
     log_w = log_w.real
@@ -170,7 +184,7 @@ def moments(
     order = np.argsort(-nodes.needed, kind="stable")
     blocks: Iterable[NDArray[np.intp]] = _blocks(nodes.needed, order, C)
     if C * float(nodes.needed.sum()) > LONG:
-        # One evaluation at scores that are far apart may take minutes.
+        # At scores that are far apart, one evaluation may take minutes.
         blocks = counted([*blocks], "blocks of queries")
     parts = []
     for index in blocks:
@@ -184,6 +198,8 @@ def moments(
 
 def _check_memory(q: int, C: int, rule: Nodes, *, is_complex: bool) -> None:
     J = len(rule.log_s)
+    # `_Workspace` has seven arrays. A complex one takes the space of two, and is made
+    # in addition to y and e^(-y) of the real one.
     arrays = 16 if is_complex else 7
     check_fits(
         "params",
@@ -197,9 +213,9 @@ def _blocks(
 ) -> Iterator[NDArray[np.intp]]:
     """Split the queries into blocks that are integrated together.
 
-    Queries are sorted by falling numbers of ``needed`` nodes, and all queries of a
-    block use the nodes of its first one. A block fits the processor's cache, and spends
-    at most an eighth of it on nodes that a query would not need.
+    In ``order``, queries are sorted by falling numbers of ``needed`` nodes. All queries
+    of a block use the nodes of its first query. A block fits the processor's cache, and
+    at most an eighth of the cache goes to nodes that a query does not need.
     """
     sizes: list[int] = (C * needed[order]).tolist()
     start = 0
@@ -215,7 +231,7 @@ def _blocks(
 
 
 class _Workspace(NamedTuple):
-    """Arrays of a block, (q, C, J). They are allocated at once, which saves time."""
+    """Arrays of a block, (q, C, J). One allocation for all of them saves time."""
 
     y: Array  # s w
     decay: Array  # e^(-y)
@@ -223,7 +239,7 @@ class _Workspace(NamedTuple):
     by: Array  # b y
     slope_of_b: Array  # y ∂b/∂y
     slope_of_by: Array  # y ∂(b y)/∂y
-    field: Array  # C b of the own kind
+    field: Array  # C b_κ, at the nodes of the same kind κ
 
 
 def _workspace(shape: tuple[int, ...], dtype: type = float) -> _Workspace:
@@ -233,7 +249,7 @@ def _workspace(shape: tuple[int, ...], dtype: type = float) -> _Workspace:
 def _integrate(
     queries: Queries, counts: Sequence[TokenCount], rule: Nodes, form: Form
 ) -> Moments:
-    """Integrate some queries. The result has one query a row."""
+    """Integrate some queries. The arrays of the result have a row for each query."""
     work, means = _decays(queries, counts, rule)
     np.multiply(work.decay, work.y, out=work.b)
     np.multiply(work.b, queries.probs[:, :, None], out=work.b)
@@ -254,7 +270,8 @@ def _integrate(
         0.5 * gradient,
         np.concatenate(attention, axis=1),
     )
-    # Compare with the loss as well: a term may itself be an integral that cancels.
+    # The gradient is compared with the loss as well as with its terms, because a term
+    # may itself be an integral in which large numbers cancel.
     size = np.abs(gradient.real).sum(axis=1)
     is_cancelled = size < CANCELLED * (scale + result.loss.real)
     if is_cancelled.any() and tokens.b.shape[1] <= MOST_PAIRED:
@@ -273,7 +290,8 @@ def _decays(
     decay = work.decay
     minus_y = work.b  # b is computed later
     if log_s[-1] < 600.0:
-        # s does not overflow, and few calls of exp() are enough
+        # s does not overflow. So exp() is needed only for the scores and for ln s, and
+        # not for each product s w.
         np.multiply(np.exp(log_w)[:, :, None], np.exp(log_s), out=y)
         np.minimum(y, LATEST, out=y)
     else:
@@ -284,9 +302,11 @@ def _decays(
     np.exp(minus_y, out=decay)
     means = _generating_functions(queries, counts, decay, minus_y)
     if any(mean[:, -1].min() < 1e-60 for mean, _ in means):
-        # e^(-300) would keep a G from zero. Elsewhere it is far below G, and stays.
+        # y was cut at 300, so that a G that should be zero is at least e^(-300). The
+        # factors that were cut become zero. A larger G does not need this.
         decay *= is_kept(y)
-        np.negative(y, out=minus_y)  # which the first call has overwritten
+        # The first call has overwritten this array.
+        np.negative(y, out=minus_y)
         means = _generating_functions(queries, counts, decay, minus_y)
     if queries.turn is None:
         return work, means
@@ -311,7 +331,7 @@ def _complex_decays(
     real: _Workspace,
     real_means: Sequence[GeneratingFunction],
 ) -> tuple[_Workspace, list[GeneratingFunction]]:
-    """Add imaginary parts, to first order in those of the scores."""
+    """Add the imaginary parts, to first order in the imaginary parts of the scores."""
     work = _workspace(real.y.shape, complex)
     work.y.real = real.y
     work.decay.real = real.decay
@@ -326,10 +346,10 @@ def _complex_decays(
 
 
 class _Terms(NamedTuple):
-    """What stands beside the derivatives of P for one kind κ, (q, J) each."""
+    """Factors of the derivatives of P in the integrand, for one kind κ, (q, J) each."""
 
-    pairs: Array  # b_κ·C b_κ
-    twice: Array  # Σ_u b_u y_u D_u, of a token that is counted twice
+    pairs: Array  # b_κ·C b_κ, from two different tokens
+    twice: Array  # Σ_u b_u y_u D_u, from one token in both factors of the square
     crossed: Array | float  # b_κ·Σ_λ E[n_λ] C b_λ, over the other kinds λ
 
 
@@ -355,11 +375,12 @@ def _terms(
 
 
 def _integrands(tokens: Tilted, terms: Sequence[_Terms]) -> tuple[Array, list[Array]]:
-    """Return the integrand of twice the loss, (q, J), and its derivatives by all G.
+    """Return the integrand of twice the loss, (q, J), and its derivatives by each G.
 
-    With several kinds, the derivatives are times the G of the kind, by which b is
-    divided. Each kind is taken out of the whole, so that the work grows with the number
-    of kinds and not with that of their triples.
+    With several kinds, the derivative by the G of a kind is multiplied by this G,
+    because b is divided by G (see `icl_theory.tokens.tilted`). The derivative for each
+    kind is found from the whole integrand by changing the terms of this kind. So the
+    work grows with the number of kinds, and not with the number of triples of kinds.
     """
     if len(terms) == 1:
         first, second, third = tokens.orders[0]
@@ -374,8 +395,9 @@ def _integrands(tokens: Tilted, terms: Sequence[_Terms]) -> tuple[Array, list[Ar
     for (first, second, third), number, (pairs, twice, crossed) in zip(
         tokens.orders, tokens.numbers, terms, strict=True
     ):
-        # A token more of this kind multiplies the terms without the kind by E[n], and
-        # raises the orders of the others.
+        # The derivative stands for one more token of this kind. It multiplies the terms
+        # without the kind by E[n]. In the terms with the kind it raises the order of
+        # the derivative of P.
         n = number.mean
         derivative = n * whole + (third - n * second) * pairs
         derivative = derivative + (second - n * first) * (2.0 * crossed + twice)
@@ -409,7 +431,7 @@ def _gradient(
         along_b = integral(second, pull)
         if other_field is not None:
             along_b += integral(first, slope_of_b[:, rows] * other_field[:, rows])
-        # b is in both factors of b·C b
+        # The factor 2 is there because b stands twice in b·C b.
         through_b.append(2.0 * along_b)
         through_G.append(-integral(by_G[k], b[:, rows]))
         through_by.append(D[:, rows] * integral(first, slope_of_by[:, rows]))
@@ -429,8 +451,8 @@ def _mend_cancelled(
     counts: Sequence[TokenCount],
     form: Form,
 ) -> None:
-    """Replace gradients that lost digits by sums over pairs, if that helps."""
-    # The variance is a quick test, which is enough late in most runs.
+    """Replace gradients that lost digits by sums over pairs, if this is better."""
+    # The variance is a quick test. It excludes most queries late in a run.
     spread_of_errors = variance(
         tokens,
         result.loss.real,
@@ -440,7 +462,8 @@ def _mend_cancelled(
         by.real,
         counts,
     )
-    is_cancelled = is_cancelled & (spread_of_errors < 0.06 * result.loss.real)
+    is_small = spread_of_errors < SMALL_VARIANCE * result.loss.real
+    is_cancelled = is_cancelled & is_small
     for q in np.flatnonzero(is_cancelled):
         single = slice(q, q + 1)
         form_of_query = partial(form, queries.number[single])

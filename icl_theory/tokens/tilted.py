@@ -1,15 +1,20 @@
 r"""Tokens under the integral over s, and the sums that are taken over them.
 
-With one kind, the k-th derivative of :math:`P = E\,G^n` by G stands beside k factors
-:math:`b_u = \pi_u y_u e^{-y_u}`. With several kinds, these are divided by the G of
-their kind, and P times moments of the numbers of tokens stands beside them:
+The letters are defined in `icl_theory.tokens.square`. If there is one kind of tokens, a
+term of the integrand has the k-th derivative of :math:`P = E\,G^n` by G and k factors
+:math:`b_u = \pi_u y_u e^{-y_u}`. If there are several kinds, each factor b is divided
+by the G of its kind, and the derivative of P becomes P times a moment of the numbers n
+of tokens:
 
 .. math:: \partial_{G_\kappa} \partial_{G_\lambda} P\; b_\kappa^\top C b_\lambda
     = P\, E[n_\kappa]\, E[n_\lambda]\; t_\kappa^\top C t_\lambda, \qquad
     t_\kappa = b_\kappa/G_\kappa, \qquad \kappa \ne \lambda .
 
-So the work grows with the number of kinds, and not with that of their pairs. See
-docs/theory.md, "Tokens".
+So the work grows with the number of kinds, and not with the number of pairs of kinds.
+See docs/theory.md, "Tokens".
+
+In the shapes below, C is the number of nodes of all kinds, R the number of nodes of one
+kind, q the number of queries and J the number of values of s.
 """
 
 from __future__ import annotations
@@ -30,7 +35,8 @@ from icl_theory.tokens.generating import (
     falling_factorial,
 )
 
-# form(rows, z, out) writes C z to out, (q, C, J), for z, (q, R, J), on some rows
+# form(rows, z, out) writes the product C z to out, (q, C, J). The argument z has only
+# the rows of one kind, (q, R, J), and is zero on all others.
 ErrorForm = Callable[[slice, Array, Array], object]
 
 
@@ -46,31 +52,31 @@ class Orders(NamedTuple):
     third: Array
 
     def of(self, queries: slice) -> Orders:
-        """Return the rows of some queries."""
+        """Return the moments of some queries only."""
         return Orders(self.first[queries], self.second[queries], self.third[queries])
 
 
 class Number(NamedTuple):
-    """Moments of the number n of tokens of a kind under the integral, (q, J)."""
+    """Moments of the number n of tokens of a kind under the integral, (q, J) each."""
 
     mean: Array  # E[n]
     pairs: Array  # E[n (n - 1)]
 
     def of(self, queries: slice) -> Number:
-        """Return the rows of some queries."""
+        """Return the moments of some queries only."""
         return Number(self.mean[queries], self.pairs[queries])
 
 
 class Tilted(NamedTuple):
     """Tokens under the integral, for q queries.
 
-    With several kinds b is divided by the G of its kind, and ``numbers`` are given.
+    If there are several kinds, b is divided by the G of its kind.
     """
 
     y: Array  # s w, (q, C, J)
     b: Array  # π y e^(-y), (q, C, J)
-    orders: list[Orders]  # one a kind
-    numbers: list[Number]  # one a kind; none if there is one kind
+    orders: list[Orders]  # one for each kind
+    numbers: list[Number]  # one for each kind; empty if there is only one kind
 
     def of(self, queries: slice) -> Tilted:
         """Return the tokens of some queries."""
@@ -86,7 +92,11 @@ def tilted(
     means: Sequence[GeneratingFunction],
     jacobian: Array,
 ) -> Tilted:
-    """Return the tokens under the integral. Several kinds overwrite ``b``."""
+    """Return the tokens under the integral.
+
+    The ``jacobian`` has the weights of the rule, (J,). If there are several kinds, the
+    array ``b`` is overwritten.
+    """
     if len(counts) == 1:
         mean, log = means[0]
         _, *derivatives = counts[0].derivatives(mean, log, HIGHEST, jacobian)
@@ -123,7 +133,7 @@ def _number(count: TokenCount, mean: Array, log: Array) -> tuple[Array, list[Arr
             for order in range(1, HIGHEST + 1)
         ]
         return N * log, moments
-    # the number of tokens is random: its law has the weights G^n
+    # The number of tokens is random. Under the integral, its law is weighted by G^n.
     power, *derivatives = count.derivatives(mean, log, HIGHEST)
     scale = _inverse(power)
     moments = []
@@ -134,7 +144,7 @@ def _number(count: TokenCount, mean: Array, log: Array) -> tuple[Array, list[Arr
 
 
 def _inverse(array: Array) -> Array:
-    """Return the inverse of numbers, 0 for 0."""
+    """Return the inverses of numbers, with 0 as the inverse of 0."""
     return np.divide(1.0, array, out=np.zeros_like(array), where=array != 0.0)
 
 
@@ -148,12 +158,14 @@ def write_fields(
 ) -> None:
     r"""Write the fields :math:`C b` at all nodes, (q, C, J).
 
-    To ``own_kind`` goes the field of the tokens of a node's own kind,
-    :math:`C b_\kappa`; to ``other_kinds``, which is None if there are no others, that
-    of all others, :math:`\sum_{\lambda \ne \kappa} E[n_\lambda] C b_\lambda`.
+    At a node of kind κ, ``own_kind`` gets the field :math:`C b_\kappa` of the tokens of
+    this kind. ``other_kinds`` gets the field of the tokens of all other kinds,
+    :math:`\sum_{\lambda \ne \kappa} E[n_\lambda] C b_\lambda`; it is None if there is
+    only one kind.
 
-    If there is a ``reference``, (q, J), a node for each value of s, then the field at
-    it is subtracted: errors then count from the error of the reference.
+    A ``reference``, (q, J), has a node for each query and value of s. If it is given,
+    the field at this node is subtracted everywhere, as if the error of this node were
+    subtracted from all errors.
     """
     product = own_kind if other_kinds is None else np.empty_like(own_kind)
     for k, count in enumerate(counts):
@@ -175,7 +187,8 @@ def write_field(
     reference: NDArray[np.intp] | None = None,
 ) -> None:
     """Write to ``out`` the field C b of the tokens in some rows."""
-    # C is a real linear map. Complex numbers are two real columns side by side.
+    # C is a real matrix. So the real and the imaginary parts of b are multiplied as
+    # separate real columns.
     drawn = np.ascontiguousarray(b[:, rows])
     form(rows, drawn.view(np.float64), out.view(np.float64))
     if reference is not None:
@@ -197,9 +210,10 @@ class Balanced(NamedTuple):
 def balance(*terms: Array) -> Balanced:
     """Sum the terms of a gradient, and correct each row so that its sum is zero.
 
-    A shift of all scores does not change a loss. The sum that rounding leaves would
-    shift the scores step by step in the tail of a run; it is subtracted from the
-    entries in which terms cancel.
+    A shift of all scores does not change a loss, so that the exact gradient sums to
+    zero. The sum that rounding leaves would shift the scores step by step in the tail
+    of a run. It is subtracted from the entries in proportion to the sizes of their
+    terms.
     """
     gradient: Array = terms[0]
     size: Array = np.abs(terms[0]) + SMALLEST
@@ -212,5 +226,5 @@ def balance(*terms: Array) -> Balanced:
 
 
 def balanced(*terms: Array) -> Array:
-    """Return the gradient of `balance`."""
+    """Return the sum of ``terms``, corrected as in `balance`."""
     return balance(*terms).gradient

@@ -1,8 +1,9 @@
 r"""A whole two-layer attention-only transformer on sampled Markov sequences.
 
-`ChainRisk` has the exact loss of a reduction of this model. Here, no formula of an
-exact loss is used: attention is computed position by position, in sequences that are
-drawn, and gradients are those of a backward pass that is written out.
+`ChainRisk` has the exact loss of a model with fewer parameters, the *reduction* of this
+transformer. This module uses no formula of an exact loss. It computes the attention
+position by position in sequences that are drawn at random, and the gradient by an
+explicit backward pass.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ class Matrices(NamedTuple):
 class TwoLayerTransformer(Risk):
     r"""Mean loss of a two-layer attention-only transformer.
 
-    Sequences are drawn anew at each step. Position t sees the symbol x_t and the m - 1
-    before it. The first layer attends to these by lag and content, and the stream is
-    :math:`X_t = (e_{x_t}, h_t)`, disentangled. The last position attends to all
-    positions in the second layer:
+    Sequences are drawn anew at each step. In the first layer, position t attends to its
+    own symbol x_t and to the m - 1 symbols before it, with scores that depend on the
+    lag j and on the symbols. Its output h_t is appended to the embedding of the symbol,
+    :math:`X_t = (e_{x_t}, h_t)`. In the second layer, the last position T attends to
+    all positions:
 
     .. math:: a_t = \mathrm{softmax}_j(r_j + e_{x_t}^\top C e_{x_{t-j}}), \qquad
         h_t = \sum_j a_{tj} V_1 e_{x_{t-j}},
@@ -55,8 +57,8 @@ class TwoLayerTransformer(Risk):
     .. math:: A = \mathrm{softmax}_t(X_T^\top Q X_t), \qquad
         o = V_2 \sum_t A_t X_t .
 
-    In the reduction, whose loss is exact, C = 0, V₁ = I, V₂ = (I, 0), and Q has one
-    block only, b I from the last symbol to h. Training starts there.
+    In the reduction C = 0, V₁ = I and V₂ = (I, 0), and the only block of Q that is not
+    zero is b I, from the last symbol to h. Training starts in the reduction.
 
     Parameters
     ----------
@@ -65,17 +67,19 @@ class TwoLayerTransformer(Risk):
     length : int
         The number T of positions.
     batch, seed : int
-        Sequences in a step, and the seed: those of step t are a function of (seed, t).
+        Number of sequences in a step, and the seed. The sequences of step t are a
+        function of (seed, t).
     start : array_like, (m + 1,)
         Initial scores r of the lags, and b.
     trained : {"reduction", "all"}
         The parameters: (r, b), or all of (r, C, V₁, Q, V₂), flat.
     objective : {"square", "log"}
         :math:`\tfrac12|o - P_q|^2` or :math:`-\sum_y P_{qy}\ln o_y`, with the law P_q
-        of the next symbol. The log loss needs a sink, and keeps V₂: o remains a
-        probability.
+        of the next symbol. The log loss needs a sink. With it V₂ is not trained, so
+        that o remains a vector of probabilities.
     sink : float, optional
-        Score of a further token that stands for all symbols alike.
+        Score of one more token in the second layer. It stands for all symbols in equal
+        parts.
 
     Raises
     ------
@@ -180,10 +184,10 @@ class TwoLayerTransformer(Risk):
         )
 
     def outside(self, params: ArrayLike) -> dict[str, float]:
-        """Return the distance of each matrix to the reduction's nearest one.
+        """Return the distance of each matrix from the nearest one of a reduction.
 
-        It is measured in the Frobenius norm. The lags are left out, as the reduction
-        has all of them.
+        Distances are Frobenius norms. The scores of the lags are left out, because they
+        are free in the reduction.
         """
         k = self.chains.symbols
         matrices = self.matrices(params)
@@ -202,7 +206,9 @@ class TwoLayerTransformer(Risk):
         rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
         chain, windows = self.chains.draw(rng, self.length, self.batch)
         lags = np.arange(self.chains.window)
-        symbols = np.eye(k)[windows[:, :, None] // k**lags % k]  # (B, T, m, k)
+        # The symbols are the digits of the number of a window, as unit vectors:
+        # (B, T, m, k).
+        symbols = np.eye(k)[windows[:, :, None] // k**lags % k]
         law = self.chains.transitions[chain, windows[:, -1] % k]
         state = self._forward(matrices, symbols)
         output = state.output
@@ -210,7 +216,8 @@ class TwoLayerTransformer(Risk):
             error = output - law
             loss = 0.5 * float(np.sum(error**2))
         else:
-            error = -law / output  # dL/d(output)
+            # As for the square loss, this is the derivative by the output.
+            error = -law / output
             loss = -float(np.sum(law * np.log(output)))
         gradient = self._backward(matrices, symbols, state, error)
         if self.trained == "reduction":
@@ -233,19 +240,22 @@ class TwoLayerTransformer(Risk):
         A = attention[:, :-1]
         on_sink = attention[:, -1:]
         mean = np.einsum("bt,btz->bz", A, stream)
-        # the sink stands for all symbols in equal parts
+        # The sink stands for all symbols in equal parts.
         output = mean @ matrices.values.T + on_sink / self.chains.symbols
         return _State(a, mixture, stream, question, A, mean, output)
 
     def _backward(
         self, matrices: Matrices, symbols: Array, state: _State, error: Array
     ) -> Matrices:
-        """Return the derivatives by all matrices, from those by the output."""
+        """Return the derivatives of the loss by all matrices.
+
+        The argument ``error`` has its derivatives by the output, (B, k).
+        """
         k = self.chains.symbols
         own = symbols[:, :, 0]
         stream = state.stream
         by_mean = error @ matrices.values
-        # of the second softmax: dL/dscore_t = A_t (value_t - mean value)
+        # Second softmax: dL/dscore_t = A_t (value_t - mean value).
         value = np.einsum("bz,btz->bt", by_mean, stream)
         mean_value = np.sum(error * state.output, axis=1, keepdims=True)
         by_scores = state.A * (value - mean_value)
@@ -254,13 +264,15 @@ class TwoLayerTransformer(Risk):
             state.A[:, :, None] * by_mean[:, None]
             + by_scores[:, :, None] * state.question[:, None]
         )
-        by_stream[:, -1] += keys @ matrices.matching.T  # the position that asks
+        # The last position also enters as the query.
+        by_stream[:, -1] += keys @ matrices.matching.T
         by_h = by_stream[:, :, k:]
-        # of the first softmax
+        # First softmax, in the same way.
         value_of_lag = np.einsum("bty,btmy->btm", by_h @ matrices.carried, symbols)
         mean_of_lags = np.sum(state.a * value_of_lag, axis=2, keepdims=True)
         by_lags = state.a * (value_of_lag - mean_of_lags)
-        by_values = 0.0 * matrices.values  # which the log loss keeps
+        # The log loss does not train the values.
+        by_values = 0.0 * matrices.values
         if self.objective == "square":
             by_values = error.T @ state.mean
         return Matrices(
@@ -273,7 +285,7 @@ class TwoLayerTransformer(Risk):
 
 
 class _State(NamedTuple):
-    """What the forward pass leaves for the backward pass, with B sequences."""
+    """Results of the forward pass that the backward pass needs, for B sequences."""
 
     a: Array  # attention of the first layer on the lags, (B, T, m)
     mixture: Array  # Σ_j a_tj e_{x_{t-j}}, (B, T, k)

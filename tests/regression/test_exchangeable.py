@@ -173,3 +173,12 @@ def test_flow_time_refuses_attention_out_of_its_range(a: float) -> None:
 def test_loss_refuses_what_is_no_gap(params: object) -> None:
     with pytest.raises(ValueError, match="params = "):
         icl.ExchangeableRisk(5, 1.0).loss(params)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("gamma", [0.0, 1e-9, 0.3, 5.0])
+@pytest.mark.parametrize("N", [1, 2, 10, math.inf])
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_no_loss_is_below_the_floor(gamma: float, N: float, noise: float) -> None:
+    risk = icl.ExchangeableRisk(5, gamma, N, noise)
+    losses = [risk.loss(u) for u in np.linspace(-3.0, 12.0, 61)]
+    assert risk.floor() <= min(losses) * (1.0 + 1e-12)

@@ -1,4 +1,6 @@
-"""Which points of a sweep are computed many at once, and by what.
+"""Choice of the method by which the points of a sweep are computed, many at once.
+
+A point is one problem of a sweep.
 
 - Exchangeable tasks with N = ∞ have a closed form (`infinite_prompts`).
 - Exchangeable tasks with finite prompts have one number as their state
@@ -38,7 +40,10 @@ Posed = tuple[Any, Any]
 
 
 class _Ways(NamedTuple):
-    """By which way each point is computed, (P,) each; the others are simulated."""
+    """Masks of the points that are computed in each way, (P,) each.
+
+    Points in none of them are simulated.
+    """
 
     in_closed_form: Mask
     as_one_number: Mask
@@ -55,27 +60,30 @@ def batched(
     common: Mapping[str, Any],
     longest: int = 10**5,
 ) -> Mapping[str, Any] | None:
-    """Compute the points of a sweep of which many can be computed at once.
+    """Compute those points of a sweep for which there is a method for many at once.
 
-    Other points are left to simulations: other methods, rules and coordinates, prompts
-    of more than ``longest`` tokens, and finite prompts with an imbalance. So are those
-    that a simulation refuses, because it says why.
+    All other points are left to simulations. They are points with other methods, rules
+    or coordinates, with prompts of more than ``longest`` tokens, or with finite prompts
+    and an imbalance. A point with invalid parameters is also left to a simulation,
+    whose error message explains the reason.
 
     Parameters
     ----------
     family : type
         The regression family.
     points : mapping of str to ndarray, each (P,)
-        The parameters that are numbers or words.
+        The parameters that are numbers or words, with a value for each point.
     common : mapping
-        All others. With 0 as ``max_steps`` nothing is computed.
+        All other parameters. If ``max_steps`` is 0, the result only says which points
+        would be computed.
     longest : int
         Largest number of tokens of finite prompts.
 
     Returns
     -------
     mapping of str to array_like, each (P,) or one value for all, or None
-        Columns, with NaN as the loss of the points that are left to simulations.
+        Columns. The loss of a point that is left to a simulation is NaN. None if all
+        points are left to simulations.
     """
     check_points(family, points, common)
     longest = integer("longest", longest, minimum=0)
@@ -95,7 +103,7 @@ def batched(
 
 
 def _ways(parameters: SweepPoints, is_descent: Mask, longest: int) -> _Ways:
-    """Choose a way for each point."""
+    """Choose the way in which each point is computed."""
     is_exchangeable = parameters.is_exchangeable
     tokens = parameters.N
     is_infinite = np.isinf(tokens)
@@ -132,7 +140,7 @@ def _columns(
     common: Mapping[str, Any],
     ways: _Ways,
 ) -> Values:
-    """Compute each point by its way."""
+    """Compute the columns of the points, each in its way."""
     size = len(ways.as_scores)
     values: Values = blank(family.every_column(), size)
     values["stop"] = np.full(size, "STEPS", dtype="U9")
@@ -179,9 +187,9 @@ def _posed(
 
 
 def _by_risk(posed: dict[int, Posed]) -> tuple[dict[int, Posed], dict[int, Posed]]:
-    """Split problems into exchangeable ones and those with K x K scores.
+    """Split problems into exchangeable ones and problems over K x K scores.
 
-    Tasks by another name may be exchangeable, too.
+    A task that is not called exchangeable may still be, with the given features.
     """
     reduced = {}
     full = {}

@@ -1,9 +1,10 @@
 """Reasons why a batch leaves a point to a single simulation.
 
-A batch must give every point the integers that a simulation of that point alone gives.
-If rounding or the error of an approximation might change one of them, the batch notes
-the reason here and returns NaN as the loss of that point. A sweep simulates such points
-one by one (see `icl_theory.families.Family.batched`).
+A point is one problem of a sweep, and a batch computes many points at once. Every
+number of steps of a batch must be the same as in a simulation of the point alone. If
+rounding or the error of an approximation might change such a number, the batch notes
+the reason as a `Doubt`, and returns NaN as the loss of the point. The sweep then
+simulates the point by itself (see `icl_theory.families.Family.batched`).
 """
 
 from __future__ import annotations
@@ -54,14 +55,15 @@ class Doubt(IntEnum):
 
     # The number of steps is an integer to within its error.
     COUNT_UNCERTAIN = 12
-    # The same of the first step with an attention of one half.
+    # The number of the first step with an attention of one half is uncertain likewise.
     HALF_UNCERTAIN = 13
-    # The same of the first step of the tail.
+    # The number of the first step of the tail is uncertain likewise.
     TAIL_UNCERTAIN = 14
-    # At the last step the run and its shadow differ too much.
+    # At the last step, the run differs too much from its shadow, the less accurate run
+    # that estimates its error.
     SHADOW_APART = 15
 
-    # where a simulation might give another answer than the true one
+    # a simulation might give another answer than the true one
 
     # The run enters its tail more than once.
     TAIL_TWICE = 16
@@ -92,5 +94,5 @@ class Doubts:
         return self.reason == Doubt.NONE
 
     def none_of(self, points: Index) -> Mask:
-        """Which of some points are without any doubt, (n,)."""
+        """Mask of the points without any doubt, among n points, (n,)."""
         return self.reason[points] == Doubt.NONE

@@ -1,11 +1,15 @@
-"""Many exchangeable points with finite prompts at once.
+"""Many exchangeable problems with finite prompts at once.
 
-Each point gets the results of a simulation of it alone. It descends along one number u,
-from u = 0 to its *goal*: the position of its target, or of its floor if that is higher.
-`Batch` takes steps in whole arrays as long as they are long. From where each step
-differs little from the next, `_CountedPath` counts the remaining ones by an integral.
-Every result that rounding or the error of the integral might change raises a `Doubt`,
-which leaves the point to a simulation.
+A *point* is one problem of a sweep. It gets the results that a simulation of it alone
+would have. Descent moves one number u, the *position* of the point, from u = 0 to its
+*goal*. At the goal the loss reaches its target; or, if the target is below the floor
+(the least loss), it is near the floor. As long as steps are long, `Batch` takes them
+one by one for all points. Once each step is nearly as long as the next, `_CountedPath`
+counts the remaining steps by an integral. If rounding or the error of the integral
+might change a result, the point gets a `Doubt`, and is left to a simulation.
+
+In the shapes below, P is the number of points of a batch, and n the number of some
+selected points.
 """
 
 from __future__ import annotations
@@ -30,25 +34,28 @@ from icl_theory.regression.batches.tables import (
 )
 from icl_theory.regression.phases import TAIL_RATIO
 
-# Relative distance at which rounding might decide a comparison.
+# Numbers that differ by less than this relative distance may be equal but for rounding.
 BLUR = 1e-11
 # Largest number of steps that is counted.
 MOST = 1e9
+# Newton's method for the position after a last, incomplete step: passes that are enough
+# for all digits.
+POSITION_PASSES = 3
 
 Steps = NDArray[np.int64]
 
 
 class Points(NamedTuple):
-    """Exchangeable points, arrays of shape (P,)."""
+    """Exchangeable problems, arrays of shape (P,). See `ExchangeableRisk`."""
 
-    K: Array
-    N: Array
-    gamma: Array
+    K: Array  # number of features
+    N: Array  # prompt length
+    gamma: Array  # variogram of every pair of features
     noise_variance: Array
-    eta: Array
-    speed: Array
+    eta: Array  # learning rate
+    speed: Array  # factor on the learning rate in other coordinates
     target: Array
-    # Whether targets are excesses above the floor.
+    # Whether the targets are excesses above the floor, or losses.
     is_excess: bool
 
     @property
@@ -73,23 +80,22 @@ class Points(NamedTuple):
 
 
 class _Goals(NamedTuple):
-    """Where the points end and what they pass, arrays of shape (P,)."""
+    """The positions at which runs and their phases end, arrays of shape (P,)."""
 
-    floor: Array
-    # Whether the target is above the floor; if not, the run ends near the floor.
+    floor: Array  # least loss
+    # Whether the target is above the floor. If it is not, the run ends near the floor.
     is_attainable: Mask
-    # The loss at the goal, the position of the goal, and its error due to rounding.
-    threshold: Array
-    position: Array
-    blur: Array
-    # The position at which Phase I ends.
-    half: Array
+    threshold: Array  # loss at the goal
+    position: Array  # position u of the goal
+    blur: Array  # error of this position due to rounding
+    half: Array  # position at which Phase I ends
 
 
 def descend(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> Batch:
-    """Let each point descend to its goal, as one simulation of it would.
+    """Let each point descend to its goal, as a simulation of it alone would.
 
-    For all points without a doubt, integers are exact and losses right to rounding.
+    For every point without a doubt, numbers of steps are exact and losses are right to
+    rounding.
 
     Parameters
     ----------
@@ -98,7 +104,8 @@ def descend(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> Batch:
     max_steps : int
         Largest number of steps.
     small : float
-        Steps are counted if each differs from the next by at most this part of itself.
+        A run is counted from where a step and the next one differ in length by at most
+        this part.
 
     Returns
     -------
@@ -141,8 +148,8 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
     goal = np.minimum(first_position(is_done, points.size), minimum)
     doubts.add(Doubt.GOAL_OUT_OF_RANGE, goal >= LAST - WIDTH)
 
-    # Phase I ends once a query pays half of its attention to its own feature, in the
-    # prompts that contain it.
+    # Phase I ends once a query pays half of its attention to its own feature. The mean
+    # is over the prompts that contain this feature.
     half_attention = 0.5 * points.presence
 
     def attends(u: Array) -> Mask:
@@ -150,7 +157,7 @@ def _goals(points: Points, losses: TabulatedLosses, doubts: Doubts) -> _Goals:
 
     half = first_position(attends, points.size)
 
-    # Bisection cannot tell whether the start itself is beyond.
+    # Bisection finds positions above zero. So the start is compared separately.
     zero = np.zeros(points.size)
     start_loss = losses.loss(zero, index)
     start_attention = losses.attention(zero, index)
@@ -180,7 +187,8 @@ def _minimum(
     is_inside = (minimum > 0) & (minimum < LAST)
     doubts.add(Doubt.MINIMUM_OUT_OF_RANGE, is_noisy & ~is_inside)
 
-    # Its infimum is then the loss of prompts without the query's feature.
+    # Without noise the infimum is the loss of the prompts that lack the query's
+    # feature.
     absence = np.exp(points.N * np.log1p(-1.0 / points.K))
     inverse = 1.0 / (points.K - 1.0)
     spread = 1.0 + inverse + (1.0 - inverse) / points.N
@@ -190,9 +198,10 @@ def _minimum(
 
 
 class _TailWatch:
-    """The steps at which t (loss - floor) of each point is above its limit, (P,) each.
+    """Watches for the start of Phase III, in arrays of shape (P,).
 
-    Phase III begins after the last of them.
+    It keeps the first and the last step t at which t (loss - floor) of a point is above
+    its limit. Phase III begins after the last one.
     """
 
     def __init__(
@@ -200,18 +209,20 @@ class _TailWatch:
     ) -> None:
         limit = TAIL_RATIO * (points.K - 1.0) / (4.0 * points.rate)
         self.limit = np.where(points.has_tail_law, limit, np.inf)
-        # -1 if there is none.
+        # Steps, or -1 if the point has not been above its limit.
         self.first_above = np.full(points.size, -1)
         self.last_above = np.full(points.size, -1)
+        # How often each point has passed its limit from below.
         self.rises = np.zeros(points.size, dtype=np.int64)
         self._losses = losses
         self._floor = floor
         self._doubts = doubts
 
     def observe(self, t: int, u: Array, index: Index) -> None:
-        """Compare some points with their limits at step t."""
+        """Compare points at the positions u with their limits at step t."""
         limit = self.limit[index]
-        # Losses are below γ. In the first steps this saves their evaluation.
+        # Losses are below γ, so that t (loss - floor) < t γ. In the first steps this
+        # bound saves the evaluation of the losses.
         if not (t * self._losses.gamma[index] > limit).any():
             return
         loss = self._losses.loss(u, index)
@@ -228,10 +239,14 @@ class _TailWatch:
     def add_counted(
         self, index: Index, is_above: Mask, last_above: Steps, counted_from: Steps
     ) -> None:
-        """Add what holds for the counted steps of some points."""
+        """Add the counted steps of the points ``index``.
+
+        ``is_above`` says whether the point is above its limit at any counted step. If
+        it is, ``last_above`` is the last such step.
+        """
         before = self.last_above[index]
-        # A run that was above its limit before, and was below it when the count began,
-        # has been above it twice.
+        # Such a run was above its limit, then below it when the count began, and then
+        # above it again. One interval of steps cannot describe it.
         is_twice = is_above & (before >= 0) & (before < counted_from - 1)
         self._doubts.add(Doubt.TAIL_TWICE, index[is_twice])
         is_first = is_above & (self.first_above[index] < 0)
@@ -240,7 +255,7 @@ class _TailWatch:
 
 
 class Batch:
-    """Points on their way to their goals: the state of their runs, (P,) each."""
+    """The runs of P points to their goals: arrays of shape (P,)."""
 
     def __init__(
         self,
@@ -257,17 +272,19 @@ class Batch:
         self.doubts = doubts
         self.max_steps = max_steps
         size = points.size
-        # The state, and the rounding error of it, for Kahan's compensated sum.
+        # The position, and its rounding error for Kahan's compensated sum.
         self.u = np.zeros(size)
         self.carry = np.zeros(size)
         self.shortest_step = np.full(size, np.inf)
-        # The step of the goal, and the first one with half of the attention; -1 if
-        # not reached yet.
+        # The step at which the goal is reached, and the first step at which a query
+        # pays half of its attention to its own feature. Each is -1 until then.
         self.last = np.full(size, -1)
         self.attends = np.full(size, -1)
         self.tail = _TailWatch(points, losses, goals.floor, doubts)
-        # The points that still take steps, and those whose steps are to be counted.
+        # Numbers of the points that still take steps one by one.
         self.active: Index = np.flatnonzero(doubts.none)
+        # The position from which on the steps of a point are counted, whether it has
+        # been reached, and at which step.
         self.slow_from = _slow_from(losses, small)
         self.is_slow = np.zeros(size, dtype=bool)
         self.counted_from = np.zeros(size, dtype=np.int64)
@@ -288,7 +305,7 @@ class Batch:
         goal = self.goals.position[index]
         half = self.goals.half[index]
 
-        # `_goals` has compared the start itself.
+        # The start u = 0 was compared in `_goals`.
         has_moved = u > 0
         blur = BLUR * (1.0 + u)
         is_at_goal = np.abs(u - goal) <= blur + self.goals.blur[index]
@@ -324,7 +341,7 @@ class Batch:
         is_in_range = (moved >= 0) & (moved < LAST)
         lost = index[~is_in_range]
         self.doubts.add(Doubt.LEFT_RANGE, lost)
-        # Their columns are not used, but must be computable.
+        # The results of these points are not used, but must not overflow.
         self.u[lost] = 0.0
         self.active = index[is_in_range]
 
@@ -347,7 +364,7 @@ class Batch:
         self.count_error[index] = end.error
         not_before = self.attends[index] < 0
         self.attends[index] = np.where(not_before, attends, self.attends[index])
-        # Steps shorten along the path, so that the one at its end is the shortest.
+        # Steps become shorter along the path, so the step at its end is the shortest.
         self.shortest_step[index] = np.minimum(
             self.shortest_step[index], self.losses.step(end.u, index)
         )
@@ -355,13 +372,14 @@ class Batch:
         self.tail.add_counted(index, fall.is_above, last_above, counted_from)
 
     def compare_with_simulation(self) -> None:
-        """Doubt the points that a simulation might end, or describe, otherwise."""
+        """Doubt the points for which a simulation might have other results."""
         doubts = self.doubts
         tail = self.tail
         doubts.add(Doubt.UNFINISHED, self.last < 0)
         doubts.add(Doubt.TAIL_TWICE, tail.rises > 1)
 
-        # A simulation calls no run settled that moves by more in one step.
+        # A simulation does not call a run settled if it moves by more in each step. The
+        # factor 1.01 allows for rounding.
         may_settle = ~(self.shortest_step > 1.01 * SETTLED * TOLERANCE)
         doubts.add(Doubt.MAY_SETTLE, may_settle & (self.last > 1))
 
@@ -371,8 +389,9 @@ class Batch:
         doubts.add(Doubt.OVERSHOT, is_at_goal & ~is_below)
         doubts.add(Doubt.UNFINISHED, ~is_at_goal & (self.last < self.max_steps))
 
-        # A simulation compares t (loss - floor) with its limit at the steps that it
-        # saves. It must have saved one between the first and the last step above.
+        # A simulation compares t (loss - floor) with its limit only at the steps that
+        # it saves. It must save a step between the first and the last step above the
+        # limit.
         schedule = saved_steps(self.max_steps, 1)
         saved_up_to_last = np.searchsorted(
             schedule, np.minimum(tail.last_above, self.last), side="right"
@@ -398,15 +417,15 @@ class Batch:
         end_of_phase_2 = np.where(has_no_tail, last, self.tail.last_above + 1)
         end_of_phase_2 = np.maximum(end_of_phase_1, end_of_phase_2)
 
-        # In the order of operations of `tail_limit`, whose last digit differs from that
-        # of half the limit above.
+        # Half the limit of `_TailWatch`, but in the order of operations of
+        # `tail_limit`, so that the last digit is the same as in a simulation.
         tail_constant = (points.K - 1.0) / (4.0 * points.speed) / points.eta
         tail_constant = np.where(points.has_tail_law, tail_constant, np.nan)
         is_sharp = end_of_phase_2 < last
         has_regime = points.has_tail_law & (is_reached | is_sharp)
         regime = np.where(is_sharp, "sharp", "flat")
 
-        # A simulation takes that many steps one by one. Beyond, it skips.
+        # A simulation takes this many steps one by one. In longer runs it skips steps.
         is_exact = last <= AUTO_STEPS
         error = np.where(is_reached, self.count_error, np.nan)
         is_at_floor = is_at_goal & ~self.goals.is_attainable
@@ -430,7 +449,10 @@ class Batch:
 
 
 def _slow_from(losses: TabulatedLosses, small: float) -> Array:
-    """Least u at the edge of a panel from which on steps change slowly, (P,)."""
+    """The least edge u of a panel from which on steps change slowly, (P,).
+
+    The panels of `TabulatedLosses` are intervals of u of the length `WIDTH`.
+    """
     is_slow = losses.relative_change_of_steps() <= small
     # The end of the last panel counts as slow, so that argmax finds an edge.
     is_slow = np.pad(is_slow, ((0, 0), (0, 1)), constant_values=True)
@@ -440,24 +462,25 @@ def _slow_from(losses: TabulatedLosses, small: float) -> Array:
 class _Fall(NamedTuple):
     """How t (loss - floor) falls below its limit along a counted path, (n,) each."""
 
-    is_above: Mask  # somewhere along the path
+    is_above: Mask  # whether it is above the limit anywhere along the path
     is_above_at_goal: Mask
-    last_above: Steps  # meaningless unless it falls
+    last_above: Steps  # last step above the limit; without meaning if it does not fall
 
 
 class _End(NamedTuple):
     """The ends of counted paths, (n,) each."""
 
-    last: Steps
-    u: Array
-    error: Array
+    last: Steps  # the first step at or beyond the goal
+    u: Array  # the position after this step
+    error: Array  # error of the real number of steps that was rounded up
 
 
 class _CountedPath:
-    """The last steps of n points, counted by an integral along the way to their goals.
+    """The last steps of n points, counted by an integral along the path to their goals.
 
-    The way is divided into parts of half a panel at most. ``edges`` are their ends, and
-    ``times`` the numbers of steps until there, (n, parts + 1).
+    The path from ``start`` to the goal is divided into equal parts of at most half a
+    panel. ``edges`` are the ends of the parts, and ``times`` the numbers of steps until
+    these ends, (n, parts + 1).
     """
 
     def __init__(
@@ -486,11 +509,12 @@ class _CountedPath:
         elapsed = np.cumsum(part.steps, axis=1)
         elapsed = np.concatenate([np.zeros((len(index), 1)), elapsed], axis=1)
         self.times = steps_before[:, None] + elapsed
-        # A sum would add in an order that depends on the number of points.
+        # np.sum would add in an order that depends on the number of points, and a point
+        # must get the same bits in every batch. cumsum adds from left to right.
         self.error = np.cumsum(part.error, axis=1)[:, -1]
 
     def first_attending(self) -> Steps:
-        """First step with half of the attention, -1 if it is not on the path, (n,)."""
+        """First step at which Phase I is over, or -1 if it is not on the path, (n,)."""
         half = np.clip(self.half, self.start, self.goal)
         fraction = (half - self.start) / (self.goal - self.start)
         part = (fraction * self.parts).astype(np.intp)
@@ -534,21 +558,24 @@ class _CountedPath:
         is_clear = _rounds_up_surely(time_of_goal, error) & (last < MOST)
         self.doubts.add(Doubt.COUNT_UNCERTAIN, self.index[~is_clear])
 
-        # The goal lies within the last step. Follow the flow for the rest of this step,
-        # and correct the position by Newton's method. Points in doubt stay where they
-        # are: nothing bounds what is left of their steps.
+        # The last step goes beyond the goal. Follow the flow from the goal for the rest
+        # of this step, and correct the position by Newton's method. Points in doubt
+        # stay at their goals, because the rest of their step may have any length.
         is_sure = self.doubts.none_of(self.index)
         last = np.where(is_sure, last, 0.0)
         rest = np.where(is_sure, last - time_of_goal, 0.0)
         u = self.goal + rest * velocity_at_goal
-        for _ in range(3):
+        for _ in range(POSITION_PASSES):
             beyond_goal = self.losses.steps_between(self.goal, u, self.index).steps
             missing = np.where(is_sure, rest - beyond_goal, 0.0)
             u = u + missing * self.losses.velocity(u, self.index).value
         return _End(last.astype(np.int64), u, error)
 
     def _time_at(self, u: Array, part: Index) -> StepCount:
-        """Steps until positions within some parts; the error is that of this part."""
+        """Steps until the positions u, each in its ``part`` of the path.
+
+        The error is the error within this part only.
+        """
         begin = self.edges[self.rows, part]
         spent = self.losses.steps_between(begin, u, self.index)
         return StepCount(self.times[self.rows, part] + spent.steps, spent.error)
@@ -565,13 +592,16 @@ class _CountedPath:
         limit: Array,
         newton_steps: int = 5,
     ) -> StepCount:
-        """Real-valued step at which the slack vanishes in some parts, if it falls."""
+        """Real-valued step at which the slack vanishes, in a ``part`` of each path.
+
+        Points that do not fall get the time at which the part begins or any other.
+        """
         low = self.edges[self.rows, part]
         high = self.edges[self.rows, part + 1]
         if not falls.any():
             return StepCount(self.times[self.rows, part], self.error)
 
-        # Start from where the chord vanishes.
+        # Newton's method starts from the zero of the chord.
         slack_low = slack[self.rows, part]
         slack_high = slack[self.rows, part + 1]
         drop = np.where(falls, slack_high - slack_low, 1.0)

@@ -1,8 +1,8 @@
 """Columns of sweeps for N = ∞: whole arrays of points in closed form, or one run.
 
-`closed_columns` computes any number of exchangeable points from the closed form of
-their steps. `measured` computes the columns of the regression family from one run, and
-those with N = ∞ by the same formulas.
+`closed_columns` computes the columns of P exchangeable points from the closed form of
+their steps. `measured` computes the columns of the regression family for one run. If
+the run is exchangeable with N = ∞, both use the same formulas.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ from icl_theory.sweeps.grid import Values
 
 # Largest u for which the number of steps is bounded.
 FARTHEST = 300.0
-# `StepCounter` takes no smaller step constant; none of these points ever moves.
+# Smaller step constants are raised to this one, with which a point does not move
+# either.
 SMALLEST_CONSTANT = 1e-300
-# Bounds are stated for no smaller step constant.
+# For smaller step constants the columns of bounds are empty.
 SMALLEST_BOUNDED_CONSTANT = 1e-290
-# Smallest number of features for which some exponent is half-way.
+# Smallest number of features for which `half_way` is defined.
 FEWEST_HALF_WAY = 7
 
 
 def closed_columns(family: type[Family], points: SweepPoints) -> dict[str, Any]:
     """Compute the columns of exchangeable points with N = ∞, (P,) each.
 
-    Each point has the bits that a simulation of it alone has.
+    The results of a point have the same bits as a simulation of it alone.
 
     Parameters
     ----------
@@ -104,9 +105,9 @@ def _counted(
     descent: ExchangeableDescent,
     tail: Array,
 ) -> tuple[ClosedRuns, dict[str, Any]]:
-    """Whole runs, and columns of theory that needs the counter of steps.
+    """Return whole runs, and the columns of theory that need the counter of steps.
 
-    The counter does not outlive this function: its single steps take much memory.
+    The counter is not returned, because its single steps take much memory.
     """
     assert points.target is not None
     constant = np.maximum(descent.step_constant, SMALLEST_CONSTANT)
@@ -131,7 +132,10 @@ def _counted(
 
 
 def _certified(last: NDArray[np.int64], K: Array, c: Array, gap: Array) -> Values:
-    """Bounds on the last steps, and whether they hold: 1, 0, or -1 without bounds."""
+    """Bounds on the last step of each point, and whether they hold.
+
+    The column ``certified`` is 1 if they hold, 0 if not, and -1 without bounds.
+    """
     constant = np.maximum(c, SMALLEST_CONSTANT)
     low, high = step_bounds(K, constant, np.minimum(gap, FARTHEST))
     is_bounded = (
@@ -162,7 +166,7 @@ def _boundaries(epsilon: Array, K: Array, tail: Array) -> Values:
 
 
 def _per_delta(boundaries: Values, delta: Array | float) -> Values:
-    """Boundaries for any Δ: they are inversely proportional to it."""
+    """Boundaries for any Δ, to which they are inversely proportional."""
     columns = {}
     for name, value in boundaries.items():
         columns[name] = value / delta
@@ -182,7 +186,7 @@ def measured(problem: Any, run: Trajectory) -> dict[str, Any]:
     Returns
     -------
     dict of str to number or str
-        Columns by name; the others have no value.
+        Columns by name. Columns that are missing have no value for this run.
     """
     risk = run.risk
     limit = math.nan

@@ -32,13 +32,14 @@ class SweepPoints:
     noise: Array
     # A number or "auto".
     eta: Array | float | str
-    # The target, None if there is none. It is an excess above the floor if
-    # ``is_excess``, which is the same for N = ∞, where floors are zero.
+    # Target of the loss; None if there is no target.
     target: Array | None
+    # Whether the target is an excess above the floor. For N = ∞ this makes no
+    # difference, because floors are zero.
     is_excess: bool
-    # A number or array, None if it does not matter.
+    # A number or an array, or None if no imbalance is given.
     imbalance: Any
-    # Names; a law of tasks that is an object has none.
+    # Name of the law of the tasks; "" if the law is an object.
     task: Any
     coordinates: Any
     method: Any
@@ -47,7 +48,7 @@ class SweepPoints:
 
     @classmethod
     def of(cls, points: Mapping[str, Array], common: Mapping[str, Any]) -> SweepPoints:
-        """Collect the parameters that `Family.batched` gets."""
+        """Collect the parameters from the arguments of `Family.batched`."""
 
         def value(name: str) -> Any:
             return points.get(name, common.get(name))
@@ -82,7 +83,8 @@ class SweepPoints:
 
     def descent(self) -> ExchangeableDescent:
         """Constants of the descent, if the tasks are exchangeable."""
-        # Points out of range are computed with other numbers, which are not used.
+        # Parameters out of range are replaced by 1. The results of these points are not
+        # used.
         size = self.L * self.delta
         is_in_range = (size > SMALLEST_SIZE) & (size < LARGEST_SIZE)
         is_embedded = np.broadcast_to(
@@ -112,7 +114,7 @@ class ExchangeableDescent(NamedTuple):
     """Descent of P exchangeable points, (P,) each."""
 
     gamma: Array  # variogram, (L Δ)²/2
-    speed: Array  # factor on η of the coordinates
+    speed: Array  # factor on η in other coordinates
     eta: Any  # learning rate, an array or one number
     step_constant: Array  # c of `closed.abel`
     is_in_range: Mask  # points out of range are refused by simulations

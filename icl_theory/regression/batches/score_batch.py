@@ -1,9 +1,9 @@
 """K x K scores of many points side by side, as the columns of one risk.
 
 The loss of a point is a sum over its K queries, and the loss of query k depends on
-column k of the scores alone. So the columns of P points make up one array, (K, P K), in
-which no column meets another one. Descent on a `ScoreBatch` takes the steps of all
-points at once.
+column k of the scores alone. A point is one problem of a sweep. So the columns of P
+points make up one array, (K, P K), and no column depends on another one. Descent on a
+`ScoreBatch` takes the steps of all points at once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Observation(NamedTuple):
 class ScoreBatch(Risk):
     """Scores of points with the same K and N, (K, P K).
 
-    The gradient of each column has the learning rate of its point in it, so that
+    The gradient of each column is multiplied by the learning rate of its point, so that
     descent with the rate 1 takes the steps of all points.
 
     Parameters
@@ -60,12 +60,12 @@ class ScoreBatch(Risk):
         self.K = risks[0].features.K
         self.N = risks[0].N
         self.count = len(risks)
-        # Of each column, (P K,).
+        # The point and the query of each column, (P K,).
         self.point, self.query = np.divmod(np.arange(self.count * self.K), self.K)
         self.probs = np.array([risk.features.probs for risk in risks])
         self._weight = self.probs.ravel()
 
-        # With infinite prompts, the losses of all points are multiples of the first.
+        # With infinite prompts, the loss of each point is a multiple of the first loss.
         self._first = risks[0]
         largest = np.array([_largest_variogram(risk) for risk in risks])
         self._scale = largest / largest[0]
@@ -150,7 +150,7 @@ class ScoreBatch(Risk):
         )
 
     def shares(self, attention: Array, points: Index) -> Array:
-        """Attention relative to the largest that each query can have, (n, K)."""
+        """Attention divided by the largest attention a query can have, (n, K)."""
         return np.asarray(attention / presence(self.probs[points], self.N))
 
     @property
@@ -159,7 +159,7 @@ class ScoreBatch(Risk):
         return lambda columns, which: self.columns(columns, which).gradient
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Return the gradient of all columns, and 0 as their loss, which has no use."""
+        """Return 0 as the loss, which nothing uses, and the gradient of all columns."""
         return 0.0, self.columns(params, np.arange(self.point.size)).gradient
 
 
@@ -168,9 +168,9 @@ def fit_together(
 ) -> bool:
     """Whether two points may be in one batch.
 
-    With finite prompts their error forms must have the same rank. With infinite ones
-    their probabilities must be equal and their variograms multiples of each other, up
-    to the relative ``tolerance`` for rounding.
+    With finite prompts the error forms of both must have the same rank. With infinite
+    prompts the probabilities of both must be equal, and one variogram must be a
+    multiple of the other, up to the relative ``tolerance`` for rounding.
     """
     if (first.features.K, first.N) != (second.features.K, second.N):
         return False

@@ -1,11 +1,17 @@
 """Many points over K x K scores at once, followed by the strides that single runs take.
 
-`score_batches` sorts the points of a sweep into batches. The first steps of a batch are
-taken one by one. From then on the runs are followed by strides, each with a shadow that
-tells its error, and are observed at times on a grid (`_follow`). Between two times of
-the grid, `_count` finds the first step at which a loss or attention passes its level.
-A point is done if run, shadow and rounding leave only one integer for every count. All
-others are left to simulations, each with a `Doubt`.
+A *point* is one problem of a sweep, with one run of descent. `score_batches` sorts the
+points into batches. The first steps of a batch are taken one by one. From then on the
+runs advance by *strides* of many steps. Each run has a *shadow*, a second, less
+accurate run whose distance from the first estimates the error. All runs are observed at
+times on a grid (`_follow`). Between two times of the grid, `_count` finds the first
+step at which a loss or an attention passes its level. A point is done if run, shadow
+and rounding leave only one integer for every count. Every other point gets a `Doubt`,
+and is left to a simulation of its own.
+
+In the shapes below, P is the number of points of a batch, n the number of some selected
+points, K the number of features and T the number of observed times. A time t is a real
+number of steps.
 """
 
 from __future__ import annotations
@@ -37,27 +43,31 @@ from icl_theory.regression.phases import TAIL_RATIO
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.tails import resting_loss, tail_limit
 
-# Steps that are taken one by one at first, and the steps among them to which the first
-# stride is fitted.
+# How many steps are taken one by one at first, and the steps among them whose scores
+# the first guess for a stride is fitted to.
 SINGLE = 64
 FITTED = np.round(np.geomspace(SINGLE / 4.0, SINGLE, NODES + 1)).astype(int)
 # Distance in x = ln(1 + t) of the times at which runs are observed, and the length of
 # the first stride.
 GRID = 0.2
 FIRST_STRIDE = 0.6
-# Largest relative distance of the results of a run and its shadow.
+# Largest relative distance between the results of a run and of its shadow.
 APART = 3e-8
-# Factor by which a run must keep clear of where a simulation gives up.
+# Factor by which a run must stay away from the limits at which a simulation gives up.
 CAUTION = 2.0
-# Part of the loss by which it must fall in a decade of steps, or a run has stalled.
+# A run has stalled if its loss falls by less than this part while t grows tenfold.
 STALL_FRACTION = 1e-3
+# Relative distance of the shadow from the run at its start, about 2**8 roundings.
+SHADOW_START = 2.0**-44
 
 
 class Summary(NamedTuple):
-    """Results for n points, each (n,), or for all points at many times, each (T, P)."""
+    """Results of n points at one time, (n,) each, or of P points at T times, (T, P)."""
 
     loss: Array
-    share: Array  # attention relative to its largest value, least of all queries
+    # Target attention relative to its largest possible value, for the query for which
+    # this is least.
+    share: Array
     move: Array  # largest change of a score in one step
     attention: Array  # mean over the queries
 
@@ -76,12 +86,12 @@ class Course(NamedTuple):
     """Runs observed at the times t, (T,)."""
 
     t: Array
-    at: Summary  # NaN once a run is not followed any more, (T, P)
+    at: Summary  # (T, P); NaN at the times after a run has ended
     strides: Strides
 
 
 class _Observations:
-    """Summaries of the runs of a batch, as they are made."""
+    """A list of summaries of the runs of a batch, which grows with time."""
 
     def __init__(self, batch: ScoreBatch) -> None:
         self._batch = batch
@@ -93,7 +103,7 @@ class _Observations:
         return self._times[-1]
 
     def add(self, t: float, points: Index, summary: Summary) -> Summary:
-        """Add the summary of some points; that of the other ones is NaN."""
+        """Add the summary of some points. All other points get NaN."""
         rows = []
         for values in summary:
             row = np.full(self._batch.count, np.nan)
@@ -124,7 +134,7 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
         times = x + GRID * np.arange(1, 3)
         end = times[-1]
         strides.reach(np.where(active[batch.point], end, 0.0))
-        # Blocks that cannot be followed are left behind.
+        # A point is given up if a stride of one of its columns has not succeeded.
         has_arrived = strides.x >= end - 1e-9
         active &= has_arrived.reshape(batch.count, -1).all(axis=1)
         for x in times.tolist():
@@ -139,7 +149,11 @@ def _follow(batch: ScoreBatch, target: Array, last: float) -> Course:
 def _take_single_steps(
     batch: ScoreBatch, observations: _Observations
 ) -> tuple[Array, dict[int, Array]]:
-    """Take the first steps; return the last rows, (P K, K), and those to be fitted."""
+    """Take the first `SINGLE` steps.
+
+    Return the scores after them, one column of scores in each row, (P K, K), and the
+    scores at the steps `FITTED`.
+    """
     points = np.arange(batch.count)
     rows = np.ascontiguousarray(batch.initial.T)
     carry = np.zeros_like(rows)
@@ -159,11 +173,12 @@ def _take_single_steps(
 
 
 def _strides(batch: ScoreBatch, rows: Array) -> Strides:
-    """Strides from the last single step on."""
-    # The shadow begins beside the run, by what rounding does in many steps. If the
-    # orbit enlarges this distance, the estimated error grows with it.
+    """Return the strides, which go on from the last single step."""
+    # The shadow begins at a small distance from the run, which stands for the rounding
+    # of the single steps. If descent enlarges this distance, the estimated error grows
+    # with it.
     is_odd = np.arange(batch.K) % 2
-    shadow = rows * (1.0 + np.where(is_odd, 2.0**-44, -(2.0**-44)))
+    shadow = rows * (1.0 + np.where(is_odd, SHADOW_START, -SHADOW_START))
     return Strides(
         Blocks(UpdateMap(batch, 1.0, GradientDescent())),
         TOLERANCE,
@@ -196,15 +211,15 @@ class _Quantity(NamedTuple):
     on_grid: Array  # at the times of a course, (T, P)
     # Maps times (n,), an observation and its points to values, (n,).
     value: Callable[[Array, Observation, Index], Array]
-    blur: Array  # its error due to rounding, (P,)
+    blur: Array  # error of the quantity due to rounding, (P,)
 
 
 class _Count(NamedTuple):
     """Counts of all points, (P,)."""
 
     steps: Array  # whole numbers, infinite if the quantity does not pass zero
-    error: Array  # of the real number that was rounded up
-    is_sure: Mask
+    error: Array  # error of the time of passing, before it was rounded up to a step
+    is_sure: Mask  # whether the errors leave one integer only
 
 
 def _count(
@@ -221,11 +236,11 @@ def _count(
     batch, course : ScoreBatch, Course
         Runs of P points.
     quantity : _Quantity
-        What to follow.
+        The quantity that passes zero.
     after : ndarray, optional, (P,)
-        Times of the grid, by their rows, that must have passed before.
+        Row of ``course.t`` for each point. Only later rows count.
     most_error : float
-        Counts that may be off by more are not sure.
+        A count with a larger error, in steps, is not sure.
     """
     values = quantity.on_grid
     is_passed = values >= 0.0
@@ -236,7 +251,7 @@ def _count(
 
     steps = np.where(ever_passes, course.t[row], np.inf)
     error = np.zeros(batch.count)
-    # Between two single steps there is nothing to refine.
+    # At single steps the count is exact. Between two later times it must be refined.
     points = np.flatnonzero(ever_passes & (row > SINGLE))
     if points.size:
         time, time_error = _crossing_time(batch, course, quantity, row[points], points)
@@ -257,7 +272,10 @@ def _count(
 def _crossing_time(
     batch: ScoreBatch, course: Course, quantity: _Quantity, row: Index, points: Index
 ) -> tuple[Array, Array]:
-    """Times at which some points pass zero, before the rows, and their errors, (n,)."""
+    """Times at which n points pass zero, and the errors of these times, (n,) each.
+
+    Point ``points[i]`` passes zero between the times ``row[i] - 1`` and ``row[i]``.
+    """
     columns = batch.columns_of(points)
     t_low = course.t[row - 1]
     t_high = course.t[row]
@@ -276,8 +294,8 @@ def _crossing_time(
 
     x = crossing(value_of_run, np.log1p(t_low), np.log1p(t_high), below, above)
     time = np.expm1(x)
-    # A curve that bends in one sense only is, at the crossing, as steep as one of its
-    # two chords at least.
+    # A convex or concave curve is at least as steep, at its zero, as the flatter one of
+    # the two chords from the zero to the ends of the interval.
     slope = np.fmin(below / (t_low - time), above / (t_high - time))
 
     run, shadow = states(x)
@@ -295,10 +313,11 @@ def _crossing_time(
 def _lateness(
     batch: ScoreBatch, strides: Strides, run: Array, shadow: Array, points: Index
 ) -> Array:
-    """By how many steps runs may be early or late, (n,).
+    """Return by how many steps n runs may be early or late, (n,).
 
-    With an error δ in the scores and a move g, the loss is off by g·δ, and falls by g·g
-    in one step.
+    Let a step move the scores by -g, in units in which g is the gradient. An error δ of
+    the scores changes the loss by at most Σ |g| |δ|, and a step lowers it by g·g. Their
+    ratio is a number of steps.
     """
     move = batch.observation(run, points).move
     columns = batch.columns_of(points)
@@ -313,12 +332,12 @@ def _lateness(
 def crossing(
     value: Callable[[Array], Array], low: Array, high: Array, below: Array, above: Array
 ) -> Array:
-    """Zeros of n functions between two places, by the method of Pegasus.
+    """Return the zeros of n functions between two places, by the method of Pegasus.
 
     Parameters
     ----------
     value : callable
-        Maps n places to the values there, each of its own function.
+        Maps n places to n values: function i at place i.
     low, high : ndarray, (n,)
         Places on either side of the zeros.
     below, above : ndarray, (n,)
@@ -329,8 +348,8 @@ def crossing(
             secant = high - above * (high - low) / (above - below)
             middle = np.where(above == 0.0, high, secant)
             value_at_middle = value(middle)
-            # If the zero is still on the side of ``low``, its value is reduced, so that
-            # the next secant ends nearer to it.
+            # If the zero is still between ``low`` and the new place, the value at
+            # ``low`` is reduced, so that the next secant ends nearer to ``low``.
             is_crossed = value_at_middle * above <= 0.0
             reduced = below * above / (above + value_at_middle)
             low = np.where(is_crossed, high, low)
@@ -338,7 +357,7 @@ def crossing(
         largest_move = np.abs(middle - high).max()
         high = middle
         above = value_at_middle
-        # also true with NaN
+        # Also true if the move is NaN.
         if not largest_move > 1e-13:
             break
     return high
@@ -347,12 +366,14 @@ def crossing(
 def score_batches(
     posed: Mapping[int, tuple[Any, PopulationRisk]], max_steps: int
 ) -> Iterator[tuple[list[int], dict[str, Array]]]:
-    """Compute points as one simulation of each would, batch by batch.
+    """Yield the results of the points of a sweep, batch by batch.
+
+    They are the results that a simulation of each point alone would have.
 
     Parameters
     ----------
     posed : mapping of int to (Family, PopulationRisk)
-        Problems and their risks, by the numbers of the points.
+        Problem and risk of each point. The keys are the numbers of the points.
     max_steps : int
         Largest number of steps.
 
@@ -361,7 +382,7 @@ def score_batches(
     points : list of int
         Numbers of the points of a batch.
     columns : dict of str to ndarray
-        Columns of a sweep. Points in doubt have NaN as their loss.
+        Columns of a sweep for these points. The loss of a point in doubt is NaN.
     """
     groups = _groups(posed)
     with Progress("", "runs") as shown:
@@ -389,14 +410,14 @@ def _groups(posed: Mapping[int, tuple[Any, PopulationRisk]]) -> list[list[int]]:
 def _columns(
     problems: Sequence[Any], risks: Sequence[PopulationRisk], max_steps: int
 ) -> dict[str, Array]:
-    """Columns of points that fit together."""
+    """Return the columns of the points of one batch."""
     eta = np.array([problem.rate() for problem in problems])
     floor = np.array([risk.floor() for risk in risks])
     doubts = Doubts(len(risks))
     target = _targets(problems, floor, doubts)
     batch = ScoreBatch(risks, eta)
     with np.errstate(all="ignore"):
-        # A run with a doubtful target is at its end at once.
+        # A run with a doubtful target is not followed: it ends at once.
         followed = np.where(doubts.none, target, np.inf)
         course = _follow(batch, followed, min(max_steps + 1.0, MOST))
         hit = _count(batch, course, _target_loss(course, target))
@@ -408,7 +429,7 @@ def _columns(
         _doubt_early_stops(course, last, doubts)
         end_of_phase_1 = _end_of_phase_1(batch, course, last, doubts)
         loss, attention = _results_at(batch, course, last, doubts)
-        tail = _tails(problems, risks, eta, floor)
+        tail = _tails(risks, eta, floor)
         end_of_phase_2 = _end_of_phase_2(
             batch, course, tail, last, end_of_phase_1, loss, max_steps, doubts
         )
@@ -449,7 +470,7 @@ def _targets(problems: Sequence[Any], floor: Array, doubts: Doubts) -> Array:
 
 
 def _target_loss(course: Course, target: Array) -> _Quantity:
-    """How far the loss is below its target."""
+    """Return the quantity ``target - loss``."""
 
     def value(t: Array, observed: Observation, points: Index) -> Array:
         return target[points] - observed.loss
@@ -458,7 +479,7 @@ def _target_loss(course: Course, target: Array) -> _Quantity:
 
 
 def _half_attention(batch: ScoreBatch, course: Course) -> _Quantity:
-    """How far the least attended query is above half of its largest attention."""
+    """Return the quantity ``share - ½``, see `Summary`."""
 
     def value(t: Array, observed: Observation, points: Index) -> Array:
         return batch.shares(observed.attention, points).min(axis=1) - 0.5
@@ -468,7 +489,7 @@ def _half_attention(batch: ScoreBatch, course: Course) -> _Quantity:
 
 
 def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
-    """Doubt runs that a simulation might end before their targets, at the step last."""
+    """Doubt the runs that a simulation might stop before the step ``last``."""
     t = course.t[:, None]
     loss = course.at.loss
     is_before_end = np.asarray(t < last)
@@ -476,15 +497,15 @@ def _doubt_early_stops(course: Course, last: Array, doubts: Doubts) -> None:
     rises = is_before_end[1:] & (np.diff(loss, axis=0) >= 0.0)
     doubts.add(Doubt.NOT_MONOTONE, _at_any_time(rises))
 
-    # A simulation calls a run settled if the scores move by less than that part of the
-    # tolerance while the number of steps doubles.
+    # A simulation stops a run as settled if the scores move by less than `SETTLED`
+    # times the tolerance while the number of steps doubles.
     remaining_move = course.at.move * (1.0 + t)
     is_short = remaining_move < CAUTION * SETTLED * TOLERANCE
     may_settle = is_before_end & (t > SINGLE) & is_short
     doubts.add(Doubt.MAY_SETTLE, _at_any_time(may_settle))
 
-    # It calls a run stalled if the loss falls by less than `STALL_FRACTION` of itself
-    # while the number of steps grows tenfold.
+    # A simulation stops a run as stalled if the loss falls by less than
+    # `STALL_FRACTION` of itself while the number of steps grows tenfold.
     decade = round(math.log(10.0) / GRID) - 1
     decrease = loss[:-decade] - loss[decade:]
     is_small = decrease < STALL_FRACTION * CAUTION * loss[decade:]
@@ -499,12 +520,12 @@ def _at_any_time(mask: Mask) -> Mask:
 def _end_of_phase_1(
     batch: ScoreBatch, course: Course, last: Array, doubts: Doubts
 ) -> Array:
-    """First steps with half of the attention, at most the last step, (P,)."""
+    """First step at which `Summary.share` is ½, but at most ``last``, (P,)."""
     attends = _count(batch, course, _half_attention(batch, course))
     share = course.at.share
     is_before_end = course.t[1:, None] < last
     falls = is_before_end & (share[:-1] >= 0.5) & (share[1:] < 0.5)
-    # Nothing matters that happens after the end.
+    # A doubt about a time after the end of the run does not matter.
     earliest = attends.steps - np.nan_to_num(attends.error) - 1.0
     is_relevant = ~(earliest > last)
     doubts.add(Doubt.HALF_UNCERTAIN, is_relevant & ~attends.is_sure)
@@ -515,7 +536,7 @@ def _end_of_phase_1(
 def _results_at(
     batch: ScoreBatch, course: Course, last: Array, doubts: Doubts
 ) -> tuple[Array, Array]:
-    """Loss and mean attention at the last steps, (P,) each."""
+    """Loss and mean attention at the step ``last`` of each point, (P,) each."""
     row = np.minimum(last, SINGLE).astype(int)
     single = row, np.arange(batch.count)
     loss = course.at.loss[single]
@@ -541,25 +562,28 @@ def _agree(run: Array, shadow: Array) -> Mask:
 
 
 class _Tails(NamedTuple):
-    """Tail laws: t (loss - rest) tends to a constant, NaN if unknown, (P,) each."""
+    """Tail laws of P points: t (loss - rest) tends to a constant, (P,) each."""
 
-    rest: Array
-    constant: Array
+    rest: Array  # the loss that the run tends to
+    constant: Array  # NaN if no constant is known
 
     @property
-    def limit(self) -> Array:
-        """Phase III begins once t (loss - rest) is below it for good."""
+    def phase_3_threshold(self) -> Array:
+        """Phase III begins when t (loss - rest) falls below this number for good."""
         return TAIL_RATIO * self.constant
 
 
-def _tails(
-    problems: Sequence[Any], risks: Sequence[PopulationRisk], eta: Array, floor: Array
-) -> _Tails:
+def _tails(risks: Sequence[PopulationRisk], eta: Array, floor: Array) -> _Tails:
+    """Return the tail law of each risk at its learning rate, and with its floor."""
     rests = []
     constants = []
     for risk, rate, lowest in zip(risks, eta, floor.tolist(), strict=True):
+        constant = tail_limit(risk, rate)
+        # None if no law is known, or if the loss falls faster than 1/t.
+        if constant is None:
+            constant = math.nan
         rests.append(resting_loss(risk, lowest))
-        constants.append(tail_limit(risk, rate) or math.nan)
+        constants.append(constant)
     return _Tails(np.array(rests), np.array(constants))
 
 
@@ -573,59 +597,67 @@ def _end_of_phase_2(
     max_steps: int,
     doubts: Doubts,
 ) -> Array:
-    """Steps at which t (loss - rest) falls below its limit for good, (P,).
+    """Step at which Phase II ends and Phase III begins, (P,).
 
-    They are at least the end of Phase I, and at most the last step.
+    From this step on t (loss - rest) is below its threshold. The step is at least the
+    end of Phase I, and at most the last step.
     """
     t = course.t[:, None]
-    limit = tail.limit
+    threshold = tail.phase_3_threshold
 
     def slack(t: Array, observed: Observation, points: Index) -> Array:
-        return limit[points] - t * (observed.loss - tail.rest[points])
+        return threshold[points] - t * (observed.loss - tail.rest[points])
 
-    slack_on_grid = limit - t * (course.at.loss - tail.rest)
+    slack_on_grid = threshold - t * (course.at.loss - tail.rest)
     is_above = (slack_on_grid < 0.0) & (t <= last)
     last_rise = _last_rise(is_above)
-    blur = ROUNDING * (limit + last * tail.rest)
+    blur = ROUNDING * (threshold + last * tail.rest)
     quantity = _Quantity(slack_on_grid, slack, blur)
     fall = _count(batch, course, quantity, after=last_rise)
 
     at_last = last * (loss_at_last - tail.rest)
-    falls = is_above.any(axis=0) & (at_last <= limit)
-    # A simulation looks for the fall after the last step above the limit that it saves.
+    falls = is_above.any(axis=0) & (at_last <= threshold)
+    # A simulation compares only the steps that it saves. It looks for the fall after
+    # the last saved step above the threshold.
     schedule = saved_steps(max_steps, batch.K**2)
     last_above = np.minimum(fall.steps - 1.0, last)
     saved_up_to_last = np.searchsorted(schedule, last_above, side="right")
     saved_before_rise = np.searchsorted(schedule, course.t[last_rise])
     is_saved = saved_up_to_last > saved_before_rise
-    is_clear_at_last = np.abs(at_last - limit) > APART * limit
+    is_clear_at_last = np.abs(at_last - threshold) > APART * threshold
     may_touch = _may_touch_zero(slack_on_grid) & (t[1:-1] <= last)
 
-    # If Phase I is all there is, the tail does not matter.
-    has_law = ~np.isnan(limit)
+    # If the run ends in Phase I, its tail does not matter.
+    has_law = ~np.isnan(threshold)
     is_relevant = has_law & (end_of_phase_1 < last)
     doubts.add(Doubt.TAIL_UNCERTAIN, is_relevant & falls & ~fall.is_sure)
     doubts.add(Doubt.TAIL_UNSAVED, is_relevant & falls & ~is_saved)
     doubts.add(Doubt.TAIL_WITHIN_ROUNDING, is_relevant & ~is_clear_at_last)
     doubts.add(Doubt.TAIL_TWICE, is_relevant & _at_any_time(may_touch))
 
+    # A run that is never above the threshold has no Phase II, which then ends with
+    # Phase I. A run that ends above the threshold has no Phase III.
     end = np.where(falls, fall.steps, 0.0)
-    end = np.where((at_last > limit) | ~has_law, np.inf, end)
+    end = np.where((at_last > threshold) | ~has_law, np.inf, end)
     return np.maximum(end_of_phase_1, np.minimum(end, last))
 
 
 def _last_rise(is_above: Mask) -> Index:
-    """Row of the last change from below to above, (P,); of no meaning without one."""
+    """Row of the last change from below to above, (P,).
+
+    Without a change the row has no meaning.
+    """
     rises = is_above.copy()
     rises[1:] &= ~is_above[:-1]
     return len(rises) - 1 - rises[::-1].argmax(axis=0)
 
 
 def _may_touch_zero(values: Array) -> Mask:
-    """Whether a curve may pass zero near an extremum between its points, (T - 2, P).
+    """Whether a curve may touch zero between the times of the grid, (T - 2, P).
 
-    A parabola through three points passes the middle one by at most an eighth of their
-    second difference.
+    It may do so near an extremum. A parabola through three points goes beyond the
+    middle point by at most an eighth of the second difference of the three. The bound
+    that is used is the whole second difference.
     """
     middle = values[1:-1]
     rise = middle - values[:-2]

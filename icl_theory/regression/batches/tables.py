@@ -20,16 +20,17 @@ from icl_theory._validate import Array
 from icl_theory.regression.batches.doubts import Index
 from icl_theory.regression.risks.exchangeable import Averages
 
-# The functions are analytic for |Im u| < π. On panels half a unit long, polynomials of
-# degree 11 are as good as the functions themselves.
+# The functions are tabulated for 0 <= u <= LAST, on PANELS intervals of equal WIDTH.
+# They are analytic for |Im u| < π. So on panels half a unit long polynomials of degree
+# 11 are exact to rounding.
 LAST = 40.0
 PANELS = 80
 WIDTH = LAST / PANELS
 DEGREE = 11
-# Rows of a table.
+# Indices of A, A', B, B' and the attention in a table.
 BIAS, BIAS_SLOPE, NOISE, NOISE_SLOPE, ATTENTION = range(5)
-# Differences of steps that make up the velocity, and nodes of the integral of its
-# inverse over half a panel.
+# Number of terms in the expansion of the velocity, and number of nodes for the integral
+# of its inverse over half a panel. A rule with fewer nodes estimates the error.
 TERMS = 9
 NODES = 10
 FEWER_NODES = NODES - 3
@@ -61,10 +62,10 @@ def table(K: int, N: int) -> Array:
 
 
 class Velocity(NamedTuple):
-    """The velocity of a flow that takes one step in a unit of time, and its error."""
+    """The velocity of a flow that moves u by one step of descent in a unit of time."""
 
     value: Array
-    relative_error: Array  # the last term of its expansion
+    relative_error: Array  # the last term of the expansion, divided by the value
 
 
 class StepCount(NamedTuple):
@@ -75,9 +76,10 @@ class StepCount(NamedTuple):
 
 
 class TabulatedLosses:
-    """``γ A(u) + σ² B(u)`` and the steps ``-c (γ A'(u) + σ² B'(u))`` for many points.
+    """Losses ``γ A(u) + σ² B(u)`` and steps ``-c (γ A'(u) + σ² B'(u))`` of P points.
 
-    Methods take positions u and the ``index`` of the point of each.
+    The methods take positions u, and an array ``index`` with the number of the point
+    that each position belongs to.
 
     Parameters
     ----------
@@ -144,9 +146,10 @@ class TabulatedLosses:
         return value
 
     def relative_change_of_steps(self) -> Array:
-        """Bound on how much a step differs from the next one, relative to it.
+        """Bound on the difference between a step and the next one, divided by the step.
 
-        By the mean value theorem that is c times the largest |L''| from u on.
+        By the mean value theorem it is c times the largest second derivative of the
+        loss from u on.
 
         Returns
         -------
@@ -159,7 +162,7 @@ class TabulatedLosses:
         return self.step_factor[:, None] * curvature
 
     def _largest_derivative(self, row: int) -> Array:
-        """Bound on the derivative of a row of the tables from each panel on."""
+        """Bound on the derivative of a tabulated function, from each panel on."""
         powers = np.arange(1, DEGREE + 1)[:, None]
         # |x| <= 1 on a panel, and du = WIDTH/2 dx.
         terms = np.abs(powers * self._coefficients[row, 1:])
@@ -168,10 +171,10 @@ class TabulatedLosses:
         return from_panel_on[self._table]
 
     def velocity(self, u: Array, index: Index) -> Velocity:
-        """Velocity v(u) of the flow that takes one step of descent in a unit of time.
+        """Velocity v(u) of the flow that moves u by one step in a unit of time.
 
-        The flow shifts u by one step, so that v is the logarithm of that shift:
-        v = Δu - Δ²u/2 + Δ³u/3 - ..., with differences along the next steps from u.
+        The operator v d/du is the logarithm of the shift by one step. So v = Δu - Δ²u/2
+        + Δ³u/3 - ..., with the differences of the iterates that follow u.
         """
         steps = []
         for _ in range(TERMS):
@@ -203,8 +206,9 @@ class TabulatedLosses:
         steps, error = self._integral(start, end, index, NODES)
         rough_steps, rough_error = self._integral(start, end, index, FEWER_NODES)
         velocity_error = np.maximum(error, rough_error)
-        # The difference is about the error of the rule with fewer nodes. The rule with
-        # more nodes converges so much faster that the square is still a generous bound.
+        # The difference of both results is about the error of the rule with fewer
+        # nodes. The error of the other rule is far below 1000 times the square of this
+        # one.
         difference = np.abs(steps - rough_steps)
         size = np.abs(steps)
         rule_error = difference * np.minimum(1.0, 1e3 * difference / size)
@@ -224,14 +228,16 @@ class TabulatedLosses:
 
 
 def first_position(holds: Callable[[Array], NDArray[np.bool_]], size: int) -> Array:
-    """Least u from which on a condition holds, by bisection; `LAST` if there is none.
+    """Least u from which on a condition holds, or `LAST` if it holds nowhere.
+
+    It is found by bisection for P points at once.
 
     Parameters
     ----------
     holds : callable
-        Maps positions, (P,), to whether the condition of each point holds there.
+        Maps a position for each point, (P,), to whether the condition holds there.
     size : int
-        P.
+        The number of points P.
     """
     low = np.zeros(size)
     high = np.full(size, LAST)

@@ -1,11 +1,14 @@
 r"""Steps of the exchangeable map in closed form, at a cost independent of their number.
 
-The map u ← u + c g(u), g = a s², has an Abel function A(u + c g(u)) = A(u) + 1, so that
-the number of steps from u₁ to u₂ is A(u₂) − A(u₁). While c g is small, in the *head*
-and the *tail* of a run, A is expanded in its powers (`abel_function`). The few dozen
-*single* steps between head and tail are taken one by one (`single_steps`). All
-operations are elementwise on whole arrays: a point gives the same bits alone as among a
-million others.
+A step of descent is the map u ← u + c g(u) with g = a s². Here u is the gap between the
+score of the target and the other scores, a the attention on the target, s = 1 − a, and
+c a constant. An Abel function A of the map satisfies A(u + c g(u)) = A(u) + 1, so that
+the number of steps from u₁ to u₂ is A(u₂) − A(u₁). In the *head* and in the *tail* of a
+run c g is small, and A is expanded in powers of c g (`abel_function`). The few dozen
+*single* steps between head and tail are taken one by one (`single_steps`).
+
+A *point* is one pair of K and c. All operations are elementwise on whole arrays: a
+point has the same results, to the bit, alone and among a million others.
 """
 
 from __future__ import annotations
@@ -39,27 +42,27 @@ from icl_theory.regression.closed.single_steps import (
     has_long_steps,
 )
 
-# Largest error that is reported of a number of steps.
+# Largest error of a number of steps that is reported.
 LARGEST_ERROR = 1e18
 
 Steps = NDArray[np.int64]
 
 
 class Count(NamedTuple):
-    """Numbers of steps, their errors, and the range that rounding allows.
-
-    The estimated absolute error is below 1 only if a single integer is possible.
-    """
+    """Numbers of steps, their errors, and the range that rounding allows."""
 
     steps: Steps
+    # Estimated absolute error. It is below 1 only if rounding allows a single integer.
     error: Array
-    # The least and the largest number that rounding allows.
-    earliest: Steps
-    latest: Steps
+    earliest: Steps  # least number of steps that rounding allows
+    latest: Steps  # largest number of steps that rounding allows
 
 
 class StepCounter:
-    r"""Iterates of ``u <- u + c a s²`` from u = 0, by number and by position.
+    r"""The iteration ``u <- u + c a s²`` from u = 0.
+
+    `position` returns the iterate after a number of steps, and `steps_to` the number of
+    steps to an iterate. The letters are defined at the head of the module.
 
     See docs/theory.md, "Steps in closed form".
 
@@ -68,7 +71,8 @@ class StepCounter:
     K : int or array_like
         Number of features.
     c : float or array_like
-        Step constant ``η γ K/(K-1)²``; K and c broadcast to the points of a grid.
+        Step constant ``η γ K/(K-1)²``. K and c broadcast against each other, and each
+        pair is a point.
 
     Examples
     --------
@@ -94,23 +98,24 @@ class StepCounter:
         self.c = constants.ravel()
         self._point = np.arange(self.K.size).reshape(self.shape)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            # The number of steps of the head, and u after them.
+            # The number of steps of the head, and u at its end.
             self._head_steps = self._count_head()
             self._head_end = self._end_of_head()
             self._single = SingleSteps.of(self.K, self.c, self._head_end)
-            # Where the tail begins, and the polynomials there.
+            # The place where the tail begins, and the series of A there.
             start = self._start_of_tail()
             self._tail = Place.of(start, self.K)
             self._tail_series = series(self.c, self._tail.s, "s")
-            # The rounding errors of the single steps, in steps of the tail.
+            # The rounding errors of u after the single steps, as numbers of steps: one
+            # step of the tail is c times the growth g there.
             step = self.c * self._tail.growth()
             error = self._single.error
             self._tail_error = np.where(step > 0, error / step, np.inf)
-        # 2^63 more steps would not move u in float64.
+        # Whether 2^63 more steps would not move u in float64.
         self._frozen = step * INT64_MAX <= ROUNDING * np.maximum(start, 1.0)
 
     def position(self, n: int | Steps) -> Array:
-        """The iterate u after ``n`` steps, which broadcast against the points."""
+        """The iterate u after ``n`` steps; n broadcasts against the points."""
         numbers = plain_numbers("n", n, 0.0, float(INT64_MAX))
         rows, shape = self._rows("n", n, numbers)
         positions = []
@@ -132,7 +137,10 @@ class StepCounter:
     def _rows(
         self, name: str, values: ArrayLike, numbers: Array
     ) -> tuple[list[tuple[Array, Selection]], tuple[int, ...]]:
-        """Broadcast numbers: return rows with their points, and the shape of all."""
+        """Broadcast ``numbers`` against the points.
+
+        Return rows, each with the selection of its points, and the shape of the result.
+        """
         try:
             shape = np.broadcast_shapes(numbers.shape, self.shape)
         except ValueError:
@@ -184,7 +192,11 @@ class StepCounter:
         return u
 
     def _begin(self, points: Selection, form: str) -> tuple[Place, Array]:
-        """Where heads (form "a") or tails ("s") begin, and the polynomials there."""
+        """Return the place where a head or a tail begins, and the series of A there.
+
+        The ``form`` is "a" for the head, where A is a series in a, and "s" for the
+        tail.
+        """
         if form == "s":
             return self._tail.at(points), self._tail_series[points]
         K = self.K[points]
@@ -192,7 +204,7 @@ class StepCounter:
         return begin, series(self.c[points], begin.a, form)
 
     def _position(self, steps: Array, points: Selection) -> Array:
-        """`position` of some points after numbers of steps, one each."""
+        """Return the iterate of each of some points after its number of steps."""
         head_steps = self._head_steps[points]
         single_steps = self._single.taken[points]
         before_tail = head_steps + single_steps
@@ -220,7 +232,7 @@ class StepCounter:
         return invert(self.K[points], self.c[points], begin, before, steps, form)
 
     def _count(self, goal: Array, points: Selection = slice(None)) -> Count:
-        """`steps_to` without checks, for one goal of each of some points, (n,)."""
+        """Count the steps of n points to their goals, one for each, without checks."""
         counting = _Counting(goal.size)
         is_tail = goal > self._tail.u[points]
         is_ahead = (goal > 0) & ~is_tail
@@ -237,7 +249,7 @@ class StepCounter:
     def _count_single(
         self, counting: _Counting, goal: Array, points: Selection, chosen: Selection
     ) -> None:
-        """Count steps to goals that single steps pass."""
+        """Count steps to the goals that are reached by single steps."""
         which = _compose(points, chosen)
         goal = goal[chosen]
         if not goal.size:
@@ -246,8 +258,8 @@ class StepCounter:
         column = single.column[which]
         below = single.count_below(column, goal)
         counting.offset[chosen] = self._head_steps[which] + below
-        # Iterates that equal the goal to rounding, many if steps are short, may lie on
-        # either side of it.
+        # An iterate that equals the goal up to rounding may lie on either side of it.
+        # If steps are short, there are many such iterates.
         place = Place.of(goal, self.K[which])
         blur = single.blur[which] + _rounding_of_goal(place)
         counting.early[chosen] = below - single.count_below(column, goal - blur)
@@ -278,8 +290,8 @@ class StepCounter:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             steps = leading(c, begin, end)
             steps += series(c, end.small(form), form) - before
-            # Rounding of the sum, of u, and of the loss from which u comes; and the
-            # first term that is left out.
+            # The error has four parts: rounding of the sum, of u, and of the loss from
+            # which u was computed, and the first term that the series leaves out.
             position_error = (end.u + 1.0 / end.a) / end.step(c)
             error = ROUNDING * (steps + position_error) + SMALL_STEP**TERMS
             if form == "s":
@@ -293,7 +305,7 @@ class StepCounter:
             frozen = self._frozen[which]
             steps[frozen] = np.inf
             if frozen.any():
-                # No step reaches the goal, unless it equals u to rounding.
+                # No number of steps reaches the goal, unless u equals it to rounding.
                 blur = self._single.blur[which] + _rounding_of_goal(end)
                 is_there = end.u - begin.u <= blur
                 frozen_least = np.where(is_there, 0.0, np.inf)
@@ -304,21 +316,25 @@ class StepCounter:
 
 
 class _Counting:
-    """Counts of n points: whole numbers of steps, and real numbers to be rounded up."""
+    """Counts of n points, each the sum of a whole number and a real number of steps.
+
+    ``offset`` is the whole number. ``real`` has the error ``error`` and is at least
+    ``least``; it is rounded up.
+    """
 
     def __init__(self, size: int) -> None:
         self.offset = np.zeros(size, dtype=np.int64)
         self.real = np.zeros(size)
         self.error = np.zeros(size)
         self.least = np.zeros(size)
-        # By how many steps whole numbers may be smaller or larger.
+        # By how many steps the whole numbers may be smaller, and larger.
         self.early = np.zeros(size, dtype=np.int64)
         self.late = np.zeros(size, dtype=np.int64)
 
     def result(self, single: Selection) -> Count:
-        """The counts; those of ``single`` points have whole numbers of steps alone."""
+        """Return the counts. The points ``single`` have no real number of steps."""
         limit = (INT64_MAX - self.offset).astype(np.float64)
-        # also true with NaN
+        # Also true if the number is NaN.
         is_never = ~(self.real < limit)
         self.real[is_never] = np.inf
         steps = _rounded_up(self.real, self.offset)
@@ -336,19 +352,19 @@ class _Counting:
 
 
 def _compose(points: Selection, chosen: Selection) -> Selection:
-    """Select some of some points."""
+    """Return the part of the selection ``points`` that ``chosen`` selects from it."""
     return chosen if isinstance(points, slice) else points[chosen]
 
 
 def _rounding_of_goal(place: Place) -> Array:
-    """How far rounding may move a goal, and the loss from which it comes."""
+    """How far u may be moved by rounding of the goal, or of its loss."""
     return np.asarray(4.0 * ROUNDING * (place.u + 1.0 / place.a))
 
 
 def _rounded_up(count: Array, offset: Steps) -> Steps:
     """``offset + ceil(count)``, at most INT64_MAX."""
     steps = np.ceil(count)
-    # False also with NaN
+    # Also false if a number is NaN.
     if steps.max(initial=0.0) < 2.0**62:
         return offset + steps.astype(np.int64)
     fits = steps < (INT64_MAX - offset).astype(np.float64)
@@ -367,6 +383,6 @@ def _end_of_small_steps(K: Array, c: Array) -> Array:
         a = SMALL_STEP / (c * (1.0 - a) ** 2)
         if (a == before).all():
             break
-    # The iteration ends slightly below the root, so below zero if c g is SMALL_STEP at
-    # u = 0.
+    # The iteration ends slightly below the root. If the root is u = 0, this would be
+    # below zero.
     return np.maximum(np.log(K - 1.0) + np.log(a) - np.log1p(-a), 0.0)

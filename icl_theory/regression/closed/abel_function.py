@@ -2,14 +2,17 @@ r"""The Abel function of the exchangeable map u ← u + c g(u), g = a s², and i
 
 .. math:: A(u) = \frac{F(a)}{c} + \tfrac12\ln g + \sum_{j\ge1} c^j P_j
 
-`leading` is the difference of the first two terms, `slope` its derivative, `series` the
-sum, and `invert` solves A(u) - A(u₁) = n for u. The expansion is used where c g is
-small: in the *head* of a run, where a is small (form "a"), and in its *tail*, where
-s = 1 - a is (form "s"). See docs/theory/phases.md, "Steps in closed form".
+Here a is the attention on the target at u, s = 1 - a, F the time of gradient flow with
+c = 1, and the P_j are polynomials. `leading` is the difference of the first two terms
+between two values of u, `slope` its derivative, and `series` the sum over j. `invert`
+solves A(u) - A(u₁) = n for u. The expansion is used if c g is small: in the *head* of a
+run, where a is small (form "a"), and in its *tail*, where s is small (form "s"). See
+docs/theory/phases.md, "Steps in closed form".
 
-All operations are elementwise on whole arrays: a point gives the same bits alone as
-among a million others. A pass over an array costs more than its arithmetic, so arrays
-are changed in place. The order of the operations decides the last bits of the results.
+All operations are elementwise on whole arrays: a point has the same results, to the
+bit, alone and among a million others. A pass over an array costs more than its
+arithmetic, so arrays are changed in place. The order of the operations decides the last
+bits of the results.
 """
 
 from __future__ import annotations
@@ -25,10 +28,13 @@ from icl_theory.regression.closed.flow import Place, flow_back
 from icl_theory.regression.closed.polynomials import QUOTIENTS
 
 ROUNDING = sys.float_info.epsilon
-# The first inversion ends at this relative accuracy; Newton's method does the rest.
+# `leading` is inverted to this relative accuracy. Newton's method for all of A does the
+# rest.
 NEARLY = 1e-6
-# Largest number of its iterations, of which some ten are enough.
+# Largest number of iterations of the first inversion. About ten are enough.
 ITERATIONS = 200
+# Number of Newton's steps for all of A, enough for all digits.
+NEWTON_STEPS = 3
 
 # Indices of some points, or a slice of all, which makes views instead of copies.
 Selection = NDArray[np.intp] | slice
@@ -87,7 +93,7 @@ def _series_of_one(small: float, x: float, form: str) -> float:
 def invert(K: Any, c: Any, begin: Place, before: Any, steps: Any, form: str) -> Array:
     """Solve ``A(u) - A(u1) = steps`` by Newton's method.
 
-    The first solution does without the polynomials, which are small.
+    A first solution leaves out the polynomials, which are small.
 
     Parameters
     ----------
@@ -115,7 +121,7 @@ def invert(K: Any, c: Any, begin: Place, before: Any, steps: Any, form: str) -> 
         else:
             u = _LeadingInversion(K, c, begin, steps).solve()
         wanted = steps + before
-        for _ in range(3):
+        for _ in range(NEWTON_STEPS):
             place = Place.of(u, K)
             change = wanted - series(c, place.small(form), form)
             change -= leading(c, begin, place)
@@ -127,8 +133,8 @@ def invert(K: Any, c: Any, begin: Place, before: Any, steps: Any, form: str) -> 
 class _LeadingInversion:
     """Solves ``leading(u1, u) = steps`` for many points, each between its own bounds.
 
-    Arrays hold the points that are not solved yet, and some that are: those are dropped
-    once they are a fifth of all.
+    The arrays hold all points that are not solved yet, and some points that are. Solved
+    points are dropped once they are a fifth of all.
     """
 
     def __init__(self, K: Array, c: Array, begin: Place, steps: Array) -> None:
@@ -239,7 +245,7 @@ def _invert_leading_of_one(K: Any, c: Any, begin: Place, steps: Any) -> Any:
 
 
 def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
-    """The least of three upper bounds on u, which gradient flow gives."""
+    """Return the least of three upper bounds on u, which come from gradient flow."""
     u1, _, a, s = begin
     time = c * steps
     # F rises by more than ½/s² does.
@@ -249,17 +255,17 @@ def _flow_estimate(K: Array, c: Array, begin: Place, steps: Array) -> Array:
     ratio = time * a / s
     early_bound = u1 - np.log1p(-np.minimum(ratio, 1.0 - 1e-9))
     bound = np.where(ratio < 1.0, np.minimum(bound, early_bound), bound)
-    # Beyond the peak of g no step is longer than the first.
+    # Beyond the peak of g steps become shorter, so that none is longer than the first.
     late_bound = u1 + time * a * s * s
     bound = np.where(a > 1.0 / 3.0, np.minimum(bound, late_bound), bound)
     return np.maximum(bound, u1)
 
 
 def selection(mask: NDArray[np.bool_]) -> Selection:
-    """Indices where a condition holds; a slice if it holds everywhere."""
+    """Indices at which a mask is true; a slice if it is true everywhere."""
     return slice(None) if mask.all() else np.flatnonzero(mask)
 
 
 def is_few(active: int, size: int, share: float = 0.8) -> bool:
-    """Whether to drop finished points: copying pays once a fifth of them are."""
+    """Whether to drop finished points: copying pays once a fifth are finished."""
     return active < share * size

@@ -1,8 +1,10 @@
 r"""Gradient flow of the exchangeable case with N = ∞ in closed form.
 
-The attention, the loss and the time are functions of u, the gap between the score of
-the query's own feature and the others. With a = 1/(1 + (K−1)e^{−u}) and s = 1 − a,
-``c t = F(a) − F(1/K)``; see docs/theory.md, "The exchangeable case".
+Let u be the gap between the score of the query's own feature and the other scores. Then
+a = 1/(1 + (K−1)e^{−u}) is the attention on this feature, and s = 1 − a the attention
+deficit. The flow from u = 0 has the velocity c a s² with a constant c, and reaches a at
+the time t with ``c t = F(a) − F(1/K)``, with F of `flow_time`. See docs/theory.md, "The
+exchangeable case".
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from icl_theory._validate import MOST_FEATURES, Array, argument_error, integer, 
 
 
 def attention_pair(u: float, K: int) -> tuple[float, float]:
-    """``(a, 1 - a)``, both to full relative accuracy for every u."""
+    """Return ``a`` and ``1 - a``, both to full relative accuracy for every u."""
     if u >= 0:
         w = (K - 1.0) * math.exp(-u)
         return 1.0 / (1.0 + w), w / (1.0 + w)
@@ -26,7 +28,7 @@ def attention_pair(u: float, K: int) -> tuple[float, float]:
 
 
 def loss_curve(u: Array, gamma: float | Array, K: float | Array) -> tuple[Array, Array]:
-    """Losses ``½ γ K/(K-1) s²`` and target attentions ``a`` for N = ∞, elementwise."""
+    """Return losses ``½ γ K/(K-1) s²`` and target attentions ``a``, elementwise."""
     w = (K - 1.0) * np.exp(-u)
     missed = w / (1.0 + w)
     return 0.5 * (gamma * missed * (K / (K - 1.0))) * missed, 1.0 / (1.0 + w)
@@ -65,11 +67,11 @@ def flow_time(a: float, K: int) -> float:
 
 
 class Place(NamedTuple):
-    """Gaps u >= 0 of the scores, and what follows from them; numbers or arrays."""
+    """Gaps u >= 0 and the numbers w, a and s there. They are numbers or arrays."""
 
-    u: Any
+    u: Any  # gap between the score of the target and the other scores
     w: Any  # (K - 1) exp(-u)
-    a: Any  # the attention, 1/(1 + w)
+    a: Any  # attention on the target, 1/(1 + w)
     s: Any  # 1 - a
 
     @classmethod
@@ -92,7 +94,7 @@ class Place(NamedTuple):
         return type(self)(u.take(index), w.take(index), a.take(index), s.take(index))
 
     def small(self, form: str) -> Any:
-        """Return what is small: a in the head of a run (form "a"), s in the tail."""
+        """Return the small one of both: a in the head (form "a"), s in the tail."""
         return self.a if form == "a" else self.s
 
     def growth(self) -> Any:
@@ -105,9 +107,9 @@ class Place(NamedTuple):
 
 
 def flow_difference(u1: Array, u2: Array, K: float | Array) -> Array:
-    """Flow time ``F(a(u2)) - F(a(u1))`` in units of 1/c.
+    """Flow time ``F(a(u2)) - F(a(u1))`` from u1 to u2, in units of 1/c.
 
-    It is infinite beyond the range of float64.
+    A time beyond the range of float64 is returned as infinity.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         time = -flow_back(Place.of(u1, K), Place.of(u2, K), u1 - u2)
@@ -141,7 +143,7 @@ def flow_back(first: Place, second: Place, back: Any) -> Any:
     far = 1.0 / first.s + 1.0 / second.s
     far *= 0.5
     far += 2.0
-    # Factor by factor: the product of two small deficits may underflow.
+    # The deficits divide one after the other, because their product may underflow.
     rise /= first.s
     far *= rise
     far /= second.s

@@ -1,7 +1,8 @@
 """The polynomials of the Abel function of the exchangeable map, exactly.
 
-They are computed once, when this module is loaded, in integers over common denominators
-(`POLYNOMIALS`). `QUOTIENTS` are the polynomials that `abel_function.series` evaluates.
+`POLYNOMIALS` has the polynomials as integer coefficients over common denominators. They
+are computed once, when this module is loaded. `QUOTIENTS` are the polynomials divided
+by powers of their variable, which `abel_function.series` evaluates.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
     Parameters
     ----------
     form : {"a", "s"}
-        Polynomials in a, or in s = 1 - a; without constant term, which cancels in
-        differences of A.
+        Whether to return polynomials in a, or in s = 1 - a. They have no constant term,
+        because it cancels in differences of A.
 
     Returns
     -------
@@ -55,7 +56,7 @@ def abel_polynomials(form: str) -> tuple[tuple[float, ...], ...]:
 
 
 class _Order(NamedTuple):
-    """Derivatives of one A_k: the i-th at index i - 1, times the denominator."""
+    """Derivatives of one A_k, times a common denominator; D^i at index i - 1."""
 
     derivatives: list[Coefficients]
     denominator: int

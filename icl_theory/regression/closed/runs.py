@@ -1,7 +1,9 @@
 """Whole runs of the exchangeable case with N = ∞ in closed form, of many points.
 
-`closed_runs` computes where runs end and what they pass. `ExchangeableSteps` is one run
-as a `Solution` of the engine.
+`closed_runs` computes the ends of runs and of their phases. `ExchangeableSteps` is one
+run as a `Solution` of the engine. In the shapes below, P is the number of points
+(problems). The letters u, c, g, a and s are defined in
+`icl_theory.regression.closed.abel`.
 """
 
 from __future__ import annotations
@@ -23,20 +25,18 @@ Steps = NDArray[np.int64]
 class ClosedRuns(NamedTuple):
     """Results of `closed_runs`, one entry for each point."""
 
-    # First step with loss <= epsilon; INT64_MAX if there is none below it.
+    # First step with loss <= epsilon, or INT64_MAX if it is not below this number.
     hit: Steps
-    # Estimated absolute error of ``hit``, below 1 only if rounding leaves no other
-    # integer.
+    # Estimated absolute error of ``hit``. It is below 1 only if rounding allows a
+    # single integer.
     error: Array
-    # Where the run ends: ``hit`` or the largest number of steps.
+    # The last step: ``hit``, or the largest number of steps.
     last: Steps
-    # Ends of Phase I and of Phase II, at most ``last``.
-    attends: Steps
-    tails: Steps
-    # At the end: u, the loss, and the attention.
-    gap: Array
-    loss: Array
-    attention: Array
+    attends: Steps  # end of Phase I, at most ``last``
+    tails: Steps  # end of Phase II, at most ``last``
+    gap: Array  # u at the last step
+    loss: Array  # at the last step
+    attention: Array  # at the last step
 
 
 class CountedRuns(NamedTuple):
@@ -65,7 +65,7 @@ def closed_runs(
 ) -> ClosedRuns:
     """Follow u ← u + c g(u) until the loss is ``epsilon``, without taking the steps.
 
-    Each point has the same bits whatever the others are.
+    The results of a point do not depend on the other points, not even in the last bit.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def _gap_of_loss(epsilon: Array, start: Array, K: Array) -> Array:
     """The u at which the loss is ``epsilon``, for losses ``start`` at u = 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # The loss is proportional to s², so ln s changes by ½ ln(epsilon/start). The
-        # first form is exact also if the two are close.
+        # first form of this logarithm is exact also if both losses are nearly equal.
         close_ratio = np.log1p((epsilon - start) / start)
         far_ratio = np.log(epsilon) - np.log(start)
         is_close = epsilon > 0.5 * start
@@ -184,9 +184,10 @@ class ExchangeableSteps:
         Returns
         -------
         step : int or None
-            None if there is none up to ``last``.
+            The step, or None if it is after ``last``.
         error : float
-            Of the step; without one it is 0, unless rounding may hide a step.
+            Estimated error of the step. If the step is None, the error is 0, unless the
+            true step may be at or before ``last``.
         """
         hits = _first_hits(self.counter, self.gamma, np.array([epsilon]))
         hit = int(hits.step[0])
@@ -198,7 +199,10 @@ class ExchangeableSteps:
         return None, 0.0
 
     def first_missing(self, *deficits: float) -> list[int]:
-        """First steps with 1 - a <= each deficit; INT64_MAX if none is below it."""
+        """First steps with 1 - a <= deficit, one for each of the ``deficits``.
+
+        A step that is not below INT64_MAX is returned as INT64_MAX.
+        """
         goals = []
         for deficit in deficits:
             goal = math.log(self.K - 1.0) + math.log1p(-deficit) - math.log(deficit)
@@ -218,7 +222,7 @@ def leading_order(
 def step_constant(
     eta: float | Array, speed: float | Array, gamma: float | Array, K: float | Array
 ) -> Array:
-    """``c = η γ K/(K-1)²``, times the factor ``speed`` of a change of coordinates."""
+    """``c = η γ K/(K-1)²``, times ``speed``, the factor on η in other coordinates."""
     features = np.asarray(K, dtype=np.float64)
     rate = np.asarray(eta, dtype=np.float64)
     # Callers refuse constants that are too large.

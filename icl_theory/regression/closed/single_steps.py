@@ -1,7 +1,8 @@
 """The steps of the exchangeable map between head and tail, which are taken one by one.
 
-There c g(u) is too large for the expansion of the Abel function. A few dozen steps lead
-across, and all their iterates are kept.
+Between head and tail c g(u) is too large for the expansion of the Abel function (see
+`icl_theory.regression.closed.abel` for the letters). A few dozen steps lead from one to
+the other, and all iterates u are kept.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from icl_theory._validate import Array
 from icl_theory.regression.closed.abel_function import ROUNDING, is_few
 from icl_theory.regression.closed.flow import Place
 
-# Longest step c g of head and tail: six terms of the expansion leave 1e-9 steps there.
+# Longest step c g of head and tail. Up to it, six terms of the expansion have an error
+# of 1e-9 steps.
 SMALL_STEP = 1.0 / 32.0
 # Largest value of g = a s², at the attention PEAK.
 LARGEST_GROWTH = 4.0 / 27.0
@@ -25,16 +27,14 @@ PEAK = 1.0 / 3.0
 class SingleSteps(NamedTuple):
     """Single steps of P points."""
 
-    # Iterates, (rows, columns). Beyond the last step of a point its column holds
-    # further iterates or infinity.
+    # Iterates u: a row for each step, a column for each point with single steps. After
+    # the last step of a point its column holds further iterates or infinity.
     iterates: Array
-    # The column of each point, -1 if it has no single steps, (P,).
+    # The column of each point, or -1 if it has no single steps, (P,).
     column: NDArray[np.intp]
-    # Numbers of steps, (P,).
-    taken: NDArray[np.int64]
-    # Rounding errors of u at the last step, and the largest at any step, (P,).
-    error: Array
-    blur: Array
+    taken: NDArray[np.int64]  # numbers of single steps, (P,)
+    error: Array  # rounding error of u at the last step, (P,)
+    blur: Array  # largest rounding error of u at any step, (P,)
 
     @classmethod
     def of(cls, K: Array, c: Array, u: Array) -> SingleSteps:
@@ -49,10 +49,13 @@ class SingleSteps(NamedTuple):
         return np.asarray(self.iterates.take(index))
 
     def count_below(self, column: NDArray[np.intp], goal: Array) -> NDArray[np.int64]:
-        """Count the iterates below goals: they do not fall, and the last is above."""
+        """Count the iterates of a column that are below its goal.
+
+        Iterates do not fall along a column, and the last one is not below the goal.
+        """
         if self.column.size == 1:
             return np.searchsorted(self.iterates[:, 0], goal)
-        # Bisection, a binary digit of the count at a time.
+        # Bisection finds one binary digit of the count after the other.
         count = np.zeros(goal.size, dtype=np.int64)
         rows = len(self.iterates)
         for power in reversed(range(rows.bit_length())):
@@ -64,8 +67,8 @@ class SingleSteps(NamedTuple):
 
 class _Step(NamedTuple):
     length: Any  # c g(u)
-    is_single: Any  # whether it is one to be taken
-    error: Any  # rounding error of u after it
+    is_single: Any  # whether it is a single step, and not a step of the tail
+    error: Any  # rounding error of u after the step
 
 
 def has_long_steps(c: Any) -> Any:
@@ -74,7 +77,7 @@ def has_long_steps(c: Any) -> Any:
 
 
 def _step(w: Any, c: Any, u: Any, error: Any) -> _Step:
-    """The step from u; w is (K - 1) exp(-u)."""
+    """Return the step from u, with w = (K - 1) exp(-u) and the error of u."""
     place = Place.weighted(u, w)
     length = place.step(c)
     # The tail begins beyond the peak.
@@ -132,8 +135,8 @@ def _steps_of_many(K: Array, c: Array, u: Array) -> SingleSteps:
 class _Walk:
     """Points that take single steps.
 
-    Arrays hold the points that still move, and some that do not: those are dropped once
-    they are a fifth of all.
+    The arrays hold all points that still move, and some points that have ended. These
+    are dropped once they are a fifth of all.
     """
 
     def __init__(
@@ -154,7 +157,7 @@ class _Walk:
         self.largest_error = self.error
         self.is_active = np.ones(points.size, dtype=bool)
         self.active = points.size
-        # Columns and iterates of each row.
+        # For each step, the columns of the points and their iterates.
         self.rows = [(self.column, u)]
 
     def step(self) -> bool:

@@ -1,8 +1,9 @@
 """The quadratic forms of the mean squared errors of queries.
 
-`ErrorForm` applies them as products with the variogram of the task, or with its factor
-if the rank is low. `at_nodes` does the same for the nodes of the integral over finite
-prompts.
+Query k has the form :math:`C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]` over K features.
+`ErrorForm` multiplies by the forms of Q queries, with the variogram Γ of the task, or
+with its factor Φ if the rank r of Φ is low (see `icl_theory.regression.tasks.law`).
+`at_nodes` does the same for the J nodes of the integral over finite prompts.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from icl_theory.memory import blocks
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 
-# Numbers of a block that stays in the processor's cache.
+# How many numbers a block has, so that it stays in the processor's cache.
 CACHED = 2**15
-# Up to this rank, sums over features are of differences from the query's vector.
+# Up to this rank, the query's vector is subtracted before the sum over features.
 LOW_RANK = 3
 
 
@@ -53,10 +54,10 @@ class ErrorForm:
     def __call__(
         self, z: Array, own: NDArray[np.intp], mass: Array, scale: Array
     ) -> tuple[Array, Array]:
-        """``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale``, (K, Q).
+        """Return ``z^T C z``, (Q,), and ``(C z - z^T C z / mass) z scale``, (K, Q).
 
-        Column q of z, (K, Q), belongs to query ``own[q]``, whose row must be zero in
-        it. ``mass`` and ``scale`` are (Q,).
+        Column q of z, (K, Q), belongs to the query ``own[q]``. Its entry in the row
+        ``own[q]`` must be zero. ``mass`` and ``scale`` are (Q,).
         """
         columns = np.arange(z.shape[1])
         total = z.sum(axis=0)
@@ -66,22 +67,22 @@ class ErrorForm:
             product = self.factor @ error
             shift = -product[own, columns]
         else:
-            # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m. With -Σz in the own row, one product
-            # includes the first term.
+            # (C z)_m = Γ_mk Σz + (Γz)_k - (Γz)_m. With -Σz in the row of the query's
+            # own feature, the product Γz includes the first term.
             z[own, columns] = -total
             # Real and imaginary parts of a complex z stand side by side.
             product = (self.variogram @ z.view(np.float64)).view(z.dtype)
             z[own, columns] = 0.0
             shift = product[own, columns].copy()
-            # It is a square: rounding must not make it negative.
+            # z^T C z is a mean square: rounding must not make it negative.
             squared = np.maximum(total * shift - np.einsum("mq,mq->q", z, product), 0.0)
         mean = squared / mass
-        # In blocks that stay in the cache, and in place.
+        # The result is written over the product, in blocks that stay in the cache.
         for rows in blocks(len(z), z.shape[1], CACHED):
             part = product[rows]
             if self.use_factor:
-                # First the shift: for a feature with the same values as the query's, it
-                # cancels exactly.
+                # The shift is added first. For a feature with the same values as the
+                # query's own, it then cancels the product exactly.
                 part += shift
                 part -= mean
             else:
@@ -97,11 +98,11 @@ class ErrorForm:
         query: NDArray[np.intp],
         needs_digits: NDArray[np.bool_] | None = None,
     ) -> Array:
-        """``(C z)_m - (C z)_top``, (K, Q), with one feature ``top`` for each column.
+        """Return ``(C z)_m - (C z)_top``, (K, Q), with a feature ``top`` a column.
 
-        For the entries ``needs_digits``, (K, Q), the features are subtracted before the
-        sum over z. That keeps the digits if the values of m and ``top`` are close, and
-        gives zero if they are equal.
+        For the entries of the mask ``needs_digits``, (K, Q), the rows of C are
+        subtracted before the sum over z. This keeps the digits if the task has nearly
+        the same values at m and ``top``, and gives zero if they are equal.
         """
         columns = np.arange(z.shape[1])
         total = z.sum(axis=0)
@@ -127,11 +128,12 @@ class ErrorForm:
         return result
 
     def _mean_difference(self, z: Array, own: NDArray[np.intp], total: Array) -> Array:
-        """``Σ_m z_m (φ_m - φ_k)``, (r, Q).
+        """Return ``Σ_m z_m (φ_m - φ_k)``, (r, Q), with k = ``own`` for each column.
 
-        Up to rank `LOW_RANK` it takes r passes over z that subtract before they sum:
-        a loss to which features close to the query's contribute little keeps its
-        digits. Higher ranks would take too long.
+        ``total`` is Σ_m z_m. Up to rank `LOW_RANK` the difference is taken before the
+        sum. This keeps the digits of a small loss, to which only features close to the
+        query's own contribute. Higher ranks would take too long, and subtract after the
+        sum.
         """
         if self.factor.shape[1] > LOW_RANK:
             error = self.factor.T @ z
@@ -152,10 +154,10 @@ def at_nodes(
     z: Array,
     product: Array,
 ) -> None:
-    """Write ``C z`` to ``product``, for z, (q, K, J).
+    """Write ``C z`` to ``product``, for z, (q, K, J), with a row for each query.
 
-    P problems stand side by side, with variograms (P, K, K) and factors (P, K, r).
-    Query q is feature q modulo K of problem q // K modulo P.
+    There are P problems with K queries each, with variograms (P, K, K) and factors
+    (P, K, r). Query number i is feature i modulo K of problem i // K modulo P.
     """
     problem, own = np.divmod(queries, variograms.shape[1])
     problem %= len(variograms)

@@ -1,9 +1,11 @@
 r"""The exchangeable case in closed form: one number u replaces the K x K scores.
 
-All pairs of feature values have the same variogram γ and the features are equally
-likely. Then descent keeps the columns of S equal up to order, and zero-sum. Let u be
-the gap between the score of the target and the other scores. With
-a = 1/(1 + (K−1)e^{−u}) and s = 1 − a the exact dynamics for N = ∞ are
+In this case all K features are equally likely, and the values of the task at any two
+features have the same variogram γ, half their mean squared difference. Gradient descent
+from zero then gives the target, the query's own feature, one score, and all other
+features another score. Let u be the gap between the two. Let N be the number of tokens
+of a prompt, a = 1/(1 + (K−1)e^{−u}) the attention on the target, and s = 1 − a. For
+N = ∞ the loss ℓ and a step of descent with the learning rate η are
 
     ℓ = ½ γ K/(K−1) s²,    u ← u + c g(u),    g = a s²,    c = η γ K/(K−1)².
 
@@ -44,8 +46,8 @@ from icl_theory.regression.closed.runs import ExchangeableSteps, step_constant
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Exchangeable, Task
 
-# A larger gap u is not evaluated with finite prompts: products of e^-u with a count
-# would overflow or vanish.
+# For finite prompts gaps are cut to ±600. Beyond, products of e^-u and a count would
+# overflow or vanish.
 FARTHEST = 600.0
 
 
@@ -53,9 +55,11 @@ FARTHEST = 600.0
 class ExchangeableRisk(Risk):
     r"""The population risk of exchangeable tasks, a function of the single number u.
 
-    For N = ∞, :math:`\ell = \tfrac12\gamma\tfrac{K}{K-1}s^2`. For finite N, with
-    :math:`n \sim \mathrm{Binomial}(N, 1/K)`, :math:`M = N - n`, :math:`w = e^{-u}`,
-    :math:`s_n = Mw/(n + Mw)` and :math:`q_n = 1 + \tfrac1{K-1} + (1 - \tfrac1{K-1})/M`,
+    The letters u, γ, K, s and N are defined at the head of the module, and σ is the
+    label noise. For N = ∞, :math:`\ell = \tfrac12\gamma\tfrac{K}{K-1}s^2`. For finite
+    N, with :math:`n \sim \mathrm{Binomial}(N, 1/K)`, :math:`M = N - n`, :math:`w =
+    e^{-u}`, :math:`s_n = Mw/(n + Mw)` and :math:`q_n = 1 + \tfrac1{K-1} + (1 -
+    \tfrac1{K-1})/M`,
 
     .. math:: \ell = \tfrac12 E\Bigl[\gamma s_n^2 q_n
         + \sigma^2\frac{n + Mw^2}{(n + Mw)^2}\Bigr].
@@ -71,8 +75,8 @@ class ExchangeableRisk(Risk):
     N, noise
         As for `PopulationRisk`.
     speed : float
-        Factor on the learning rate because of a change of coordinates: ``Δ⁴/4`` for
-        gradient descent on the matrix Q over equicorrelated features.
+        Factor on the learning rate in other coordinates. It is ``Δ⁴/4`` if descent acts
+        on the matrix Q over equicorrelated features at distance Δ.
     origin : (Features, Task), optional
         The problem that was reduced; by default the exchangeable law on a regular
         simplex.
@@ -114,7 +118,7 @@ class ExchangeableRisk(Risk):
     def metric(self) -> float:
         """``(K - 1)/speed``, the metric of u.
 
-        A unit change of u is a change of the K x K scores of squared length K - 1.
+        If u changes by 1, the K x K scores change by a matrix of squared length K - 1.
         """
         return (self.K - 1.0) / self.speed
 
@@ -160,9 +164,9 @@ class ExchangeableRisk(Risk):
         return loss, slope
 
     def closed_form(self, eta: float, rule: str | Rule) -> ExchangeableSteps | None:
-        """Steps of gradient descent by their Abel function.
+        """Return the closed form of gradient descent, by an Abel function of its steps.
 
-        None for finite N, and for other update rules than plain gradient descent.
+        It is None for finite N, and for update rules other than plain gradient descent.
         """
         if not is_plain_descent(rule) or math.isfinite(self.N):
             return None
@@ -178,7 +182,7 @@ class ExchangeableRisk(Risk):
     def series(
         self, states: Array, steps: NDArray[np.int64]
     ) -> tuple[Array, dict[str, Array]]:
-        """Losses and observations at many gaps."""
+        """Losses and observations at many gaps ``states``."""
         if math.isfinite(self.N):
             return series_one_by_one(self, states, steps)
         loss, attention = loss_curve(states, self.gamma, self.K)
@@ -202,8 +206,8 @@ class ExchangeableRisk(Risk):
         r"""Irreducible loss: 0 for N = ∞.
 
         For finite N without noise it is the loss of the prompts that lack the query's
-        feature, :math:`\tfrac12\gamma(1 - 1/K)^N q_0`. With noise it is the loss where
-        the slope changes sign.
+        feature, :math:`\tfrac12\gamma(1 - 1/K)^N q_0`. With noise it is the loss at the
+        gap at which the slope changes sign.
         """
         if math.isinf(self.N):
             return 0.0
@@ -215,7 +219,10 @@ class ExchangeableRisk(Risk):
         return self.loss(np.asarray(self._minimum()))
 
     def _minimum(self) -> float:
-        """The gap at which the slope of the loss changes sign; finite N with noise."""
+        """The gap of the least loss, for finite N with noise.
+
+        The slope of the loss is negative for small gaps and changes sign once.
+        """
         from scipy.optimize import brentq
 
         def slope(u: float) -> float:
@@ -224,9 +231,13 @@ class ExchangeableRisk(Risk):
         upper = 1.0
         while slope(upper) < 0 and upper < FARTHEST:
             upper *= 2.0
-        if slope(upper) > 0 and slope(0.0) < 0:
-            return float(brentq(slope, 0.0, upper, xtol=1e-12))
-        return upper
+        if not slope(upper) > 0:
+            # The loss falls as far as it is evaluated.
+            return upper
+        if not slope(0.0) < 0:
+            # For γ = 0 there is only noise, which attention on one feature adds to.
+            return 0.0
+        return float(brentq(slope, 0.0, upper, xtol=1e-12))
 
     @cached_property
     def _averages(self) -> Averages:
@@ -234,9 +245,9 @@ class ExchangeableRisk(Risk):
 
 
 class Average(NamedTuple):
-    """A, A', B, B' of the loss γ A(u) + σ² B(u) of finite prompts, and the attention.
+    """Parts of the loss γ A(u) + σ² B(u) of finite prompts, and the attention.
 
-    Primes are derivatives with respect to u.
+    A is the ``bias`` and B the ``noise``; slopes are derivatives with respect to u.
     """
 
     bias: Any
@@ -247,7 +258,10 @@ class Average(NamedTuple):
 
 
 class Averages:
-    """Averages over the counts of finite prompts, as functions of w = e^-u."""
+    """Averages over prompts of N tokens, as functions of w = e^-u.
+
+    In a prompt, n tokens have the query's feature and M = N - n have other features.
+    """
 
     def __init__(self, K: int, N: int) -> None:
         nodes = binomial_nodes(N, 1.0 / K)
@@ -255,7 +269,7 @@ class Averages:
         self.M = nodes.rest
         self.weight = nodes.weight
         inverse = 1.0 / (K - 1.0)
-        # q_n; for M = 0 any number will do, because s_n is zero.
+        # q_n of `ExchangeableRisk`. For M = 0 any value will do, because s_n is zero.
         self.spread = 1.0 + inverse + (1.0 - inverse) / np.maximum(self.M, 1.0)
 
     def __call__(self, w: Any) -> Average:
@@ -268,7 +282,7 @@ class Averages:
         s = wrong / total
         bias = s * s * self.spread
         noise = a / total + s * (w / total)
-        # Prompts without the query's feature do not depend on w.
+        # The prediction of a prompt without the query's feature does not depend on w.
         change = np.divide(1.0 - w, total, out=np.zeros_like(total), where=n > 0)
         return Average(
             bias=0.5 * (bias @ weight),
@@ -280,20 +294,20 @@ class Averages:
 
 
 class BinomialNodes(NamedTuple):
-    """Counts n and N - n, and weights that sum to 1."""
+    """Nodes and weights of an average over a binomial count."""
 
-    n: Array
-    rest: Array
-    weight: Array
+    n: Array  # values of the count
+    rest: Array  # N - n
+    weight: Array  # weights, which sum to 1
 
 
 def binomial_nodes(N: int, p: float) -> BinomialNodes:
     """Nodes for averages over Binomial(N, p), p <= ½, exact to rounding.
 
-    Up to a mean of 2000 these are all counts whose probability is in the range of
-    float64. For a larger mean, n near 0 has no probability in that range, and a lattice
-    of an eighth of the standard deviation is as good as all counts: by Poisson's
-    summation formula its error is of order exp(−2π²·64).
+    Up to a mean of 2000 the nodes are all counts whose probability is in the range of
+    float64. For a larger mean the counts near 0 are too improbable for this range. Then
+    every h-th count is enough, with h an eighth of the standard deviation: by Poisson's
+    summation formula the error is of order exp(−2π²·64).
     """
     mean = N * p
     deviation = math.sqrt(N * p * (1.0 - p))
@@ -333,10 +347,11 @@ def _deviance(t: Any) -> Any:
 def reduce_to_one_number(
     features: Features, law: Task, N: float, noise: float, coordinates: str
 ) -> ExchangeableRisk | None:
-    """The reduction to one number, if the queries are exchangeable, else None.
+    """Return the risk as a function of one number, if the queries are exchangeable.
 
-    Variograms, and in embedding coordinates inner products, have to be equal to a
-    relative 1e-12.
+    Otherwise return None. All off-diagonal variogram entries (and, in embedding
+    coordinates, all inner products of distinct features) must agree to a relative
+    1e-12.
     """
     K = features.K
     if not features.uniform or coordinates == "factored":
@@ -359,7 +374,10 @@ def reduce_to_one_number(
 
 
 def embedding_speed(delta: float) -> float:
-    """Factor Δ⁴/4 on the learning rate in embedding coordinates over a simplex."""
+    """Return Δ⁴/4, the factor on the learning rate in embedding coordinates.
+
+    The features form a regular simplex with the distance Δ = ``delta``.
+    """
     if not 1e-60 < delta < 1e60:
         raise argument_error(
             "delta", delta, "between 1e-60 and 1e60 in embedding coordinates"
@@ -368,9 +386,10 @@ def embedding_speed(delta: float) -> float:
 
 
 def expanded(risk: Risk) -> Risk:
-    """The K x K risk, in its coordinates, that was reduced to one number.
+    """Return the risk over K x K scores that was reduced to one number.
 
-    Other risks are returned unchanged.
+    It has the coordinates of the original problem. A risk that is not an
+    `ExchangeableRisk` is returned unchanged.
     """
     if not isinstance(risk, ExchangeableRisk):
         return risk
@@ -378,6 +397,8 @@ def expanded(risk: Risk) -> Risk:
     from icl_theory.regression.risks.population import PopulationRisk
 
     if risk.origin is None:
+        # The distance Δ with speed = Δ⁴/4. A speed of 1 belongs to class coordinates,
+        # in which any distance will do.
         gap = (4.0 * risk.speed) ** 0.25
         features: Features = Features.simplex(risk.K, gap)
         law: Task = Exchangeable(math.sqrt(2.0 * risk.gamma) / gap)

@@ -1,11 +1,15 @@
 """Infima of the losses of finite prompts, and the levels that features form there.
 
-At an infimum at infinity the features of a query form levels, each infinitely far above
-the next. A prompt is answered by those of its tokens that have the highest level.
-Within a level, scores differ by finite amounts. `find_levels` searches for the levels
-from equal scores, where descent starts; `levels_of` adds the lowest infimum that many
-starts lead to. The caller says which features form a class, and `single_features` makes
-each feature a class of its own. See docs/tail-laws.md, "Theorem 2: finite prompts".
+For finite prompts, the loss of a query often has no minimum, but only an infimum that
+it approaches as scores diverge. The features then form *levels*: the scores of a level
+are infinitely far above the scores of the next, and within a level they differ by
+finite amounts. The prediction for a prompt depends only on the tokens whose features
+are in the highest level that occurs in the prompt. `find_levels` searches for the
+levels from equal scores, from which descent starts, too. `levels_of` also searches from
+many other starts, and adds the lowest infimum that it finds.
+
+The features may be grouped into classes with equal scores. `single_features` makes each
+feature a class of its own. See docs/tail-laws.md, "Theorem 2: finite prompts".
 """
 
 from __future__ import annotations
@@ -28,23 +32,25 @@ from icl_theory.regression.risks.level_loss import (
 from icl_theory.regression.risks.many_starts import minimise_from
 from icl_theory.regression.risks.prompts import QueryMoments
 
-# Classes of features up to which levels are searched; for more it takes too long.
+# Largest number of classes for which levels are searched. For more it takes too long.
 MOST = 12
-# Infima count as equal up to this relative difference.
+# Two infima count as equal if their relative difference is below this.
 EQUAL_INFIMA = 1e-7
-# A query with a smaller loss is not searched: relative losses would overflow.
+# A query with a smaller loss is not searched: quotients of losses would overflow.
 SMALLEST_LOSS = 1e-290
-# A search that runs towards infinity leaves gaps of at least so many nats.
+# If a search runs towards infinity, it ends with gaps of at least this size between the
+# scores of two levels, in nats (units of ln).
 SMALLEST_GAP = 3.0
-# Nats by which one class dominates the others at the first starts of a search.
+# At the first starts of a search, the score of one class is this much larger than all
+# other scores, in nats.
 DOMINANCE = 4.0
 
 
 class Levels(NamedTuple):
     """The infimum of a query's loss that descent approaches, and the levels there.
 
-    A search from equal scores finds them, and descent starts from equal scores too.
-    Other infima may be lower.
+    It is the infimum that a search from equal scores finds, because descent starts from
+    equal scores. Other infima may be lower.
 
     Attributes
     ----------
@@ -53,12 +59,13 @@ class Levels(NamedTuple):
     classes : tuple of ndarray
         Indices of the classes of each level, the highest level first.
     weights : tuple of ndarray
-        Weights of a token of these classes, relative to the largest of their level.
+        For each level, the weights of a token of each class, relative to the largest
+        weight in the level.
     gaps : tuple of float
-        Coefficients of ln t in the differences between the scores of a level and those
-        of the next.
+        The difference between the scores of a level and of the next one grows like a
+        coefficient times ln t, with the number t of steps. These are the coefficients.
     lowest : float
-        The lowest infimum that many starts lead to, at most ``loss``.
+        The lowest infimum that a search from many starts finds, at most ``loss``.
     """
 
     loss: float
@@ -69,9 +76,9 @@ class Levels(NamedTuple):
 
 
 def find_levels(query: Query) -> Levels | None:
-    """Levels at the infimum that a search from equal scores approaches, if known.
+    """Return the levels at the infimum that a search from equal scores approaches.
 
-    None if the infimum is of another kind, for which no tail law is known.
+    Return None if the infimum does not consist of levels. No tail law is known then.
     """
     C = len(query.probs)
     no_class = np.zeros(C, dtype=bool)
@@ -81,14 +88,18 @@ def find_levels(query: Query) -> Levels | None:
         return _on_top(all_classes, equal_scores, None)
     if query.noise > 0.0:
         return _search(query, no_class)
-    # Without noise the query's own feature answers every prompt that has it, exactly.
+    # Without noise, a prompt that contains the query's own feature is best answered by
+    # this feature alone, without an error. So this feature is the first level.
     is_target = np.arange(C) == query.target
     target = LevelLoss(query, level=is_target, above=no_class)
     return _on_top(target, equal_scores, _search(query, is_target))
 
 
 def _search(query: Query, above: Mask) -> Levels | None:
-    """Levels at the infimum of the loss of the prompts without a token from above."""
+    """Return the levels below the classes ``above``, or None if they are unknown.
+
+    They are the levels for prompts without a token of the classes ``above``.
+    """
     equal_scores = np.zeros(len(above))
     rest = LevelLoss(query, level=~above, above=above)
     if rest.level.sum() == 1 or rest.moments(equal_scores).loss < SMALLEST_LOSS:
@@ -100,7 +111,8 @@ def _search(query: Query, above: Mask) -> Levels | None:
         return _on_top(top, equal_scores, _search(query, above | is_best))
     starts = [equal_scores]
     if query.noise > 0.0 and not above[query.target]:
-        # The loss may have two minima, one of them with the target far above.
+        # The loss may have two minima. At one of them the score of the target is far
+        # above all others.
         target_ahead = equal_scores.copy()
         target_ahead[query.target] = np.log(len(above))
         starts.append(target_ahead)
@@ -114,9 +126,11 @@ def _search(query: Query, above: Mask) -> Levels | None:
 
 
 def _best_alone(query: Query, above: Mask) -> int | None:
-    """The class that answers every prompt with it best alone, without noise, or None.
+    """Return the class that should be the highest of the classes not in ``above``.
 
-    No mixture with other classes improves it if C_bj >= C_bb for all of them.
+    Without noise, a prompt that contains this class b is answered best by b alone. No
+    mixture with other classes j is better, because the error form has C_bj >= C_bb for
+    all j. Return None if there is no such class, or if there is noise.
     """
     if query.noise > 0.0:
         return None
@@ -125,7 +139,7 @@ def _best_alone(query: Query, above: Mask) -> int | None:
     tolerance = ZERO_SHARE * query.squared_errors.max()
     best = int(np.argmin(np.where(rest, squares, np.inf)))
     if abs(query.squared_errors[best] - squares[best]) > tolerance:
-        # Several features with different labels share the class.
+        # The features of the class have different labels.
         return None
     covariance = query.error_form[best]
     if (covariance[rest] - squares[best] < -tolerance).any():
@@ -133,16 +147,17 @@ def _best_alone(query: Query, above: Mask) -> int | None:
     squared_distance = squares - 2.0 * covariance + squares[best]
     is_other = rest & (np.arange(len(rest)) != best)
     if (squared_distance[is_other] <= tolerance).any():
-        # A class with the same labels may share the attention.
+        # Another class has the same labels, and may have a part of the attention.
         return None
     return best
 
 
 def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
-    """Levels proposed by the gaps between the scores at which a search ended.
+    """Return the levels that the scores at the end of a search suggest, or None.
 
-    The classes above a gap are a level if their minimum stays when the classes below
-    are removed.
+    Between two levels there must be a large gap of the scores. The classes above such a
+    gap are a level if they still have a minimum near these scores when the classes
+    below the gap are removed.
     """
     rest = ~above
     falling = np.argsort(np.where(rest, -scores, np.inf))[: rest.sum()]
@@ -165,10 +180,11 @@ def _levels_from(query: Query, above: Mask, scores: Array) -> Levels | None:
 
 
 def _lowest_of(proposals: Sequence[Levels]) -> Levels | None:
-    """The proposal with the lowest infimum; the first one if another is equal.
+    """Return the proposal with the lowest infimum, or the first one if it is as low.
 
-    Far out several levels look like one, so that proposals may be the same infimum. The
-    first one has the fewest classes in its highest level.
+    Several levels, with all scores large, look like a single level. So several
+    proposals may describe the same infimum. The first proposal has the fewest classes
+    in its highest level, and is preferred.
     """
     if not proposals:
         return None
@@ -180,9 +196,10 @@ def _lowest_of(proposals: Sequence[Levels]) -> Levels | None:
 
 
 def _on_top(top: LevelLoss, scores: Array, lower: Levels | None) -> Levels | None:
-    """Put a level at these scores on top of the lower ones.
+    """Put the level ``top``, at these scores, above the ``lower`` levels.
 
-    None if attention would flow to the next level, or if the lower levels are unknown.
+    Return None if descent would move attention from this level to the next one, or if
+    the lower levels are unknown.
     """
     moments = top.moments(scores)
     level_scores = scores[top.level]
@@ -206,18 +223,19 @@ def _on_top(top: LevelLoss, scores: Array, lower: Levels | None) -> Levels | Non
 def _gap_coefficient(
     top: LevelLoss, moments: QueryMoments, lower: Levels
 ) -> float | None:
-    """Coefficient of ln t in the gap between a level and the next, or None.
+    """Return the coefficient of ln t in the gap between a level and the next, or None.
 
-    It is 1 if the loss rises to first order in the weight of the next level, and ½ if
-    it rises to second order. None if it falls, or if this cannot be decided.
+    It depends on how the loss changes if the next level gets a small weight. It is 1 if
+    the loss rises to first order in this weight, and ½ if it rises to second order. It
+    is None if the loss falls, or if this cannot be decided.
     """
     query = top.query
     next_classes = lower.classes[0]
     next_weights = np.zeros(len(top.level))
     next_weights[next_classes] = lower.weights[0]
     change = float(moments.gradient @ next_weights)
-    # The size of the terms that may cancel in the change: the odds of a token of the
-    # next level against one of this level, times the cost of an error.
+    # The size of the terms that may cancel in the change: the probability of a token of
+    # the next level over that of a token of this level, times the cost of an error.
     attention = float(moments.attention[top.level].sum())
     next_probability = float(query.probs @ next_weights)
     odds = next_probability / float(query.probs[top.level].sum())
@@ -230,8 +248,9 @@ def _gap_coefficient(
     classes = np.flatnonzero(top.level)
     if query.noise > 0.0 or len(classes) > 1:
         return None
-    # Without noise a single class at its minimum: the second order is the mean square
-    # of what the next level adds to the error, unless its labels are the same.
+    # There is no noise, and this level is a single class. The change of second order is
+    # then the mean square of the error that the next level adds. It vanishes if both
+    # levels have the same labels.
     own = classes[0]
     squares = np.diagonal(query.error_form)
     squared_distance = squares - 2.0 * query.error_form[own] + squares[own]
@@ -241,11 +260,11 @@ def _gap_coefficient(
 
 
 def _lowest_infima(queries: Sequence[Query], infima: Array) -> Array:
-    """The infima, (Q,), or lower ones if a search from many starts finds them."""
+    """Return the infima, (Q,), or lower ones that a search from many starts finds."""
     lowest = infima.copy()
     classes = np.array([len(query.probs) for query in queries])
     for C in np.unique(classes):
-        # The losses of queries with as many classes are minimised together.
+        # Queries with equal numbers of classes are searched together.
         together = np.flatnonzero((classes == C) & (infima >= SMALLEST_LOSS))
         if together.size:
             batch = [queries[i] for i in together.tolist()]
@@ -276,13 +295,17 @@ def _lowest_infima_together(queries: Sequence[Query], infima: Array) -> Array:
 
 
 def _answered_exactly(query: Query) -> Mask:
-    """The class that is the first level without noise, and costs nothing."""
+    """Mask of the class that is the first level without noise; its loss is zero."""
     is_target: Mask = np.arange(len(query.probs)) == query.target
     return is_target & (query.noise == 0.0)
 
 
 def _starts(above: Mask) -> Array:
-    """Starts for a search: each class dominant, and as many with normal scores."""
+    """Return starts for a search over the classes that are not in ``above``.
+
+    In the first half, each of these classes in turn has the largest score. In the other
+    half all scores are normal.
+    """
     free = np.flatnonzero(~above)
     dominant = np.zeros((len(free), len(above)))
     dominant[:, free] = DOMINANCE * np.eye(len(free))
@@ -293,12 +316,14 @@ def _starts(above: Mask) -> Array:
 
 
 def smallest_squared_norm(levels: Levels, members: Array) -> float:
-    r"""Squared norm of the smallest scores with the gaps of these levels.
+    r"""Squared norm of the smallest scores that have the gaps of ``levels``.
 
     .. math:: \lVert\hat s\rVert^2 = \sum_i |A_i| (h_i - \bar h)^2, \qquad
         h_i - h_{i+1} = \nu_i, \qquad \bar h = \tfrac1K \sum_i |A_i| h_i
 
-    ``members`` is the number of features in each class, (C,).
+    Here :math:`h_i` is the score and :math:`|A_i|` the number of features of level i,
+    :math:`\nu_i` are the gaps, and K is the number of all features. ``members`` is the
+    number of features in each class, (C,).
     """
     heights = -np.cumsum([0.0, *levels.gaps])
     sizes = np.array([members[classes].sum() for classes in levels.classes])
@@ -307,9 +332,9 @@ def smallest_squared_norm(levels: Levels, members: Array) -> float:
 
 
 def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | None:
-    """Levels of several queries, each with its lowest infimum.
+    """Return the levels of several queries, each with its lowest infimum.
 
-    None for more than `MOST` classes, or if the levels of a query are unknown.
+    Return None for more than `MOST` classes, or if the levels of any query are unknown.
     """
     if classes > MOST:
         return None
@@ -330,13 +355,17 @@ def levels_of(queries: Iterable[Query], classes: int) -> tuple[Levels, ...] | No
 def single_features(
     variogram: Array, probs: Array, N: float, noise: float
 ) -> tuple[Levels, ...] | None:
-    """Levels of every query, for K features with the given variogram, (K, K)."""
+    """Return the levels of every query, for K features with a variogram, (K, K).
+
+    Return None if they are unknown.
+    """
     if len(probs) > MOST:
         return None
     return _single_features(variogram.tobytes(), probs.tobytes(), N, noise)
 
 
-# The search takes longer than most runs. Runs at other rates and targets share it.
+# Cached, because the search takes longer than most runs, and its result is the same for
+# all learning rates and targets.
 @lru_cache(maxsize=1024)
 def _single_features(
     variogram_bytes: bytes, probs_bytes: bytes, N: float, noise: float

@@ -1,9 +1,10 @@
 """Gaussian inputs and random quadratic tasks: exact losses without a set of features.
 
-Softmax attention over infinitely many tokens x ~ N(0, I) with scores x^T Q x_q is the
-Gaussian N(Q x_q, I): training moves its mean, and its width is fixed. That makes the
-loss of `GaussianRisk` a polynomial in Q. `FiniteGaussianRisk` has finite prompts and
-Q = c I; its tokens are nodes along the query. `SampledGaussianRisk` draws prompts
+Let the tokens be infinitely many points x ~ N(0, I), and their scores x^T Q x_q for a
+query x_q. Softmax attention then weights the points by the density of N(Q x_q, I):
+training Q moves the mean, and the width is fixed. So the loss of `GaussianRisk` is a
+polynomial in Q. `FiniteGaussianRisk` has finite prompts and Q = c I. It replaces the
+law of a token by nodes on the line along the query. `SampledGaussianRisk` draws prompts
 instead, for any Q. All three take the law of the tasks, a `QuadraticLaw`.
 """
 
@@ -34,15 +35,20 @@ from icl_theory.tokens.gaussian import gaussian_queries, reach_of, usual_step
 from icl_theory.tokens.risk import MOST_TOKENS, Kind, TokenRisk
 from icl_theory.tokens.square import change_along
 
-# A matrix of so many dimensions takes 0.8 GB.
+# A matrix of 10 000 x 10 000 numbers takes 0.8 GB.
 MOST_DIMENSIONS = 10_000
-# With finite prompts the weights of tokens span a factor e^(20 √d).
+# With finite prompts in d dimensions the weights of tokens span a factor e^(20 √d).
 MOST_WITH_FINITE_PROMPTS = 100
-# How often the distance between the lengths of queries is halved at most. After so many
-# halvings a loss takes minutes.
+# How often the step between the lengths of queries is halved at most. After five
+# halvings one loss takes minutes.
 MOST_HALVINGS = 5
-# Nodes for the tokens are good for an error of e^-36 of the loss. The estimate of that
-# error compares them with nodes for e^-42.
+# A rule has the tolerance if the rule of twice its step has an error below the
+# tolerance to this power.
+ERROR_POWER = 0.6
+# Number of points between 0 and the minimum at which the second derivative is taken.
+CURVATURE_POINTS = 9
+# The nodes of the tokens have an error of e^-36 of the loss. The estimate of this error
+# compares them with nodes that have an error of e^-42.
 LOG_PRECISION = 36.0
 LOG_PRECISION_OF_ERROR = 42.0
 
@@ -51,19 +57,19 @@ LOG_PRECISION_OF_ERROR = 42.0
 class QuadraticLaw:
     r"""Random second-degree polynomials :math:`f(x) = x^\top A x + b^\top x`.
 
-    The inputs are :math:`x \sim N(0, I_d)`. All entries of A, which is not symmetric,
-    and of b are independent and normal with mean zero. (f depends only on the symmetric
-    part of A, whose law is invariant under rotations. The law of a symmetric matrix
-    with entries of equal variance would not be.) The risks depend only on second
-    moments. See docs/theory.md, "Gaussian inputs".
+    The inputs are :math:`x \sim N(0, I_d)`. All entries of A and of b are independent
+    and normal with mean zero. A is not symmetric, but f depends only on its symmetric
+    part, and the law of this part is invariant under rotations. (A symmetric matrix
+    whose entries have equal variances would not have such a law.) The risks depend only
+    on the second moments of A and b. See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
     d : int
         Dimension of the inputs.
     sigma_a, sigma_b : float
-        Standard deviations of the entries, label units, 0 or 1e-40 ... 1e40; not both
-        0.
+        Standard deviations of the entries of A and of b, in label units. Each is 0 or
+        between 1e-40 and 1e40, and they are not both 0.
     """
 
     d: int
@@ -85,7 +91,7 @@ class QuadraticLaw:
 
     @classmethod
     def lipschitz(cls, d: int, L: float, curved: float = 0.5) -> QuadraticLaw:
-        r"""Law with a given root mean square gradient.
+        r"""Return the law whose gradient has a given root mean square.
 
         A polynomial of degree two is not Lipschitz on the whole space. The root mean
         square of its gradient replaces the Lipschitz constant:
@@ -136,18 +142,20 @@ class QuadraticLaw:
 class GaussianRisk(Risk):
     r"""The exact population risk of quadratic tasks on Gaussian inputs, for N = ∞.
 
-    It is a function of Q, (d, d). The attention on the tokens is :math:`N(Qx_q, I)`,
-    the prediction :math:`(Qx_q)^\top A(Qx_q) + b^\top Qx_q + \operatorname{tr} A`, and
-    with :math:`P = Q^\top Q`
+    It is a function of Q, (d, d). The attention on the tokens has the density of
+    :math:`N(Qx_q, I)`, and the prediction is
+    :math:`(Qx_q)^\top A(Qx_q) + b^\top Qx_q + \operatorname{tr} A`. With
+    :math:`P = Q^\top Q` the loss is
 
     .. math:: \mathcal L = \tfrac12\sigma_a^2\bigl[(\operatorname{tr} P)^2
         + 2\operatorname{tr} P^2 - 2(\operatorname{tr} Q)^2
         - 2\operatorname{tr} Q^2 + d(d+1)\bigr]
         + \tfrac12\sigma_b^2 \lVert Q - I\rVert_F^2 .
 
-    The minimum is at a multiple :math:`c_*I` of the identity with :math:`c_* < 1`. It
-    is positive unless the tasks are linear. The polynomial is expanded around it, so
-    that the excess over the floor and the gradient keep their digits. Label noise
+    The loss has its minimum at a multiple :math:`c_*I` of the identity with
+    :math:`c_* < 1` (for linear tasks :math:`c_* = 1`). The least loss is positive
+    unless the tasks are linear. The polynomial is expanded around the minimum, so that
+    the excess over the least loss and the gradient keep their digits. Label noise
     averages out. See docs/theory.md, "Gaussian inputs".
 
     Parameters
@@ -183,15 +191,15 @@ class GaussianRisk(Risk):
     def best(self) -> float:
         r"""The multiple c of the identity that minimises the loss.
 
-        It is the one positive root of :math:`2\sigma_a^2[(d+2)c^3 - (d+1)c] =
-        \sigma_b^2(1-c)`, from :math:`\sqrt{(d+1)/(d+2)}` to 1.
+        It is the only positive root of :math:`2\sigma_a^2[(d+2)c^3 - (d+1)c] =
+        \sigma_b^2(1-c)`, and lies between :math:`\sqrt{(d+1)/(d+2)}` and 1.
         """
         d = self.law.d
         a, b = self.law.variances
         c = 1.0
-        # The difference of both sides is convex and increasing to the right of the
-        # root, so that Newton's method falls towards it from 1. At the root, rounding
-        # ends the fall.
+        # To the right of the root the left side minus the right side is convex and
+        # increasing, so that Newton's method falls from 1 towards the root. Rounding
+        # ends the fall there.
         while True:
             value = 2.0 * a * ((d + 2) * c**3 - (d + 1) * c) + b * (c - 1.0)
             slope = 2.0 * a * (3.0 * (d + 2) * c * c - (d + 1)) + b
@@ -206,8 +214,9 @@ class GaussianRisk(Risk):
 
         .. math:: \lambda = 2\sigma_a^2[3(d+2)c_*^2 - (d+1)] + \sigma_b^2
 
-        Its eigenvector is I. Descent from zero approaches the minimum like :math:`(1 -
-        \eta\lambda)^t`, and comes closer at every step if :math:`\eta \le 1/\lambda`.
+        Its eigenvector is the identity matrix. The distance of descent from the minimum
+        falls like :math:`(1 - \eta\lambda)^t`, and falls at every step if
+        :math:`\eta \le 1/\lambda`.
         """
         d = self.law.d
         a, b = self.law.variances
@@ -241,9 +250,10 @@ class GaussianRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Alignment tr(Q)/d, residual ``|Q - c* I|`` / √d and excess loss, () each.
 
-        The alignment tells how far along x_q the centre of the attention lies; its best
-        value is c*. It replaces the target attention, which needs features. The excess
-        is over the floor.
+        The centre of the attention is Q x_q. The alignment is its mean component along
+        x_q, in units of x_q; the best value is c*. It takes the place of the target
+        attention, which is defined for finitely many features only. The excess is the
+        loss above the floor.
         """
         d = self.law.d
         residual = np.linalg.norm(params - self.best * np.eye(d)) / math.sqrt(d)
@@ -256,7 +266,8 @@ class GaussianRisk(Risk):
     def hessian_product(self, params: Array, direction: Array) -> Array:
         """Product of the Hessian with a direction, exactly, (d, d).
 
-        Parameters with a product beyond the range of float64 are refused.
+        If an entry of the product is beyond the range of float64, the parameters are
+        refused.
         """
 
         def gradient(Q: Array) -> Array:
@@ -284,13 +295,14 @@ class GaussianRisk(Risk):
             + 4c\,(tn + \operatorname{tr}\,(D + D^\top) G)
             + c^2 (4t^2 + (2d + 8)n + 4q) - 2(t^2 + q)\bigr] + \tfrac12\sigma_b^2 n .
 
-        The terms of order 1 vanish at the minimum. Q may be complex, for derivatives.
+        There are no terms of first order in D, because c is the minimum. Q may be
+        complex, for derivatives by complex steps.
         """
         d = self.law.d
         a, b = self.law.variances
         D = Q - self.best * np.eye(d)
-        # Fourth powers of a large D would overflow. In units of its largest entry, each
-        # missing power of D is a power of c or of 1 in the same units.
+        # Fourth powers of a large D would overflow, so D, c and 1 are divided by the
+        # largest entry of D. Every term of the quadratic part has four such factors.
         unit = max(1.0, float(np.abs(D).max()))
         D = D / unit
         c = self.best / unit
@@ -305,14 +317,15 @@ class GaussianRisk(Risk):
         quadratic = c * c * (4.0 * t**2 + (2 * d + 8) * n + 4.0 * q)
         quadratic -= 2.0 * one**2 * (t**2 + q)
         excess = 0.5 * a * (quartic + cubic + quadratic)
-        # From the traces of products, from n and q, and from t.
+        # First the derivatives of the traces of products of D and G, then those of n
+        # and q, and last those of t.
         gradient = 4.0 * (D @ G + c * (D @ symmetric + G) + c * c * (2.0 * D + D.T))
         gradient += 2.0 * (d * c * c + 2.0 * c * t + n) * D - 2.0 * one**2 * D.T
         along_identity = 4.0 * c * c * t + 2.0 * c * n - 2.0 * one**2 * t
         gradient[np.diag_indices(d)] += along_identity
         with np.errstate(over="ignore"):
-            # The linear tasks' part has two powers of the unit less. If sigma_a is zero
-            # it is the whole loss, and must not be lost to a product with zero.
+            # The part of sigma_b² has only two factors of the unit. It is added after
+            # the first two, so that it is not lost if sigma_a is zero.
             excess = excess * unit * unit + 0.5 * b * n
             gradient = a * gradient * unit * unit + b * D
             excess = max(float(excess.real * unit * unit), 0.0)
@@ -320,15 +333,17 @@ class GaussianRisk(Risk):
 
 
 class _QueryLength(NamedTuple):
-    """Queries of one length r: their probability, and their tokens."""
+    """The queries of one length r, with U nodes for a token."""
 
-    probability: float
-    score_slope: Array  # derivatives r X of the scores c r X of the nodes, (U,)
-    risk: TokenRisk
+    probability: float  # of this length
+    # Derivatives r X by c of the scores c r X, with X the component of the node along
+    # the query, (U,).
+    score_slope: Array
+    risk: TokenRisk  # of these queries, as a function of the scores
 
 
 class _LengthRule(NamedTuple):
-    """A rule for the average over the lengths of queries, and its step."""
+    """A trapezoid rule for the average over the lengths of queries."""
 
     step: float
     lengths: tuple[_QueryLength, ...]
@@ -338,20 +353,21 @@ class _LengthRule(NamedTuple):
 class FiniteGaussianRisk(Risk):
     r"""The population risk of quadratic tasks on Gaussian inputs, for finite prompts.
 
-    By symmetry descent from zero stays at multiples Q = c I of the identity. The
-    parameter is c, (1,). A unit of it stands for d entries of Q, which is the metric. A
-    token enters by its component :math:`X \sim N(0, 1)` along the query :math:`x_q` of
-    length r, with the score :math:`c r X`. With :math:`s = X^2 - r^2`, the errors of
-    two tokens have the mean product
+    By symmetry, descent from zero stays at multiples Q = c I of the identity. The only
+    parameter is c, (1,). A change of c by 1 changes d entries of Q by 1, so the metric
+    is d. Let the query :math:`x_q` have the length r, and a token the component
+    :math:`X \sim N(0, 1)` along it. The score of the token is :math:`c r X`. The error
+    of a token is its label minus the target. With :math:`s = X^2 - r^2`, and
+    :math:`s'` the same of X', the errors of two tokens have the mean product
 
     .. math:: \sigma_a^2 (s s' + d - 1) + \sigma_b^2 (X - r)(X' - r),
 
-    and the square of one exceeds that of its node by
+    and for a token with itself, X' = X, the mean square is larger than this by
     :math:`(d - 1)[\sigma_a^2 (2 X^2 + d) + \sigma_b^2] + \sigma^2`.
 
-    The averages over tokens and over the length are trapezoid rules, refined until the
-    loss is accurate to the ``tolerance``. `error` estimates the error of the loss. See
-    docs/theory.md, "Gaussian inputs".
+    The averages over X and over r are trapezoid rules. They are refined until the
+    relative error of the loss is below the ``tolerance``. `error` estimates the error
+    of the loss. See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
@@ -362,8 +378,8 @@ class FiniteGaussianRisk(Risk):
     noise : float
         Standard deviation σ of the label noise, label units.
     tolerance : float
-        Relative error of the loss, 1e-12 to 1e-2, at which the average over the length
-        of the query is refined no further.
+        Relative error of the loss, from 1e-12 to 1e-2. Once it is reached, the average
+        over the length of the query is not refined further.
 
     Examples
     --------
@@ -433,7 +449,11 @@ class FiniteGaussianRisk(Risk):
 
     @cached_property
     def best(self) -> float:
-        """The c of the least loss; 1 for a single token, which has all attention."""
+        """The c with the least loss.
+
+        It is set to 1 for prompts of a single token, whose attention does not depend on
+        c.
+        """
         from scipy.optimize import minimize_scalar
 
         if self.N == 1:
@@ -455,12 +475,11 @@ class FiniteGaussianRisk(Risk):
 
     @cached_property
     def rate(self) -> float:
-        """Largest second derivative on the way to the minimum, over the metric.
+        """Largest second derivative between 0 and the minimum, divided by the metric.
 
-        It is the largest of nine values between c = 0 and the minimum, squared label
-        units.
+        It is the largest of nine values from c = 0 to the minimum, squared label units.
         """
-        path = np.linspace(0.0, self.best, 9)
+        path = np.linspace(0.0, self.best, CURVATURE_POINTS)
         curvatures = [
             float(self.hessian_product(np.array([c]), np.ones(1))[0]) for c in path
         ]
@@ -469,9 +488,9 @@ class FiniteGaussianRisk(Risk):
     def error(self, params: ArrayLike) -> float:
         """Estimate of the error of the loss, from above, squared label units.
 
-        It is the sum of two parts. The first is twice the distance to the loss with
-        twice as many lengths of queries and with tokens of lower probability. The
-        second is the mean error of the losses at the single lengths
+        It is the sum of two parts. The first is twice the difference to the loss by a
+        finer rule, with twice as many lengths of queries and with less probable nodes
+        of tokens. The second is the mean over the lengths of the errors of their losses
         (`TokenRisk.error`).
         """
         c = self._checked(params)
@@ -495,12 +514,12 @@ class FiniteGaussianRisk(Risk):
         return self.error(params)
 
     def _lengths(self, largest: float) -> tuple[_QueryLength, ...]:
-        """The lengths of queries for all c up to the largest one."""
+        """The lengths of queries that are accurate for all c up to ``largest``."""
         return self._rule(largest).lengths
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _rule(self, largest: float) -> _LengthRule:
-        """The rule whose losses are accurate to the tolerance."""
+        """The rule that is accurate to the tolerance for all c up to ``largest``."""
         step = 2.0 * usual_step(self.law.d)
         lengths = self._queries_at(largest, step)
         for _ in range(MOST_HALVINGS):
@@ -513,10 +532,10 @@ class FiniteGaussianRisk(Risk):
     def _is_accurate(self, lengths: tuple[_QueryLength, ...], largest: float) -> bool:
         """Whether the losses are accurate to the tolerance.
 
-        They are compared with those of every other length. Half the distance between
-        the lengths raises the error to a power of 1.7 or more if the error is below
-        1e-5, as measured for d from 1 to 100 (docs/theory.md, "Gaussian inputs"). The
-        power 1/0.6 that is assumed is less than that.
+        The loss of the rule is compared with the loss of a coarser rule, of every
+        second length. If the coarser rule has a relative error e below 1e-5, the finer
+        one has an error of e^1.7 or less, as measured for d from 1 to 100
+        (docs/theory.md, "Gaussian inputs"). The test assumes the weaker e^(1/0.6).
         """
         weights = np.array([length.probability for length in lengths])
         for c in (0.0, 0.5 * largest, largest):
@@ -525,23 +544,27 @@ class FiniteGaussianRisk(Risk):
             )
             loss = weights @ losses / weights.sum()
             coarse_loss = weights[::2] @ losses[::2] / weights[::2].sum()
-            if abs(coarse_loss - loss) > self.tolerance**0.6 * loss:
+            if abs(coarse_loss - loss) > self.tolerance**ERROR_POWER * loss:
                 return False
         return True
 
     def _queries_at(
         self, largest: float, step: float, log_precision: float = LOG_PRECISION
     ) -> tuple[_QueryLength, ...]:
-        """The lengths of queries that are a step from each other."""
+        """Quadrature nodes in the query's length.
+
+        They are spaced by ``step`` in the variable x of
+        `icl_theory.tokens.gaussian.query_lengths`.
+        """
         law = self.law
         d = law.d
         lengths = []
         for probability, r, X, probs in gaussian_queries(
             d, self.N, largest, step, log_precision
         ):
-            # The mean label of a node in three coordinates of the task: the entry of A
-            # along the query, the sum of its other diagonal entries, and the entry of b
-            # along the query.
+            # The mean label of a node is linear in three coordinates of the task, each
+            # of variance 1 after scaling: the entry of A along the query, the sum of
+            # the other diagonal entries of A, and the entry of b along the query.
             constant = np.full_like(X, law.sigma_a * math.sqrt(d - 1.0))
             values = np.stack([law.sigma_a * X * X, constant, law.sigma_b * X], axis=1)
             target = np.array([law.sigma_a * r * r, 0.0, law.sigma_b * r])
@@ -553,7 +576,7 @@ class FiniteGaussianRisk(Risk):
 
 
 def _reach(params: Array) -> float:
-    """The size of c, rounded up to a power of two, for which nodes are computed."""
+    """The size of c, rounded up to a power of two: nodes are computed for this size."""
     return reach_of(abs(float(params[0])), 1.0)
 
 
@@ -562,9 +585,9 @@ class SampledGaussianRisk(PromptRisk):
     r"""Squared error of softmax attention on sampled prompts with Gaussian inputs.
 
     One layer predicts :math:`\hat y = \sum_i \mathrm{softmax}_i(x_i^\top Q x_q)\, y_i`
-    from N tokens. As N grows the mean loss tends to that of `GaussianRisk`, but slowly:
-    if :math:`|Qx_q|^2` exceeds ln N, the prediction depends on the few tokens nearest
-    to :math:`Qx_q`. See docs/theory.md, "Gaussian inputs".
+    from N tokens. As N grows the mean loss tends to the loss of `GaussianRisk`, but
+    slowly: if :math:`|Qx_q|^2` exceeds ln N, the prediction depends on the few tokens
+    nearest to :math:`Qx_q`. See docs/theory.md, "Gaussian inputs".
 
     Parameters
     ----------
@@ -601,9 +624,9 @@ class SampledGaussianRisk(PromptRisk):
         return np.zeros((self.law.d, self.law.d))
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Alignment tr(Q)/d, and the mean largest weight on a token, () each.
+        """Alignment tr(Q)/d, and the largest attention on a token, () each.
 
-        The mean is over the prompts of the step.
+        The second, ``heaviest``, is a mean over the prompts of the step.
         """
         heaviest = []
         for part in self.parts(self.prompts(step)):

@@ -1,8 +1,10 @@
 """The loss of one query in the prompts of one level, and its minimum.
 
-At an infimum at infinity the features of a query form levels (see
-`icl_theory.regression.risks.floors`). `LevelLoss` is the loss of the prompts that are
-answered by one level: they have a token of it, and none from the levels above it.
+The loss of a query may have an infimum that it approaches as scores diverge. The
+features then form levels, each infinitely far above the next (see
+`icl_theory.regression.risks.floors`). `LevelLoss` is the loss of the prompts that one
+level answers: the prompts with a token of this level and without a token of a level
+above it.
 """
 
 from __future__ import annotations
@@ -18,9 +20,13 @@ from icl_theory.regression.risks.prompts import QueryMoments, one_query
 
 Mask = NDArray[np.bool_]
 
-# Nats that count as infinitely many: the attention is then 1e-17.
+# A gap between scores that counts as infinite. The attention is then e^-40, about
+# 1e-17.
 INFINITE_GAP = 40.0
-# A first-order change of the loss counts as zero below this share of its terms.
+# Farther from its start than this, Newton's method has left the minimum it searches.
+FARTHEST_MINIMUM = 5.0
+# A first-order change of the loss counts as zero if it is below this share of its
+# terms.
 ZERO_SHARE = 1e-9
 # The logarithm of the smallest weight that a gradient is divided by.
 LOG_SMALLEST_WEIGHT = -650.0
@@ -31,17 +37,17 @@ class Query(NamedTuple):
 
     error_form: Array  # mean products of the errors of two tokens, (C, C)
     squared_errors: Array  # mean squared error of a token, with noise, (C,)
-    probs: Array  # of the classes, (C,)
-    N: float
-    noise: float
+    probs: Array  # probabilities of the classes, (C,)
+    N: float  # prompt length
+    noise: float  # standard deviation of the label noise
     target: int  # class of the query's own feature
 
 
 class LevelLoss(NamedTuple):
     """The loss of a query in the prompts with a token of ``level`` and none ``above``.
 
-    Classes that are neither in the level nor above it are infinitely far below: they
-    get no attention from these prompts.
+    All other classes are infinitely far below the level, and get no attention in these
+    prompts.
     """
 
     query: Query
@@ -60,8 +66,8 @@ class LevelLoss(NamedTuple):
         lowest = scores[self.level].min()
         log_w = np.where(below, lowest - INFINITE_GAP, scores)
         log_w = np.where(self.above, -np.inf, log_w)
-        # The derivative at weight zero is of first order in the weights below, so that
-        # products of two of them are left out.
+        # Only the derivative at weight zero is wanted. So products of the weights of
+        # two classes below the level are left out.
         error_form = np.where(below[:, None] & below, 0.0, query.error_form)
         squared_errors = np.where(below, 0.0, query.squared_errors)
         moments = one_query(
@@ -116,8 +122,8 @@ class LevelLoss(NamedTuple):
     def nearest_minimum(self, start: Array, flat: float = 1e-12) -> Array | None:
         """Scores at a minimum near the start, by Newton's method, or None.
 
-        Directions whose relative curvature is below ``flat`` are not moved along: it is
-        a zero after rounding.
+        A direction whose relative curvature is below ``flat`` counts as flat, and the
+        scores do not move along it.
         """
         scores = start.copy()
         square = np.ix_(self.level, self.level)
@@ -132,8 +138,8 @@ class LevelLoss(NamedTuple):
             directions = directions[:, is_curved]
             step = directions @ ((directions.T @ gradient) / curvatures[is_curved])
             scores[self.level] -= step
-            # Thrown further, Newton's method may meet the minimum of another search.
-            if np.abs(scores - start).max() > 5.0:
+            # Farther away, Newton's method may find a minimum that is not near.
+            if np.abs(scores - start).max() > FARTHEST_MINIMUM:
                 return None
             if np.abs(step).max(initial=0.0) < 1e-9:
                 return scores

@@ -2,8 +2,12 @@
 
 One evaluation of `icl_theory.tokens.square.moments` for hundreds of scores costs much
 less than hundreds of evaluations. So the descents from all starts of all queries run
-side by side, each with a BFGS matrix of its own: a descent is a row of each array.
-`minimise_from` runs them until every descent has converged, or promises too little.
+side by side, each with a BFGS matrix of its own. A descent is a row of each array.
+`minimise_from` runs them until every descent has converged or is expected to gain too
+little.
+
+In the shapes below, Q is the number of queries, C the number of classes of features,
+and n the number of descents that still run.
 """
 
 from __future__ import annotations
@@ -20,11 +24,12 @@ from icl_theory.tokens.square import moments
 
 Index = NDArray[np.intp]
 
-# The step of the integral over prompts: the error of the loss is 2e-8 of it.
+# The step of the integral over prompts. With it the loss has a relative error of 2e-8.
 COARSE_STEP = 0.4
-# Losses that agree to this share are not told apart.
+# Losses with a smaller relative difference count as equal.
 RELATIVE_ERROR = 1e-7
-# Rounds before a descent may stop: the first ones, without curvature, promise little.
+# Number of rounds before a descent may stop. In the first rounds the curvature is not
+# known yet, and the predicted decrease is too small.
 FIRST_ROUNDS = 5
 # Armijo's condition, and the factor on the length of a move that does not meet it.
 SUFFICIENT_DECREASE = 1e-4
@@ -69,7 +74,8 @@ class RelativeLosses:
 class Descents:
     """Descents that run side by side by the BFGS method, with one row for each.
 
-    ``index`` and ``query`` say which of all descents still run, and for which query.
+    ``index`` has the numbers of the descents that still run, and ``query`` the number
+    of the query of each.
     """
 
     def __init__(self, losses: RelativeLosses, scores: Array, query: Index) -> None:
@@ -92,7 +98,7 @@ class Descents:
         return -_dot(self.gradient, moves)
 
     def keep(self, goes_on: Mask) -> None:
-        """Stop all descents but these."""
+        """Stop all descents except those for which ``goes_on`` is true."""
         self.index = self.index[goes_on]
         self.query = self.query[goes_on]
         self.scores = self.scores[goes_on]
@@ -102,12 +108,16 @@ class Descents:
         self.step_length = self.step_length[goes_on]
 
     def advance(self, moves: Array, longest: float) -> None:
-        """Try the moves, no score by more than ``longest``; shorten those that fail."""
+        """Try the moves, shortened so that no score changes by more than ``longest``.
+
+        A move that does not lower the loss enough is not made, and the next move of
+        this descent is shorter.
+        """
         size = np.maximum(np.abs(moves).max(axis=1), 1e-300)
         shortening = self.step_length * np.minimum(1.0, longest / size)
         moves = moves * shortening[:, None]
         trial = self.scores + moves
-        # Scores so far below the highest one no longer change the loss.
+        # Scores further below the highest one do not change the loss any more.
         highest = trial.max(axis=1, keepdims=True)
         trial = np.maximum(trial, highest - INFINITE_GAP)
         trial_loss, trial_gradient = self._losses(trial, self.query)
@@ -150,10 +160,10 @@ def minimise_from(
 ) -> tuple[Array, Array]:
     """Minimise the loss of each query from its starts.
 
-    A descent stops when its predicted decrease is below ``slow`` times its gap to the
-    least loss that its query has so far. Losses are right to less than 1e-7 of
-    themselves. ``rounds`` need not be enough for all descents to converge, because the
-    caller minimises the best ends further.
+    A descent stops when its predicted decrease is below ``slow`` times the difference
+    between its loss and the least loss found for its query so far. The relative error
+    of losses is below 1e-7. The number of ``rounds`` need not be enough for all
+    descents to converge, because the caller minimises the best ends further.
 
     Parameters
     ----------
@@ -164,7 +174,7 @@ def minimise_from(
     above : ndarray of bool, (Q, C)
         Classes that the prompts do not have.
     scale : ndarray, (Q,)
-        A positive loss of each query that is known.
+        A positive loss of each query, such as the least one that is known.
     longest : float
         Largest change of a score in a round.
     rounds : int
@@ -187,7 +197,7 @@ def minimise_from(
     ends = scores.copy()
     for completed in range(rounds):
         moves = descents.moves()
-        # Relative to its scale, a query has a loss of one already.
+        # The loss ``scale`` is known already. Divided by the scale it is 1.
         least = np.minimum(1.0, losses.reshape(shape).min(axis=1))
         gap = descents.loss - least[descents.query] * (1.0 - RELATIVE_ERROR)
         goes_on = descents.predicted_decrease(moves) > slow * gap

@@ -1,9 +1,11 @@
 """The exact population risk over class scores, for infinite and for finite prompts.
 
-`PopulationRisk` is the loss and gradient of Lemmas 1 and 2. For N = ∞ the attention is
-a softmax. For finite N the expectation over the counts of the features is a
-one-dimensional integral per query, computed to rounding error by the trapezoid rule.
-Its `levels` and `floor` say which losses can be approached.
+`PopulationRisk` has the loss and the gradient of Lemmas 1 and 2 of the paper. The
+*class scores* S are a (K, K) matrix: entry (m, k) is the score of feature m for the
+query k. For prompts of infinite length N the attention is a softmax. For finite N the
+expectation over the counts of the features in a prompt is a one-dimensional integral
+for each query, which the trapezoid rule gives to rounding error. `floor` is the least
+loss that can be approached, and `levels` describe the scores that approach it.
 """
 
 from __future__ import annotations
@@ -35,24 +37,25 @@ from icl_theory.regression.tasks import Task
 from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.square import Moments, change_along, moments
 
-# A gradient below this share of its terms has lost two digits or more by subtraction.
+# A gradient smaller than this share of its terms has lost two digits or more.
 CANCELLED = 0.01
 
 
 class QueryLosses(NamedTuple):
-    """Losses ℓ_k of Q queries, the gradient of Σ p_k ℓ_k, and target attention."""
+    """Results for Q queries."""
 
-    losses: Array  # (Q,)
-    gradient: Array  # (K, Q)
-    target_attention: Array  # (Q,)
+    losses: Array  # ℓ_k, (Q,)
+    gradient: Array  # of Σ p_k ℓ_k, by the scores of each query, (K, Q)
+    target_attention: Array  # attention on the query's own feature, (Q,)
 
 
 @dataclass(frozen=True, eq=False)
 class PopulationRisk(Risk):
     r"""The exact population risk over class scores S, (K, K), column k for query k.
 
-    With counts n, attention :math:`a_m = n_m e^{S_{mk}}/\sum_j n_j e^{S_{jk}}` and
-    :math:`C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]`,
+    If a prompt has :math:`n_m` tokens of feature m, the attention on this feature is
+    :math:`a_m = n_m e^{S_{mk}}/\sum_j n_j e^{S_{jk}}`. With the values :math:`f_m` of
+    the task and :math:`C^{(k)}_{mj} = E[(f_m - f_k)(f_j - f_k)]` the risk is
 
     .. math:: \mathcal L = \sum_k p_k \ell_k, \qquad
         \ell_k = \tfrac12 E_n\Bigl[a^\top C^{(k)} a + \sigma^2 \sum_m a_m^2/n_m\Bigr].
@@ -68,7 +71,8 @@ class PopulationRisk(Risk):
     N : int or math.inf
         Prompt length.
     noise : float
-        Standard deviation σ of the label noise, label units; it averages out for N = ∞.
+        Standard deviation σ of the label noise, label units. For N = ∞ noise averages
+        out.
 
     Raises
     ------
@@ -119,7 +123,10 @@ class PopulationRisk(Risk):
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of p_k ℓ_k for single columns; None for finite N."""
+        """A function that returns the gradients of p_k ℓ_k for some columns of S.
+
+        It is None for finite N.
+        """
         if math.isfinite(self.N):
             return None
 
@@ -145,9 +152,9 @@ class PopulationRisk(Risk):
         return self._evaluated(self._checked(S)).losses
 
     def growth(self, S: Array) -> Array:
-        r"""Lemma 2: the growth ``-∂L/∂S`` of the scores, (K, K).
+        r"""Return the growth ``-∂L/∂S`` of the scores (Lemma 2), (K, K).
 
-        It is α on the diagonal and β off it,
+        It is α on the diagonal and β off the diagonal,
 
         .. math:: \alpha_k = p_k E[a_k R_k], \quad
             \beta_{mk} = p_k E[a_m (R_k - r_m)], \quad
@@ -181,12 +188,12 @@ class PopulationRisk(Risk):
     def floor_per_query(self) -> Array:
         r"""Infima of the losses :math:`\ell_k` as a search finds them, (K,).
 
-        Losses come arbitrarily close to these values, so that no infimum is above them.
-        It is not proved that none is below. Up to 12 features the search has about 2K
-        starts for each query, and its result is exact to rounding. With more features
-        it has one start (two with noise) and ends above the infimum, by at most 1 % for
-        K < 60. Descent from zero scores approaches the losses of `levels`, which may be
-        higher.
+        Losses come arbitrarily close to these values, so that the true infima are not
+        larger. It is not proved that they are not smaller. Up to 12 features the search
+        has about 2K starts for each query, and its result is exact to rounding. With
+        more features it has one start (two with noise) and ends above the infimum, by
+        at most 1 % for K < 60. Descent from zero scores approaches the losses of
+        `levels`, which may be larger than these infima.
         """
         K = self.features.K
         if math.isinf(self.N):
@@ -199,15 +206,17 @@ class PopulationRisk(Risk):
     def nondegenerate(self) -> bool:
         """Whether all non-degeneracy constants c_k are positive.
 
-        False also for more than 200 features if the quick test does not decide.
+        For more than 200 features only a quick test is made. It is then False also if
+        this test does not decide.
         """
         K = self.features.K
         variogram = self.task.variogram(self.features)
         row = variogram.mean(axis=1)
         centred = row[:, None] + row - variogram - row.mean()
         eigenvalues = np.linalg.eigvalsh(centred)
-        # The lowest eigenvalue is that of the constant vector. If the form is definite
-        # on zero-sum vectors, no mixture of features equals another feature.
+        # The lowest eigenvalue is 0, for the constant vector. If the next one is
+        # positive, the form is definite on zero-sum vectors. Then no mixture of
+        # features has the values of another feature.
         if eigenvalues[1] > 1e-10 * eigenvalues[-1]:
             return True
         return K <= 200 and float(self.task.nondegeneracy(self.features).min()) > 0.0
@@ -216,7 +225,8 @@ class PopulationRisk(Risk):
     def levels(self) -> tuple[Levels, ...] | None:
         """Levels of the features at the infima that descent approaches, if known.
 
-        Descent starts from zero scores. None for N = ∞, and if the levels are unknown.
+        Descent starts from zero scores. The result has an entry for each query. It is
+        None for N = ∞, and if the levels are unknown.
         """
         if math.isinf(self.N):
             return None
@@ -256,10 +266,11 @@ class PopulationRisk(Risk):
         )
 
     def _softmax(self, scores: Array) -> tuple[Array, Array]:
-        """N = ∞: weights a_mq ∝ p_m e^S_mq, (K, Q), and their column sums, (Q,).
+        """Return weights ∝ p_m e^S_mq, (K, Q), and the sums of columns, (Q,); N = ∞.
 
-        The largest weight of a column is 1, so that no probability, however small,
-        makes the sum vanish.
+        The attention is a weight divided by the sum of its column. Weights are scaled
+        such that the largest weight of a column is 1. So the sum does not vanish,
+        however small the probabilities are.
         """
         weight = np.empty(scores.shape, scores.dtype)
         tilted = scores
@@ -271,9 +282,11 @@ class PopulationRisk(Risk):
     def _infinite(
         self, scores: Array, query: NDArray[np.intp] | None = None
     ) -> QueryLosses:
-        """N = ∞, Lemma 2, for the columns of the queries, (Q,), by default of all K.
+        """Evaluate Lemma 2 for N = ∞.
 
-        The losses are R_k/2, the gradients p_k a_m (r_m - R_k).
+        Column j of the scores is for the query ``query[j]``; by default there is one
+        column for each of the K queries. The losses are R_k/2, and the gradients are
+        p_k a_m (r_m - R_k), with the letters of `growth`.
         """
         weight, total = self._softmax(scores)
         columns = np.arange(scores.shape[1])
@@ -284,10 +297,10 @@ class PopulationRisk(Risk):
         weight[query, columns] = 0.0
         scale = probs / total**2
         squared, gradient = self._form(weight, query, total, scale)
-        # The own feature has no error, r_k = 0.
+        # The query's own feature has no error, so r_k = 0.
         gradient[query, columns] = -squared / total * target * scale
-        # If a wrong feature has nearly all attention, r_m and R_k may be nearly equal,
-        # and the gradient far below them.
+        # If a wrong feature m has nearly all attention, r_m and R_k may be nearly
+        # equal. The gradient is then far below them, and is computed from differences.
         cancelled = np.flatnonzero(target < CANCELLED)
         if cancelled.size:
             length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
@@ -308,9 +321,10 @@ class PopulationRisk(Risk):
         )
 
     def _gradient_of_differences(self, a: Array, query: NDArray[np.intp]) -> Array:
-        """``a_m (r_m - R)`` as ``a_m Σ_j a_j (r_m - r_j)``, (K, Q).
+        """Return ``a_m (r_m - R)`` as ``a_m Σ_j a_j (r_m - r_j)``, (K, Q).
 
-        It keeps its digits if a wrong feature has nearly all attention.
+        The sum of differences keeps its digits if a wrong feature has nearly all
+        attention.
         """
         top = a.argmax(axis=0)
         columns = np.arange(len(query))
@@ -319,17 +333,19 @@ class PopulationRisk(Risk):
         difference = self._form.against(top, wrong, query)  # r_m - r_top
         gradient = a * (difference - np.einsum("mk,mk->k", a, difference))
         length = np.sqrt(np.einsum("mk,mk->k", gradient, gradient))
-        # The own r is zero, so that its difference is the size of the sums. Rounding is
-        # relative to it, and may be as large as the entries of a small gradient.
+        # For the query's own feature r is zero. So its difference from r_top is as
+        # large as the sums themselves. Rounding is relative to this size, and may be as
+        # large as an entry of a small gradient. Such entries are computed with more
+        # digits.
         size = np.abs(difference[query, columns])
         needs_digits = a * size > length / CANCELLED
         difference = self._form.against(top, wrong, query, needs_digits)
         return np.asarray(a * (difference - np.einsum("mk,mk->k", a, difference)))
 
     def _moments(self, scores: Array) -> Moments:
-        """Moments of all queries for finite N, from scores (K, n K).
+        """Moments of all queries for finite N, from the scores of n matrices, (K, n K).
 
-        Several matrices of scores may stand side by side.
+        The matrices stand side by side.
         """
         variogram = self._form.variogram
         copies = scores.shape[1] // len(scores)

@@ -1,11 +1,14 @@
 """Finite prompts: one query with its Hessian, presence of features, infima of losses.
 
-The integrals over prompts are those of `icl_theory.tokens.square`, which evaluates many
-queries at once. Here are the parts that only in-context regression needs: `one_query`
-also computes the Hessian, `presence` is the probability that a prompt has a feature,
-and `infima` minimises the losses if there are too many features to search for levels
-(`icl_theory.regression.risks.floors`). Features that share a score enter as one class,
-with their probabilities summed. See docs/theory.md, "Finite prompts".
+`icl_theory.tokens.square` evaluates the integrals over prompts for many queries at
+once. This module has the parts that only in-context regression needs. `one_query` also
+computes the Hessian. `presence` is the probability that a prompt contains a feature.
+`infima` minimises the losses if there are too many features to search for levels
+(`icl_theory.regression.risks.floors`). Features with the same score are one class, with
+the sum of their probabilities. See docs/theory.md, "Finite prompts".
+
+In the shapes below, C is the number of classes, Q the number of queries and J the
+number of values of s in the integral.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ from icl_theory.tokens.quadrature import LOG_LATEST, capped, is_kept, trapezoid
 from icl_theory.tokens.square import Moments
 from icl_theory.tokens.tilted import balanced
 
-# Below this loss a query is not scaled, because its inverse would overflow.
+# The loss of a query is divided by its first value, unless this value is smaller: the
+# quotient might overflow.
 SMALLEST_SCALE = 1e-200
 
 
@@ -45,7 +49,7 @@ class _Tokens(NamedTuple):
 
     y: Array
     b: Array  # π y e^(-y)
-    by: Array  # b y, for a token counted twice
+    by: Array  # b y, for one token in both factors of the square
     D_b: Array
     D_by: Array
     # (C b)_u, of the error form C
@@ -82,7 +86,7 @@ def one_query(
     Parameters
     ----------
     log_w : ndarray, (C,)
-        Scores of the classes, -inf for one that never occurs.
+        Scores of the classes, -inf for a class that never occurs.
     probs : ndarray, (C,)
         Probabilities of the classes.
     squared_errors : ndarray, (C,)
@@ -105,7 +109,8 @@ def one_query(
     log_w = capped(log_w[:, None])
     log_s, jacobian, _ = trapezoid(log_w, [TokenCount(N)])
     y = np.exp(np.minimum(log_w + log_s, LOG_LATEST))
-    # ln G to an absolute error far below 1/N also where G is nearly 1: from G - 1.
+    # ln G is computed from G - 1 where G is nearly 1. Its absolute error must be far
+    # below 1/N.
     near_one = probs @ np.expm1(-y) - absent
     decay = np.exp(-y) * is_kept(y)
     mean = probs @ decay
@@ -142,7 +147,8 @@ def one_query(
 
 
 def _gradient(tokens: _Tokens, squared_errors: Array) -> Array:
-    # D P = -b P', so that a score also changes both terms through P.
+    # The derivative of P by a score is D P = -b P'. So a score changes both terms
+    # through b and through P.
     through_power = tokens.third * tokens.pairs + tokens.second * tokens.twofold
     terms = (
         2.0 * ((tokens.D_b * tokens.field) @ tokens.second),
@@ -155,7 +161,8 @@ def _gradient(tokens: _Tokens, squared_errors: Array) -> Array:
 
 def _hessian(tokens: _Tokens, squared_errors: Array, error_form: Array) -> Array:
     y, b, by, D_b, D_by = tokens[:5]
-    # Two classes: both scores act through b, both through P, or one through each.
+    # Two classes: both scores act through b, or both through P, or one through b and
+    # the other through P.
     through_b = error_form * ((D_b * tokens.second) @ D_b.T)
     twice_through_power = tokens.fourth * tokens.pairs + tokens.third * tokens.twofold
     through_power = (b * twice_through_power) @ b.T
@@ -188,12 +195,13 @@ def infima(
     noise: float,
     work: float = 3e7,
 ) -> Array:
-    """Infima of the losses over the scores, approached from above, usually to 1e-6.
+    """Search for the infima of losses over the scores.
 
-    Without noise a loss approaches its infimum as the target's score grows without
-    bound, and prompts with the query's feature cost nothing. The loss of the prompts
-    without it is minimised over the other scores. With noise the loss may have valleys
-    at infinity slightly above its minimum, in which the search may end.
+    The results are not below the infima, and usually agree with them to 1e-6. Without
+    noise, a loss approaches its infimum as the score of the target grows without bound.
+    Prompts with the query's feature then have no loss, and the loss of all other
+    prompts is minimised over the other scores. With noise the loss may have valleys at
+    infinity slightly above its minimum, in which the search may end.
 
     Parameters
     ----------
@@ -206,12 +214,12 @@ def infima(
     noise : float
         Standard deviation of the label noise.
     work : float
-        Numbers that all evaluations together may compute.
+        Limit on the work of all evaluations, in numbers that are computed.
 
     Returns
     -------
     ndarray, (Q,)
-        The lowest loss of each query that the search came to.
+        The lowest loss of each query that the search has found.
     """
     from scipy.optimize import minimize
 
@@ -221,7 +229,8 @@ def infima(
     start: Array = np.where(target, target_score, 0.0)
     is_free = np.isfinite(start)
     initial_loss = evaluate(start).loss
-    # All queries are minimised together: their losses count relative to the first ones.
+    # All queries are minimised together, as the sum of their losses. Each loss is
+    # divided by its initial value, so that all queries have the same weight.
     scale = np.where(initial_loss > SMALLEST_SCALE, initial_loss, 1.0)
     lowest = initial_loss.copy()
 
@@ -229,7 +238,7 @@ def infima(
         scores = np.where(is_free, flat.reshape(target.shape), -np.inf)
         moments = evaluate(scores)
         progress.add()
-        # The best loss of one query need not occur at the best point of the sum.
+        # A query may have its lowest loss at scores at which the sum is not the lowest.
         np.minimum(lowest, moments.loss, out=lowest)
         gradient = moments.gradient / scale
         return float(np.sum(moments.loss / scale)), gradient.ravel()
@@ -245,7 +254,8 @@ def infima(
     }
     starts = [np.where(is_free, start, 0.0)]
     if starts[0].any():
-        # With noise there are local minima: start from equal scores as well.
+        # With noise there are local minima. So the search also starts from equal
+        # scores.
         starts.append(np.zeros_like(start))
     with Progress("", "evaluations for the floor") as progress:
         progress.update(0, 2 * rounds * len(starts))

@@ -20,7 +20,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.risk import largest_eigenvalue
 
-# Attention on the wrong one of two features at the largest curvature.
+# The t of the largest curvature below: the attention on the wrong one of two features.
 _WRONG_ATTENTION = (15.0 - math.sqrt(33.0)) / 24.0
 # The constant κ, the largest 4t²(1 - t)(2 - 3t).
 CURVATURE = (
@@ -109,7 +109,7 @@ def stable_rate(
     Returns
     -------
     ndarray
-        Half of the largest learning rate that the bound proves to be stable.
+        The learning rate. The bound proves stability up to twice this rate.
 
     Examples
     --------
@@ -168,7 +168,8 @@ def _squared_norm(matrix: Array) -> float:
     tall = matrix
     if matrix.shape[0] < matrix.shape[1]:
         tall = matrix.T
-    # In units of the largest entry: squares of the smallest features would underflow.
+    # The matrix is divided by its largest entry, because the squares of very small
+    # features would underflow.
     unit = float(np.abs(tall).max())
     scaled = tall / unit
 

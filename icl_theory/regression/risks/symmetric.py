@@ -1,11 +1,13 @@
 r"""Groups of exchangeable features: K x K scores reduced to G(G + 1), for any K.
 
-Features of one group have the same probability and the same variogram to every other
-feature, so that exchanging two of them changes nothing. Gradient descent from zero
-keeps the scores equal within groups: a query of group g has one score for its own
-feature, one for the other features of its group and one for each other group.
-`SymmetricRisk` takes the groups; `SymmetricRisk.of` reduces a problem of single
-features, and `exchangeable_groups` finds the groups.
+The variogram of two features is half the mean squared difference of the values of the
+task there. All features of one group have the same probability, and the same variogram
+with any further feature, so that exchanging two of them changes nothing. Gradient
+descent from zero then keeps scores equal within groups. A query with a feature of
+group g has one score for its own feature, one for the other features of its group and
+one for the features of each other group. `SymmetricRisk` is defined by the groups.
+`SymmetricRisk.of` reduces a problem of single features, and `exchangeable_groups` finds
+the groups.
 """
 
 from __future__ import annotations
@@ -44,18 +46,20 @@ from icl_theory.tokens.square import Moments, change_along, moments
 class SymmetricRisk(Risk):
     r"""The population risk of grouped features over grouped scores, (G, G + 1).
 
-    Row g of the scores :math:`\theta_{gc}` is for a query of group g: column 0 for its
-    own feature, column 1 + h for the features of group h (for h = g without its own).
-    These are the classes of the query. With the attention :math:`A_{gc}` on a whole
-    class of :math:`n_c` features,
+    A query of group g divides the features into *classes* c: class 0 is its own
+    feature, and class 1 + h has the features of group h (without its own feature if
+    h = g). Its scores :math:`\theta_{gc}` are row g of the parameters. With the
+    attention :math:`A_{gc}` on a whole class of :math:`n_c` features, and the variogram
+    :math:`\gamma_{cd}` of a feature of class c and a feature of class d, the loss is
 
     .. math:: \ell_g = \tfrac12 A_g^\top \tilde C^{(g)} A_g, \qquad
         \tilde C^{(g)}_{cd} = \gamma_{gc} + \gamma_{gd} - \gamma_{cd}(1 -
         \delta_{cd}/n_c),
 
-    and for finite N the same integral as for single features, with the probabilities of
-    the classes. A unit of :math:`\theta_{gc}` stands for :math:`n_g n_c` entries of S,
-    which is the metric. See docs/theory.md, "Groups of features".
+    for N = ∞. For finite N it is the same integral as for single features, with the
+    probabilities of the classes. A score :math:`\theta_{gc}` takes the place of
+    :math:`n_g n_c` equal entries of the K x K scores S, and this number is the metric.
+    See docs/theory.md, "Groups of features".
 
     Parameters
     ----------
@@ -64,9 +68,9 @@ class SymmetricRisk(Risk):
     probs : array_like, (G,)
         Probability of *each* feature of a group, so that ``sizes @ probs`` is 1.
     variogram : float or array_like, (G, G)
-        :math:`\gamma_{gh} = \tfrac12 E(f_m - f_j)^2` for features of groups g and h, on
-        the diagonal for two features of one group; one number if it is the same for all
-        pairs.
+        :math:`\gamma_{gh} = \tfrac12 E(f_m - f_j)^2` for a feature m of group g and a
+        feature j of group h; on the diagonal for two features of one group. A single
+        number stands for equal entries.
     N, noise
         As for `PopulationRisk`.
 
@@ -77,7 +81,7 @@ class SymmetricRisk(Risk):
 
     Examples
     --------
-    One feature that every other token shows, and a million rare ones:
+    One feature that half of all tokens show, and a million rare features:
 
     >>> import icl_theory as icl
     >>> risk = icl.SymmetricRisk([1, 10**6], [0.5, 0.5e-6], 2.0)
@@ -91,9 +95,9 @@ class SymmetricRisk(Risk):
     variogram: Array
     N: float = math.inf
     noise: float = 0.0
-    # Arrays over the classes of the queries, the class of the own feature first: the
-    # number of features and the probability of each class, (G + 1, G), and between two
-    # classes the mean variograms and the error forms, (G, G + 1, G + 1).
+    # For the G + 1 classes of each of G queries, class 0 first: the number of features
+    # and the probability of a class, (G + 1, G), and the mean variograms and the forms
+    # C̃ between two classes, (G, G + 1, G + 1).
     members: Array = field(init=False, repr=False)
     _class_probs: Array = field(init=False, repr=False)
     _mean_variograms: Array = field(init=False, repr=False)
@@ -151,15 +155,15 @@ class SymmetricRisk(Risk):
         N: float = math.inf,
         noise: float = 0.0,
     ) -> SymmetricRisk:
-        """Reduce a problem of single features.
+        """Return the risk over groups of a problem that is given by single features.
 
         Parameters
         ----------
         features, task, N, noise
             As for `PopulationRisk`.
         groups : array_like of int, (K,), optional
-            Group of each feature, 0 to G - 1; by default the largest ones (see
-            `exchangeable_groups`).
+            Number of the group of each feature, 0 to G - 1. By default the groups are
+            as large as possible (see `exchangeable_groups`).
 
         Raises
         ------
@@ -179,7 +183,8 @@ class SymmetricRisk(Risk):
         for g in np.flatnonzero(sizes > 1):
             first_two = members[g][:2]
             gamma[g, g] = variogram[first_two[0], first_two[1]]
-        # In an exchangeable group, all features and pairs are equal to the first ones.
+        # In an exchangeable group, every feature has the probability of the first one,
+        # and every pair of features has the variogram of the first two.
         expected = gamma[np.ix_(labels, labels)]
         np.fill_diagonal(expected, 0.0)
         probs_differ = np.abs(probs - probs[first][labels]) > 1e-12 * probs
@@ -207,7 +212,8 @@ class SymmetricRisk(Risk):
     def metric(self) -> Array:
         """Number of entries of S for each score, (G, G + 1).
 
-        It is 1 for the other features of a group of one, which do not exist.
+        In a group of one there are no other features of the same group. The metric of
+        their score is 1.
         """
         return np.maximum(self.sizes[:, None] * self.members.T, 1.0)
 
@@ -227,7 +233,7 @@ class SymmetricRisk(Risk):
         return self._group_probs[:, None] * change
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
-        """Expected target attention and loss of a query of each group, (G,) each."""
+        """Expected target attention and loss, for a query of each group, (G,) each."""
         moments = self._moments(params)
         return {
             "attention": moments.attention[0].copy(),
@@ -242,7 +248,8 @@ class SymmetricRisk(Risk):
     def nondegenerate(self) -> bool:
         """Whether no mixture of other classes is as good as the query's own feature.
 
-        The condition that is tested is sufficient, and not necessary.
+        If the test says no, this may be wrong: it tests a sufficient condition, which
+        is not necessary.
         """
         for error_form, members in zip(self._error_forms, self.members.T, strict=True):
             wrong = np.flatnonzero(members > 0)[1:]
@@ -252,7 +259,7 @@ class SymmetricRisk(Risk):
         return True
 
     def scores(self, params: ArrayLike) -> Array:
-        """Scores of all single features, (K, K), group after group."""
+        """Scores S of all single features, (K, K), sorted by group."""
         theta = self._checked(params)
         if self.K > 20_000:
             raise argument_error(
@@ -280,7 +287,7 @@ class SymmetricRisk(Risk):
 
     @cached_property
     def levels(self) -> tuple[Levels, ...] | None:
-        """Levels of the classes at the infimum of each group's query, if known."""
+        """Levels of the classes at the infimum of a query of each group, if known."""
         if math.isinf(self.N):
             return None
         G = len(self.sizes)
@@ -309,7 +316,7 @@ class SymmetricRisk(Risk):
         return 2.0 * self._mean_variograms[:, 0].T + self.noise**2
 
     def _moments(self, params: Array) -> Moments:
-        """Losses of a query of each group, gradients ∂ℓ_g/∂θ_gc and attention."""
+        """Loss ℓ_g of a query of each group, gradient ∂ℓ_g/∂θ_gc, and attention."""
         if math.isinf(self.N):
             return self._moments_infinite(params.T)
         return self._moments_finite(params.T)
@@ -320,8 +327,8 @@ class SymmetricRisk(Risk):
             tilted = scores + np.log(self._class_probs)
         weight = np.exp(tilted - tilted.max(axis=0))
         a = weight / weight.sum(axis=0)
-        # The residual is r = C a less a constant. The own feature has r = 0, so that
-        # R = a^T C a is the mean residual, less the residual of the own feature.
+        # The residual is r = C a minus a constant. For the own feature C a is 0. So
+        # a^T C a is the mean residual minus the residual of the own feature.
         residual = self._residual(a, a.argmax(axis=0))
         mean = np.einsum("cg,cg->g", a, residual)
         return Moments(0.5 * (mean - residual[0]), a * (residual - mean), a)
@@ -329,8 +336,9 @@ class SymmetricRisk(Risk):
     def _residual(self, z: Array, reference: NDArray[np.intp]) -> Array:
         """``(C z)_c - (C z)_r`` with a reference class r for each group, (G + 1, G).
 
-        Subtracting before the sum keeps the digits even if a wrong class, as the
-        reference, has nearly all attention.
+        The entries of C are subtracted before the sum over z. This keeps the digits
+        even if a wrong class has nearly all attention, provided that it is the
+        reference.
         """
         groups = np.arange(len(reference))
         to_own = self._mean_variograms[:, 0].T
@@ -350,7 +358,8 @@ class SymmetricRisk(Risk):
             np.matmul(self._error_forms[queries], z, out=product)
 
         squared_errors = self._squared_errors
-        # Label noise, and the differences between the features of a class.
+        # Variance of a token's error within its class: label noise, and the differences
+        # between the features of the class.
         within = squared_errors - np.diagonal(self._error_forms, axis1=1, axis2=2).T
         return moments(
             np.where(self._class_probs > 0, scores, -np.inf),
@@ -363,7 +372,7 @@ class SymmetricRisk(Risk):
 
 
 def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
-    """Label the features by the largest groups of exchangeable ones.
+    """Find the largest groups of exchangeable features.
 
     Exchanging two features of a group changes neither probabilities nor variograms.
 
@@ -375,7 +384,8 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
     Returns
     -------
     ndarray of int64, (K,)
-        Group of each feature; groups are numbered in the order of their first members.
+        Number of the group of each feature. Groups are numbered in the order of their
+        first features.
 
     Examples
     --------
@@ -392,8 +402,8 @@ def exchangeable_groups(features: Features, task: Task) -> NDArray[np.int64]:
         if labels[k] >= 0:
             continue
         difference = np.abs(variogram - variogram[k])
-        # Two features that are exchanged keep the variogram zero with themselves, and
-        # the one with each other.
+        # An exchange of two features does not change the variogram of each with itself,
+        # which is zero, nor the variogram of the two. So these entries need no test.
         np.fill_diagonal(difference, 0.0)
         difference[:, k] = 0.0
         same_variogram = difference.max(axis=1) <= tolerance
@@ -445,9 +455,9 @@ def _checked_variogram(variogram: ArrayLike, G: int) -> Array:
 def _variograms_of_classes(gamma: Array, members: Array) -> Array:
     """Mean variograms between the classes of each query, (G, G + 1, G + 1).
 
-    ``members[h, g]`` is the number of features of group h without the query's own. The
-    mean over two features of one class includes the pairs of a feature with itself,
-    whose variogram is zero.
+    ``members[h, g]`` is the number of features of group h without the own feature of a
+    query of group g. Within a class the mean is over all pairs of features, also over
+    the pairs of a feature with itself, whose variogram is zero.
     """
     G = len(gamma)
     share_of_one = np.divide(1.0, members, out=np.ones((G, G)), where=members > 0)

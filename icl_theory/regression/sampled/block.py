@@ -1,7 +1,11 @@
 r"""A whole transformer block, trained on sampled prompts.
 
-It has attention, a feed-forward layer, two layer norms and a linear read-out. The
-forward and backward passes are written out, layer by layer, for a batch of prompts.
+The block has attention, a feed-forward layer, two layer norms and a linear read-out.
+The forward and the backward pass are explicit formulas, layer by layer, for a batch of
+prompts.
+
+In the shapes below, B is the number of prompts of a batch, N the number of tokens of a
+prompt, d the dimension of the inputs, K the number of features, and D = d + 1.
 """
 
 from __future__ import annotations
@@ -21,9 +25,9 @@ from icl_theory.regression.sampled.risk import SampledRisk
 
 
 class Weights(NamedTuple):
-    """The parameters of a block, in the order of the flat vector.
+    """The parameters of a block with H hidden units, in the order of the flat vector.
 
-    D = d + 1, and there are H hidden units.
+    The letters are defined in `BlockRisk`.
     """
 
     W_Q: Array  # (D, D)
@@ -45,8 +49,9 @@ class Weights(NamedTuple):
 class BlockRisk(Risk):
     r"""Squared error of a transformer block on the prompts of a `SampledRisk`.
 
-    Tokens are the pairs :math:`z_i = (x_i, y_i)`, the query is :math:`z_q = (x_q, 0)`,
-    in D = d + 1 dimensions:
+    A token is the pair :math:`z_i = (x_i, y_i)` of an input and its label, and the
+    query is :math:`z_q = (x_q, 0)`. Both have D = d + 1 dimensions. The prediction is
+    :math:`\hat y` in
 
     .. math::
         a_i &= \mathrm{softmax}_i\bigl(z_i^\top W_K^\top W_Q z_q/\sqrt D\bigr), \\
@@ -58,20 +63,20 @@ class BlockRisk(Risk):
     :math:`\sqrt{\mathrm{var} + 10^{-5}}`, and applies a gain and a shift to each
     coordinate. The query attends to the N tokens and not to itself. The loss is
     :math:`\tfrac12 E(\hat y - f(x_q))^2`. All layers are trained, as one flat vector in
-    the order of `Weights`. Initially the entries of the matrices and of ``w`` are
-    independent and normal, of variance 1/(number of inputs); the gains are 1, and all
-    else is 0. See docs/theory.md, "The block of Section 6".
+    the order of `Weights`. At the start, the entries of the matrices and of ``w`` are
+    independent and normal with the variance 1/(number of columns). The gains are 1, and
+    all other parameters are 0. See docs/theory.md, "The block of Section 6".
 
     Parameters
     ----------
     data : SampledRisk
-        The one-matrix model whose prompts, step by step, the block is trained on.
+        The one-matrix model. The block is trained on its prompts, step by step.
     hidden : int
-        Units H of the feed-forward layer.
+        Number H of hidden units of the feed-forward layer.
     seed : int
-        Seed of the initial parameters; ``data`` has the seed of the prompts.
+        Seed of the initial parameters. The seed of the prompts is part of ``data``.
     held_out : int
-        Prompts for each query feature on which `BlockRisk.observe` measures; no step
+        Number of prompts for each query feature that `BlockRisk.observe` uses. No step
         trains on them.
 
     Examples
@@ -111,11 +116,13 @@ class BlockRisk(Risk):
     @property
     def initial(self) -> Array:
         """Random matrices and read-out, gains of 1, zeros elsewhere, flat."""
-        # The seed alone would be that of [seed, 0, 0], the prompts of the first step.
+        # The constant 3 makes these numbers independent of the prompts: the seed alone
+        # would be the same as [seed, 0, 0], the seed of the prompts of the first step.
         rng = np.random.default_rng([self.seed, 3])
         parts = []
         for name, shape in self._shapes.items():
             if name[0] in "Ww":
+                # The matrices W_Q, ..., W_2 and the read-out w.
                 parts.append(rng.normal(0.0, 1.0 / math.sqrt(shape[-1]), shape))
             elif name.startswith("gain"):
                 parts.append(np.ones(shape))
@@ -124,7 +131,7 @@ class BlockRisk(Risk):
         return _flat(parts)
 
     def unpack(self, params: ArrayLike) -> Weights:
-        """Return the layers of a flat parameter vector, by name."""
+        """Return the parameters of each layer, from the flat vector ``params``."""
         return self._layers(self._checked(params))
 
     def predict(self, params: ArrayLike, prompts: Prompts) -> tuple[Array, Array]:
@@ -174,7 +181,8 @@ class BlockRisk(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient.
 
-        Beyond the range of float64 they are infinite and zero.
+        If a number leaves the range of float64, the loss is infinite and the gradient
+        zero.
         """
         prompts = self.data.prompts(step)
         forward = self._forward(self._layers(params), prompts)
@@ -188,16 +196,18 @@ class BlockRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Measure attention and losses on the held-out prompts.
 
-        Beyond the range of float64 losses are infinite and attention is zero.
+        If a prediction leaves the range of float64, losses are infinite and attention
+        is zero.
 
         Returns
         -------
         dict of ndarray
-            ``attention`` (K,), the mean on the query's feature; ``attention_map`` (K,
-            K), the mean on feature m for query k, with columns that sum to 1;
-            ``loss_per_query`` (K,); ``test_loss`` (), its mean with the probabilities
-            of the queries; ``attention_loss`` (), the same for the prediction ``sum_i
-            a_i y_i``, which the one-matrix model makes from this attention.
+            ``attention``, (K,): mean attention on the query's own feature.
+            ``attention_map``, (K, K): mean attention on feature m for query k, with
+            columns that sum to 1. ``loss_per_query``, (K,): mean loss of each query.
+            ``test_loss``, (): mean of these losses with the probabilities of the
+            queries. ``attention_loss``, (): the same mean for the prediction ``sum_i
+            a_i y_i``, which the one-matrix model would make from this attention.
         """
         features = self.data.features
         prompts = self._held_out
@@ -247,7 +257,7 @@ class BlockRisk(Risk):
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, layers: Weights, prompts: Prompts) -> _ForwardPass:
-        """Run the block; callers have to check that the predictions are finite."""
+        """Run the block. The caller has to check that the predictions are finite."""
         vectors = self.data.features.vectors
         x = vectors[prompts.token] if prompts.key is None else prompts.key
         x_q = vectors[prompts.query] if prompts.asked is None else prompts.asked
@@ -257,14 +267,14 @@ class BlockRisk(Risk):
 class _ForwardPass:
     """The block on a batch of prompts, with the values that its backward pass needs.
 
-    The letters are those of `BlockRisk`.
+    The letters are defined in `BlockRisk`.
 
     Parameters
     ----------
     layers : Weights
         The parameters.
     x, y : ndarray, (B, N, d) and (B, N)
-        The tokens.
+        The inputs and labels of the tokens.
     x_q : ndarray, (B, d)
         The queries.
     """
@@ -342,7 +352,8 @@ class _LayerNorm:
 
     def back(self, by_output: Array) -> _NormGradient:
         by_unit = by_output * self.gain
-        # A common shift of x, or a change along the unit vector, changes nothing.
+        # The output does not change if all entries of x are shifted, or if x - mean is
+        # scaled. So these two directions are removed from the gradient.
         along = np.mean(by_unit * self.unit, axis=1, keepdims=True)
         centred = by_unit - by_unit.mean(axis=1, keepdims=True) - self.unit * along
         return _NormGradient(

@@ -1,6 +1,7 @@
 """Sampled prompts drawn by their counts.
 
-Loss and gradient have the law of the trainer, `SampledRisk`, at a fraction of its cost.
+Loss and gradient have the same law as with the trainer, `SampledRisk`, which draws
+prompts token by token, but cost much less.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from icl_theory.regression.tasks import Task
 class CountedRisk(Risk):
     r"""Squared error of softmax attention on prompts that are drawn by their counts.
 
-    A prompt is drawn as the counts :math:`n_m` of its features and the sums :math:`y_m`
-    of their labels, on which attention over class scores depends alone. With
-    :math:`e_{mk} = e^{S_{mk}}`,
+    For each feature m of K, a prompt has :math:`n_m` tokens with the sum :math:`y_m` of
+    their labels. Attention over class scores S depends on these numbers only, so they
+    are drawn directly. With :math:`e_{mk} = e^{S_{mk}}` for the query k,
 
     .. math:: Z_k = \sum_m n_m e_{mk}, \quad \hat y_k = \sum_m y_m e_{mk}/Z_k, \quad
         \ell = \tfrac12 \sum_k p_k (\hat y_k - f_k)^2, \quad
         \frac{\partial\ell}{\partial S_{mk}} = p_k (\hat y_k -
         f_k)\,\frac{e_{mk}}{Z_k}\,(y_m - n_m \hat y_k).
 
-    With ``every_query=False`` a prompt has one query, the factor p_k is 1 for it and 0
-    for the others, and losses and gradients have the law of `SampledRisk`. With all
-    queries, as above, they have the same mean and a smaller variance. No formula is
-    shared with the population risk.
+    If ``every_query`` is False, a prompt has one random query. The factor p_k is then 1
+    for this query and 0 for all others, and losses and gradients have the same law as
+    with `SampledRisk`. With all queries, as above, they have the same mean and a
+    smaller variance. This class shares no formula with the population risk.
 
     The other parameters are as in `SampledRisk`. Scores of one query may differ by up
     to 600; beyond that, weights leave the range of float64. See docs/theory.md,
@@ -59,7 +60,9 @@ class CountedRisk(Risk):
         )
         set_fields(self, seed=integer("seed", self.seed, minimum=0))
         set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
-        # With one query for each prompt the batch is drawn at once, not in blocks.
+        # With one query for each prompt, the batch is drawn as a whole and not in
+        # blocks. It takes six numbers of 8 bytes for each feature (and token) of a
+        # prompt.
         if not self.every_query:
             numbers_per_prompt = self.features.K + (self.N if self._by_tokens else 0)
             check_fits("batch", self.batch, 48.0 * self.batch * numbers_per_prompt)
@@ -79,6 +82,7 @@ class CountedRisk(Risk):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, (K, K)."""
+        # The 3 keeps these numbers independent of the prompts of `SampledRisk`.
         rng = np.random.default_rng([self.seed, 3, step])
         weight = np.exp(params - params.max(axis=0))
         if not self.every_query:

@@ -1,7 +1,10 @@
-"""Population against samples: z-scores of losses, of gradients and of SGD runs.
+"""Comparison of the population risk with samples, by z-scores.
 
-`crosscheck` compares the population risk with two samplers at random scores
-(`_point_checks`), and whole runs of SGD with exact descent (`_curve_checks`).
+`crosscheck` compares losses and gradients of the population risk with two samplers at
+random scores, the *points* (`_point_checks`). It also compares whole runs of stochastic
+gradient descent (SGD) with exact descent (`_curve_checks`).
+
+In the shapes below, K is the number of features and T the number of steps.
 """
 
 from __future__ import annotations
@@ -37,13 +40,13 @@ from icl_theory.regression.sampled.counts import CountedRisk
 from icl_theory.regression.sampled.phases import sampled_length, sampled_phases
 from icl_theory.regression.sampled.risk import SampledRisk
 
-# An entry of the gradient is compared if this many prompts have a sample of it: then
-# its mean is nearly normal.
+# An entry of the gradient is compared only if at least this many prompts contribute to
+# it: its mean is then nearly normal.
 ENOUGH = 1000
-# Batches of the sampler by counts: enough for Student's law to be nearly normal.
+# Number of batches of the sampler by counts: Student's law is then nearly normal.
 COUNTED_BATCHES = 64
-# Shares of the false alarms: two sums for each of two samplers, the worst entries of
-# the gradients of two samplers, and all steps of SGD.
+# Of the probability of a false alarm, the share of each of four sums (two for each
+# sampler), of the worst entries of each of two gradients, and of all steps of SGD.
 SHARE_OF_A_SUM = 0.1
 SHARE_OF_ENTRIES = 0.15
 SHARE_OF_STEPS = 0.3
@@ -67,18 +70,20 @@ def crosscheck(
 ) -> CrossCheck:
     """Compare sampled prompts with the population risk.
 
-    At random scores, independent batches of prompts give a mean loss and gradient with
-    standard errors. Their distances from the population values are z-scores with
-    Student's distribution. There are two samplers. One draws a prompt by its counts and
-    asks for every feature (``sampled.counts.CountedRisk``), with enough prompts to find
-    an error of ``precision``. The other is the trainer, `SampledRisk`, token by token.
-    For both, the sum of the losses over the points, the sum of the gradients' norms,
-    and the entries of the gradients are compared. Finally one run of stochastic
-    gradient descent, in the run's coordinates, must stay within a band around exact
-    gradient descent. The width of the band comes from the spread of other such runs.
-    All comparisons together raise a false alarm once in a thousand times, provided that
-    SGD follows gradient descent on average: its bias is of order eta/batch. See
-    docs/theory.md, "Population against samples".
+    At each of several random points, independent batches of prompts give a mean loss
+    and a mean gradient with standard errors. The distance of a mean from its population
+    value, divided by the standard error, is a z-score with Student's distribution.
+    There are two samplers. The first draws a prompt by its counts and uses every
+    feature as the query (``sampled.counts.CountedRisk``). It draws enough prompts to
+    find an error of ``precision``. The second is the trainer, `SampledRisk`, which
+    draws prompts token by token. For each sampler three results are compared: the sum
+    of the losses over the points, the sum of the norms of the gradients, and the
+    entries of the gradients. Finally one run of SGD, in the coordinates of
+    ``run_or_risk``, must stay within a band around exact gradient descent. The width of
+    the band comes from the spread of further runs of SGD. All comparisons together
+    raise a false alarm once in a thousand times, provided that SGD follows gradient
+    descent on average; its bias is of order eta/batch. See docs/theory.md, "Population
+    against samples".
 
     Parameters
     ----------
@@ -87,19 +92,20 @@ def crosscheck(
     eta : float, optional
         Learning rate of the SGD runs; by default the learning rate of the run, or 1.
     N : int, optional
-        Prompt length for both sides if the risk has N = ∞, which cannot be sampled; 100
-        by default.
+        Prompt length of the samples and of the population risk if the risk has N = ∞,
+        which cannot be sampled. The default is 100.
     precision : float
-        Relative error of the loss, and of the gradient, that is to be found nine times
-        in ten. The work is bounded: ``power`` of the result says which errors are.
+        Relative error of the loss, and of the gradient, that the comparison should find
+        nine times in ten. Because the work is bounded, it may find larger errors only;
+        ``power`` of the result says which.
     batch, batches : int
-        Prompts in a batch of the trainer, and its number of independent batches, at
-        least 3.
+        Number of prompts in a batch of the trainer, and number of its independent
+        batches, at least 3.
     points : int
-        Number of random score matrices.
+        Number of random points.
     steps, runs : int
-        Length of the SGD runs, and number of runs that measure their spread, at least
-        3.
+        Number of steps of each SGD run, and number of runs that measure the spread, at
+        least 3.
     phases : int
         Number of sampled runs to the target, at least 3, whose phases `sampled_phases`
         compares; 0 for none.
@@ -109,7 +115,7 @@ def crosscheck(
     Returns
     -------
     CrossCheck
-        With ``passed``, ``power`` and ``to_markdown()``.
+        The checks, with ``passed``, ``power`` and ``to_markdown()``.
 
     Raises
     ------
@@ -219,12 +225,12 @@ def crosscheck(
 class _Seeds(NamedTuple):
     """Independent seeds for all random numbers of a comparison."""
 
-    runs: list[int]  # of the SGD runs that measure the spread
-    counted: list[int]  # of the sampler by counts, one for each point
-    trainers: list[int]  # of the trainer, one for each point
-    pilot: int
-    judged_run: int
-    points: int
+    runs: list[int]  # for the SGD runs that measure the spread
+    counted: list[int]  # for the sampler by counts, one for each point
+    trainers: list[int]  # for the trainer, one for each point
+    pilot: int  # for the batches that estimate how many prompts are needed
+    judged_run: int  # for the SGD run that is compared with exact descent
+    points: int  # for the random points
 
     @classmethod
     def spawn(cls, seed: int, runs: int, points: int) -> _Seeds:
@@ -246,12 +252,14 @@ class _Sampler(NamedTuple):
     risks: Sequence[Risk]  # one for each point
     batches: int
     batch: int  # prompts in a batch
-    query_probs: Array  # that a prompt asks for a feature, (K,)
+    query_probs: Array  # probability that feature k is a query of a prompt, (K,)
 
     def samples(self, present: Array) -> Array:
-        """Expected number of prompts with a sample of each entry of the gradient.
+        """Expected number of prompts that contribute to each entry of the gradient.
 
-        A prompt has one if it contains the feature and asks for the query.
+        A prompt contributes to the entry of a feature and a query if it contains the
+        feature and has this query. ``present`` is the probability that it contains the
+        feature, (K,).
         """
         return self.batch * self.batches * present[:, None] * self.query_probs
 
@@ -261,9 +269,9 @@ class _PopulationValues(NamedTuple):
 
     scores: Array  # (K, K)
     loss: float
-    gradient: Array
-    norm: float
-    scale: float  # of the terms of loss and gradient, which may cancel
+    gradient: Array  # (K, K)
+    norm: float  # of the gradient
+    scale: float  # size of the terms of loss and gradient, which may cancel
 
 
 def _population_values(
@@ -271,12 +279,13 @@ def _population_values(
 ) -> list[_PopulationValues]:
     """Evaluate the population risk at random parameters.
 
-    They are normal, and halved until the scores of a query differ by less than
-    ``spread``: beyond 8 a few rare prompts decide the mean.
+    The parameters are normal. They are halved until the scores of every query differ by
+    less than ``spread``: if scores differ by more than 8, a few rare prompts decide the
+    mean.
     """
     core = core_risk(population)
-    # Sampled losses are squares of differences of labels, which rounding leaves at
-    # 1e-32 of their second moment even if they are zero.
+    # A sampled loss is a square of a difference of labels. Even if it should be zero,
+    # rounding leaves 1e-32 of the second moment of the labels.
     variances = np.diagonal(core.task.kernel(core.features))
     second_moment = float(np.max(variances)) + core.noise**2
     values = []
@@ -294,11 +303,11 @@ def _population_values(
 
 
 class _Sampled(NamedTuple):
-    """Batches of one sampler at all points."""
+    """Results of the batches of one sampler at all points."""
 
-    losses: Array  # summed over the points, (batches,)
-    slopes: Array  # the same of the slopes along the population gradient
-    gradients: list[Array]  # at each point, (batches, K * K)
+    losses: Array  # losses, summed over the points, (batches,)
+    slopes: Array  # slopes along the population gradient, summed likewise, (batches,)
+    gradients: list[Array]  # one array for each point, (batches, K * K)
 
 
 def _sample(
@@ -348,7 +357,8 @@ def _point_checks(
 ) -> list[Check]:
     """Compare losses, norms and entries of the gradients of one sampler.
 
-    ``is_sampled`` says which entries of a gradient are compared.
+    The mask ``is_sampled``, (K, K), selects the entries of a gradient that are
+    compared.
     """
     sampled = _sample(values, sampler.risks, sampler.batches, add)
     checks = _sum_checks(values, sampled, sampler.batches - 1)
@@ -388,8 +398,8 @@ def _curves(
 ) -> tuple[Steps, Array, Array]:
     """Run exact descent and SGD.
 
-    Returns the steps and, at each of them, the population losses of exact descent,
-    (T,), and of the runs of SGD, (runs, T).
+    Return T steps and the population losses at these steps: of exact descent, (T,), and
+    of the runs of SGD, (runs, T).
     """
     exact = descend(population, eta, steps=steps)
     curves = []
@@ -430,10 +440,10 @@ def _prompts_needed(
     pilots: int = 16,
     work: float = 2e10,
 ) -> int:
-    """Prompts in a batch that find an error of ``precision``.
+    """Return how many prompts in a batch are needed to find an error of ``precision``.
 
-    The number is estimated from ``pilots`` batches of a pilot. It is bounded by
-    ``work``, roughly the multiplications of the whole comparison.
+    The number is estimated from ``pilots`` batches of the sampler ``pilot``. It is
+    bounded such that the whole comparison takes about ``work`` multiplications.
     """
     batches = COUNTED_BATCHES
     sampled = _sample(values, [pilot] * len(values), pilots)
@@ -442,8 +452,8 @@ def _prompts_needed(
         error = detectable(check, batches - 1)
         if math.isfinite(error):
             largest_error = max(largest_error, error)
-    # Errors fall like one over the root of the number of prompts. A fifth more prompts
-    # are taken, because so few batches give only a rough estimate.
+    # Errors fall like one over the square root of the number of prompts. The number is
+    # increased by a fifth, because a few batches give only a rough estimate.
     prompts = pilot.batch * pilots / batches
     wanted = 1.2 * (largest_error / precision) ** 2 * prompts
     K = len(values[0].scores)
@@ -454,7 +464,7 @@ def _prompts_needed(
 def _population(run_or_risk: Trajectory | Risk, N: int | None) -> tuple[Risk, str]:
     """Return the population risk over K x K scores with finite N, and a note on N.
 
-    It has the coordinates of the run or risk.
+    The risk has the coordinates of ``run_or_risk``.
     """
     risk = run_or_risk.risk if isinstance(run_or_risk, Trajectory) else run_or_risk
     if isinstance(risk, ExchangeableRisk):

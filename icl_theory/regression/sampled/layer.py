@@ -1,7 +1,7 @@
 """The common part of trainers on sampled prompts.
 
-A trainer inherits from `PromptRisk`, which has the batches, the softmax over tokens and
-its backward pass, and defines how prompts are drawn.
+`PromptRisk` has the batches, the softmax over tokens and its backward pass. A trainer
+inherits from it, and defines how prompts are drawn.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Prompts(NamedTuple):
     """A batch of B prompts of N tokens, as features, as vectors, or as both."""
 
     token: NDArray[np.intp]  # feature indices, (B, N), or (B, 0) without features
-    query: NDArray[np.intp]  # (B,)
-    label: Array  # noisy, (B, N)
+    query: NDArray[np.intp]  # feature index of the query, (B,), or (B, 0)
+    label: Array  # labels of the tokens, with noise, (B, N)
     answer: Array  # value at the query, (B,)
     key: Array | None  # vectors of the tokens, (B, N, d)
     asked: Array | None  # vectors of the queries, (B, d)
@@ -63,8 +63,8 @@ def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> 
     asked : ndarray, (B, d)
         Vectors x_q of the queries.
     most : float
-        Larger entries of Q are scaled down to it: nothing overflows, and one token
-        still has all attention.
+        If an entry of Q is larger, Q is scaled down to this size. So nothing overflows,
+        and one token still has all attention.
     """
     largest = float(np.abs(Q).max())
     if largest > most:

@@ -1,7 +1,7 @@
-"""Phases of sampled runs against the phases of the exact run.
+"""Comparison of the phases of sampled runs with the phases of the exact run.
 
-Compared are the lengths of the phases, and the growth of own scores in each of them: of
-the scores of tokens that show the query's feature.
+Two results are compared: the lengths of the phases, and the growth of *own scores* in
+each phase. An own score is the score of tokens that show the query's feature.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class SampledPhases(Comparison):
 class _Point(NamedTuple):
     """The population risk at a step of a run."""
 
-    attention: Array  # of every query on prompts with its feature, (K,)
+    # Attention of each query on its feature, as a mean over the prompts that contain
+    # this feature, (K,).
+    attention: Array
     loss: float
 
 
@@ -83,7 +85,7 @@ class _Path:
         """First (or last) step, with fraction, at which a height falls to 0.
 
         The height is evaluated at ``coarse`` steps, and then by bisection between two
-        of them. The result is infinite if it does not fall to 0.
+        of these steps. If it does not fall to 0, the result is infinite.
         """
         grid = np.unique(np.geomspace(1, self.last + 1, coarse).astype(int) - 1)
         is_above = np.array([height(int(t)) > 0.0 for t in grid])
@@ -115,7 +117,7 @@ def sampled_phases(
     batch: int = 512,
     seed: int = 0,
 ) -> SampledPhases:
-    r"""Compare the phases of independent sampled runs with those of the exact run.
+    r"""Compare the phases of independent sampled runs with the exact run.
 
     Each run is stochastic gradient descent on fresh prompts, drawn by their counts.
     Loss and attention are evaluated by the population risk at the scores of the run,
@@ -145,7 +147,7 @@ def sampled_phases(
     Returns
     -------
     SampledPhases
-        With ``passed`` and ``to_markdown``.
+        The checks, with ``passed`` and ``to_markdown()``.
 
     Raises
     ------
@@ -183,7 +185,8 @@ def sampled_phases(
             "one that reaches its target in two steps or more with this N",
         )
     assert exact.risk is not None
-    last = int(1.2 * exact.steps) + 1  # sampled runs may take a fifth longer
+    # Sampled runs may take a fifth more steps than the exact run.
+    last = int(1.2 * exact.steps) + 1
     parameters = exact.risk.initial.size
     check_fits("run", f"of {exact.steps:,} steps", 8.0 * (last + 1) * parameters)
     check_fits("runs", runs, 1e3 * runs)
@@ -244,28 +247,28 @@ def run_states(
 
 
 class _Ruler(NamedTuple):
-    """Times and growth of a path in the phases of the exact run."""
+    """Measures times and growth of a path in the phases of the exact run."""
 
     exact: Trajectory
-    slowest: NDArray[np.bool_]  # the queries that leave Phase I last
-    tail: float | None  # limit of t (loss - floor)
+    slowest: NDArray[np.bool_]  # mask of the queries that leave Phase I last, (K,)
+    tail: float | None  # limit of t (loss - floor), None if it is unknown
 
     @classmethod
     def of(cls, exact: Trajectory, path: _Path) -> _Ruler:
         assert exact.risk is not None
         assert exact.phases is not None
         attention = path.at(exact.phases.I[1]).attention
-        # Queries that are equal up to rounding are averaged.
+        # Several queries may be slowest up to rounding. Their attentions are averaged.
         slowest = attention <= attention.min() + 1e-9
         return cls(exact, slowest, tail_limit(exact.risk, exact.eta))
 
     def measure(self, path: _Path) -> dict[str, float]:
-        """Return times and growth by name; nothing if a phase is not passed."""
+        """Return times and growth by name; {} if the path does not pass all phases."""
         exact = self.exact
         assert exact.phases is not None
         phases = exact.phases.present()
         ends = self._ends(path)
-        # A run that ends in Phase I has no other end.
+        # If the exact run ends in Phase I, only the end of the run is a result.
         ends = ends[-len(phases) :]
         if math.inf in ends:
             return {}

@@ -1,7 +1,7 @@
-"""The sampled trainer: softmax attention on real prompts, with its backward pass.
+"""The sampled trainer: softmax attention on drawn prompts, with its backward pass.
 
-It shares no formula with the population risk, with which it is compared: tokens are
-drawn one by one, and gradients go back through the softmax over tokens.
+Tokens are drawn one by one, and gradients go back through the softmax over tokens. The
+trainer is a test of the population risk, and shares no formula with it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class SampledRisk(PromptRisk):
     features, task, N
         As for `PopulationRisk`, with finite N.
     batch : int
-        Prompts in a step.
+        Number of prompts in a step.
     seed : int
         Seed of all prompts.
     dataset : int, optional
-        Number M of prompts of a fixed data set, from which every step draws its batch
-        without replacement (the whole set if ``batch >= M``); fresh prompts at every
-        step by default.
+        Number M of prompts of a fixed data set. Every step then draws its batch from
+        this set, without replacement (or takes the whole set if ``batch >= M``). By
+        default every step has new prompts.
     noise : float
         Standard deviation of the label noise, label units.
     token_noise : float
@@ -90,7 +90,7 @@ class SampledRisk(PromptRisk):
         Returns
         -------
         Prompts
-            K * size of them, in the order of the query features.
+            K * size prompts, in the order of the query features.
 
         Raises
         ------
@@ -136,7 +136,7 @@ class SampledRisk(PromptRisk):
         key = None
         asked = None
         if self.token_noise:
-            # one function of each task for the tokens and for the query
+            # The tokens and the query of a prompt are points of the same function.
             points = self.features.vectors[np.column_stack([token, query])]
             points += rng.normal(0.0, self.token_noise, points.shape)
             values = self.task.functions(self.features, rng, size)(points)

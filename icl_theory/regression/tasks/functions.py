@@ -1,8 +1,9 @@
-"""Families of functions on the whole space, and of steps across it.
+"""Tasks with formulas: cosines, linear and quadratic functions, and two half-spaces.
 
-Each family is a law of random functions with a Lipschitz constant L, written by its
-formulas: the kernel, the variogram, often a factor, and a draw of functions. To write
-one of your own, see `icl_theory.regression.tasks.law`.
+Each family is a law of random functions with a Lipschitz constant L. It has formulas
+for the kernel, the variogram and often a factor, and draws functions. These words, and
+how to write a family of your own, are explained in `icl_theory.regression.tasks.law`.
+In the formulas x and x' are two features.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class RandomCosine(OnSpace):
         return angle[:, None] - angle
 
     def factor(self, features: Features) -> Array:
-        """Points of a circle of radius ``A/√2`` relative to the first, (K, 2)."""
+        """Points on a circle of radius ``A/√2``, minus the first point, (K, 2)."""
         angle = (features.vectors - features.vectors[0]) @ self.omega(features.d)
         # cos(angle) - 1 without cancellation
         cosine_less_one = -2.0 * np.sin(0.5 * angle) ** 2
@@ -132,7 +133,7 @@ class RandomCosine(OnSpace):
 class RandomFourier(OnSpace):
     r"""Random Fourier features of a Gaussian kernel.
 
-    They are :math:`f(x) = A\cos(\omega^\top x + \phi)` with normal ω and
+    The functions are :math:`f(x) = A\cos(\omega^\top x + \phi)` with normal ω and
     :math:`A = \sqrt2 L\ell`. The kernel is
     :math:`\kappa(x, x') = \tfrac{A^2}{2} e^{-\|x - x'\|^2/2\ell^2}`, so that the
     variogram tends to :math:`L^2\|x - x'\|^2/2` for features much closer than ℓ.
@@ -178,7 +179,7 @@ class RandomFourier(OnSpace):
     def functions(
         self, features: Features, rng: np.random.Generator, size: int
     ) -> Function:
-        """Draw ``size`` cosines with their own frequencies."""
+        """Draw ``size`` cosines, each with a random frequency and phase."""
         omega = rng.normal(0.0, 1.0 / self.length_scale, (size, features.d, 1))
         phase = rng.uniform(0.0, 2.0 * np.pi, (size, 1))
 
@@ -210,7 +211,7 @@ class Linear(OnSpace):
         return 0.5 / features.d * (self.L * features.distances) ** 2
 
     def factor(self, features: Features) -> Array:
-        """The features themselves, scaled, relative to the first."""
+        """The features minus the first feature, times ``L/√d``, (K, d)."""
         return self.L / np.sqrt(features.d) * (features.vectors - features.vectors[0])
 
     def functions(
@@ -267,7 +268,7 @@ class Quadratic(OnSpace):
     def variogram(self, features: Features) -> Array:
         """``σ_A² (|m|²|δ|² + (m·δ)²) + σ_b² |δ|²/2``.
 
-        m is the mean of the two points, and δ is their difference.
+        For the features x and x', m = (x + x')/2 and δ = x - x'.
         """
         squares = np.diagonal(features.gram)
         distances = features.distances

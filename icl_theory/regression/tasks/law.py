@@ -1,11 +1,12 @@
-"""Task families: the law of f at the features, in closed form and as samples.
+"""Tasks: laws of random functions f, in closed form and as samples.
 
-The loss depends only on differences of values. So besides the kernel each family gives
-its *variogram* Γ_mj = ½ E(f_m − f_j)² (without cancellation if the formula allows) and,
-if its rank is low, a *factor* Φ with E(f_m − f_j)² = ‖φ_m − φ_j‖². `Task` is the base
-class, `LipschitzTask` and `OnSpace` are bases of the families in
-`icl_theory.regression.tasks.functions`, and the three families here are defined at the
-features alone.
+A task is given by the law of the values f_m of f at the K features m. The loss depends
+only on differences of values. So besides the *kernel* E[f_m f_j] a task has a
+*variogram* Γ_mj = ½ E(f_m − f_j)², which loses no digits to cancellation if there is a
+formula for it. It may also have a *factor* Φ, (K, r) with a small rank r, whose rows
+satisfy E(f_m − f_j)² = ‖φ_m − φ_j‖². `Task` is the base class. `LipschitzTask` and
+`OnSpace` are the bases of the families in `icl_theory.regression.tasks.functions`. The
+three families in this module are defined at the features alone.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from icl_theory.regression.features import Features
 Function = Callable[[Array], Array]
 
 
-# Methods of a task whose arguments are checked, also in families of your own.
+# Methods of a task whose arguments are checked, also in families that users write.
 CHECKED_METHODS = (
     "kernel",
     "sample",
@@ -103,10 +104,11 @@ class Task(ABC):
         return variogram
 
     def unit_variogram(self, features: Features) -> tuple[Array, float]:
-        """Variogram at L = 1, and L², if the variogram is their product.
+        """Return the variogram at L = 1, and L², if their product is the variogram.
 
-        Otherwise the variogram itself, and 1. Tasks that differ only in L share the
-        first result to the bit, and what is cached for it.
+        Otherwise return the variogram itself, and 1. For tasks that differ only in L
+        the first result has the same bits, so that they share results that are cached
+        for it.
         """
         variogram = self.variogram(features)
         L = getattr(self, "L", None)
@@ -125,9 +127,9 @@ class Task(ABC):
     ) -> Function:
         """Draw ``size`` functions on the whole space.
 
-        They are one map from points (size, n, d) to values (size, n). A family that is
-        defined at the features alone gives every point the value of the nearest
-        feature.
+        The result is one callable for all of them. It maps n points for each function,
+        (size, n, d), to values, (size, n). If the family is defined at the features
+        alone, the value at a point is the value at the nearest feature.
         """
         # Slow to load.
         from scipy.spatial import KDTree
@@ -175,8 +177,8 @@ class Task(ABC):
             scale = np.abs(edges).max()
             if scale == 0:
                 continue
-            # The last row says that the weights sum to one. Rescaled to that sum, the
-            # least squares solution is the nearest point of the hull.
+            # The last row asks for weights that sum to one. The least squares solution,
+            # divided by its sum, gives the nearest point of the hull.
             rows = np.vstack([edges.T / scale, np.ones(features.K - 1)])
             target = np.append(np.zeros(len(rows) - 1), 1.0)
             weights, _ = nnls(rows, target)
@@ -196,9 +198,9 @@ def variogram_of(features: Features, task: Task) -> Array:
 
 
 def factor_of(variogram: Array) -> Array:
-    """Vectors φ_m whose half squared distances are ``variogram``, to a relative 1e-8.
+    """Vectors φ_m with ``|φ_m - φ_j|^2 / 2 = variogram``, to a relative 1e-8.
 
-    They are found by classical scaling.
+    They are found by classical multidimensional scaling.
     """
     row = variogram.mean(axis=1)
     centred = row[:, None] + row - variogram - row.mean()
@@ -210,9 +212,9 @@ def factor_of(variogram: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class LipschitzTask(Task):
-    """Families of functions with a Lipschitz constant L.
+    """Base of the families with a Lipschitz constant L.
 
-    It holds for every function, or in mean square.
+    L bounds the slopes of every function, or the mean squares of the slopes.
     """
 
     L: float
@@ -222,7 +224,7 @@ class LipschitzTask(Task):
 
 
 class OnSpace(LipschitzTask):
-    """Families of functions on the whole space, sampled at the features."""
+    """Base of the families of functions that are defined on the whole space."""
 
     @abstractmethod
     def functions(
@@ -240,11 +242,13 @@ class OnSpace(LipschitzTask):
 class Exchangeable(LipschitzTask):
     r"""Independent normal values at the features.
 
-    Every pair has :math:`E(f_m - f_k)^2 = L^2\Delta^2`, and the kernel is
-    :math:`\gamma I` with :math:`\gamma = L^2\Delta^2/2`. The class is L-Lipschitz in
-    mean square, and attains that bound at the gap. (For K > 2 no law of *surely*
-    L-Lipschitz functions does. They attain about half of it, which changes times by a
-    factor 2 and nothing else.) See docs/theory.md, "The exchangeable case".
+    Every pair of features has :math:`E(f_m - f_k)^2 = L^2\Delta^2`, with the smallest
+    distance Δ of two features, and the kernel is :math:`\gamma I` with
+    :math:`\gamma = L^2\Delta^2/2`. The functions are L-Lipschitz in mean square, with
+    equality at the distance Δ. (For K > 2 no law of functions that are all L-Lipschitz
+    has this mean square for every pair. Such laws reach about half of it, which changes
+    numbers of steps by a factor 2 and nothing else.) See docs/theory.md, "The
+    exchangeable case".
 
     Parameters
     ----------
@@ -281,7 +285,7 @@ def exchangeable_gamma(L: float, delta: float) -> float:
     product = number("L", L) * number("delta", delta)
     gamma = np.inf
     if product < 1e150:
-        # A product and not a power, which NumPy rounds differently.
+        # This is a product, because NumPy rounds the power product**2 differently.
         gamma = 0.5 * (product * product)
     if not 1e-290 < gamma < 1e290:
         raise argument_error(
@@ -341,12 +345,12 @@ class KernelTask(Task):
 
 
 class FiniteTask(Task):
-    """A finite list of functions, by their values at the features and their weights.
+    """A task that is drawn from a finite list of M functions.
 
     Parameters
     ----------
     values : array_like, (M, K)
-        One function in each row.
+        Values of one function at the K features in each row.
     weights : array_like, (M,), optional
         Probabilities of the functions; equal by default.
     """
@@ -375,9 +379,10 @@ class FiniteTask(Task):
         self.weights.flags.writeable = False
 
     def factor(self, features: Features) -> Array:
-        """Values relative to the first feature's, weighted, (K, M).
+        """Return f_m - f_1 times the root of the weight, for each function, (K, M).
 
-        For M > K they are rotated into K dimensions.
+        If there are more functions than features, the rows are rotated into K
+        dimensions, which changes no distance.
         """
         self._check_fits(features)
         relative = self.values - self.values[:, :1]

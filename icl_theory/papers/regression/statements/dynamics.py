@@ -778,7 +778,7 @@ class Skipped(NamedTuple):
 
 
 def _skipped(risk: Risk, steps: int) -> Skipped:
-    single = descend(risk, 0.1, steps=steps, method="auto")
+    single = descend(risk, 0.1, steps=steps, method="exact")
     fast = descend(risk, 0.1, steps=steps, method="fast")
     error = apart(fast.states, single.states)
     is_within = fast.states_error is not None and error <= fast.states_error
