@@ -82,8 +82,8 @@ def _aborting() -> Iterator[None]:
     """
     try:
         yield
-    except KeyboardInterrupt as pressed:
-        raise typer.Abort from pressed
+    except KeyboardInterrupt as interrupt:
+        raise typer.Abort from interrupt
 
 
 def _command(name: str) -> Any:

@@ -1,9 +1,13 @@
-"""Parameters as independent rows, and the modes of each row.
+"""Independent blocks of parameters, and the modes of each block.
 
-`Blocks` splits the parameters of a run into rows that do not affect each other, and
-computes their moves in a step. `Modes` are the eigenvectors of the Hessian of each row
-and their decay rates. With them Newton's method solves the equations of a stride mode
-by mode.
+A block is a part of the parameters that does not affect the other parts. `Blocks`
+splits the parameters of a run into n blocks, the rows of an array, and computes their
+moves: the changes of the parameters in one step. A mode of a block is an eigenvector of
+its Hessian, and the rate of a mode is η times the eigenvalue; `Modes` holds both.
+
+A stride is an interval in x = ln(1 + t) on which a polynomial with s nodes approximates
+a block (`icl_theory.engine.collocation`). In the basis of the eigenvectors, Newton's
+method solves the equations of a stride one mode at a time.
 """
 
 from __future__ import annotations
@@ -21,37 +25,42 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.whole_state import StateRisk
 
+# The eigenvectors of a larger Hessian would take too long.
+MOST_MODES = 1024
+
 
 class Blocks:
-    """Parameters as n independent rows of m numbers.
+    """Parameters as n independent blocks, the rows of an array of shape (n, k m).
 
-    There is a row for each column of the parameters if the columns of the risk are
-    independent, and otherwise one row for all parameters. If the rule has a memory, it
-    follows the parameters in each row.
+    If the risk has independent columns, each column of m parameters is a block.
+    Otherwise all parameters are one block. If the rule has a memory, a row holds the m
+    parameters and, behind them, the memory: k = 2 numbers for each parameter. Without a
+    memory k = 1.
 
     Parameters
     ----------
     update_map : UpdateMap
         One step of training.
     eigenvector_cost : int
-        How many gradients for each column of the Hessian are as expensive as the
-        eigenvectors of a block, if gradients of single columns are cheap.
+        The cost of the eigenvectors, in gradients for each column of the Hessian. It
+        counts only if the columns are independent: their gradients are cheap, so the
+        eigenvectors take a large part of the time.
 
     Attributes
     ----------
     column_gradients : callable or None
-        Gradients of single columns if these are independent.
+        Returns gradients of single columns; None if the columns are not independent.
     modes_cost : int
-        How many gradients are as expensive as `modes`: one or two for each column of
-        the Hessian, and the eigenvectors.
+        The cost of `modes` in gradients: one or two for each column of the Hessian, and
+        the cost of the eigenvectors.
     """
 
     def __init__(self, update_map: UpdateMap, eigenvector_cost: int = 3) -> None:
         self.update_map = update_map
         risk = update_map.risk
         rule = update_map.rule
-        # Whether a step is known to be linear in each mode. That of normalised descent
-        # is not.
+        # Whether the derivative of a step is a known matrix for each mode. For
+        # normalised descent it is not.
         self._has_jacobian = rule.jacobian(np.zeros(1), update_map.eta) is not None
         self.column_gradients = None
         if self._has_jacobian and np.ndim(risk.metric) == 0:
@@ -62,7 +71,7 @@ class Blocks:
         if isinstance(risk, StateRisk):
             self._parameter_risk = risk.risk
         self._parameter_shape = np.shape(self._parameter_risk.initial)
-        # The number of modes of a block.
+        # The number m of parameters in a block, and of its modes.
         self._size = int(np.size(self._parameter_risk.initial))
         if self.column_gradients is not None:
             self._size = self._parameter_shape[0]
@@ -77,13 +86,15 @@ class Blocks:
     def largest_stable_rate(self) -> float:
         """Largest stable rate of a mode.
 
-        The rate is η times an eigenvalue of the Hessian. Beyond the largest stable one
-        the step multiplies a part of the mode by a number below -1.
+        The rate is η times an eigenvalue of the Hessian. At a larger rate, each step
+        multiplies a part of the mode by a number below -1.
         """
         if not self._has_jacobian:
+            # The value for gradient descent.
             return 2.0
-        # The determinant of 2 + J vanishes if I + J has the eigenvalue -1. It is linear
-        # in the rate, so two values give its zero.
+        # A step multiplies a mode by I + J. The determinant of 2 I + J vanishes if
+        # I + J has the eigenvalue -1. It is linear in the rate, so its values at the
+        # rates 0 and 1 give the rate at which it vanishes.
         jacobians = self._jacobian(np.array([0.0, 1.0]))
         identity = np.eye(jacobians.shape[-1])
         at_zero, at_one = np.linalg.det(2.0 * identity + jacobians)
@@ -91,22 +102,22 @@ class Blocks:
 
     @property
     def can_find_modes(self) -> bool:
-        """Whether the derivative of a step is known, and rows are not too long."""
-        return self._has_jacobian and self._size <= 1024
+        """Whether the derivative of a step is known, and blocks are not too large."""
+        return self._has_jacobian and self._size <= MOST_MODES
 
     @cached_property
     def has_memory(self) -> bool:
-        """Whether each row holds a memory behind the parameters."""
+        """Whether each row holds the rule's memory behind the parameters."""
         return isinstance(self.update_map.risk, StateRisk)
 
     def rows(self, params: Array) -> Array:
-        """Copy parameters into rows, (n, m)."""
+        """Return a copy of the parameters with one row for each block, (n, k m)."""
         if self.column_gradients is not None:
             return np.array(params.T)
         return np.reshape(params, (1, -1)).copy()
 
     def params(self, rows: Array) -> Array:
-        """Parameters from rows, (n, m)."""
+        """Return the parameters, in their own shape, from the rows of all blocks."""
         return self._reshaped(rows, self._shape)
 
     def _reshaped(self, rows: Array, shape: tuple[int, ...]) -> Array:
@@ -115,7 +126,11 @@ class Blocks:
         return rows.reshape(shape)
 
     def moves(self, rows: Array, blocks: Index) -> Array:
-        """Moves in one step of rows, (r, m), that belong to some blocks, (r,)."""
+        """Moves of r states, (r, k m).
+
+        ``rows``, (r, k m), holds a state of one block in each row, and ``blocks``,
+        (r,), the indices of these blocks.
+        """
         if self.column_gradients is None:
             states = rows.reshape(-1, *self._shape)
             return self.update_map.moves(states).reshape(rows.shape)
@@ -124,20 +139,23 @@ class Blocks:
         return np.ascontiguousarray(self.update_map.change(columns, gradients).T)
 
     def parameter_part(self, rows: Array) -> Array:
-        """A view of the parameters in rows, (n, m) of (n, k m)."""
+        """A view, (n, m), of the parameters in rows of the whole state, (n, k m)."""
         return rows[..., : self._size]
 
     def memory_newton(self, weights: Array) -> Precondition:
-        """Newton's changes, as of `Modes.newton`, for a Hessian that is zero.
+        """Return the same function as `Modes.newton`, but for a Hessian that is zero.
 
-        A memory forgets within a stride, so fixed-point iteration would not find it.
-        How it forgets is the same for all modes and needs no Hessian.
+        It is used before the modes are known. The memory decays within a stride, too
+        fast for fixed-point iteration. The rate of its decay is the same for all modes,
+        so that Newton's method can treat the memory without the Hessian.
+
+        ``weights`` are the weights W of the strides, (n, s, s).
         """
         jacobian = self._jacobian(np.zeros(()))
         n, s, _ = weights.shape
         k = len(jacobian)
-        # The entry (a, i), (b, j) is W_ab J_ij for nodes a, b and numbers i, j of a
-        # mode.
+        # The entry in row (a, i) and column (b, j) is W_ab J_ij, for nodes a and b and
+        # for the numbers i and j of a mode: its parameter and its memory.
         coupled = weights[:, :, None, :, None] * jacobian[:, None, :]
         inverse = np.linalg.inv(np.eye(s * k) - coupled.reshape(n, s * k, s * k))
 
@@ -148,9 +166,16 @@ class Blocks:
         return changes
 
     def modes(self, rows: Array, x: Array) -> Modes | None:
-        """Compute the modes at rows, (n, k m), and times x = ln(1 + t), (n,).
+        """Compute the modes of all blocks at one state of each.
 
         Return None if the Hessian is not finite.
+
+        Parameters
+        ----------
+        rows : ndarray of shape (n, k m)
+            The states.
+        x : ndarray of shape (n,)
+            The times ln(1 + t) at which the blocks have these states.
         """
         hessian = self._hessian(self.parameter_part(rows))
         metric = np.asarray(self._parameter_risk.metric, dtype=float)
@@ -169,8 +194,8 @@ class Blocks:
         params = self._reshaped(rows, self._parameter_shape)
         columns = []
         for j in counted(range(self._size), "columns of the Hessian"):
-            # One product serves a column of every block, because blocks are
-            # independent.
+            # One product yields column j of the Hessian of every block, because the
+            # blocks do not affect each other.
             unit = np.zeros_like(rows)
             unit[:, j] = 1.0
             direction = self._reshaped(unit, self._parameter_shape)
@@ -179,7 +204,10 @@ class Blocks:
         return np.stack(columns, axis=1)
 
     def _jacobian(self, rates: Array) -> Array:
-        """Derivatives of a step of rows, in which the memory is scaled."""
+        """Derivatives of a step for modes with these rates, (..., k, k).
+
+        They refer to the rows, which hold the memory times a scale.
+        """
         jacobian = self.update_map.rule.jacobian(rates, self.update_map.eta)
         assert jacobian is not None
         risk = self.update_map.risk
@@ -192,9 +220,9 @@ class Blocks:
 class Modes:
     r"""Modes of n blocks: eigenvectors and eigenvalues of :math:`M^{-1/2}HM^{-1/2}`.
 
-    A row holds k numbers for each of the m modes: the component of the parameters, and
-    that of the memory if the rule has one. A step mixes the k numbers of a mode, but no
-    two modes.
+    H is the Hessian and M the metric. A block has m modes and k numbers for each mode:
+    the component of the parameters along it and, if the rule has a memory, the
+    component of the memory. A step mixes the k numbers of a mode, but no two modes.
 
     Parameters
     ----------
@@ -203,11 +231,12 @@ class Modes:
     vectors : ndarray of shape (n, m, m)
         The eigenvectors, one in each column.
     rates : ndarray of shape (n, m)
-        η times the eigenvalues.
+        The rates of the modes: η times the eigenvalues.
     metric_root : ndarray of shape (n, m)
         The square root of the diagonal metric M.
     jacobian : callable
-        From rates, (...), to the derivatives of a step, (..., k, k).
+        Takes rates, (...), and returns the derivative of a step for the k numbers of a
+        mode with each rate, (..., k, k).
     """
 
     def __init__(
@@ -227,11 +256,27 @@ class Modes:
     def jacobians(
         self, rates: Array, places: Array, blocks: Index, resting: float = 10.0
     ) -> Array:
-        """Derivatives of a step for each mode, (k, m, s, k, k), at times x, (k, s).
+        """Derivatives of a step for each mode at s times of each of b blocks.
 
-        A mode that decays more than ``resting`` times while t grows by a factor e is at
-        rest, and its rate is constant. The rates of the other modes are taken to fall
-        like 1/t, as in a power-law tail.
+        The rates are known at the times ``self.x``. A mode that decays by more than
+        ``resting`` e-folds while t grows by a factor e is at rest, and its rate is
+        taken to be constant. The rates of the other modes are taken to fall like 1/t,
+        as in a power-law tail.
+
+        Parameters
+        ----------
+        rates : ndarray of shape (n, m)
+            The rates of the modes of all blocks.
+        places : ndarray of shape (b, s)
+            The times ln(1 + t).
+        blocks : ndarray of shape (b,)
+            The index of each block.
+        resting : float
+            The number of e-folds.
+
+        Returns
+        -------
+        ndarray of shape (b, m, s, k, k)
         """
         rates = rates[blocks, :, None]
         x = self.x[blocks, None]
@@ -240,31 +285,32 @@ class Modes:
         return self._jacobian(rates * decay)
 
     def newton(self, weights: Array, places: Array, blocks: Index) -> Precondition:
-        """Return the function from residuals of strides to Newton's changes.
+        """Return a function that turns residuals of strides into Newton's changes of Y.
 
-        The equations of a stride are Y = θ + W h(Y). They have the Jacobian I - W J, in
-        which J is the derivative of h, a matrix for each mode and node.
+        The equations of a stride are Y = θ + W h(Y) for the states Y at its nodes.
+        Their Jacobian is I - W J, in which J is the derivative of the move h: a (k, k)
+        matrix for each mode and node.
 
         Parameters
         ----------
         weights : ndarray of shape (n, s, s)
             The weights W.
         places : ndarray of shape (n, s)
-            The nodes in x.
+            The values of x at the nodes.
         blocks : ndarray of shape (n,)
-            The block of each stride.
+            The index of the block of each stride.
         """
         jacobians = self.jacobians(self.rates, places, blocks)
         n, m, s, k, _ = jacobians.shape
-        # The entry (a, i), (b, j) is W_ab J_b,ij for nodes a, b and numbers i, j of a
-        # mode.
+        # The entry in row (a, i) and column (b, j) is W_ab J_b,ij, for nodes a and b
+        # and for the numbers i and j of a mode.
         with np.errstate(invalid="ignore"):
             coupled = (
                 weights[:, None, :, None, :, None]
                 * jacobians.transpose(0, 1, 3, 2, 4)[:, :, None]
             )
             equations = np.eye(s * k) - coupled.reshape(n, m, s * k, s * k)
-        # The strides of such blocks have no finite weights and are not iterated.
+        # Strides without finite weights are not iterated, so that any matrix will do.
         is_finite = np.isfinite(equations).all(axis=(1, 2, 3))
         equations[~is_finite] = np.eye(s * k)
         inverse = inverse_or_nan(equations)
@@ -281,16 +327,16 @@ class Modes:
     def accumulated_changes(
         self, change: Array, x: Array, steps: Array, blocks: Index
     ) -> Array:
-        """Change of rows that a constant change of their moves causes in some steps.
+        """Change of states that a constant change of their moves causes in many steps.
 
         Parameters
         ----------
         change : ndarray of shape (n, k m)
-            The change of the moves.
+            The change of the move of each state.
         x, steps : ndarray of shape (n,)
-            The times ln(1 + t) at which the steps begin, and their number.
+            The time ln(1 + t) at which the steps begin, and the number of steps.
         blocks : ndarray of shape (n,)
-            The block of each row.
+            The index of the block of each state.
 
         Returns
         -------
@@ -299,15 +345,16 @@ class Modes:
         # A growing mode is treated like one that decays at the same rate.
         jacobians = self.jacobians(np.abs(self.rates), x[:, None], blocks)[:, :, 0]
         components = self.to_components(change[:, None], blocks)[:, 0].swapaxes(1, 2)
-        # A resting mode turns a constant change c into -J^-1 c after many steps, and
-        # any mode turns it into their number times c after few.
+        # A constant change c of the moves changes the state by N c after few steps,
+        # N being their number, and by -J^-1 c after many steps of a resting mode. The
+        # formula (I/N - J)^-1 c joins the two.
         identity = np.eye(jacobians.shape[-1])
         damping = identity / steps[:, None, None, None] - jacobians
         settled = np.asarray(np.linalg.solve(damping, components[..., None]))[..., 0]
         return self.from_components(settled.swapaxes(1, 2)[:, None], blocks)[:, 0]
 
     def to_components(self, rows: Array, blocks: Index) -> Array:
-        """Components of rows, (n, s, k m), in the modes: (n, s, k, m)."""
+        """Components along the modes, (n, s, k, m), of rows, (n, s, k m)."""
         m = self.metric_root.shape[1]
         parts = rows.reshape(*rows.shape[:2], -1, m)
         scaled = parts * self.metric_root[blocks, None, None]

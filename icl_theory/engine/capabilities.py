@@ -44,9 +44,9 @@ class HasColumnGradients(Protocol):
     def column_gradients(self) -> ColumnGradients | None:
         """Gradients of single columns, or None if the columns of this risk mix.
 
-        The function takes columns, (m, n), and the index of each among the columns of
-        the parameters, (n,), in which an index may occur several times. With it
-        ``method="fast"`` gives each column a stride of its own.
+        The function takes n columns of m numbers, (m, n), and the index of each among
+        the columns of the parameters, (n,). An index may occur several times. With this
+        function ``method="fast"`` skips steps of each column independently.
         """
         ...
 

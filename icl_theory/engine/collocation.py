@@ -1,16 +1,20 @@
 r"""Collocation of strides: Radau's scheme for a difference equation, or for its flow.
 
-The iterates :math:`\theta(t+1) - \theta(t) = h(\theta(t))` are approximated on a stride
-by a polynomial P in x = ln(1 + t). At Radau's nodes :math:`x_i` it solves
+A stride is an interval in x = ln(1 + t). On it, a polynomial P in x approximates the
+solution of :math:`\theta(t+1) - \theta(t) = h(\theta(t))`, in which h is called the
+move. At Radau's nodes :math:`x_i` the polynomial satisfies
 
 .. math::
     P(x_i + \delta_i) - P(x_i) = h(P(x_i)), \qquad
     \delta_i = \ln\frac{t_i + 2}{t_i + 1},
 
-and for a flow :math:`dP/dx = e^x h(P)`. With :math:`Y_i = P(x_i)` both read :math:`Y =
-\theta + W h(Y)`. `stride_weights` returns W and `collocate` solves the equations, for
-many independent blocks of parameters at once, each with a time and a stride of its own.
-The blocks are the first axis of all arrays. See docs/theory.md, "Skipping ahead".
+and for a flow :math:`dP/dx = e^x h(P)`. With the values :math:`Y_i = P(x_i)` and the
+state θ at the beginning of the stride, both equations read :math:`Y = \theta + W h(Y)`.
+`stride_weights` returns the matrix W, and `collocate` solves the equations.
+
+The letters in the shapes of arrays are: n independent blocks of parameters, each with
+its own stride; m numbers in a block; s nodes in a stride, also called stages. The
+blocks are the first axis of all arrays. See docs/theory.md, "Skipping ahead".
 """
 
 from __future__ import annotations
@@ -28,30 +32,42 @@ from icl_theory._validate import Array
 
 Index = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-# From rows, (r, m), and the blocks to which they belong, (r,), to their moves, (r, m).
+# Takes r states of single blocks, (r, m), and the indices of these blocks, (r,).
+# Returns the moves, (r, m).
 Moves = Callable[[Array, Index], Array]
-# From residuals, (k, s, m), and the positions of their blocks, (k,), to changes of the
-# values at the nodes, (k, s, m).
+# Takes residuals of k strides, (k, s, m), and the positions of these strides in the
+# arrays of `collocate`, (k,). Returns changes of the values at the nodes, (k, s, m).
 Precondition = Callable[[Array, Index], Array]
 
-# The error that the last iterate leaves may be larger than extrapolated, by this
-# factor. In 1,774 strides the error was up to 240 times the extrapolated one, and in
-# one of a hundred strides 20 to 95 times. It was never more than 1.6 times the
-# residual.
+# The error of the last iterate may exceed the extrapolated error by this factor. In
+# 1,774 strides it exceeded the extrapolated error at most 240 times, and 20 to 95 times
+# in one of a hundred strides. It was never more than 1.6 times the residual.
 EXTRAPOLATION_FACTOR = 30.0
+# If a residual grows by more than this factor in one iteration, the iteration diverges.
+DIVERGENCE_FACTOR = 10.0
 
 
 class RadauScheme(NamedTuple):
-    """Radau's scheme with s stages."""
+    """Radau's scheme with s nodes on the unit interval, for polynomials of degree s.
 
-    # In (0, 1]; the last is 1.
+    Attributes
+    ----------
+    nodes : ndarray of shape (s,)
+        The nodes, in (0, 1]; the last is 1.
+    weights : ndarray of shape (s, s)
+        The matrix from the slopes at the nodes to the increases of the values from 0
+        to the nodes.
+    coefficients : ndarray of shape (s + 1, s + 1)
+        The matrix from the values at 0 and at the nodes to the Legendre coefficients.
+    derivatives : ndarray of shape (s, s, s + 1)
+        For each node, the matrix from the values at 0 and at the nodes to the
+        derivatives of orders 1 to s at that node. The unit of length is half of the
+        interval.
+    """
+
     nodes: Array
-    # From the slopes at the nodes to the values there, (s, s).
     weights: Array
-    # From the values at 0 and at the nodes to Legendre coefficients, (s + 1, s + 1).
     coefficients: Array
-    # From the same values to the derivatives of orders 1 to s at the nodes, in units of
-    # half of the stride, (s, s, s + 1).
     derivatives: Array
 
 
@@ -95,25 +111,26 @@ def step_weights(
 ) -> Array:
     r"""Weights W of the moves at the nodes of strides of the map.
 
-    W is the inverse of the matrix of the differences
+    The differences
 
     .. math::
         P(x_i + \delta_i) - P(x_i) = \sum_{k=1}^{s} P^{(k)}(x_i)\, \delta_i^k / k!
 
-    as functions of the values at the nodes. The sum of derivatives loses no digits in
-    long strides.
+    are linear functions of the values at the nodes, and W is the inverse of their
+    matrix. The sum of derivatives is used because the difference itself would lose
+    digits in long strides, in which it is small.
 
     Parameters
     ----------
     scheme : RadauScheme
         A scheme with s stages.
     places : ndarray of shape (..., s)
-        The nodes in x.
+        The values of x at the nodes.
     length : float or ndarray
-        Lengths of the strides in x; they broadcast against ``places``.
+        The lengths of the strides in x; they broadcast against ``places``.
     longest_step : float
-        In strides far shorter than a step of the map all digits are lost. If a step is
-        longer than this many halves of the stride, the weights are NaN.
+        If one step of the map is longer than this many halves of a stride, the weights
+        of the stride are NaN, because all digits would be lost.
 
     Returns
     -------
@@ -129,7 +146,8 @@ def step_weights(
     by_node = powers.reshape(-1, stages, stages).swapaxes(0, 1)
     differences = (by_node @ scheme.derivatives).swapaxes(0, 1)
     differences = differences.reshape(*places.shape, stages + 1)
-    # The first column belongs to the value at the beginning, which is given.
+    # The first column belongs to the value at the beginning of the stride, which is no
+    # unknown.
     matrices = differences[..., 1:]
     return inverse_or_nan(np.where(is_lost[..., None, None], np.nan, matrices))
 
@@ -141,8 +159,9 @@ def inverse_or_nan(matrices: Array) -> Array:
     try:
         inverse = np.linalg.inv(invertible)
     except np.linalg.LinAlgError:
-        # NumPy refuses the whole stack if one matrix is singular. For a matrix near a
-        # singular one rounding decides whether it is.
+        # NumPy inverts no matrix of the stack if one of them is singular, so each is
+        # inverted by itself. Rounding decides whether a nearly singular matrix counts
+        # as singular.
         inverse = np.full(invertible.shape, np.nan)
         for index in np.ndindex(*invertible.shape[:-2]):
             with contextlib.suppress(np.linalg.LinAlgError):
@@ -151,7 +170,7 @@ def inverse_or_nan(matrices: Array) -> Array:
 
 
 def legendre(x: Array, degree: int) -> Array:
-    """Legendre polynomials up to a degree at x, (..., degree + 1)."""
+    """Values at x of the Legendre polynomials 0 to degree, (..., degree + 1)."""
     values = np.empty((*x.shape, degree + 1))
     values[..., 0] = 1.0
     values[..., 1] = x
@@ -163,7 +182,10 @@ def legendre(x: Array, degree: int) -> Array:
 
 @cache
 def legendre_at_nodes(stages: int, degree: int) -> Array:
-    """Legendre polynomials up to a degree at Radau's nodes, (s, degree + 1)."""
+    """Values of the Legendre polynomials 0 to degree at Radau's nodes.
+
+    The shape is (stages, degree + 1).
+    """
     values = legendre(2.0 * radau(stages).nodes - 1.0, degree)
     values.flags.writeable = False
     return values
@@ -177,11 +199,11 @@ def polynomial_values(
     Parameters
     ----------
     coefficients : ndarray of shape (n, s + 1, m)
-        Legendre coefficients on each stride.
+        The Legendre coefficients of each polynomial, (s + 1) for each of m numbers.
     places : ndarray of shape (n, q)
-        Where to evaluate each polynomial, in x.
+        The q values of x at which each polynomial is evaluated.
     begin, length : ndarray of shape (n,)
-        Where each stride begins in x, and its length.
+        The value of x at the beginning of each stride, and the length of the stride.
 
     Returns
     -------
@@ -193,7 +215,11 @@ def polynomial_values(
 
 
 def stride_weights(stages: int, begin: Array, length: Array, flow: bool) -> Array:
-    """Weights W of the moves at the nodes of n strides, (n, s, s)."""
+    """Weights W of the moves at the nodes of n strides, (n, stages, stages).
+
+    ``begin``, (n,), is the value of x at the beginning of each stride, and ``length``,
+    (n,), the length of the stride.
+    """
     scheme = radau(stages)
     places = begin[:, None] + scheme.nodes * length[:, None]
     if flow:
@@ -205,17 +231,17 @@ def stride_weights(stages: int, begin: Array, length: Array, flow: bool) -> Arra
 
 
 class Solved(NamedTuple):
-    """The polynomials of n strides.
+    """The polynomials of n strides, as the solver has left them.
 
     Attributes
     ----------
     coefficients : ndarray of shape (n, s + 1, m)
-        Legendre coefficients on [-1, 1].
+        The Legendre coefficients of each polynomial on [-1, 1].
     solver_error : ndarray of shape (n,)
-        Estimated error of the solution of the equations; infinite if they are not
-        solved.
+        The estimated error that the solver has left in the equations of each stride;
+        infinite if it has not solved them.
     iterations : ndarray of shape (n,)
-        Number of iterations.
+        The number of iterations that each stride took.
     """
 
     coefficients: Array
@@ -223,7 +249,7 @@ class Solved(NamedTuple):
     iterations: NDArray[np.int64]
 
     def select(self, mask: Mask) -> Solved:
-        """Select strides."""
+        """Keep the strides whose entry in ``mask`` is True."""
         return Solved(
             self.coefficients[mask], self.solver_error[mask], self.iterations[mask]
         )
@@ -236,53 +262,60 @@ class Solved(NamedTuple):
 
     @property
     def error(self) -> Array:
-        """Estimated error of the largest entry, (n,); infinite if unsolved.
+        """Estimated error of each polynomial, (n,); infinite if it is unsolved.
 
-        It is extrapolated from the last coefficients. They are compared in pairs,
-        because a single one may be small by chance.
+        The error of a polynomial of degree s is the first coefficient that it lacks,
+        the coefficient of order s + 1. It is extrapolated from the last four.
         """
         sizes = self._last_sizes
+        # A single coefficient may be small by chance, so the larger of each pair of
+        # neighbours is compared.
         pairs = sizes.reshape(-1, 2, 2).max(axis=2)
-        decay = _ratio(pairs[:, 1], pairs[:, 0])
+        first_pair = pairs[:, 0]
+        last_pair = pairs[:, 1]
+        decay = _ratio(last_pair, first_pair)
         is_solved = np.isfinite(self.solver_error)
         return np.where(is_solved, _first_missing(sizes, decay), np.inf)
 
     @property
     def last_coefficient(self) -> Array:
-        """Size of the last coefficient, (n,).
+        """Size of the last coefficient of each polynomial, (n,).
 
-        The same stride with one node less has no such coefficient.
+        It is the error of the same stride with one node less, which lacks it.
         """
         return np.asarray(np.abs(self.coefficients[:, -1]).max(axis=1))
 
     @property
     def error_ratio(self) -> Array:
-        """Estimated error over that of the same stride with one node less, (n,).
+        """Estimated error over the error of the same stride with one node less, (n,).
 
-        The latter is the last coefficient. The decay of the coefficients is that of the
-        odd or of the even ones, whichever is slower.
+        The error with one node less is the last coefficient. The error is extrapolated
+        from the decay of the coefficients of odd orders, or of even orders if these
+        decay more slowly.
         """
         sizes = self._last_sizes
-        decay = _ratio(sizes[:, 2:], sizes[:, :2]).max(axis=1)
-        return _ratio(_first_missing(sizes, decay), sizes[:, 3])
+        decay_in_two_orders = _ratio(sizes[:, 2:], sizes[:, :2]).max(axis=1)
+        last_size = sizes[:, 3]
+        return _ratio(_first_missing(sizes, decay_in_two_orders), last_size)
 
     @property
     def _last_sizes(self) -> Array:
-        """Sizes of the last four coefficients, (n, 4)."""
+        """Sizes of the last four coefficients of each polynomial, (n, 4)."""
         return np.asarray(np.abs(self.coefficients[:, -4:]).max(axis=2))
 
 
 def _first_missing(sizes: Array, decay_in_two: Array) -> Array:
-    """Size of the first coefficient that a polynomial lacks.
+    """Size of the first coefficient that each of n polynomials lacks, (n,).
 
-    It is extrapolated from the sizes of the last ones and their decay in two orders.
+    It is extrapolated from the sizes of the last four coefficients, (n, 4), and from
+    the factor by which they decay in two orders, (n,).
     """
     decay = np.sqrt(decay_in_two)
     return np.asarray(np.maximum(sizes[:, 3], sizes[:, 2] * decay) * decay)
 
 
 def _ratio(part: Array, whole: Array) -> Array:
-    """Ratio of sizes, at most 1, which is also the ratio of zeros."""
+    """Ratio of sizes, at most 1. It is 1 if ``whole`` is zero."""
     ratio = np.divide(part, whole, out=np.ones_like(part), where=whole > 0.0)
     return np.minimum(1.0, ratio)
 
@@ -302,14 +335,17 @@ def collocate(
 ) -> Solved:
     r"""Solve the equations :math:`Y = \theta + W h(Y)` of n strides.
 
-    The solution is found by fixed-point iteration with Anderson's mixing.
+    The solution is found by fixed-point iteration with Anderson's mixing. A stride is
+    solved when its residual is small enough, and given up when its residual grows, is
+    not finite, or would not become small enough in ``max_iterations``.
 
     Parameters
     ----------
     moves : callable
-        The moves h in one step: it takes rows, (r, m), and their blocks, (r,).
+        The function h: it takes r states of single blocks, (r, m), and the indices of
+        these blocks, (r,), and returns the moves, (r, m).
     blocks : ndarray of shape (n,)
-        The block of each stride.
+        The index of the block of each stride.
     weights : ndarray of shape (n, s, s)
         The weights W from `stride_weights`.
     start : ndarray of shape (n, m)
@@ -317,15 +353,16 @@ def collocate(
     guess : ndarray of shape (n, s, m)
         A guess of the values Y at the nodes. It is overwritten.
     tolerance, noise : ndarray of shape (n,)
-        Iteration ends when the residual is expected to be below the tolerance, or below
-        the rounding errors ``noise``.
+        A stride is solved when its next residual is expected to be below its tolerance,
+        or below its rounding error, the noise.
     precondition : callable, optional
-        Takes residuals, (k, s, m), and the positions of their strides among the n,
-        (k,), and returns the changes of Newton's method, (k, s, m).
+        Newton's method: it takes residuals of k strides, (k, s, m), and the positions
+        of these strides among the n, (k,), and returns the changes of Y, (k, s, m).
     min_iterations, max_iterations : int
-        The least and largest number of iterations.
+        The smallest and the largest number of iterations.
     patient_iterations : int
-        After this many, iteration also ends if it converges too slowly to succeed.
+        After this many iterations a stride is also given up if it converges too slowly
+        to be solved in ``max_iterations``.
 
     Returns
     -------
@@ -334,7 +371,8 @@ def collocate(
     n, stages, m = guess.shape
     solver_error = np.full(n, np.inf)
     iterations = np.zeros(n, dtype=np.int64)
-    # The strides that are still iterated; the arrays below have an entry for each.
+    # The positions of the strides that are still iterated. `values` and `last_size`
+    # have an entry for each of them.
     active = np.flatnonzero(np.isfinite(weights).all(axis=(1, 2)))
     values = guess[active]
     mixing = AndersonMixing(len(active), stages * m)
@@ -355,9 +393,9 @@ def collocate(
         expected = np.where(np.isfinite(last_size), size * rate, size)
         is_small = expected <= np.maximum(tolerance, noise)[active]
         is_done = is_small & (iteration >= min_iterations)
-        # The next residual may be larger if the first guess is good by chance, so only
-        # a large growth counts as divergence.
-        is_lost = ~np.isfinite(size) | (size > 10.0 * last_size)
+        # If the guess is good by chance, the first residual is small and the second one
+        # larger. So only a large growth counts as divergence.
+        is_lost = ~np.isfinite(size) | (size > DIVERGENCE_FACTOR * last_size)
         if iteration > patient_iterations:
             at_the_end = expected * rate ** (max_iterations - iteration)
             is_lost |= at_the_end > tolerance[active]
@@ -384,27 +422,31 @@ def collocate(
 class AndersonMixing:
     r"""Anderson's mixing of the iteration :math:`y \leftarrow y + g(y)`, by blocks.
 
-    The next iterate is the combination of up to ``depth`` + 1 sums y + g(y),
+    The next iterate is a combination of the last sums y + g(y), at most ``depth`` + 1
+    of them,
 
     .. math::
         y + g - \sum_j \mu_j\, \Delta_j(y + g), \qquad
         \mu = \arg\min_\mu \Bigl\lVert g - \sum_j \mu_j\, \Delta_j g \Bigr\rVert,
 
-    in which :math:`\Delta_j` are the differences of successive iterations.
+    in which :math:`\Delta_j` is the difference between two successive iterations. Each
+    block has its own coefficients :math:`\mu_j`. A block's y is flattened to ``size``
+    numbers.
     """
 
     def __init__(self, blocks: int, size: int, depth: int = 5) -> None:
-        # Rings of the last differences of g and of y + g.
+        # The last differences of g, and of y + g. A new one replaces the oldest.
         self._change_differences = np.empty((blocks, depth, size))
         self._sum_differences = np.empty((blocks, depth, size))
-        # Scalar products of the differences of g.
+        # The scalar products of the differences of g, from which μ is computed.
         self._products = np.zeros((blocks, depth, depth))
         self._last: _Iteration | None = None
+        # The number of differences so far, also of those that have been replaced.
         self._count = 0
         self._depth = depth
 
     def next(self, values: Array, change: Array) -> Array:
-        """Next iterates, (n, s, m), from the last ones and their changes."""
+        """Next iterates y, (n, s, m), from the last iterates and their changes g(y)."""
         flat_change = change.reshape(len(change), -1)
         sums = (values + change).reshape(flat_change.shape)
         if self._last is not None:
@@ -436,7 +478,8 @@ class AndersonMixing:
         diagonal = np.arange(depth)
         norms = np.sqrt(products[:, diagonal, diagonal]) + 1e-300
         products = products / (norms[:, :, None] * norms[:, None])
-        # The matrix stays regular if differences are multiples of one another.
+        # Without the addition the matrix would be singular if a difference is a
+        # multiple of another one.
         products[:, diagonal, diagonal] = 1.0 + 1e-13
         products[~np.isfinite(products).all(axis=(1, 2))] = np.eye(depth)
         scaled = np.linalg.solve(
@@ -445,7 +488,7 @@ class AndersonMixing:
         return np.asarray(scaled / norms[:, :, None])
 
     def select(self, mask: Mask) -> None:
-        """Keep some of the blocks."""
+        """Keep the blocks whose entry in ``mask`` is True."""
         if self._last is not None:
             self._last = _Iteration(self._last.sums[mask], self._last.change[mask])
         self._change_differences = self._change_differences[mask]
@@ -454,7 +497,14 @@ class AndersonMixing:
 
 
 class _Iteration(NamedTuple):
-    """Sums y + g(y) and changes g(y) of n blocks, (n, s m) each."""
+    """The last iteration.
+
+    Attributes
+    ----------
+    sums, change : ndarray of shape (n, s m)
+        The sums y + g(y) and the changes g(y), flattened over the s nodes and the m
+        numbers of each of n blocks.
+    """
 
     sums: Array
     change: Array

@@ -1,9 +1,10 @@
 """Sampled values compared with exact ones, in standard errors.
 
-A `Check` is one comparison: it passes if the difference is within a limit of standard
+A `Check` is one comparison: it passes if the difference is at most a limit, in standard
 errors. `limit_of` chooses the limit so that all checks together raise a false alarm
-once in a thousand times, `detectable` says which errors such a check finds, and
-`compare` holds the loss and gradient of a risk against a trainer on sampled data.
+once in a thousand times, `detectable` returns the smallest error that such a check
+finds, and `compare` compares the loss and gradient of a risk with a trainer on sampled
+data.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from icl_theory.engine.display import Displayable
 from icl_theory.engine.progress import counted
 from icl_theory.engine.risk import Risk
 
-FOUND = 0.9  # how often a check finds an error of the size that `Power` states
+# The probability with which a check finds an error of the size that `Power` states.
+FOUND = 0.9
+# A difference of this size, relative to the compared values, may be rounding.
+ROUNDING = 1e-14
 Number = TypeVar("Number", float, Array)
 
 
@@ -58,15 +62,15 @@ class Check(NamedTuple):
 class Power(NamedTuple):
     """Smallest relative errors that a cross-check finds nine times in ten.
 
-    An error is a common factor on all population losses, or on all gradients. It is
-    infinite if the sampled values are all zero.
+    A relative error e multiplies all population losses, or all gradients, by 1 + e. The
+    smallest error is infinite if the population values are all zero.
     """
 
     loss: float
     gradient: float
 
     def __str__(self) -> str:
-        """Return both in words."""
+        """Return both errors in words."""
         return (
             f"errors found nine times in ten: {self.loss:.2%} of the loss, "
             f"{self.gradient:.2%} of the gradient"
@@ -139,10 +143,11 @@ class CrossCheck(Comparison):
 
 
 def limit_of(share: float, freedom: float, false_alarm: float = 1e-3) -> float:
-    r"""Limit of \|z\| for a check with a share of the false alarms of all checks.
+    r"""Limit of \|z\| that one check exceeds with probability ``share * false_alarm``.
 
-    The limit is the quantile of Student's t at which one check exceeds it with
-    probability ``share * false_alarm`` if the values agree.
+    The probability holds if the compared values agree. Then z has Student's t
+    distribution with ``freedom`` degrees of freedom. With ``share`` = 1/n, n checks
+    together exceed their limits with a probability of at most ``false_alarm``.
     """
     from scipy.special import stdtrit
 
@@ -169,8 +174,8 @@ def mean_check(
 ) -> Check:
     """Compare a population value with the mean of independent samples of it.
 
-    If the value is a sum in which larger numbers cancel, ``scale`` is their size: the
-    value may be off by the rounding of these.
+    If the value is a sum in which larger numbers cancel, ``scale`` is the size of these
+    numbers; rounding of these larger numbers can then change the value.
     """
     mean = float(np.mean(samples))
     error = float(np.std(samples, ddof=1)) / math.sqrt(len(samples))
@@ -179,12 +184,15 @@ def mean_check(
 
 
 def z_score(difference: Number, error: Number, scale: Number) -> Number:
-    """Difference in standard errors.
+    """Difference between two values, in standard errors.
 
-    If the samples do not scatter, it is near 0 for a difference that is rounding of
-    the ``scale``, and very large otherwise.
+    If the samples do not scatter, the standard error is zero. The result is then of
+    size 1 for a difference as small as the rounding of ``scale``, and very large for a
+    larger difference.
     """
-    return difference / (error + 1e-14 * abs(scale) + float(np.finfo(float).tiny))
+    # The tiny number avoids 0/0.
+    tiny = float(np.finfo(float).tiny)
+    return difference / (error + ROUNDING * abs(scale) + tiny)
 
 
 def compare(
@@ -192,10 +200,13 @@ def compare(
 ) -> list[Check]:
     """Compare a risk with a trainer on sampled data.
 
-    At each point, which has a name, the loss, the gradient along itself and the
-    gradient along a random direction are compared. A risk that is a reduction of the
-    trainer's has fewer parameters, and only their beginning in common: there the loss
-    and the squared norm of the gradient are compared.
+    ``points`` maps names to parameters. At each point three numbers are compared: the
+    loss, the gradient's component along the exact gradient, and its component along a
+    random direction. The trainer's values are means over ``batches`` batches.
+
+    If the risk is a reduction to fewer parameters than the trainer has, the two have
+    only their initial parameters in common. Then the loss and the squared norm of the
+    gradient are compared there.
     """
     if np.shape(trainer.initial) != np.shape(risk.initial):
         return _compare_reduced(risk, trainer, batches)
@@ -224,8 +235,8 @@ def _compare_reduced(risk: Risk, trainer: Risk, batches: int) -> list[Check]:
     limit = limit_of(1.0 / 2, batches - 1)
     loss, gradient = risk.evaluate(risk.initial)
     samples = _samples(trainer, trainer.initial, batches)
-    # The squared norm of a sampled gradient is too large by its variance. The product
-    # of two independent ones has the squared norm of their mean as its mean.
+    # The squared norm of a sampled gradient exceeds the squared norm of the population
+    # gradient by its variance. The scalar product of two independent samples does not.
     half = batches // 2
     products = samples.gradients[:half] * samples.gradients[-half:] / trainer.metric
     return [

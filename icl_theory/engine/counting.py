@@ -1,7 +1,8 @@
-"""Count steps by bisection if the loss can be computed at any step and falls.
+"""First steps at which losses reach their targets, found by bisection.
 
-`first_steps` counts for many losses at once. `Counted` is a `Solution` whose states are
-known for any number of steps; its first step below a loss is counted in the same way.
+Bisection needs a loss that falls and can be computed at any step. `first_steps` treats
+many losses at once. `Counted` is a `Solution` whose states are known at any step; it
+finds its first step below a loss in the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from icl_theory.engine.risk import Risk, Solution
 
 ROUNDING = 2.0**-50  # relative rounding error of a loss
 Steps = NDArray[np.int64]
-# From a step for each of P points to the P losses there, or to their errors.
+# Takes one step for each of P losses, (P,). Returns the losses at these steps, or the
+# errors of these losses, (P,).
 AtSteps = Callable[[Steps], Array]
 
 
@@ -26,26 +28,29 @@ def first_steps(
     last: int,
     blur: AtSteps | None = None,
 ) -> tuple[Steps, Array]:
-    r"""First steps at which falling losses reach their targets, and their errors.
+    r"""For each target, the first step at which the falling loss reaches it.
 
-    The error of a count is the error of the loss over its decrease in a step,
+    Return also the error of this step number: the error of the loss, divided by the
+    decrease of the loss in one step,
 
     .. math::
         \frac{\text{rounding} + \text{blur}}{\mathcal L(t - 1) - \mathcal L(t)}.
 
-    It is rounded up to a whole number if it decides between two steps.
+    It is rounded up to a whole number if the error of the loss is so large that the
+    neighbouring step may be the right one.
 
     Parameters
     ----------
     loss : callable
-        Takes a step for each of P points, and returns the P losses.
+        Takes one step for each of P losses, (P,), and returns the losses at these
+        steps, (P,).
     epsilon : ndarray of shape (P,)
-        The target losses.
+        The target of each loss.
     last : int
-        The last step that may be counted.
+        The last step at which a target may be reached.
     blur : callable, optional
-        Takes steps like ``loss``, and returns the errors of the losses that rounding of
-        the parameters causes.
+        Takes steps as ``loss`` does, and returns the errors of the losses that rounding
+        of the parameters causes.
 
     Returns
     -------
@@ -53,8 +58,9 @@ def first_steps(
         The first step with a loss of at most epsilon; INT64_MAX if there is none up to
         ``last``.
     error : ndarray of shape (P,)
-        The error of each count. It comes from rounding of the loss, from rounding of
-        its rate, which moves all steps by the same share, and from ``blur``.
+        The error of each step number. It comes from rounding of the loss, from rounding
+        of its rate of decrease, which changes all step numbers by the same relative
+        amount, and from ``blur``.
     """
     high = np.full(len(epsilon), last, dtype=np.int64)
     is_reached = loss(high) <= epsilon
@@ -62,18 +68,19 @@ def first_steps(
     two_before = loss(np.maximum(high - 2, 0))
     one_before = loss(np.maximum(high - 1, 0))
     at_hit = loss(high)
-    # A relative error of the rate acts like that error of the time: it moves the loss
-    # at step t by t times its decrease in a step.
+    # A relative error of the rate acts like the same relative error of the time: it
+    # changes the loss at step t by t times the decrease in one step.
     rate_effect = high * np.maximum(two_before - at_hit, 0.0)
     loss_error = ROUNDING * (epsilon + rate_effect)
     if blur is not None:
         loss_error = loss_error + blur(high)
     decrease = _visible_decrease(loss, high, one_before - at_hit, at_hit, epsilon)
+    # The quotient is at most 2^53, even for a decrease of zero.
     error = loss_error / np.maximum(decrease, loss_error * 2.0**-53)
     distance = np.minimum(np.abs(one_before - epsilon), np.abs(at_hit - epsilon))
     error = np.where(distance <= loss_error, np.ceil(error), error)
     steps = np.where(is_reached, high, INT64_MAX)
-    # A loss that is small enough at step 0 needs no count.
+    # If the loss is small enough at step 0, the step number 0 has no error.
     return steps, np.where(is_reached & (high > 0), error, 0.0)
 
 
@@ -94,9 +101,10 @@ def _bisected(
 def _visible_decrease(
     loss: AtSteps, steps: Steps, decrease: Array, at_steps: Array, epsilon: Array
 ) -> Array:
-    """Decrease of the losses per step.
+    """Decrease of each loss in one step, (P,).
 
-    If rounding would hide the decrease in one step, it is the mean over more steps.
+    If rounding would hide the decrease in one step, the result is the mean decrease
+    over the next 2, 4, 8, ... steps, until it is visible.
     """
     visible = 2.0**-46 * epsilon
     width = np.ones_like(steps)
@@ -110,21 +118,22 @@ def _visible_decrease(
 
 
 class Counted(Solution):
-    """Iterates known at any step, along which the loss of a risk falls.
+    """A solution whose states are known at any step, and whose loss falls.
 
-    Inherit from it and define ``states``.
+    Inherit from this class and define ``states``.
     """
 
     def __init__(self, risk: Risk) -> None:
         self.risk = risk
 
     def blur(self, steps: Steps) -> Array:
-        """Return errors of the loss caused by rounding of the parameters, (T,)."""
+        """Return the errors of the loss, (T,), from rounding of the parameters."""
         return np.zeros(len(steps))
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float]:
-        """Return the first step with loss <= epsilon, and its error by rounding."""
-        # States far beyond the first such step may be out of range.
+        """Return the first step with loss <= epsilon, and its error from rounding."""
+        # Start with small steps: states far beyond the first step below epsilon may
+        # leave the range of float64.
         high = 1
         while high < last and self._losses(np.array([high]))[0] > epsilon:
             high = min(2 * high, last)

@@ -26,14 +26,18 @@ from icl_theory.engine.steps import UpdateMap
 
 Interval = tuple[int, int]
 Index = NDArray[np.intp]
-WINDOWS = 24  # more say better where curves part, fewer see smaller differences
-# Points of a window that are compared: by then their mean scatters little, and each
-# needs an exact loss.
+# The number of windows. More windows locate a difference better, fewer find smaller
+# differences.
+WINDOWS = 24
+# The largest number of points of a window that are compared. Their mean then scatters
+# little, and each point more would need an exact loss.
 POINTS_PER_WINDOW = 256
-LONGEST_SGD = 10**6  # steps; one run of as many takes minutes
-# While the loss is above this part of the first one, nothing has been learnt.
+# The largest number of steps of an SGD run. A run of so many steps takes minutes.
+LONGEST_SGD = 10**6
+# While the loss is above this part of the first loss, nothing has been learnt.
 UNLEARNT = 0.9
-FACTORS = np.geomspace(1 / 16, 16, 401)  # of time, that a comparison tries
+# The factors of time that a comparison tries.
+FACTORS = np.geomspace(1 / 16, 16, 401)
 
 
 @dataclass(frozen=True)
@@ -269,7 +273,7 @@ class SgdScatter(NamedTuple):
     def at_pace(self, windows: Windows, moved: Array) -> Array:
         """Standard errors of the means if the curve runs through the steps ``moved``.
 
-        A loss then scatters as it does at the step where the exact run has it.
+        A loss at the step ``moved`` then scatters as the exact run does at that step.
         """
         error = self.of_losses(windows)
         moved_error = np.interp(np.log1p(moved), np.log1p(windows.t), error)

@@ -45,13 +45,19 @@ from icl_theory.engine.trajectory import Stop, Trajectory, named, saved_steps
 METHODS = ("auto", "closed", "exact", "fast", "flow")
 MAX_STEPS = 10**15
 TOLERANCE = 1e-7
-VISIBLE = 1e-13  # of the floor: an excess below it is lost in rounding
-AUTO_STEPS = 4096  # steps that "auto" takes one by one before it skips
-CALLBACK_STEPS = 4096  # steps from one call of a callback to the next, at most
-# A flow is smooth. Following it to a thousandth of the usual tolerance takes fewer
-# gradients than skipping steps does.
+# An excess over the floor below this part of the floor is lost in rounding.
+VISIBLE = 1e-13
+# The number of steps that "auto" takes one by one before it skips.
+AUTO_STEPS = 4096
+# The largest number of steps from one call of a callback to the next.
+CALLBACK_STEPS = 4096
+# A flow is smooth. Even with a thousandth of the usual tolerance it takes fewer
+# gradients than a run that skips steps.
 FLOW_TOLERANCE = 1e-10
-FLOW_BUDGET = 50_000  # gradients
+# The largest number of gradients that a flow may take.
+FLOW_BUDGET = 50_000
+# A warning is given if the estimated error exceeds the tolerance by this factor.
+STATED_EXCESS = 1.01
 
 Callback = Callable[[int, float], None]
 
@@ -261,13 +267,13 @@ def follow(
     tolerance: float,
     saved_states: dict[int, TrainingState] | None = None,
 ) -> Iterates:
-    """Return the iterates of a run without a closed form, none of them computed yet.
+    """Return the iterates of a run without a closed form, before any is computed.
 
-    If the run was made before, it goes on from its ``saved_states``, by their steps.
+    ``saved_states`` maps steps to states of an earlier run, from which it continues.
     """
     if method == "exact":
         return SingleSteps(descent, saved_states)
-    # closed forms and single steps need none of it
+    # Imported here because neither closed forms nor single steps need it.
     from icl_theory.engine.skip import Skipper
 
     if method == "flow":
@@ -331,7 +337,11 @@ def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajector
 
 
 class _End(NamedTuple):
-    """Why a run ended, the step that reached the target, if any, and its error."""
+    """The end of a run.
+
+    ``stop`` and ``reason`` say why it ended, ``steps`` is the first step at the target,
+    None if it was not reached, and ``error`` is the error of ``steps``.
+    """
 
     stop: Stop
     reason: str
@@ -376,8 +386,7 @@ def _followed_run(
         states_error=iterates.error,
         risk=descent.risk,
     )
-    # 1 % more than the tolerance is nothing to warn of
-    if iterates.error is not None and iterates.error > 1.01 * tolerance:
+    if iterates.error is not None and iterates.error > STATED_EXCESS * tolerance:
         run.notes["accuracy"] = (
             f"the estimated error of the scores, {iterates.error:.3g}, exceeds the "
             f"tolerance {tolerance:g}"
@@ -404,7 +413,7 @@ def _follow_to_end(
             if stop is Stop.REACHED:
                 hit, error = iterates.first_below(goal.epsilon, goal.last)
             elif stop is Stop.FLOOR:
-                # only `here` is needed, which is the first point as low as the floor
+                # This call moves `last_point` to the first point at the floor.
                 iterates.first_below(goal.aim.loss, goal.last)
     except Ended as ended:
         return _End(ended.stop, str(ended))

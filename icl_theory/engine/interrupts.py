@@ -1,8 +1,9 @@
 """Ctrl-C during a run, while modules are loaded, and if Python ignores it.
 
-Ctrl-C ends a run, which is returned up to there if the user asked for the run, and not
-a function that measures with it (`returns_runs`). It is put off while modules are
-loaded (`deferred`), and raised again if Python has swallowed it (`none_swallowed`).
+Ctrl-C ends a run. If the user requested the run itself, the part computed so far is
+returned; if a function needs the run for a measurement, Ctrl-C ends that function, too
+(`returns_runs`). Ctrl-C is deferred while modules are loaded (`deferred`), and raised
+again if Python has ignored it (`none_swallowed`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
-# code of the functions that return the runs that they get
+# The code objects of the functions that `returns_runs` has marked.
 _RETURNING: set[CodeType] = set()
-SWALLOWED: list[bool] = []  # not empty after a Ctrl-C that Python has ignored
+# Not empty after a Ctrl-C that Python has ignored.
+SWALLOWED: list[bool] = []
 
 
 def returns_runs(function: F) -> F:

@@ -1,8 +1,8 @@
-"""A loss curve that a user gives to be compared with a run, read and checked.
+"""Reading and checking the loss curve that a user compares with a run.
 
-`loss_curve` takes what `Trajectory.compare` is given (numbers, the path of a CSV file
-or a function of a state of the run) and returns a `LossCurve`: increasing steps, their
-losses, and the standard errors of these if they are known.
+`loss_curve` takes the arguments of `Trajectory.compare`: numbers, the path of a CSV
+file, or a function of a state of the run. It returns a `LossCurve`: increasing steps,
+the losses at these steps, and the standard errors of the losses if they are known.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from icl_theory.engine.rules import Rule
 from icl_theory.files import checked_path
 
 Steps = NDArray[np.int64]
-LARGEST_FILE = 64 * 10**6  # bytes of a CSV file: a million rows and more
-# the names that a column may have in the header of a file
+# The largest size of a CSV file in bytes; it holds more than a million rows.
+LARGEST_FILE = 64 * 10**6
+# The titles that the header of a file may give to each column.
 COLUMNS = {
     "step": ("step", "steps", "t"),
     "loss": ("loss", "value"),
@@ -42,7 +43,7 @@ COLUMNS = {
 
 
 class Run(Protocol):
-    """The part of a `Trajectory` that the comparison needs."""
+    """The attributes of a `Trajectory` that comparing loss curves requires."""
 
     t: Steps
     loss: Array
@@ -80,7 +81,7 @@ def loss_curve(run: Run, losses: Any, steps: Any, errors: Any) -> LossCurve:
     t = increasing(np.arange(len(values)) if steps is None else steps)
     if values.shape != t.shape:
         raise ValueError(f"losses: {values.size} numbers for {t.size} steps")
-    # NaN is not <= LARGEST, either
+    # Written so that NaN is refused, too.
     outside = np.flatnonzero(~(np.abs(values) <= LARGEST))
     if outside.size:
         index = outside[0]
@@ -117,7 +118,10 @@ def _loss_values(losses: Any) -> Array:
 
 
 def _standard_errors(own: Any, errors: Any, t: Steps) -> Array | None:
-    """Return the errors, (T,): the argument if it is given, else the curve's own."""
+    """Return the standard errors of the losses at T steps, (T,); None if unknown.
+
+    The argument ``errors`` overrules the curve's ``own`` errors.
+    """
     if errors is not None:
         values = real_array("errors", errors, dimensions(errors), LARGEST)
     elif own is not None:
@@ -133,9 +137,9 @@ def _standard_errors(own: Any, errors: Any, t: Steps) -> Array | None:
 
 
 def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> _Columns:
-    """Evaluate a function of a state, which returns one loss or one for each prompt.
+    """Evaluate a function that returns one loss, or one loss for each prompt.
 
-    Standard errors come from the scatter of the prompts, if each step has several.
+    If there are several prompts at each step, their scatter gives the standard errors.
     """
     losses_at = []
     for step in counted(steps.tolist(), "steps"):

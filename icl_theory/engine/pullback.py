@@ -1,8 +1,10 @@
-"""Changes of coordinates: a risk as a function of other parameters, mapped to its own.
+"""Changes of coordinates: a risk as a function of other parameters.
 
-A `Map` takes the trained parameters to those of a risk, and a `Pullback` is the risk as
-a function of the trained ones. Pullbacks may be nested: `core_risk` is the risk inside
-all of them. `in_coordinates` makes the usual ones for risks over scores.
+A risk is a loss as a function of its own parameters. To train other parameters θ, a
+`Map` φ turns θ into the parameters of the risk, and the `Pullback` is the risk as a
+function of θ. The risk is then called the inner risk. Pullbacks may be nested:
+`core_risk` returns the risk inside all of them. `in_coordinates` makes the usual
+pullbacks of a risk whose parameters are attention scores.
 """
 
 from __future__ import annotations
@@ -34,12 +36,15 @@ from icl_theory.memory import check_fits
 if TYPE_CHECKING:
     from scipy.sparse import csc_array
 
-COORDINATES = ("class", "embedding", "factored")  # of class scores
+# The product of two numbers up to this one is finite.
+LARGEST_FACTOR = 1e150
+# The coordinates of a risk whose parameters are class scores.
+COORDINATES = ("class", "embedding", "factored")
 
 
 @runtime_checkable
 class Map(Protocol):
-    r"""A map φ from the trained parameters θ to those of an inner risk.
+    r"""A map φ from the trained parameters θ to the parameters of an inner risk.
 
     The gradient of :math:`\mathcal L(\phi(\theta))` is :math:`\phi'^\top g` for the
     inner gradient g, and its Hessian is :math:`\phi'^\top H \phi'` plus the derivative
@@ -58,7 +63,7 @@ class Map(Protocol):
     def push(self, params: Array, direction: Array) -> Array:
         """Derivative ``φ' v`` of `inward` along a direction v.
 
-        A linear map takes a direction like parameters.
+        The default is right for a linear map, whose derivative is the map itself.
         """
         return self.inward(direction)
 
@@ -74,11 +79,11 @@ class Map(Protocol):
         return 0.0
 
     def stretch(self, params: Array) -> float:
-        """Norm of the derivative of `inward`, or an upper bound."""
+        """Norm of the derivative of `inward`, or an upper bound of this norm."""
         ...
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Views of the matrices that a parameter array consists of."""
+        """Views of the matrices of which a parameter array consists."""
         return (array,)
 
 
@@ -86,19 +91,19 @@ class Map(Protocol):
 class Embedding(Map):
     r"""The scores :math:`S = X Q Y^\top` of a matrix ``Q`` that starts at zero.
 
-    The rows of X are the features. The rows of Y are the queries, by default the
-    features.
+    The rows of X are K features, vectors of d numbers. The rows of Y are the vectors of
+    the queries, by default the features.
 
-    Gradient descent on ``Q`` moves the scores by
-    :math:`S \leftarrow S - \eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma`, with
-    the Gram matrix :math:`\Gamma = XX^\top` (docs/theory.md, "Coordinates").
+    If Y = X, a step of gradient descent on ``Q`` changes the scores by
+    :math:`-\eta\,\Gamma\,(\partial\mathcal L/\partial S)\,\Gamma` with the Gram matrix
+    :math:`\Gamma = XX^\top` (docs/theory.md, "Coordinates").
 
     Parameters
     ----------
     vectors : array_like, (K, d)
         The features, one in each row.
-    queries : array_like, (Q, d), optional
-        Vectors of the queries, if they are not the features.
+    queries : array_like, (number of queries, d), optional
+        The vectors of the queries, one in each row; the features by default.
     """
 
     vectors: Array
@@ -125,7 +130,7 @@ class Embedding(Map):
         return np.zeros((d, d))
 
     def inward(self, params: Array) -> Array:
-        """Class scores ``X Q Y^T``, (K, Q)."""
+        """Class scores ``X Q Y^T``, (K, number of queries)."""
         return self.vectors @ params @ self.query_vectors.T
 
     def outward(self, params: Array, gradient: Array) -> Array:
@@ -148,15 +153,14 @@ class Embedding(Map):
 class Linear(WithStart, Map):
     r"""Scores that are linear in the parameters, :math:`S = \sum_j M_j \theta_j`.
 
-    Examples are a temperature and scores of positions.
+    Examples of such parameters are a temperature, and scores of positions.
 
     Parameters
     ----------
-    matrix : array_like, (..., k)
-        The derivatives of the scores; the last axes are those of the parameters, which
-        may be a matrix.
-    start : array_like, (k,)
-        Where the parameters start.
+    matrix : array_like, shape of the scores + shape of ``start``
+        The derivatives of the scores by the parameters.
+    start : array_like, (k,) or any other shape
+        The parameters at step 0.
     """
 
     matrix: Array
@@ -205,8 +209,7 @@ class Factored(WithStart, Map):
     start: Array
 
     def __post_init__(self) -> None:
-        # products of two numbers up to this are finite
-        start = real_array("start", self.start, 3, most=1e150)
+        start = real_array("start", self.start, 3, most=LARGEST_FACTOR)
         if start.shape[0] != 2 or not 1 <= start.shape[1] <= start.shape[2]:
             raise argument_error(
                 "start", start.shape, "of shape (2, rank, d) with a rank from 1 to d"
@@ -230,7 +233,7 @@ class Factored(WithStart, Map):
         return params[0].T @ params[1]
 
     def push(self, params: Array, direction: Array) -> Array:
-        """Change of ``Q``."""
+        """Change of ``Q`` along a direction, which holds changes of both factors."""
         return direction[0].T @ params[1] + params[0].T @ direction[1]
 
     def outward(self, params: Array, gradient: Array) -> Array:
@@ -238,13 +241,13 @@ class Factored(WithStart, Map):
         return np.stack([params[1] @ gradient.T, params[0] @ gradient])
 
     def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
-        """Change of ``(W_Q G^T, W_K G)`` with the factors."""
+        """Change of ``(W_Q G^T, W_K G)`` along a direction, at a fixed G."""
         return self.outward(direction, gradient)
 
     def stretch(self, params: Array) -> float:
-        """Root of the sum of the squared largest singular values of the factors.
+        """Upper bound √(k² + q²), with the largest singular values k, q of W_K and W_Q.
 
-        Changes of both factors may add up.
+        Both factors may change at once, so both norms count.
         """
         key_norm = float(np.linalg.norm(params[0], 2))
         query_norm = float(np.linalg.norm(params[1], 2))
@@ -257,7 +260,7 @@ class Factored(WithStart, Map):
 
 @dataclass(frozen=True, eq=False)
 class Affine(Map):
-    r"""Parameters :math:`b + M\theta` for a risk over vectors, from θ = 0.
+    r"""The vector :math:`b + M\theta`, in which θ starts at zero.
 
     Parameters
     ----------
@@ -266,11 +269,11 @@ class Affine(Map):
     columns : scipy.sparse.csc_array, (n, k)
         The matrix M.
     sizes : tuple of int
-        Sizes of the blocks of θ, k in all.
+        The sizes of the blocks of θ, whose sum is k.
 
     Examples
     --------
-    A parabola in two numbers, the second held at 1:
+    A parabola in two numbers, of which the second is held at 1:
 
     >>> import numpy as np, icl_theory as icl
     >>> from scipy.sparse import csc_array
@@ -427,7 +430,7 @@ class Pullback(Risk):
         inner_direction = self.map.push(params, direction)
         inner_product = self.risk.hessian_product(inner_params, inner_direction)
         product = self.map.outward(params, inner_product)
-        # an affine map does not bend, which saves a gradient
+        # The bend of an affine map is zero, so its inner gradient is not needed.
         if type(self.map).bend is Map.bend:
             return product
         inner_gradient = self.risk.evaluate(inner_params)[1]
@@ -436,7 +439,8 @@ class Pullback(Risk):
     def floor(self) -> float:
         """Irreducible loss of the inner risk.
 
-        It is a lower bound if the map does not reach all parameters of the inner risk.
+        If the map does not reach all parameters of the inner risk, this is a lower
+        bound of the irreducible loss.
         """
         return self.risk.floor()
 
@@ -446,14 +450,17 @@ class Pullback(Risk):
 
 
 def core_risk(risk: Risk | None) -> Any:
-    """Return the risk inside all changes of coordinates, the risk itself if none."""
+    """Return the risk inside all changes of coordinates.
+
+    A risk without a change of coordinates is returned itself.
+    """
     while isinstance(risk, Pullback):
         risk = risk.risk
     return risk
 
 
 def core_params(risk: Risk, params: Array) -> Array:
-    """Return the parameters of the core risk at given parameters of the whole."""
+    """Return the parameters of the core risk for parameters of the outermost risk."""
     while isinstance(risk, Pullback):
         params = risk.map.inward(params)
         risk = risk.risk
@@ -483,24 +490,29 @@ def in_coordinates(
     Parameters
     ----------
     risk : Risk
-        Its parameters are scores, (K, K) or, for Q queries, (K, Q); of any shape if
-        "linear".
+        A risk whose parameters are scores: one row for each of K features, and one
+        column for each query. By default the queries are the features. For "linear" the
+        scores may have any shape.
     coordinates : {"class", "embedding", "factored", "linear"}
-        The scores themselves; the matrix ``Q`` of ``S = X Q Y^T``; its factors ``Q =
-        W_K^T W_Q``; or the parameters of which the scores are linear functions.
+        The trained parameters: the scores S themselves ("class"); the matrix ``Q`` in
+        ``S = X Q Y^T``, with the features X and the queries Y ("embedding"); its
+        factors in ``Q = W_K^T W_Q`` ("factored"); or parameters of which the scores are
+        linear functions ("linear").
     vectors : array_like, (K, d)
-        The features, one in each row. If "linear": the derivatives of the scores, (...,
-        k), by k parameters, or by those of a matrix, (..., k, l).
-    queries : array_like, (Q, d), optional
-        Vectors of the queries, if they are not the features ("embedding" and "factored"
-        only).
+        The features, one in each row. For "linear" these are the derivatives of the
+        scores by the parameters, of the shape of the scores followed by the shape of
+        the parameters.
+    queries : array_like, (number of queries, d), optional
+        The vectors of the queries, if they are not the features ("embedding" and
+        "factored" only).
     rank : int, optional
-        Rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` by default.
+        The number of rows of ``W_K`` and ``W_Q`` ("factored" only); ``d`` by default.
     scale, seed : float, int
-        Size and seed of the random start ("factored" only).
-    start : array_like, (2, rank, d), (k,) or (k, l), optional
-        Initial ``W_K`` and ``W_Q`` instead of random ones ("factored"), or parameters
-        instead of zeros ("linear").
+        The entries of the random start have the standard deviation ``scale /
+        sqrt(rank)`` and are drawn with ``seed`` ("factored" only).
+    start : array_like, optional
+        The initial ``W_K`` and ``W_Q``, (2, rank, d), instead of random ones
+        ("factored"); or the initial parameters, instead of zeros ("linear").
 
     Returns
     -------
@@ -558,7 +570,7 @@ def _linear(risk: Risk, vectors: ArrayLike, start: ArrayLike | None) -> Pullback
 
 
 def _embedding(risk: Risk, vectors: ArrayLike, queries: ArrayLike | None) -> Embedding:
-    """Return an embedding that fits the scores of a risk."""
+    """Return the embedding of a risk's scores, or refuse vectors of other numbers."""
     shape = np.shape(risk.initial)
     query_vectors = None if queries is None else np.asarray(queries)
     embedding = Embedding(np.asarray(vectors), query_vectors)

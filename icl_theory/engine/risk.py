@@ -20,7 +20,7 @@ from icl_theory._validate import Array, argument_error, real_array
 if TYPE_CHECKING:
     from icl_theory.engine.rules import Rule
 
-# of the loss; a sum of terms of one sign loses a few units of rounding
+# The relative rounding error of a loss, a sum of terms of one sign.
 LOSS_ROUNDING = 64.0 * 2.0**-52
 
 
@@ -129,9 +129,9 @@ class Risk(Protocol):
         return LOSS_ROUNDING * abs(self.loss(params))
 
     def blocks(self, array: Array) -> Sequence[Array]:
-        """Views of the parts of an array like ``initial`` that have steps of their own.
+        """Views of the blocks of an array of the shape of ``initial``.
 
-        Some update rules normalise the gradient in each of them.
+        Some update rules normalise the gradient of each block by its own norm.
         """
         return (array,)
 
@@ -158,8 +158,8 @@ class Risk(Protocol):
         length = float(np.abs(direction).max(initial=0.0))
         if length == 0.0:
             return np.zeros_like(direction)
-        # near the cube root of the rounding unit, where rounding and the third
-        # derivative contribute equally to the error
+        # The step is near the cube root of the rounding unit. Rounding and the third
+        # derivative then contribute equally to the error.
         scale = max(1.0, float(np.abs(params).max(initial=0.0)))
         h = 6e-6 * scale / length
         gradient_ahead = self.evaluate(params + h * direction)[1]
@@ -213,7 +213,7 @@ class Risk(Protocol):
 
 
 def _refuse_nan(result: float | Array, params: ArrayLike) -> None:
-    # infinite results are results, but NaN is none
+    # An infinite result is allowed, NaN is not.
     if np.isnan(result).any():
         raise argument_error(
             "params",

@@ -1,4 +1,7 @@
-"""Whether a piece of theory applies to a run, which is asked before it is shown."""
+"""Scopes: the training to which a piece of theory applies.
+
+The package shows a statement or prediction only beside training within its scope.
+"""
 
 from __future__ import annotations
 

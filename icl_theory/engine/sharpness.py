@@ -19,14 +19,23 @@ from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 
-# Newton's step is solved to this relative residual.
+# The relative residual to which the equations of a Newton step are solved.
 NEWTON_RESIDUAL = 1e-5
 
 
 class Stability(NamedTuple):
-    """A minimum ``params``, its sharpness λ_max and ``eta``, 2/λ_max.
+    """The stability of gradient descent at a minimum of the loss.
 
-    Gradient descent stays at the minimum up to the learning rate ``eta``.
+    Attributes
+    ----------
+    eta : float
+        The largest stable learning rate, 2/λ_max.
+    sharpness : float
+        The largest eigenvalue λ_max of the Hessian.
+    params : ndarray
+        The minimum.
+    loss : float
+        The loss there.
     """
 
     eta: float

@@ -1,9 +1,15 @@
 """Runs that skip most of their steps, with an estimate of the error.
 
-A `Skipper` takes single steps at first and wherever skipping does not pay. Otherwise it
-follows the run and its shadow by strides (`icl_theory.engine.strides`). The distance
-between the two estimates the error. The shadow takes single steps whenever the run
-does, so that the estimate grows as errors grow. See docs/theory.md, "Skipping ahead".
+A `Skipper` takes single steps at first, and again whenever skipping does not pay.
+Otherwise it follows the run by strides: intervals of ln(1 + t) on which a polynomial
+approximates the parameters (`icl_theory.engine.strides`). Beside the run goes its
+shadow, a less accurate second run. The distance between run and shadow estimates the
+error. The shadow takes single steps whenever the run does, so that the estimate grows
+as errors grow.
+
+The move is the change of the parameters in one step. A block is a part of the
+parameters that does not affect the other parts; `Blocks` turns parameters into an array
+with one row for each block. See docs/theory.md, "Skipping ahead".
 """
 
 from __future__ import annotations
@@ -32,24 +38,36 @@ from icl_theory.engine.strides import MARGIN, ROUNDING, SLACK, Strides
 from icl_theory.engine.trajectory import Stop
 from icl_theory.engine.whole_state import skippable_map
 
+# In x = ln(1 + t). Nothing is known yet of the error of a first stride.
+LONGEST_FIRST_STRIDE = 0.05
+# If the distance between run and shadow, times MARGIN, exceeds this share of the
+# largest parameter, it is too large for an estimate of first order.
+LARGEST_RELATIVE_DISTANCE = 0.05
+# The error of a score is then estimated by this many times the largest score so far.
+LOST_SCORE_FACTOR = 4.0
+# The parameters of a point have this rounding error, relative to their size.
+PARAMS_ROUNDING = 4.0 * ROUNDING
+# A loss has this rounding error, relative to its size.
+LOSS_ROUNDING = 4.0 * ROUNDING
+
 
 class Attempts:
-    """When strides are tried.
+    """Decides at which steps a run tries to skip.
 
-    They are tried from some step on, if the move changes by less than a factor e in
-    ``smooth`` steps. After a try that did not pay, twice as many single steps are taken
-    before the next one.
+    The run tries once the move changes by less than a factor e in ``smooth`` steps.
+    After each attempt it takes a number of single steps, the pause, before it tries
+    again. The pause doubles after an attempt that did not pay.
 
     Parameters
     ----------
     first_allowed : int
-        Strides are not tried before this step.
+        The run does not try before this step. The caller sets it.
     earliest : int
-        Nor before this one.
+        The run does not try before this step, either. It is the same for all runs.
     smooth : float
-        See above.
+        The number of steps in which the move must not change by a factor e.
     shortest_pause : int
-        Number of single steps after a try that paid.
+        The pause after an attempt that paid.
     """
 
     def __init__(
@@ -63,9 +81,10 @@ class Attempts:
         self._shortest_pause = shortest_pause
         self._pause = shortest_pause
         self._next_try = max(first_allowed, earliest)
-        # Relative change of the move from one step to the next.
+        # The relative change of the move from one step to the next; infinite as long as
+        # fewer than three iterates are known.
         self._move_change = math.inf
-        # The parameters of the last iterates, which show that change.
+        # The parameters of the last three iterates, from which it is computed.
         self._recent: deque[Array] = deque(maxlen=3)
 
     def start(self, point: Point) -> None:
@@ -81,24 +100,29 @@ class Attempts:
             self._move_change = relative_move_change(*self._recent)
 
     def is_due(self, step: int) -> bool:
-        """Whether strides are to be tried at a step."""
+        """Whether the run should try to skip at a step."""
         return step >= self._next_try and self._smooth * self._move_change <= 1.0
 
     def first_length(self, step: int) -> float:
-        """Length in x of the first stride.
+        """Length in x = ln(1 + t) of the first stride.
 
-        It is a fifth of the time in which the move changes by itself, but at most 0.05
-        and at least sixteen steps.
+        It is a fifth of the time in which the move changes by 100 %, but at most
+        LONGEST_FIRST_STRIDE and at least sixteen steps.
         """
-        change_in_e_fold = max(self._move_change * (step + 1.0), 1e-9)
-        fifth = math.log1p(0.2 / change_in_e_fold)
+        # The relative change of the move while x grows by 1. The bound avoids a
+        # division by zero.
+        change_in_unit_time = max(self._move_change * (step + 1.0), 1e-9)
+        fifth = math.log1p(0.2 / change_in_unit_time)
         sixteen_steps = math.log1p(16.0 / (step + 1.0))
-        return max(min(0.05, fifth), sixteen_steps)
+        return max(min(LONGEST_FIRST_STRIDE, fifth), sixteen_steps)
 
     def finish(self, start: int, end: int, gradients: int) -> None:
-        """Set the next try after strides from one step to another."""
+        """Set the next attempt after strides from the step ``start`` to ``end``.
+
+        ``gradients`` is the number of gradients that these strides have taken.
+        """
         skipped = end - start
-        # Single steps of run and shadow would have taken two gradients each.
+        # A single step of the run and of its shadow takes two gradients.
         if 2 * skipped > gradients:
             self._pause = self._shortest_pause
         else:
@@ -114,14 +138,22 @@ class RunAndShadow(NamedTuple):
 
 
 class StrideError(NamedTuple):
-    """Largest error, and distance from the shadow, in the strides up to a step."""
+    """Error estimates of all strides up to a step.
+
+    Attributes
+    ----------
+    error : float
+        The largest estimated error of the run.
+    distance : float
+        The largest distance between run and shadow.
+    """
 
     error: float
     distance: float
 
 
 class ShadowLosses:
-    """Losses of the shadow at the last steps at which they were computed."""
+    """The last 4096 losses of the shadow that were computed, with their steps."""
 
     def __init__(self) -> None:
         self._steps: deque[int] = deque(maxlen=4096)
@@ -133,9 +165,11 @@ class ShadowLosses:
         self._losses.append(point.loss)
 
     def bracket(self, epsilon: float) -> tuple[int | None, int | None]:
-        """The last step before the loss is at most epsilon, and the first one there.
+        """Return two steps between which the loss of the shadow falls to epsilon.
 
-        Either is None if it is not among the steps.
+        The second is the first step with loss <= epsilon; the first is the step before
+        it among those on record, all of which have larger losses. Either is None if
+        there is no such step on record.
         """
         last_above = None
         for step, loss in zip(self._steps, self._losses, strict=True):
@@ -146,25 +180,25 @@ class ShadowLosses:
 
 
 class Skipper(Iterates):
-    """A run that skips steps, or follows the flow.
+    """A run that skips steps, or a gradient flow.
 
-    A run that skips steps is accompanied by its shadow; a flow has none.
+    A run that skips steps is followed by its shadow, a less accurate second run that
+    estimates the error. A flow has no shadow.
 
     Parameters
     ----------
     update_map : UpdateMap
         One step of the run.
     tolerance : float
-        Absolute, in scores.
+        The absolute tolerance on the scores.
     known : dict of int to TrainingState, optional
         States of the run that are known already, by step.
     exact : int
-        The first steps, so many, are taken one by one.
+        The number of steps that are taken one by one before the run tries to skip.
     budget : int
-        Largest number of gradients. Beyond it single steps are as quick, or the run
-        takes too long.
+        The largest number of gradients. A run that needs more ends with `Stop.WORK`.
     flow : bool
-        Whether the flow is followed instead of the map.
+        Whether the points approximate the gradient flow instead of the iterates.
     """
 
     skips = True
@@ -180,7 +214,8 @@ class Skipper(Iterates):
         flow: bool = False,
     ) -> None:
         super().__init__(update_map, known)
-        # If the rule has a memory, steps are skipped as those of the whole state.
+        # If the rule has a memory, this is a map of the whole state: the parameters and
+        # the memory in one array. `params` then means the whole state in this class.
         self._map = skippable_map(update_map)
         self.tolerance = tolerance
         self.budget = budget
@@ -194,14 +229,15 @@ class Skipper(Iterates):
         self._shadow_losses = ShadowLosses()
         # Run and shadow at the last two single steps.
         self._single_steps: dict[int, RunAndShadow] = {}
-        self._worst_error = 0.0  # estimated, of the scores so far
+        # The largest estimated error of a score so far, and the largest score.
+        self._worst_error = 0.0
         self._largest_score = 0.0
 
     @property
     def error(self) -> float | None:  # type: ignore[override]
-        """Largest estimated error of the scores so far.
+        """The largest estimated error of the scores so far.
 
-        It is None for flows, and if no step was skipped.
+        It is None for a flow, and for a run that has not skipped a step.
         """
         if self.flow or not self.skipped:
             return None
@@ -220,6 +256,7 @@ class Skipper(Iterates):
         skipper = type(self)(
             update_map, self.tolerance, budget=self.budget, flow=self.flow
         )
+        # Only a state is wanted, and no estimate of its error.
         skipper._has_shadow = False
         start = skipper._map.point_at(skipper._map.from_run_state(state))
         for point in skipper._points_after(start, np.array([t])):
@@ -230,9 +267,13 @@ class Skipper(Iterates):
     def _points_after(
         self, point: Point, schedule: Steps
     ) -> Generator[Point, None, None]:
-        """Yield the points after one: iterates, or scheduled steps while skipping."""
+        """Yield the points after ``point``.
+
+        These are all iterates while the run takes single steps, and the scheduled steps
+        while it skips.
+        """
         if self.flow:
-            yield from self._skip(point, schedule, 0.05)
+            yield from self._skip(point, schedule, LONGEST_FIRST_STRIDE)
             return
         attempts = Attempts(max(self._exact, point.step))
         iterates = self._take_single_steps(point)
@@ -254,14 +295,14 @@ class Skipper(Iterates):
             if point.step > start:
                 iterates = self._take_single_steps(point)
             else:
-                # Single steps go on as if nothing had been tried, with the carry of
-                # the compensated sum.
+                # No step was skipped. The same iterators of single steps continue, so
+                # that the carry of their compensated sum is not lost.
                 self._shadow = shadow_before
             gradients = self._map.evaluations - gradients_before
             attempts.finish(start, point.step, gradients)
 
     def _take_single_steps(self, start: Point) -> Iterator[Point]:
-        """Yield the iterates after a point; the shadow takes the same steps."""
+        """Yield the iterates after ``start``, while the shadow takes the same steps."""
         iterates = self._map.iterates(start.state)
         shadow_iterates = None
         if self._shadow is not None:
@@ -270,6 +311,7 @@ class Skipper(Iterates):
                 TrainingState(start.step, self._shadow, NO_MEMORY, no_carry)
             )
         for point in iterates:
+            # The next step of run and shadow takes two gradients.
             if self._map.evaluations + 2 > self.budget:
                 raise Ended(Stop.WORK, work=self.budget)
             if shadow_iterates is not None:
@@ -281,6 +323,7 @@ class Skipper(Iterates):
                 yield point
 
     def _remember_single_step(self, run: Point, shadow: Point) -> None:
+        """Keep the parameters at this step and at the step before, and no others."""
         previous = self._single_steps.get(run.step - 1)
         self._single_steps = {run.step: RunAndShadow(run.params, shadow.params)}
         if previous is not None:
@@ -289,7 +332,7 @@ class Skipper(Iterates):
     def _skip(
         self, start: Point, schedule: Steps, first_length: float
     ) -> Iterator[Point]:
-        """Yield the scheduled points after one, as long as skipping works and pays."""
+        """Yield the scheduled points after ``start``, as long as skipping pays."""
         strides = self._begin_strides(start, first_length)
         distance_ahead = self._first_distance_ahead(strides)
         remaining = schedule[schedule > start.step]
@@ -304,7 +347,8 @@ class Skipper(Iterates):
                 except TooFast:
                     is_too_fast = True
                 else:
-                    # The run may end soon, and strides beyond its end are in vain.
+                    # The run may end at the next point, and strides beyond it would be
+                    # wasted.
                     distance_ahead = min(distance_ahead, 2.0)
             is_reached = np.log1p(remaining) <= strides.x.min() + SLACK
             reached = remaining[is_reached]
@@ -338,23 +382,23 @@ class Skipper(Iterates):
         return self._strides
 
     def _first_distance_ahead(self, strides: Strides) -> float:
-        """How far in x strides go beyond the next scheduled step at first.
-
-        They go far so that many blocks move together, and less far if the parameters
-        are so large that progress would not be shown for long.
-        """
+        """How far in x the first strides may go beyond the next scheduled step."""
         n, m = strides.run_end.shape
+        # Strides of so many parameters take long. Short ones show progress.
         if n * m > 2**18:
             return 0.5
+        # Blocks take their strides together, which is efficient while none of them has
+        # to wait at a scheduled step.
         if n > 1:
             return 5.0
         return 2.0
 
     def _shift_shadow_phase(self, strides: Strides, shadow: Array) -> None:
-        """Give the shadow the opposite phase of an oscillation.
+        """Give the shadow the opposite phase of an oscillation of the run.
 
-        An oscillation that grows has one of two phases, and rounding may decide which.
-        So the error may be as large as the distance between the two.
+        Rounding may decide which of its two phases a growing oscillation has. So the
+        error of the run may be as large as the distance between the two phases, and the
+        shadow then shows this distance.
         """
         oscillation = self._blocks.rows(self._oscillation(strides))
         reversal = self._blocks.params(strides.phase_reversal(oscillation))
@@ -362,13 +406,17 @@ class Skipper(Iterates):
         strides.errors.margin[:] = MARGIN
 
     def _oscillation(self, strides: Strides) -> Array:
-        """How the run oscillates from step to step where strides end.
+        """Twice the part of the parameters that changes its sign at each step.
 
-        These are third differences of its moves, in which slow changes cancel.
+        This is the difference between the two phases of an oscillation. It is computed
+        where the strides end, from the third difference of four moves, in which slow
+        changes cancel.
         """
         t = strides.last_step
         params = self._run_at(strides, t)
         oscillation = np.zeros_like(params)
+        # An amplitude a has the moves -2a, 2a, -2a and 2a, whose sum with these weights
+        # is -16a; the result is 2a.
         for weight in (1.0, -3.0, 3.0, -1.0):
             move, _ = self._map.point(params, t).update(self._map)
             params = params + move
@@ -381,7 +429,10 @@ class Skipper(Iterates):
         return self._blocks.params(run[0])
 
     def _points_on(self, strides: Strides, steps: Steps) -> Iterator[Point]:
-        """Yield points on strides, each compared with the shadow."""
+        """Yield the run's points at ``steps``.
+
+        At each, update the error estimate from the distance to the shadow.
+        """
         errors, distances = strides.worst_until(np.log1p(steps))
         run, shadow = strides.states(steps)
         for i, t in enumerate(steps.tolist()):
@@ -399,7 +450,8 @@ class Skipper(Iterates):
     ) -> None:
         """Update the estimated error from the parameters of run and shadow.
 
-        ``stride_error`` is the error in the strides up to this step, if there are any.
+        ``stride_error`` holds the estimates of the strides up to this step; it is None
+        after a single step.
         """
         self._shadow_losses.append(shadow)
         size = largest_entry(run)
@@ -409,6 +461,7 @@ class Skipper(Iterates):
             error = stride_error.error
             distance = max(distance, stride_error.distance)
         elif self._strides is not None:
+            # A single step after strides: the margins of the last strides still hold.
             margins = self._strides.errors.margin
             error = largest_entry(margins[:, None] * np.abs(difference))
             error += float(self._strides.errors.solver_error.max())
@@ -416,13 +469,13 @@ class Skipper(Iterates):
             error = MARGIN * distance
         gain = gain_at(self._map.risk, run)
         self._largest_score = max(self._largest_score, gain * size)
-        if MARGIN * distance > 0.05 * size:
-            # In chaos, or late in a drop, the distance is too large for an estimate of
-            # first order. Run and truth may be anywhere.
+        if MARGIN * distance > LARGEST_RELATIVE_DISTANCE * size:
+            # This happens in chaos, or late in a drop of the loss. The true iterates
+            # may then be far from the run and from the shadow.
             by_distance = MARGIN * gain * distance
-            by_size = 4.0 * self._largest_score
+            by_size = LOST_SCORE_FACTOR * self._largest_score
             self._worst_error = max(self._worst_error, by_distance, by_size)
-        score_error = gain * (error + 4.0 * ROUNDING * size)
+        score_error = gain * (error + PARAMS_ROUNDING * size)
         self._worst_error = max(self._worst_error, score_error)
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
@@ -437,11 +490,12 @@ class Skipper(Iterates):
     def _locate(self, epsilon: float, upper: Point) -> Point:
         """The first point with loss <= epsilon, between the last two points.
 
-        Bisection on the strides gives it nearly. It is then checked by strides that end
-        there, which are more accurate.
+        Bisection on the recorded strides finds the step up to their error. Strides that
+        end at this step, which are more accurate, then correct it.
         """
         strides = self._strides
         lowest = -1 if self._previous is None else self._previous.step
+        # There is no step between neighbouring ones, and no stride in single steps.
         if strides is None or upper.step - lowest == 1:
             return upper
         hit = self._bisect(strides, epsilon, lowest, upper)
@@ -466,12 +520,14 @@ class Skipper(Iterates):
     def _refine(
         self, strides: Strides, epsilon: float, hit: Point, first: int, last: int
     ) -> Point:
-        """Newton's iteration for the first point with loss <= epsilon.
+        """Correct the first point with loss <= epsilon by Newton's method.
 
-        The loss falls by hardly more in one step than in the step before.
+        The decrease of the loss in one step is its slope, because it hardly changes
+        from one step to the next. The step stays between ``first`` and ``last``. If
+        the method fails, the uncorrected point ``hit`` is returned.
         """
         t = hit.step
-        # One or two iterations suffice unless the loss is lost in rounding.
+        # One or two iterations suffice unless rounding hides the decrease of the loss.
         for _ in range(8):
             run, _ = strides.land(t - 1)
             before = self._map.point(self._blocks.params(run), t - 1)
@@ -487,13 +543,14 @@ class Skipper(Iterates):
         return hit
 
     def _count_error(self, hit: int, epsilon: float) -> float:
-        """Error of the first step with loss <= epsilon.
+        """Estimated error of the step ``hit``, the first with loss <= epsilon.
 
         The error of a loss is the sum of the gradient's absolute values times the
-        errors of the parameters. If epsilon is further than that from the losses at the
-        step and before it, the step is the right one, and the error is below 1. If run
-        and shadow are more than a step apart, their counts show how late the run may
-        be.
+        errors of the parameters. If the losses at ``hit`` and at the step before both
+        differ from epsilon by more than their errors, and the shadow reaches epsilon
+        within a step of ``hit``, then ``hit`` is right and the returned error is below
+        1. Otherwise the difference between the counts of run and shadow shows how far
+        ``hit`` may be from the truth.
         """
         strides = self._strides
         if hit == 0 or strides is None:
@@ -506,6 +563,7 @@ class Skipper(Iterates):
             point = self._map.point(pair.run, t)
             loss_error = self._loss_error(strides, point, pair.shadow, margins)
             slope = oscillation_free_slope(self._map, point)
+            # The quotient is at most 2^53, even for a slope of zero.
             steps = 2.0**53
             if slope > loss_error * 2.0**-53:
                 steps = loss_error / slope
@@ -529,19 +587,19 @@ class Skipper(Iterates):
         """Estimated error of the loss at a point of the run."""
         difference = self._blocks.rows(point.params - shadow)
         params_error = self._blocks.params(margins[:, None] * np.abs(difference))
-        rounding = 4.0 * ROUNDING * np.abs(point.params)
+        rounding = PARAMS_ROUNDING * np.abs(point.params)
         params_error += float(strides.errors.solver_error.max()) + rounding
         first_order = float(np.sum(params_error * np.abs(point.gradient)))
-        return first_order + 4.0 * ROUNDING * abs(point.loss)
+        return first_order + LOSS_ROUNDING * abs(point.loss)
 
     def _shadow_count(self, strides: Strides, epsilon: float) -> float:
         """First step at which the loss of the shadow is at most epsilon.
 
-        It is infinity if it is not known.
+        It is infinite if the shadow has not been followed that far.
         """
         low, high = self._shadow_losses.bracket(epsilon)
         if low is None:
-            # The shadow begins next to the run, whose loss is larger there.
+            # The shadow begins next to the run, whose loss is still above epsilon.
             low = round(math.expm1(strides.begin))
         if high is None:
             high = strides.last_step
@@ -551,8 +609,8 @@ class Skipper(Iterates):
             middle = (low + high) // 2
             loss = self._shadow_loss(strides, middle)
             if math.isnan(loss):
-                # The strides there have been dropped: the shadow is so late that its
-                # exact step does not matter.
+                # The strides at this step have been dropped. Run and shadow are then so
+                # far from each other that the exact step does not matter.
                 break
             if loss <= epsilon:
                 high = middle
@@ -569,9 +627,10 @@ class Skipper(Iterates):
 
 
 def nudged_by_rounding(params: Array) -> Array:
-    """Parameters moved as far as rounding moves them in many steps.
+    """Parameters changed as much as rounding changes them in many steps.
 
-    An orbit may enlarge such a change.
+    The shadow starts from them. If the training enlarges such a change, the distance
+    between run and shadow shows it.
     """
     is_odd = np.arange(params.size) % 2
     factors = 1.0 + np.where(is_odd, 2.0**-44, -(2.0**-44))
@@ -579,9 +638,10 @@ def nudged_by_rounding(params: Array) -> Array:
 
 
 def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
-    """How much the loss falls in a step from a point, apart from an oscillation.
+    """Decrease of the loss in one step from a point, without an oscillation's part.
 
-    If the next step goes back, it is half of the decrease in two steps.
+    If the next move points back, the run oscillates, and the result is half of the
+    decrease in two steps.
     """
     move, _ = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)
@@ -598,7 +658,10 @@ def largest_entry(array: Array) -> float:
 
 
 def relative_move_change(first: Array, second: Array, third: Array) -> float:
-    """Relative change of the move between two steps, from three iterates."""
+    """Relative change from the first to the second move of three successive iterates.
+
+    It is 0 if the parameters rest.
+    """
     size = largest_entry(second - first)
     if size == 0.0:
         return 0.0

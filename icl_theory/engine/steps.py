@@ -1,8 +1,9 @@
 """One step of training as a map, and runs whose iterates are computed in order.
 
-`UpdateMap` is one step of an update rule on a risk at a learning rate. Every method
-iterates this map or skips over its iterates. `Iterates` is a run whose points are
-computed in order, and `SingleSteps` is the plain kind, which takes every step.
+`UpdateMap` is one step of an update rule on a risk at a learning rate. Its iterates are
+the states of a training run. `Iterates` is a run whose points (iterates with loss and
+gradient) are computed in order. `SingleSteps` is the run that takes every step; runs
+that skip steps are in `icl_theory.engine.skip`.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import NO_MEMORY, Rule
 from icl_theory.engine.trajectory import Stop, saved_steps
 
+# Stands for an array that has been freed.
 NOTHING = np.zeros(0)
-# The change of the parameters in a step, and the memory after it.
+# The change of the parameters in a step, and the memory after the step.
 Update = tuple[Array, Array]
-# The relative change of a loss that rounding in all earlier steps may cause. Sums of
-# steps are compensated, so that only the errors of the gradients remain: at most 10
-# units in 12 exchangeable runs of up to 10^4 steps, compared with 113 bits.
+# The relative error of a loss that rounding in all earlier steps may cause. Sums of
+# steps are compensated, so that only the rounding of gradients matters. In 12 runs of
+# up to 10^4 steps, compared with arithmetic of 113 bits, it changed the loss by at most
+# 10 units in the last place.
 RUN_ROUNDING = 256.0 * 2.0**-52
 Steps = NDArray[np.int64]
 
 
 class Ended(Exception):  # noqa: N818
-    """A run cannot go on, or must not."""
+    """A run cannot continue, or has used its budget; ``stop`` says why."""
 
     def __init__(self, stop: Stop, **facts: float) -> None:
         super().__init__(stop.say(**facts))
@@ -53,8 +56,8 @@ class TrainingState(NamedTuple):
     params, memory : ndarray
         The parameters, and the memory of the rule.
     carry : ndarray
-        What rounding has left out of the parameters so far: the compensation of Kahan's
-        sum.
+        The compensation of Kahan's sum: the amount by which rounding has made the
+        parameters too large.
     """
 
     step: int
@@ -64,11 +67,10 @@ class TrainingState(NamedTuple):
 
 
 class Point:
-    """An iterate with its loss and gradient.
+    """An iterate of a run, with its loss and gradient.
 
-    The step that leads from the point is computed once, when it is first needed:
-    stopping rules look at that step before it is taken, and a rule may be called only
-    once for each step.
+    `update` computes the next step once and remembers it: stopping rules look at a step
+    before it is taken, and an update rule may be called only once for each step.
     """
 
     __slots__ = ("_update", "carry", "gradient", "loss", "memory", "params", "step")
@@ -99,13 +101,13 @@ class Point:
         return TrainingState(self.step, self.params, self.memory, carry)
 
     def update(self, update_map: UpdateMap) -> Update:
-        """Return the step from this point."""
+        """Return the change of the parameters in the next step, and the next memory."""
         if self._update is None:
             self._update = update_map.update(self)
         return self._update
 
     def release(self) -> None:
-        """Forget the gradient and the step, which may be large, once it is taken."""
+        """Free the gradient and the remembered step, once the step is taken."""
         self.gradient = NOTHING
         self._update = None
 
@@ -113,7 +115,7 @@ class Point:
 class UpdateMap:
     r"""One step of training, :math:`(\theta_t, m_t) \mapsto (\theta_{t+1}, m_{t+1})`.
 
-    The map belongs to a risk, a learning rate and an update rule:
+    The parameters θ and the memory m of the update rule change by
 
     .. math::
         (\Delta, m_{t+1}) = \mathrm{step}(\theta_t, g_t, m_t, t), \qquad
@@ -123,11 +125,11 @@ class UpdateMap:
     Parameters
     ----------
     risk : Risk
-        What is trained.
+        The risk, whose loss is :math:`\mathcal L`.
     eta : float
-        Learning rate.
+        The learning rate.
     rule : Rule
-        The update rule, which defines ``step``.
+        The update rule, which defines the function step.
 
     Attributes
     ----------
@@ -140,12 +142,12 @@ class UpdateMap:
         self.eta = eta
         self.rule = rule
         self.evaluations = 0
-        # The first step checks that the rule keeps its contract.
+        # Whether a step has already checked that the rule keeps its contract.
         self._is_rule_checked = False
 
     @property
     def skippable(self) -> bool:
-        """Whether later steps can be inferred from a few of them."""
+        """Whether steps may be skipped: they depend on nothing but the state."""
         return self.rule.skippable and not self.risk.stochastic
 
     @property
@@ -175,8 +177,8 @@ class UpdateMap:
         """Return the iterate with these parameters, with its loss and gradient."""
         self.evaluations += 1
         loss, gradient = self.risk.evaluate(params, step)
-        # A gradient of another shape would be broadcast to that of the parameters. This
-        # runs at every step, and np.shape of a number is slow.
+        # NumPy would broadcast a gradient of another shape. The check runs at every
+        # step, so it asks for the slow np.shape only if the attributes differ.
         same_shape = getattr(gradient, "shape", ()) == getattr(params, "shape", ())
         if not same_shape and np.shape(gradient) != np.shape(params):
             raise argument_error(
@@ -193,7 +195,8 @@ class UpdateMap:
     def from_run_state(self, state: TrainingState) -> TrainingState:
         """Return a state of the run as a state of this map.
 
-        The two are the same unless the map is a ``WholeStateMap``.
+        The two are the same, except in a ``WholeStateMap``, whose states hold the
+        parameters and the memory in one array.
         """
         return state
 
@@ -202,7 +205,7 @@ class UpdateMap:
         return point
 
     def update(self, point: Point) -> Update:
-        """Return the step from a point; `Point.update` remembers it."""
+        """Compute the step from a point. Call `Point.update`, which remembers it."""
         if not self._is_rule_checked:
             return self._checked_update(point)
         return self.rule.step(
@@ -210,7 +213,7 @@ class UpdateMap:
         )
 
     def _checked_update(self, point: Point) -> Update:
-        """Return the first step that is asked of a rule, and check the rule by it.
+        """Return the first step of a rule, and check that the rule keeps its contract.
 
         Raises
         ------
@@ -244,8 +247,8 @@ class UpdateMap:
         except (ValueError, IndexError) as error:
             if type(rule).init is not Rule.init:
                 raise
-            # A rule that defines no init gets an empty memory, on which a step that
-            # uses a memory fails.
+            # The rule defines no `init`, so its memory is empty. A step that uses a
+            # memory then fails with an error that would not tell why.
             raise ValueError(
                 f"the rule {rule.name!r} defines no init, "
                 f"and its step fails without one: {error}"
@@ -269,7 +272,7 @@ class UpdateMap:
                 )
 
     def moves(self, states: Array) -> Array:
-        """Changes of n parameter arrays, (n, ...), in one step without memory."""
+        """Changes of n parameter arrays, (n, ...), by a rule without memory."""
         self.evaluations += len(states)
         gradients = gradients_at(self.risk, states)
         changes = [
@@ -279,16 +282,17 @@ class UpdateMap:
         return np.stack(changes)
 
     def change(self, params: Array, gradient: Array) -> Array:
-        """Change of parameters in one step that depends on neither memory nor time."""
+        """Change of the parameters in one step of a rule without memory or schedule."""
         change, _ = self.rule.step(self.risk, params, gradient, self.eta, NO_MEMORY, 0)
         return change
 
     def slope(self, point: Point) -> float:
         r"""First-order change of the loss in a step: :math:`\sum_i |g_i \Delta_i|`.
 
-        A step with momentum may go uphill in some entries and soon goes down in them
-        again; this is why signs are left out. For gradient descent the slope is the
-        decrease of the loss.
+        Here g is the gradient and Δ the change of the parameters. For gradient descent
+        the slope is the decrease of the loss. A step with momentum may go uphill in
+        some entries for a short time. The absolute values keep these entries from
+        cancelling the others.
         """
         change, _ = point.update(self)
         return float(np.sum(np.abs(point.gradient * change)))
@@ -302,8 +306,8 @@ class UpdateMap:
     def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
         """Yield every iterate from a state on.
 
-        Kahan's compensated sum carries the rounding errors along. An iterate keeps its
-        gradient until the next iterate is asked for.
+        The parameters are a compensated sum of all changes, by Kahan's method. An
+        iterate loses its gradient when the next iterate is requested.
         """
         step, params, memory, carry = state
         while True:
@@ -314,7 +318,8 @@ class UpdateMap:
             # is freed as soon as it is not needed any more.
             point.release()
             del point
-            # In Kahan's sum `carry` is the excess of the rounded move over `change`.
+            # In Kahan's sum `carry` is the rounded change of the parameters minus the
+            # exact one, so the next change is reduced by it.
             carry = change - carry
             del change
             moved = params + carry
@@ -324,11 +329,11 @@ class UpdateMap:
 
 
 class Iterates(Solution):
-    """A run whose points are computed in order, each from those before it.
+    """A run whose points are computed in order, each from the points before it.
 
-    Inherit from it and define how points follow (``_points``), how the first step
-    below a loss is located (``_first_below``), and how a state is computed from an
-    earlier one (``_later``).
+    A subclass defines three methods: ``_points`` yields the points, ``_first_below``
+    locates the first step below a loss, and ``_later`` computes a state from an earlier
+    state.
 
     Parameters
     ----------
@@ -340,15 +345,17 @@ class Iterates(Solution):
     Attributes
     ----------
     flow : bool
-        Whether steps are times of the gradient flow.
+        Whether the run is a gradient flow, whose steps are times.
     skips : bool
-        Whether steps may be skipped.
+        Whether the run may skip steps.
     skipped : bool
-        Whether a step has been skipped.
+        Whether the run has skipped a step.
     error : float or None
-        Largest error of the scores so far; None for flows and if every step was taken.
+        The largest estimated error of a score so far. It is None for a flow, and for a
+        run that has taken every step.
     last_point : Point or None
-        The last point of `points`, or the one that `first_below` has located.
+        The last point that `points` has yielded, or the point at which `first_below`
+        has found a loss.
     """
 
     flow = False
@@ -365,9 +372,9 @@ class Iterates(Solution):
         self._previous: _StepLoss | None = None
 
     def points(self, schedule: Steps) -> Generator[Point, None, None]:
-        """Yield points of the run from its beginning on until it has `Ended`.
+        """Yield points of the run from step 0 on, until it raises `Ended`.
 
-        All steps of the schedule are among the points.
+        The points include all steps of the schedule.
         """
         for point in self._points(schedule):
             if not math.isfinite(point.loss):
@@ -376,21 +383,22 @@ class Iterates(Solution):
                 self._previous = _StepLoss(self.last_point.step, self.last_point.loss)
             self.last_point = point
             yield point
-            # Free a large point before the next one is computed.
+            # Free the point, which may be large, before the next one is computed.
             del point
 
     def states(self, steps: Steps) -> Array:
-        """Return the parameters at some steps.
+        """Return the parameters at T steps, (T, ...).
 
-        Each is computed from the nearest known state at or below it.
+        Each state is computed from the nearest known state at or before its step.
         """
         return np.stack([self.state(t).params for t in np.asarray(steps).tolist()])
 
     def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
         """Return the first step with loss <= epsilon, up to ``last``, and its error.
 
-        The run is computed unless it already ends at such a step. ``last_point`` is
-        then the point at the step.
+        Both are None if there is no such step. The run is computed again unless
+        ``last_point`` is already the first point with loss <= epsilon. Afterwards
+        ``last_point`` is the point at the returned step.
         """
         if not self._ends_at_first_below(epsilon):
             self._run_until(epsilon, last)
@@ -420,7 +428,11 @@ class Iterates(Solution):
                     break
 
     def _tie_error(self, epsilon: float) -> float | None:
-        """Error of a count if a loss equals epsilon up to rounding; else None."""
+        """Error of the first step below epsilon if rounding decides it; else None.
+
+        Rounding decides if the loss at ``last_point``, or at the step before, equals
+        epsilon up to rounding.
+        """
         point = self.last_point
         assert point is not None
         risk = self.update_map.risk
@@ -429,10 +441,11 @@ class Iterates(Solution):
         rounding = risk.loss_error(point.params) + RUN_ROUNDING * abs(point.loss)
         is_tie = epsilon - point.loss <= rounding
         previous = self._previous
-        # The loss one step earlier is unknown at the first step and after a skip.
+        # The loss one step earlier is unknown at step 0 and after a skipped step. The
+        # tie may then move the result by one step.
         if previous is None or previous.step != point.step - 1:
             return 1.0 if is_tie else None
-        # That loss may be far larger, and its rounding error with it.
+        # The loss one step earlier may be far larger, and so is its rounding error.
         growth = max(1.0, abs(previous.loss) / max(abs(point.loss), 1e-300))
         is_tie_before = previous.loss - epsilon <= rounding * growth
         if not (is_tie or is_tie_before):
@@ -443,7 +456,7 @@ class Iterates(Solution):
         return math.inf
 
     def state(self, t: int) -> TrainingState:
-        """Return the state at a step, from the nearest known state at or below it."""
+        """Return the state at step t, from the nearest known state before it."""
         states = self._states
         if 0 not in states:
             states[0] = self.update_map.start()
@@ -462,7 +475,7 @@ class Iterates(Solution):
 
     @abstractmethod
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
-        """Yield points of the run, among them all of the schedule."""
+        """Yield points of the run, which include all steps of the schedule."""
 
     @abstractmethod
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:
@@ -493,8 +506,8 @@ class SingleSteps(Iterates):
     known : dict of int to TrainingState, optional
         States of the run that are known already, by step.
     beyond : int
-        How many steps a call of ``state`` may take beyond the last known one; as many
-        as led to that one are always allowed.
+        The number of steps that a call of ``state`` may take beyond the last known
+        step. If more steps led to the last known step, as many are allowed.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """The end of a run, and the states that are saved on the way.
 
-A `Goal` is the end that was asked for. A `Recorder` saves states at log-spaced steps,
-from which it judges whether the loss still moves. `StopRules` asks every rule by which
-a run may end, in a fixed order, at every point.
+A `Goal` is the end that the user wants: a target loss or a number of steps. A
+`Recorder` saves states at log-spaced steps, and judges from them whether the loss still
+changes. At every point of a run, `StopRules` applies the rules by which a run may end,
+in a fixed order.
 """
 
 from __future__ import annotations
@@ -19,26 +20,50 @@ from icl_theory.engine.rules import NO_MEMORY
 from icl_theory.engine.steps import NOTHING, Iterates, Point, UpdateMap
 from icl_theory.engine.trajectory import Stop, named, saved_steps
 
-FLOOR_RTOL = 1e-3  # of the floor: a loss so near to it will not reach a target below it
-STALL_AFTER = 10_000  # steps
-SETTLED = 0.1  # in units of the tolerance
-# A tenth of an e-fold is enough growth to leave a saddle, because growth near a
+# A loss within this relative distance of the floor will not reach a target below it.
+FLOOR_RTOL = 1e-3
+# A run is not judged to have stalled before this step.
+STALL_AFTER = 10_000
+# Over the last tenfold growth of the step number, a decrease of the least loss below
+# this part of it is rounding.
+STALL_ROUNDING = 1e-13
+# A decrease below this part of the loss is small.
+STALL_DECREASE = 1e-3
+# The slope has fallen if it is below this part of its earlier value.
+STALL_SLOPE = 0.5
+# A decrease below this part of the decrease that the slopes predict shows a cycle.
+STALL_PROMISE = 0.01
+# Scores that move by less than this part of the tolerance are at rest.
+SETTLED = 0.1
+# They must not move by more than this many times their move in the doubling before.
+SETTLED_GROWTH = 1.5
+# A direction that grows by a tenth of an e-fold leaves a saddle, because growth near a
 # degenerate saddle becomes faster and faster.
 ENOUGH_GROWTH = 0.1
-RATE_NOISE = 1e-11  # of the largest curvature: smaller rates are rounding
+# Rates below this part of the largest curvature are rounding.
+RATE_NOISE = 1e-11
 
 
 class Aim(NamedTuple):
-    """The loss that ends a run, and why it does."""
+    """The loss at which a run ends, and the reason that it then gives."""
 
     loss: float
     stop: Stop
 
 
 class Goal(NamedTuple):
-    """The end of a run that was asked for.
+    """The end that the user wants.
 
-    It is a target loss ``epsilon`` or a ``last`` step. The run may ``give_up`` before.
+    Attributes
+    ----------
+    epsilon : float
+        The target loss.
+    floor : float
+        The irreducible loss of the risk.
+    last : int
+        The last step.
+    give_up : bool
+        Whether the run may end earlier if the target seems out of reach.
     """
 
     epsilon: float
@@ -48,13 +73,16 @@ class Goal(NamedTuple):
 
     @property
     def aim(self) -> Aim:
-        """The target, or a loss near the floor if the target is not above it."""
+        """The target loss, or a loss near the floor if the target is out of reach.
+
+        The target is out of reach if it is not above the floor.
+        """
         if self.give_up and self.epsilon <= self.floor:
             return Aim(self.floor * (1.0 + FLOOR_RTOL), Stop.FLOOR)
         return Aim(self.epsilon, Stop.REACHED)
 
     def say(self, stop: Stop, step: int) -> str:
-        """Return in words why the run ended at a step."""
+        """Return a sentence that says why the run ended at a step."""
         return stop.say(step=step, epsilon=self.epsilon, floor=self.floor)
 
 
@@ -73,7 +101,16 @@ class Saved(NamedTuple):
 class Recorder:
     """Keeps the states at the saved steps.
 
-    Each is added whole, so that an interrupt never leaves a part of one.
+    Each state is added in one operation, so that Ctrl-C never leaves an incomplete one.
+
+    Attributes
+    ----------
+    schedule : ndarray of int64
+        The steps that are to be saved.
+    due : int
+        The next of these steps.
+    saved : list of Saved
+        The states saved so far.
     """
 
     def __init__(self, risk: Risk, last: int) -> None:
@@ -84,7 +121,10 @@ class Recorder:
         self.saved: list[Saved] = []
 
     def save(self, point: Point, slope: float = 0.0) -> None:
-        """Add a point, unless it is saved already or beyond the range of float64."""
+        """Add a point, unless it is already saved or not finite.
+
+        The first point is always kept, so that a run has a state.
+        """
         if self.saved:
             is_later = point.step > self.saved[-1].step
             if not (is_later and np.isfinite(point.params).all()):
@@ -113,11 +153,11 @@ class Recorder:
         return INT64_MAX
 
     def curves(self) -> dict[str, Any]:
-        """Return all that is saved, by the names that runs have for it.
+        """Return the arrays of a `Trajectory`, by its field names.
 
-        The states are moved out of the recorder, which must not be used afterwards:
-        large parameters are held once, as each array is made only when the one before
-        it has been moved.
+        The states are moved out of the recorder, which must not be used afterwards.
+        Each state is freed once it is copied, so that large parameters are never held
+        twice.
         """
         saved = self.saved
         t = np.array([point.step for point in saved], dtype=np.int64)
@@ -131,7 +171,7 @@ class Recorder:
         for i in range(len(saved)):
             states[i] = saved[i].params
             saved[i] = saved[i]._replace(params=NOTHING)
-        # points that were reached by skipping have nothing to carry
+        # Points that were reached by skipping have no carry, so it is zero.
         carry = np.zeros(shape)
         for i in range(len(saved)):
             rounding = saved[i].carry
@@ -151,11 +191,12 @@ class Recorder:
     def has_stalled(self, epsilon: float) -> bool:
         """Whether the loss settles above ``epsilon``.
 
-        It is judged by the decrease of the least loss while the step number last grew
-        tenfold. It settles if the decrease is rounding; if the decrease is less than
-        1e-3 of the loss and less than is missing, while the slope went down (on a
-        plateau before learning it stays or goes up); or if such a small decrease is
-        less than 1 % of what the slopes promise: then the steps go round in a cycle.
+        The judgement uses the decrease of the least loss while the step number last
+        grew tenfold. The loss settles in three cases. First, the decrease is rounding.
+        Second, the decrease is small (less than 1e-3 of the loss, and less than the
+        distance from ``epsilon``) and the slope has fallen by half; on a plateau before
+        learning the slope stays or rises. Third, the decrease is small and less than 1
+        % of the decrease that the slopes predict; then the steps go round in a cycle.
         """
         last = self.saved[-1]
         if last.step < STALL_AFTER:
@@ -165,22 +206,31 @@ class Recorder:
         least_before = min(saved.loss for saved in earlier)
         least = min(saved.loss for saved in self.saved)
         decrease = least_before - least
-        if decrease <= 1e-13 * abs(least_before):
+        if decrease <= STALL_ROUNDING * abs(least_before):
             return True
-        if decrease >= min(1e-3 * abs(least), least - epsilon):
+        if decrease >= min(STALL_DECREASE * abs(least), least - epsilon):
             return False
-        slope_fell = last.slope < 0.5 * before.slope
-        promised = min(last.slope, before.slope) * (last.step - before.step)
-        return slope_fell or decrease < 0.01 * promised
+        slope_fell = last.slope < STALL_SLOPE * before.slope
+        predicted = min(last.slope, before.slope) * (last.step - before.step)
+        return slope_fell or decrease < STALL_PROMISE * predicted
 
     def has_settled(self, least: float, move: float, after: int = 256) -> bool:
-        """Whether the scores have come to rest within ``least``.
+        """Whether the scores have come to rest.
 
-        They moved by less than that while the step number doubled, and no faster than
-        during the doubling before: a slow beginning moves twice as far with every
-        doubling, and a logarithm as far as before. Nor may they ``move`` by more in one
-        step, because an oscillation comes back to where it was. Up to step ``after``
-        there is too little to judge from.
+        There are three conditions. While the step number last doubled, the scores moved
+        by at most ``least``. They did not move much further than during the doubling
+        before: a slow beginning moves twice as far with every doubling. In the last
+        step they moved by at most ``least``, because an oscillation returns to its
+        place within a doubling but moves in each step.
+
+        Parameters
+        ----------
+        least : float
+            The largest change of a score at rest.
+        move : float
+            The change of the scores in the last step.
+        after : int
+            The step before which the scores are not judged.
         """
         last = self.saved[-1]
         if last.step < after or move > least:
@@ -190,10 +240,10 @@ class Recorder:
         gain = gain_at(self._risk, last.params)
         move_before = gain * _distance(quarter, half)
         move_now = gain * _distance(half, last)
-        return move_now <= min(least, 1.5 * move_before)
+        return move_now <= min(least, SETTLED_GROWTH * move_before)
 
     def _saved_by(self, step: int) -> Saved:
-        """Return the last state saved at a step or before."""
+        """Return the last state that was saved at ``step`` or before it."""
         return [saved for saved in self.saved if saved.step <= step][-1]
 
 
@@ -206,11 +256,22 @@ def _distance(earlier: Saved, later: Saved) -> float:
 
 
 class StopRules:
-    """Every rule by which a run ends itself, in the order in which they are asked.
+    """The rules by which a run may end, in the order in which they are applied.
 
-    A run may also end because the iterates leave the range of float64 or the budget
-    (`Ended`), or by Ctrl-C; these are no rules. If steps are skipped, scores may be off
-    by the ``tolerance``. At most ``patience`` steps can be taken one by one.
+    A run may end for other reasons, too: the iterates leave the range of float64, the
+    budget is used up (both raise `Ended`), or the user presses Ctrl-C.
+
+    Parameters
+    ----------
+    goal : Goal
+        The end that the user wants.
+    run : Iterates
+        The run.
+    tolerance : float
+        The tolerance on the scores if steps are skipped.
+    patience : int
+        The largest number of steps that anybody takes one by one. A saddle that is
+        left only later counts as rest.
     """
 
     def __init__(
@@ -223,7 +284,8 @@ class StopRules:
         risk = run.update_map.risk
         self.recorder = Recorder(risk, goal.last)
         self._lowest = goal.aim.loss if goal.aim.stop is Stop.FLOOR else -math.inf
-        # the loss of a sampled batch may be zero by chance
+        # The loss of a sampled batch may be zero by chance, so it does not end a run
+        # without a target.
         has_target = goal.epsilon > 0 or not risk.stochastic
         self._target = goal.epsilon if has_target else -math.inf
         self._last = goal.last
@@ -246,13 +308,13 @@ class StopRules:
         return self._stop_at_rest(point, slope)
 
     def _stop_at_rest(self, point: Point, slope: float) -> Stop | None:
-        """Return why a run that has just saved a point gets no further, or None."""
+        """Return why a run makes no more progress at a saved point, or None."""
         if not np.isfinite(point.params).all():
             return Stop.PARAMETERS
         steps_left = self._last - point.step
-        # the decrease of the loss would be lost in rounding
+        # All remaining steps together cannot change the loss by more than rounding.
         is_unmoved = slope * steps_left <= 2.0**-52 * abs(point.loss)
-        # When steps are skipped there is time for any plateau.
+        # A run that skips steps can wait for the end of any plateau.
         judges_stall = (
             self._goal.give_up and self._may_stagnate and not self._run.skipped
         )
@@ -275,12 +337,13 @@ class StopRules:
 
 
 class Saddle:
-    """Tells a saddle from a minimum by the modes of the Hessian."""
+    """Distinguishes a saddle from a minimum by the eigenvalues of the Hessian."""
 
     def __init__(self, descent: UpdateMap) -> None:
         self._descent = descent
         self._computed_at = 0
-        # of the direction that grows fastest, in e-folds a step; negative: not computed
+        # The rate of the direction that grows fastest, in e-folds per step. A negative
+        # number means that it is not computed yet.
         self._growth_rate = -1.0
 
     def is_left(
@@ -293,12 +356,13 @@ class Saddle:
         """Whether some direction grows by ``growth`` e-folds within ``steps`` steps.
 
         Rates below ``noise`` times the largest curvature are rounding, and count as
-        zero. The Hessian is computed again once the number of steps has doubled.
+        zero. The Hessian is computed again once the step number has doubled.
         """
-        from icl_theory.engine.blocks import Blocks  # few runs stand still
+        # Imported here because few runs come to rest.
+        from icl_theory.engine.blocks import Blocks
 
         blocks = Blocks(self._descent)
-        # parameters that rest at zero are moved by rounding alone
+        # Nothing moves parameters that are exactly zero away from a saddle.
         if not blocks.can_find_modes or not point.params.any():
             return False
         if self._growth_rate < 0.0 or point.step >= 2 * self._computed_at:
@@ -308,12 +372,12 @@ class Saddle:
 
 
 def _growth_rate(blocks: Any, point: Point, noise: float) -> float:
-    """Rate at which the least stable direction grows, or 0 if none does."""
+    """Rate at which the least stable direction grows; 0 if no direction grows."""
     rows = blocks.rows(point.params)
     modes = blocks.modes(rows, np.zeros(len(rows)))
     if modes is None:
         return 0.0
-    # a mode grows if its decay rate is negative
+    # `rates` are decay rates: a mode with a negative one grows.
     fastest_growth = -modes.rates.min()
     scale = abs(modes.rates.max())
     return float(fastest_growth) if fastest_growth > noise * scale else 0.0

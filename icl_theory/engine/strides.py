@@ -1,10 +1,27 @@
 """Strides over many iterates of gradient descent, with an estimate of the error.
 
-`Strides` follows blocks of parameters by collocation
-(`icl_theory.engine.collocation`). Each block has strides of its own. Beside the run
-goes its shadow, a second run by the same strides with one node less. The shadow is less
-accurate, so the distance between the two estimates the error. See docs/theory.md,
-"Skipping ahead".
+The terms of this module:
+
+move
+    The change of the parameters in one step, θ(t + 1) - θ(t).
+block
+    A part of the parameters that does not affect the other parts. There are n blocks
+    of m numbers, the rows of an array. See `icl_theory.engine.blocks`.
+stride
+    An interval in x = ln(1 + t) on which a polynomial through a few nodes approximates
+    one block. See `icl_theory.engine.collocation`. Each block has its own strides.
+shadow
+    A less accurate second run, which takes the same strides with one node less. The
+    distance between run and shadow, the largest difference of two entries, estimates
+    the error of the run.
+mode
+    An eigenvector of the Hessian of a block, with its decay rate.
+pace
+    The size of dθ/dx.
+gain
+    The largest change of a score for a change of the parameters by 1.
+
+`Strides` follows all blocks. See docs/theory.md, "Skipping ahead".
 """
 
 from __future__ import annotations
@@ -32,24 +49,62 @@ from icl_theory.engine.collocation import (
 from icl_theory.engine.steps import Ended, Steps, TooFast
 from icl_theory.engine.trajectory import Stop
 
-NODES = 9  # of a stride of the run
+# The numbers of nodes in a stride of the run, and in a stride of its shadow.
+NODES = 9
 SHADOW_NODES = NODES - 1
-# Twice the derivatives of the Legendre polynomials at 1. The slope in x at the end of a
-# stride is their product with the coefficients, divided by the length of the stride.
+# Twice the derivatives of the Legendre polynomials at 1, which are j (j + 1)/2. Their
+# product with the coefficients of a stride, divided by its length, is the slope in x at
+# its end.
 END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
-# The equations of the shadow may be solved less accurately than those of the run, by
-# this factor. For the run the solver may leave a thousandth of a stride's error, and
-# for the shadow 3 % of it.
+# The solver may leave a larger error in the equations of the shadow than in the
+# equations of the run, by this factor: 3 % of the allowed error of a stride, instead of
+# a thousandth.
 SHADOW_TOLERANCE_FACTOR = 30.0
-# An error of a solution may move the later run by this factor times as much.
+# The solver's error in one stride may displace the later run by this many times itself.
 SOLVER_ERROR_FACTOR = 2.0
-# The run may be this many times as far from the truth as from its shadow.
+# The error of the run may be this many times its distance from the shadow.
 MARGIN = 2.0
 # A stride may add this many times the error that is estimated for it.
 STRIDE_ERROR_FACTOR = 4.0
 ROUNDING = 2.0**-52
-# In x. Rounding parts the end of a stride from the beginning of the next one.
+# Times x that differ by less are the same time: rounding separates the end of a stride
+# from the beginning of the next one.
 SLACK = 1e-14
+# Avoids division by zero, and is below every number that matters.
+TINY = 1e-300
+# Smaller changes of moves, and smaller allowed errors, count as zero.
+SMALLEST_CHANGE = 1e-200
+# The largest rounding error of a state, relative to its largest entry.
+STATE_ROUNDING = 2.0**-47
+# The rounding error of a move may be this many times as large as in a single trial.
+ROUNDING_MARGIN = 8.0
+# A hundred times the rounding error of a state, relative to its size. No stride must be
+# more accurate.
+SMALLEST_STRIDE_ERROR = 2.3e-14
+# The length by which states are displaced along the fastest mode, relative to the size
+# of the state or to 1.
+NUDGE = 1e-5
+# At the largest stable rate a mode oscillates forever. Above this share of that rate it
+# oscillates for so long that strides could not skip the oscillation.
+FASTEST_SMOOTH_RATE = 0.95
+
+# The next stride is at most this many times as long as the last one.
+LARGEST_GROWTH = 2.0
+# The same after a stride whose equations took more than HARD_ITERATIONS iterations. A
+# longer stride would be even harder to solve.
+GROWTH_AFTER_HARD_STRIDE = 0.8
+HARD_ITERATIONS = 7
+# The same after a refused stride, which must become shorter.
+GROWTH_AFTER_REFUSAL = 0.7
+# The same after a stride whose equations were not solved, so that its error is unknown.
+GROWTH_AFTER_FAILURE = 0.4
+# The next stride is at least this many times as long as the last one: an error estimate
+# far above the allowed error is unreliable.
+SMALLEST_GROWTH = 0.2
+# In x: a flow whose strides become shorter cannot be followed.
+SHORTEST_FLOW_STRIDE = 1e-13
+# The ratio of successive lengths is extrapolated, but not below this value.
+SMALLEST_TREND = 0.5
 
 
 class StrideErrors(NamedTuple):
@@ -71,18 +126,20 @@ class StrideErrors(NamedTuple):
 
 
 class StrideProblem(NamedTuple):
-    """The strides to be made from n states.
+    """The next strides of n blocks, which are still to be solved.
 
     Attributes
     ----------
     blocks : ndarray of shape (n,)
-        The block of each state.
+        The index of each block.
     begin, length : ndarray of shape (n,)
-        Where the stride begins in x = ln(1 + t), and its length.
+        The value of x = ln(1 + t) at the beginning of each stride, and the length of
+        the stride in x.
     start : ndarray of shape (n, m)
-        The states.
+        The states of the blocks at the beginning.
     noise : ndarray of shape (n,)
-        Rounding errors, below which the equations need not be solved.
+        The rounding error of each stride. The equations need not be solved more
+        accurately.
     """
 
     blocks: Index
@@ -93,15 +150,15 @@ class StrideProblem(NamedTuple):
 
     @property
     def end(self) -> Array:
-        """Where the strides end in x."""
+        """The values of x at the ends of the strides."""
         return self.begin + self.length
 
     def places(self, stages: int) -> Array:
-        """The nodes in x, (n, s)."""
+        """The values of x at the nodes of each stride, (n, stages)."""
         return self.begin[:, None] + radau(stages).nodes * self.length[:, None]
 
     def select(self, mask: Mask) -> StrideProblem:
-        """Select strides."""
+        """Keep the strides whose entry in ``mask`` is True."""
         return StrideProblem(
             self.blocks[mask],
             self.begin[mask],
@@ -117,13 +174,16 @@ class StrideRecord(NamedTuple):
     Attributes
     ----------
     blocks : ndarray of shape (n,)
-        The blocks.
+        The index of each block.
     begin, length : ndarray of shape (n,)
-        Where each stride begins in x, and its length.
-    run, shadow : ndarray of shape (n, s + 1, m)
-        Legendre coefficients; without a shadow, those of the run with one less.
+        The value of x at the beginning of each stride, and the length of the stride.
+    run : ndarray of shape (n, NODES + 1, m)
+        The Legendre coefficients of the run.
+    shadow : ndarray of shape (n, NODES, m)
+        The Legendre coefficients of the shadow. If there is no shadow, these are the
+        coefficients of the run without the last one.
     errors : StrideErrors or None
-        Error estimates; None without a shadow.
+        The error estimates; None if there is no shadow.
     """
 
     blocks: Index
@@ -135,7 +195,7 @@ class StrideRecord(NamedTuple):
 
     @property
     def end(self) -> Array:
-        """Where the strides end in x."""
+        """The values of x at the ends of the strides."""
         return self.begin + self.length
 
 
@@ -145,10 +205,10 @@ class RunErrors:
     Attributes
     ----------
     solver_error : ndarray of shape (n,)
-        The part of the error that comes from the solutions of the equations. The
-        distance to the shadow does not show it.
+        The part of the error that is left because the equations of the strides are
+        solved approximately. The distance from the shadow does not show this part.
     margin : ndarray of shape (n,)
-        The error of the run over its distance from the shadow.
+        The error of the run divided by its distance from the shadow.
     """
 
     def __init__(self, count: int) -> None:
@@ -157,41 +217,41 @@ class RunErrors:
         self._error = np.zeros(count)
 
     def continued(self) -> RunErrors:
-        """Errors at the beginning of later strides without a shadow."""
+        """Return the errors with which later strides begin, before a shadow starts."""
         errors = RunErrors(len(self.margin))
         errors.solver_error[:] = self.solver_error
         errors.margin[:] = self.margin
         return errors
 
     def start(self, distance: Array) -> None:
-        """Begin with a shadow at these distances from the run, (n,)."""
+        """Set the errors of a run whose shadow begins at these distances, (n,)."""
         self._error = self.margin * distance
 
     def add_unwatched(self, blocks: Index, run: Solved) -> None:
-        """Add the errors of strides that no shadow follows."""
+        """Add the solver's errors of strides that have no shadow."""
         self.solver_error[blocks] += SOLVER_ERROR_FACTOR * run.solver_error
 
     def add(
         self, blocks: Index, distance_before: Array, run: Solved, shadow: Solved
     ) -> StrideErrors:
-        """Add the errors of strides, and return the estimates in each stride.
+        """Add the errors of one stride in each of k blocks, and return the estimates.
 
         Parameters
         ----------
         blocks : ndarray of shape (k,)
-            The blocks.
+            The index of each block.
         distance_before : ndarray of shape (k,)
             The distances between run and shadow at the beginnings of the strides.
         run, shadow : Solved
-            The k strides.
+            The solved strides of the run and of the shadow.
         """
         difference = run.coefficients.copy()
         difference[:, :NODES] -= shadow.coefficients
         at_nodes = legendre_at_nodes(NODES, NODES) @ difference
         distance = np.abs(at_nodes).max(axis=(1, 2))
         distance_after = np.abs(shadow.end - run.end).max(axis=1)
-        # The coefficient that the shadow lacks may be small by chance. The distance
-        # inside the stride is not.
+        # The last coefficient of the run, which the shadow lacks, measures the error of
+        # the shadow. It may be small by chance; the distance inside the stride is not.
         distance_inside = distance - np.maximum(distance_before, distance_after)
         shadow_error = np.maximum(run.last_coefficient, distance_inside)
         stride_error = STRIDE_ERROR_FACTOR * (
@@ -212,22 +272,26 @@ class RunErrors:
         self.solver_error[blocks] = (
             inherited_solver_error + SOLVER_ERROR_FACTOR * run.solver_error
         )
-        # Single steps from the end of the stride enlarge the error at the end, and not
-        # the one inside. So the margin is at least that at the end, up to MARGIN.
-        margin_at_end = error_after / np.maximum(distance_after, 1e-300)
-        margin = np.maximum(
-            error / np.maximum(distance, 1e-300), np.minimum(MARGIN, margin_at_end)
-        )
+        # Single steps that follow the stride enlarge the error at its end, not the
+        # largest error inside. So the margin must not be less than the margin at the
+        # end, unless the latter exceeds MARGIN.
+        margin_at_end = error_after / np.maximum(distance_after, TINY)
+        margin_inside = error / np.maximum(distance, TINY)
+        margin = np.maximum(margin_inside, np.minimum(MARGIN, margin_at_end))
         self.margin[blocks] = margin
         return StrideErrors(error, distance, margin)
 
 
 def _grown_error(inherited: Array, growth: Array, distance_after: Array) -> Array:
-    """Errors that strides inherit, multiplied by the growth of distances."""
+    """The errors at the beginnings of strides, multiplied by the growth of distances.
+
+    All arrays have the shape (n,), for n strides.
+    """
     grown = growth * inherited
-    # If the distance is far below the error, it does not show how errors grow: it may
-    # have been all but rounding, and the shadow's own error then looks like growth. So
-    # errors grow at most to MARGIN times the distance.
+    # If the distance is far below the error, it does not show how errors grow: the
+    # distance before the stride may have been mere rounding, and the shadow's own error
+    # in the stride then looks like growth. So errors grow at most to MARGIN times the
+    # distance.
     bounded = np.maximum(inherited, np.minimum(grown, MARGIN * distance_after))
     return np.where(growth > 1.0, bounded, grown)
 
@@ -238,9 +302,9 @@ class Growth(NamedTuple):
     Attributes
     ----------
     nearest : ndarray of shape (n,)
-        The possible factor nearest to 1.
+        Of all possible factors, the one nearest to 1.
     cautious : ndarray of shape (n,)
-        A factor between the least possible one and ``nearest``.
+        A factor between the smallest possible one and ``nearest``.
     """
 
     nearest: Array
@@ -252,22 +316,24 @@ def distance_growth(
 ) -> Growth:
     """Estimate how much strides enlarge the distance between run and shadow.
 
-    The shadow's own error in a stride may add to the distance, and the growth is then
-    the least that is possible. Or it may cancel some of the distance, but nothing of
-    the run's error. The growth is taken to be the least possible one, and with some
-    weight the one nearest to 1.
+    The shadow's own error in a stride may add to the distance. The growth of the rest
+    is then the smallest that is possible. The shadow's own error may instead cancel
+    part of the distance while the run's own error stays. The true growth is then
+    larger. So the ``cautious`` growth is a weighted mean of the smallest possible
+    growth and of the possible growth that is nearest to 1.
 
     Parameters
     ----------
     before, after : ndarray of shape (n,)
         Distances at the beginning and at the end of each stride.
     added : ndarray of shape (n,)
-        The distance that the stride adds or takes away by itself.
+        The largest distance that each stride may add or cancel by its own error.
     weight : float
-        With the weight 0 the estimate of the error hardly held; with 1/2 other
-        estimates were twice as large.
+        The weight of the growth nearest to 1. In trials with the weight 0, estimates of
+        the error were hardly above the true error; with 1/2 they were twice as large.
     """
-    # If run and shadow were together, the growth of their distance is unknown.
+    # If run and shadow coincided before the stride, the growth of their distance is
+    # unknown. The distance before is then set so that the growth is about 1.
     before = np.where(before > 0.0, before, after + added)
     least = np.maximum(after - added, 0.0)
     nearest = np.clip(before, least, after + added)
@@ -281,7 +347,7 @@ def distance_growth(
 
 
 class StrideLengths:
-    """The lengths of the next strides of n blocks, from the errors of the last ones.
+    """The lengths of the next strides, from the errors of the last strides.
 
     Parameters
     ----------
@@ -290,8 +356,13 @@ class StrideLengths:
     first : float
         The length of the first strides, in x.
     aim : float
-        The part of the length with the allowed error that is used. Shorter strides are
-        refused less often.
+        A stride's length, divided by the length at which its error would equal the
+        allowed error. With a value below 1 fewer strides are refused.
+
+    Attributes
+    ----------
+    next : ndarray of shape (count,)
+        The length in x of the next stride of each block.
     """
 
     def __init__(self, count: int, first: float, aim: float) -> None:
@@ -307,13 +378,31 @@ class StrideLengths:
         iterations: NDArray[np.int64],
         is_accepted: Mask,
     ) -> None:
-        """Set the lengths after strides with these errors over the allowed ones."""
+        """Set the next lengths after one stride in each of k blocks.
+
+        Parameters
+        ----------
+        blocks : ndarray of shape (k,)
+            The index of each block.
+        length : ndarray of shape (k,)
+            The length of each stride, in x.
+        error_ratio : ndarray of shape (k,)
+            The error of each stride divided by its allowed error; infinite if the
+            equations were not solved.
+        iterations : ndarray of shape (k,)
+            The number of iterations that the equations of each stride took.
+        is_accepted : ndarray of shape (k,)
+            Whether the stride was accepted.
+        """
+        # The error scales like length^(NODES + 1).
         with np.errstate(divide="ignore", over="ignore"):
             factor = self._aim * error_ratio ** (-1.0 / (NODES + 1))
-        # Strides whose equations are hard to solve must not become longer.
-        largest_accepted = np.where(iterations > 7, 0.8, 2.0)
-        factor = np.clip(factor, 0.2, np.where(is_accepted, largest_accepted, 0.7))
-        ideal = np.where(np.isfinite(error_ratio), factor, 0.4) * length
+        is_hard = iterations > HARD_ITERATIONS
+        largest = np.where(is_hard, GROWTH_AFTER_HARD_STRIDE, LARGEST_GROWTH)
+        largest = np.where(is_accepted, largest, GROWTH_AFTER_REFUSAL)
+        factor = np.clip(factor, SMALLEST_GROWTH, largest)
+        is_solved = np.isfinite(error_ratio)
+        ideal = np.where(is_solved, factor, GROWTH_AFTER_FAILURE) * length
         last_ideal = self._last_ideal[blocks]
         trend = np.divide(
             ideal,
@@ -321,75 +410,89 @@ class StrideLengths:
             out=np.ones(len(length)),
             where=is_accepted & (last_ideal > 0.0),
         )
-        # Towards a drop of the loss each stride must be shorter than the last one, so
-        # lengths are taken to go on shrinking as they did.
-        self.next[blocks] = ideal * np.clip(trend, 0.5, 1.0)
+        # Towards a drop of the loss each stride must be shorter than the last one. So
+        # lengths that have shrunk are expected to shrink again by the same factor.
+        self.next[blocks] = ideal * np.clip(trend, SMALLEST_TREND, 1.0)
         self._last_ideal[blocks] = np.where(is_accepted, ideal, last_ideal)
 
 
 class StrideDebts:
-    """Gradients spent in excess of two for each skipped step, by block.
+    """The gradients that strides have cost in excess of single steps, for each block.
 
-    Run and shadow would need two gradients for each step that is not skipped.
+    Run and shadow need two gradients for a single step. So a stride pays if it takes
+    less than two gradients for each step that it skips.
+
+    Attributes
+    ----------
+    gradients : ndarray of shape (count,)
+        The excess of each block, at least 0.
     """
 
     def __init__(self, count: int) -> None:
         self.gradients = np.zeros(count)
 
     def charge(self, blocks: Index, gradients: float, skipped: Array) -> None:
-        """Add the gradients spent for each block, less two for each skipped step."""
+        """Add the gradients of one stride, less two for each step that it skips.
+
+        ``gradients`` is their number for one block, and ``skipped``, (k,), is the
+        number of steps that each of the k blocks has skipped.
+        """
         debt = self.gradients[blocks] + gradients - 2.0 * skipped
         self.gradients[blocks] = np.maximum(0.0, debt)
 
 
 class Strides:
-    """Blocks of parameters, each with strides of its own, and their shadows.
+    """The strides of n blocks, and the strides of their shadows.
 
     Parameters
     ----------
     blocks : Blocks
-        How parameters split into n rows of m numbers.
+        Splits the parameters into n blocks of m numbers.
     tolerance : float
-        Absolute, in scores; for a flow it is relative to the parameters as well.
+        The absolute tolerance on the scores. For a flow it is also the tolerance on the
+        parameters relative to their size; the larger of the two applies.
     run_start : ndarray of shape (n, m)
         The states of the run.
     shadow_start : ndarray of shape (n, m) or None
         The states of the shadow, if there is one.
     t : float
-        The time of these states, in steps.
+        The step number at which the run has the states ``run_start``.
     first_length : float
         The length of the first strides in x = ln(1 + t).
     budget : int
         The largest number of gradients.
     flow : bool
-        Whether the flow is followed instead of the map.
+        Whether the strides approximate the gradient flow instead of the iterates.
     share : float
-        The part of the tolerance that one stride uses, so that dozens of strides keep
-        to it.
+        The share of the tolerance that the error of one stride may take. It is small
+        because dozens of strides together must keep the tolerance.
     aim : float
-        See `StrideLengths`. Use a smaller one if blocks wait for each other.
+        See `StrideLengths`. Use a smaller value if a refused stride of one block makes
+        the other blocks wait.
     separate : bool
-        Whether blocks belong to different runs. Those that cannot be followed are then
-        abandoned; otherwise `TooFast` is raised.
+        Whether the blocks belong to different runs. If so, a block that is too fast for
+        strides is abandoned. Otherwise such a block raises `TooFast`.
     solver_share : float
-        The part of the allowed error of a stride that the solution of its equations may
+        The share of a stride's allowed error that the solver of its equations may
         leave.
     previous : Strides, optional
-        Earlier strides of the same blocks. They give the errors so far and the
-        direction of the fastest mode.
+        Earlier strides of the same blocks, from which the errors so far and the
+        direction of the fastest mode are taken.
 
     Attributes
     ----------
     run_end, shadow_end : ndarray of shape (n, m)
-        The states up to which each block has been followed.
+        The states at the end of the last stride of each block; ``shadow_end`` is None
+        if there is no shadow.
     x : ndarray of shape (n,)
-        The times ln(1 + t) of these states.
+        The times ln(1 + t) at the ends of the last strides.
     errors : RunErrors
-        The estimated errors there.
+        The estimated errors at the ends of the last strides.
     abandoned : ndarray of shape (n,)
-        Whether a block is followed no longer.
+        Whether the block is no longer followed.
     oscillates : bool
-        Whether a mode of the last strides oscillates.
+        Whether a mode changes its sign from step to step, without coming to rest, at
+        the beginnings of the last strides.
     """
 
     def __init__(
@@ -431,27 +534,30 @@ class Strides:
         self._gain = gain_at(self._map.risk, blocks.params(run_start))
         self._lengths = StrideLengths(n, first_length, aim)
         self._debts = StrideDebts(n)
-        # The moves at the beginnings of the last strides, and their sizes in x.
+        # The moves at the beginnings of the last strides, and the sizes of dθ/dx there.
         self._move = np.zeros((n, m))
         self._pace = np.zeros(n)
-        # The polynomials of the last strides, which give the first guess of the next.
+        # The polynomials of the last strides, from which the next ones are guessed. The
+        # length is 0 before the first stride.
         self._last_coefficients = np.zeros((n, NODES + 1, m))
         self._last_begin = np.zeros(n)
         self._last_length = np.zeros(n)
-        # The power method turns it towards the fastest mode, by a step each stride.
+        # An approximation of the fastest mode of each block. One iteration of the power
+        # method improves it at each stride. It starts at random, so that no mode is
+        # missing from it.
         if previous is None:
             self._direction = np.random.default_rng(n).normal(size=(n, m))
         else:
             self._direction = previous._direction
         self._modes: Modes | None = None
-        # Gradients of the iterations that known modes would have saved.
+        # The number of gradients that would have been saved if the modes were known.
         self._saved_by_modes = 0.0
-        # The part of a gradient that is spent but not counted yet.
+        # The fraction of a gradient, below 1, that is spent but not yet counted.
         self._uncounted = 0.0
 
     @property
     def begin(self) -> float:
-        """Where the first stride begins in x; 0 if there is none."""
+        """The value of x at the beginning of the first stride; 0 if there is none."""
         return min((float(record.begin.min()) for record in self._records), default=0.0)
 
     @property
@@ -460,7 +566,10 @@ class Strides:
         return math.floor(math.expm1(float(self.x.min()) + SLACK))
 
     def guess_from(self, iterates: dict[int, Array]) -> None:
-        """Guess that the first strides continue iterates, NODES + 1 of them by step."""
+        """Extrapolate the first strides from the NODES + 1 last iterates of the run.
+
+        ``iterates`` maps step numbers to states of all blocks, (n, m).
+        """
         x = np.log1p([*iterates])
         rows = np.stack([*iterates.values()], axis=1)
         degree = len(x) - 1
@@ -470,19 +579,20 @@ class Strides:
         self._last_coefficients = np.linalg.inv(legendre(scaled, degree)) @ rows
 
     def reach(self, x: Array | float, cached_numbers: int = 2**20) -> None:
-        """Follow all blocks up to a time x = ln(1 + t) or beyond.
+        """Take strides until every block has passed the time x = ln(1 + t).
 
         Parameters
         ----------
         x : float or ndarray of shape (n,)
-            The time, or one for each block.
+            One time for all blocks, or a time for each block.
         cached_numbers : int
-            Blocks are moved in groups of so many numbers, which a cache holds.
+            The blocks take their strides in groups. The states of a group at the nodes
+            have about this many numbers, so that a processor's cache can hold them.
 
         Raises
         ------
         TooFast
-            Strides are too short to pay, or might skip over an oscillation.
+            The strides are too short to pay, or might skip over an oscillation.
         """
         group_size = max(1, cached_numbers // (NODES * self.run_end.shape[1]))
         behind = self._blocks_behind(x)
@@ -495,7 +605,7 @@ class Strides:
         return np.flatnonzero((self.x < x - SLACK) & ~self.abandoned)
 
     def _stride(self, blocks: Index) -> None:
-        """Try one stride of some blocks."""
+        """Try one stride of each block, and set the lengths of the next strides."""
         spent_before = self._spent
         problem = self._next_problem(blocks)
         run = self._solve(NODES, problem, self._guess(problem))
@@ -513,10 +623,13 @@ class Strides:
             blocks, problem.length, error / allowed, run.iterations, is_accepted
         )
         if self._flow:
-            if self._lengths.next.min() < 1e-13:
+            # Strides that are no longer than the rounding error of x lead nowhere.
+            if self._lengths.next.min() < SHORTEST_FLOW_STRIDE:
                 raise Ended(Stop.FLOW)
         else:
             skipped = np.expm1(problem.end) - np.expm1(problem.begin)
+            # The gradients as if all n blocks had taken a stride, because a gradient of
+            # some blocks counts as a fraction of a whole gradient.
             spent = (self._spent - spent_before) * len(self.x) / len(blocks)
             self._charge(blocks, spent, np.where(is_accepted, skipped, 0.0))
         self._look_for_modes(run)
@@ -529,7 +642,11 @@ class Strides:
         largest_debt: float = 400.0,
         fewest_steps: float = 8.0,
     ) -> None:
-        """Charge blocks for a stride, and abandon those whose strides do not pay."""
+        """Charge blocks for a stride, and abandon each block whose strides do not pay.
+
+        Strides do not pay if the block's debt exceeds ``largest_debt`` gradients, or if
+        the next stride would skip fewer than ``fewest_steps`` steps.
+        """
         self._debts.charge(blocks, gradients, skipped)
         debt = self._debts.gradients
         is_in_debt = debt > largest_debt
@@ -539,7 +656,7 @@ class Strides:
         self._abandon(is_in_debt | (next_steps < fewest_steps))
 
     def _abandon(self, mask: Mask) -> None:
-        """Abandon some blocks, or none."""
+        """Abandon the blocks in ``mask``; raise `TooFast` if all are one run's."""
         if mask.any() and not self._separate:
             raise TooFast
         self.abandoned |= mask
@@ -547,10 +664,12 @@ class Strides:
     def _look_for_modes(
         self, run: Solved, easy_iterations: int = 5, least_numbers: float = 2500.0
     ) -> None:
-        """Compute the modes once they would have saved more than they cost.
+        """Compute the modes once they would have saved more gradients than they cost.
 
-        The time of an iteration with few numbers is that of calls of NumPy: it takes as
-        long as one with ``least_numbers``.
+        With the modes a stride takes about ``easy_iterations`` iterations; the other
+        iterations of ``run`` count as saved. An iteration over few numbers takes as
+        long as one over ``least_numbers``, because calls of NumPy take most of its
+        time.
         """
         is_solved = np.isfinite(run.solver_error)
         saved = np.where(is_solved, run.iterations - easy_iterations, run.iterations)
@@ -569,9 +688,13 @@ class Strides:
         return self._map.evaluations + self._uncounted
 
     def _moves(self, rows: Array, blocks: Index) -> Array:
-        """Moves of rows, (r, m), that belong to some blocks, (r,)."""
+        """Count and return the moves of r states, (r, m).
+
+        ``rows``, (r, m), holds a state of one block in each row, and ``blocks``, (r,),
+        the indices of these blocks.
+        """
         if self._blocks.column_gradients is not None:
-            # The gradient of one block counts as its share of a whole gradient.
+            # The gradient of one of n blocks counts as 1/n of a whole gradient.
             self._uncounted += len(rows) / len(self.x)
             whole = int(self._uncounted)
             self._map.evaluations = self._map.evaluations + whole
@@ -581,11 +704,12 @@ class Strides:
         return self._blocks.moves(rows, blocks)
 
     def _next_problem(self, blocks: Index) -> StrideProblem:
-        """Set up strides of some blocks, after a look at the moves near their states.
+        """Set up the next strides of k blocks.
 
-        All moves are asked for together: one at the state, for the first guess; one a
-        little along the fastest mode, for its rate; and one with other last bits, for
-        the rounding errors.
+        Two or three moves of each block are computed in one call: the move at its
+        state gives the first guess; the move a little along the fastest mode gives the
+        rate of that mode; and, if the modes are known, the move of a state with other
+        last bits gives the rounding error.
         """
         start = self.run_end[blocks]
         begin = self.x[blocks]
@@ -602,70 +726,81 @@ class Strides:
         self._move[blocks] = move
         self._pace[blocks] = np.abs(move).max(axis=1) * np.exp(begin)
         self._turn_to_fastest_mode(blocks, nudge, nudged_move - move)
-        noise = 2.0**-47 * size + 1e-300
+        noise = STATE_ROUNDING * size + TINY
         if self._modes is not None:
             steps = np.expm1(begin + length) - np.expm1(begin)
             accumulated = self._modes.accumulated_changes(
                 rounded_moves[0] - move, begin, steps, blocks
             )
-            # Other bits may change the moves by more.
-            noise += 8.0 * np.abs(accumulated).max(axis=1)
+            # The change of a single trial may be small by chance.
+            noise += ROUNDING_MARGIN * np.abs(accumulated).max(axis=1)
         return StrideProblem(blocks, begin, length, start, noise)
 
     def _nudge_along_fastest_mode(self, blocks: Index, size: Array) -> Array:
-        """A small change of states of some size along the fastest mode, (k, m)."""
+        """A small displacement of k states along the fastest modes, (k, m).
+
+        ``size``, (k,), is the largest entry of each state.
+        """
         parameter_part = self._blocks.parameter_part
         direction = np.zeros((len(blocks), self.run_end.shape[1]))
-        # Only parameters are nudged: the change of their move shows the curvature, no
-        # matter what the memory does.
+        # Only the parameters are displaced, not the memory of the rule: the change of
+        # their move shows the curvature, no matter what the memory does.
         parameter_part(direction)[:] = parameter_part(self._direction[blocks])
-        length = 1e-5 * np.maximum(1.0, size) / np.abs(direction).max(axis=1)
+        length = NUDGE * np.maximum(1.0, size) / np.abs(direction).max(axis=1)
         return np.asarray(length[:, None] * direction)
 
     def _turn_to_fastest_mode(
         self, blocks: Index, nudge: Array, move_change: Array
     ) -> None:
-        """Make a step of the power method, and abandon blocks that oscillate."""
+        """Make an iteration of the power method, and abandon blocks that oscillate.
+
+        ``move_change``, (k, m), is the change of the moves that ``nudge``, (k, m),
+        causes; for gradient descent it is -η times the Hessian times the nudge.
+        """
         parameter_part = self._blocks.parameter_part
         change = np.zeros_like(nudge)
         parameter_part(change)[:] = parameter_part(move_change)
         change_norm = np.linalg.norm(change, axis=1)
         nudge_norm = np.linalg.norm(nudge, axis=1)
         if not self._flow:
-            # At the largest stable rate a mode oscillates for ever, and just below it
-            # for so long that it is not at rest.
-            largest_rate = 0.95 * self._blocks.largest_stable_rate
+            largest_rate = FASTEST_SMOOTH_RATE * self._blocks.largest_stable_rate
             is_too_fast = np.zeros(len(self.x), dtype=bool)
             is_too_fast[blocks[change_norm > largest_rate * nudge_norm]] = True
             self.oscillates = bool(is_too_fast.any())
             self._abandon(is_too_fast)
-        is_visible = change_norm > 1e-200
+        # A smaller change has no direction that rounding would leave.
+        is_visible = change_norm > SMALLEST_CHANGE
         unit = change[is_visible] / change_norm[is_visible, None]
         self._direction[blocks[is_visible]] = unit
 
     def _allowed_error(self, states: Array, pace: Array) -> Array:
-        """Error that strides to some states may have, (k,).
+        """The error that strides may have that end at k states, (k,).
 
-        It is a share of the tolerance, or of the tolerance times the pace dθ/dx if that
-        is less: an error of the time amounts to that times dθ/dx.
+        It is a share of the tolerance in the parameters, or of the tolerance times the
+        pace if the latter is less: an error δx of the time displaces the parameters by
+        δx dθ/dx, and δx may not exceed the tolerance either.
+
+        ``states`` has the shape (k, m), and ``pace``, (k,), is the size of dθ/dx there.
         """
         size = np.abs(states).max(axis=1)
         gain = self._gain
         if len(self.x) == 1 and np.isfinite(states).all():
-            # The only block holds all parameters, so their gain can be computed.
+            # The only block holds all parameters, so their gain can be computed. The
+            # gain at the start serves otherwise.
             gain = gain_at(self._map.risk, self._blocks.params(states))
         relative = self._tolerance * size if self._flow else 0.0
         largest = np.maximum(self._tolerance / gain, relative)
-        # A hundred times the rounding error of the parameters.
-        least = 2.3e-14 / self._share * size
+        least = SMALLEST_STRIDE_ERROR / self._share * size
         limit = np.minimum(largest, np.maximum(self._tolerance * pace, least))
+        # A stride that ends at NaN or infinity is refused.
         limit = np.where(np.isfinite(limit), limit, 0.0)
-        return self._share * np.maximum(limit, 1e-200)
+        return self._share * np.maximum(limit, SMALLEST_CHANGE)
 
     def _guess(self, problem: StrideProblem) -> Array:
-        """Guess the states at the nodes, (k, s, m).
+        """Guess the states of k strides at the nodes, (k, NODES, m).
 
-        The last stride is extrapolated; before the first one the move is constant.
+        The polynomial of the block's last stride is extrapolated. A first stride is
+        guessed from a constant move.
         """
         blocks = problem.blocks
         places = problem.places(NODES)
@@ -673,12 +808,12 @@ class Strides:
         move = self._move[blocks]
         guess = problem.start[:, None] + steps[:, :, None] * move[:, None]
         has_last = self._last_length[blocks] > 0.0
-        known = blocks[has_last]
+        continued = blocks[has_last]
         guess[has_last] = polynomial_values(
-            self._last_coefficients[known],
+            self._last_coefficients[continued],
             places[has_last],
-            self._last_begin[known],
-            self._last_length[known],
+            self._last_begin[continued],
+            self._last_length[continued],
         )
         return guess
 
@@ -691,7 +826,9 @@ class Strides:
     ) -> Solved:
         """Solve the equations of strides of the run, or of the shadow.
 
-        If the modes are known, the iterations are those of Newton's method.
+        The number of ``stages`` tells which: it is NODES for the run. If the modes are
+        known, Newton's method solves the equations. If they are not but the rule has a
+        memory, Newton's method treats the memory alone.
         """
         blocks = problem.blocks
         weights = stride_weights(stages, problem.begin, problem.length, self._flow)
@@ -715,7 +852,10 @@ class Strides:
         )
 
     def _accept(self, problem: StrideProblem, run: Solved) -> Mask:
-        """Let the shadow follow, and go on from the ends of strides where it can."""
+        """Solve the shadow of solved strides, and record the strides.
+
+        Return the mask of the strides whose shadow was solved; only these are recorded.
+        """
         if self.shadow_end is None:
             self.errors.add_unwatched(problem.blocks, run)
             self._advance(problem, run, run.coefficients[:, :NODES], None)
@@ -724,8 +864,9 @@ class Strides:
         offset = shadow_start - self.run_end[problem.blocks]
         at_nodes = legendre_at_nodes(SHADOW_NODES, NODES) @ run.coefficients
         guess = at_nodes + offset[:, None]
-        # The guess is the solution of the run: after a single iteration the shadow
-        # would have much of the same solver error, which their distance would not show.
+        # The guess comes from the solution of the run. After a single iteration the
+        # shadow would share much of the run's solver error, and the distance between
+        # run and shadow would not show it.
         shadow = self._solve(
             SHADOW_NODES, problem._replace(start=shadow_start), guess, min_iterations=2
         )
@@ -747,7 +888,7 @@ class Strides:
         shadow_coefficients: Array,
         errors: StrideErrors | None,
     ) -> None:
-        """Record strides, and go on from their ends."""
+        """Record accepted strides, and move the blocks to the ends of these strides."""
         blocks = problem.blocks
         self.run_end[blocks] = run.end
         self.x[blocks] = problem.end
@@ -767,24 +908,35 @@ class Strides:
     def phase_reversal(self, oscillation: Array) -> Array:
         """Change of the states, (n, m), that reverses the phase of the fastest mode.
 
-        ``oscillation``, (n, m), is how the run oscillates from step to step.
+        ``oscillation``, (n, m), is the difference between the two phases: twice the
+        part of the states that changes its sign at each step.
         """
         norm = np.linalg.norm(self._direction, axis=1, keepdims=True)
         unit = self._direction / norm
         amplitude = np.sum(unit * oscillation, axis=1)
-        # Solver errors may hide an oscillation of their size.
+        # Solver errors may hide an oscillation that is as small as they are.
         amplitude = amplitude + np.copysign(self.errors.solver_error, amplitude)
         return np.asarray(-amplitude[:, None] * unit)
 
     def forget(self, t: int) -> None:
-        """Drop the strides that end before a step."""
+        """Drop the records whose strides all end before the step t."""
         x = math.log1p(t) - SLACK
         self._records = [record for record in self._records if (record.end >= x).any()]
 
     def worst_until(self, x: Array) -> tuple[Array, Array]:
-        """Largest error and largest distance from the shadow up to some times x, (q,).
+        """The largest error and the largest distance from the shadow up to q times.
 
-        They are taken over the strides that begin up to each time.
+        Each is a maximum over the strides of all blocks that begin at or before the
+        time, and is 0 if there is no shadow.
+
+        Parameters
+        ----------
+        x : ndarray of shape (q,)
+            The times ln(1 + t).
+
+        Returns
+        -------
+        error, distance : ndarray of shape (q,)
         """
         errors = [
             record.errors for record in self._records if record.errors is not None
@@ -793,7 +945,7 @@ class Strides:
             return np.zeros_like(x), np.zeros_like(x)
         begin = np.concatenate([record.begin for record in self._records])
         order = np.argsort(begin)
-        # The first stride begins before any of the times, except for rounding.
+        # Every time is after the beginning of the first stride, except for rounding.
         last_begun = np.maximum(np.searchsorted(begin[order], x, side="right") - 1, 0)
         error = np.concatenate([estimate.error for estimate in errors])[order]
         distance = np.concatenate([estimate.distance for estimate in errors])[order]
@@ -803,34 +955,42 @@ class Strides:
         )
 
     def margins_at(self, x: float) -> Array:
-        """The error of the run over its distance from the shadow at a time x, (n,)."""
+        """The error of each block over its distance from the shadow at x, (n,)."""
         margins = np.array(self.errors.margin)
         for record in self._records:
             if record.errors is not None:
-                is_on = (record.begin <= x + SLACK) & (x <= record.end + SLACK)
-                margins[record.blocks[is_on]] = record.errors.margin[is_on]
+                contains_x = (record.begin <= x + SLACK) & (x <= record.end + SLACK)
+                margins[record.blocks[contains_x]] = record.errors.margin[contains_x]
         return margins
 
     def states(self, steps: Steps) -> tuple[Array, Array]:
-        """Run and shadow at steps that all blocks have reached, (q, n, m) each.
+        """The states of run and shadow at q steps, two arrays of shape (q, n, m).
 
-        They are NaN at steps whose strides have been dropped.
+        All blocks must have reached the steps. States are NaN at a step whose strides
+        have been dropped.
         """
         n = len(self.x)
         x = np.broadcast_to(np.log1p(steps)[:, None], (len(steps), n))
         return self.at(x, np.arange(n))
 
     def at(self, x: Array, blocks: Index) -> tuple[Array, Array]:
-        """Run and shadow of k blocks at times x of each, (..., k): (..., k, m) each.
+        """The states of run and shadow of k blocks, two arrays of shape (..., k, m).
 
-        They are NaN where no stride is known.
+        Entries of a state are NaN at a time for which no stride is recorded.
+
+        Parameters
+        ----------
+        x : ndarray of shape (..., k)
+            The times ln(1 + t) of each block.
+        blocks : ndarray of shape (k,)
+            The index of each block.
         """
         shape = (*x.shape, self.run_end.shape[1])
         run = np.full(shape, np.nan)
         shadow = np.full(shape, np.nan)
         if not self._records:
-            # From t = 1e14 on, x does not distinguish the next few steps from the start
-            # of the first stride.
+            # From t = 1e14 on, x = ln(1 + t) is the same number for the next few steps
+            # and for the start of the first stride.
             is_start = np.abs(x - self.x[blocks]) <= SLACK
             run[is_start] = np.broadcast_to(self.run_end[blocks], shape)[is_start]
             if self.shadow_end is not None:
@@ -842,8 +1002,10 @@ class Strides:
         for record in self._records:
             wanted = np.flatnonzero(position[record.blocks] >= 0)
             offset = x[..., position[record.blocks[wanted]]] - record.begin[wanted]
-            is_on = (offset >= -SLACK) & (offset <= record.length[wanted] + SLACK)
-            *times, column = np.nonzero(is_on)
+            is_inside = (offset >= -SLACK) & (offset <= record.length[wanted] + SLACK)
+            # One entry for each pair of a time and a stride that contains it: the
+            # indices of the time, and the position of the stride in `wanted`.
+            *times, column = np.nonzero(is_inside)
             if not column.size:
                 continue
             row = wanted[column]
@@ -858,38 +1020,47 @@ class Strides:
         return run, shadow
 
     def land(self, t: int) -> tuple[Array, Array]:
-        """Run and shadow at a step, (n, m) each, by strides that end there.
+        """The states of run and shadow at step t, by strides that end at this step.
 
-        The ends of strides are far more accurate than the states between.
+        Both arrays have the shape (n, m). The state at the end of a stride is far more
+        accurate than the states inside it, so the recorded strides around the step are
+        solved again with other lengths.
         """
         x = math.log1p(t)
         run_states, shadow_states = self.states(np.array([t]))
-        run, shadow = run_states[0], shadow_states[0]
+        run = run_states[0]
+        shadow = shadow_states[0]
         for record in self._records:
-            is_on = (record.begin < x - SLACK) & (x <= record.end + SLACK)
-            if is_on.any():
-                self._land_on(x, record, is_on, NODES, record.run, run)
-                self._land_on(x, record, is_on, SHADOW_NODES, record.shadow, shadow)
+            contains_x = (record.begin < x - SLACK) & (x <= record.end + SLACK)
+            if contains_x.any():
+                self._land_on(x, record, contains_x, NODES, record.run, run)
+                self._land_on(
+                    x, record, contains_x, SHADOW_NODES, record.shadow, shadow
+                )
         return run, shadow
 
     def _land_on(
         self,
         x: float,
         record: StrideRecord,
-        is_on: Mask,
+        mask: Mask,
         stages: int,
         coefficients: Array,
         states: Array,
     ) -> None:
-        """Write the states at x that strides from the same starts have there."""
-        coefficients = coefficients[is_on]
-        begin = record.begin[is_on]
-        # Legendre polynomials are 1 and -1 in turn at -1.
+        """Solve shorter strides that end at x, and write their ends into ``states``.
+
+        The strides begin at the beginnings of the recorded strides in ``mask``. The
+        states of blocks whose equations are not solved stay as they are.
+        """
+        coefficients = coefficients[mask]
+        begin = record.begin[mask]
+        # The Legendre polynomials of even degree are 1 at -1, those of odd degree -1.
         start = ((-1.0) ** np.arange(coefficients.shape[1])) @ coefficients
-        noise = 2.0**-47 * np.abs(start).max(axis=1)
-        problem = StrideProblem(record.blocks[is_on], begin, x - begin, start, noise)
+        noise = STATE_ROUNDING * np.abs(start).max(axis=1)
+        problem = StrideProblem(record.blocks[mask], begin, x - begin, start, noise)
         guess = polynomial_values(
-            coefficients, problem.places(stages), begin, record.length[is_on]
+            coefficients, problem.places(stages), begin, record.length[mask]
         )
         solved = self._solve(stages, problem, guess)
         is_solved = np.isfinite(solved.solver_error)

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from icl_theory.engine.rules import Rule
 
 Interval = tuple[int, int]
-# the fields that a run in closed form computes at their first use
+# Fields that a run in closed form computes when one of them is first used.
 CURVES = ("loss", "states", "observed")
-# the fields that a file and the exports hold besides the arrays
+# Fields that a saved file and the exports hold in addition to the arrays.
 FACTS = (
     "steps",
     "stop_reason",
@@ -55,9 +55,18 @@ FACTS = (
     "stop",
     "family",
 )
-# the names of entries of runs and their exports, which no observation may have
+# Names that no observation may have, because runs and their exports use them.
 TAKEN = frozenset({*FACTS, *CURVES, "t", "query", "memory", "carry"})
+# Stands for an array that is computed later.
 _NOT_COMPUTED = np.zeros(0)
+# A summary mentions an estimated error of the step count above this number of steps.
+SMALLEST_STATED_ERROR = 0.1
+# The largest number of saved steps in a factor of ten, for small states.
+STEPS_PER_DECADE = 32.0
+# The smallest number, for large states.
+FEWEST_STEPS_PER_DECADE = 4.0
+# The number of floats that all saved states together aim at: 256 MB.
+SAVED_NUMBERS = 2**25
 
 
 class Phases(dict[str, Interval | None]):
@@ -76,7 +85,7 @@ class Phases(dict[str, Interval | None]):
             ) from None
 
     def present(self) -> dict[str, Interval]:
-        """Return the phases that the run has, by name."""
+        """Return the phases that have begun, by name, with their intervals."""
         return {
             name: interval for name, interval in self.items() if interval is not None
         }
@@ -92,7 +101,7 @@ class Label(NamedTuple):
 
 
 class Stop(Enum):
-    """Why a run ended; the value is the sentence that `say` completes."""
+    """Why a run ended; the value is a sentence with places for numbers."""
 
     REACHED = "reached epsilon = {epsilon:g} at step {step}"
     FLOOR = "stagnated at the floor {floor:.6g} > epsilon = {epsilon:g} by step {step}"
@@ -107,7 +116,7 @@ class Stop(Enum):
     INTERRUPTED = "interrupted at step {step}"
 
     def say(self, **facts: float) -> str:
-        """Return the sentence with its numbers."""
+        """Return the sentence with the numbers ``facts`` in their places."""
         return self.value.format(**facts)
 
 
@@ -121,18 +130,18 @@ class State(NamedTuple):
 
     @property
     def attention(self) -> Array:
-        """Target attention at this step, () or (K,)."""
+        """Target attention at this step: one number, or one for each of K queries."""
         return _attention(self.observed)
 
 
 @dataclass(eq=False, repr=False)
 class Trajectory(Plottable):
-    """A training run, saved at log-spaced steps.
+    """A training run, saved at T log-spaced steps.
 
     Attributes
     ----------
     t : ndarray of int64, (T,)
-        Saved steps, increasing; the first is 0 and the last is where the run stopped.
+        Saved steps, increasing; the first is 0, and at the last the run stopped.
     loss : ndarray, (T,)
         Loss at the saved steps, in squared label units (nats for recall).
     states : ndarray, (T, ...)
@@ -146,7 +155,7 @@ class Trajectory(Plottable):
     stop : Stop
         Why the run ended.
     stop_reason : str
-        The same in words.
+        Why the run ended, in words.
     floor : float
         Irreducible loss of the risk.
     method, rule : str
@@ -155,13 +164,14 @@ class Trajectory(Plottable):
     eta, epsilon : float
         Learning rate and target loss.
     error : float or None
-        Estimated absolute error of ``steps``. Below 1 the count is the one that single
-        steps would give: the losses at the last two steps differ from ``epsilon`` by
-        more than their errors. It is 1 or more if ``epsilon`` equals one of these
-        losses to rounding, whatever the method. It is None if every step was taken and
-        neither loss is so close, and for flows, whose steps are times.
+        Estimated absolute error of ``steps``. If it is below 1, single steps would give
+        the same ``steps``: the losses at this step and at the step before differ from
+        ``epsilon`` by more than their errors. If one of these two losses equals
+        ``epsilon`` up to rounding, the error is 1 or more, whatever the method. It is
+        None for a flow, whose steps are times, and for a run that took every step and
+        whose two losses differ from ``epsilon`` by more than rounding.
     states_error : float or None
-        Estimated absolute error of the scores at the saved steps, if steps were
+        Estimated absolute error of the scores at the saved steps; None if no step was
         skipped.
     phases : Phases or None
         The phases of the run, if the model defines them.
@@ -176,17 +186,17 @@ class Trajectory(Plottable):
     family : Family or None
         The problem that the run belongs to, if a family made it or its file names one.
     command : str or None
-        Command line or Python call that makes the run again, if it is known.
+        Command line or Python call that makes the run again; None if it is unknown.
     version : str or None
         Version of the package that made the run; None if its file does not say.
     memory : ndarray, (T, ...), or None
         The memory of the update rule at the saved steps, empty for a rule without one;
         None for a closed form.
     carry : ndarray, (T, ...), or None
-        The part of the parameters at the saved steps that rounding has cut off. With
-        it a run goes on with the same bits.
+        The rounding error of the parameters at the saved steps. With it a run continues
+        from a saved step with the same bits as without the interruption.
     trained_by : Rule or None
-        The update rule with its settings, if they are known.
+        The update rule with its settings; None if they are unknown.
     """
 
     t: NDArray[np.int64]
@@ -219,9 +229,12 @@ class Trajectory(Plottable):
 
     @classmethod
     def later(cls, curves: Callable[[], dict[str, Any]], **fields: Any) -> Trajectory:
-        """Make a run that computes its loss, states and observations at first use."""
+        """Make a run that computes its loss, states and observations at first use.
+
+        ``curves`` is called then, and returns the three by name.
+        """
         run = cls(loss=_NOT_COMPUTED, states=_NOT_COMPUTED, observed={}, **fields)
-        # Python calls __getattr__ for a field that is not there
+        # Python calls __getattr__ for an attribute that an object does not have.
         for name in CURVES:
             del run.__dict__[name]
         run.__dict__["curves"] = curves
@@ -261,9 +274,9 @@ class Trajectory(Plottable):
         return _attention(self.observed)
 
     def at(self, t: int) -> State:
-        """State at any step, which may be between or beyond the saved ones.
+        """State at any step, also between or beyond the saved steps.
 
-        The run goes on from the nearest saved step below.
+        It is computed from the nearest saved step before it.
 
         Parameters
         ----------
@@ -319,7 +332,11 @@ class Trajectory(Plottable):
         return State(int(self.t[index]), params, float(self.loss[index]), observed)
 
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
-        """First step at which a condition holds, if it holds from then on.
+        """First step at which a condition holds.
+
+        The condition is tried at the saved steps. Between the first of them at which it
+        holds and the one before, the step is found by bisection, which is right if the
+        condition goes on to hold once it holds.
 
         Parameters
         ----------
@@ -332,7 +349,8 @@ class Trajectory(Plottable):
         -------
         int or None
             None if the condition holds at no saved step. If the run was loaded from a
-            file that does not say what was trained, the first *saved* step.
+            file that does not say what was trained, the result is the first *saved*
+            step at which the condition holds.
 
         Examples
         --------
@@ -350,7 +368,7 @@ class Trajectory(Plottable):
         holds_at = next((t for t in saved if condition(self.at(t))), None)
         if holds_at is None or holds_at == saved[0] or self.solution is None:
             return holds_at
-        # bisection: the condition holds at holds_at, and not at fails_at
+        # Bisection: the condition holds at `holds_at`, and does not at `fails_at`.
         fails_at = saved[saved.index(holds_at) - 1]
         while holds_at - fails_at > 1:
             middle = (fails_at + holds_at) // 2
@@ -373,29 +391,32 @@ class Trajectory(Plottable):
     ) -> CurveComparison:
         """Compare a loss curve of another trainer, such as your own, with this run.
 
-        Both are averaged over windows of steps, 24 at most, equal in ln(t + 1). A
-        window fails beyond a limit that all windows together exceed once in a thousand
-        times if the curve comes from the same training.
+        Both curves are averaged over at most 24 windows of steps, of equal length in
+        ln(t + 1). In each window the means are compared. The limit is such that, for a
+        curve from the same training, any window exceeds it once in a thousand times.
 
         Parameters
         ----------
         losses : array_like, path or callable
-            Losses, each *before* the update of its step; a CSV file of at most 64 MB
-            with the columns ``step``, ``loss`` and optionally ``error``; or a function
-            of a `State` that returns one loss, or the losses of single prompts.
+            The losses, each computed *before* the update of its step; or the path of a
+            CSV file of at most 64 MB with the columns ``step``, ``loss`` and optionally
+            ``error``; or a function of a `State` that returns one loss, or the losses
+            of single prompts.
         steps : array_like of int, optional
-            Increasing steps. By default 0, 1, 2, ..., and the saved steps for a
-            function.
+            The increasing steps of the losses. By default they are 0, 1, 2, ...; for a
+            function they are the saved steps.
         batch : int, optional
-            Number of prompts in a batch, if these are batch losses of SGD. Standard
-            errors then come from runs of SGD with such batches, by the sampler of the
-            family. They include how far SGD strays from the exact run.
+            Number of prompts in a batch, if the losses are batch losses of SGD. The
+            standard errors then come from runs of SGD with such batches, made by the
+            family's sampler. They include the distance of SGD from the exact run.
         errors : array_like, optional
-            Standard errors instead, one or one for each loss, in the unit of
-            ``losses``. A file may contain them, and single prompts give them.
+            Standard errors, if ``batch`` is not given: one for all losses or one for
+            each, in the unit of ``losses``. A file may contain them, and they are
+            computed from the losses of single prompts.
         scale : float, optional
-            Factor on the losses. Without it losses twice as large as those of the run
-            at the beginning are refused, because they lack the factor 1/2.
+            Factor by which the losses are multiplied. Unless it is given, losses that
+            begin twice as large as the losses of the run are refused, because they
+            probably lack the factor 1/2.
         runs, seed : int
             Number of runs of SGD, 4 to 1000, and the seed of their prompts.
 
@@ -421,7 +442,7 @@ class Trajectory(Plottable):
         >>> run.compare(1.1 * run.loss, run.t, errors=0.01).leaves
         (0, 0)
         """
-        # few runs are compared
+        # Imported here because few runs are compared.
         from icl_theory.engine.curves import compare_with_run
         from icl_theory.engine.loss_curve import loss_curve
 
@@ -431,8 +452,8 @@ class Trajectory(Plottable):
             )
         curve = loss_curve(self, losses, steps, errors)
         has_errors = curve.errors is not None
-        # errors of a file or of single prompts may be overruled by a batch, but errors
-        # that are given beside a batch contradict it
+        # A batch overrules errors from a file or from single prompts. It contradicts
+        # errors that are given as an argument.
         contradicts = batch is not None and errors is not None
         if contradicts or (batch is None and not has_errors):
             raise ValueError(
@@ -453,7 +474,7 @@ class Trajectory(Plottable):
         return "\n".join(paragraphs)
 
     def facts(self) -> dict[str, str]:
-        """Return the lines of `summary` as name and text."""
+        """Return the lines of `summary`: a text for each name."""
         parameters = []
         for name, value in self.info.items():
             if value is not None:
@@ -462,7 +483,7 @@ class Trajectory(Plottable):
             parameters = [f"eta={self.eta:g}", f"rule={self.rule}"]
         facts = {"run": ", ".join(parameters)}
         facts["method"] = self.method
-        if self.error is not None and self.error > 0.1:
+        if self.error is not None and self.error > SMALLEST_STATED_ERROR:
             facts["method"] += f" (the step count may be off by {self.error:.1g})"
         facts["stopped"] = self.stop_reason
         facts["loss"] = (
@@ -486,7 +507,7 @@ class Trajectory(Plottable):
     def to_xarray(self) -> xarray.Dataset:
         """Return loss and observations over the dimension ``t``.
 
-        Observations that each query has of its own have the dimension ``query``, too.
+        An observation with one value for each query also has the dimension ``query``.
         """
         load_whole("numpy.ma", "pandas", "xarray", "dask.array")
         import xarray
@@ -503,7 +524,7 @@ class Trajectory(Plottable):
         return xarray.Dataset(variables, coords={"t": self.t}, attrs=attributes)
 
     def _dimensions(self, name: str) -> list[str]:
-        """Return names for the dimensions of an observation, except for the steps."""
+        """Return names for the dimensions of an observation after its first, ``t``."""
         values = self.observed[name]
         has_attention = "attention" in self.observed
         if has_attention and values.ndim == 2 and values.shape == self.attention.shape:
@@ -511,9 +532,9 @@ class Trajectory(Plottable):
         return [f"{name}_{i}" for i in range(values.ndim - 1)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the states as plain numbers, lists and text.
+        """Return the run without its states as numbers, lists and text.
 
-        They can be written as strict JSON.
+        The result can be written as strict JSON.
         """
         values = self._meta()
         values["t"] = self.t.tolist()
@@ -523,12 +544,13 @@ class Trajectory(Plottable):
         return values
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the run to one file, a NumPy archive without pickle, or not at all.
+        """Write the run to one file, a NumPy archive without pickle.
 
-        A temporary file comes first, so that a crash or a full disk leaves an existing
-        file as it was.
+        The run is first written to a temporary file, which then replaces ``path``. So a
+        crash or a full disk leaves an existing file as it was.
         """
-        from icl_theory.files import replacing  # few runs are saved
+        # Imported here because few runs are saved.
+        from icl_theory.files import replacing
 
         arrays: dict[str, Any] = {
             f"observed_{name}": values for name, values in self.observed.items()
@@ -544,7 +566,7 @@ class Trajectory(Plottable):
             )
 
     def holds(self) -> dict[str, Any]:
-        """Return facts of the arrays that a reader of the file compares with them."""
+        """Return facts about the arrays, by which a reader checks a saved file."""
         least = float(self.loss.min())
         shapes = {
             name: list(values.shape) for name, values in sorted(self.observed.items())
@@ -570,7 +592,7 @@ class Trajectory(Plottable):
 
 
 def named(observed: Mapping[str, Any]) -> dict[str, Array]:
-    """Return observations as arrays, and refuse the names of entries of runs."""
+    """Return observations as arrays; refuse names that runs use for other entries."""
     for name in observed:
         if name in TAKEN:
             raise argument_error(
@@ -592,14 +614,21 @@ def _attention(observed: dict[str, Array]) -> Array:
 
 
 def saved_steps(last: int, size: int) -> NDArray[np.int64]:
-    """Log-spaced steps from 0 to ``last`` for states of ``size`` numbers.
+    """Log-spaced steps from 0 to ``last``, to save states of ``size`` numbers.
 
-    There are 32 in a decade, and fewer if states are large, but at least 4. If they do
-    not fit into the free memory they are refused.
+    There are 32 steps in a factor of ten; if states are large there are fewer, but at
+    least 4.
+
+    Raises
+    ------
+    ValueError
+        The states at these steps would not fit into the free memory.
     """
     decades = math.log10(max(last, 10))
-    # about 2^25 numbers, 256 MB, in all
-    per_decade = min(32.0, max(4.0, 2**25 / (size * decades)))
+    per_decade = min(
+        STEPS_PER_DECADE,
+        max(FEWEST_STEPS_PER_DECADE, SAVED_NUMBERS / (size * decades)),
+    )
     powers = np.power(10.0, np.arange(0.0, decades, 1.0 / per_decade)).astype(np.int64)
     distinct = {0, last, *np.minimum(powers, last).tolist()}
     steps = np.array(sorted(distinct), dtype=np.int64)
@@ -608,7 +637,7 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn an argument into strict JSON, in which infinity and objects are text."""
+    """Return a value as strict JSON can hold it: infinity and objects become text."""
     if isinstance(value, np.ndarray | tuple):
         return np.asarray(value).tolist()
     if isinstance(value, float) and not math.isfinite(value):

@@ -1,9 +1,9 @@
 """Training with a memory as a map of one array, so that its steps can be skipped.
 
-The array holds the parameters and, below them, the memory. Together they determine the
-next step, as the parameters alone do for a rule without memory. The memory is
-multiplied by a power of two that brings it to the size of the parameters, so that one
-tolerance is right for both.
+The whole state of a run is one array: the parameters and, below them, the memory of the
+update rule. It determines the next step, as the parameters alone do for a rule without
+memory. In the whole state the memory is multiplied by a scale, a power of two that
+brings it to the size of the parameters, so that one tolerance suits both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from icl_theory.engine.steps import Point, TrainingState, Update, UpdateMap
 
 
 class StateRisk(Risk):
-    """A risk as a function of the whole state; it depends on the parameters alone.
+    """A risk of the parameters, called with the whole state.
+
+    The memory in the whole state does not change its value.
 
     Parameters
     ----------
@@ -56,36 +58,42 @@ class StateRisk(Risk):
         return self.risk.metric
 
     def join(self, params: Array, memory: Array) -> Array:
-        """Return the whole state: (2,) of numbers, (2K, ...) of arrays (K, ...)."""
+        """Return the whole state of parameters and memory.
+
+        It has the shape (2,) for two numbers, and (2K, ...) for two arrays (K, ...).
+        """
         if not self.shape:
             return np.array([params, self.scale * memory])
         return np.concatenate([params, self.scale * memory])
 
     def split(self, state: Array) -> tuple[Array, Array]:
-        """Return the parameters, a view if possible, and the memory of a state."""
+        """Return the parameters and the memory of a whole state.
+
+        The parameters are a view of the state, unless they are a single number.
+        """
         if not self.shape:
             return np.asarray(state[0]), np.asarray(state[1] / self.scale)
         rows = self.shape[0]
         return state[:rows], state[rows:] / self.scale
 
     def params_of(self, state: Array) -> Array:
-        """Return the parameters of a state, or what stands at their place."""
+        """Return the parameters' part of an array that is shaped like a whole state."""
         if not self.shape:
             return np.asarray(state[0])
         return state[: self.shape[0]]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and gradient in the whole state, which is zero in the memory."""
+        """Loss, and its gradient by the whole state, zero for the memory."""
         loss, gradient = self.risk.evaluate(self.params_of(params), step)
         return loss, self.join(gradient, np.zeros_like(gradient))
 
     def gain(self, params: Array) -> float:
-        """The gain of the parameters; the scaled memory has their size."""
+        """The gain of the parameters, which holds for the scaled memory as well."""
         return gain_at(self.risk, self.params_of(params))
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
-        """Gradients of single columns of the state, which are zero in the memory."""
+        """Gradients of single columns of the state, with zeros for the memory."""
         gradients = column_gradients_of(self.risk)
         if gradients is None:
             return None
@@ -99,7 +107,7 @@ class StateRisk(Risk):
 
 
 class StatePoint(Point):
-    """An iterate of the whole state that was computed as one of the run."""
+    """An iterate of the whole state; ``run_point`` is the same iterate of the run."""
 
     __slots__ = ("run_point",)
 
@@ -139,8 +147,8 @@ class WholeStateMap(UpdateMap):
                 allowed,
             )
         if rule.jacobian(np.zeros(1), eta) is None:
-            # A stride is longer than a memory lasts. Without Newton's method its
-            # equations would take many iterations.
+            # A memory decays within a stride, the interval that is skipped at once.
+            # Without Newton's method its equations would take many iterations.
             allowed = "derivatives of a step with a memory, or skippable must be False"
             raise argument_error(
                 f"jacobian of the skippable rule {rule.name!r}", None, allowed
@@ -167,7 +175,7 @@ class WholeStateMap(UpdateMap):
         return self.from_run_state(self.run_map.start())
 
     def from_run_state(self, state: TrainingState) -> TrainingState:
-        """Return a state of the run as one array without a memory."""
+        """Return a state of the run as a whole state: one array, without a memory."""
         whole = self.risk.join(state.params, state.memory)
         # Single steps compensate the rounding of the parameters alone, so the memory
         # has no carry.
@@ -195,9 +203,9 @@ class WholeStateMap(UpdateMap):
         return self.change(point.params, point.gradient), NO_MEMORY
 
     def change(self, params: Array, gradient: Array) -> Array:
-        """Change of a whole state, or of columns of it, in one step."""
+        """Change of a whole state, or of some of its columns, in one step."""
         if self.risk.shape:
-            # Columns may have another shape than the parameters, but as many rows.
+            # Columns have as many rows as the whole state, but fewer columns.
             rows = len(params) // 2
             own_params = params[:rows]
             memory = params[rows:] / self.risk.scale
@@ -210,7 +218,7 @@ class WholeStateMap(UpdateMap):
         change, next_memory = self.rule.step(
             self.risk.risk, own_params, own_gradient, self.eta, memory, 0
         )
-        # A rule returns the change of the parameters, but the memory itself.
+        # A rule returns the change of the parameters, but the new value of the memory.
         return self.risk.join(change, next_memory - memory)
 
     def moves(self, states: Array) -> Array:
@@ -225,7 +233,7 @@ class WholeStateMap(UpdateMap):
         return np.stack(changes)
 
     def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
-        """Yield every iterate from a state on, with the same bits as single steps."""
+        """Yield every iterate from a state on, with the same bits as in the run."""
         for run_point in self.run_map.iterates(self.to_run_state(state)):
             whole = self.from_run_state(run_point.state)
             gradient = self.risk.join(

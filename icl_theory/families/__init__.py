@@ -1,7 +1,7 @@
-"""Families by name: those of the core, of the papers and of other packages.
+"""Families by name: from the core, from the papers and from other packages.
 
 `list_families` lists them, and `find` returns one of them. A family that cannot be used
-is left out, and `broken` has a line that says why.
+is left out, and `broken` returns a line that says why.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Families of problems: frozen dataclasses whose fields are parameters.
 
-A family declares each parameter once, by `parameter`, and has one duty, `Family.risk`.
-Everything else that the package does with a family (commands, files, sweeps, tables,
-figures, the audit) follows from these declarations and from the optional slots of
-`Family`. The package knows no family by name.
+A family is a class; an object of it is a problem: a risk to train, with all parameters
+of the training. The family declares each parameter once, by `parameter`, and must
+define one method, `Family.risk`. A slot is an attribute or method of `Family` that a
+family may override. Everything that the package does with a family (commands, files,
+sweeps, tables, figures, the audit) follows from its parameters and slots, so that no
+other code of the package needs to name a family.
 """
 
 from __future__ import annotations
@@ -51,8 +53,9 @@ from icl_theory.families.rule_parameters import (
 )
 from icl_theory.sweeps.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 
+# The kind of a target loss. The minimum keeps it a normal number of float64.
 TARGET = Number(optional=True, minimum=1e-300)
-# Parameters of every family, in the order of commands and tables.
+# Parameters that every family has, in the order in which commands and tables show them.
 SHARED = (
     "eta",
     "epsilon",
@@ -68,8 +71,8 @@ class Family(RuleParameters):
     r"""A family of problems; inherit from it, declare parameters and define ``risk``.
 
     `risk` is the only slot that a family has to fill; all others have defaults. The
-    list below says which part of the package asks for which slot, so that a family that
-    has no use for that part can ignore it.
+    table below shows what each slot is used for. A family can ignore the slots of a
+    part of the package that it does not need.
 
     ============================ ======================================================
     slots                        used for
@@ -77,29 +80,30 @@ class Family(RuleParameters):
     `risk`                       training, and all else
     ``name``, ``title``          the command line, lists and reports
     ``goal``, ``loss_unit``      the default target; labels and tables
-    `validate`                   parameters that are sound one by one but not together
+    `validate`                   parameters that are allowed alone but not together
     `stable_rate`                ``eta="auto"``
     ``phase_names``, `describe`  phases, regime and notes of a run
     ``columns``, `measure`       columns of sweeps
-    `sampled`                    the trainer on samples, if the risk has none of its own
+    `sampled`                    the trainer on samples, if the risk does not have one
     `update`                     rules that no parameter can name, such as training in
                                  stages
-    `levels`                     lines of reference in the figure of a run
+    `levels`                     reference lines in the figure of a run
     `expected_steps`             estimates of the work before a sweep (``--dry-run``)
     `limits`                     exponents on both sides of a transition
     `batched`                    sweeps that compute many points in one array
-    ``theory``                   the training of which the three slots `expected_steps`,
-                                 `limits` and ``theory_columns`` speak
+    ``theory``                   the training to which the slots `expected_steps`,
+                                 `limits` and ``theory_columns`` apply
     ``theory_columns``           columns of sweeps that a theory predicts
     ``claims``, ``figures``      the audit, pages of papers and ``icl-theory figures``
     ``explorer``, ``commands``   the explorer, and commands of the family
     ============================ ======================================================
 
-    Most families need none of these five: `update` and `levels` are there for induction
-    heads, `limits` for regression, `batched` for regression and linear attention, and
-    `expected_steps` for these two and regression on Gaussian inputs.
+    Most families need none of these five slots: `update`, `levels`, `limits`, `batched`
+    and `expected_steps`. Induction heads use `update` and `levels`, regression uses
+    `limits`, regression and linear attention use `batched`, and these two and
+    regression on Gaussian inputs use `expected_steps`.
 
-    Every family has these parameters besides its own.
+    Every family has the following parameters in addition to its own.
 
     Parameters
     ----------
@@ -124,17 +128,17 @@ class Family(RuleParameters):
     name, title : str
         The name on the command line, and a title in words.
     goal : tuple of str and float, optional
-        ``("epsilon", value)`` or ``("above", value)``: the default target. With None
-        there is no target, and runs take ``max_steps`` steps.
+        The default target, ``("epsilon", value)`` or ``("above", value)``. If it is
+        None, there is no target, and runs take ``max_steps`` steps.
     loss_unit : str
         Unit of the loss.
     phase_names : tuple of str
         Names of the phases that `describe` may set.
     columns : tuple of Column
-        Columns that `measure` gives to sweeps, in addition to those of every family.
+        Columns that `measure` adds to sweeps; every family has some more.
     claims : Claims, optional
         Papers, rows of the audit, open questions, checks of runs and comparison with
-        samples. If the family gives no claims, plug-ins may give them (`PlugIn`); the
+        samples. If the family does not define this slot, plug-ins may (`PlugIn`). The
         same holds for ``explorer`` and ``theory_columns``.
     figures : dict of path or callable
         Figures for ``icl-theory figures`` by name: scripts, or functions that return a
@@ -144,12 +148,12 @@ class Family(RuleParameters):
     theory_columns : TheoryColumns, optional
         Predictions of a theory at each point of a sweep.
     theory : Scope
-        The training of which expected steps, limits of exponents and predicted columns
-        speak: gradient descent or its flow unless the family says otherwise. They are
-        left out for other rules.
+        The training to which `expected_steps`, `limits` and ``theory_columns`` apply;
+        by default gradient descent and its flow. For any other training these three are
+        left out.
     commands : dict of type
-        Other problems of the family, classes like this one, by the words that run them
-        on the command line.
+        Related families, which the command line runs as ``icl-theory NAME WORD``. The
+        keys are the words.
 
     References
     ----------
@@ -194,8 +198,8 @@ class Family(RuleParameters):
             object.__setattr__(self, *self.goal)
         for name, declared in declarations.items():
             value = getattr(self, name)
-            # The settings of the rule are many, and most problems have none of them.
-            # Leaving them out here makes problems faster to make.
+            # Most problems have none of the many settings of rules. Skipping these
+            # checks makes a problem faster to create.
             if value is None and declared.default is None:
                 continue
             object.__setattr__(self, name, declared.check(value))
@@ -205,7 +209,7 @@ class Family(RuleParameters):
                 self.above,
                 f"left out where epsilon = {self.epsilon!r} is given: both are targets",
             )
-        # These refuse settings that do not fit together.
+        # Each of these calls refuses parameters that contradict each other.
         self.update()
         self.validate()
         self.rate()
@@ -217,15 +221,16 @@ class Family(RuleParameters):
     def parameters(cls) -> Mapping[str, Parameter]:
         """Return the parameters by name.
 
-        Those without a default come first, then the family's own, then those of every
-        family.
+        Parameters without a default come first, then the family's own parameters, then
+        the parameters that every family has.
 
         Raises
         ------
         ValueError
-            A field was not declared by `parameter`, or the class was not made a
-            dataclass, or a parameter has a name that is taken.
+            A field was not declared by `parameter`, the class was not made a dataclass,
+            or the name of a parameter is used for something else.
         """
+        # Fields that the decorator has not turned into parameters are still here.
         if any(isinstance(value, dataclasses.Field) for value in vars(cls).values()):
             raise argument_error(
                 cls.__name__, cls, "decorated by @dataclass(frozen=True, eq=False)"
@@ -246,7 +251,7 @@ class Family(RuleParameters):
 
     @classmethod
     def _declarations(cls) -> dict[str, Parameter]:
-        """Return the declaration of each field, or refuse a field."""
+        """Return the declaration of each field, or refuse a field without one."""
         taken = cls._taken_names()
         declarations = {}
         for field in dataclasses.fields(cls):
@@ -268,7 +273,7 @@ class Family(RuleParameters):
 
     @classmethod
     def _taken_names(cls) -> set[str]:
-        """Return names that no parameter may have: of options, slots and columns."""
+        """Return names that options, slots and columns have, and no parameter may."""
         parameters = {field.name for field in dataclasses.fields(Family)}
         columns = {column.name for column in cls.own_columns()}
         # The parameter "method" and the column of this name mean the same.
@@ -276,7 +281,7 @@ class Family(RuleParameters):
 
     @classmethod
     def refuse_unknown(cls, names: Any) -> None:
-        """Refuse names that are no parameters, suggesting the nearest."""
+        """Refuse names that are not parameters, and suggest the most similar one."""
         listed = [*iterable("names", names, "names of parameters")]
         if not all(isinstance(name, str) for name in listed):
             raise argument_error("names", names, "names of parameters")
@@ -311,11 +316,12 @@ class Family(RuleParameters):
     # ---- optional slots
 
     def validate(self) -> None:
-        """Refuse parameters that contradict each other; each is checked before.
+        """Refuse parameters that contradict each other.
 
-        The package calls this method itself, and calls `describe` and `measure` with
-        runs of this problem. None of the three checks its arguments; `described` and
-        `measured` do.
+        The package calls this method when it creates a problem, after it has checked
+        each parameter alone. It calls `describe` and `measure` with runs of this
+        problem only, so neither needs to check its argument; use `described` and
+        `measured` for any other run.
         """
 
     def stable_rate(self) -> float:
@@ -327,16 +333,16 @@ class Family(RuleParameters):
         )
 
     def update(self) -> str | Rule:
-        """Return the rule that trains; by default the parameters describe it.
+        """Return the update rule; by default the parameters describe it.
 
-        It is asked for when a problem is made, at each run, and again when a run is
-        loaded.
+        The package calls this method when a problem is created, for each run, and when
+        a run is loaded.
         """
         return self._rule
 
     @cached_property
     def _rule(self) -> Rule:
-        """The rule that the parameters describe, made once."""
+        """The rule that the parameters describe, created once."""
         return rule_from({name: getattr(self, name) for name in RULE_PARAMETERS})
 
     @property
@@ -345,9 +351,10 @@ class Family(RuleParameters):
         return rule_of(self.update())
 
     def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return a trainer on sampled data whose mean is the risk.
+        """Return a trainer: a risk on sampled data whose mean is `risk`.
 
-        By default it is the trainer of the innermost risk, in the same coordinates.
+        By default it is the trainer of the risk inside all changes of coordinates, in
+        the same coordinates.
         """
         risk = self.risk()
         core = core_risk(risk)
@@ -359,23 +366,24 @@ class Family(RuleParameters):
         """Add phases, regime and notes to a run of this problem."""
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
-        """Return the family's own ``columns`` of a run.
+        """Return the values of the family's ``columns`` for a run, by name.
 
-        A column that is left out has no value: NaN, -1 or the empty text.
+        A column that is left out has no value, which sweeps show as NaN, -1 or the
+        empty text.
         """
         return {}
 
     def levels(self) -> Mapping[str, float]:
-        """Return losses that figures of a run draw as lines, by name.
+        """Return losses that the figure of a run draws as reference lines, by name.
 
-        They may be the losses of known predictors, for example.
+        Examples are the losses of known predictors.
         """
         return {}
 
     def expected_steps(self) -> float | None:
-        """Return a rough number of steps to the target, for estimates of the work.
+        """Return a rough number of steps to the target, to estimate a sweep's work.
 
-        It is asked for only within the ``theory``.
+        The package calls this method only for training to which ``theory`` applies.
         """
         return None
 
@@ -383,7 +391,8 @@ class Family(RuleParameters):
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
         """Return the limits of d ln T/d ln x at small and at large x, by parameter x.
 
-        They are asked for if all points of a sweep are within the ``theory``.
+        T is the number of steps to the target. The package calls this method only if
+        ``theory`` applies to the training at all points of a sweep.
 
         Parameters
         ----------
@@ -397,14 +406,14 @@ class Family(RuleParameters):
     def batched(
         cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
-        """Compute points in whole arrays, each as one simulation would.
+        """Compute P points of a sweep together, with the results of single simulations.
 
         Parameters
         ----------
         points : mapping of str to ndarray, each (P,)
-            The parameters that are numbers or words.
+            The parameters that are numbers or words, with a value for each point.
         common : mapping
-            All other parameters.
+            All other parameters, which have the same value at all points.
 
         Returns
         -------
@@ -412,16 +421,16 @@ class Family(RuleParameters):
             Columns of `every_column` by name; columns without a value may be left out.
             ``stop`` names the `icl_theory.engine.Stop` of points whose ``steps`` are
             -1; it is ``"STEPS"`` by default. Points whose ``loss`` is NaN are simulated
-            one by one. If None is returned, all points are.
+            one by one. If the result is None, all points are simulated one by one.
 
         Notes
         -----
-        To choose the size of its chunks, a sweep first asks which points can be
-        batched: it passes 0 as ``max_steps``, and reads nothing but ``method`` and
-        whether ``loss`` is NaN.
+        To choose the size of its chunks, a sweep first finds out which points can be
+        computed together: it calls this method with 0 as ``max_steps``, and uses only
+        ``method`` and whether ``loss`` is NaN.
 
-        A sweep passes parameters that it has checked; ``check_points`` refuses any
-        others.
+        A sweep passes only parameters that it has checked. For any other caller,
+        ``check_points`` checks them.
         """
         mapping("points", points, "parameters")
         mapping("common", common, "parameters")
@@ -434,9 +443,9 @@ class Family(RuleParameters):
         return self.stable_rate() if isinstance(self.eta, str) else self.eta
 
     def changed(self, **parameters: Any) -> Self:
-        """Return the same problem with other parameters.
+        """Return the same problem with some parameters changed.
 
-        A new target replaces the old one, be it ``epsilon`` or ``above``.
+        A new target, ``epsilon`` or ``above``, replaces the old target.
         """
         if parameters.keys() & {"epsilon", "above"}:
             parameters = {"epsilon": None, "above": None} | parameters
@@ -451,7 +460,8 @@ class Family(RuleParameters):
     def plain(self) -> dict[str, Any] | None:
         """Return the family's name and the parameters as values that JSON can hold.
 
-        The result is None if a parameter is an object. Infinity becomes a text.
+        Infinity becomes text. The result is None if a parameter is any other object
+        than a number, a text or a tuple of these.
         """
         parameters = {}
         for name, value in self.arguments().items():
@@ -463,12 +473,12 @@ class Family(RuleParameters):
 
     @returns_runs
     def simulate(self, *, callback: Callback | None = None) -> Trajectory:
-        """Train until the target is reached or cannot be.
+        """Train until the target is reached or seems out of reach.
 
         Parameters
         ----------
         callback : callable, optional
-            Called with (step, loss) now and then, for progress displays.
+            Called with (step, loss) at some steps, for progress displays.
 
         Returns
         -------
@@ -493,15 +503,15 @@ class Family(RuleParameters):
         return self._described(run)
 
     def _own(self, run: Any) -> Trajectory:
-        """Return a run of this problem, or refuse another one."""
+        """Return a run if it belongs to this problem, or refuse it."""
         if not isinstance(run, Trajectory) or not self._fits(run):
             raise argument_error("run", run, f"a run of this problem: {self!r}")
         return run
 
     def _fits(self, run: Trajectory) -> bool:
-        """Whether the parameters and observations of a run are those of this problem.
+        """Whether a run has the parameters' shape and the observations of this problem.
 
-        The run may be of another problem of the family.
+        A run of another problem of the same family fits if it has both.
         """
         if run.family is self:
             return True
@@ -514,7 +524,7 @@ class Family(RuleParameters):
         return run.observed.keys() == observed.keys()
 
     def described(self, run: Trajectory) -> Trajectory:
-        """Return a run with the family's phases, regime, notes and command."""
+        """Return a run, to which the family's phases, regime and notes are added."""
         return self._described(self._own(run))
 
     def _described(self, run: Trajectory) -> Trajectory:
@@ -523,11 +533,13 @@ class Family(RuleParameters):
         return run
 
     def named(self, run: Trajectory) -> Trajectory:
-        """Return a run with this problem as its family, and with its parameters."""
+        """Add this problem and its parameters to a run, and return it."""
         return self._named(self._own(run))
 
     def _named(self, run: Trajectory) -> Trajectory:
         run.family = self
+        # Parameters that `run.info` leaves out: those of the computation, and settings
+        # of the rule that have their defaults.
         hidden = {"method", "max_steps"}
         for name, default in DEFAULTS.items():
             if getattr(self, name) == default:
@@ -536,7 +548,7 @@ class Family(RuleParameters):
         for name in self.parameters():
             if name not in hidden:
                 run.info[name] = getattr(self, name)
-        # The run has the number for "auto".
+        # The run knows the number for which "auto" stands.
         run.info["eta"] = run.eta
         run.labels = self.labels()
         return run
@@ -627,30 +639,30 @@ def _error_of_steps(run: Trajectory) -> float:
 def check_points(
     family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> None:
-    """Refuse arguments of `Family.batched` that no sweep would give.
+    """Refuse arguments of `Family.batched` that no sweep would pass.
 
     Parameters
     ----------
     family : type
         The family.
     points : mapping of str to ndarray, each (P,)
-        Parameters that are numbers or words.
+        The parameters that are numbers or words, with a value for each of P points.
     common : mapping
-        All other parameters. Those of the update rule may be left out; they then have
-        their defaults.
+        All other parameters. Parameters of the update rule may be left out; they then
+        have their defaults.
 
     Raises
     ------
     ValueError
-        A parameter is missing, unknown, not an array of P values, or a value is out of
-        range.
+        A parameter is missing or unknown, a value is out of range, or an entry of
+        ``points`` is not an array of P values.
     """
     mapping("points", points, "parameters")
     mapping("common", common, "parameters")
     family.refuse_unknown([*points, *common])
     _check_arrays(family, points)
     for name, value in common.items():
-        # With max_steps = 0 a sweep asks which points can be batched.
+        # By max_steps = 0 a sweep finds out which points can be computed together.
         if name == "max_steps" and value == 0:
             continue
         family.parameters()[name].check(value)
@@ -673,7 +685,7 @@ def _check_arrays(family: type[Family], points: Mapping[str, NDArray[Any]]) -> N
                 f"points[{name!r}]", values, "an array of one value for each point"
             )
         declared = family.parameters()[name]
-        # Numbers are checked by their extremes. Words are few, so each is checked once.
+        # The smallest and the largest number are checked, and each word once.
         is_numeric = declared.kind.numeric
         declared.check_all(values if is_numeric else np.unique(values).tolist())
         lengths.add(values.size)

@@ -75,9 +75,9 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 class ParameterKind:
     """The values that a parameter may have.
 
-    ``check`` returns a sound value or refuses it, and ``parse`` reads a text. Another
-    kind inherits from this one and defines `value`, and `parse` if texts stand for its
-    values.
+    ``check`` returns an allowed value or refuses it, and ``parse`` reads a text.
+    Another kind inherits from this class and defines `value`, and also `parse` if the
+    command line can spell its values.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class ParameterKind:
     matrix = False  # whether a value may be a matrix, which no sweep varies
 
     def check(self, name: str, value: Any) -> Any:
-        """Return a sound value, or refuse it with its name and what is allowed."""
+        """Return an allowed value, or refuse it with an error that names it."""
         if not isinstance(name, str):
             raise argument_error("name", name, "a text")
         if value is None and self.optional:
@@ -121,7 +121,7 @@ class ParameterKind:
         return value
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
-        """Return sound values, or refuse the first that is not sound."""
+        """Return the values if all are allowed, or refuse the first that is not."""
         return [
             self.check(name, value)
             for value in iterable(name, values, "a list of values")
@@ -178,11 +178,11 @@ class Number(ParameterKind):
         return tuple(self.value(name, entry) for entry in row)
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
-        """Return sound values.
+        """Return the values if all are allowed.
 
-        Of an array only the smallest and the largest number are checked, which is
-        enough unless a number between two sound ones may be refused. A subclass that
-        does so must override this method, unless it refuses fractions only.
+        Only the smallest and the largest number of an array are checked. This is enough
+        unless a subclass refuses a number between two allowed numbers. Such a subclass
+        must override this method, unless it refuses fractions only.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             return values.astype(np.float64)
@@ -379,11 +379,11 @@ class Parameter(NamedTuple):
         return self.default is REQUIRED
 
     def check(self, value: Any) -> Any:
-        """Return a sound value, or refuse it by name."""
+        """Return an allowed value, or refuse it with an error that names it."""
         return self.kind.check(self.name, value)
 
     def check_all(self, values: Iterable[Any]) -> Any:
-        """Return sound values, a list or an array, or refuse one by name."""
+        """Return the values, a list or an array, or refuse one that is not allowed."""
         return self.kind.check_all(self.name, values)
 
     def label(self, loss_unit: str) -> Label:
@@ -447,7 +447,7 @@ def parameter(
 def unfolded(
     declared: Mapping[str, Parameter], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the parameters of a sweep, with those that objects among them carry."""
+    """Return a sweep's parameters, with the values that objects among them carry."""
     for name, parameter in declared.items():
         kind = parameter.kind
         if name in values and isinstance(kind, Object) and kind.unfold is not None:

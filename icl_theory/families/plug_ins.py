@@ -183,9 +183,9 @@ def _places() -> dict[str, str]:
 
 
 class Contributed:
-    """A slot that plug-ins fill.
+    """A slot of a family that plug-ins fill.
 
-    They do so by the name of the family, or of a family that it inherits from.
+    A plug-in names the family, or a family from which it inherits.
     """
 
     def __init__(self, slot: str, default: Any = None) -> None:

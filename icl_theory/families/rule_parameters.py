@@ -366,12 +366,12 @@ def rules_of_points(
 def within(
     scope: Scope, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
 ) -> NDArray[np.bool_]:
-    """Whether theory of a scope speaks of each point of a sweep, (P,).
+    """Whether a theory with a scope applies to each of P points of a sweep, (P,).
 
     Parameters
     ----------
     scope : Scope
-        The training of which the theory speaks.
+        The training to which the theory applies.
     points : mapping of str to ndarray, each (P,)
         The parameters that are numbers or words.
     common : mapping

@@ -1,8 +1,10 @@
-"""Reading saved runs, which go on from their files if their problems can be made again.
+"""Reading saved runs.
 
-`load` reads the arrays of a file (`_arrays`), checks them and the facts beside them
-(`_read_run`), and makes the problem again (`_revive`). A file may come from a stranger:
-nothing is allocated or believed before it is checked.
+`load` reads the arrays of a file (`_arrays`) and checks them, together with the facts
+that the file states in JSON (`_read_run`). If the family and its parameters are known,
+it also makes the problem of the run again (`_revive`), so that the run can compute any
+step. A file may come from a stranger: nothing is allocated or trusted before it is
+checked.
 """
 
 from __future__ import annotations
@@ -31,16 +33,30 @@ from icl_theory.engine.descent import METHODS, attach
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import Rule, rule_of
-from icl_theory.engine.trajectory import Label, Phases, Stop, Trajectory, named
+from icl_theory.engine.trajectory import (
+    Interval,
+    Label,
+    Phases,
+    Stop,
+    Trajectory,
+    named,
+)
 from icl_theory.families import find
 from icl_theory.families.family import Family
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# Relative difference of losses that a release with better formulas may cause.
+# Another release may have better formulas, and give losses that differ by this relative
+# amount.
 LOSS_TOLERANCE = 1e-6
+# On another processor, the same formula gives losses that differ by at most this part
+# of the largest loss.
+PROCESSOR_TOLERANCE = 1e-12
+# The largest number of arrays in a file.
 MOST_ARRAYS = 100
-# Facts of a run that may be None.
+# Reading a file takes this many times its size in memory.
+MEMORY_PER_BYTE = 3.0
+# The facts of a run that may be null in a file.
 OPTIONAL_FACTS = (
     "steps",
     "phases",
@@ -66,10 +82,11 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     -------
     Trajectory
         The run as it was saved. If its parameters are numbers and words, the file says
-        which problem was trained. Such a run carries its risk and knows every step.
-        Other runs know only their saved steps. If the problem cannot be made here, or
-        gives other losses at the saved states, ``notes["family"]`` says why. A family
-        with a `simulate` of its own runs it again for a step that was not saved.
+        which problem was trained. The problem is then made again, so that the run can
+        compute any step. Other runs have only their saved steps. If the problem cannot
+        be made here, or gives other losses at the saved states, the run also has only
+        its saved steps, and ``notes["family"]`` says why. If the family defines its own
+        `simulate`, a step that was not saved is computed by simulating the whole run.
 
     Raises
     ------
@@ -105,9 +122,9 @@ def loaded(
         return run
     try:
         _revive(run, _problem(find(problem["name"]), problem["parameters"]))
-    # The family may not be installed or be of another version, and the problem may be
-    # too large for this machine or not that of the run. A family of another package may
-    # raise anything.
+    # The family may be missing or have another version, and the problem may be too
+    # large for this machine or differ from the run's. A family of another package may
+    # raise any exception.
     except Exception as error:
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         run.notes["family"] = (
@@ -117,10 +134,19 @@ def loaded(
 
 
 class _Saved(NamedTuple):
-    """The contents of a file."""
+    """The contents of a file.
+
+    Attributes
+    ----------
+    run : Trajectory
+        The run with its saved steps.
+    problem : dict or None
+        The ``name`` of the family and the ``parameters`` of the problem; None if the
+        file does not say them.
+    """
 
     run: Trajectory
-    problem: dict[str, Any] | None  # the family's name and the parameters
+    problem: dict[str, Any] | None
 
 
 def _read(path: str | os.PathLike[str]) -> _Saved:
@@ -131,12 +157,14 @@ def _read(path: str | os.PathLike[str]) -> _Saved:
                 "it is a folder; icl_theory.load_sweep reads the store of a sweep"
             )
         with open(file, "rb") as stream:
-            check_fits("path", os.fspath(path), 3.0 * os.fstat(stream.fileno()).st_size)
+            size = os.fstat(stream.fileno()).st_size
+            check_fits("path", os.fspath(path), MEMORY_PER_BYTE * size)
             arrays = _arrays(stream)
         return _read_run(arrays, json.loads(str(arrays.pop("meta")[()])))
     except (FileNotFoundError, PermissionError):
         raise
-    # Damage can raise anything, for example the SyntaxError of a header.
+    # A damaged file can raise any exception, for example a SyntaxError in the header of
+    # an array.
     except Exception as error:
         reason = " ".join(str(error).split())[:200]
         raise argument_error(
@@ -145,9 +173,10 @@ def _read(path: str | os.PathLike[str]) -> _Saved:
 
 
 def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an archive, after checking that they are as large as it says.
+    """Read the arrays of an archive, after checking that they fit into memory.
 
-    The file fits into memory, and so do its arrays if they are not larger.
+    The caller has checked that the file fits, and this function refuses an archive
+    whose arrays claim to be larger than the file.
     """
     with ZipFile(stream) as archive:
         members = archive.infolist()
@@ -157,7 +186,7 @@ def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
             raise ValueError("it claims more than it holds")
         if any(member.compress_type for member in members):
             raise ValueError("it is compressed")
-        # NumPy stops reading at the end of an array and would miss what comes after.
+        # NumPy stops reading at the end of an array, so it would miss damage after it.
         damaged = archive.testzip()
         if damaged is not None:
             raise ValueError(f"{damaged} is damaged")
@@ -167,7 +196,10 @@ def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
 
 
 def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
-    """Make a run of the arrays and facts of a file, all of which are checked."""
+    """Check the arrays and the facts of a file, and make a run of them.
+
+    ``meta`` holds the facts as JSON gives them.
+    """
     t = arrays.pop("t")
     loss = arrays.pop("loss")
     states = arrays.pop("states")
@@ -176,6 +208,7 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
         if name in arrays:
             restarts[name] = arrays.pop(name)
     observed = {}
+    # All other arrays are observations.
     for name, values in arrays.items():
         observed[name.removeprefix("observed_")] = values
     observed = named(observed)
@@ -251,7 +284,7 @@ class _Facts:
         }
 
     def read(self) -> dict[str, Any]:
-        """Return the facts by name, or refuse the first that is not sound."""
+        """Return the facts by name, or refuse the first that a run cannot have."""
         absent = {name for name in OPTIONAL_FACTS if self.meta[name] is None}
         facts = {}
         for name, reader in self.readers.items():
@@ -265,14 +298,19 @@ class _Facts:
         return integer("step", value, minimum=0, maximum=self.last)
 
     def _phases(self, value: dict[str, Any]) -> Phases:
-        phases = {}
-        for name, ends in value.items():
-            # A phase that did not begin is null.
-            phases[name] = ends and (self._step(ends[0]), self._step(ends[1]))
-        for ends in phases.values():
-            if ends and ends[0] > ends[1]:
-                raise ValueError("a phase ends before it begins")
-        return Phases(phases)
+        return Phases({name: self._interval(ends) for name, ends in value.items()})
+
+    def _interval(self, ends: Any) -> Interval | None:
+        # A phase that did not begin is null.
+        if ends is None:
+            return None
+        if not isinstance(ends, list) or len(ends) != 2:
+            raise ValueError(f"a phase is {ends!r}: must be a first and a last step")
+        first = self._step(ends[0])
+        last = self._step(ends[1])
+        if first > last:
+            raise ValueError("a phase ends before it begins")
+        return first, last
 
     def _method(self, value: Any) -> str:
         return choice("method", value, METHODS)
@@ -298,18 +336,19 @@ def _text(value: Any) -> str:
 
 
 def _problem(family: type[Family], parameters: Mapping[str, Any]) -> Family:
-    """Make the problem of a run again."""
+    """Make the problem of a run again from the parameters in its file."""
     declared = family.parameters()
     family.refuse_unknown(parameters)
     values: dict[str, Any] = {}
     for name, value in parameters.items():
+        # JSON has no infinite numbers, so a file spells them as text.
         is_infinite = value == "inf" and declared[name].kind.numeric
         values[name] = math.inf if is_infinite else value
     return family(**values)
 
 
 def _revive(run: Trajectory, problem: Family) -> None:
-    """Let a run go on as a run of its problem, if the two agree."""
+    """Attach the problem to its run, or refuse a problem that is not the run's."""
     risk = problem.risk()
     _refuse_other_losses(run, risk)
     if type(problem).simulate is Family.simulate:
@@ -318,7 +357,8 @@ def _revive(run: Trajectory, problem: Family) -> None:
         _refuse_other_memory(run, rule, risk)
         attach(run, risk, rule=rule)
     else:
-        # Only the family knows how its runs go on.
+        # A family with its own `simulate` computes steps in its own way, so the engine
+        # cannot continue the run.
         run.risk = risk
         run.solution = _Rerun(problem)
     run.family = problem
@@ -329,7 +369,8 @@ def _refuse_other_training(run: Trajectory, problem: Family, rule: Rule) -> None
         raise ValueError(
             f"the run was trained by {run.rule}, and its problem is by {rule.name}"
         )
-    # "auto" may be another number in another release.
+    # In another release "auto" may stand for another number, so only a learning rate
+    # that was given as a number is compared.
     is_number = not isinstance(problem.eta, str)
     if is_number and not math.isclose(problem.rate(), run.eta, rel_tol=1e-9):
         raise ValueError(
@@ -339,8 +380,8 @@ def _refuse_other_training(run: Trajectory, problem: Family, rule: Rule) -> None
 
 
 def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
-    """Refuse a run without the memory of its rule, with which alone it can go on."""
-    # The closed form needs no memory.
+    """Refuse a run without the memory of its rule: it could not continue."""
+    # A closed form needs no memory.
     if run.method == "closed":
         return
     needed = rule.init(risk, risk.initial).shape
@@ -354,10 +395,9 @@ def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
 def _refuse_other_losses(run: Trajectory, risk: Risk, seconds: float = 0.5) -> None:
     """Refuse a risk that gives other losses at the saved states than the file has.
 
-    The file may have been altered, or another release or plug-in may have another
-    formula. On another processor the same formula differs by 1e-12 at most. As many
-    states as ``seconds`` allow are evaluated, at least one: the last, the first, then
-    those half-way between.
+    The file may have been altered, or the formula may differ in another release or
+    plug-in. As many states are evaluated as ``seconds`` allow, but at least one: first
+    the last state, then the first, then states half-way between.
     """
     shape = np.shape(risk.initial)
     if run.states.shape[1:] != shape:
@@ -366,13 +406,14 @@ def _refuse_other_losses(run: Trajectory, risk: Risk, seconds: float = 0.5) -> N
             f"and its problem has {shape}"
         )
     begin = time.process_time()
-    allowed = LOSS_TOLERANCE * np.abs(run.loss) + 1e-12 * np.abs(run.loss).max()
+    sizes = np.abs(run.loss)
+    allowed = LOSS_TOLERANCE * sizes + PROCESSOR_TOLERANCE * sizes.max()
     for index in _from_the_ends(len(run.t)):
         step = int(run.t[index])
         params = np.asarray(run.states[index], dtype=np.float64)
         with np.errstate(all="ignore"):
             loss, _ = risk.evaluate(params, step)
-        # written so that NaN is refused, too
+        # Written so that NaN is refused, too.
         if not abs(loss - run.loss[index]) <= allowed[index]:
             raise ValueError(
                 f"at step {step} the file has the loss {run.loss[index]:.6g}, "
@@ -384,9 +425,10 @@ def _refuse_other_losses(run: Trajectory, risk: Risk, seconds: float = 0.5) -> N
 
 
 def _from_the_ends(count: int) -> Iterator[int]:
-    """Yield the numbers below ``count``: the last, the first, then those half-way.
+    """Yield the numbers from 0 to ``count`` - 1, each once, evenly spread at any time.
 
-    Each round halves the gaps of the round before.
+    The last number comes first and then 0. Each further round adds the numbers half-way
+    between those of the round before.
     """
     yielded: set[int] = set()
     parts = 1
@@ -400,11 +442,11 @@ def _from_the_ends(count: int) -> Iterator[int]:
 
 
 class _Rerun(Solution):
-    """The iterates of a run that is simulated again when one of them is asked for."""
+    """The iterates of a run that is simulated again when one of them is needed."""
 
     def __init__(self, problem: Family) -> None:
         self._problem = problem
-        # A functools.cache would do the same, but it cannot be pickled.
+        # The run once it is simulated. (A functools.cache cannot be pickled.)
         self._simulated: Trajectory | None = None
 
     def _run(self) -> Trajectory:

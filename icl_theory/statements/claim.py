@@ -73,10 +73,10 @@ class Claim:
     grid : str
         Where it was checked.
     measured, bound : str
-        The figures, in words.
+        The measured numbers, and the numbers with which they are compared, in words.
     verdict : str
-        Whether it holds, in a sentence that begins with the value of an `Outcome`: the
-        first of them that fits.
+        A sentence that says whether the statement holds. It begins with the value of an
+        `Outcome`.
     """
 
     name: str
@@ -170,8 +170,8 @@ def row(
 ) -> Callable[[Callable[[bool], Claim]], Row]:
     """Make a function that measures a statement into a row of the audit.
 
-    The function takes whether to be quick and returns a `Claim.of` what it measured.
-    The row completes it.
+    The function is called with ``quick``, a bool, and returns its measurements by
+    `Claim.of`. The row adds name, source, statement and status.
 
     Parameters
     ----------
@@ -325,7 +325,7 @@ class Answer(Plottable):
 class Question(NamedTuple):
     """An open question: its name on the command line, and the function that answers it.
 
-    The function takes whether to be quick.
+    The function is called with ``quick``, a bool.
     """
 
     name: str

@@ -21,9 +21,9 @@ class Reading:
     Attributes
     ----------
     name : str
-        What the paper calls it, "Theorem 1" say.
+        The paper's name for the statement, for example "Theorem 1".
     says : str
-        What it says, in our words.
+        The statement in our words.
     rows : tuple of callable
         Rows of the audit that measure it.
     question : Question, optional
@@ -31,8 +31,8 @@ class Reading:
     figure : str
         Name of the figure that shows it, one of `icl_theory.figures.available`, if any.
     reconstructed : str
-        Which constants or formulas of it were reconstructed; empty where none had to
-        be.
+        The constants or formulas of the statement that were reconstructed; empty if
+        none were.
     """
 
     name: str
@@ -140,14 +140,13 @@ class Claims:
     Attributes
     ----------
     rows : tuple of callable
-        Rows of the audit: each takes whether to be quick and returns a `Claim`. `row`
-        makes them. Unless given, those that the papers name, in their order.
+        Rows of the audit: each is called with ``quick``, a bool, and returns a `Claim`.
+        `row` makes them. By default these are the rows that the papers name, in order.
     questions : tuple of Question
-        Open questions, which `question` makes; unless given, those that the papers
-        name.
+        Open questions, which `question` makes. By default these are the questions that
+        the papers name.
     papers : tuple of Paper
-        Papers behind the family and what measures their statements, for ``icl-theory
-        reproduce``.
+        The papers about the family, for ``icl-theory reproduce``.
     check : callable, optional
         Takes a run and returns the statements of the theory evaluated on it, a
         `BoundChecks`.

@@ -1,4 +1,4 @@
-"""How much work a sweep is, from a few of its points that are timed."""
+"""Estimates of the time and memory of a sweep, from timing a few of its points."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from icl_theory.sweeps.stored_columns import ColumnMatch
 
 # The largest array, in bytes, whose memory glibc can be told to keep when it is freed.
 KEPT = 2**25 - 2**16
-# Chunks that are at an executor at a time, and points in them.
+# The largest numbers of chunks, and of points in them, that an executor has at a time.
 MOST_CHUNKS = 1024
 MOST_POINTS = 2**24
 # Tells this process from workers on other machines that have the same process number.
@@ -55,7 +55,7 @@ Progress = Callable[[int, int], None]
 
 
 class Model(Protocol):
-    """What can be swept; it must be picklable to be evaluated by other processes."""
+    """A model that sweeps evaluate. Other processes can evaluate a picklable one."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -69,7 +69,7 @@ class Model(Protocol):
 
 
 class Evaluated(NamedTuple):
-    """What `evaluate` returns.
+    """The results of a sweep, from `evaluate`.
 
     Parameters
     ----------

@@ -34,8 +34,10 @@ FILL: dict[str, Any] = {
     "U": "",
     "O": "",
 }
-LARGEST_CHUNK = 2**20  # points of a tile
-LONGEST = 1000  # characters of a text that is kept
+# The largest number of points in a tile.
+LARGEST_CHUNK = 2**20
+# The largest number of characters of a message that is kept.
+LONGEST = 1000
 Values = dict[str, NDArray[Any]]
 # Modules that xarray loads for its first dataset.
 LABELLED = (
@@ -47,23 +49,22 @@ LABELLED = (
 
 
 class Column(NamedTuple):
-    """A quantity that each point has.
+    """A quantity that is measured at each point of a sweep.
 
     Parameters
     ----------
     name : str
-        What it is called in datasets and stores.
+        The name in datasets and stores.
     dtype : str
-        Its NumPy dtype: "f8", "i8", "i1", "U12" or the like, or "O" for text of any
+        The NumPy dtype: "f8", "i8", "i1", "U12" or the like, or "O" for text of any
         length. A missing value is NaN, -1 or the empty text.
     unit, description : str
-        Its attributes in a dataset.
+        The unit and the description, which are attributes in a dataset.
     symbol, tex : str
-        How tables and figures write it.
+        The symbol in tables and figures, as text and as TeX.
     role : str
-        What tables and figures do with it: "steps", "phase", "word", "verdict" (1
-        holds, 0 fails, -1 does not apply), "predicted", "boundary", "status" or
-        "detail".
+        The use in tables and figures: "steps", "phase", "word", "verdict" (1 holds, 0
+        fails, -1 does not apply), "predicted", "boundary", "status" or "detail".
     extra : tuple of pairs
         Further attributes. ``("table", 1)`` puts a word or a detail into tables if any
         point has a value.
@@ -85,15 +86,15 @@ class Axis(NamedTuple):
     Parameters
     ----------
     name : str
-        What it is called.
+        The name of the parameter.
     values : array
-        Its values: float64, int64 or words.
+        The values: float64, int64 or words.
     unit, description : str
-        Its attributes in a dataset.
+        The unit and the description, which are attributes in a dataset.
     swept : bool
         True for a dimension of the results, False for one fixed value.
     symbol, tex : str
-        How tables and figures write it.
+        The symbol in tables and figures, as text and as TeX.
     """
 
     name: str

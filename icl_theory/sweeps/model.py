@@ -36,9 +36,9 @@ class FamilyModel:
     Parameters
     ----------
     family : type of Family
-        What is simulated.
+        The family that is simulated.
     common : mapping
-        The parameters that all points share: whatever is not an axis of the grid.
+        The parameters that all points share: those that are not axes of the grid.
     """
 
     family: type[Family]
@@ -50,7 +50,7 @@ class FamilyModel:
         return self.family.every_column()
 
     def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        """Measure points, as one batch as far as the family can, else one by one."""
+        """Measure points in one batch; simulate the points that a batch cannot have."""
         batch_values = self.batched(points)
         not_batched = np.flatnonzero(np.isnan(batch_values["loss"]))
         if not not_batched.size:

@@ -3,11 +3,13 @@
 `opened` opens or makes the store of a sweep to write to it, `existing` reads one, and
 `lazy_values` reads its columns a chunk at a time.
 
-A part is written under a temporary name and renamed when it is complete. Its name has
-its chunk, its size, and a digest of the sweep, the chunk and the content. So a part
-that was cut off is computed again, and a part that was changed, renamed or brought from
-another sweep is refused. A run may end at any moment, and loses only the chunks that it
-was computing. A lock makes sure that one run at a time writes.
+A chunk is a block of points that is computed at once, and a part is the file of one
+chunk. A part is written under a temporary name and renamed when it is complete. Its
+name contains the number of the chunk, the size of the file, and a digest of the sweep,
+the chunk and the content. So an incomplete part is computed again, and a part that was
+changed, renamed or copied from another sweep is refused. A run may end at any moment,
+and loses only the chunks that it was computing. A lock ensures that only one run writes
+at a time.
 
 A store may come from a stranger. Therefore only plain files of bounded size are read,
 and links are never followed.
@@ -56,11 +58,11 @@ if TYPE_CHECKING:
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
-# Readers of tables leave out files whose names begin with an underscore or a dot.
+# Readers of tables ignore files whose names begin with an underscore or a dot.
 MANIFEST = "_sweep.json"
-# Bytes of a manifest, so that a stranger's takes little memory to parse.
+# The largest size of a manifest in bytes, so that parsing one takes little memory.
 LARGEST = 2**25
-# Modules that are loaded for the first table.
+# The modules that reading or writing a first table loads.
 TABLES = (
     "numpy.ma",
     "pandas",
@@ -143,7 +145,7 @@ class Store:
         return f"store {str(self.path)!r}: ignored {names}, which no sweep has written"
 
     def write(self, chunk: int, values: Values) -> None:
-        """Write the file of a chunk, of columns as `once` returns them."""
+        """Write the file of a chunk; its columns are as `once` returns them."""
         from pyarrow.parquet import write_table
 
         grid = self.manifest.grid
@@ -178,9 +180,9 @@ class Store:
         self._add(chunk, name)
 
     def read(self, chunk: int, columns: Sequence[Column] = ()) -> Values:
-        """Return columns of a chunk, (P,) each; refuse a part that was changed.
+        """Return columns of the P points of a chunk, (P,) each; refuse a changed part.
 
-        All columns of the store, unless some are given.
+        By default these are all columns of the store.
         """
         return dict(_read(self.path, self.manifest, chunk, self.names[chunk], columns))
 
@@ -206,10 +208,10 @@ def _read(
     name: str,
     columns: Sequence[Column] = (),
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield columns of a chunk by name, (P,) each: all columns, unless some are given.
+    """Yield columns of the P points of a chunk by name, (P,) each; by default all.
 
-    They come one at a time because a column may take much more memory than the file, in
-    which it may be a single value.
+    Columns are read one at a time, because a column may take much more memory than the
+    file, which may store a constant column as a single value.
     """
     from pyarrow import ArrowException, BufferReader
     from pyarrow.parquet import ParquetFile
@@ -235,6 +237,9 @@ def _read(
             values = part.values(column)
             part.check(column, values)
             yield column.name, values
+    # A file that no sweep has written may have columns of other types. PyArrow objects
+    # of such a type lack attributes and methods that are used above, which raises a
+    # TypeError or an AttributeError.
     except (
         ArrowException,
         OSError,
@@ -259,7 +264,10 @@ def _largest_part(manifest: Manifest, count: int) -> int:
 
 
 def _check_rows(file: ParquetFile, count: int) -> None:
-    """Refuse a file with other rows, or a compressed one, which may grow at will."""
+    """Refuse a file with another number of rows, or a compressed file.
+
+    A small compressed file may take any amount of memory.
+    """
     rows = file.metadata.row_group(0)
     is_plain = all(
         rows.column(i).compression == "UNCOMPRESSED" for i in range(rows.num_columns)

@@ -54,9 +54,10 @@ from icl_theory.sweeps.workers import processes
 if TYPE_CHECKING:
     import xarray
 
-# Points of a chunk: of a closed form, which takes a twentieth of a second, and of
-# simulations one by one.
+# The number of points in a chunk if all of them have a closed form; such a chunk takes
+# a twentieth of a second.
 CLOSED_CHUNK = 2**16
+# The number of points in a chunk if they are simulated one by one.
 CHUNK = 8
 # Roles of columns that hold for training by certain rules only.
 THEORY_ROLES = ("predicted", "boundary", "verdict")
@@ -68,11 +69,11 @@ class Plan(NamedTuple):
     Parameters
     ----------
     grid : Grid
-        Its points.
+        The points of the sweep.
     model : FamilyModel
-        What is evaluated there.
+        The family that is evaluated at the points.
     arguments : dict
-        The arguments on which its results depend, as plain JSON.
+        The arguments on which the results depend, as plain JSON.
     """
 
     grid: Grid
@@ -281,13 +282,14 @@ def _chunk(
     unbatched: float = 0.1,
     numbers: int = 8192,
 ) -> int:
-    """Return how many points a chunk has, so that it takes a second or two.
+    """Return the number of points in a chunk, so that a chunk takes a second or two.
 
-    A chunk is what Ctrl-C may lose and what is computed as one batch. The family says
-    how it would compute ``tried`` points along each axis. A stopwatch would be of no
-    use: it would give another number when the sweep continues. If all but a share
-    ``unbatched`` of the points are batched, a chunk has up to ``numbers`` model
-    parameters, and more points if no step is taken.
+    A chunk is computed as one batch, and Ctrl-C loses the chunk that is being computed.
+    The family says how it would compute ``tried`` points along each axis. If at most a
+    share ``unbatched`` of them cannot be computed in a batch, a chunk has up to
+    ``numbers`` model parameters, or CLOSED_CHUNK points if all have a closed form. The
+    time is not measured, because a chunk must have the same size when the sweep
+    continues.
     """
     index = _points_along_axes(grid, tried)
     try:

@@ -20,7 +20,7 @@ ADAMW_DECAY = 0.01
 class Adam(Rule):
     r"""Adam: running means of the gradient and of its square, for each entry by itself.
 
-    With :math:`g \leftarrow g + \lambda\theta`, the memory holds
+    With the gradient g, :math:`g \leftarrow g + \lambda\theta`, the memory holds
 
     .. math::
         m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad
@@ -37,7 +37,8 @@ class Adam(Rule):
     stabiliser : float
         :math:`\varepsilon`, PyTorch's ``eps``.
     weight_decay : float
-        λ, whose term joins the gradient as in PyTorch; `AdamW` decouples it.
+        The decay λ, whose term is added to the gradient as in PyTorch. `AdamW` adds it
+        to the step instead.
 
     References
     ----------
@@ -95,13 +96,19 @@ class Adam(Rule):
     def scaled_step(
         self, risk: Risk, gradient: Array, eta: float, memory: Array, t: int
     ) -> tuple[Array, Array]:
-        """Return the change of the parameters without decay, and both running means."""
+        """Return the change of the parameters, and both running means.
+
+        The gradient already contains the decay, if there is one.
+        """
         mean = self.beta1 * memory[0] + (1.0 - self.beta1) * gradient
         mean_square = self.beta2 * memory[1] + (1.0 - self.beta2) * np.square(gradient)
-        # The means start at zero. So at first they are too small, by these factors.
+        # The running means start at zero, so at first they are too small by the factors
+        # 1 - β^(t + 1).
         unbiased_mean = mean / (1.0 - self.beta1 ** (t + 1))
         unbiased_square = mean_square / (1.0 - self.beta2 ** (t + 1))
         change = -eta * unbiased_mean / (np.sqrt(unbiased_square) + self.stabiliser)
+        # `refuse_reduced` allows no other metric than 1 in training. The division makes
+        # this method consistent with the other rules if it is called directly.
         return np.asarray(change / risk.metric), np.stack([mean, mean_square])
 
 
@@ -149,7 +156,8 @@ def refuse_reduced(risk: Risk, rule: Rule) -> None:
     Raises
     ------
     ValueError
-        The metric of the risk is not 1.
+        The rule is not reducible, and the metric of the risk is not 1: its parameters
+        are a reduction of larger ones.
     """
     if rule.reducible or np.all(np.asarray(risk.metric) == 1.0):
         return

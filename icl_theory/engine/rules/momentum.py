@@ -24,8 +24,8 @@ class Velocity(Rule):
     momentum : float
         β, from 0 to below 1.
     weight_decay : float
-        λ of the penalty :math:`\tfrac\lambda2|\theta|^2`, whose gradient joins that of
-        the loss.
+        The factor λ of the penalty :math:`\tfrac\lambda2|\theta|^2`, whose gradient is
+        added to the gradient of the loss.
     """
 
     momentum: float = MOMENTUM
@@ -125,8 +125,8 @@ class Nesterov(Velocity):
 
     With :math:`d = M^{-1}g + \lambda\theta` it is ``torch.optim.SGD(nesterov=True,
     momentum=β, weight_decay=λ)``. The method is usually written with two sequences of
-    parameters. Here θ is the one at which the gradient is taken, a step of the velocity
-    ahead of the other.
+    parameters. Here θ is the sequence at which the gradient is taken; it is one step of
+    the velocity ahead of the other sequence.
 
     Parameters
     ----------

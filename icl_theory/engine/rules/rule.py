@@ -9,7 +9,8 @@ import numpy as np
 from icl_theory._validate import Array
 from icl_theory.engine.risk import Risk
 
-NO_MEMORY = np.zeros(0)  # the memory of a rule that has none
+# The memory of a rule without memory.
+NO_MEMORY = np.zeros(0)
 NO_MEMORY.flags.writeable = False
 
 
@@ -35,9 +36,9 @@ class Rule(Protocol):
         must forget, have the shape of the parameters, and come with a `jacobian`. False
         unless a rule says otherwise: then "auto" takes every step.
     may_stagnate : bool
-        Whether a run that gets no further may be stopped as stagnated. It may not if
-        later steps can be larger than the present ones, as in training by stages or
-        during a warm-up. False unless a rule says otherwise.
+        Whether a run that makes no more progress may be stopped. It may not if later
+        steps can be larger than the present ones, as in training by stages or during a
+        warm-up. False unless a rule says otherwise.
     reducible : bool
         Whether the rule commutes with reductions of the parameters (`Risk.metric`):
         training the few numbers of a reduced risk is then training the matrices that it
@@ -113,7 +114,7 @@ class Rule(Protocol):
         ...
 
     def memory_scale(self, eta: float) -> float:
-        """Return a factor on the memory that makes it as large as its effect.
+        """Return the factor that scales the memory to the size of its effect.
 
         The effect is the change of the parameters that the memory causes.
         """
@@ -122,11 +123,23 @@ class Rule(Protocol):
     def jacobian(self, rates: Array, eta: float) -> Array | None:
         r"""Return the derivative of a step along an eigenvector of the Hessian.
 
-        It has the shape (..., k, k), or is None if it is not known. ``rates`` are η
-        times the eigenvalues of :math:`M^{-1/2}HM^{-1/2}`. It is the derivative of the
-        change of parameter and memory, k = 2, or, for a rule without a memory, of the
-        parameter alone, k = 1. With it skipping passes over modes that are at rest. The
-        steps of a rule with a memory cannot be skipped without it.
+        A rule with a memory changes two numbers along an eigenvector in each step, the
+        parameter and the memory: k = 2. A rule without a memory changes the parameter
+        alone: k = 1. With the derivative, runs that skip steps can pass over modes that
+        are at rest. The steps of a rule with a memory cannot be skipped without it.
+
+        Parameters
+        ----------
+        rates : ndarray of any shape (...)
+            η times eigenvalues of :math:`M^{-1/2}HM^{-1/2}`, with the Hessian H and the
+            metric M.
+        eta : float
+            Learning rate η.
+
+        Returns
+        -------
+        ndarray of shape (..., k, k), or None
+            The derivative of the changes by the k numbers; None if it is not known.
         """
         return None
 

@@ -1,7 +1,7 @@
-"""Rules around other rules.
+"""Update rules that wrap another update rule.
 
-They decay the weights (`Decayed`), clip the gradient (`Clipped`) or project the
-parameters onto a ball or a sphere (`Projected`).
+`Decayed` adds a decay of the weights, `Clipped` clips the gradient, and `Projected`
+projects the parameters onto a ball or a sphere.
 """
 
 from __future__ import annotations
@@ -16,12 +16,21 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.descent import check_blocks, norm_in
 from icl_theory.engine.rules.rule import Rule
 
-CLIP_GUARD = 1e-6  # PyTorch adds it to the norm by which it divides
+# PyTorch adds this number to the norm of a gradient, to avoid a division by zero.
+CLIP_GUARD = 1e-6
 
 
 @dataclass(frozen=True)
 class Wrapper(Rule):
-    """A rule that changes the input or the step of another, and shares its memory."""
+    """A rule that changes the input or the step of a wrapped rule.
+
+    It has the memory of the wrapped rule.
+
+    Parameters
+    ----------
+    rule : Rule
+        The wrapped rule.
+    """
 
     rule: Rule
 
@@ -56,9 +65,9 @@ class Decayed(Wrapper):
     Parameters
     ----------
     rule : Rule
-        The rule.
+        The wrapped rule, which makes the rest of the step.
     weight_decay : float
-        λ.
+        The decay λ; η is the learning rate, and θ are the parameters.
 
     Examples
     --------
@@ -114,21 +123,22 @@ class Decayed(Wrapper):
 
 @dataclass(frozen=True)
 class Clipped(Wrapper):
-    r"""A rule on clipped gradients, :math:`g\,\min(1, c/(|g| + 10^{-6}))`.
+    r"""A rule that gets clipped gradients, :math:`g\,\min(1, c/(|g| + 10^{-6}))`.
 
-    No gradient is longer than c. It is ``torch.nn.utils.clip_grad_norm_``, whose 10⁻⁶
-    it keeps. The norm of a gradient is :math:`\sqrt{g^\top M^{-1}g}`, the norm of the
-    full gradient if parameters are reduced.
+    No clipped gradient is longer than c. The formula is that of PyTorch's
+    ``torch.nn.utils.clip_grad_norm_``. The norm is :math:`|g| = \sqrt{g^\top M^{-1}g}`
+    with M = `Risk.metric`. For reduced parameters it equals the norm of the full
+    gradient.
 
     Parameters
     ----------
     rule : Rule
-        The rule.
+        The wrapped rule.
     norm : float
-        c.
+        The largest norm c.
     blocks : bool
-        Whether each block of the parameters, see `Risk.blocks`, is shortened by its own
-        norm.
+        Whether each block of the gradient is clipped by its own norm; see
+        `Risk.blocks`.
 
     Examples
     --------
@@ -165,9 +175,9 @@ class Clipped(Wrapper):
         return self.rule.step(risk, params, clipped, eta, memory, t)
 
     def clipped(self, risk: Risk, gradient: Array) -> Array:
-        """Return the gradient, or its blocks, no longer than the largest norm.
+        """Return the clipped gradient.
 
-        Like a step, it does not check its arguments.
+        The shape of the gradient is checked only if it is split into blocks.
         """
         if not self.blocks:
             return np.asarray(gradient * self._factor(norm_in(risk.metric, gradient)))
@@ -177,7 +187,7 @@ class Clipped(Wrapper):
         metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), gradient.shape)
         blocks = zip(risk.blocks(clipped), risk.blocks(metric), strict=True)
         for block, metric_block in blocks:
-            # in place: the blocks are views
+            # The blocks are views, so this changes `clipped`.
             block *= self._factor(norm_in(metric_block, block))
         return clipped
 
@@ -187,19 +197,19 @@ class Clipped(Wrapper):
 
 @dataclass(frozen=True)
 class Projected(Wrapper):
-    r"""The step of a rule, and then the nearest point of a ball or sphere.
+    r"""A rule whose step ends at the nearest point of a ball or a sphere.
 
-    That point is :math:`\theta\,r/|\theta|`. The norm of parameters is
-    :math:`\sqrt{\theta^\top M\theta}`, the norm of the full parameters if they are
-    reduced. Parameters inside a ball stay where they are. Zero has no nearest point on
-    a sphere, and stays zero.
+    After each step the parameters θ are replaced by :math:`\theta\,r/|\theta|`, unless
+    they are inside the ball. Zero has no nearest point on a sphere, and stays zero.
+    The norm is :math:`|\theta| = \sqrt{\theta^\top M\theta}` with M = `Risk.metric`.
+    For reduced parameters it equals the norm of the full parameters.
 
     Parameters
     ----------
     rule : Rule
-        The rule.
+        The wrapped rule.
     radius : float
-        r.
+        The radius r.
     onto : {"ball", "sphere"}
         The set in which the parameters are kept.
 
