@@ -597,7 +597,7 @@ def test_descent_finds_the_induction_head() -> None:
         ),
         (
             lambda: CountRisk(TwoStateCounts(5), "log"),
-            "sink = None: must be positive for each label",
+            "sink = None: must be positive for every label",
         ),
         (lambda: CountRisk(TwoStateCounts(5), "log", [1.0, 0.0]), "sink = "),
         (

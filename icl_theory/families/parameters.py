@@ -336,7 +336,7 @@ class Probabilities(ParameterKind):
 
 @dataclass(frozen=True)
 class Object(ParameterKind):
-    """An object, from Python only, or one of the words.
+    """A parameter whose value is a Python object, or one of its words.
 
     Parameters
     ----------

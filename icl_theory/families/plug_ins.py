@@ -151,7 +151,7 @@ def left_out(what: str, lines: list[str]) -> Iterator[None]:
 
 @cache
 def plug_ins() -> tuple[tuple[PlugIn, ...], tuple[str, ...]]:
-    """Return every plug-in in order, and a line for each that cannot be read."""
+    """Return the plug-ins by order and name, and a message for each broken one."""
     ordered: list[tuple[float, str, PlugIn]] = []
     lines: list[str] = []
     for name, place in _places().items():

@@ -280,7 +280,7 @@ def smallest_above(
     from scipy.optimize import nnls
 
     if not len(rows):
-        return np.zeros(1)
+        return np.zeros(rows.shape[-1])
     basis = np.eye(rows.shape[1])
     if zero is not None and len(zero):
         basis = null_space(zero)

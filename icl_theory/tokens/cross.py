@@ -223,7 +223,7 @@ def _integrand(
 
 
 class _Fields(NamedTuple):
-    """Derivatives of the integrand by the `_Sums` of one kind."""
+    """Derivatives of the integrand with respect to the `_Sums` of one kind."""
 
     by_b: Array  # (dimensions, S, T)
     by_c: Array  # (dimensions, S, T)

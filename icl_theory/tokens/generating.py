@@ -119,7 +119,7 @@ class GeneratingFunction(NamedTuple):
 def generating_function(
     probs: Array, decay: Array, minus_y: Array, rows: slice, absent: Array
 ) -> GeneratingFunction:
-    """Return G of a kind for q queries, (q, J), and ln G.
+    """Return G(s) of a kind for q queries at J nodes s, (q, J), and ln G.
 
     The absolute error of ln G is far below 1/N, also if G is nearly 1.
 

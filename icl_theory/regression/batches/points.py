@@ -82,7 +82,7 @@ class SweepPoints:
         return np.broadcast_to(is_task, self.K.shape)
 
     def descent(self) -> ExchangeableDescent:
-        """Constants of the descent, if the tasks are exchangeable."""
+        """Return the step constants of exchangeable descent at each point."""
         # Parameters out of range are replaced by 1. The results of these points are not
         # used.
         size = self.L * self.delta

@@ -1,8 +1,9 @@
 """The steps of the exchangeable map between head and tail, which are taken one by one.
 
-Between head and tail c g(u) is too large for the expansion of the Abel function (see
-`icl_theory.regression.closed.abel` for the letters). A few dozen steps lead from one to
-the other, and all iterates u are kept.
+Head and tail are the many small steps at the beginning and at the end. Between them,
+c g(u) is too large for the expansion of the Abel function; the notation is that of
+`icl_theory.regression.closed.abel`. A few dozen steps lead from head to tail, and all
+iterates u are kept.
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ class PopulationRisk(Risk):
 
         Column j of the scores is for the query ``query[j]``; by default there is one
         column for each of the K queries. The losses are R_k/2, and the gradients are
-        p_k a_m (r_m - R_k), with the letters of `growth`.
+        p_k a_m (r_m - R_k), in the notation of `growth`.
         """
         weight, total = self._softmax(scores)
         columns = np.arange(scores.shape[1])

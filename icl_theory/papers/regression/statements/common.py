@@ -87,7 +87,10 @@ def equivalent(K: int) -> dict[str, tuple[tasks.Task, Features]]:
 
 
 def rescaled(law: tasks.Task, features: Features, steps: int) -> Array:
-    """Losses over γ of descent at the rate 1/γ."""
+    """Return losses divided by γ along gradient descent at the learning rate 1/γ.
+
+    γ is the variogram between two features.
+    """
     gamma = float(law.variogram(features)[0, 1])
     return descend(PopulationRisk(features, law), 1.0 / gamma, steps=steps).loss / gamma
 
