@@ -35,8 +35,8 @@ def step_bounds(
     the other scores, the attention a on the target, and s = 1 - a. The growth g = a s²
     has its peak at a = 1/3, where u = u_p. Before the peak g increases, so each step
     takes at most one unit of the time τ of gradient flow. Beyond it g decreases, and
-    each step takes at least one unit. With :math:`R = e^{2 c\,4/27}`, which bounds the ratio of g
-    before and after a step,
+    each step takes at least one unit. With :math:`R = e^{2 c\,4/27}`, which bounds the
+    ratio of g before and after a step,
 
     .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
         \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R}.
