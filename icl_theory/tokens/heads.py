@@ -126,7 +126,7 @@ class HeadsRisk(Risk):
         loss = 0.0
         gradient = np.zeros_like(params)
         by_scores = gradient[:, 1:].reshape(len(mu), *self.tokens.own.shape)
-        for q, (p, gram, slopes) in enumerate(self.products(params[:, 1:])):
+        for q, (p, gram, slopes) in enumerate(self._products(params[:, 1:])):
             pull = gram @ weights
             loss += 0.5 * p * float(weights @ pull)
             # μ_h is the weight of o_h - y, and also part of the weight of y.
@@ -146,7 +146,7 @@ class HeadsRisk(Risk):
             raise argument_error(
                 "scores", checked.shape, f"of shape (H, {columns}), a row for each head"
             )
-        gram = np.sum([p * gram for p, gram, _ in self.products(checked)], axis=0)
+        gram = np.sum([p * gram for p, gram, _ in self._products(checked)], axis=0)
         return moments_of_averages(gram)
 
     def best_output(self, scores: ArrayLike) -> Array:
@@ -167,7 +167,7 @@ class HeadsRisk(Risk):
             losses.append(loss)
         return {"output": params[:, 0].copy(), "loss_per_head": np.array(losses)}
 
-    def products(self, scores: Array) -> Iterator[Products]:
+    def _products(self, scores: Array) -> Iterator[Products]:
         """Yield the mean products of the heads' errors and the target, for each query.
 
         The scores, (H, UQ), are not checked.
@@ -262,7 +262,7 @@ class GaussianHeadsRisk(WithStart, Risk):
         gram = np.zeros((H + 1, H + 1))
         along = np.zeros((H, H + 1))  # the derivatives of the Gram matrix by ω
         for weight, scores, heads in self._queries(omega):
-            for p, gram_of_query, slopes in heads.products(np.outer(omega, scores)):
+            for p, gram_of_query, slopes in heads._products(np.outer(omega, scores)):
                 gram += weight * p * gram_of_query
                 along += weight * p * (slopes @ scores)
         output = least_output(*moments_of_averages(gram))
