@@ -55,7 +55,7 @@ class PlugIn:
 
     References
     ----------
-    docs/contributing.md, "A paper".
+    docs/contributing.md.
 
     Examples
     --------

@@ -49,7 +49,7 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
     every other feature m, and over class scores the constant is (K-1)/4. For the matrix
     Q of embedding coordinates the margins are :math:`(x_k - x_m)^\top Q x_k \ge
     \tfrac12`. For finite prompts the features of each query form levels, and the
-    margins are the gaps between them (see `icl_theory.regression.risks.floors`).
+    margins are the gaps between them (see ``icl_theory.regression.risks.floors``).
 
     See docs/tail-laws.md, Theorems 1 to 3.
 

@@ -73,7 +73,7 @@ class BoundCheck(NamedTuple):
         slack: float | None = None,
         note: str = "",
     ) -> BoundCheck:
-        """Return both sides of a statement on a run; `Statement.check` names it."""
+        """Return both sides of a statement on a run; ``Statement.check`` names it."""
         return cls("", "", "", "", measured, bound, holds, slack, note)
 
 

@@ -64,7 +64,7 @@ class HeadsRisk(Risk):
 
     the loss is half a quadratic form of :math:`\mu_1, \ldots, \mu_H` and
     :math:`\sum_h \mu_h - 1`. Its matrix has the mean products of the errors
-    :math:`o_h - y` and of the target y (see `Products`).
+    :math:`o_h - y` and of the target y (see ``Products``).
 
     Parameters
     ----------
