@@ -335,7 +335,7 @@ class Question(NamedTuple):
 def question(
     name: str, x: str, y: str, x_scale: str = "log", y_scale: str = "log"
 ) -> Callable[[Callable[[bool], tuple[str, Iterable[Series]]]], Question]:
-    """Make a function that returns an answer in words and its curves into a ``Question``.
+    """Turn a function that returns an answer and its curves into a ``Question``.
 
     The docstring of the function is the question; the other arguments are as in
     `Answer`.
