@@ -15,6 +15,7 @@ import numpy as np
 
 from icl_theory._validate import Array, argument_error, instance
 from icl_theory.engine.comparison import limit_of, mean_check
+from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.pullback import (
     Pullback,
     core_params,
@@ -58,6 +59,12 @@ from icl_theory.statements.statement import (
     stated,
 )
 
+SCIPY = (
+    "scipy.linalg",
+    "scipy.optimize",
+    "scipy.spatial.distance",
+)
+
 # Up to this number of features a reduced run is expanded to its K x K scores.
 LARGEST = 200
 # Relative slack for rounding in comparisons of sums.
@@ -90,6 +97,9 @@ def check_bounds(run: Trajectory) -> BoundChecks:
         A run that carries no regression risk.
     """
     instance("run", run, Trajectory, "a run")
+    # Statements load these parts of SciPy when they need them. Ctrl-C must not leave
+    # one of them half loaded.
+    load_whole(*SCIPY)
     risk, scores = class_scores(run)
     on_runs: list[Statement] = list(ON_RUNS)
     if "L" in run.info:
