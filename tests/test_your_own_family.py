@@ -126,7 +126,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 def test_family_of_the_page_is_short() -> None:
     assert (
-        len([line for line in blocks("python")[0].splitlines() if line.strip()]) <= 45
+        len([line for line in blocks("python")[0].splitlines() if line.strip()]) <= 70
     )
 
 
