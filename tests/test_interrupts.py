@@ -166,9 +166,13 @@ LINES = {
 
 @pytest.mark.parametrize("command", {**dict.fromkeys(COMMANDS), **LINES})
 def test_every_command_says_that_it_was_interrupted(
-    command: str, capsys: pytest.CaptureFixture[str]
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Ctrl-C is pressed where the function of the command begins."""
+    monkeypatch.chdir(tmp_path)  # a command that is not interrupted writes a file
     *_, name = command.split()
 
     def press(frame: FrameType, event: str, _: object) -> None:
