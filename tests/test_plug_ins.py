@@ -101,3 +101,15 @@ def test_points_are_simulated_if_a_column_of_theory_needs_their_runs() -> None:
         run = icl.simulate(L, 1.0, 1.0, epsilon=1e-2)
         assert swept.half_time.values[index] == half_time(run)["half_time"]
     assert swept.steps.values.tolist() == plain.steps.values.tolist()
+
+
+def test_a_second_panel_for_one_family_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Panels are tuples: adding two of them would make a longer tuple."""
+    panel = icl.Regression.explorer
+    monkeypatch.setattr(
+        "icl_theory.families.plug_ins.contributions", lambda name, slot: (panel, panel)
+    )
+    with pytest.raises(ValueError, match=r"^explorer = 'given to regression by 2"):
+        _ = icl.Regression.explorer

@@ -25,6 +25,7 @@ from icl_theory.sweeps.grid import Column
 PAPERS = "icl_theory.papers"
 GROUP = "icl_theory.papers"
 SLOTS = ("claims", "explorer", "theory_columns")
+JOINED = ("claims", "theory_columns")  # slots that several plug-ins may fill
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,12 @@ class Contributed:
         for cls in owner.__mro__:
             name = vars(cls).get("name")
             values = contributions(name, self.slot) if name else ()
+            if self.slot not in JOINED and len(values) > 1:
+                raise argument_error(
+                    self.slot,
+                    f"given to {name} by {len(values)} plug-ins",
+                    "given by one plug-in: only claims and columns are joined",
+                )
             if values:
                 return functools.reduce(operator.add, values)
         return self.default
