@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -108,8 +109,7 @@ def test_a_second_panel_for_one_family_is_refused(
 ) -> None:
     """Panels are tuples: adding two of them would make a longer tuple."""
     panel = icl.Regression.explorer
-    monkeypatch.setattr(
-        "icl_theory.families.plug_ins.contributions", lambda name, slot: (panel, panel)
-    )
+    module = sys.modules[PlugIn.__module__]  # the package has a function of its name
+    monkeypatch.setattr(module, "contributions", lambda name, slot: (panel, panel))
     with pytest.raises(ValueError, match=r"^explorer = 'given to regression by 2"):
         _ = icl.Regression.explorer
