@@ -34,6 +34,7 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
 from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.quadrature import (
@@ -386,15 +387,24 @@ class TokenRisk(Risk):
         """Return `error`."""
         return self.error(params)
 
+    @property
+    def tokens_of_prompt(self) -> int:
+        """Largest number of tokens of a prompt."""
+        return int(sum(count.number for count in self.counts))
+
+    def draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
+        """Draw prompts token by token."""
+        size = prompts_to_draw(rng, size, NUMBERS_OF_TOKEN * self.tokens_of_prompt)
+        return self._draw(rng, size)
+
     def sampled(self, batch: int, seed: int = 0) -> Sampled[DrawnTokens]:
         """Return the trainer on sampled prompts.
 
         Each step draws ``batch`` prompts token by token, and applies softmax to the
         scores of the tokens.
         """
-        tokens = sum(count.number for count in self.counts)
-        numbers = tokens * (NUMBERS_OF_TOKEN + self.errors.shape[2])
-        return Sampled(self.initial, self._draw, self._losses_on, batch, seed, numbers)
+        numbers = self.tokens_of_prompt * (NUMBERS_OF_TOKEN + self.errors.shape[2])
+        return Sampled(self.initial, self.draw, self._losses_on, batch, seed, numbers)
 
     def moments(
         self, params: Array, step: float = 0.2, errors: Array | None = None

@@ -115,7 +115,7 @@ def test_wrong_runs_are_named() -> None:
         train_runs(different, 1.0, GradientDescent(), steps)
     with pytest.raises(ValueError, match=r"gradients = \(2,\): must be of shape"):
         train_runs([Flat(), Flat()], 1.0, GradientDescent(), steps)
-    run = icl.descend(icl.ExchangeableRisk(4, 1.0, N=9), 1.0, steps=3)
+    run = icl.descend(icl.SymmetricRisk([2, 1], [0.3, 0.4], 2.0), 1.0, steps=3)
     with pytest.raises(
         ValueError, match=r"^batch = 4: risk = .* can be sampled, .*; give errors"
     ):
