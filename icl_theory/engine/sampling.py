@@ -125,6 +125,15 @@ class Trainer(OnPrompts[P], Risk):
         """Mean loss of the step's prompts, and its gradient."""
         return self.evaluate_on(params, self.prompts(step))
 
+    def cheaper(self) -> Trainer[Any]:
+        """Return a trainer of the same law whose prompts cost less to draw.
+
+        The losses of a prompt, as a function of the parameters, must have the same law.
+        By default it is the trainer itself. `Trajectory.compare` trains many runs by
+        it.
+        """
+        return self
+
     def evaluate_runs(self, params: Array, prompts: P) -> tuple[Array, Array]:
         """Mean losses and gradients of R runs, each on prompts of its own.
 

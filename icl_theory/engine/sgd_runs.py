@@ -177,8 +177,10 @@ def _trainers(run: Run, batch: int, runs: int, seed: int) -> list[Trainer[Any]]:
     seeds = np.random.SeedSequence(seed).generate_state(runs).tolist()
     try:
         if run.family is None:
-            return [trainer_of(run.risk, batch, of_run) for of_run in seeds]
-        return [run.family.sampled(batch, of_run) for of_run in seeds]
+            trainers = [trainer_of(run.risk, batch, of_run) for of_run in seeds]
+        else:
+            trainers = [run.family.sampled(batch, of_run) for of_run in seeds]
+        return [trainer.cheaper() for trainer in trainers]
     except ValueError as error:
         reason = str(error)
         if not reason.startswith("batch = "):

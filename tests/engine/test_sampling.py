@@ -84,6 +84,7 @@ TRAINERS: dict[str, Callable[[], Trainer[Any]]] = {
         L=1, delta=1, eta=1, K=4, N=9, coordinates="factored"
     ).sampled(8, 1),
     "linear attention": lambda: SampledRisk(LAW, 0.3 * np.eye(2), 8, 1),
+    "linear attention, h": lambda: SampledRisk(LAW, 0.3 * np.eye(2), 8, 1).cheaper(),
     "loop": lambda: SampledLoop(LAW, [0.5], 8, 1, 3),
     "layer": lambda: LayerRisk.of(LAW, np.append(0.5, np.eye(2)), 8, 1),
     "recall": lambda: icl.recall.TransformerRisk(WORDS, "softmax", batch=8, seed=1),
