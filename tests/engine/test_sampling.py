@@ -275,7 +275,17 @@ DRAWN = TOKEN_TRAINER.prompts()
             lambda: check_prompts(
                 TOKEN_TRAINER, DRAWN._replace(noise=DRAWN.noise[:, :5])
             ),
-            r"noise of the prompts = \(4, 5\): must be of shape \(B, 9\)",
+            "prompts = .*: must be prompts of this trainer, which fails: operands",
+        ),
+        (
+            lambda: check_prompts(TOKEN_TRAINER, DRAWN._replace(noise=DRAWN.noise[0])),
+            "first axes of one length",
+        ),
+        (
+            lambda: check_prompts(
+                TOKEN_TRAINER, DRAWN._replace(noise=DRAWN.noise[..., None])
+            ),
+            r"noise of the prompts = \(4, 9, 1\): must be an array with 2 axes",
         ),
         (
             lambda: check_prompts(
