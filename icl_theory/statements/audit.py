@@ -16,7 +16,7 @@ from icl_theory._validate import choice, flag, integer
 from icl_theory.engine.display import Displayable
 from icl_theory.engine.progress import Progress, counted
 from icl_theory.families import Family
-from icl_theory.families.plug_ins import left_out, plug_ins
+from icl_theory.families.plug_ins import discover, left_out
 from icl_theory.results.numbers import markdown
 from icl_theory.statements.claim import (
     HEADINGS,
@@ -68,7 +68,7 @@ def claims_in_order(lines: list[str]) -> Iterator[tuple[str, Claims]]:
 def _families_in_order() -> Iterator[type[Family]]:
     # Most rows are of the default family. It comes first unless a plug-in asks for an
     # earlier place, and it can be yielded before any other family is loaded.
-    default_is_first = all(plug_in.order >= 0.0 for plug_in in plug_ins()[0])
+    default_is_first = all(plug_in.order >= 0.0 for plug_in in discover()[0])
     default = families.default()
     if default_is_first:
         yield default
