@@ -41,7 +41,7 @@ WHOSE = {
 Result = TypeVar("Result", Claim, Answer)
 
 
-def known() -> tuple[dict[str, Claims], list[str]]:
+def all_claims() -> tuple[dict[str, Claims], list[str]]:
     """Return the claims of each family by name, and a line for each faulty slot."""
     lines: list[str] = []
     claims = dict(claims_in_order(lines))
@@ -79,13 +79,13 @@ def _families_in_order() -> Iterator[type[Family]]:
 
 def rows() -> tuple[Row, ...]:
     """Return the rows of every family, in the order of the table."""
-    return tuple(row for claims in known()[0].values() for row in claims.rows)
+    return tuple(row for claims in all_claims()[0].values() for row in claims.rows)
 
 
 def questions() -> dict[str, Question]:
     """Return the open questions of every family by name."""
     by_name: dict[str, Question] = {}
-    for claims in known()[0].values():
+    for claims in all_claims()[0].values():
         for question in claims.questions:
             by_name[question.name] = question
     return by_name
@@ -235,7 +235,7 @@ def audit(*, quick: bool = False, claim: int | None = None) -> Audit:
         failures: list[str] = []
         claims = _measured([_row_at(claim)], quick, failures)
         return Audit(claims, (), tuple(failures))
-    claims_by_family, failures = known()
+    claims_by_family, failures = all_claims()
     rows = []
     names = []
     for family, family_claims in claims_by_family.items():

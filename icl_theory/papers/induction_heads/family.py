@@ -717,14 +717,17 @@ class InductionHeads(Family):
 
     @cached_property
     def predictors(self) -> dict[str, float]:
-        """Losses of known predictions, by name.
+        """Losses of simple predictors of the next symbol, by name.
 
-        The unigram predicts the shares of the symbols so far, and the bigram the shares
-        of the symbols that followed the last one. Both add ``concentration``, or its
-        mean, to each symbol's count. "Bayes" is the least loss, if it is known.
+        The unigram predicts the frequencies of the symbols in the sequence so far. The
+        bigram predicts the frequencies of the symbols that followed the last symbol.
+        Both add ``concentration``, or its mean, to the count of each symbol. "Bayes" is
+        the least loss, if it is known.
         """
+        # Both are induction heads whose first layer attends to the previous token. They
+        # differ in the scores of tokens whose predecessor is not the last symbol: the
+        # unigram counts these tokens like all others, the bigram does not count them.
         pairs = self._pairs().risk()
-        # A token with this score has no weight unless there is no other token.
         hidden = -100.0
         losses = {
             "uniform": self._uniform_loss(),
@@ -745,9 +748,10 @@ class InductionHeads(Family):
         return 0.5 * (1.0 - 1.0 / self.k)
 
     def _pair_loss(self, risk: InductionRisk, unequal: float) -> float:
-        """Return the loss with this score for tokens that follow another symbol.
+        """Return the loss of a head that scores tokens by their predecessors.
 
-        Tokens that follow an equal of the last symbol have the score 0.
+        The score is 0 if the predecessor equals the last symbol, and ``unequal`` if
+        not. The sink has the score that adds the prior counts.
         """
         k = self.k
         prior = math.log(k * self.prior.mean())

@@ -460,7 +460,10 @@ class LinearAttention(Family):
         return 1.0 / (stretch * law.largest_curvature())
 
     def expected_steps(self) -> float | None:
-        """Return an estimate of the first plateau, the time at the saddle at zero."""
+        """Return an estimate of the length of the first plateau, in steps.
+
+        That is the time in which small parameters grow away from the saddle at zero.
+        """
         law = self.law()
         if self.coordinates == "merged" or not isinstance(self.start, float):
             return None
@@ -472,9 +475,12 @@ class LinearAttention(Family):
             product = query @ prior @ covariance
             growth = np.asarray(np.linalg.svd(product, compute_uv=False))
         if self.coordinates == "pair":
+            # Both factors grow exponentially, from the start to the size of the root
+            # of the best matrix.
             best_v = max(float(np.linalg.norm(law.best)) ** 0.5, self.start)
             time = math.log(best_v / self.start) / float(np.linalg.norm(growth))
             return time / self.rate()
+        # Three factors of the size s grow like ds/dt = growth s², which takes 1/s.
         return 1.0 / (float(growth.max()) * self.start * self.rate())
 
     def describe(self, run: Trajectory) -> None:
