@@ -21,6 +21,11 @@ from icl_theory.engine.sampling import (
     prompts_to_draw,
 )
 from icl_theory.memory import check_fits
+from icl_theory.papers.linear_attention.empirical import (
+    LARGEST_SYSTEM,
+    EmpiricalRisk,
+    equations,
+)
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root, shaped
 
 
@@ -97,6 +102,18 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         labels = np.einsum("bnd,bd->bn", tokens, task) + noise
         answer = np.sum(query * task, axis=1)
         return Prompts(tokens, labels, query, answer)
+
+    def condensed(self, prompts: Prompts) -> EmpiricalRisk | None:
+        """Return the loss of given prompts as a quadratic form in Γ.
+
+        The result is None if the form is too large, or if the parameters are not Γ.
+        """
+        M, d = prompts.query.shape
+        if self._shape != (d, d) or min(M, d * d) > LARGEST_SYSTEM:
+            return None
+        h = _mean_labelled_token(prompts)
+        system = equations(prompts.query, h, prompts.answer)
+        return EmpiricalRisk(system, self.start)
 
     def losses_on(self, params: Array, prompts: Prompts) -> Array:
         """Loss of each of B prompts, (B,)."""
