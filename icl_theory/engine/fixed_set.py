@@ -43,8 +43,8 @@ class FixedSetRisk(Risk):
 
     An iterate has the population loss :math:`\mathcal L(\theta)`, which is observed as
     ``population_loss``. It is what fresh prompts would cost, and :math:`\mathcal L -
-    \mathcal L_M` is the gap between test and training. All other observations are those
-    of the population risk, such as ``excess``, the population loss above its floor.
+    \mathcal L_M` is the gap between test and training. Most other observations are
+    those of the population risk.
 
     Parameters
     ----------
@@ -164,10 +164,15 @@ class FixedSetRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Observations of the population risk, with the population loss.
 
-        With batches, ``set_loss`` is the mean loss of the whole set.
+        If the population risk observes its ``excess``, this is ``population_excess``,
+        and ``excess`` is the loss of the set above its floor. With batches,
+        ``set_loss`` is the mean loss of the whole set.
         """
         observed = dict(self.population.observe(params, step))
         observed["population_loss"] = np.asarray(self.population.evaluate(params)[0])
+        if "excess" in observed:
+            observed["population_excess"] = observed["excess"]
+            observed["excess"] = np.asarray(self.whole.excess(params))
         if self.stochastic:
             observed["set_loss"] = np.asarray(self.whole.evaluate(params)[0])
         return observed

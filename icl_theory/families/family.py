@@ -36,6 +36,7 @@ from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.fixed_set import (
     SET_PARAMETERS,
+    WITHOUT_SET,
     FixedSetParameters,
     measured_on_set,
     note_on_set,
@@ -681,8 +682,7 @@ class Family(RuleParameters, FixedSetParameters):
         values["floor"] = run.floor
         values[STATUS.name] = REACHED if run.converged else NOT_REACHED
         values[MESSAGE.name] = "" if run.converged else run.stop_reason
-        if self.on_fixed_set:
-            values |= measured_on_set(run)
+        values |= measured_on_set(run) if self.on_fixed_set else WITHOUT_SET
         values |= self.measure(run)
         if self.theory_columns is not None:
             values |= self.theory_columns.measure(run)

@@ -16,6 +16,7 @@ from icl_theory.families import find
 from icl_theory.regression.sampled.counts import CountedRisk
 from icl_theory.regression.sampled.layer import Prompts
 from icl_theory.regression.sampled.risk import SampledRisk
+from icl_theory.testing import check_family
 
 K = 4
 N = 6
@@ -271,3 +272,48 @@ def test_wrong_parameters_are_named(
         required = {"L": 2.0, "delta": 1.0, "eta": 4.0}
     with pytest.raises(ValueError, match=message):
         getattr(icl, family)(**required, **parameters)
+
+
+def test_skipped_steps_agree_with_single_steps() -> None:
+    problem = icl.Regression(
+        L=2.0, delta=1.0, eta=4.0, K=3, N=8, dataset=20, epsilon=1e-9, max_steps=2000
+    )
+    fast = problem.changed(method="fast").simulate()
+    exact = problem.changed(method="exact").simulate()
+    assert fast.states_error is not None
+    for step in (100, 700, 2000):
+        difference = np.abs(fast.at(step).params - exact.at(step).params).max()
+        assert difference <= fast.states_error + 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "parameters"),
+    [
+        ("linear-attention", {"d": 3, "dataset": 40, "above": 1e-4}),
+        (
+            "regression",
+            {
+                **{"L": 2.0, "delta": 1.0, "eta": 1.0, "K": 3, "N": 9},
+                **{"dataset": 30, "dataset_batch": 10, "max_steps": 60},
+            },
+        ),
+    ],
+)
+def test_families_keep_their_promises(family: str, parameters: dict[str, Any]) -> None:
+    check_family(find(family), rows=False, **parameters)
+
+
+def test_comparison_with_batches_draws_from_the_set() -> None:
+    problem = icl.Regression(
+        L=2.0, delta=1.0, eta=2.0, K=3, N=6, dataset=12, max_steps=40, epsilon=1e-9
+    )
+    run = problem.simulate()
+    risk = problem.trained_risk()
+    assert isinstance(risk, FixedSetRisk)
+    own = icl.descend(risk.sampled(6, seed=11), 2.0, steps=40)
+    losses = [own.at(t).loss for t in range(40)]
+    assert run.compare(losses, batch=6, runs=16).passed
+    # Sets of other seeds have other losses, and so does the population.
+    other = problem.changed(dataset_seed=1).simulate()
+    assert not other.compare(losses, batch=6, runs=16, scale=1.0).passed
