@@ -99,8 +99,8 @@ class FixedSetRisk(Risk):
         set_fields(self, seed=integer("seed", self.seed, minimum=0))
         if isinstance(self.prompts, tuple):
             prompts = check_prompts(self.trainer, self.prompts)
-            _check_indices(self.trainer, prompts)
-            # A trainer may know more of its prompts, such as sums of counts.
+            _check_indices(prompts)
+            # A trainer may know more of its prompts, such as their length.
             check_given: Any = getattr(core_risk(self.trainer), "check_given", None)
             if check_given is not None:
                 check_given(prompts)
@@ -294,7 +294,7 @@ def _condensed(trainer: Trainer[Any], prompts: Any) -> Risk | None:
     return None if condensed is None else condensed(prompts)
 
 
-def _check_indices(trainer: Trainer[Any], prompts: Any) -> None:
+def _check_indices(prompts: Any) -> None:
     """Refuse integers of given prompts that are no indices or counts.
 
     NumPy would take a negative index for one from the end.
@@ -305,15 +305,6 @@ def _check_indices(trainer: Trainer[Any], prompts: Any) -> None:
             continue
         if np.min(part, initial=0) < 0:
             raise argument_error(f"{name} of the prompts", part, "integers >= 0")
-    shape = np.shape(trainer.initial)
-    try:
-        trainer.evaluate_on(np.asarray(trainer.initial, dtype=float), prompts)
-    except (IndexError, ValueError) as error:
-        raise argument_error(
-            "prompts",
-            prompts,
-            f"of indices within the parameters, of shape {shape} ({error})",
-        ) from None
 
 
 def _check_shapes(population: Risk, trainer: Risk) -> None:

@@ -56,6 +56,7 @@ from icl_theory.regression.phases import (
 from icl_theory.regression.risks.exchangeable import (
     ExchangeableRisk,
     embedding_speed,
+    expanded,
     reduce_to_one_number,
 )
 from icl_theory.regression.risks.stability import (

@@ -225,8 +225,11 @@ def test_wrong_sets_are_named() -> None:
     prompts = trainer.draw(np.random.default_rng(0), 5)
     with pytest.raises(ValueError, match="prompts = 0: must be an integer >= 1"):
         FixedSetRisk(population, trainer, 0)
-    with pytest.raises(ValueError, match=r"token of the prompts.*\(B, 6\)"):
+    with pytest.raises(ValueError, match="prompts of this trainer, which fails"):
         FixedSetRisk(population, trainer, prompts._replace(token=prompts.token[:, :3]))
+    short = prompts._replace(token=prompts.token[:, :3], label=prompts.label[:, :3])
+    with pytest.raises(ValueError, match=r"label of the prompts = .5, 3.*\(B, 6\)"):
+        FixedSetRisk(population, trainer, short)
     nan_labels = prompts._replace(label=np.full_like(prompts.label, np.nan))
     with pytest.raises(ValueError, match=r"label of the prompts.*finite"):
         FixedSetRisk(population, trainer, nan_labels)
@@ -234,7 +237,7 @@ def test_wrong_sets_are_named() -> None:
     with pytest.raises(ValueError, match=r"query of the prompts.*>= 0"):
         FixedSetRisk(population, trainer, negative)
     too_large = prompts._replace(query=prompts.query + K)
-    with pytest.raises(ValueError, match=r"prompts.*indices within .*\(4, 4\)"):
+    with pytest.raises(ValueError, match="prompts of this trainer, which fails"):
         FixedSetRisk(population, trainer, too_large)
     with pytest.raises(ValueError, match=r"batch = 6: must be an integer in \[1, 5\]"):
         FixedSetRisk(population, trainer, prompts, batch=6)

@@ -105,6 +105,22 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         answer = np.sum(query * task, axis=1)
         return Prompts(tokens, labels, query, answer)
 
+    def check_given(self, prompts: Prompts) -> None:
+        """Refuse given prompts that do not have N pairs in d dimensions.
+
+        Parameters
+        ----------
+        prompts : Prompts
+            Prompts that a user gives.
+        """
+        shape = np.shape(prompts.tokens)
+        if shape[1:] != (self.law.N, self.law.d):
+            raise argument_error(
+                "tokens of the prompts",
+                shape,
+                f"of shape (B, {self.law.N:.0f}, {self.law.d}), with N pairs",
+            )
+
     def condensed(self, prompts: Prompts) -> EmpiricalRisk | None:
         """Return the loss of given prompts as a quadratic form in Γ.
 
