@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.cli import main
 from icl_theory.engine import FixedSetRisk, Scope
 from icl_theory.engine.sampling import selected
 from icl_theory.families import find
+from icl_theory.papers.linear_attention.layer import LayerRisk
 from icl_theory.regression.sampled.counts import CountedRisk
 from icl_theory.regression.sampled.layer import Prompts
 from icl_theory.regression.sampled.risk import SampledRisk
@@ -89,6 +91,17 @@ def test_prompts_may_be_given() -> None:
     assert risk.loss(scores) == pytest.approx(loss_by_hand(scores, prompts), rel=1e-12)
     again = FixedSetRisk(population, trainer, risk.prompts)
     assert again.loss(scores) == risk.loss(scores)
+
+
+def test_the_population_may_be_unknown() -> None:
+    law = icl.linear_attention.PromptLaw([1.0, 0.5], N=5)
+    trainer = LayerRisk.of(law, [0.1, 0.1, 0.1], batch=1)
+    risk = FixedSetRisk(None, trainer, 20)
+    run = icl.descend(risk, 0.05, steps=20)
+    # On a set, entries of the layer move that stay zero on the population.
+    assert np.abs(run.params[0, -1, :-1]).min() > 0.0
+    assert run.observed == {}
+    assert run.on_fixed_set
 
 
 def test_the_set_is_drawn_by_its_seed_alone() -> None:
@@ -317,3 +330,24 @@ def test_comparison_with_batches_draws_from_the_set() -> None:
     # Batches of the whole set do not scatter, and new prompts would.
     assert run.compare(losses, batch=40).passed
     assert not run.compare(1.02 * losses, batch=40).passed
+
+
+def test_the_command_line_trains_on_a_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    config = tmp_path / "set.toml"
+    config.write_text("d = 3\nN = 10\nabove = 1e-6\ndataset = 50\ndataset_seed = 2\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["linear-attention", "simulate", "--config", str(config)])
+    assert stop.value.code == 0
+    problem = icl.LinearAttention(d=3, N=10, above=1e-6, dataset=50, dataset_seed=2)
+    assert problem.simulate().notes["fixed set"] in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["linear-attention", "sweep", "--d", "3", "--dataset", "40,400"])
+    printed = capsys.readouterr().out
+    assert "population_loss" in printed
+    assert "best_step" in printed
+    with pytest.raises(SystemExit):
+        main(["linear-attention", "sweep", "--d", "3", "--N", "10,20"])
+    assert "best_step" not in capsys.readouterr().out
