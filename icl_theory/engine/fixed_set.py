@@ -177,7 +177,7 @@ class FixedSetRisk(Risk):
         and ``excess`` is the loss of the set above its floor. With batches,
         ``set_loss`` is the mean loss of the whole set.
         """
-        observed = {}
+        observed: dict[str, Array] = {}
         if self.population is not None:
             observed |= self.population.observe(params, step)
             population_loss = self.population.evaluate(params)[0]

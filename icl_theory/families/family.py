@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from icl_theory._calls import written_problem
 from icl_theory._validate import argument_error, iterable, mapping
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
-from icl_theory.engine.fixed_set import FixedSetRisk
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.pullback import core_risk
@@ -478,6 +477,9 @@ class Family(RuleParameters, FixedSetParameters):
     @cached_property
     def _set_risk(self) -> Risk:
         """The loss of the fixed set, in the coordinates of the problem."""
+        # Loaded here, because most problems have no fixed set.
+        from icl_theory.engine.fixed_set import FixedSetRisk
+
         assert self.dataset is not None
         M = int(self.dataset)
         seed = self.dataset_seed or 0
