@@ -72,9 +72,14 @@ class Scope:
             )
 
     def applies(self, training: Training) -> bool:
-        """Whether the theory applies to a run or a problem."""
+        """Whether the theory applies to a run or a problem.
+
+        It applies to no training on a fixed set of prompts.
+        """
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
             raise argument_error("training", training, "a run or a problem of a family")
+        if getattr(training, "on_fixed_set", False):
+            return False
         return self.covers(training.trained_by, training.method)
 
     def covers(self, rule: Rule | None, method: str) -> bool:
@@ -95,7 +100,9 @@ class Scope:
         if self.applies(training):
             return ""
         rule = training.trained_by
-        if rule is None:
+        if getattr(training, "on_fixed_set", False):
+            reason = "this is training on a fixed set of prompts"
+        elif rule is None:
             reason = "the rule of this run is not known"
         elif type(rule) not in self.rules:
             reason = f"this is training by {rule.name}"

@@ -259,6 +259,19 @@ class Trajectory(Plottable):
         return f"<Trajectory: {self.stop_reason}; {loss}, {len(self.t)} saved steps>"
 
     @property
+    def on_fixed_set(self) -> bool:
+        """Whether the run is training on a fixed set of prompts."""
+        if self.family is not None:
+            return bool(getattr(self.family, "on_fixed_set", False))
+        if self.risk is not None:
+            # Loaded here, because few runs need it.
+            from icl_theory.engine.fixed_set import FixedSetRisk
+
+            return isinstance(self.risk, FixedSetRisk)
+        # A run from a file that does not say what was trained.
+        return "population_loss" in self.observed
+
+    @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the run."""
         return self.stop is Stop.INTERRUPTED

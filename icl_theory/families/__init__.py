@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from icl_theory._validate import argument_error
 from icl_theory.families.family import Family
+from icl_theory.families.fixed_set import FixedSetParameters
 from icl_theory.families.parameters import (
     LOSS,
     Fraction,
@@ -57,6 +58,7 @@ __all__ = [
     "LOSS",
     "Column",
     "Family",
+    "FixedSetParameters",
     "Fraction",
     "LazySlot",
     "Number",

@@ -25,13 +25,22 @@ from numpy.typing import NDArray
 from icl_theory._calls import written_problem
 from icl_theory._validate import argument_error, iterable, mapping
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
+from icl_theory.engine.fixed_set import FixedSetRisk
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Progress
-from icl_theory.engine.pullback import core_risk, replace_core
+from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, refuse_reduced, rule_of
+from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
+from icl_theory.families.fixed_set import (
+    SET_PARAMETERS,
+    FixedSetParameters,
+    measured_on_set,
+    note_on_set,
+    set_columns,
+)
 from icl_theory.families.parameters import (
     LOSS,
     RESERVED,
@@ -61,13 +70,14 @@ SHARED = (
     "epsilon",
     "above",
     *RULE_PARAMETERS,
+    *SET_PARAMETERS,
     "method",
     "max_steps",
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Family(RuleParameters):
+class Family(RuleParameters, FixedSetParameters):
     r"""A family of problems; inherit from it, declare parameters and define ``risk``.
 
     `risk` is the only slot that a family has to fill; all others have defaults. The
@@ -85,6 +95,8 @@ class Family(RuleParameters):
     ``phase_names``, `describe`  phases, regime and notes of a run
     ``columns``, `measure`       columns of sweeps
     `sampled`                    the trainer on samples, if the risk does not have one
+    `unreduced`, `set_trainer`   training on a fixed set of prompts, if `risk` and
+                                 `sampled` have different parameters
     `update`                     rules that no parameter can name, such as training in
                                  stages
     `levels`                     reference lines in the figure of a run
@@ -118,6 +130,9 @@ class Family(RuleParameters):
     decay_factor, milestones
         The update rule, its settings, and the schedule of the learning rate; see
         `icl_theory.families.RuleParameters`.
+    dataset, dataset_seed, dataset_batch : int, optional
+        Training on a fixed set of prompts instead of the population; see
+        `icl_theory.families.FixedSetParameters`.
     method : {"auto", "closed", "exact", "fast", "flow"}
         How steps are computed, see `icl_theory.descend`.
     max_steps : int
@@ -210,11 +225,14 @@ class Family(RuleParameters):
                 f"left out where epsilon = {self.epsilon!r} is given: both are targets",
             )
         # Each of these calls refuses parameters that contradict each other.
+        self._check_set()
         self.update()
         self.validate()
+        if self.on_fixed_set:
+            self._population_and_trainer(1, 0)
         self.rate()
         if not self.trained_by.reducible:
-            refuse_reduced(self.risk(), self.trained_by)
+            refuse_reduced(self.trained_risk(), self.trained_by)
 
     @classmethod
     @cache
@@ -308,7 +326,7 @@ class Family(RuleParameters):
     # ---- the one duty
 
     def risk(self) -> Risk:
-        """Return the risk that is trained."""
+        """Return the population risk, which is trained unless a dataset is given."""
         raise NotImplementedError(
             f"the family {self.name or type(self).__name__} has no method risk"
         )
@@ -350,17 +368,31 @@ class Family(RuleParameters):
         """The update rule with its settings."""
         return rule_of(self.update())
 
-    def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return a trainer: a risk on sampled data whose mean is `risk`.
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return a trainer: a risk on sampled prompts whose mean is `risk`.
 
-        By default it is the trainer of the risk inside all changes of coordinates, in
-        the same coordinates.
+        By default it is the trainer of the risk.
         """
         risk = self.risk()
-        core = core_risk(risk)
-        if not hasattr(core, "sampled"):
+        if not hasattr(core_risk(risk), "sampled"):
             raise argument_error("family", self.name, "one that can be sampled")
-        return replace_core(risk, core.sampled(batch, seed))
+        return trainer_of(risk, batch, seed)
+
+    def unreduced(self) -> Risk:
+        """Return the population risk over all parameters that `sampled` trains.
+
+        A population may have a symmetry that a fixed set of prompts lacks. If `risk`
+        makes use of it to train fewer parameters, this method returns the risk without
+        that reduction.
+        """
+        return self.risk()
+
+    def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return a sampler whose prompts may form a fixed set; by default `sampled`.
+
+        It has the parameters of `unreduced`.
+        """
+        return self.sampled(batch, seed)
 
     def describe(self, run: Trajectory) -> None:
         """Add phases, regime and notes to a run of this problem."""
@@ -438,6 +470,38 @@ class Family(RuleParameters):
 
     # ---- methods of every family
 
+    def trained_risk(self) -> Risk:
+        """Return the risk that is trained: `risk`, or the loss of the fixed set."""
+        return self._set_risk if self.on_fixed_set else self.risk()
+
+    @cached_property
+    def _set_risk(self) -> Risk:
+        """The loss of the fixed set, in the coordinates of the problem."""
+        assert self.dataset is not None
+        M = int(self.dataset)
+        seed = self.dataset_seed or 0
+        batch = M if self.dataset_batch is None else self.dataset_batch
+        population, trainer = self._population_and_trainer(batch, seed)
+        return FixedSetRisk(population, trainer, M, self.dataset_batch, seed)
+
+    def _population_and_trainer(
+        self, batch: int, seed: int
+    ) -> tuple[Risk, Trainer[Any]]:
+        """Return the exact risk and the sampler, or refuse a set if they do not fit."""
+        try:
+            trainer = self.set_trainer(batch, seed)
+        except ValueError as error:
+            raise ValueError(f"dataset = {self.dataset:.0f}: {error}") from None
+        population = self.unreduced()
+        if np.shape(population.initial) != np.shape(trainer.initial):
+            raise argument_error(
+                "dataset",
+                f"{self.dataset:.0f}",
+                f"left out: the family {self.name} has no exact loss over the "
+                "parameters that are trained on prompts",
+            )
+        return population, trainer
+
     def rate(self) -> float:
         """Return the learning rate as a number."""
         return self.stable_rate() if isinstance(self.eta, str) else self.eta
@@ -487,7 +551,7 @@ class Family(RuleParameters):
             problem.
         """
         with Progress("before the first step", quiet=callback is not None):
-            risk = self.risk()
+            risk = self.trained_risk()
             rate = self.rate()
         run = descend(
             risk,
@@ -517,7 +581,7 @@ class Family(RuleParameters):
             return True
         if run.family is not None and type(run.family) is not type(self):
             return False
-        risk = self.risk()
+        risk = self.trained_risk()
         if np.shape(run.params) != np.shape(risk.initial):
             return False
         observed = risk.observe(np.asarray(risk.initial))
@@ -529,6 +593,8 @@ class Family(RuleParameters):
 
     def _described(self, run: Trajectory) -> Trajectory:
         self.describe(self._named(run))
+        if self.dataset is not None and self.on_fixed_set:
+            run.notes["fixed set"] = note_on_set(run, self.dataset)
         run.command = written_problem(self)
         return run
 
@@ -543,6 +609,9 @@ class Family(RuleParameters):
         hidden = {"method", "max_steps"}
         for name, default in DEFAULTS.items():
             if getattr(self, name) == default:
+                hidden.add(name)
+        for name in SET_PARAMETERS:
+            if getattr(self, name) is None:
                 hidden.add(name)
         run.info = {}
         for name in self.parameters():
@@ -590,6 +659,7 @@ class Family(RuleParameters):
             ),
             Column("loss", "f8", unit, "loss at the end"),
             Column("floor", "f8", unit, "irreducible loss"),
+            *set_columns(unit),
             *cls.columns,
         )
 
@@ -611,6 +681,8 @@ class Family(RuleParameters):
         values["floor"] = run.floor
         values[STATUS.name] = REACHED if run.converged else NOT_REACHED
         values[MESSAGE.name] = "" if run.converged else run.stop_reason
+        if self.on_fixed_set:
+            values |= measured_on_set(run)
         values |= self.measure(run)
         if self.theory_columns is not None:
             values |= self.theory_columns.measure(run)

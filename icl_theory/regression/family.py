@@ -29,6 +29,7 @@ from icl_theory.engine.pullback import (
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
+from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -329,12 +330,16 @@ class Regression(Family):
         population = PopulationRisk(features, law, self.N, self.noise)
         return in_coordinates(population, self.coordinates, features.vectors)
 
-    def sampled(self, batch: int, seed: int = 0) -> Risk:
+    def unreduced(self) -> Risk:
+        """Return the risk over K x K scores, or in the coordinates of the problem."""
+        return expanded(self.risk())
+
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts, in the same coordinates.
 
         Prompts are drawn by their counts.
         """
-        risk = expanded(self.risk())
+        risk = self.unreduced()
         core = core_risk(risk)
         if math.isinf(core.N):
             raise argument_error(

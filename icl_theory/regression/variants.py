@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import MOST_FEATURES, argument_error, integer, probabilities
+from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -152,6 +153,15 @@ class GroupedRegression(Family):
         return SampledRisk(
             features, Exchangeable(self.L), int(self.N), batch, seed, noise=self.noise
         )
+
+    def unreduced(self) -> Risk:
+        """Return the risk over the scores of all features."""
+        # Loaded here, because the reduced risk does not need it.
+        from icl_theory.regression.risks.population import PopulationRisk
+
+        probs = np.repeat(self._probs(), self.sizes)
+        features = Features.simplex(len(probs), self.delta, probs)
+        return PopulationRisk(features, Exchangeable(self.L), self.N, self.noise)
 
     def stable_rate(self) -> float:
         """Return the learning rate at which every step lowers the loss."""

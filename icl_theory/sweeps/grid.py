@@ -64,7 +64,8 @@ class Column(NamedTuple):
         The symbol in tables and figures, as text and as TeX.
     role : str
         The use in tables and figures: "steps", "phase", "word", "verdict" (1 holds, 0
-        fails, -1 does not apply), "predicted", "boundary", "status" or "detail".
+        fails, -1 does not apply), "predicted", "boundary", "set" (for training on a
+        fixed set of prompts), "status" or "detail".
     extra : tuple of pairs
         Further attributes. ``("table", 1)`` puts a word or a detail into tables if any
         point has a value.

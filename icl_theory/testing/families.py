@@ -40,7 +40,7 @@ from icl_theory.testing.risks import check_risk, evaluated
 from icl_theory.testing.slots import check_claims, check_slots
 
 # the roles that a column may have
-ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
+ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "set", "detail")
 
 
 def check_family(

@@ -26,8 +26,10 @@ from icl_theory._validate import (
     integer,
     real_array,
 )
+from icl_theory.engine.fixed_set import FixedSetRisk
 from icl_theory.engine.pullback import Pullback, core_params, core_risk, replace_core
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
@@ -46,6 +48,7 @@ from icl_theory.families.parameters import label_noise, learning_rate, nested
 from icl_theory.families.rule_parameters import within
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.depth import DEEPEST, LoopedRisk
+from icl_theory.papers.linear_attention.empirical import EmpiricalRisk
 from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 from icl_theory.papers.linear_attention.layer import (
     LayerRisk,
@@ -331,7 +334,10 @@ class LinearAttention(Family):
             spectrum = np.arange(1.0, self.d + 1.0) ** -self.decay
         new = PromptLaw(spectrum, self.prior, self.query, N=self.N, noise=self.noise)
         is_dense = (
-            self.tasks is not None or self.coordinates == "heads" or not new.diagonal
+            self.tasks is not None
+            or self.coordinates == "heads"
+            or self.on_fixed_set
+            or not new.diagonal
         )
         if is_dense and new.d > LARGEST_DENSE:
             raise argument_error(
@@ -416,7 +422,7 @@ class LinearAttention(Family):
         merged: MergedRisk = core_risk(self.risk())
         return merged
 
-    def sampled(self, batch: int, seed: int = 0) -> Risk:
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts.
 
         It trains the layer (P, K) if coordinates = "pair", and a loop if there are
@@ -433,31 +439,69 @@ class LinearAttention(Family):
             start = np.diag(start)
         return replace_core(risk, SampledRisk(law, start, batch, seed))
 
+    def unreduced(self) -> Risk:
+        """Return the risk over all entries of Γ: on a fixed set none stays zero."""
+        risk = self.risk()
+        core = core_risk(risk)
+        if isinstance(core, LoopedRisk) or core.initial.ndim == 2:
+            return risk
+        law = self.law()
+        if not isinstance(risk, Pullback):
+            return MergedRisk(law, np.diag(risk.initial))
+        v_and_diagonal = risk.initial
+        A = np.diag(v_and_diagonal[1:])
+        start = np.append(v_and_diagonal[:1], A.ravel())
+        return Pullback(MergedRisk(law, np.zeros_like(A)), Pair(start, A.shape))
+
+    def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return the sampler over Γ or its factors, or over γ for several layers."""
+        risk = self.unreduced()
+        core = core_risk(risk)
+        if isinstance(core, LoopedRisk):
+            return self.sampled(batch, seed)
+        trainer = SampledRisk(self.law().dense, core.initial, batch, seed)
+        return replace_core(risk, trainer)
+
+    def _empirical(self) -> EmpiricalRisk | None:
+        """Return the loss of the fixed set as a quadratic form in Γ, if it is one."""
+        if not self.on_fixed_set:
+            return None
+        fixed_set = self.trained_risk()
+        assert isinstance(fixed_set, FixedSetRisk)
+        whole = core_risk(fixed_set.whole)
+        return whole if isinstance(whole, EmpiricalRisk) else None
+
     def stable_rate(self) -> float:
         r"""Return half the largest stable learning rate.
 
         It is stable at the minimum that descent from a small start reaches:
         :math:`1/(q_{\max}m_{\max})` for the merged Γ, divided by
         :math:`2\|\Gamma^*\|_F` for (v, A), or by :math:`3s^{4/3}` for heads, with the
-        sum s of the R largest singular values of Γ*.
+        sum s of the R largest singular values of Γ*. On a fixed set, the curvature and
+        Γ* are those of its loss.
         """
         law = self.law()
         risk = self.risk()
         if isinstance(risk, LoopedRisk):
             return risk.stable_rate()
+        quadratic = self._empirical() or self.merged()
+        largest = float(quadratic.curvature.max(initial=0.0))
         if self.coordinates == "merged":
-            largest = float(self.merged().curvature.max())
             # It is zero if tokens and query share no direction.
             return 1.0 / largest if largest > 0.0 else 1.0
-        if law.diagonal:
+        if isinstance(quadratic, EmpiricalRisk):
+            values = np.linalg.svd(quadratic.best, compute_uv=False)
+        elif law.diagonal:
+            largest = law.largest_curvature()
             values = np.abs(law.best)
         else:
+            largest = law.largest_curvature()
             values = np.linalg.svd(law.best, compute_uv=False)
         if self.coordinates == "pair":
             stretch = 2.0 * float(np.linalg.norm(values))
         else:
             stretch = 3.0 * float(np.sort(values)[-self.rank :].sum()) ** (4.0 / 3.0)
-        return 1.0 / (stretch * law.largest_curvature())
+        return 1.0 / (stretch * largest)
 
     def expected_steps(self) -> float | None:
         """Return an estimate of the first plateau, the time at the saddle at zero."""
@@ -532,7 +576,7 @@ class LinearAttention(Family):
 
     def gamma(self, params: ArrayLike) -> Array:
         """Return Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
-        risk = self.risk()
+        risk = self.unreduced() if self.on_fixed_set else self.risk()
         return core_params(risk, risk._checked(params))
 
     @classmethod

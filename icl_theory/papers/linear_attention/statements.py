@@ -20,6 +20,7 @@ from icl_theory.papers.linear_attention import (
     MixtureRisk,
     Pair,
     PromptLaw,
+    fixed_set_questions,
 )
 from icl_theory.papers.linear_attention import preconditioned_descent as layers
 from icl_theory.papers.linear_attention.depth import LoopedRisk, best_layers
@@ -1070,4 +1071,12 @@ PAPERS = (
         ),
     ),
 )
-CLAIMS = Claims(questions=(which_plateau, what_depth_buys), papers=PAPERS)
+CLAIMS = Claims(
+    questions=(
+        which_plateau,
+        what_depth_buys,
+        fixed_set_questions.gap,
+        fixed_set_questions.early_stopping,
+    ),
+    papers=PAPERS,
+)

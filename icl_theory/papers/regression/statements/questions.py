@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, descend, in_coordinates, largest_stable_eta
@@ -27,7 +28,9 @@ from icl_theory.regression import (
     crossover,
     tasks,
 )
+from icl_theory.regression.family import Regression
 from icl_theory.regression.simulate import simulate
+from icl_theory.regression.tails import resting_loss
 from icl_theory.statements.claim import Series, above, along, curves, question
 from icl_theory.statements.numbers import apart, decade, off, power
 
@@ -465,6 +468,53 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     ]
 
 
+@question("fixed-set-tail", "step", "excess population loss")
+def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
+    """When does the 1/t tail end on a fixed set of prompts?"""
+    sizes = (300, 1000, 3000) if quick else (300, 1000, 3000, 10000)
+    sets = 3 if quick else 6
+    steps = 300
+    base = Regression(
+        L=2.0, delta=1.0, eta=4.0, K=4, N=8, epsilon=1e-300, max_steps=steps
+    )
+    exact = base.simulate()
+    rest = resting_loss(exact.risk, exact.floor)
+    tail = [exact.at(t).loss - rest for t in exact.t.tolist()]
+    series = [Series("population training", exact.t, np.array(tail))]
+    ends = []
+    crossings = []
+    for M in sizes:
+        runs = [
+            base.changed(dataset=M, dataset_seed=seed, method="exact").simulate()
+            for seed in range(sets)
+        ]
+        t = runs[0].t
+        excess = np.mean([run.observed["population_loss"] for run in runs], axis=0)
+        excess -= rest
+        tail = [exact.at(step).loss - rest for step in t.tolist()]
+        ends.append(_first_step(t, excess > 2.0 * np.array(tail)))
+        set_loss = np.mean([run.loss for run in runs], axis=0)
+        crossings.append(_first_step(t, set_loss < rest))
+        series.append(Series(f"M = {M}", t, np.maximum(excess, 1e-12)))
+    shown = ", ".join(f"{end} (M = {M})" for end, M in zip(ends, sizes, strict=True))
+    below = ", ".join(map(str, crossings))
+    are_later = sorted(ends) == ends and ends[0] < ends[-1]
+    return (
+        "The population loss leaves the tail of population training, so that its"
+        f" excess is twice as large, at step {shown}: the"
+        f" {'later, the larger the set' if are_later else 'sizes do not order it'}."
+        " The loss of the set falls on; it is below the limit of the population loss"
+        f" from step {below} on ({steps + 1} means that it is not). Softmax attention,"
+        f" K = 4, N = 8, η = 4; means of {sets} sets."
+    ), series
+
+
+def _first_step(t: NDArray[np.int64], holds: NDArray[np.bool_]) -> int:
+    """Return the first saved step at which something holds, or the one after all."""
+    steps = t[holds]
+    return int(steps[0]) if steps.size else int(t[-1]) + 1
+
+
 @question("degenerate", "step", "loss, 1 − attention")
 def degenerate(quick: bool) -> tuple[str, list[Series]]:
     """Are there degenerate tasks that the condition does not exclude?"""
@@ -512,6 +562,7 @@ QUESTIONS = (
     label_noise,
     factored,
     finite_samples,
+    fixed_set_tail,
     degenerate,
     optimisers,
 )
