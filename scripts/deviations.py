@@ -111,10 +111,10 @@ class Model(ABC):
         for noise in self.noises():
             changed = replace(plan, answer_noise=noise)
             yield "label noise", f"{noise:g}", plan, changed
-        for prompts in (250, 1000, 4000):
+        for prompts in (100, 200, 400):
             changed = replace(plan, prompts=prompts, batch=prompts)
             yield "fixed set", f"{prompts}", plan, changed
-        for share in (0.5, 1.0, 2.0):
+        for share in (1.0, 2.0, 3.0):
             run = replace(plan, eta=share * plan.eta)
             later = replace(run, after_update=True)
             yield "after the update", f"eta {run.eta:.3g}", run, later
@@ -197,11 +197,11 @@ class SoftmaxRegression(Model):
 
     def starts(self) -> tuple[float, ...]:
         """Return three other starts."""
-        return (0.5, 1.0, 2.0)
+        return (0.7, 1.0, 1.5)
 
     def noises(self) -> tuple[float, ...]:
         """Return three standard deviations of noise in the answers."""
-        return (0.1, 0.2, 0.4)
+        return (0.2, 0.3, 0.5)
 
 
 class LinearAttention(Model):
@@ -261,7 +261,7 @@ class LinearAttention(Model):
 
     def noises(self) -> tuple[float, ...]:
         """Return three standard deviations of noise in the answers."""
-        return (0.15, 0.3, 0.6)
+        return (0.3, 0.45, 0.6)
 
 
 MODELS: dict[str, Model] = {

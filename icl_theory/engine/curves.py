@@ -35,6 +35,10 @@ from icl_theory.engine.windows import (
 LONGEST_SGD = 10**6
 # The factors of time that a comparison tries.
 FACTORS = np.geomspace(1 / 16, 16, 401)
+# Losses are smooth if the squares of their successive differences are below this part
+# of the squares of independent losses, in so many pairs of steps or more.
+SMOOTH = 0.25
+FEWEST_PAIRS = 8
 # The remarks name so many explanations.
 NAMED_EXPLANATIONS = 3
 
@@ -228,6 +232,7 @@ def _compared(
             scatter.freedom,
             curves.rounding,
             isinstance(scatter, GivenErrors),
+            _is_smooth(curves, scatter.of_losses(windows)),
         )
         explanations = explain(run, _rule_of_run(run), evidence)
     return CurveComparison(
@@ -242,6 +247,16 @@ def _compared(
         explanations.fitting,
         explanations.untried,
     )
+
+
+def _is_smooth(curves: _Curves, errors: Array) -> bool:
+    """Whether successive losses differ by far less than independent losses would."""
+    is_successive = np.diff(curves.windows.t) == 1
+    if np.count_nonzero(is_successive) < FEWEST_PAIRS:
+        return False
+    changes = np.diff(curves.losses - curves.exact)[is_successive]
+    variances = (errors[1:] ** 2 + errors[:-1] ** 2)[is_successive]
+    return bool(np.sum(changes**2) < SMOOTH * np.sum(variances))
 
 
 def _title(window: Interval) -> str:

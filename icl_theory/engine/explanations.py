@@ -4,16 +4,23 @@ Each explanation is a training that differs from the run in one respect: another
 another prompt length, another optimiser and so on. `explain` follows these trainings
 exactly and returns those with which the curve agrees, best first.
 
-A curve agrees with a training if no window of steps is beyond the limit of the
-comparison, and the sum of squares :math:`\chi^2 = \sum_w z_w^2` over the W windows is
-not larger than it is once in a thousand times for a curve of that training. The order
-is that of
+The W means of a curve over windows of steps differ by r from those of a training, and
+have the standard errors :math:`\sigma`. A training that is random, such as one from a
+random start, also scatters about its mean: its covariance is estimated from a few
+draws, whose deviations are the rows of F, and
 
-.. math:: \chi^2 + 2\,k + 2\sum_w \ln(\sigma'_w/\sigma_w),
+.. math:: C = \mathrm{diag}(\sigma^2 + \lambda\,\mathrm{diag}\,F^\top F)
+    + (1 - \lambda)\,F^\top F .
 
-where k is the number of fitted parameters, :math:`\sigma_w` the standard error of a
-window, and :math:`\sigma'_w` the same with the scatter of the trainings among
-themselves, if these are random.
+A curve agrees with a training if no window is beyond the limit of the comparison, and
+:math:`\chi^2 = r^\top C^{-1} r` is not larger than it is once in a thousand times for a
+curve of that training, or twice as large if the standard errors come with the curve,
+because they leave out how far SGD strays. Explanations are in the order of
+
+.. math:: \chi^2 + \ln\det C + 2\,k ,
+
+where k is the number of fitted parameters. Those are left out that are worse than the
+best one by more than 20.
 """
 
 from __future__ import annotations
@@ -40,6 +47,7 @@ from icl_theory.engine.rules import (
     Rule,
     is_plain_descent,
 )
+from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.windows import Windows
 
@@ -49,20 +57,37 @@ REJECTED = 1e-3
 SINGLE_STEPS = 4096
 # A rule whose steps cannot be skipped is followed up to this step.
 LONGEST = 20_000
-# An explanation is not tried if its trainings take more gradients than this.
-MOST_GRADIENTS = 30_000
+# An explanation is not tried if its trainings take more gradients than this, each
+# counted as often as the square root of the number of parameters.
+MOST_WORK = 100_000
 # Losses are computed at so many points of a window, and interpolated between these.
 KNOTS_PER_WINDOW = 8
 # No further explanation is tried after so many seconds.
 PATIENCE = 60.0
 # Random starts and fixed sets are drawn so many times.
-DRAWS = 4
+DRAWS = 6
+# The part λ of the scatter from draw to draw that is taken as independent from window
+# to window, because a few draws do not show every shape that a curve may have.
+DIAGONAL = 0.1
 # Prompts of the fixed sets that show how the gap grows.
 SET_SIZE = 512
 # The largest number of risks of which a mean over positions consists.
 MOST_POSITIONS = 64
 # The largest number of parameters of a random start.
 LARGEST_START = 10_000
+# What a factor of the loss without a known reason adds to the score, and what a smooth
+# curve takes off that of a fixed set.
+UNKNOWN_FACTOR = 4.0
+SMOOTHNESS = 20.0
+# Standard errors that come with a curve leave out how far SGD strays. The sum of
+# squares may be larger by this factor.
+STRAY = 2.0
+# Explanations whose score is higher than the best one by more than this are told apart.
+TOLD_APART = 20.0
+# Grids of fitted numbers become finer so many times, until the score is higher than
+# that of interpolated losses by less than this.
+MOST_GRIDS = 4
+GOOD_ENOUGH = 0.5
 # Factors of the loss with a known reason.
 REASONS = {
     2.0: "as without the factor 1/2; scale = 0.5 undoes it",
@@ -122,8 +147,9 @@ class Candidate(NamedTuple):
     parameters: dict[str, Any]
     losses: Array  # (T,)
     fitted: int  # number of fitted parameters
-    scatter: float | Array = 0.0  # of the means over windows, (W,)
+    modes: Array | None = None  # how the means over windows scatter, (D, W)
     factor: float = 1.0  # of the curve, over the losses of the training
+    prior: float = 0.0  # added to the score; negative if other evidence supports it
 
 
 class Verdict(NamedTuple):
@@ -132,6 +158,20 @@ class Verdict(NamedTuple):
     score: float
     misfit: float
     fits: bool
+
+
+class Residual(NamedTuple):
+    """Differences of a curve from a training.
+
+    ``z``, (W,), are those that the modes of the training do not take up, in standard
+    errors; ``square`` is the sum of their squares plus that of the modes' amplitudes,
+    and ``widening`` the logarithm of the determinant of all covariances over that of
+    the curve's own.
+    """
+
+    z: Array
+    square: float
+    widening: float
 
 
 @dataclass(frozen=True)
@@ -155,6 +195,9 @@ class Evidence:
     errors_of_curve : bool
         Whether the standard errors belong to the curve, and have its factor. Otherwise
         they belong to the run.
+    is_smooth : bool
+        Whether successive losses differ by far less than their standard errors say, as
+        they do if all belong to the same prompts.
     """
 
     windows: Windows
@@ -165,24 +208,41 @@ class Evidence:
     freedom: float
     rounding: float
     errors_of_curve: bool
+    is_smooth: bool
 
     def scaled(self, factor: float) -> Evidence:
         """Return the evidence of the curve times a factor."""
         errors = factor * self.errors if self.errors_of_curve else self.errors
         return replace(self, means=factor * self.means, errors=errors)
 
-    def z(self, expected: Array, scatter: float | Array = 0.0) -> Array:
-        """Differences of the curve from W means, in standard errors, (W,)."""
-        errors = np.hypot(self.errors, scatter)
-        z = z_score(self.means - expected, errors, expected, self.rounding)
-        return np.clip(z, -1e9, 1e9)
+    def residual(self, expected: Array, modes: Array | None = None) -> Residual:
+        """Compare the curve with W means of a training, whose draws deviate by modes.
 
-    def score(self, expected: Array, scatter: float | Array = 0.0) -> float:
-        """Return the sum of squares plus the term of the scatter; less is better."""
-        rounding = self.rounding * np.abs(self.means) + float(np.finfo(float).tiny)
-        wider = np.hypot(self.errors, scatter) + rounding
-        widening = float(np.sum(np.log(wider / (self.errors + rounding))))
-        return float(np.sum(self.z(expected, scatter) ** 2)) + 2.0 * widening
+        The curve's own covariance is diagonal. The modes add a matrix of low rank, so
+        that its inverse follows from a system of D equations.
+        """
+        difference = self.means - expected
+        if modes is None:
+            z = _clipped(z_score(difference, self.errors, expected, self.rounding))
+            return Residual(z, float(np.sum(z**2)), 0.0)
+        rounding = self.rounding * np.abs(expected) + float(np.finfo(float).tiny)
+        own = self.errors + rounding
+        variance = np.sum(modes**2, axis=0)
+        wider = np.sqrt(own**2 + DIAGONAL * variance)
+        scaled_modes = math.sqrt(1.0 - DIAGONAL) * modes / wider
+        matrix = np.eye(len(modes)) + scaled_modes @ scaled_modes.T
+        z = _clipped(difference / wider)
+        amplitudes = np.linalg.solve(matrix, scaled_modes @ z)
+        rest = z - amplitudes @ scaled_modes
+        square = float(np.sum(rest**2) + np.sum(amplitudes**2))
+        widening = 2.0 * float(np.sum(np.log(wider / own)))
+        widening += float(np.linalg.slogdet(matrix)[1])
+        return Residual(rest, square, widening)
+
+    def score(self, expected: Array, modes: Array | None = None) -> float:
+        """Return the sum of squares plus the term of the modes; less is better."""
+        residual = self.residual(expected, modes)
+        return residual.square + residual.widening
 
     def verdict(self, candidate: Candidate) -> Verdict:
         """Judge whether the curve agrees with a training, and how well."""
@@ -192,13 +252,17 @@ class Evidence:
             unscaled = self.scaled(1.0 / candidate.factor)
             return unscaled.verdict(candidate._replace(factor=1.0))
         expected = self.windows.means(candidate.losses)
-        z = self.z(expected, candidate.scatter)
-        total = float(np.sum(z**2))
+        residual = self.residual(expected, candidate.modes)
+        count = len(residual.z)
         # Student's z-scores have the mean square 1 / (1 - 2 / freedom).
-        largest = chdtri(len(z), REJECTED) / (1.0 - 2.0 / self.freedom)
-        fits = bool(np.abs(z).max() <= self.limit and total <= largest)
-        score = self.score(expected, candidate.scatter) + 2.0 * candidate.fitted
-        return Verdict(score, total / len(z), fits)
+        largest = chdtri(count, REJECTED) / (1.0 - 2.0 / self.freedom)
+        if self.errors_of_curve:
+            largest *= STRAY
+        largest_z = float(np.abs(residual.z).max())
+        fits = bool(largest_z <= self.limit and residual.square <= largest)
+        score = residual.square + residual.widening + 2.0 * candidate.fitted
+        score += candidate.prior
+        return Verdict(score, residual.square / count, fits)
 
     def misfit(self, losses: Array) -> float:
         """Sum of squares of the differences from losses, (T,)."""
@@ -209,6 +273,10 @@ class Evidence:
         rounding = self.rounding * np.abs(self.means)
         tiny = float(np.finfo(float).tiny)
         return np.asarray(1.0 / np.maximum((self.errors + rounding) ** 2, tiny))
+
+
+def _clipped(z: Array) -> Array:
+    return np.clip(z, -1e9, 1e9)
 
 
 # ---- trainings
@@ -264,10 +332,11 @@ class StartedAt(Risk):
 
 
 class FixedSet(Risk):
-    """The loss on the prompts that a sampled risk draws in step 0, at every step."""
+    """The loss on the prompts that a trainer draws in step 0, at every step."""
 
-    def __init__(self, trainer: Risk) -> None:
+    def __init__(self, trainer: Trainer[Any]) -> None:
         self.trainer = trainer
+        self.prompts = trainer.prompts(0)
 
     @property
     def initial(self) -> Array:
@@ -279,9 +348,14 @@ class FixedSet(Risk):
         """Metric of the coordinates."""
         return self.trainer.metric
 
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the losses of single prompts at step 0."""
+        return float(np.std(self.trainer.losses_on(self.initial, self.prompts)))
+
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient on the set."""
-        return self.trainer.evaluate(params, 0)
+        return self.trainer.evaluate_on(params, self.prompts)
 
 
 class TooLongError(Exception):
@@ -311,7 +385,7 @@ class Trainings:
         self.knots = _knots(windows)
         self.risk: Risk | None = run.risk
         if self.risk is None and run.family is not None:
-            self.risk = run.family.risk()
+            self.risk = run.family.trained_risk()
 
     @property
     def last(self) -> int:
@@ -349,7 +423,9 @@ class Trainings:
             return None
         return self._between(at_knots)
 
-    def check_work(self, trainings: int, risk: Risk | None = None) -> None:
+    def check_work(
+        self, trainings: int, risk: Risk | None = None, most: int = MOST_WORK
+    ) -> None:
         """Refuse trainings without a closed form that take too many gradients.
 
         Raises
@@ -360,7 +436,8 @@ class Trainings:
         risk = self.risk if risk is None else risk
         if risk is None or risk.closed_form(self.run.eta, self.rule) is not None:
             return
-        if trainings * min(self.last, SINGLE_STEPS) > MOST_GRADIENTS:
+        gradients = trainings * min(self.last, SINGLE_STEPS)
+        if gradients * math.sqrt(np.size(risk.initial)) > most:
             raise TooLongError
 
     def _between(self, at_knots: Array) -> Array:
@@ -382,7 +459,7 @@ class Trainings:
         if family is None or not parameters.keys() <= family.parameters().keys():
             return None
         try:
-            risk: Risk = family.changed(**parameters).risk()
+            risk: Risk = family.changed(**parameters).trained_risk()
         except ValueError:
             return None
         return risk
@@ -390,10 +467,11 @@ class Trainings:
     def entries(self) -> Risk | None:
         """Return the risk over the parameters themselves, not over a reduction."""
         risk = self.risk
-        if risk is not None and np.all(np.asarray(risk.metric) == 1.0):
-            return risk
-        # A rule that treats each entry by itself makes a family give up reductions.
-        return self.changed(rule="adam")
+        if self.run.family is not None:
+            risk = self.run.family.unreduced()
+        if risk is None or not np.all(np.asarray(risk.metric) == 1.0):
+            return None
+        return risk
 
     def whole(self, name: str) -> int | None:
         """Return a finite integer among the parameters of the family."""
@@ -453,46 +531,85 @@ def _step_by_step(descent: UpdateMap, steps: Steps) -> Array:
     return np.array([losses_by_step.get(step, math.inf) for step in steps.tolist()])
 
 
+class Optimum(NamedTuple):
+    """A number, and the losses of the training that it belongs to; None if it fails."""
+
+    number: float
+    losses: Array | None
+
+
 def _best(
     evidence: Evidence,
     losses_at: Callable[[float], Array | None],
     grid: Sequence[float],
-    scatter: Callable[[float], float | Array] = lambda number: 0.0,
-) -> float:
+    modes_at: Callable[[float], Array] | None = None,
+) -> Optimum:
     """Return the positive number at which losses agree best with a curve.
 
-    The losses, and their ``scatter``, are computed at the numbers of a grid, and
-    interpolated between these in the logarithm.
+    The losses are computed at the numbers of a grid, and interpolated between these in
+    the logarithm. The grid becomes finer until the interpolation is good enough.
+    ``modes_at`` returns how the losses scatter.
     """
+    logs = np.log(np.asarray(grid, dtype=float))
+    width = float(np.diff(logs).max())
+    for _ in range(MOST_GRIDS):
+        estimate = _best_between(evidence, losses_at, logs, modes_at)
+        number = math.exp(estimate.log)
+        losses = losses_at(number)
+        if losses is None:
+            break
+        modes = None if modes_at is None else modes_at(number)
+        score = evidence.score(evidence.windows.means(losses), modes)
+        if score <= estimate.score + GOOD_ENOUGH:
+            break
+        width /= 4.0
+        logs = estimate.log + width * np.linspace(-1.0, 1.0, 5)
+    return Optimum(number, losses)
+
+
+class _Estimate(NamedTuple):
+    """Logarithm of a number, and the score that the interpolated losses have there."""
+
+    log: float
+    score: float
+
+
+def _best_between(
+    evidence: Evidence,
+    losses_at: Callable[[float], Array | None],
+    grid: Array,
+    modes_at: Callable[[float], Array] | None,
+) -> _Estimate:
     from scipy.interpolate import PchipInterpolator
     from scipy.optimize import minimize_scalar
 
     logs = []
     means = []
-    scatters = []
-    for number in grid:
-        losses = losses_at(number)
+    for log in grid:
+        losses = losses_at(math.exp(log))
         if losses is not None:
-            logs.append(math.log(number))
+            logs.append(log)
             means.append(evidence.windows.means(losses))
-            scatters.append(np.broadcast_to(scatter(number), evidence.means.shape))
     if len(logs) < 2:
-        return math.exp(logs[0]) if logs else grid[0]
+        return _Estimate(logs[0] if logs else grid[0], math.inf)
     mean_at = PchipInterpolator(logs, np.array(means))
-    scatter_at = PchipInterpolator(logs, np.array(scatters))
 
-    def misfit(log: float) -> float:
-        return evidence.score(mean_at(log), scatter_at(log))
+    def score(log: float) -> float:
+        modes = None if modes_at is None else modes_at(math.exp(log))
+        return evidence.score(mean_at(log), modes)
 
     # Between the numbers of the grid there may be several minima.
     fine = np.linspace(logs[0], logs[-1], 8 * len(logs))
-    best = int(np.argmin([misfit(log) for log in fine]))
+    scores = [score(log) for log in fine]
+    best = int(np.argmin(scores))
     low = fine[max(best - 1, 0)]
     high = fine[min(best + 1, len(fine) - 1)]
     outcome = minimize_scalar(
-        misfit, bounds=(low, high), method="bounded", options={"xatol": 1e-6}
+        score, bounds=(low, high), method="bounded", options={"xatol": 1e-7}
     )
-    return math.exp(outcome.x if outcome.fun <= misfit(fine[best]) else fine[best])
+    if outcome.fun <= scores[best]:
+        return _Estimate(float(outcome.x), float(outcome.fun))
+    return _Estimate(float(fine[best]), scores[best])
 
 
 # ---- explanations, in the order in which they are tried
@@ -514,10 +631,12 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 
     # A curve at another rate is nearly one at another pace. That one costs nothing, and
     # shows where to look.
-    pace = _best(evidence, stretched, np.geomspace(1 / 16, 16, 65))
-    trainings.check_work(8)
-    factor = _best(evidence, followed, pace * np.geomspace(0.8, 1.25, 7))
-    losses = followed(factor)
+    paces = np.linspace(-math.log(16.0), math.log(16.0), 65)
+    pace = math.exp(_best_between(evidence, stretched, paces, None).log)
+    # The commonest reason may take longer than others.
+    trainings.check_work(6, most=10 * MOST_WORK)
+    grid = pace * np.geomspace(0.8, 1.25, 5)
+    factor, losses = _best(evidence, followed, grid)
     if losses is None:
         return
     yield Candidate(
@@ -550,6 +669,7 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         trainings.exact,
         0 if reason else 1,
         factor=factor,
+        prior=0.0 if reason else UNKNOWN_FACTOR,
     )
 
 
@@ -595,10 +715,13 @@ def _prompt_length(trainings: Trainings, evidence: Evidence) -> Iterator[Candida
     lengths = np.unique(np.round(N * np.geomspace(0.25, 4.0, 9)).astype(int))
     grid = [length for length in lengths.tolist() if length >= 1]
     trainings.check_work(len(grid) + 1)
-    best = _best(evidence, lambda value: losses_at(round(value)), grid)
-    losses = losses_at(round(best))
+    estimate = _best_between(
+        evidence, lambda value: losses_at(round(value)), np.log(grid), None
+    )
+    length = round(math.exp(estimate.log))
+    losses = losses_at(length)
     if losses is not None:
-        yield _of_length(round(best), N, losses, 1)
+        yield _of_length(length, N, losses, 1)
 
 
 def _of_length(
@@ -658,8 +781,7 @@ def _start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
         return trainings.losses(StartedAt(risk, factor * initial))
 
     trainings.check_work(16)
-    factor = _best(evidence, scaled, np.geomspace(1 / 64, 256, 15))
-    losses = scaled(factor)
+    factor, losses = _best(evidence, scaled, np.geomspace(1 / 64, 256, 15))
     if losses is None:
         return
     own = getattr(trainings.run.family, "start", None)
@@ -692,7 +814,10 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     grid = np.geomspace(0.1, 3.2, 6)
     trainings.check_work(len(grid) + DRAWS, entries)
     # The size of the start decides most, so one draw shows which size agrees best.
-    deviation = _best(evidence, lambda size: drawn(size, directions[0]), grid)
+    estimate = _best_between(
+        evidence, lambda size: drawn(size, directions[0]), np.log(grid), None
+    )
+    deviation = math.exp(estimate.log)
     curves = []
     for direction in directions:
         losses = drawn(deviation, direction)
@@ -705,15 +830,21 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
         {"start_deviation": deviation},
         np.mean(curves, axis=0),
         1,
-        _scatter(trainings.windows, np.array(curves)),
+        _modes(trainings.windows, np.array(curves)),
     )
 
 
-def _scatter(windows: Windows, curves: Array) -> Array:
-    """Standard deviation of the means over windows from curve to curve, (W,)."""
-    deviation = windows.means(curves).std(axis=0, ddof=1)
-    # the mean of the curves scatters, too
-    return np.asarray(deviation * math.sqrt(1.0 + 1.0 / len(curves)))
+def _modes(windows: Windows, curves: Array) -> Array:
+    """Deviations of the means over windows from their mean over D curves, (D, W).
+
+    They are scaled so that the sum of their squares estimates the variance of a curve
+    about this mean.
+    """
+    means = windows.means(curves)
+    count = len(curves)
+    # The mean of the curves scatters, too.
+    scale = math.sqrt((1.0 + 1.0 / count) / (count - 1))
+    return np.asarray(scale * (means - means.mean(axis=0)))
 
 
 def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
@@ -746,49 +877,71 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
 
 def _fixed_set(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """The same prompts again and again."""
-    curves = _on_sets(trainings)
-    if curves is None:
+    sets = _sets(trainings)
+    # Standard errors of a batch say how many prompts it has, and the set has as many or
+    # more.
+    first_error = evidence.errors[0] * math.sqrt(evidence.windows.counts[0])
+    if not sets or first_error <= 0.0:
         return
-    # To leading order, the gap between the loss on M prompts and the exact loss is
+    deviation = np.mean([fixed_set.deviation for fixed_set in sets])
+    batch = float(deviation / first_error) ** 2
+    curves = []
+    for fixed_set in sets:
+        trainings.check_work(4 * DRAWS, fixed_set)
+        losses = trainings.losses(fixed_set)
+        if losses is None:
+            return
+        curves.append(losses)
+    # To leading order, the gap between the exact loss and that of M prompts is
     # proportional to 1/M, and its scatter from set to set to 1/√M.
-    gap = trainings.exact - curves.mean(axis=0)
-    scatter = _scatter(trainings.windows, curves)
+    gap = trainings.exact - np.mean(curves, axis=0)
+    modes = _modes(trainings.windows, np.array(curves))
 
     def losses_at(size: float) -> Array:
-        return trainings.exact - SET_SIZE / size * gap
+        return np.asarray(trainings.exact - SET_SIZE / size * gap)
 
-    def scatter_at(size: float) -> Array:
-        return math.sqrt(SET_SIZE / size) * scatter
+    def modes_at(size: float) -> Array:
+        return math.sqrt(SET_SIZE / size) * modes
 
-    grid = SET_SIZE * np.geomspace(1 / 8, 64, 15)
-    size = _best(evidence, losses_at, grid, scatter_at)
-    yield Candidate(
-        "fixed set",
-        f"it is trained on a fixed set of about {_rounded(size):,} prompts",
-        {"prompts": _rounded(size)},
-        losses_at(size),
-        1,
-        scatter_at(size),
-    )
+    reason = ""
+    prior = 0.0
+    if evidence.is_smooth:
+        reason = " (successive losses scatter less than their standard errors)"
+        prior = -SMOOTHNESS
+
+    def candidate(size: float, fitted: int) -> Candidate:
+        return Candidate(
+            "fixed set",
+            f"it is trained on a fixed set of about {_rounded(size):,} prompts{reason}",
+            {"dataset": _rounded(size)},
+            losses_at(size),
+            fitted,
+            modes_at(size),
+            prior=prior,
+        )
+
+    whole = candidate(batch, 0)
+    grid = batch * np.geomspace(0.8, 32.0, 12)
+    part = candidate(_best(evidence, losses_at, grid, modes_at).number, 1)
+    yield min(whole, part, key=lambda item: evidence.verdict(item).score)
 
 
-def _on_sets(trainings: Trainings) -> Array | None:
-    """Return the losses of trainings on fixed sets, (D, T); None without a sampler."""
-    source: Any = trainings.run.family or trainings.risk
-    if not hasattr(source, "sampled"):
-        return None
-    curves = []
+def _sets(trainings: Trainings) -> list[FixedSet]:
+    """Return fixed sets of prompts, none without a sampler."""
+    run = trainings.run
+    if getattr(run, "on_fixed_set", False) or trainings.risk is None:
+        return []
+    sets = []
     for seed in range(DRAWS):
         try:
-            trainer = source.sampled(SET_SIZE, seed)
+            if run.family is None:
+                trainer = trainer_of(trainings.risk, SET_SIZE, seed)
+            else:
+                trainer = run.family.sampled(SET_SIZE, seed)
         except ValueError:
-            return None
-        trainings.check_work(4 * DRAWS, FixedSet(trainer))
-        losses = trainings.losses(FixedSet(trainer))
-        if losses is None:
-            return None
-        curves.append(losses)
-    return np.array(curves)
+            return []
+        sets.append(FixedSet(trainer))
+    return sets
 
 
 def _rounded(size: float) -> int:
@@ -875,7 +1028,11 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     if factor is not None and not has_factor:
         fitting += search.fitting_with_factor(evidence, factor)
     fitting.sort(key=lambda pair: pair[0])
-    ranked = tuple(explanation for _, explanation in fitting)
+    ranked = tuple(
+        explanation
+        for score, explanation in fitting
+        if score <= fitting[0][0] + TOLD_APART
+    )
     return Explanations(ranked, tuple(search.untried))
 
 
@@ -884,10 +1041,11 @@ def _factor_at_start(evidence: Evidence) -> float | None:
     if evidence.windows.t[0] != 0:
         return None
     expected = evidence.windows.means(evidence.exact)
-    if abs(evidence.z(expected)[0]) <= evidence.limit:
+    if abs(evidence.residual(expected).z[0]) <= evidence.limit:
         return None
     for factor in REASONS:
-        if abs(evidence.scaled(1.0 / factor).z(expected)[0]) <= evidence.limit:
+        scaled = evidence.scaled(1.0 / factor)
+        if abs(scaled.residual(expected).z[0]) <= evidence.limit:
             return factor
     return None
 
@@ -951,7 +1109,7 @@ class _Search:
         if fitting:
             return fitting
         expected = evidence.windows.means(evidence.exact)
-        z = evidence.scaled(1.0 / factor).z(expected)
+        z = evidence.scaled(1.0 / factor).residual(expected).z
         partial = Explanation(
             "factor",
             f"{words}; the later steps are not explained",
