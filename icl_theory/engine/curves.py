@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import nctdtrinc
 
-from icl_theory._validate import LARGEST, Array, argument_error, number
+from icl_theory._validate import LARGEST, Array, number
 from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
 from icl_theory.engine.display import Plottable
 from icl_theory.engine.explanations import Evidence, Explanation, Explanations, explain
 from icl_theory.engine.loss_curve import LossCurve, Run, Steps, rounding_of
 from icl_theory.engine.progress import counted
-from icl_theory.engine.rules import Rule, rule_of
-from icl_theory.engine.steps import UpdateMap
+from icl_theory.engine.sgd_runs import rule_of_run, sgd_losses
 from icl_theory.engine.windows import (
     GivenErrors,
     Interval,
@@ -31,8 +30,6 @@ from icl_theory.engine.windows import (
     compared_points,
 )
 
-# The largest number of steps of an SGD run. A run of so many steps takes minutes.
-LONGEST_SGD = 10**6
 # The factors of time that a comparison tries.
 FACTORS = np.geomspace(1 / 16, 16, 401)
 # Losses are smooth if the squares of their successive differences are below this part
@@ -173,11 +170,11 @@ def compare_with_run(
     compared = compared_points(curve.t)
     windows = Windows.of(curve.t[compared])
     t = windows.t
-    sgd_losses = None
+    of_sgd = None
     if curve.errors is None:
         assert batch is not None
         # before the exact losses, which take long, because it may refuse
-        sgd_losses = _sgd_losses(run, t, batch, runs, seed)
+        of_sgd = sgd_losses(run, t, batch, runs, seed)
     exact = np.array([run.at(step).loss for step in counted(t.tolist(), "steps")])
     curves = _Curves(
         windows, exact, factor * curve.losses[compared], rounding_of(curve.losses)
@@ -185,20 +182,19 @@ def compare_with_run(
     if curve.errors is not None:
         given = GivenErrors(factor * np.asarray(curve.errors)[compared])
         note = "standard errors as given, taken as independent"
-        comparison = _compared(run, curves, given, note)
-        if comparison.passed or batch is None:
-            return comparison
+        checks = _checks(curves, given)
+        if batch is None or all(check.passed for check in checks):
+            return _compared(run, curves, given, note)
         # Errors that are given leave out how far SGD strays from the exact run.
-        sgd_losses = _sgd_losses(run, t, batch, runs, seed)
-    scatter = SgdScatter(sgd_losses - exact)
+        of_sgd = sgd_losses(run, t, batch, runs, seed)
+    assert of_sgd is not None
+    scatter = SgdScatter(of_sgd - exact)
     note = f"standard errors from {runs} runs of SGD with batches of {batch}"
     return _compared(run, curves, scatter, note)
 
 
-def _compared(
-    run: Run, curves: _Curves, scatter: GivenErrors | SgdScatter, note: str
-) -> CurveComparison:
-    """Compare both curves with one source of standard errors."""
+def _checks(curves: _Curves, scatter: GivenErrors | SgdScatter) -> tuple[Check, ...]:
+    """Compare both curves in each window."""
     windows = curves.windows
     limit = limit_of(1.0 / len(windows.starts), scatter.freedom)
     expected = windows.means(curves.exact)
@@ -216,6 +212,17 @@ def _compared(
             limit,
         )
         checks.append(check)
+    return tuple(checks)
+
+
+def _compared(
+    run: Run, curves: _Curves, scatter: GivenErrors | SgdScatter, note: str
+) -> CurveComparison:
+    """Compare both curves with one source of standard errors."""
+    windows = curves.windows
+    checks = _checks(curves, scatter)
+    limit = checks[0].limit
+    means = windows.means(curves.losses)
     paces = _paces(run, curves, scatter, limit)
     pace = None
     explanations = Explanations((), ())
@@ -227,16 +234,16 @@ def _compared(
             windows,
             curves.exact,
             means,
-            errors,
+            scatter.of_means(windows),
             limit,
             scatter.freedom,
             curves.rounding,
             isinstance(scatter, GivenErrors),
             _is_smooth(curves, scatter.of_losses(windows)),
         )
-        explanations = explain(run, _rule_of_run(run), evidence)
+        explanations = explain(run, rule_of_run(run), evidence)
     return CurveComparison(
-        tuple(checks),
+        checks,
         note,
         windows.intervals(),
         windows.t,
@@ -336,62 +343,3 @@ def _paces(
     is_beyond = np.outer(FACTORS, windows.last_steps()) > steps[-1]
     errors = np.where(is_beyond, math.inf, errors)
     return _Paces(FACTORS, expected, errors, limit, scatter.freedom, curves.rounding)
-
-
-def _sgd_losses(run: Run, t: Steps, batch: int, runs: int, seed: int) -> Array:
-    """Return the batch losses along runs of SGD, (R, T)."""
-    if t[-1] > LONGEST_SGD:
-        raise argument_error(
-            "steps",
-            int(t[-1]),
-            f"at most {LONGEST_SGD:,} with batch; give errors instead",
-        )
-    trainers = _trainers(run, batch, runs, seed)
-    rule = _rule_of_run(run)
-    losses = np.empty((runs, len(t)))
-    for row, trainer in zip(losses, counted(trainers, "runs of SGD"), strict=True):
-        row[:] = _losses_at(UpdateMap(trainer, run.eta, rule), t)
-    if not np.isfinite(losses).all():
-        raise argument_error(
-            "batch",
-            batch,
-            f"larger: of {runs} runs of SGD with such batches some diverge",
-        )
-    return losses
-
-
-def _trainers(run: Run, batch: int, runs: int, seed: int) -> list[Any]:
-    """Return risks that draw their batches, each with a seed of its own."""
-    source: Any = run.risk if run.family is None else run.family
-    seeds = np.random.SeedSequence(seed).generate_state(runs)
-    try:
-        if not hasattr(source, "sampled"):
-            raise argument_error("run", repr(run), "of a risk that can be sampled")
-        return [source.sampled(batch, int(trainer_seed)) for trainer_seed in seeds]
-    except ValueError as error:
-        reason = str(error)
-        if not reason.startswith("batch = "):
-            reason = f"batch = {batch}: {reason}"
-        raise ValueError(
-            f"{reason}; give errors, standard errors of the losses, instead"
-        ) from None
-
-
-def _rule_of_run(run: Run) -> Rule:
-    if run.trained_by is not None:
-        return run.trained_by
-    # the name alone would give the rule its default settings
-    return rule_of(run.rule if run.family is None else run.family.update())
-
-
-def _losses_at(descent: UpdateMap, t: Steps) -> Array:
-    """Train step by step, and return the losses at some steps."""
-    position = {step: index for index, step in enumerate(t.tolist())}
-    losses = np.empty(len(t))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for point in descent.iterates(descent.start()):
-            if point.step in position:
-                losses[position[point.step]] = point.loss
-            if point.step == t[-1]:
-                break
-    return losses

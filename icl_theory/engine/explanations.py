@@ -70,7 +70,7 @@ DRAWS = 6
 # to window, because a few draws do not show every shape that a curve may have.
 DIAGONAL = 0.1
 # Prompts of the fixed sets that show how the gap grows.
-SET_SIZE = 512
+SET_SIZE = 256
 # The largest number of risks of which a mean over positions consists.
 MOST_POSITIONS = 64
 # The largest number of parameters of a random start.

@@ -492,6 +492,9 @@ class Trajectory(Plottable):
                 "losses scatter (a function may return the loss of each prompt instead "
                 "of their mean)"
             )
+        if batch is not None and has_errors:
+            # it may not be needed, and would then not be checked
+            batch = integer("batch", batch, minimum=1)
         runs = integer("runs", runs, minimum=4, maximum=1000)
         seed = integer("seed", seed, minimum=0)
         return compare_with_run(self, curve, batch, scale, runs, seed)

@@ -109,11 +109,11 @@ def set_columns(unit: str) -> tuple[Column, ...]:
             role="set",
         ),
         Column(
-            "gap",
+            "test_gap",
             "f8",
             unit,
             "population loss above the loss of the fixed set, at the end",
-            symbol="gap",
+            symbol="test_gap",
             role="set",
         ),
         Column(
@@ -143,7 +143,7 @@ def measured_on_set(run: Trajectory) -> dict[str, Any]:
     best = int(np.argmin(population_loss))
     return {
         "population_loss": float(population_loss[-1]),
-        "gap": float(population_loss[-1] - set_loss[-1]),
+        "test_gap": float(population_loss[-1] - set_loss[-1]),
         "best_loss": float(population_loss[best]),
         "best_step": int(run.t[best]),
     }

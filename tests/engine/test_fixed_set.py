@@ -211,7 +211,7 @@ def test_a_sweep_over_sizes_has_the_population_beside_the_set() -> None:
     row = table.isel(dataset=0)
     population_loss = run.observed["population_loss"]
     assert row["population_loss"] == population_loss[-1]
-    assert row["gap"] == population_loss[-1] - run.loss[-1]
+    assert row["test_gap"] == population_loss[-1] - run.loss[-1]
     assert row["best_loss"] == population_loss.min()
     assert row["best_step"] == run.t[population_loss.argmin()]
     without_set = table.isel(dataset=2)

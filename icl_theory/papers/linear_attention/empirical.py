@@ -94,7 +94,7 @@ def equations(query: ArrayLike, h: ArrayLike, answer: ArrayLike) -> Equations:
         added = np.column_stack([products, answer[part]]) / math.sqrt(M)
         system = np.concatenate([system, added])
         if len(system) > size + 1:
-            system = np.linalg.qr(system, mode="r")
+            _, system = np.linalg.qr(system)
     return Equations(rows=system[:, :-1].copy(), target=system[:, -1].copy())
 
 

@@ -41,9 +41,10 @@ def figure(
     floor = base.law().floor
     on_set = base.changed(dataset=M, dataset_seed=seed).simulate()
     on_population = base.simulate()
+    exact = [on_population.at(step).loss for step in on_set.t.tolist()]
     above = Panel(
         [
-            Curve("M = ∞", on_population.t, on_population.loss, "-"),
+            Curve("M = ∞", on_set.t, exact),
             Curve("new prompts", on_set.t, on_set.observed["population_loss"]),
             Curve("the set", on_set.t, on_set.loss, style="--", colour=BLUE),
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -496,17 +497,23 @@ def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
         set_loss = np.mean([run.loss for run in runs], axis=0)
         crossings.append(_first_step(t, set_loss < rest))
         series.append(Series(f"M = {M}", t, np.maximum(excess, 1e-12)))
-    shown = ", ".join(f"{end} (M = {M})" for end, M in zip(ends, sizes, strict=True))
-    below = ", ".join(map(str, crossings))
     are_later = sorted(ends) == ends and ends[0] < ends[-1]
     return (
         "The population loss leaves the tail of population training, so that its"
-        f" excess is twice as large, at step {shown}: the"
-        f" {'later, the larger the set' if are_later else 'sizes do not order it'}."
-        " The loss of the set falls on; it is below the limit of the population loss"
-        f" from step {below} on ({steps + 1} means that it is not). Softmax attention,"
+        f" excess is twice as large, at step {_steps_of_sizes(ends, sizes, steps)}:"
+        f" {'the later, the larger the set' if are_later else 'not in the order of M'}."
+        " The loss of the set falls on, and is below the limit of the population loss"
+        f" from step {_steps_of_sizes(crossings, sizes, steps)} on. Softmax attention,"
         f" K = 4, N = 8, η = 4; means of {sets} sets."
     ), series
+
+
+def _steps_of_sizes(first_steps: list[int], sizes: Sequence[int], last: int) -> str:
+    """List steps with the numbers of prompts."""
+    shown = []
+    for step, M in zip(first_steps, sizes, strict=True):
+        shown.append(f"{step if step <= last else f'> {last}'} (M = {M})")
+    return ", ".join(shown)
 
 
 def _first_step(t: NDArray[np.int64], holds: NDArray[np.bool_]) -> int:
