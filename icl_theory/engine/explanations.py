@@ -14,8 +14,8 @@ draws, whose deviations are the rows of F, and
 
 A curve agrees with a training if no window is beyond the limit of the comparison, and
 :math:`\chi^2 = r^\top C^{-1} r` is not larger than it is once in a thousand times for a
-curve of that training, or twice as large if the standard errors come with the curve,
-because they leave out how far SGD strays. Explanations are in the order of
+curve of that training. It may be twice as large if the standard errors come with the
+curve, because they leave out how far SGD strays, and F is zero. Explanations are in the order of
 
 .. math:: \chi^2 + \ln\det C + 2\,k ,
 
@@ -66,6 +66,8 @@ KNOTS_PER_WINDOW = 8
 PATIENCE = 60.0
 # Random starts and fixed sets are drawn so many times.
 DRAWS = 6
+# A few of them show which size of a start agrees best.
+DRAWS_OF_FIT = 3
 # The part λ of the scatter from draw to draw that is taken as independent from window
 # to window, because a few draws do not show every shape that a curve may have.
 DIAGONAL = 0.1
@@ -256,7 +258,8 @@ class Evidence:
         count = len(residual.z)
         # Student's z-scores have the mean square 1 / (1 - 2 / freedom).
         largest = chdtri(count, REJECTED) / (1.0 - 2.0 / self.freedom)
-        if self.errors_of_curve:
+        # The modes of a random training leave room for SGD already.
+        if self.errors_of_curve and candidate.modes is None:
             largest *= STRAY
         largest_z = float(np.abs(residual.z).max())
         fits = bool(largest_z <= self.limit and residual.square <= largest)
@@ -811,12 +814,18 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
     def drawn(deviation: float, direction: Array) -> Array | None:
         return trainings.losses(StartedAt(entries, deviation * direction))
 
+    def mean(deviation: float) -> Array | None:
+        curves = []
+        for direction in directions[:DRAWS_OF_FIT]:
+            losses = drawn(deviation, direction)
+            if losses is None:
+                return None
+            curves.append(losses)
+        return np.mean(curves, axis=0)
+
     grid = np.geomspace(0.1, 3.2, 6)
-    trainings.check_work(len(grid) + DRAWS, entries)
-    # The size of the start decides most, so one draw shows which size agrees best.
-    estimate = _best_between(
-        evidence, lambda size: drawn(size, directions[0]), np.log(grid), None
-    )
+    trainings.check_work(DRAWS_OF_FIT * len(grid) + DRAWS, entries)
+    estimate = _best_between(evidence, mean, np.log(grid), None)
     deviation = math.exp(estimate.log)
     curves = []
     for direction in directions:
@@ -826,7 +835,8 @@ def _random_start(trainings: Trainings, evidence: Evidence) -> Iterator[Candidat
         curves.append(losses)
     yield Candidate(
         "start",
-        f"its parameters at step 0 are random, with standard deviation {deviation:.2g}",
+        "its parameters at step 0 are random, with a standard deviation of roughly "
+        f"{deviation:.1g}",
         {"start_deviation": deviation},
         np.mean(curves, axis=0),
         1,

@@ -176,7 +176,8 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
         explanation = found.explanations[0] if found.explanations else None
         if explanation is not None and explanation.losses is not None:
             explained = np.clip(explanation.losses, tiny, style.LARGEST)
-            ax.plot(t, explained, "--", color=ORANGE, label=explanation.name)
+            label = f"explained: {explanation.name}"
+            ax.plot(t, explained, "--", color=ORANGE, label=label)
         ax.set(xscale="log", yscale="log", xlabel="step", ylabel="loss")
         ax.legend(
             fontsize=8, loc="lower left", frameon=True, framealpha=1.0, edgecolor="none"
