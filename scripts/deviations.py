@@ -279,7 +279,7 @@ class Curve(NamedTuple):
 def train(model: Model, training: Training, seed: int) -> Curve:
     """Train a model on sampled prompts."""
     rng = np.random.default_rng([seed, 1])
-    params = model.start(training, rng).astype(training.precision)
+    params: Array = model.start(training, rng).astype(training.precision)
     update = _optimiser(training)
     fixed = None
     if training.prompts is not None:
@@ -321,19 +321,18 @@ def _evaluate(model: Model, training: Training, params: Array, prompts: Any) -> 
     """Return losses and gradient, means over all positions if the training has them."""
     if not training.positions:
         return model.evaluate(params, prompts, training.N)
-    losses = 0.0
-    gradient = np.zeros_like(params)
-    for length in range(1, training.N + 1):
-        part = model.evaluate(params, prompts, length)
-        losses = losses + part.losses / training.N
-        gradient = gradient + part.gradient / training.N
-    return Batch(np.asarray(losses), gradient)
+    lengths = range(1, training.N + 1)
+    parts = [model.evaluate(params, prompts, length) for length in lengths]
+    losses = np.mean([part.losses for part in parts], axis=0)
+    gradient = np.mean([part.gradient for part in parts], axis=0)
+    return Batch(losses, gradient)
 
 
 def _optimiser(training: Training) -> Callable[[Array, int], Array]:
     """Return a function of gradient and step that returns the change."""
     eta = training.eta
-    memory = {"mean": 0.0, "square": 0.0, "velocity": 0.0}
+    zero = np.zeros(())
+    memory: dict[str, Array] = {"mean": zero, "square": zero, "velocity": zero}
 
     def sgd(gradient: Array, step: int) -> Array:
         return -eta * gradient

@@ -137,13 +137,11 @@ def _numbers(
     path: str, rows: Iterator[list[str]], positions: _Positions, first_row: int
 ) -> Columns:
     """Return the numbers of the columns at some positions."""
-    values: dict[str, list[float]] = {}
-    for name, position in positions._asdict().items():
-        if position is not None:
-            values[name] = []
+    columns = positions._asdict().items()
+    index_of = {name: index for name, index in columns if index is not None}
+    values: dict[str, list[float]] = {name: [] for name in index_of}
     for number, row in enumerate(rows, first_row):
-        for name in values:
-            position = getattr(positions, name)
+        for name, position in index_of.items():
             try:
                 values[name].append(float(row[position]))
             except (ValueError, IndexError):

@@ -15,7 +15,8 @@ draws, whose deviations are the rows of F, and
 A curve agrees with a training if no window is beyond the limit of the comparison, and
 :math:`\chi^2 = r^\top C^{-1} r` is not larger than it is once in a thousand times for a
 curve of that training. It may be twice as large if the standard errors come with the
-curve, because they leave out how far SGD strays, and F is zero. Explanations are in the order of
+curve, because they leave out how far SGD strays, and F is zero. Explanations are in
+the order of
 
 .. math:: \chi^2 + \ln\det C + 2\,k ,
 
@@ -80,6 +81,8 @@ LARGEST_START = 10_000
 # What a factor of the loss without a known reason adds to the score, and what a smooth
 # curve takes off that of a fixed set.
 UNKNOWN_FACTOR = 4.0
+# What a second change adds to the score.
+TWO_CHANGES = 6.0
 SMOOTHNESS = 20.0
 # Standard errors that come with a curve leave out how far SGD strays. The sum of
 # squares may be larger by this factor.
@@ -479,10 +482,9 @@ class Trainings:
     def whole(self, name: str) -> int | None:
         """Return a finite integer among the parameters of the family."""
         value = getattr(self.run.family, name, None)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or value != int(value):
+        if not isinstance(value, int | float) or not math.isfinite(value):
             return None
-        return int(value)
+        return int(value) if value == int(value) else None
 
 
 def _knots(windows: Windows) -> NDArray[np.intp]:
@@ -544,7 +546,7 @@ class Optimum(NamedTuple):
 def _best(
     evidence: Evidence,
     losses_at: Callable[[float], Array | None],
-    grid: Sequence[float],
+    grid: Sequence[float] | Array,
     modes_at: Callable[[float], Array] | None = None,
 ) -> Optimum:
     """Return the positive number at which losses agree best with a curve.
@@ -1115,7 +1117,7 @@ class _Search:
                 explanation.misfit,
                 None if explanation.losses is None else factor * explanation.losses,
             )
-            fitting.append((score + 2.0, combined))
+            fitting.append((score + TWO_CHANGES, combined))
         if fitting:
             return fitting
         expected = evidence.windows.means(evidence.exact)
