@@ -98,7 +98,8 @@ class CurveComparison(Comparison, Plottable):
             )
         first = failed[0]
         side = "above" if first.z > 0 else "below"
-        distance = f"{abs(first.z):.1f} standard errors {side} it"
+        size = f"{abs(first.z):.1f}" if abs(first.z) < 1e6 else f"{abs(first.z):.1g}"
+        distance = f"{size} standard errors {side} it"
         if self.pace is not None:
             distance += f", and agrees with it at {self.pace:.2g} times the steps"
         return (
@@ -200,7 +201,9 @@ def _checks(curves: _Curves, scatter: GivenErrors | SgdScatter) -> tuple[Check, 
     expected = windows.means(curves.exact)
     means = windows.means(curves.losses)
     errors = scatter.of_means(windows)
-    z = z_score(means - expected, errors, expected, curves.rounding)
+    # Without standard errors a difference in units of rounding may overflow.
+    with np.errstate(over="ignore"):
+        z = z_score(means - expected, errors, expected, curves.rounding)
     checks = []
     for i, window in enumerate(windows.intervals()):
         check = Check(

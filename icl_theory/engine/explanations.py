@@ -266,6 +266,7 @@ class Evidence:
             largest *= STRAY
         largest_z = float(np.abs(residual.z).max())
         fits = bool(largest_z <= self.limit and residual.square <= largest)
+        # Comparisons with NaN are false, so a training without a score does not fit.
         score = residual.square + residual.widening + 2.0 * candidate.fitted
         score += candidate.prior
         return Verdict(score, residual.square / count, fits)
@@ -657,7 +658,8 @@ def _rate(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     """Another factor of the loss."""
     factor = _fitted_factor(trainings, evidence)
-    if factor <= 0.0:
+    # Written so that NaN is refused, too.
+    if not 0.0 < factor < math.inf:
         return
     reason = ""
     for known, words in REASONS.items():
@@ -867,7 +869,7 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     weights = evidence.weights()
     difference = evidence.means - evidence.windows.means(trainings.exact)
     constant = float(np.sum(weights * difference) / np.sum(weights))
-    if constant <= 0.0:
+    if not 0.0 < constant < math.inf:
         return
     fitted = 1
     own = getattr(family, "noise", 0.0)
@@ -1026,6 +1028,8 @@ EXPLAINERS: Mapping[str, Explainer] = {
 }
 
 
+# Without standard errors a difference in units of rounding may overflow.
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")
 def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     """Return the explanations that fit a curve, best first.
 
