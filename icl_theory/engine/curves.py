@@ -18,7 +18,8 @@ from scipy.special import nctdtrinc
 from icl_theory._validate import LARGEST, Array, number
 from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
 from icl_theory.engine.display import Plottable
-from icl_theory.engine.explanations import Evidence, Explanation, Explanations, explain
+from icl_theory.engine.evidence import Evidence
+from icl_theory.engine.explanations import Explanation, Explanations, explain
 from icl_theory.engine.loss_curve import LossCurve, Run, Steps, rounding_of
 from icl_theory.engine.progress import counted
 from icl_theory.engine.sgd_runs import rule_of_run, sgd_losses

@@ -1,27 +1,10 @@
-r"""Explanations of a loss curve that leaves the exact one.
+"""Explanations of a loss curve that leaves the exact one.
 
 Each explanation is a training that differs from the run in one respect: another rate,
 another prompt length, another optimiser and so on. `explain` follows these trainings
-exactly and returns those with which the curve agrees, best first.
-
-The W means of a curve over windows of steps differ by r from those of a training, and
-have the standard errors :math:`\sigma`. A training that is random, such as one from a
-random start, also scatters about its mean: its covariance is estimated from a few
-draws, whose deviations are the rows of F, and
-
-.. math:: C = \mathrm{diag}(\sigma^2 + \lambda\,\mathrm{diag}\,F^\top F)
-    + (1 - \lambda)\,F^\top F .
-
-A curve agrees with a training if no window is beyond the limit of the comparison, and
-:math:`\chi^2 = r^\top C^{-1} r` is not larger than it is once in a thousand times for a
-curve of that training. It may be twice as large if the standard errors come with the
-curve, because they leave out how far SGD strays, and F is zero. Explanations are in
-the order of
-
-.. math:: \chi^2 + \ln\det C + 2\,k ,
-
-where k is the number of fitted parameters. Those are left out that are worse than the
-best one by more than 20.
+exactly (`engine.trainings`) and returns those with which the curve agrees
+(`engine.evidence`), best first. Those are left out that are worse than the best one by
+a score of more than 20.
 """
 
 from __future__ import annotations
@@ -29,18 +12,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.engine.comparison import z_score
-from icl_theory.engine.descent import descend
-from icl_theory.engine.loss_curve import Run, Steps
+from icl_theory.engine.evidence import Candidate, Evidence
+from icl_theory.engine.loss_curve import Run
 from icl_theory.engine.progress import counted
-from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import (
     Adam,
     GradientDescent,
@@ -48,47 +28,41 @@ from icl_theory.engine.rules import (
     Rule,
     is_plain_descent,
 )
-from icl_theory.engine.sampling import Trainer, trainer_of
-from icl_theory.engine.steps import UpdateMap
+from icl_theory.engine.sampling import trainer_of
+from icl_theory.engine.trainings import (
+    MOST_WORK,
+    FixedSet,
+    MeanRisk,
+    StartedAt,
+    TooLongError,
+    Trainings,
+)
 from icl_theory.engine.windows import Windows
 
-# A true explanation is rejected by its sum of squares once in a thousand times.
-REJECTED = 1e-3
-# Trainings up to this step are followed one step at a time; later ones skip steps.
-SINGLE_STEPS = 4096
-# A rule whose steps cannot be skipped is followed up to this step.
-LONGEST = 20_000
-# An explanation is not tried if its trainings take more gradients than this, each
-# counted as often as the square root of the number of parameters.
-MOST_WORK = 100_000
-# Losses are computed at so many points of a window, and interpolated between these.
-KNOTS_PER_WINDOW = 8
 # No further explanation is tried after so many seconds.
 PATIENCE = 60.0
 # Random starts and fixed sets are drawn so many times.
 DRAWS = 6
 # A few of them show which size of a start agrees best.
 DRAWS_OF_FIT = 3
-# The part λ of the scatter from draw to draw that is taken as independent from window
-# to window, because a few draws do not show every shape that a curve may have.
-DIAGONAL = 0.1
 # Prompts of the fixed sets that show how the gap grows.
 SET_SIZE = 256
 # The largest number of risks of which a mean over positions consists.
 MOST_POSITIONS = 64
 # The largest number of parameters of a random start.
 LARGEST_START = 10_000
-# What a factor of the loss without a known reason adds to the score, and what a smooth
-# curve takes off that of a fixed set.
+# What a factor of the loss without a known reason adds to the score.
 UNKNOWN_FACTOR = 4.0
 # What a second change adds to the score.
 TWO_CHANGES = 6.0
+# What a smooth curve takes off the score of a fixed set.
 SMOOTHNESS = 20.0
-# Standard errors that come with a curve leave out how far SGD strays. The sum of
-# squares may be larger by this factor.
-STRAY = 2.0
-# Explanations whose score is higher than the best one by more than this are told apart.
-TOLD_APART = 20.0
+# A number with a reason is preferred to a fitted one if its score is higher by less
+# than this.
+REASON = 4.0
+# Explanations are left out if their score is higher than the best one by more than
+# this.
+WORSE = 20.0
 # Grids of fitted numbers become finer so many times, until the score is higher than
 # that of interpolated losses by less than this.
 MOST_GRIDS = 4
@@ -142,399 +116,6 @@ class Explanations(NamedTuple):
 
     fitting: tuple[Explanation, ...]
     untried: tuple[str, ...]
-
-
-class Candidate(NamedTuple):
-    """A training that may explain a curve, before it is judged."""
-
-    name: str
-    sentence: str
-    parameters: dict[str, Any]
-    losses: Array  # (T,)
-    fitted: int  # number of fitted parameters
-    modes: Array | None = None  # how the means over windows scatter, (D, W)
-    factor: float = 1.0  # of the curve, over the losses of the training
-    prior: float = 0.0  # added to the score; negative if other evidence supports it
-
-
-class Verdict(NamedTuple):
-    """How well a curve agrees with a training."""
-
-    score: float
-    misfit: float
-    fits: bool
-
-
-class Residual(NamedTuple):
-    """Differences of a curve from a training.
-
-    ``z``, (W,), are those that the modes of the training do not take up, in standard
-    errors; ``square`` is the sum of their squares plus that of the modes' amplitudes,
-    and ``widening`` the logarithm of the determinant of all covariances over that of
-    the curve's own.
-    """
-
-    z: Array
-    square: float
-    widening: float
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Means of a loss curve over W windows of its T steps, and their standard errors.
-
-    Parameters
-    ----------
-    windows : Windows
-        The windows.
-    exact : ndarray, (T,)
-        Losses of the run.
-    means, errors : ndarray, (W,)
-        Means of the curve and their standard errors.
-    limit : float
-        Largest difference in standard errors.
-    freedom : float
-        Degrees of freedom of the standard errors.
-    rounding : float
-        Relative rounding error of the losses.
-    errors_of_curve : bool
-        Whether the standard errors belong to the curve, and have its factor. Otherwise
-        they belong to the run.
-    is_smooth : bool
-        Whether successive losses differ by far less than their standard errors say, as
-        they do if all belong to the same prompts.
-    """
-
-    windows: Windows
-    exact: Array
-    means: Array
-    errors: Array
-    limit: float
-    freedom: float
-    rounding: float
-    errors_of_curve: bool
-    is_smooth: bool
-
-    def scaled(self, factor: float) -> Evidence:
-        """Return the evidence of the curve times a factor."""
-        errors = factor * self.errors if self.errors_of_curve else self.errors
-        return replace(self, means=factor * self.means, errors=errors)
-
-    def residual(self, expected: Array, modes: Array | None = None) -> Residual:
-        """Compare the curve with W means of a training, whose draws deviate by modes.
-
-        The curve's own covariance is diagonal. The modes add a matrix of low rank, so
-        that its inverse follows from a system of D equations.
-        """
-        difference = self.means - expected
-        if modes is None:
-            z = _clipped(z_score(difference, self.errors, expected, self.rounding))
-            return Residual(z, float(np.sum(z**2)), 0.0)
-        rounding = self.rounding * np.abs(expected) + float(np.finfo(float).tiny)
-        own = self.errors + rounding
-        variance = np.sum(modes**2, axis=0)
-        wider = np.sqrt(own**2 + DIAGONAL * variance)
-        scaled_modes = math.sqrt(1.0 - DIAGONAL) * modes / wider
-        matrix = np.eye(len(modes)) + scaled_modes @ scaled_modes.T
-        z = _clipped(difference / wider)
-        amplitudes = np.linalg.solve(matrix, scaled_modes @ z)
-        rest = z - amplitudes @ scaled_modes
-        square = float(np.sum(rest**2) + np.sum(amplitudes**2))
-        widening = 2.0 * float(np.sum(np.log(wider / own)))
-        widening += float(np.linalg.slogdet(matrix)[1])
-        return Residual(rest, square, widening)
-
-    def score(self, expected: Array, modes: Array | None = None) -> float:
-        """Return the sum of squares plus the term of the modes; less is better."""
-        residual = self.residual(expected, modes)
-        return residual.square + residual.widening
-
-    def verdict(self, candidate: Candidate) -> Verdict:
-        """Judge whether the curve agrees with a training, and how well."""
-        from scipy.special import chdtri
-
-        if candidate.factor != 1.0:
-            unscaled = self.scaled(1.0 / candidate.factor)
-            return unscaled.verdict(candidate._replace(factor=1.0))
-        expected = self.windows.means(candidate.losses)
-        residual = self.residual(expected, candidate.modes)
-        count = len(residual.z)
-        # Student's z-scores have the mean square 1 / (1 - 2 / freedom).
-        largest = chdtri(count, REJECTED) / (1.0 - 2.0 / self.freedom)
-        # The modes of a random training leave room for SGD already.
-        if self.errors_of_curve and candidate.modes is None:
-            largest *= STRAY
-        largest_z = float(np.abs(residual.z).max())
-        fits = bool(largest_z <= self.limit and residual.square <= largest)
-        # Comparisons with NaN are false, so a training without a score does not fit.
-        score = residual.square + residual.widening + 2.0 * candidate.fitted
-        score += candidate.prior
-        return Verdict(score, residual.square / count, fits)
-
-    def misfit(self, losses: Array) -> float:
-        """Sum of squares of the differences from losses, (T,)."""
-        return self.score(self.windows.means(losses))
-
-    def weights(self) -> Array:
-        """Inverse squares of the standard errors, (W,)."""
-        rounding = self.rounding * np.abs(self.means)
-        tiny = float(np.finfo(float).tiny)
-        return np.asarray(1.0 / np.maximum((self.errors + rounding) ** 2, tiny))
-
-
-def _clipped(z: Array) -> Array:
-    return np.clip(z, -1e9, 1e9)
-
-
-# ---- trainings
-
-
-class MeanRisk(Risk):
-    """The mean of several risks over the same parameters."""
-
-    def __init__(self, risks: Sequence[Risk]) -> None:
-        self.risks = risks
-
-    @property
-    def initial(self) -> Array:
-        """Parameters at step 0."""
-        return self.risks[0].initial
-
-    @property
-    def metric(self) -> float | Array:
-        """Metric of the coordinates."""
-        return self.risks[0].metric
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss and mean gradient."""
-        loss = 0.0
-        gradient = np.zeros_like(params)
-        for risk in self.risks:
-            part, slope = risk.evaluate(params, step)
-            loss += part
-            gradient = gradient + slope
-        return loss / len(self.risks), gradient / len(self.risks)
-
-
-class StartedAt(Risk):
-    """A risk with another start."""
-
-    def __init__(self, risk: Risk, start: Array) -> None:
-        self.risk = risk
-        self.start = start
-
-    @property
-    def initial(self) -> Array:
-        """Parameters at step 0."""
-        return self.start
-
-    @property
-    def metric(self) -> float | Array:
-        """Metric of the coordinates."""
-        return self.risk.metric
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and gradient of the risk."""
-        return self.risk.evaluate(params, step)
-
-
-class FixedSet(Risk):
-    """The loss on the prompts that a trainer draws in step 0, at every step."""
-
-    def __init__(self, trainer: Trainer[Any]) -> None:
-        self.trainer = trainer
-        self.prompts = trainer.prompts(0)
-
-    @property
-    def initial(self) -> Array:
-        """Parameters at step 0."""
-        return self.trainer.initial
-
-    @property
-    def metric(self) -> float | Array:
-        """Metric of the coordinates."""
-        return self.trainer.metric
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of the losses of single prompts at step 0."""
-        return float(np.std(self.trainer.losses_on(self.initial, self.prompts)))
-
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and gradient on the set."""
-        return self.trainer.evaluate_on(params, self.prompts)
-
-
-class TooLongError(Exception):
-    """An explanation would take too long."""
-
-
-class Trainings:
-    """Trainings that differ from a run, followed exactly at the steps of a curve.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-    rule : Rule
-        Its update rule.
-    windows : Windows
-        The steps of the curve.
-    exact : ndarray, (T,)
-        Losses of the run at these steps.
-    """
-
-    def __init__(self, run: Run, rule: Rule, windows: Windows, exact: Array) -> None:
-        self.run = run
-        self.rule = rule
-        self.windows = windows
-        self.exact = exact
-        self.knots = _knots(windows)
-        self.risk: Risk | None = run.risk
-        if self.risk is None and run.family is not None:
-            self.risk = run.family.trained_risk()
-
-    @property
-    def last(self) -> int:
-        """Last step of the curve."""
-        return int(self.windows.t[-1])
-
-    def losses(
-        self,
-        risk: Risk | None = None,
-        eta: float | None = None,
-        rule: Rule | None = None,
-        shift: int = 0,
-    ) -> Array | None:
-        """Return the losses of a training at T steps, plus a ``shift``, (T,).
-
-        Risk, learning rate and rule are those of the run unless given. The result is
-        None if the training diverges, or if the rule cannot train the risk.
-
-        Raises
-        ------
-        TooLongError
-            The rule takes every step, and the curve has too many.
-        """
-        risk = self.risk if risk is None else risk
-        if risk is None:
-            return None
-        eta = self.run.eta if eta is None else eta
-        rule = self.rule if rule is None else rule
-        steps = np.maximum(self.windows.t[self.knots] + shift, 0)
-        try:
-            at_knots = _losses_at(risk, eta, rule, steps)
-        except ValueError:
-            return None
-        if not np.isfinite(at_knots).all():
-            return None
-        return self._between(at_knots)
-
-    def check_work(
-        self, trainings: int, risk: Risk | None = None, most: int = MOST_WORK
-    ) -> None:
-        """Refuse trainings without a closed form that take too many gradients.
-
-        Raises
-        ------
-        TooLongError
-            They do.
-        """
-        risk = self.risk if risk is None else risk
-        if risk is None or risk.closed_form(self.run.eta, self.rule) is not None:
-            return
-        gradients = trainings * min(self.last, SINGLE_STEPS)
-        if gradients * math.sqrt(np.size(risk.initial)) > most:
-            raise TooLongError
-
-    def _between(self, at_knots: Array) -> Array:
-        """Interpolate the losses of a training between the knots."""
-        if len(self.knots) == len(self.exact):
-            return at_knots
-        from scipy.interpolate import PchipInterpolator
-
-        # The ratio to the losses of the run is smoother than the losses themselves.
-        tiny = float(np.finfo(float).tiny)
-        ratio = at_knots / np.maximum(self.exact[self.knots], tiny)
-        position = np.log1p(self.windows.t.astype(float))
-        smooth = PchipInterpolator(position[self.knots], ratio)
-        return np.asarray(self.exact * smooth(position))
-
-    def changed(self, **parameters: Any) -> Risk | None:
-        """Return the risk of the family with other parameters; None if it has none."""
-        family = self.run.family
-        if family is None or not parameters.keys() <= family.parameters().keys():
-            return None
-        try:
-            risk: Risk = family.changed(**parameters).trained_risk()
-        except ValueError:
-            return None
-        return risk
-
-    def entries(self) -> Risk | None:
-        """Return the risk over the parameters themselves, not over a reduction."""
-        risk = self.risk
-        if self.run.family is not None:
-            risk = self.run.family.unreduced()
-        if risk is None or not np.all(np.asarray(risk.metric) == 1.0):
-            return None
-        return risk
-
-    def whole(self, name: str) -> int | None:
-        """Return a finite integer among the parameters of the family."""
-        value = getattr(self.run.family, name, None)
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            return None
-        return int(value) if value == int(value) else None
-
-
-def _knots(windows: Windows) -> NDArray[np.intp]:
-    """Choose at most `KNOTS_PER_WINDOW` indices of each window, with both ends."""
-    chosen = []
-    for start, count in zip(windows.starts, windows.counts, strict=True):
-        size = min(count, KNOTS_PER_WINDOW)
-        positions = np.linspace(start, start + count - 1, size).astype(np.intp)
-        chosen.append(np.unique(positions))
-    return np.concatenate(chosen)
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def _losses_at(risk: Risk, eta: float, rule: Rule, steps: Steps) -> Array:
-    """Return the losses of a training at some steps."""
-    solution = risk.closed_form(eta, rule)
-    last = int(steps[-1])
-    descent = UpdateMap(risk, eta, rule)
-    if solution is None and last > SINGLE_STEPS:
-        if not descent.skippable:
-            if last > LONGEST:
-                raise TooLongError
-            return _step_by_step(descent, steps)
-        run = descend(
-            risk,
-            eta,
-            steps=last,
-            rule=rule,
-            method="auto",
-            progress=False,
-        )
-        # A run that stopped early, because nothing changes any more, is followed on.
-        solution = run.solution
-    if solution is None:
-        return _step_by_step(descent, steps)
-    states = solution.states(np.asarray(steps))
-    return np.array([risk.evaluate(params)[0] for params in states])
-
-
-def _step_by_step(descent: UpdateMap, steps: Steps) -> Array:
-    """Train step by step, and return the losses at some steps."""
-    losses_by_step: dict[int, float] = {}
-    wanted = set(steps.tolist())
-    for point in descent.iterates(descent.start()):
-        if point.step in wanted:
-            losses_by_step[point.step] = point.loss
-        if point.step == steps[-1] or not math.isfinite(point.loss):
-            break
-    return np.array([losses_by_step.get(step, math.inf) for step in steps.tolist()])
 
 
 class Optimum(NamedTuple):
@@ -662,12 +243,11 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
     if not 0.0 < factor < math.inf:
         return
     reason = ""
-    for known, words in REASONS.items():
-        # a known factor that fits as well as the fitted one is the factor
-        at_known = evidence.scaled(1.0 / known).misfit(trainings.exact)
-        at_fitted = evidence.scaled(1.0 / factor).misfit(trainings.exact)
-        if at_known < at_fitted + 4.0:
-            factor = known
+    fitted = evidence.scaled(1.0 / factor).misfit(trainings.exact)
+    for common_factor, words in REASONS.items():
+        misfit = evidence.scaled(1.0 / common_factor).misfit(trainings.exact)
+        if misfit < fitted + REASON:
+            factor = common_factor
             reason = f", {words}"
     yield Candidate(
         "factor",
@@ -875,7 +455,7 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     own = getattr(family, "noise", 0.0)
     if isinstance(own, int | float) and own > 0.0:
         at_own = evidence.misfit(trainings.exact + 0.5 * own**2)
-        if at_own < evidence.misfit(trainings.exact + constant) + 4.0:
+        if at_own < evidence.misfit(trainings.exact + constant) + REASON:
             constant = 0.5 * own**2
             fitted = 0
     noise = math.sqrt(2.0 * constant)
@@ -1045,9 +625,7 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
         fitting += search.fitting_with_factor(evidence, factor)
     fitting.sort(key=lambda pair: pair[0])
     ranked = tuple(
-        explanation
-        for score, explanation in fitting
-        if score <= fitting[0][0] + TOLD_APART
+        explanation for score, explanation in fitting if score <= fitting[0][0] + WORSE
     )
     return Explanations(ranked, tuple(search.untried))
 
