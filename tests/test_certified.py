@@ -107,7 +107,11 @@ def test_loss_and_gradient_over_tokens_hold_the_sum_over_all_prompts() -> None:
         (2, rng.dirichlet([2.0] * 3), rng.normal(size=(3, 2)), [0.1, 0.0, 0.2], False),
     ]
     target, scores = [0.3, -0.2], rng.normal(size=5) * 3.0
-    risk = icl.TokenRisk([icl.Kind(*kind[:4], each=kind[4]) for kind in kinds], target)
+    laws = []
+    for number, probs, values, spread, each in kinds:
+        lengths = icl.Lengths.uniform(1, number) if each else number
+        laws.append(icl.Kind(lengths, probs, values, spread))
+    risk = icl.TokenRisk(laws, target)
     loss, gradient = enclosed(risk, scores, 128)
     with mpmath.workdps(80):
 
@@ -855,11 +859,10 @@ def test_doubles_are_within_their_stated_error_of_the_enclosure() -> None:
     for seed in range(12):
         U, N = int(rng.integers(2, 6)), int(10 ** rng.uniform(0, 3))
         kind = icl.Kind(
-            N,
+            icl.Lengths.uniform(1, N) if seed % 3 == 0 else N,
             rng.dirichlet(np.ones(U)),
             rng.normal(size=(U, 2)),
             rng.uniform(size=U),
-            each=seed % 3 == 0,
         )
         risk, scores = (
             icl.TokenRisk(kind, [0.5, 0.0]),
