@@ -664,6 +664,7 @@ OTHERS: tuple[Callable[[], Any], ...] = (
         2, np.full(2, 0.5), np.eye(2), np.full(2, 0.5)
     ),
     lambda: icl.tokens.TwoStateCounts(5),
+    lambda: icl.tokens.ThreeStateCounts(5),
     lambda: icl.tokens.CountRisk(icl.tokens.TwoStateCounts(5), "square"),
     lambda: icl.tokens.TwoLayerTransformer(
         icl.tokens.Chains(CHAINS, window=2), 5, 4, 0, [0.0, 0.0, 0.0]
