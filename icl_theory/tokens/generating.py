@@ -39,6 +39,11 @@ class TokenCount(NamedTuple):
         """The least number of tokens."""
         return self.number if self.law is None else self.law.least
 
+    @property
+    def places(self) -> int:
+        """The largest number of tokens that is drawn."""
+        return int(self.number) if self.law is None else self.law.places
+
     def derivatives(
         self, mean: Array, log: Array, order: int, scale: Array | float = 1.0
     ) -> list[Array]:

@@ -36,8 +36,8 @@ LOG_ZERO = -700.0
 LARGEST_MEAN = 1e12
 # How many powers of G are computed at a time.
 BLOCK = 2**16
-# Numbers of tokens further than this many times the mean from it are hardly ever drawn.
-REACH = 30.0
+# Sampled prompts are cut at a number that is exceeded with a probability e^(-30).
+LOG_RARELY = -30.0
 
 
 class Lengths:
@@ -84,6 +84,9 @@ class Lengths:
     least: int
     most: float
     mean: float
+    # Sampled prompts have places for this many tokens. A law without a largest number
+    # exceeds it with a probability below 1e-13.
+    places: int
 
     def __init__(self, probs: ArrayLike, first: int = 1) -> None:
         p = real_array("probs", probs, 1)
@@ -99,6 +102,7 @@ class Lengths:
             raise argument_error("probs", probs, "positive for at least one token")
         self.least = int(n[0])
         self.most = float(n[-1])
+        self.places = int(n[-1])
         self._probs = p / p.sum()
         self.mean = float(n @ self._probs)
 
@@ -158,7 +162,7 @@ class Lengths:
         20.0
         """
         least = integer("least", least, minimum=0, maximum=1)
-        mean = number("mean", mean, maximum=LARGEST_MEAN)
+        mean = number("mean", mean, minimum=1e-12, maximum=LARGEST_MEAN)
         if mean <= least:
             raise argument_error("mean", mean, f"above {least}, the least number")
         return _Geometric(mean, least)
@@ -224,6 +228,7 @@ class UniformLengths(Lengths):
     def __init__(self, first: int, last: int) -> None:
         self.least = first
         self.most = float(last)
+        self.places = last
         self.mean = 0.5 * (first + last)
 
     def __repr__(self) -> str:
@@ -271,6 +276,7 @@ class _Poisson(Lengths):
         # Numbers above λ + t have a probability below exp(-t²/(2λ + 2t/3)).
         beyond = 40.0 * math.sqrt(rate) + 500.0
         self.most = float(math.ceil(rate + beyond))
+        self.places = math.ceil(rate + 9.0 * math.sqrt(rate) + 40.0)
         self._share = -math.expm1(-rate) if least == 1 else 1.0  # P(n >= least)
         self.mean = rate / self._share
 
@@ -312,8 +318,9 @@ class _Geometric(Lengths):
         further = mean - least  # r/(1 - r)
         self._ratio = further / (1.0 + further)
         self._stop = 1.0 / (1.0 + further)  # 1 - r
-        # r^n < e^(-700) beyond
-        self.most = float(math.ceil(least + LOG_ZERO / math.log1p(-self._stop)))
+        log_ratio = math.log1p(-self._stop)
+        self.most = float(math.ceil(least + LOG_ZERO / log_ratio))
+        self.places = math.ceil(least + LOG_RARELY / log_ratio)
 
     def __repr__(self) -> str:
         return f"Lengths.geometric({self.mean!r}, least={self.least})"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,11 +35,12 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
 from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.kinds import Together
 from icl_theory.tokens.kinds import moments as of_kinds
-from icl_theory.tokens.lengths import MOST_TOKENS, REACH, Lengths
+from icl_theory.tokens.lengths import MOST_TOKENS, Lengths
 from icl_theory.tokens.quadrature import (
     FARTHEST,
     UNSEEN,
@@ -47,7 +48,7 @@ from icl_theory.tokens.quadrature import (
     rule_error,
     trapezoid,
 )
-from icl_theory.tokens.sampled import Pass, Sampled, softmax
+from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places, softmax
 from icl_theory.tokens.square import Moments, change_along
 from icl_theory.tokens.square import moments as of_one_kind
 
@@ -423,14 +424,28 @@ class TokenRisk(Risk):
         """Return `error`."""
         return self.error(params)
 
-    def sampled(self, batch: int, seed: int = 0) -> Sampled:
+    @property
+    def tokens_of_prompt(self) -> int:
+        """Number of places for tokens in a sampled prompt.
+
+        It is the largest number of tokens. If a law has no largest number, prompts are
+        longer with a probability below 1e-13, and are then cut.
+        """
+        return int(sum(count.places for count in self.counts))
+
+    def draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
+        """Draw prompts token by token."""
+        size = prompts_to_draw(rng, size, NUMBERS_OF_TOKEN * self.tokens_of_prompt)
+        return self._draw(rng, size)
+
+    def sampled(self, batch: int, seed: int = 0) -> Sampled[DrawnTokens]:
         """Return the trainer on sampled prompts.
 
         Each step draws ``batch`` prompts token by token, and applies softmax to the
         scores of the tokens.
         """
-        numbers = self._usual_length() * (NUMBERS_OF_TOKEN + self.errors.shape[2])
-        return Sampled(self.initial, self._draw, batch, seed, numbers)
+        numbers = self.tokens_of_prompt * (NUMBERS_OF_TOKEN + self.errors.shape[2])
+        return Sampled(self.initial, self.draw, self._losses_on, batch, seed, numbers)
 
     def moments(
         self, params: Array, step: float = 0.2, errors: Array | None = None
@@ -456,14 +471,6 @@ class TokenRisk(Risk):
 
         return of_one_kind(scores, probs, self.own, self.counts[0], form, step, spread)
 
-    def _usual_length(self) -> float:
-        """Return a number of tokens that prompts hardly ever exceed."""
-        tokens = 0.0
-        for count in self.counts:
-            most = count.number
-            tokens += most if count.law is None else min(most, REACH * count.law.mean)
-        return tokens
-
     def _lengths(self, rng: np.random.Generator, size: int) -> list[NDArray[np.int64]]:
         """Draw the numbers of tokens of each kind in ``size`` prompts."""
         if self._together is not None:
@@ -471,27 +478,32 @@ class TokenRisk(Risk):
             return [*self._together.numbers[which].T.astype(np.int64)]
         lengths = []
         for count in self.counts:
-            if count.law is None:
-                lengths.append(np.full(size, int(count.number)))
-            else:
-                lengths.append(count.law.draw(rng, size))
+            length = np.full(size, count.places)
+            if count.law is not None:
+                length = np.minimum(count.law.draw(rng, size), length)
+            lengths.append(length)
         return lengths
 
-    def _draw(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
-        query = rng.choice(len(self.asked), batch, p=self.asked)[:, None]
+    def _draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
+        query = rng.choice(len(self.asked), size, p=self.asked)[:, None]
         nodes = []
         missing = []
-        for count, length in zip(self.counts, self._lengths(rng, batch), strict=True):
-            N = int(length.max())
+        for count, length in zip(self.counts, self._lengths(rng, size), strict=True):
+            N = count.places
             probs = self.probs[count.rows]
-            drawn = rng.choice(len(probs), (batch, N), p=probs)
+            drawn = rng.choice(len(probs), (size, N), p=probs)
             nodes.append(count.rows.start + drawn)
             missing.append(np.arange(N) >= length[:, None])
+        # All draws have arrays of the same shapes, however long the prompts are.
         node = np.concatenate(nodes, axis=1)
         is_missing = np.concatenate(missing, axis=1)
         noise = np.sqrt(self.spread)[node, query] * rng.normal(size=node.shape)
+        return DrawnTokens(query, node, is_missing, noise)
 
-        place = node * len(self.asked) + query
+    def _losses_on(self, params: Array, prompts: DrawnTokens) -> Pass:
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        query, node, is_missing, noise = prompts
+        place = first_places(params, len(node)) + node * len(self.asked) + query
         scores = np.where(is_missing, -np.inf, params.ravel()[place])
         attention, _ = softmax(scores)
         errors = self.errors[query, node]
@@ -502,6 +514,15 @@ class TokenRisk(Risk):
         along = np.einsum("bnd,bd->bn", errors, mean_error)
         along = along + noise * mean_noise[:, None]
         return 0.5 * squared, place, attention * (along - squared[:, None])
+
+
+class DrawnTokens(NamedTuple):
+    """B prompts of up to N tokens."""
+
+    query: Indices  # (B, 1)
+    node: Indices  # of each token, (B, N)
+    is_missing: NDArray[np.bool_]  # beyond the length of the prompt, (B, N)
+    noise: Array  # value of a token minus the mean value of its node, (B, N)
 
 
 def _check_columns(name: str, columns: int, Q: int) -> None:

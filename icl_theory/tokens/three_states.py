@@ -44,9 +44,10 @@ from icl_theory._validate import (
     number,
     set_fields,
 )
+from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
 from icl_theory.tokens.counts import CountLaw, Drawn, Table, log_rising
-from icl_theory.tokens.sampled import chosen, prompts_to_draw
+from icl_theory.tokens.sampled import chosen
 
 
 @dataclass(frozen=True, eq=False)
