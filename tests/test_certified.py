@@ -123,6 +123,26 @@ def test_loss_and_gradient_over_tokens_hold_the_sum_over_all_prompts() -> None:
         assert all_hold(gradient, reference, at)
 
 
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_uniform_number_of_tokens_is_the_mean_over_its_numbers(first: int) -> None:
+    law = {"probs": [0.3, 0.7], "values": [1.0, -0.5]}
+    query = icl.Kind(1, [1.0], [0.2])
+    scores = np.array([0.5, -1.0, 0.3])
+
+    def of_number(number: Any) -> Any:
+        context = [icl.Kind(number, **law)] if number else []
+        seen = scores if number else scores[2:]
+        return enclosed(icl.TokenRisk([*context, query]), seen, 128)[0]
+
+    total = sum(of_number(n) for n in range(first, 5)) / (5 - first)
+    assert total.overlaps(of_number(icl.Lengths.uniform(first, 4)))
+    with pytest.raises(ValueError, match=r"^number = Lengths"):
+        of_number(icl.Lengths.poisson(3.0))
+    together = icl.TokenRisk([icl.Kind([1, 2], **law), query])
+    with pytest.raises(ValueError, match=r"^kinds = "):
+        enclosed(together, scores, 128)
+
+
 @pytest.mark.parametrize(("N", "noise"), [(3, 0.4), (math.inf, 0.4)])
 def test_loss_and_gradient_of_regression_hold_the_sum_over_all_prompts(
     N: float, noise: float

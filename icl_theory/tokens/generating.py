@@ -56,7 +56,7 @@ class TokenCount(NamedTuple):
         """
         if self.law is None:
             return power_derivatives(mean, log, self.number, order, scale)
-        derivatives = self.law.derivatives(mean, log, order)
+        derivatives = self.law._derivatives(mean, log, order)
         return [derivative * scale for derivative in derivatives]
 
 

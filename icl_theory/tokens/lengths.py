@@ -193,7 +193,7 @@ class Lengths:
         index = rng.choice(len(self._probs), size, p=self._probs)
         return np.asarray(self.least + index, dtype=np.int64)
 
-    def derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
+    def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         """Return the derivatives of φ of the orders 0 to ``order``, unchecked.
 
         They are evaluated at G = ``mean``, an array of real or complex numbers, whose
@@ -243,8 +243,7 @@ class UniformLengths(Lengths):
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return rng.integers(self.least, int(self.most) + 1, size)
 
-    def derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
-        """Return the derivatives of φ, as `Lengths.derivatives`."""
+    def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         # The sum of G^m over 1 <= m <= M is built by doubling,
         # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m. All derivatives are positive, so
         # that nothing cancels.
@@ -300,7 +299,7 @@ class _Poisson(Lengths):
         remaining = np.maximum(self.rate * (1.0 - first_time), 0.0)
         return 1 + rng.poisson(remaining)
 
-    def derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
+    def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         power = _exp(self.rate * np.expm1(log)) / self._share  # e^(λG - λ)
         derivatives = [power * self.rate**k for k in range(order + 1)]
         if self.least == 1:
@@ -334,7 +333,7 @@ class _Geometric(Lengths):
     def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
         return self.least - 1 + rng.geometric(self._stop, size)
 
-    def derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
+    def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
         # 1 - rG = (1 - r) + r (1 - G), a sum of positive numbers
         inverse = 1.0 / (self._stop - self._ratio * np.expm1(log))
         derivatives = []
