@@ -20,6 +20,7 @@ from icl_theory.families.arrays import (
     starting_parameters,
 )
 from icl_theory.families.family import Family
+from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import (
     LOSS,
     Fraction,
@@ -82,6 +83,7 @@ __all__ = [
     "Word",
     "WordOrArray",
     "list_families",
+    "loss_form",
     "parameter",
     "starting_parameters",
     "update_rule",

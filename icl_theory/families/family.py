@@ -512,6 +512,11 @@ class Family(RuleParameters):
                 f"{error} (in units of half the squared error, with twice the rate)"
             ) from None
 
+    @property
+    def loss_factor(self) -> float:
+        """The losses of a run over those of `risk`: 1, or 2 if ``loss="mse"``."""
+        return FACTOR if self._has_mse else 1.0
+
     def trained_risk(self) -> Risk:
         """Return the risk that is trained: `risk`, or twice it if ``loss="mse"``."""
         risk = self.risk()
@@ -524,7 +529,7 @@ class Family(RuleParameters):
         """
         if not isinstance(self.eta, str):
             return self.eta
-        return self.stable_rate() / (FACTOR if self._has_mse else 1.0)
+        return self.stable_rate() / self.loss_factor
 
     def changed(self, **parameters: Any) -> Self:
         """Return the same problem with some parameters changed.
