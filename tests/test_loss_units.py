@@ -247,6 +247,18 @@ def test_a_saved_run_goes_on(name: str, tmp_path: Path) -> None:
     assert again.notes["factor"] == run.notes["factor"]
 
 
+def test_a_saved_run_of_adam_goes_on_with_its_memory(tmp_path: Path) -> None:
+    start = np.random.default_rng(1).normal(size=(4, 4))
+    rule = {"rule": "adam", "eta": 0.05, "loss": "mse", "start": start}
+    problem = icl.Regression(**LINEAR, **rule, epsilon=1e-9, max_steps=30)
+    run = problem.simulate()
+    run.save(tmp_path / "run.npz")
+    longer = problem.changed(max_steps=50).simulate()
+    again = icl.load(tmp_path / "run.npz").at(50)
+    assert np.array_equal(again.params, longer.params)
+    assert again.loss == longer.loss[-1]
+
+
 def test_statements_and_samples_are_compared_in_units_of_theory() -> None:
     half, mse = twins("closed")
     assert icl.check_bounds(mse.simulate()) == icl.check_bounds(half.simulate())
@@ -302,7 +314,7 @@ def test_wrong_choices_are_refused() -> None:
     assert icl.LinearAttention(**COMMON, loss="mse").rate() == stable / 2.0
 
 
-def test_the_command_says_so(capsys: Any) -> None:
+def test_commands_say_so(capsys: Any) -> None:
     options = ["--L", "2", "--delta", "1", "--eta", "2", "--epsilon", "2e-3"]
     status, out, _ = run_main(capsys, "simulate", *options, "--loss", "mse")
     half, _ = twins("closed")
@@ -311,3 +323,7 @@ def test_the_command_says_so(capsys: Any) -> None:
     assert f"at step {half.simulate().steps}" in words
     assert "losses without the factor 1/2" in words
     assert "the rate is η = 4" in words
+    options = ["--L", "1,2", "--delta", "1", "--eta", "2", "--loss", "mse"]
+    status, out, _ = run_main(capsys, "sweep", *options)
+    assert status == 0
+    assert "for the mean squared error, without the factor 1/2" in out

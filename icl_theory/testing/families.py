@@ -192,6 +192,11 @@ def _refused(
 
 def _wrong_values(declared: Parameter) -> list[Any]:
     """Return values that a parameter of this kind must refuse."""
+    wrong = _wrong_scalars(declared)
+    return [*wrong, [[math.nan]], "no such file.npy"] if declared.kind.arrays else wrong
+
+
+def _wrong_scalars(declared: Parameter) -> list[Any]:
     if isinstance(declared.kind, Whole):
         return ["no number", math.nan, True, object(), 0.5]
     if isinstance(declared.kind, Number):
