@@ -51,7 +51,10 @@ HALVES: dict[str, tuple[type[icl.Family], dict[str, Any]]] = {
     ),
     "few tasks": (icl.LinearAttention, {**COMMON, "tasks": 2, "above": 1e-3}),
     "sphere": (icl.Sphere, {"above": 1e-3}),
-    "heads": (icl.SoftmaxHeads, {"heads": 2, "eta": 0.1, "above": 0.5}),
+    "heads": (
+        icl.SoftmaxHeads,
+        {"d": 2, "N": 3, "eta": 0.1, "above": 1e-3, "max_steps": 3},
+    ),
     "dictionary": (
         icl.Representation,
         {"K": 4, "m": 3, "N": 2, "eta": 1.0, "above": 0.05},
@@ -205,9 +208,14 @@ def test_sweeps_are_their_points(changes: dict[str, Any]) -> None:
     """Whole arrays and single runs agree, and both are in the user's units."""
     eta = [0.05, 0.1] if "rule" in changes else [0.5, 2.0]
     dataset = icl.sweep(
-        L=[0.5, 3.0], delta=1.0, eta=eta, above=0.2, loss="mse", progress=False,
+        L=[0.5, 3.0],
+        delta=1.0,
+        eta=eta,
+        above=0.2,
+        loss="mse",
+        progress=False,
         **changes,
-    )  # fmt: skip
+    )
     for L in (0.5, 3.0):
         for rate in eta:
             point = dataset.sel(L=L, eta=rate)

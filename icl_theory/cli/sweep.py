@@ -39,7 +39,7 @@ from icl_theory.cli.shared import (
 )
 from icl_theory.engine.progress import Progress
 from icl_theory.families import Family
-from icl_theory.families.loss_units import is_mse
+from icl_theory.families.parameters import is_mse
 from icl_theory.results.columns import (
     dimension,
     meanings,

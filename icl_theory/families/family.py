@@ -35,21 +35,15 @@ from icl_theory.engine.rules import (
     refuse_reduced,
     rule_of,
 )
-from icl_theory.engine.scaled import ScaledRisk
 from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
-from icl_theory.families.loss_units import (
-    FACTOR,
-    HALF,
-    MSE,
-    LossForm,
-    in_half_units,
-    in_mse,
-)
 from icl_theory.families.parameters import (
+    HALF,
     LOSS,
+    MSE,
     RESERVED,
     LazySlot,
+    LossForm,
     Number,
     Parameter,
     Whole,
@@ -499,9 +493,9 @@ class Family(RuleParameters):
         values: dict[str, Any] = {"loss": HALF}
         for name in ("epsilon", "above"):
             target = getattr(self, name)
-            values[name] = None if target is None else target / FACTOR
+            values[name] = None if target is None else target / self.loss_factor
         if self._is_plain and not isinstance(self.eta, str):
-            values["eta"] = FACTOR * self.eta
+            values["eta"] = self.loss_factor * self.eta
         return dataclasses.replace(self, **values)
 
     def _check_half(self) -> None:
@@ -515,12 +509,17 @@ class Family(RuleParameters):
     @property
     def loss_factor(self) -> float:
         """The losses of a run over those of `risk`: 1, or 2 if ``loss="mse"``."""
-        return FACTOR if self._has_mse else 1.0
+        return 2.0 if self._has_mse else 1.0
 
     def trained_risk(self) -> Risk:
         """Return the risk that is trained: `risk`, or twice it if ``loss="mse"``."""
         risk = self.risk()
-        return ScaledRisk(risk, FACTOR) if self._has_mse else risk
+        if not self._has_mse:
+            return risk
+        # Imported here because few problems need it.
+        from icl_theory.engine.scaled import ScaledRisk
+
+        return ScaledRisk(risk, self.loss_factor)
 
     def rate(self) -> float:
         """Return the learning rate as a number.
@@ -640,6 +639,8 @@ class Family(RuleParameters):
         run.notes |= half.notes
 
     def _halved(self, run: Trajectory) -> Trajectory:
+        from icl_theory.families.loss_units import in_half_units
+
         return in_half_units(run, self.half, self._is_plain)
 
     def in_theory_units(self, run: Trajectory) -> Trajectory:
@@ -731,6 +732,8 @@ class Family(RuleParameters):
         """Return every column of a run, with its status and message."""
         run = self._own(run)
         if self._has_mse:
+            from icl_theory.families.loss_units import in_mse
+
             halved = self.half.measured(self._halved(run))
             return {**in_mse(type(self), halved), "eta_used": run.eta}
         values: dict[str, Any] = {
