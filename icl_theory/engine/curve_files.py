@@ -158,6 +158,7 @@ def _named_positions(path: str, titles: list[str], column: str | None) -> _Posit
     """Return the positions of the columns that a header names."""
     step = _position(path, titles, "step")
     error = _position(path, titles, "error")
+    loss: int | None
     if column is not None:
         loss = _chosen(path, titles, column)
     else:

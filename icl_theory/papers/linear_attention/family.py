@@ -22,9 +22,7 @@ from icl_theory._validate import (
     LARGEST,
     Array,
     argument_error,
-    dimensions,
     integer,
-    real_array,
 )
 from icl_theory.engine.fixed_set import FixedSetRisk
 from icl_theory.engine.pullback import Pullback, core_params, core_risk, replace_core
@@ -37,14 +35,21 @@ from icl_theory.families import (
     Family,
     LazySlot,
     Number,
-    Object,
+    NumberOrArray,
+    Numbers,
     Panel,
     Whole,
+    WholeOrArray,
     Word,
     parameter,
 )
 from icl_theory.families.family import check_points
-from icl_theory.families.parameters import label_noise, learning_rate, nested
+from icl_theory.families.parameters import (
+    is_mse,
+    label_noise,
+    learning_rate,
+    loss_form,
+)
 from icl_theory.families.rule_parameters import within
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.depth import DEEPEST, LoopedRisk
@@ -78,14 +83,14 @@ ISOTROPIC = (
 )
 
 
-def _moment(name: str, value: Any) -> Any:
-    """Return a moment as nested tuples, a diagonal matrix as its diagonal."""
+def _moment(name: str, value: Any) -> Array:
+    """Return a moment, a diagonal matrix as its diagonal."""
     matrix = moment(name, value)
     if matrix.ndim == 2:
         diagonal = np.diag(matrix)
         if np.array_equal(matrix, np.diag(diagonal)):
-            return nested(diagonal)
-    return nested(matrix)
+            return diagonal
+    return matrix
 
 
 class Laws(NamedTuple):
@@ -95,29 +100,10 @@ class Laws(NamedTuple):
     new: PromptLaw
 
 
-@dataclass(frozen=True)
-class Start(Number):
-    """A size of the parameters at step 0, or the parameters themselves as tuples."""
-
-    def value(self, name: str, value: Any) -> Any:
-        """Check the number, or the array."""
-        if isinstance(value, str) or dimensions(value) == 0:
-            return super().value(name, value)
-        return nested(real_array(name, value, dimensions(value)))
-
-
-@dataclass(frozen=True)
-class Tasks(Whole):
-    """A number of tasks, or the tasks themselves, (k, d), as tuples."""
-
-    def value(self, name: str, value: Any) -> Any:
-        """Check the number, or the tasks."""
-        if isinstance(value, str) or dimensions(value) == 0:
-            return super().value(name, value)
-        tasks = real_array(name, value, 2)
-        if not tasks.any():
-            raise argument_error(name, value, "one task or more, not all of them zero")
-        return nested(tasks)
+def _tasks(name: str, tasks: Array) -> Array:
+    if not tasks.any():
+        raise argument_error(name, tasks, "one task or more, not all of them zero")
+    return tasks
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +138,7 @@ class LinearAttention(Family):
         with trained γ; more than one only for isotropic tokens and tasks.
     covariance, prior, query : array_like, (d, d) or (d,), optional
         As for `PromptLaw`; a covariance stands for ``d`` and ``decay``.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is the stable learning rate of
         `stable_rate`.
 
@@ -229,12 +215,12 @@ class LinearAttention(Family):
     )
     start: Any = parameter(
         0.01,
-        kind=Start(zero=True, maximum=LARGEST),
+        kind=NumberOrArray(zero=True, maximum=LARGEST),
         meaning="size of the parameters at step 0",
     )
     tasks: Any = parameter(
         None,
-        kind=Tasks(optional=True),
+        kind=WholeOrArray(optional=True, ndim=(2,), checker=_tasks),
         symbol="k",
         tex="k",
         meaning="pretraining tasks; by default all",
@@ -251,17 +237,18 @@ class LinearAttention(Family):
     )
     covariance: Any = parameter(
         None,
-        kind=Object(optional=True, checker=_moment),
+        kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
         meaning="covariance of the tokens",
     )
     prior: Any = parameter(
         None,
-        kind=Object(optional=True, checker=_moment),
+        kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
         meaning="second moment of the tasks",
     )
+    loss: str = loss_form()
     query: Any = parameter(
         None,
-        kind=Object(optional=True, checker=_moment),
+        kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
         meaning="second moment of the query",
     )
 
@@ -595,6 +582,8 @@ class LinearAttention(Family):
         """
         check_points(cls, points, common)
         values = {**common, **points}
+        if is_mse(common):
+            return None
         if not cls._has_closed_columns(values, targets_excess="above" in points):
             return None
         mask = np.broadcast_to(values["depth"] == 1, len(points["d"])).copy()
