@@ -22,9 +22,7 @@ from icl_theory._validate import (
     LARGEST,
     Array,
     argument_error,
-    dimensions,
     integer,
-    real_array,
 )
 from icl_theory.engine.pullback import Pullback, core_params, core_risk, replace_core
 from icl_theory.engine.risk import Risk
@@ -35,14 +33,16 @@ from icl_theory.families import (
     Family,
     LazySlot,
     Number,
-    Object,
+    NumberOrArray,
+    Numbers,
     Panel,
     Whole,
+    WholeOrArray,
     Word,
     parameter,
 )
 from icl_theory.families.family import check_points
-from icl_theory.families.parameters import label_noise, learning_rate, nested
+from icl_theory.families.parameters import label_noise, learning_rate
 from icl_theory.families.rule_parameters import within
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.depth import DEEPEST, LoopedRisk
@@ -83,14 +83,14 @@ ISOTROPIC = (
 )
 
 
-def _moment(name: str, value: Any) -> Any:
-    """Return a moment as nested tuples, a diagonal matrix as its diagonal."""
+def _moment(name: str, value: Any) -> Array:
+    """Return a moment, a diagonal matrix as its diagonal."""
     matrix = moment(name, value)
     if matrix.ndim == 2:
         diagonal = np.diag(matrix)
         if np.array_equal(matrix, np.diag(diagonal)):
-            return nested(diagonal)
-    return nested(matrix)
+            return diagonal
+    return matrix
 
 
 class Laws(NamedTuple):
@@ -100,29 +100,10 @@ class Laws(NamedTuple):
     new: PromptLaw
 
 
-@dataclass(frozen=True)
-class Start(Number):
-    """A size of the parameters at step 0, or the parameters themselves as tuples."""
-
-    def value(self, name: str, value: Any) -> Any:
-        """Check the number, or the array."""
-        if isinstance(value, str) or dimensions(value) == 0:
-            return super().value(name, value)
-        return nested(real_array(name, value, dimensions(value)))
-
-
-@dataclass(frozen=True)
-class Tasks(Whole):
-    """A number of tasks, or the tasks themselves, (k, d), as tuples."""
-
-    def value(self, name: str, value: Any) -> Any:
-        """Check the number, or the tasks."""
-        if isinstance(value, str) or dimensions(value) == 0:
-            return super().value(name, value)
-        tasks = real_array(name, value, 2)
-        if not tasks.any():
-            raise argument_error(name, value, "one task or more, not all of them zero")
-        return nested(tasks)
+def _tasks(name: str, tasks: Array) -> Array:
+    if not tasks.any():
+        raise argument_error(name, tasks, "one task or more, not all of them zero")
+    return tasks
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,12 +220,12 @@ class LinearAttention(Family):
     )
     start: Any = parameter(
         0.01,
-        kind=Start(zero=True, maximum=LARGEST),
+        kind=NumberOrArray(zero=True, maximum=LARGEST),
         meaning="size of the parameters at step 0",
     )
     tasks: Any = parameter(
         None,
-        kind=Tasks(optional=True),
+        kind=WholeOrArray(optional=True, ndim=(2,), checker=_tasks),
         symbol="k",
         tex="k",
         meaning="pretraining tasks; by default all",
@@ -261,17 +242,17 @@ class LinearAttention(Family):
     )
     covariance: Any = parameter(
         None,
-        kind=Object(optional=True, checker=_moment),
+        kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
         meaning="covariance of the tokens",
     )
     prior: Any = parameter(
         None,
-        kind=Object(optional=True, checker=_moment),
+        kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
         meaning="second moment of the tasks",
     )
     query: Any = parameter(
         None,
-        kind=Object(optional=True, checker=_moment),
+        kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
         meaning="second moment of the query",
     )
 
