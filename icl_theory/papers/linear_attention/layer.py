@@ -6,6 +6,7 @@ that each checks the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -202,9 +203,13 @@ class SampledLayer(SampledRisk):
 
     @property
     def _numbers(self) -> float:
-        """How many numbers a prompt takes in memory, with EEᵀ and the heads' vectors."""
+        """How many numbers a prompt takes in memory."""
         size = self.law.d + 2.0
         return super()._numbers + size * (size + 4.0 * self._heads)
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The matrices P_h and K_h, one after another."""
+        return tuple(array.reshape(-1, *array.shape[-2:]))
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of R runs, (R, B), and gradients of their mean losses."""

@@ -131,7 +131,7 @@ class TensorRisk(BestKnown):
         even, _ = self._even(params)
         return {
             "excess": np.asarray(self._excess(params)),
-            "even": np.asarray(even),
+            "even_loss": np.asarray(even),
             "gamma": self.merged._components(self._gamma(params)),
         }
 
