@@ -207,6 +207,10 @@ class SampledLayer(SampledRisk):
         size = self.law.d + 2.0
         return super()._numbers + size * (size + 4.0 * self._heads)
 
+    def cheaper(self) -> Trainer[Prompts]:
+        """Return the trainer itself: a layer reads more of a prompt than h."""
+        return self
+
     def blocks(self, array: Array) -> Sequence[Array]:
         """The matrices P_h and K_h, one after another."""
         return tuple(array.reshape(-1, *array.shape[-2:]))
