@@ -283,7 +283,7 @@ def test_batches_of_inputs_have_their_loss_and_gradient(
     assert loss == pytest.approx(risk.loss(at), rel=1e-13)
     np.testing.assert_allclose(gradient, risk.gradient(at), rtol=1e-10, atol=1e-14)
     losses = trainer.losses_on(at, every)
-    repeated = every._replace(index=np.array([0, 2, 2, 1]))
+    repeated = every._replace(rows=np.array([0, 2, 2, 1]))
     wanted = (losses.sum() + losses[2]) / 4.0
     assert trainer.evaluate_on(at, repeated)[0] == pytest.approx(wanted, rel=1e-13)
 

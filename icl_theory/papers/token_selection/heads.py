@@ -108,7 +108,7 @@ def best_margin(margin_loss: str, lowest: Array, highest: Array) -> Array:
 class Inputs(NamedTuple):
     """B inputs of a problem of token selection."""
 
-    index: NDArray[np.intp]  # of each among the n inputs, (B,)
+    rows: NDArray[np.intp]  # of each among the n inputs, (B,)
 
 
 def inputs_to_draw(rng: np.random.Generator, size: int, inputs: Array) -> Inputs:
@@ -192,12 +192,12 @@ class _WithHead(Samplable[Inputs]):
     def _scattered(self, by_scores: Array, prompts: Inputs) -> Array:
         """Return the gradient by all scores, (n, T), from that of some inputs."""
         gradient = np.zeros(self.tokens.shape[:2])
-        np.add.at(gradient, prompts.index, by_scores)
+        np.add.at(gradient, prompts.rows, by_scores)
         return gradient
 
     def _evaluate(self, scores: Array, head: Array, prompts: Inputs) -> _Pass:
-        labels = self.labels[prompts.index]
-        selection = attended(scores[prompts.index], self.tokens[prompts.index])
+        labels = self.labels[prompts.rows]
+        selection = attended(scores[prompts.rows], self.tokens[prompts.rows])
         hidden = self._hidden(selection.mean)
         margin = labels * (hidden @ head)
         loss = MARGIN_LOSSES[self.margin_loss]
