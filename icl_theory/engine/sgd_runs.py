@@ -199,6 +199,7 @@ def _trainers(run: Run, batch: int, runs: int, seed: int) -> list[Trainer[Any]]:
         if run.family is None or getattr(run, "on_fixed_set", False):
             trainers = [trainer_of(run.risk, batch, of_run) for of_run in seeds]
         else:
+            # A family samples half the squared error, also if a run trains on all.
             trainers = [
                 scaled_like(run.risk, run.family.sampled(batch, of_run))
                 for of_run in seeds
