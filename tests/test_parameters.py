@@ -19,6 +19,7 @@ from icl_theory.families import (
     find,
     parameter,
 )
+from icl_theory.families.fixed_set import SET_PARAMETERS
 from icl_theory.families.parameters import ParameterKind
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
@@ -253,6 +254,7 @@ LIMITS: dict[str, dict[str, tuple[float, float]]] = {
         "spread": (LEAST, 100.0),
         "noise": (0.0, 1e15),
         "scale": (LEAST, 10.0),
+        "scale_decay": (0.0, 1.0),
         "first": (LEAST, 1.0 - 2.0**-53),
         "d": (4, 10**6),
     },
@@ -306,6 +308,7 @@ def test_numbers_of_a_family_have_these_limits(name: str) -> None:
         "chains",
         "stage",
         *RULE_PARAMETERS,
+        *SET_PARAMETERS,
     }
     numeric = {key for key, each in declared.items() if each.kind.numeric}
     assert numeric - free == LIMITS[name].keys() - free

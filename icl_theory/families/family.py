@@ -29,14 +29,30 @@ from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import Rule, refuse_reduced, rule_of
+from icl_theory.engine.rules import (
+    Rule,
+    is_plain_descent,
+    refuse_reduced,
+    rule_of,
+)
 from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
+from icl_theory.families.fixed_set import (
+    SET_PARAMETERS,
+    WITHOUT_SET,
+    FixedSetParameters,
+    measured_on_set,
+    note_on_set,
+    set_columns,
+)
 from icl_theory.families.parameters import (
+    HALF,
     LOSS,
+    MSE,
     RESERVED,
     LazySlot,
+    LossForm,
     Number,
     Parameter,
     Whole,
@@ -62,13 +78,14 @@ SHARED = (
     "epsilon",
     "above",
     *RULE_PARAMETERS,
+    *SET_PARAMETERS,
     "method",
     "max_steps",
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Family(RuleParameters):
+class Family(RuleParameters, FixedSetParameters):
     r"""A family of problems; inherit from it, declare parameters and define ``risk``.
 
     `risk` is the only slot that a family has to fill; all others have defaults. The
@@ -86,6 +103,8 @@ class Family(RuleParameters):
     ``phase_names``, `describe`  phases, regime and notes of a run
     ``columns``, `measure`       columns of sweeps
     `sampled`                    the trainer on samples, if the risk does not have one
+    `unreduced`, `set_trainer`   training on a fixed set of prompts, if `risk` and
+                                 `sampled` have different parameters
     `update`                     rules that no parameter can name, such as training in
                                  stages
     `levels`                     reference lines in the figure of a run
@@ -115,10 +134,17 @@ class Family(RuleParameters):
     above : float, optional
         Target excess of the loss over its floor, instead of ``epsilon``. The default
         target is the family's ``goal``.
+    loss : {"half", "mse"}, optional
+        The loss that is trained, of families with a squared loss (`loss_form`): half
+        the mean squared error, or all of it. The learning rate, targets and losses are
+        in its units.
     rule, momentum, beta1, beta2, weight_decay, clip, schedule, warmup, decay_steps,
     decay_factor, milestones
         The update rule, its settings, and the schedule of the learning rate; see
         `icl_theory.families.RuleParameters`.
+    dataset, dataset_seed, dataset_batch : int, optional
+        Training on a fixed set of prompts instead of the population; see
+        `icl_theory.families.FixedSetParameters`.
     method : {"auto", "closed", "exact", "fast", "flow"}
         How steps are computed, see `icl_theory.descend`.
     max_steps : int
@@ -211,11 +237,16 @@ class Family(RuleParameters):
                 f"left out where epsilon = {self.epsilon!r} is given: both are targets",
             )
         # Each of these calls refuses parameters that contradict each other.
+        self._check_set()
         self.update()
         self.validate()
+        if self.on_fixed_set:
+            self._population_and_trainer(1, 0)
         self.rate()
+        if self._has_mse:
+            self._check_half()
         if not self.trained_by.reducible:
-            refuse_reduced(self.risk(), self.trained_by)
+            refuse_reduced(self.trained_risk(), self.trained_by)
 
     @classmethod
     @cache
@@ -263,7 +294,9 @@ class Family(RuleParameters):
                     field.default,
                     "declared by icl_theory.parameter(...)",
                 )
-            if field.name in taken:
+            # The choice of the loss has the name of its column.
+            is_choice_of_loss = isinstance(declared.kind, LossForm)
+            if field.name in taken and not is_choice_of_loss:
                 raise argument_error(
                     f"{cls.__name__}.{field.name}",
                     field.name,
@@ -309,7 +342,7 @@ class Family(RuleParameters):
     # ---- the one duty
 
     def risk(self) -> Risk:
-        """Return the risk that is trained."""
+        """Return the population risk, which is trained unless a dataset is given."""
         raise NotImplementedError(
             f"the family {self.name or type(self).__name__} has no method risk"
         )
@@ -360,6 +393,22 @@ class Family(RuleParameters):
         if not hasattr(core_risk(risk), "sampled"):
             raise argument_error("family", self.name, "one that can be sampled")
         return trainer_of(risk, batch, seed)
+
+    def unreduced(self) -> Risk:
+        """Return the population risk over all parameters that `sampled` trains.
+
+        A population may have a symmetry that a fixed set of prompts lacks. If `risk`
+        makes use of it to train fewer parameters, this method returns the risk without
+        that reduction.
+        """
+        return self.risk()
+
+    def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return a sampler whose prompts may form a fixed set; by default `sampled`.
+
+        It has the parameters of `unreduced`.
+        """
+        return self.sampled(batch, seed)
 
     def describe(self, run: Trajectory) -> None:
         """Add phases, regime and notes to a run of this problem."""
@@ -437,9 +486,117 @@ class Family(RuleParameters):
 
     # ---- methods of every family
 
+    @cached_property
+    def _set_risk(self) -> Risk:
+        """The loss of the fixed set, in the coordinates of the problem."""
+        # Loaded here, because most problems have no fixed set.
+        from icl_theory.engine.fixed_set import FixedSetRisk
+
+        assert self.dataset is not None
+        M = int(self.dataset)
+        seed = self.dataset_seed or 0
+        batch = M if self.dataset_batch is None else self.dataset_batch
+        population, trainer = self._population_and_trainer(batch, seed)
+        return FixedSetRisk(population, trainer, M, self.dataset_batch, seed)
+
+    def _population_and_trainer(
+        self, batch: int, seed: int
+    ) -> tuple[Risk, Trainer[Any]]:
+        """Return the exact risk and the sampler, or refuse a set if they do not fit."""
+        try:
+            trainer = self.set_trainer(batch, seed)
+        except ValueError as error:
+            raise ValueError(f"dataset = {self.dataset:.0f}: {error}") from None
+        population = self.unreduced()
+        if np.shape(population.initial) != np.shape(trainer.initial):
+            raise argument_error(
+                "dataset",
+                f"{self.dataset:.0f}",
+                f"left out: the family {self.name} has no exact loss over the "
+                "parameters that are trained on prompts",
+            )
+        return population, trainer
+
+    @property
+    def own_start(self) -> bool:
+        """Whether training starts elsewhere than ``theory`` supposes.
+
+        A family overrides it if its theory is for one start only.
+        """
+        return False
+
+    @property
+    def outside_theory(self) -> str:
+        """Why no theory applies whatever the rule, or the empty text."""
+        if self.on_fixed_set:
+            return "this is training on a fixed set of prompts"
+        if self.own_start:
+            return "this is training from a start of its own"
+        if self._has_mse:
+            return "this loss has no factor 1/2"
+        return ""
+
+    @property
+    def _has_mse(self) -> bool:
+        return getattr(self, "loss", HALF) == MSE
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether twice the loss is the same as twice the learning rate."""
+        return is_plain_descent(self.update())
+
+    @cached_property
+    def half(self) -> Self:
+        """The same training in units of half the squared error.
+
+        It is the problem itself unless ``loss="mse"``. Targets are halved, and the
+        learning rate of plain descent is doubled, so that its steps are the same.
+        Slots and theory are for this problem.
+        """
+        if not self._has_mse:
+            return self
+        values: dict[str, Any] = {"loss": HALF}
+        for name in ("epsilon", "above"):
+            target = getattr(self, name)
+            values[name] = None if target is None else target / self.loss_factor
+        if self._is_plain and not isinstance(self.eta, str):
+            values["eta"] = self.loss_factor * self.eta
+        return dataclasses.replace(self, **values)
+
+    def _check_half(self) -> None:
+        try:
+            self.half  # noqa: B018
+        except ValueError as error:
+            raise ValueError(
+                f"{error} (in units of half the squared error, with twice the rate)"
+            ) from None
+
+    @property
+    def loss_factor(self) -> float:
+        """The losses of a run over those of `risk`: 1, or 2 if ``loss="mse"``."""
+        return 2.0 if self._has_mse else 1.0
+
+    def trained_risk(self) -> Risk:
+        """Return the risk that is trained.
+
+        It is `risk`, or the loss of the fixed set; and twice that if ``loss="mse"``.
+        """
+        risk = self._set_risk if self.on_fixed_set else self.risk()
+        if not self._has_mse:
+            return risk
+        # Imported here because few problems need it.
+        from icl_theory.engine.scaled import ScaledRisk
+
+        return ScaledRisk(risk, self.loss_factor)
+
     def rate(self) -> float:
-        """Return the learning rate as a number."""
-        return self.stable_rate() if isinstance(self.eta, str) else self.eta
+        """Return the learning rate as a number.
+
+        A stable rate for twice the loss is half as large.
+        """
+        if not isinstance(self.eta, str):
+            return self.eta
+        return self.stable_rate() / self.loss_factor
 
     def changed(self, **parameters: Any) -> Self:
         """Return the same problem with some parameters changed.
@@ -463,7 +620,9 @@ class Family(RuleParameters):
         than a number, a text or a tuple of these.
         """
         parameters = {}
-        for name, value in self.arguments().items():
+        declared = self.parameters()
+        for name, argument in self.arguments().items():
+            value = declared[name].kind.plain(argument)
             if not _is_plain(value):
                 return None
             is_infinite = value in (math.inf, -math.inf)
@@ -486,7 +645,7 @@ class Family(RuleParameters):
             problem.
         """
         with Progress("before the first step", quiet=callback is not None):
-            risk = self.risk()
+            risk = self.trained_risk()
             rate = self.rate()
         run = descend(
             risk,
@@ -516,7 +675,7 @@ class Family(RuleParameters):
             return True
         if run.family is not None and type(run.family) is not type(self):
             return False
-        risk = self.risk()
+        risk = self.trained_risk()
         if np.shape(run.params) != np.shape(risk.initial):
             return False
         observed = risk.observe(np.asarray(risk.initial))
@@ -527,9 +686,54 @@ class Family(RuleParameters):
         return self._described(self._own(run))
 
     def _described(self, run: Trajectory) -> Trajectory:
-        self.describe(self._named(run))
+        self._named(run)
+        if self._has_mse:
+            self._describe_half(run)
+        else:
+            self.describe(run)
+            if self.dataset is not None and self.on_fixed_set:
+                run.notes["fixed set"] = note_on_set(run, self.dataset)
         run.command = written_problem(self)
         return run
+
+    def _describe_half(self, run: Trajectory) -> None:
+        """Add what the family says of the same run of half the loss."""
+        half = self.half._described(self._halved(run))
+        run.phases = half.phases
+        run.regime = half.regime
+        rate = f" and the rate is η = {half.eta:g}" if self._is_plain else ""
+        run.notes["factor"] = (
+            "losses without the factor 1/2: with it, in this package's units, they are"
+            f" half as large{rate}, also in the lines below"
+        )
+        run.notes |= half.notes
+
+    def _halved(self, run: Trajectory) -> Trajectory:
+        from icl_theory.families.loss_units import in_half_units
+
+        return in_half_units(run, self.half, self._is_plain)
+
+    def in_theory_units(self, run: Trajectory) -> Trajectory:
+        """Return a run of this problem in units of half the squared error.
+
+        The theory is written in them. It is the run itself unless ``loss="mse"``.
+
+        Raises
+        ------
+        ValueError
+            The rule is not plain descent, and has no rate in these units.
+        """
+        run = self._own(run)
+        if not self._has_mse:
+            return run
+        if not self._is_plain:
+            raise argument_error(
+                "loss",
+                MSE,
+                f"'half' for this, unless the rule is gd: with {self.trained_by.name}"
+                " twice the loss is not the same as twice the rate",
+            )
+        return self._halved(run)
 
     def named(self, run: Trajectory) -> Trajectory:
         """Add this problem and its parameters to a run, and return it."""
@@ -540,8 +744,13 @@ class Family(RuleParameters):
         # Parameters that `run.info` leaves out: those of the computation, and settings
         # of the rule that have their defaults.
         hidden = {"method", "max_steps"}
+        if not self._has_mse:
+            hidden.add("loss")
         for name, default in DEFAULTS.items():
             if getattr(self, name) == default:
+                hidden.add(name)
+        for name in SET_PARAMETERS:
+            if getattr(self, name) is None:
                 hidden.add(name)
         run.info = {}
         for name in self.parameters():
@@ -589,12 +798,18 @@ class Family(RuleParameters):
             ),
             Column("loss", "f8", unit, "loss at the end"),
             Column("floor", "f8", unit, "irreducible loss"),
+            *set_columns(unit),
             *cls.columns,
         )
 
     def measured(self, run: Trajectory) -> dict[str, Any]:
         """Return every column of a run, with its status and message."""
         run = self._own(run)
+        if self._has_mse:
+            from icl_theory.families.loss_units import in_mse
+
+            halved = self.half.measured(self._halved(run))
+            return {**in_mse(type(self), halved), "eta_used": run.eta}
         values: dict[str, Any] = {
             "eta_used": run.eta,
             "steps": -1 if run.steps is None else run.steps,
@@ -610,6 +825,7 @@ class Family(RuleParameters):
         values["floor"] = run.floor
         values[STATUS.name] = REACHED if run.converged else NOT_REACHED
         values[MESSAGE.name] = "" if run.converged else run.stop_reason
+        values |= measured_on_set(run) if self.on_fixed_set else WITHOUT_SET
         values |= self.measure(run)
         if self.theory_columns is not None:
             values |= self.theory_columns.measure(run)
@@ -667,6 +883,9 @@ def check_points(
         family.parameters()[name].check(value)
     for name, declared in family.parameters().items():
         if name in points or name in common or name in RULE_PARAMETERS:
+            continue
+        # Losses have the factor 1/2 unless told otherwise.
+        if isinstance(declared.kind, LossForm):
             continue
         if declared.default is not None:
             raise argument_error(
