@@ -27,7 +27,7 @@ from icl_theory._validate import (
 from icl_theory.engine.fixed_set import FixedSetRisk
 from icl_theory.engine.pullback import Pullback, core_params, core_risk, replace_core
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.sampling import Trainer
+from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
@@ -58,7 +58,6 @@ from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 from icl_theory.papers.linear_attention.layer import (
     LayerRisk,
     SampledLayer,
-    SampledLoop,
     SampledRisk,
 )
 from icl_theory.papers.linear_attention.risks import (
@@ -458,24 +457,20 @@ class LinearAttention(Family):
         It trains the layer (P, K) if coordinates = "pair", the layer of all heads
         if coordinates = "layer", and a loop if there are several layers.
         """
-        law = self.law().dense
         risk = self.risk()
-        if isinstance(risk, LoopedRisk):
-            return SampledLoop(law, risk.initial, batch, seed, risk.depth)
-        if self.coordinates == "pair":
-            return LayerRisk.of(law, risk.initial, batch, seed)
+        law = self.law().dense
         if self.coordinates == "layer":
             return SampledLayer(law, risk.initial, batch, seed)
-        start = self.merged().initial
-        if start.ndim == 1:
-            start = np.diag(start)
-        return replace_core(risk, SampledRisk(law, start, batch, seed))
+        if self.coordinates == "pair" and not isinstance(risk, LoopedRisk):
+            return LayerRisk.of(law, risk.initial, batch, seed)
+        return trainer_of(risk, batch, seed)
 
     def unreduced(self) -> Risk:
         """Return the risk over all entries of Γ: on a fixed set none stays zero."""
         risk = self.risk()
         core = core_risk(risk)
-        if isinstance(core, LoopedRisk) or core.initial.ndim == 2:
+        # Only the diagonal of Γ is reduced. The whole layer has matrices already.
+        if isinstance(core, LoopedRisk) or core.initial.ndim > 1:
             return risk
         law = self.law()
         if not isinstance(risk, Pullback):
@@ -489,7 +484,7 @@ class LinearAttention(Family):
         """Return the sampler over Γ or its factors, or over γ for several layers."""
         risk = self.unreduced()
         core = core_risk(risk)
-        if isinstance(core, LoopedRisk):
+        if isinstance(core, LoopedRisk) or self.coordinates == "layer":
             return self.sampled(batch, seed)
         trainer = SampledRisk(self.law().dense, core.initial, batch, seed)
         return replace_core(risk, trainer)

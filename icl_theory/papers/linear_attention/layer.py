@@ -385,9 +385,6 @@ class LayerRisk(SampledLayer):
     docs/linear-attention-theory.md, "The layer".
     """
 
-    # The whole layer reads more of a prompt than h.
-    cheaper = Trainer.cheaper
-
     @property
     def _shape(self) -> tuple[int, ...]:
         return (2, self.law.d + 1, self.law.d + 1)
