@@ -204,6 +204,21 @@ def test_numbers_are_drawn_from_their_law(name: str) -> None:
     assert np.abs(z).max() < 4.5
 
 
+def test_a_generating_function_that_underflows_leaves_no_infinity() -> None:
+    """φ falls to e^(-650) and on to zero long before the query's token has decayed."""
+    context = ([0.4, 0.6], [0.0, 1.0])
+    query = icl.Kind(1, [1.0], [2.0])
+    scores = np.array([0.5, 0.0, -40.0])
+    lengths = icl.Lengths.poisson(650.0)
+    risk = icl.TokenRisk([icl.Kind(lengths, *context), query], 0.4)
+    with np.errstate(over="raise", invalid="raise"):
+        loss, gradient = risk.evaluate(scores)
+    assert np.isfinite(gradient).all()
+    # The query has a share of e^(-40)/650 at most.
+    alone = icl.TokenRisk(icl.Kind(lengths, *context), 0.4).loss(scores[:2])
+    assert loss == pytest.approx(alone, rel=1e-12)
+
+
 @pytest.mark.parametrize("mean", [1e4, 1e9])
 def test_long_prompts_of_poisson_and_geometric_laws_have_the_limits(
     mean: float,
