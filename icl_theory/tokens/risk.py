@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,14 @@ from icl_theory.tokens.quadrature import (
     rule_error,
     trapezoid,
 )
-from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places, softmax
+from icl_theory.tokens.sampled import (
+    Indices,
+    Pass,
+    Sampled,
+    choose,
+    first_places,
+    softmax,
+)
 from icl_theory.tokens.square import Moments, change_along
 from icl_theory.tokens.square import moments as of_one_kind
 
@@ -491,22 +499,31 @@ class TokenRisk(Risk):
         for count, length in zip(self.counts, self._lengths(rng, size), strict=True):
             N = count.places
             probs = self.probs[count.rows]
-            drawn = rng.choice(len(probs), (size, N), p=probs)
+            drawn = choose(rng, probs, (size, N))
             nodes.append(count.rows.start + drawn)
             missing.append(np.arange(N) >= length[:, None])
         # All draws have arrays of the same shapes, however long the prompts are.
         node = np.concatenate(nodes, axis=1)
         is_missing = np.concatenate(missing, axis=1)
-        noise = np.sqrt(self.spread)[node, query] * rng.normal(size=node.shape)
+        deviations = np.sqrt(self.spread).ravel().take(node * len(self.asked) + query)
+        noise = deviations * rng.normal(size=node.shape)
         return DrawnTokens(query, node, is_missing, noise)
+
+    @cached_property
+    def _error_rows(self) -> Array:
+        """Errors e by node and query, (UQ, D). A row is found faster than two axes."""
+        return self.errors.transpose(1, 0, 2).reshape(-1, self.errors.shape[2])
 
     def _losses_on(self, params: Array, prompts: DrawnTokens) -> Pass:
         """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
         query, node, is_missing, noise = prompts
-        place = first_places(params, len(node)) + node * len(self.asked) + query
-        scores = np.where(is_missing, -np.inf, params.ravel()[place])
+        of_token = node * len(self.asked) + query
+        place = first_places(params, len(node)) + of_token
+        scores = params.ravel().take(place)
+        if is_missing.any():
+            scores[is_missing] = -np.inf
         attention, _ = softmax(scores)
-        errors = self.errors[query, node]
+        errors = self._error_rows.take(of_token, axis=0)
         mean_error = np.einsum("bn,bnd->bd", attention, errors)
         mean_noise = np.einsum("bn,bn->b", attention, noise)
         squared = np.einsum("bd,bd->b", mean_error, mean_error) + mean_noise**2
