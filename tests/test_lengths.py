@@ -297,6 +297,13 @@ def test_the_best_slope_of_a_random_walk_is_that_of_exponential_smoothing() -> N
     assert risk.loss([best]) == pytest.approx(0.5 * gain / (1.0 - gain), rel=1e-9)
 
 
+def test_lengths_may_be_far_apart() -> None:
+    """E 1/n of two equally weighted lengths, beside no other kind."""
+    risk = icl.TokenRisk(icl.Kind([2, 10**12], [0.5, 0.5], [-1.0, 1.0]))
+    expected = 0.5 * (0.5 * 0.5 + 0.5 * 1e-12)
+    assert risk.loss([0.0, 0.0]) == pytest.approx(expected, rel=1e-13)
+
+
 def test_gradients_between_separated_scores_keep_their_digits() -> None:
     """As a mean over the lengths, each of which has its own integral."""
     probs, values = [0.6, 0.3, 0.1], [1.0, 0.0, 2.0]
@@ -377,6 +384,7 @@ KIND = ([0.5, 0.5], [0.0, 1.0])
         (lambda: icl.Kind([1.5], *KIND), "number"),
         (lambda: icl.Kind([], *KIND), "number"),
         (lambda: icl.TokenRisk(icl.Kind([0, 1], *KIND)), "number"),
+        (lambda: icl.TokenRisk([icl.Kind([10**15], *KIND)] * 2), "number"),
         (
             lambda: icl.TokenRisk([icl.Kind([1, 2], *KIND), icl.Kind([1], *KIND)]),
             "number",

@@ -82,11 +82,13 @@ class Together(NamedTuple):
     numbers: Array  # N, (L, K)
 
     def total(self) -> TokenCount:
-        """Return the number of tokens of all kinds together, with its law."""
+        """Return the range of the number of tokens of all kinds together.
+
+        The nodes of the rule depend on this range, and not on probabilities in it.
+        """
         totals = self.numbers.sum(axis=1)
-        first = int(totals.min())
-        probs = np.bincount((totals - first).astype(np.intp), self.probs)
-        return TokenCount(float(totals.max()), law=Lengths(probs, first))
+        lengths = Lengths.uniform(int(totals.min()), int(totals.max()))
+        return TokenCount(lengths.most, law=lengths)
 
 
 class _Kinds(NamedTuple):
