@@ -204,6 +204,21 @@ def test_numbers_are_drawn_from_their_law(name: str) -> None:
     assert np.abs(z).max() < 4.5
 
 
+def test_a_generating_function_that_underflows_leaves_no_infinity() -> None:
+    """φ falls to e^(-650) and on to zero long before the query's token has decayed."""
+    context = ([0.4, 0.6], [0.0, 1.0])
+    query = icl.Kind(1, [1.0], [2.0])
+    scores = np.array([0.5, 0.0, -40.0])
+    lengths = icl.Lengths.poisson(650.0)
+    risk = icl.TokenRisk([icl.Kind(lengths, *context), query], 0.4)
+    with np.errstate(over="raise", invalid="raise"):
+        loss, gradient = risk.evaluate(scores)
+    assert np.isfinite(gradient).all()
+    # The query has a share of e^(-40)/650 at most.
+    alone = icl.TokenRisk(icl.Kind(lengths, *context), 0.4).loss(scores[:2])
+    assert loss == pytest.approx(alone, rel=1e-12)
+
+
 @pytest.mark.parametrize("mean", [1e4, 1e9])
 def test_long_prompts_of_poisson_and_geometric_laws_have_the_limits(
     mean: float,
@@ -280,6 +295,13 @@ def test_the_best_slope_of_a_random_walk_is_that_of_exponential_smoothing() -> N
     assert risk.gradient([best - 1e-7])[0] < 0.0 < risk.gradient([best + 1e-7])[0]
     # the stationary variance P of the prediction has the gain K = P/(P + 1)
     assert risk.loss([best]) == pytest.approx(0.5 * gain / (1.0 - gain), rel=1e-9)
+
+
+def test_lengths_may_be_far_apart() -> None:
+    """E 1/n of two equally weighted lengths, beside no other kind."""
+    risk = icl.TokenRisk(icl.Kind([2, 10**12], [0.5, 0.5], [-1.0, 1.0]))
+    expected = 0.5 * (0.5 * 0.5 + 0.5 * 1e-12)
+    assert risk.loss([0.0, 0.0]) == pytest.approx(expected, rel=1e-13)
 
 
 def test_gradients_between_separated_scores_keep_their_digits() -> None:
@@ -362,6 +384,7 @@ KIND = ([0.5, 0.5], [0.0, 1.0])
         (lambda: icl.Kind([1.5], *KIND), "number"),
         (lambda: icl.Kind([], *KIND), "number"),
         (lambda: icl.TokenRisk(icl.Kind([0, 1], *KIND)), "number"),
+        (lambda: icl.TokenRisk([icl.Kind([10**15], *KIND)] * 2), "number"),
         (
             lambda: icl.TokenRisk([icl.Kind([1, 2], *KIND), icl.Kind([1], *KIND)]),
             "number",

@@ -66,6 +66,7 @@ from icl_theory.tokens.square import (
 )
 from icl_theory.tokens.tilted import (
     balance,
+    inverse,
     moments_of_number,
     tilted,
 )
@@ -81,11 +82,13 @@ class Together(NamedTuple):
     numbers: Array  # N, (L, K)
 
     def total(self) -> TokenCount:
-        """Return the number of tokens of all kinds together, with its law."""
+        """Return the range of the number of tokens of all kinds together.
+
+        The nodes of the rule depend on this range, and not on probabilities in it.
+        """
         totals = self.numbers.sum(axis=1)
-        first = int(totals.min())
-        probs = np.bincount((totals - first).astype(np.intp), self.probs)
-        return TokenCount(float(totals.max()), law=Lengths(probs, first))
+        lengths = Lengths.uniform(int(totals.min()), int(totals.max()))
+        return TokenCount(lengths.most, law=lengths)
 
 
 class _Kinds(NamedTuple):
@@ -276,7 +279,7 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
         decay *= is_kept(y)
         mean = kinds.summed(probs * decay)
     log = np.log(np.maximum(mean, SMALLEST))
-    log[mean == 0.0] = LOG_VANISHED
+    log[mean < SMALLEST] = LOG_VANISHED
     # G falls along the nodes of the rule, so it is near 1 in the first columns only.
     early = np.count_nonzero((mean > 0.5).any(axis=(0, 1)))
     mean_minus_1 = kinds.summed(probs * np.expm1(-y[:, :, :early]))
@@ -292,8 +295,7 @@ def _tokens(queries: Queries, kinds: _Kinds, nodes: Nodes) -> _Tokens:
         y = y + 1j * turned
         mean = mean + 1j * kinds.summed(probs * decay.imag)
         log = log + 1j * mean.imag / np.maximum(mean.real, SMALLEST)
-    inverse = np.divide(1.0, mean, out=np.zeros_like(mean), where=mean != 0.0)
-    t = probs * y * decay * kinds.at_nodes(inverse)
+    t = probs * y * decay * kinds.at_nodes(inverse(mean))
     return _Tokens(y, t, mean, log)
 
 

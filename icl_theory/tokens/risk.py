@@ -606,8 +606,11 @@ def _grown_together(
     # A length that never occurs says nothing about the shortest prompt.
     numbers = numbers[probs > 0.0]
     probs = probs[probs > 0.0]
-    if not (numbers.sum(axis=1) > 0.0).all():
+    totals = numbers.sum(axis=1)
+    if not ((totals > 0.0) & (totals <= MOST_TOKENS)).all():
         raise argument_error(
-            "number", numbers.astype(int).tolist(), "such that every prompt has a token"
+            "number",
+            numbers.astype(int).tolist(),
+            f"such that every prompt has at least one token and at most {MOST_TOKENS}",
         )
     return Together(probs, numbers)

@@ -103,7 +103,7 @@ def tilted(
     log_product = np.zeros_like(means[0].log)
     moments: list[list[Array]] = []
     for count, (mean, log) in zip(counts, means, strict=True):
-        b[:, count.rows] *= _inverse(mean)[:, None]
+        b[:, count.rows] *= inverse(mean)[:, None]
         log_power, of_number = moments_of_number(count, mean, log)
         log_product = log_product + log_power
         moments.append(of_number)
@@ -114,7 +114,7 @@ def tilted(
     is_normal = log_product.real > LOG_ZERO
     for count, (mean, _) in zip(counts, means, strict=True):
         if count.least > 0:
-            is_normal &= mean != 0.0
+            is_normal &= mean.real >= SMALLEST
     product *= is_normal * jacobian
     orders = []
     numbers = []
@@ -137,17 +137,18 @@ def moments_of_number(
         return N * log, moments
     # The number of tokens is random. Under the integral, its law is weighted by G^n.
     power, *derivatives = count.derivatives(mean, log, HIGHEST)
-    scale = _inverse(power)
+    scale = inverse(power)
     moments = []
     for derivative in derivatives:
         scale = scale * mean
         moments.append(scale * derivative)
-    return np.log(np.where(power != 0.0, power, SMALLEST)), moments
+    return np.log(np.where(power.real >= SMALLEST, power, SMALLEST)), moments
 
 
-def _inverse(array: Array) -> Array:
-    """Return the inverses of numbers, with 0 as the inverse of 0."""
-    return np.divide(1.0, array, out=np.zeros_like(array), where=array != 0.0)
+def inverse(array: Array) -> Array:
+    """Return the inverses of numbers, with 0 for numbers that count as zero."""
+    counts = array.real >= SMALLEST
+    return np.divide(1.0, array, out=np.zeros_like(array), where=counts)
 
 
 def write_fields(
