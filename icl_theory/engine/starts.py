@@ -73,11 +73,11 @@ def with_start(risk: Risk, start: ArrayLike) -> Risk:
     23
     """
     instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
-    return _Started(risk, _Identity(checked_start(start, np.shape(risk.initial))))
+    return _Started(risk, Identity(checked_start(start, np.shape(risk.initial))))
 
 
 @dataclass(frozen=True, eq=False)
-class _Identity(WithStart, Map):
+class Identity(WithStart, Map):
     """The identity, with parameters at step 0 of its own."""
 
     start: Array

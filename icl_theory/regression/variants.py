@@ -12,9 +12,7 @@ from icl_theory._validate import MOST_FEATURES, argument_error, integer, probabi
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.starts import checked_start, with_start
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.arrays import starting_parameters
 from icl_theory.families.family import Family
-from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import (
     Number,
     Probabilities,
@@ -24,8 +22,10 @@ from icl_theory.families.parameters import (
     label_noise,
     learning_rate,
     lipschitz_constant,
+    loss_form,
     parameter,
     prompt_length,
+    starting_parameters,
 )
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import query_phases, run_phases
