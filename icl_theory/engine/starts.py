@@ -44,7 +44,7 @@ def checked_start(start: ArrayLike, shape: tuple[int, ...]) -> Array:
     return array
 
 
-def with_start(risk: Risk, start: ArrayLike) -> Risk:
+def with_start(risk: Risk, start: ArrayLike) -> Pullback:
     """Return the same risk with other parameters at step 0.
 
     Parameters
@@ -56,8 +56,8 @@ def with_start(risk: Risk, start: ArrayLike) -> Risk:
 
     Returns
     -------
-    Risk
-        The risk as a `Pullback` by the identity, whose parameters are unchanged.
+    Pullback
+        The pullback of the risk by the identity, whose parameters are unchanged.
 
     Raises
     ------
