@@ -701,10 +701,10 @@ class Family(RuleParameters, FixedSetParameters):
         half = self.half._described(self._halved(run))
         run.phases = half.phases
         run.regime = half.regime
-        rate = f" and the rate is η = {half.eta:g}" if self._is_plain else ""
+        rate = f", and the rate is η = {half.eta:g}" if self._is_plain else ""
         run.notes["factor"] = (
-            "losses without the factor 1/2: with it, in this package's units, they are"
-            f" half as large{rate}, also in the lines below"
+            "losses without the factor 1/2: in this package's units, as in the lines"
+            f" below, they are half as large{rate}"
         )
         run.notes |= half.notes
 

@@ -218,7 +218,15 @@ class ParameterKind:
 
 def nested(array: _validate.Array) -> Any:
     """Return an array as nested tuples of numbers, which runs can store."""
-    return tuple(map(nested, array)) if array.ndim else float(array)
+    return _tuples(array.tolist())
+
+
+def _tuples(entries: Any) -> Any:
+    """Return nested lists as nested tuples."""
+    if not isinstance(entries, list):
+        return entries
+    is_innermost = not entries or not isinstance(entries[0], list)
+    return tuple(entries) if is_innermost else tuple(map(_tuples, entries))
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,8 @@ class GroupedRegression(Family):
         )
         if self.start is None:
             return trainer
-        return with_start(trainer, self._from_zero().scores(self.start))
+        scores = self._from_zero().scores(self.start)
+        return with_start(trainer, scores)
 
     def unreduced(self) -> Risk:
         """Return the risk over the scores of all features."""
@@ -316,7 +317,8 @@ class GaussianRegression(Family):
         trainer = SampledGaussianRisk(law, int(self.N), batch, seed, noise=self.noise)
         if self.start is None:
             return trainer
-        return with_start(trainer, self.start[0] * np.eye(self.d))
+        start = self.start[0] * np.eye(self.d)
+        return with_start(trainer, start)
 
     def stable_rate(self) -> float:
         """Return 1/λ: descent from zero then comes closer to the minimum at every step.

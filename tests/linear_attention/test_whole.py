@@ -109,6 +109,10 @@ def test_layer_and_samples_agree() -> None:
     for step in range(40):
         loss, gradient = trainer.evaluate(start, step)
         samples.append([loss, *(directions @ gradient.ravel())])
+    # The trainer of the tensor, pulled back to the matrices, sees the same prompts.
+    pulled = risk.sampled(batch=2000, seed=1).evaluate(start, 39)
+    np.testing.assert_allclose(pulled[0], loss, rtol=1e-12)
+    np.testing.assert_allclose(pulled[1], gradient, rtol=1e-9, atol=1e-11)
     mean, error = np.mean(samples, axis=0), np.std(samples, axis=0) / math.sqrt(40)
     exact = [risk.loss(start), *(directions @ risk.gradient(start).ravel())]
     assert np.abs((mean - exact) / error).max() < 4.0

@@ -493,7 +493,7 @@ class LinearAttention(Family):
         """Return the loss of the fixed set as a quadratic form in Γ, if it is one."""
         if not self.on_fixed_set:
             return None
-        fixed_set = self.trained_risk()
+        fixed_set = self._set_risk
         assert isinstance(fixed_set, FixedSetRisk)
         whole = core_risk(fixed_set.whole)
         return whole if isinstance(whole, EmpiricalRisk) else None

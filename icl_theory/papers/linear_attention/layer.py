@@ -349,15 +349,9 @@ class SampledLayer(SampledRisk):
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of R runs, (R, B), and gradients of their mean losses."""
-        tokens, labels, query, answer = prompts
         R = len(params)
         B = prompts_per_run(prompts, R)
-        N = tokens.shape[1]
-        # The columns (x_i, y_i) of E, and its last column (x, 0).
-        pairs = np.concatenate([tokens, labels[:, :, None]], axis=2)
-        last = np.pad(query, ((0, 0), (0, 1)))
-        columns = np.concatenate([pairs, last[:, None]], axis=1)
-        gram = np.matmul(columns.swapaxes(1, 2), columns) / N
+        gram, last = _gram_and_query(prompts)
         size = last.shape[1]
         gram = gram.reshape(R, B, size, size)
         last = last.reshape(R, B, size)
@@ -368,13 +362,61 @@ class SampledLayer(SampledRisk):
         attending = np.einsum("rhij,rbj->rbhi", keys, last)
         attended = np.matmul(attending, gram)
         outputs = np.einsum("rhi,rbhi->rb", value_rows, attended)
-        errors = outputs - answer.reshape(R, B)
+        errors = outputs - prompts.answer.reshape(R, B)
 
         gradients = np.zeros_like(params)
         gradients[:, 0, :, -1] = np.einsum("rb,rbhi->rhi", errors, attended) / B
         weighted = np.einsum("rb,rhi,rbij->rbhj", errors, value_rows, gram)
         gradients[:, 1] = np.einsum("rbhj,rbk->rhjk", weighted, last) / B
         return errors, gradients
+
+
+class SampledTensor(SampledRisk):
+    r"""The prediction :math:`\sum B_{abm}(EE^\top/N)_{ab}x_m` on sampled prompts.
+
+    Parameters
+    ----------
+    law, start, batch, seed
+        As for `SampledRisk`; ``start`` is B at step 0, (d + 1, d + 1, d).
+    """
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        d = self.law.d
+        return (d + 1, d + 1, d)
+
+    @property
+    def _numbers(self) -> float:
+        """How many numbers a prompt takes in memory."""
+        return super()._numbers + 2.0 * (self.law.d + 2.0) ** 2
+
+    def cheaper(self) -> Trainer[Prompts]:
+        """Return the trainer itself: the prediction reads more of a prompt than h."""
+        return self
+
+    def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Return the errors of R runs, (R, B), and gradients of their mean losses."""
+        R = len(params)
+        B = prompts_per_run(prompts, R)
+        gram, last = _gram_and_query(prompts)
+        grams = gram.reshape(R, B, -1)
+        queries = last[:, :-1].reshape(R, B, -1)
+        tensors = params.reshape(R, grams.shape[2], -1)
+        outputs = np.sum((grams @ tensors) * queries, axis=2)
+        errors = outputs - prompts.answer.reshape(R, B)
+        weighted = grams * errors[:, :, None]
+        gradients = weighted.swapaxes(1, 2) @ queries / B
+        return errors, gradients.reshape(params.shape)
+
+
+def _gram_and_query(prompts: Prompts) -> tuple[Array, Array]:
+    """Return EEᵀ/N, (B, d + 1, d + 1), and the column (x, 0), (B, d + 1)."""
+    N = prompts.tokens.shape[1]
+    # The columns (x_i, y_i) of E, and its last column (x, 0).
+    pairs = np.concatenate([prompts.tokens, prompts.labels[:, :, None]], axis=2)
+    last = np.pad(prompts.query, ((0, 0), (0, 1)))
+    columns = np.concatenate([pairs, last[:, None]], axis=1)
+    return np.matmul(columns.swapaxes(1, 2), columns) / N, last
 
 
 class LayerRisk(SampledLayer):
