@@ -376,6 +376,7 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     ValueError
         They are other prompts; the message says why.
     """
+    instance("trainer", trainer, Trainer, "a Trainer")
     example = trainer.draw(np.random.default_rng(0), 1)
     kind = type(example).__name__
     if type(prompts) is not type(example) or len(prompts) != len(example):
@@ -395,7 +396,8 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
             raise argument_error(
                 name, np.shape(part), f"an array with {np.ndim(of_example)} axes"
             )
-        if not np.isfinite(part).all():
+        is_numbers = np.asarray(part).dtype.kind in "biuf"
+        if not is_numbers or not np.isfinite(part).all():
             raise argument_error(name, part, "finite numbers")
     # Other lengths of axes are allowed if the trainer can use them, because prompts may
     # have random lengths.

@@ -18,12 +18,13 @@ from icl_theory.engine.loss_curve import Run, Steps
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.sampling import Trainer, joinable, joined, trainer_of
+from icl_theory.memory import keep_freed
 
 # The largest number of steps of an SGD run. A run of so many steps takes minutes.
 LONGEST_SGD = 10**6
 # Runs are advanced together if all their prompts fit into so many bytes. The arrays
 # that are computed from the prompts take a few times as much.
-TOGETHER = 2**26
+TOGETHER = 2**22
 
 
 def train_runs(
@@ -62,8 +63,14 @@ def train_runs(
     >>> train_runs(trainers, 2.0, GradientDescent(), np.array([0, 50])).shape
     (8, 2)
     """
-    trainers = sequence("trainers", trainers, Trainer, "one Trainer or more")
+    trainers = sequence(
+        "trainers",
+        trainers,
+        Trainer,  # type: ignore[type-abstract]
+        "one Trainer or more",
+    )
     runs = _Runs(trainers, eta, rule)
+    keep_freed()
     position = {step: index for index, step in enumerate(steps.tolist())}
     last = int(steps[-1])
     losses = np.empty((len(trainers), len(steps)))

@@ -12,12 +12,19 @@ import icl_theory as icl
 from icl_theory.engine import Samplable, Trainer, in_coordinates
 from icl_theory.engine.comparison import compare
 from icl_theory.engine.pullback import Pullback, core_risk, replace_core
-from icl_theory.engine.sampling import check_prompts, joined, selected, trainer_of
+from icl_theory.engine.sampling import (
+    DrawnTrainer,
+    check_prompts,
+    joined,
+    selected,
+    trainer_of,
+)
 from icl_theory.papers.linear_attention import PromptLaw
 from icl_theory.papers.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
 from icl_theory.papers.representation.family import Representation
 from icl_theory.papers.single_location.family import SingleLocation
 from icl_theory.regression.sampled.counts import CountedRisk
+from icl_theory.testing import check_risk
 from icl_theory.tokens import (
     ChainRisk,
     Chains,
@@ -229,6 +236,45 @@ def test_a_risk_of_ones_own_is_sampled_in_other_coordinates_too() -> None:
     exact = replace_core(trainer, Slope())
     assert isinstance(exact, Pullback)
     assert not exact.stochastic
+
+
+class Halved(Slope):
+    """Forgets a factor in the losses on given prompts."""
+
+    def losses_on(self, params: Any, prompts: Inputs) -> Any:
+        return 2.0 * super().losses_on(params, prompts)
+
+
+class Summing(Slope):
+    """Sums gradients instead of averaging them."""
+
+    def evaluate_on(self, params: Any, prompts: Inputs) -> tuple[float, Any]:
+        loss, gradient = super().evaluate_on(params, prompts)
+        return loss * len(prompts.x), gradient * len(prompts.x)
+
+
+class Mixed(DrawnTrainer[Inputs]):
+    """Gives all runs the loss of the first one."""
+
+    def evaluate_runs(self, params: Any, prompts: Any) -> Any:
+        losses, gradients = super().evaluate_runs(params, prompts)
+        return np.full_like(losses, losses[0]), gradients
+
+
+@pytest.mark.parametrize(
+    ("trainer", "words"),
+    [
+        (Halved().sampled(5), "losses_on at the initial point: .* mean loss"),
+        (Summing().sampled(5), "losses_on at the initial point: .* mean loss"),
+        (Mixed(Slope(), 5), "evaluate_runs, run 1: .* the loss of this run alone"),
+    ],
+)
+def test_check_risk_finds_trainers_that_contradict_themselves(
+    trainer: Trainer[Any], words: str
+) -> None:
+    with pytest.raises(AssertionError, match=words):
+        check_risk(trainer)
+    check_risk(Slope().sampled(5))
 
 
 class OneMore(Slope):

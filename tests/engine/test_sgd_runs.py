@@ -58,7 +58,7 @@ def one_by_one(trainer: Trainer[Any], eta: float, rule: Rule, last: int) -> list
     return losses
 
 
-@pytest.mark.parametrize("bytes_together", [2**26, 1])
+@pytest.mark.parametrize("bytes_together", [2**22, 1])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("model", MAKERS)
 def test_runs_together_have_the_losses_of_runs_one_by_one(

@@ -88,12 +88,12 @@ class SelectionRisk(Samplable["Inputs"]):
         slope = -np.exp(-np.logaddexp(0.0, on.output)) / len(on.output)
         by_scores = slope[:, None] * on.attention * on.relative
         gradient = np.zeros_like(params)
-        np.add.at(gradient, prompts.index, by_scores)
+        np.add.at(gradient, prompts.rows, by_scores)
         return float(np.logaddexp(0.0, -on.output).mean()), gradient
 
     def _outputs_on(self, params: Array, prompts: Inputs) -> _Outputs:
-        values = self.values[prompts.index]
-        attention, _ = softmax(params[prompts.index])
+        values = self.values[prompts.rows]
+        attention, _ = softmax(params[prompts.rows])
         output = np.sum(attention * values, axis=1)
         return _Outputs(output, attention, values - output[:, None])
 
@@ -121,7 +121,7 @@ class SelectionRisk(Samplable["Inputs"]):
 class Inputs(NamedTuple):
     """B inputs of a problem of token selection."""
 
-    index: NDArray[np.intp]  # of each among the n inputs, (B,)
+    rows: NDArray[np.intp]  # of each among the n inputs, (B,)
 
 
 class _Outputs(NamedTuple):
