@@ -212,6 +212,8 @@ def _last_step(epsilon: float | None, above: float | None, steps: int | None) ->
             "epsilon = None: give epsilon, above or steps; otherwise the run has no end"
         )
     if epsilon is not None and above is not None:
+        # The message below quotes it.
+        number("epsilon", epsilon, zero=True)
         raise argument_error(
             "above",
             above,
