@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, argument_error, integer, real_array, set_fields
+from icl_theory._validate import (
+    Array,
+    argument_error,
+    instance,
+    integer,
+    real_array,
+    set_fields,
+)
 from icl_theory.engine.risk import WithStart
 from icl_theory.engine.sampling import (
     Trainer,
@@ -114,6 +121,7 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         prompts : Prompts
             Prompts that a user gives.
         """
+        instance("prompts", prompts, Prompts, "prompts of this trainer")
         shape = np.shape(prompts.tokens)
         if shape[1:] != (self.law.N, self.law.d):
             raise argument_error(
@@ -127,6 +135,7 @@ class SampledRisk(WithStart, Trainer[Prompts]):
 
         The result is None if the form is too large, or if the parameters are not Γ.
         """
+        instance("prompts", prompts, Prompts, "prompts of this trainer")
         M, d = prompts.query.shape
         if self._shape != (d, d) or min(M, d * d) > LARGEST_SYSTEM:
             return None

@@ -18,6 +18,7 @@ from icl_theory._validate import (
     LARGEST,
     Array,
     argument_error,
+    instance,
     integer,
     number,
     set_fields,
@@ -122,6 +123,7 @@ class CountedRisk(Trainer["CountedPrompts"]):
         prompts : CountedPrompts
             Prompts that a user gives.
         """
+        instance("prompts", prompts, CountedPrompts, "prompts of this trainer")
         lengths = np.sum(prompts.counts, axis=1)
         if (lengths != self.N).any() or (prompts.counts < 0).any():
             raise argument_error(

@@ -111,6 +111,7 @@ class PromptRisk(Trainer[Prompts]):
         prompts : Prompts
             Prompts that a user gives.
         """
+        instance("prompts", prompts, Prompts, "prompts of this trainer")
         shape = np.shape(prompts.label)
         if shape[1] != self.N:
             raise argument_error(
