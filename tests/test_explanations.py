@@ -135,6 +135,19 @@ def test_a_difference_without_an_explanation_says_where_it_begins() -> None:
     assert "the end is 30 % above" in compared.remarks
 
 
+def test_losses_below_the_floor_are_not_those_of_fresh_prompts() -> None:
+    """This risk has no sampler, so that no fixed set can be followed."""
+    risk = icl.PopulationRisk(
+        icl.Features.simplex(3, 1.0), icl.tasks.Exchangeable(2.0), N=6, noise=0.5
+    )
+    run = icl.descend(risk, 2.0, steps=40)
+    assert run.floor > 0.0
+    low = np.where(run.t < 20, run.loss, 0.9 * run.floor)
+    (explanation,) = run.compare(low, run.t, errors=1e-3).explanations
+    assert explanation.name == "fixed set"
+    assert "below the floor" in explanation.sentence
+
+
 def test_rounding_to_float32_is_no_evidence() -> None:
     """Zero standard errors, as at a start where every prompt has the loss ln V."""
     run = icl.simulate(2.0, 1.0, 4.0, K=4, N=12, max_steps=20)
