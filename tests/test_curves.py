@@ -445,10 +445,10 @@ def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
         ValueError, match=r"infinite prompts cannot be sampled; give errors"
     ):
         icl.simulate(2.0, 1.0, 4.0).compare([0.95, 0.9], batch=4)
-    recall = icl.Recall().simulate()
-    with pytest.raises(ValueError, match=r"recall.* can be sampled; give errors"):
-        recall.compare([1.0, 0.9], batch=4)
-    assert recall.compare(recall.loss, recall.t, errors=1.0).passed
+    chain = icl.FixedChain(max_steps=9).simulate()
+    with pytest.raises(ValueError, match=r"fixed-chain.* can be sampled; give errors"):
+        chain.compare([1.0, 0.9], batch=4)
+    assert chain.compare(chain.loss, chain.t, errors=1.0).passed
     with pytest.raises(ValueError, match="of exact losses"):
         icl.descend(PROBLEM.sampled(4, 0), 1.0, steps=3).compare([0.9, 0.8], batch=4)
     with pytest.raises(
@@ -461,7 +461,14 @@ def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", [icl.LinearAttention(d=2, N=9), icl.Sphere(N=9), icl.SoftmaxHeads(N=9)]
+    "family",
+    [
+        icl.LinearAttention(d=2, N=9),
+        icl.Sphere(N=9),
+        icl.SoftmaxHeads(N=9),
+        icl.Recall(V=10, triggers=2, outputs=3, H=9, alpha=0.2, rule="gd", above=0.1),
+        icl.TokenSelection(n=4, max_steps=20),
+    ],
 )
 def test_every_family_with_a_sampler_has_a_band(family: icl.Family) -> None:
     run = family.simulate()

@@ -43,13 +43,14 @@ class FixedSetRisk(Risk):
 
     An iterate has the population loss :math:`\mathcal L(\theta)`, which is observed as
     ``population_loss``. It is what fresh prompts would cost, and :math:`\mathcal L -
-    \mathcal L_M` is the gap between test and training. All other observations are those
-    of the population risk, such as ``excess``, the population loss above its floor.
+    \mathcal L_M` is the gap between test and training. Most other observations are
+    those of the population risk.
 
     Parameters
     ----------
-    population : Risk
-        The exact risk, over the parameters of the trainer.
+    population : Risk or None
+        The exact risk, over the parameters of the trainer. None if it is not known:
+        there is then no ``population_loss``.
     trainer : Trainer
         The sampler of this risk, which evaluates losses of given prompts.
     prompts : int or NamedTuple
@@ -86,21 +87,24 @@ class FixedSetRisk(Risk):
     True
     """
 
-    population: Risk
+    population: Risk | None
     trainer: Trainer[Any]
     prompts: Any = field(repr=False)
     batch: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        instance("population", self.population, Risk, "a Risk")  # type: ignore[type-abstract]
-        instance("trainer", self.trainer, Trainer, "a Trainer, which draws prompts")
-        _check_shapes(self.population, self.trainer)
+        if not isinstance(self.trainer, Trainer):
+            raise argument_error(
+                "trainer", self.trainer, "a Trainer, which draws prompts"
+            )
+        if self.population is not None:
+            _check_population(self.population, self.trainer)
         set_fields(self, seed=integer("seed", self.seed, minimum=0))
         if isinstance(self.prompts, tuple):
             prompts = check_prompts(self.trainer, self.prompts)
-            _check_indices(self.trainer, prompts)
-            # A trainer may know more of its prompts, such as sums of counts.
+            _check_indices(prompts)
+            # A trainer may know more of its prompts, such as their length.
             check_given: Any = getattr(core_risk(self.trainer), "check_given", None)
             if check_given is not None:
                 check_given(prompts)
@@ -132,7 +136,12 @@ class FixedSetRisk(Risk):
     @property
     def metric(self) -> float | Array:
         """Metric of the population risk."""
-        return self.population.metric
+        return self._exact.metric
+
+    @property
+    def _exact(self) -> Risk:
+        """The risk that knows the most of the parameters."""
+        return self.trainer if self.population is None else self.population
 
     @property
     def stochastic(self) -> bool:
@@ -164,10 +173,18 @@ class FixedSetRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Observations of the population risk, with the population loss.
 
-        With batches, ``set_loss`` is the mean loss of the whole set.
+        If the population risk observes its ``excess``, this is ``population_excess``,
+        and ``excess`` is the loss of the set above its floor. With batches,
+        ``set_loss`` is the mean loss of the whole set.
         """
-        observed = dict(self.population.observe(params, step))
-        observed["population_loss"] = np.asarray(self.population.evaluate(params)[0])
+        observed: dict[str, Array] = {}
+        if self.population is not None:
+            observed |= self.population.observe(params, step)
+            population_loss = self.population.evaluate(params)[0]
+            observed["population_loss"] = np.asarray(population_loss)
+        if "excess" in observed:
+            observed["population_excess"] = observed["excess"]
+            observed["excess"] = np.asarray(self.whole.excess(params))
         if self.stochastic:
             observed["set_loss"] = np.asarray(self.whole.evaluate(params)[0])
         return observed
@@ -193,11 +210,11 @@ class FixedSetRisk(Risk):
 
     def blocks(self, array: Array) -> Sequence[Array]:
         """Blocks of the population risk."""
-        return self.population.blocks(array)
+        return self._exact.blocks(array)
 
     def gain(self, params: Array) -> float:
         """Change of the scores per unit change of the parameters."""
-        return gain_at(self.population, params)
+        return gain_at(self._exact, params)
 
     def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
         """Return the iterates on the whole set in closed form, if they have one."""
@@ -289,7 +306,7 @@ def _condensed(trainer: Trainer[Any], prompts: Any) -> Risk | None:
     return None if condensed is None else condensed(prompts)
 
 
-def _check_indices(trainer: Trainer[Any], prompts: Any) -> None:
+def _check_indices(prompts: Any) -> None:
     """Refuse integers of given prompts that are no indices or counts.
 
     NumPy would take a negative index for one from the end.
@@ -300,18 +317,10 @@ def _check_indices(trainer: Trainer[Any], prompts: Any) -> None:
             continue
         if np.min(part, initial=0) < 0:
             raise argument_error(f"{name} of the prompts", part, "integers >= 0")
-    shape = np.shape(trainer.initial)
-    try:
-        trainer.evaluate_on(np.asarray(trainer.initial, dtype=float), prompts)
-    except (IndexError, ValueError) as error:
-        raise argument_error(
-            "prompts",
-            prompts,
-            f"of indices within the parameters, of shape {shape} ({error})",
-        ) from None
 
 
-def _check_shapes(population: Risk, trainer: Risk) -> None:
+def _check_population(population: Risk, trainer: Risk) -> None:
+    instance("population", population, Risk, "a Risk")  # type: ignore[type-abstract]
     shape = np.shape(trainer.initial)
     if np.shape(population.initial) != shape:
         raise argument_error(

@@ -17,13 +17,14 @@ from icl_theory._validate import Array, argument_error, sequence
 from icl_theory.engine.loss_curve import Run, Steps
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule, rule_of
-from icl_theory.engine.sampling import Trainer, joined, trainer_of
+from icl_theory.engine.sampling import Trainer, joinable, joined, trainer_of
+from icl_theory.memory import keep_freed
 
 # The largest number of steps of an SGD run. A run of so many steps takes minutes.
 LONGEST_SGD = 10**6
 # Runs are advanced together if all their prompts fit into so many bytes. The arrays
 # that are computed from the prompts take a few times as much.
-TOGETHER = 2**26
+TOGETHER = 2**22
 
 
 def train_runs(
@@ -62,8 +63,14 @@ def train_runs(
     >>> train_runs(trainers, 2.0, GradientDescent(), np.array([0, 50])).shape
     (8, 2)
     """
-    trainers = sequence("trainers", trainers, Trainer, "one Trainer or more")
+    trainers = sequence(
+        "trainers",
+        trainers,
+        Trainer,  # type: ignore[type-abstract]
+        "one Trainer or more",
+    )
     runs = _Runs(trainers, eta, rule)
+    keep_freed()
     position = {step: index for index, step in enumerate(steps.tolist())}
     last = int(steps[-1])
     losses = np.empty((len(trainers), len(steps)))
@@ -106,11 +113,9 @@ class _Runs:
         losses = np.empty(len(self.params))
         gradients = np.empty_like(self.params)
         for group in self.groups:
-            prompts = joined(
-                [trainer.prompts(step) for trainer in self.trainers[group]]
-            )
             of_group = self.params[group]
-            losses[group], computed = self.trainers[0].evaluate_runs(of_group, prompts)
+            prompts = [trainer.prompts(step) for trainer in self.trainers[group]]
+            losses[group], computed = self._evaluated(of_group, prompts)
             # NumPy would broadcast gradients of another shape.
             if np.shape(computed) != of_group.shape:
                 raise argument_error(
@@ -118,6 +123,19 @@ class _Runs:
                 )
             gradients[group] = computed
         return losses, gradients
+
+    def _evaluated(self, params: Array, prompts: Sequence[Any]) -> tuple[Array, Array]:
+        """Return losses and gradients of some runs on the prompts of each."""
+        trainer = self.trainers[0]
+        if joinable(prompts):
+            return trainer.evaluate_runs(params, joined(prompts))
+        # The prompts of each run have other lengths.
+        pairs = [
+            trainer.evaluate_on(of_run, of_prompts)
+            for of_run, of_prompts in zip(params, prompts, strict=True)
+        ]
+        losses = np.array([loss for loss, _ in pairs])
+        return losses, np.stack([gradient for _, gradient in pairs])
 
     def advance(self, gradients: Array, step: int) -> None:
         """Take a step of each run."""
@@ -178,8 +196,10 @@ def _trainers(run: Run, batch: int, runs: int, seed: int) -> list[Trainer[Any]]:
     try:
         # The family draws new prompts. The risk of a fixed set draws from the set.
         if run.family is None or getattr(run, "on_fixed_set", False):
-            return [trainer_of(run.risk, batch, of_run) for of_run in seeds]
-        return [run.family.sampled(batch, of_run) for of_run in seeds]
+            trainers = [trainer_of(run.risk, batch, of_run) for of_run in seeds]
+        else:
+            trainers = [run.family.sampled(batch, of_run) for of_run in seeds]
+        return [trainer.cheaper() for trainer in trainers]
     except ValueError as error:
         reason = str(error)
         if not reason.startswith("batch = "):

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from icl_theory._calls import written_problem
 from icl_theory._validate import argument_error, iterable, mapping
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
-from icl_theory.engine.fixed_set import FixedSetRisk
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.pullback import core_risk
@@ -36,6 +35,7 @@ from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.fixed_set import (
     SET_PARAMETERS,
+    WITHOUT_SET,
     FixedSetParameters,
     measured_on_set,
     note_on_set,
@@ -477,6 +477,9 @@ class Family(RuleParameters, FixedSetParameters):
     @cached_property
     def _set_risk(self) -> Risk:
         """The loss of the fixed set, in the coordinates of the problem."""
+        # Loaded here, because most problems have no fixed set.
+        from icl_theory.engine.fixed_set import FixedSetRisk
+
         assert self.dataset is not None
         M = int(self.dataset)
         seed = self.dataset_seed or 0
@@ -488,15 +491,17 @@ class Family(RuleParameters, FixedSetParameters):
         self, batch: int, seed: int
     ) -> tuple[Risk, Trainer[Any]]:
         """Return the exact risk and the sampler, or refuse a set if they do not fit."""
+        assert self.dataset is not None
+        M = int(self.dataset)
         try:
             trainer = self.set_trainer(batch, seed)
         except ValueError as error:
-            raise ValueError(f"dataset = {self.dataset:.0f}: {error}") from None
+            raise ValueError(f"dataset = {M}: {error}") from None
         population = self.unreduced()
         if np.shape(population.initial) != np.shape(trainer.initial):
             raise argument_error(
                 "dataset",
-                f"{self.dataset:.0f}",
+                M,
                 f"left out: the family {self.name} has no exact loss over the "
                 "parameters that are trained on prompts",
             )
@@ -681,8 +686,7 @@ class Family(RuleParameters, FixedSetParameters):
         values["floor"] = run.floor
         values[STATUS.name] = REACHED if run.converged else NOT_REACHED
         values[MESSAGE.name] = "" if run.converged else run.stop_reason
-        if self.on_fixed_set:
-            values |= measured_on_set(run)
+        values |= measured_on_set(run) if self.on_fixed_set else WITHOUT_SET
         values |= self.measure(run)
         if self.theory_columns is not None:
             values |= self.theory_columns.measure(run)

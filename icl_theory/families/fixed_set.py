@@ -135,6 +135,15 @@ def set_columns(unit: str) -> tuple[Column, ...]:
     )
 
 
+# The values of these columns for a run that is not on a fixed set.
+WITHOUT_SET = {
+    "population_loss": math.nan,
+    "test_gap": math.nan,
+    "best_loss": math.nan,
+    "best_step": -1,
+}
+
+
 def measured_on_set(run: Trajectory) -> dict[str, Any]:
     """Return the values of `set_columns` for a run on a fixed set."""
     population_loss = run.observed["population_loss"]

@@ -23,13 +23,10 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.pullback import (
     COORDINATES,
-    core_risk,
     in_coordinates,
-    replace_core,
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -333,30 +330,6 @@ class Regression(Family):
     def unreduced(self) -> Risk:
         """Return the risk over K x K scores, or in the coordinates of the problem."""
         return expanded(self.risk())
-
-    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return the trainer on sampled prompts, in the same coordinates.
-
-        Prompts are drawn by their counts.
-        """
-        risk = self.unreduced()
-        core = core_risk(risk)
-        if math.isinf(core.N):
-            raise argument_error(
-                "N", self.N, "finite: infinite prompts cannot be sampled"
-            )
-        from icl_theory.regression.sampled.counts import CountedRisk
-
-        trainer = CountedRisk(
-            core.features,
-            core.task,
-            int(core.N),
-            batch,
-            seed,
-            core.noise,
-            every_query=False,
-        )
-        return replace_core(risk, trainer)
 
     def stable_rate(self) -> float:
         r"""Return a learning rate at which every step lowers the loss.

@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
+from icl_theory.cli import main
 from icl_theory.engine import FixedSetRisk, Scope
 from icl_theory.engine.sampling import selected
 from icl_theory.families import find
+from icl_theory.papers.linear_attention.layer import LayerRisk
 from icl_theory.regression.sampled.counts import CountedRisk
 from icl_theory.regression.sampled.layer import Prompts
 from icl_theory.regression.sampled.risk import SampledRisk
+from icl_theory.testing import check_family
 
 K = 4
 N = 6
@@ -88,6 +91,17 @@ def test_prompts_may_be_given() -> None:
     assert risk.loss(scores) == pytest.approx(loss_by_hand(scores, prompts), rel=1e-12)
     again = FixedSetRisk(population, trainer, risk.prompts)
     assert again.loss(scores) == risk.loss(scores)
+
+
+def test_the_population_may_be_unknown() -> None:
+    law = icl.linear_attention.PromptLaw([1.0, 0.5], N=5)
+    trainer = LayerRisk.of(law, [0.1, 0.1, 0.1], batch=1)
+    risk = FixedSetRisk(None, trainer, 20)
+    run = icl.descend(risk, 0.05, steps=20)
+    # On a set, entries of the layer move that stay zero on the population.
+    assert np.abs(run.params[0, -1, :-1]).min() > 0.0
+    assert run.observed == {}
+    assert run.on_fixed_set
 
 
 def test_the_set_is_drawn_by_its_seed_alone() -> None:
@@ -224,8 +238,11 @@ def test_wrong_sets_are_named() -> None:
     prompts = trainer.draw(np.random.default_rng(0), 5)
     with pytest.raises(ValueError, match="prompts = 0: must be an integer >= 1"):
         FixedSetRisk(population, trainer, 0)
-    with pytest.raises(ValueError, match=r"token of the prompts.*\(B, 6\)"):
+    with pytest.raises(ValueError, match="prompts of this trainer, which fails"):
         FixedSetRisk(population, trainer, prompts._replace(token=prompts.token[:, :3]))
+    short = prompts._replace(token=prompts.token[:, :3], label=prompts.label[:, :3])
+    with pytest.raises(ValueError, match=r"label of the prompts = .5, 3.*\(B, 6\)"):
+        FixedSetRisk(population, trainer, short)
     nan_labels = prompts._replace(label=np.full_like(prompts.label, np.nan))
     with pytest.raises(ValueError, match=r"label of the prompts.*finite"):
         FixedSetRisk(population, trainer, nan_labels)
@@ -233,7 +250,7 @@ def test_wrong_sets_are_named() -> None:
     with pytest.raises(ValueError, match=r"query of the prompts.*>= 0"):
         FixedSetRisk(population, trainer, negative)
     too_large = prompts._replace(query=prompts.query + K)
-    with pytest.raises(ValueError, match=r"prompts.*indices within .*\(4, 4\)"):
+    with pytest.raises(ValueError, match="prompts of this trainer, which fails"):
         FixedSetRisk(population, trainer, too_large)
     with pytest.raises(ValueError, match=r"batch = 6: must be an integer in \[1, 5\]"):
         FixedSetRisk(population, trainer, prompts, batch=6)
@@ -271,3 +288,66 @@ def test_wrong_parameters_are_named(
         required = {"L": 2.0, "delta": 1.0, "eta": 4.0}
     with pytest.raises(ValueError, match=message):
         getattr(icl, family)(**required, **parameters)
+
+
+def test_skipped_steps_agree_with_single_steps() -> None:
+    problem = icl.Regression(
+        L=2.0, delta=1.0, eta=4.0, K=3, N=8, dataset=20, epsilon=1e-9, max_steps=2000
+    )
+    fast = problem.changed(method="fast").simulate()
+    exact = problem.changed(method="exact").simulate()
+    assert fast.states_error is not None
+    for step in (100, 700, 2000):
+        difference = np.abs(fast.at(step).params - exact.at(step).params).max()
+        assert difference <= fast.states_error + 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "parameters"),
+    [
+        ("linear-attention", {"d": 3, "dataset": 40, "above": 1e-4}),
+        (
+            "regression",
+            {
+                **{"L": 2.0, "delta": 1.0, "eta": 1.0, "K": 3, "N": 9},
+                **{"dataset": 30, "dataset_batch": 10, "max_steps": 60},
+            },
+        ),
+    ],
+)
+def test_families_keep_their_promises(family: str, parameters: dict[str, Any]) -> None:
+    check_family(find(family), rows=False, **parameters)
+
+
+def test_comparison_with_batches_draws_from_the_set() -> None:
+    problem = icl.Regression(
+        L=2.0, delta=1.0, eta=2.0, K=3, N=6, dataset=40, max_steps=60, epsilon=1e-9
+    )
+    run = problem.simulate()
+    losses = np.array([run.at(t).loss for t in range(60)])
+    assert run.compare(losses, batch=30).passed
+    # Batches of the whole set do not scatter, and new prompts would.
+    assert run.compare(losses, batch=40).passed
+    assert not run.compare(1.02 * losses, batch=40).passed
+
+
+def test_the_command_line_trains_on_a_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    config = tmp_path / "set.toml"
+    config.write_text("d = 3\nN = 10\nabove = 1e-6\ndataset = 50\ndataset_seed = 2\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["linear-attention", "simulate", "--config", str(config)])
+    assert stop.value.code == 0
+    problem = icl.LinearAttention(d=3, N=10, above=1e-6, dataset=50, dataset_seed=2)
+    assert problem.simulate().notes["fixed set"] in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["linear-attention", "sweep", "--d", "3", "--dataset", "40,400"])
+    printed = capsys.readouterr().out
+    assert "population_loss" in printed
+    assert "best_step" in printed
+    with pytest.raises(SystemExit):
+        main(["linear-attention", "sweep", "--d", "3", "--N", "10,20"])
+    assert "best_step" not in capsys.readouterr().out

@@ -58,7 +58,7 @@ def one_by_one(trainer: Trainer[Any], eta: float, rule: Rule, last: int) -> list
     return losses
 
 
-@pytest.mark.parametrize("bytes_together", [2**26, 1])
+@pytest.mark.parametrize("bytes_together", [2**22, 1])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("model", MAKERS)
 def test_runs_together_have_the_losses_of_runs_one_by_one(
@@ -84,6 +84,33 @@ def test_the_band_of_a_risk_in_other_coordinates_covers_its_own_sgd() -> None:
         assert run.compare(losses, batch=32, runs=8).passed
     slow = one_by_one(trainer_of(risk, 32, 5), 0.1, GradientDescent(), 30)
     assert not run.compare(slow, batch=32, runs=8).passed
+
+
+class Ragged(icl.engine.Trainer[Any]):
+    """The mean of tokens, whose number differs from batch to batch."""
+
+    initial = np.ones(1)
+    batch = 5
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        return (rng.normal(size=(size, int(rng.integers(2, 6)))),)
+
+    def losses_on(self, params: Any, prompts: Any) -> Any:
+        return 0.5 * (params[0] - prompts[0].mean(axis=1)) ** 2
+
+    def evaluate_on(self, params: Any, prompts: Any) -> Any:
+        gradient = params - prompts[0].mean()
+        return float(self.losses_on(params, prompts).mean()), gradient
+
+
+def test_prompts_may_have_another_length_in_each_run() -> None:
+    trainers = [Ragged(seed) for seed in range(4)]
+    together = train_runs(trainers, 0.3, GradientDescent(), np.arange(8))
+    alone = [one_by_one(trainer, 0.3, GradientDescent(), 7) for trainer in trainers]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 
 class Flat(icl.engine.Trainer[Any]):
@@ -115,7 +142,7 @@ def test_wrong_runs_are_named() -> None:
         train_runs(different, 1.0, GradientDescent(), steps)
     with pytest.raises(ValueError, match=r"gradients = \(2,\): must be of shape"):
         train_runs([Flat(), Flat()], 1.0, GradientDescent(), steps)
-    run = icl.descend(icl.ExchangeableRisk(4, 1.0, N=9), 1.0, steps=3)
+    run = icl.descend(icl.SymmetricRisk([2, 1], [0.3, 0.4], 2.0), 1.0, steps=3)
     with pytest.raises(
         ValueError, match=r"^batch = 4: risk = .* can be sampled, .*; give errors"
     ):

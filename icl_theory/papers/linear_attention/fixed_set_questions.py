@@ -35,7 +35,7 @@ def on_sets(N: int, M: int, sets: int) -> OnSets:
     rows = []
     for seed in range(sets):
         run = base.changed(dataset_seed=seed).simulate()
-        excess = run.observed["excess"]
+        excess = run.observed["population_excess"]
         rows.append((excess[-1], excess.min(), floor - run.loss[-1]))
     return OnSets(*np.transpose(rows))
 

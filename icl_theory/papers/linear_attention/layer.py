@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -85,23 +85,41 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         return (self.law.d, self.law.d)
 
     @cached_property
-    def _roots(self) -> tuple[Array, Array, Array]:
+    def roots(self) -> tuple[Array, Array, Array]:
+        """Roots of the second moments of tokens, tasks and queries."""
         covariance, prior, query = self.law.dense.moments
         return root(covariance), root(prior), root(query)
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw prompts."""
         B = prompts_to_draw(rng, size, self._numbers)
-        token_root, task_root, query_root = self._roots
+        token_root, task_root, query_root = self.roots
         d = self.law.d
         N = int(self.law.N)
-        tokens = rng.normal(size=(B, N, d)) @ token_root
+        normal = rng.standard_normal((B * N, d))
+        tokens = (normal @ token_root).reshape(B, N, d)
         task = rng.normal(size=(B, d)) @ task_root
         query = rng.normal(size=(B, d)) @ query_root
         noise = self.law.noise * rng.normal(size=(B, N))
         labels = np.einsum("bnd,bd->bn", tokens, task) + noise
         answer = np.sum(query * task, axis=1)
         return Prompts(tokens, labels, query, answer)
+
+    def check_given(self, prompts: Prompts) -> None:
+        """Refuse given prompts that do not have N pairs in d dimensions.
+
+        Parameters
+        ----------
+        prompts : Prompts
+            Prompts that a user gives.
+        """
+        shape = np.shape(prompts.tokens)
+        if shape[1:] != (self.law.N, self.law.d):
+            raise argument_error(
+                "tokens of the prompts",
+                shape,
+                f"of shape (B, {self.law.N:.0f}, {self.law.d}), with N pairs",
+            )
 
     def condensed(self, prompts: Prompts) -> EmpiricalRisk | None:
         """Return the loss of given prompts as a quadratic form in Γ.
@@ -111,7 +129,8 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         M, d = prompts.query.shape
         if self._shape != (d, d) or min(M, d * d) > LARGEST_SYSTEM:
             return None
-        h = _mean_labelled_token(prompts)
+        labelled = np.einsum("bn,bnd->bd", prompts.labels, prompts.tokens)
+        h = labelled / prompts.tokens.shape[1]
         system = equations(prompts.query, h, prompts.answer)
         return EmpiricalRisk(system, self.start)
 
@@ -130,21 +149,114 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         errors, gradients = self._passes(params, prompts)
         return 0.5 * np.mean(errors**2, axis=1), gradients
 
+    def cheaper(self) -> Trainer[Any]:
+        """Return `ReducedRisk`, for which h is drawn without the tokens."""
+        return ReducedRisk(self)
+
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of R runs, (R, B), and gradients of their mean losses."""
-        R = len(params)
-        size = prompts_per_run(prompts, R)
-        h = _mean_labelled_token(prompts).reshape(R, size, -1)
-        query = prompts.query.reshape(R, size, -1)
-        errors = np.sum((query @ params) * h, axis=2) - prompts.answer.reshape(R, size)
-        return errors, (query * errors[:, :, None]).swapaxes(1, 2) @ h / size
+        tokens = prompts.tokens
+        h = np.einsum("bn,bnd->bd", prompts.labels, tokens) / tokens.shape[1]
+        return _bilinear_passes(params, Means(h, prompts.query, prompts.answer))
 
 
-def _mean_labelled_token(prompts: Prompts) -> Array:
-    """Return h, the mean of label times token, (B, d)."""
-    tokens = prompts.tokens
-    summed = np.einsum("bn,bnd->bd", prompts.labels, tokens)
-    return np.asarray(summed / tokens.shape[1])
+class Means(NamedTuple):
+    """B prompts, each reduced to the mean of its labelled tokens."""
+
+    h: Array  # mean of label times token, (B, d)
+    query: Array  # (B, d)
+    answer: Array  # to the query, (B,)
+
+
+def _bilinear_passes(params: Array, means: Means) -> tuple[Array, Array]:
+    """Return errors of R runs over Γ, (R, B), and gradients of their mean losses."""
+    R = len(params)
+    size = prompts_per_run(means, R)
+    h = means.h.reshape(R, size, -1)
+    query = means.query.reshape(R, size, -1)
+    errors = np.sum((query @ params) * h, axis=2) - means.answer.reshape(R, size)
+    return errors, (query * errors[:, :, None]).swapaxes(1, 2) @ h / size
+
+
+class ReducedRisk(Trainer[Means]):
+    r"""`SampledRisk` on prompts whose means h are drawn without their tokens.
+
+    Losses and gradients have the same law, and a prompt of N tokens takes O(d) random
+    numbers instead of O(Nd). Let the tokens be :math:`x_i = T^\top z_i` with normal z,
+    and let :math:`u = Tw` have the length ρ and the direction e. With
+    :math:`s = Ze \sim N(0, I_N)` the labels are :math:`y = \rho s + \sigma\xi`, and
+
+    .. math:: Nh = T^\top\bigl[e\,(s^\top y) + |y|\,(I - ee^\top) g\bigr], \qquad
+        g \sim N(0, I_d),
+
+    because the part of the tokens across e is independent of y. The numbers
+    :math:`s^\top y` and :math:`|y|^2` follow from :math:`|s|^2 \sim \chi^2_N`, from the
+    component of ξ along s, and from the length of ξ across s.
+
+    Parameters
+    ----------
+    tokenwise : SampledRisk
+        The trainer that draws token by token.
+    """
+
+    # These numbers are independent of the prompts that are drawn token by token.
+    stream = (1,)
+
+    def __init__(self, tokenwise: SampledRisk) -> None:
+        self.tokenwise = tokenwise
+        self.batch = tokenwise.batch
+        self.seed = tokenwise.seed
+
+    @property
+    def initial(self) -> Array:
+        """Γ at step 0, (d, d)."""
+        return self.tokenwise.initial
+
+    def draw(self, rng: np.random.Generator, size: int) -> Means:
+        """Draw prompts."""
+        law = self.tokenwise.law
+        d = law.d
+        N = int(law.N)
+        B = prompts_to_draw(rng, size, 12.0 * (d + 2.0))
+        token_root, task_root, query_root = self.tokenwise.roots
+        task = rng.standard_normal((B, d)) @ task_root
+        query = rng.standard_normal((B, d)) @ query_root
+        u = task @ token_root.T
+        rho = np.sqrt(np.sum(u**2, axis=1))
+        # A task that is zero has no direction. Its labels are noise alone, for which
+        # the formula holds with e = 0.
+        e = u / np.where(rho > 0.0, rho, 1.0)[:, None]
+        square = rng.chisquare(N, B)  # |s|²
+        s_y = rho * square
+        y_y = rho * s_y
+        if law.noise:
+            noise_along = law.noise * rng.standard_normal(B)
+            noise_across = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
+            s_noise = np.sqrt(square) * noise_along
+            s_y = s_y + s_noise
+            y_y = y_y + 2.0 * rho * s_noise + noise_along**2
+            y_y = y_y + law.noise**2 * noise_across
+        g = rng.standard_normal((B, d))
+        across = g - e * np.sum(e * g, axis=1)[:, None]
+        # Rounding may make the square of a length that is 0 negative.
+        length = np.sqrt(np.maximum(y_y, 0.0))
+        h = (e * s_y[:, None] + across * length[:, None]) @ token_root / N
+        return Means(h, query, np.sum(query * task, axis=1))
+
+    def losses_on(self, params: Array, prompts: Means) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        errors, _ = _bilinear_passes(params[None], prompts)
+        return 0.5 * errors[0] ** 2
+
+    def evaluate_on(self, params: Array, prompts: Means) -> tuple[float, Array]:
+        """Mean loss of some prompts, and its gradient."""
+        losses, gradients = self.evaluate_runs(params[None], prompts)
+        return float(losses[0]), gradients[0]
+
+    def evaluate_runs(self, params: Array, prompts: Means) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, (R,) and (R, d, d)."""
+        errors, gradients = _bilinear_passes(params, prompts)
+        return 0.5 * np.mean(errors**2, axis=1), gradients
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +274,9 @@ class SampledLoop(SampledRisk):
     """
 
     depth: int = 1
+
+    # A loop reads more of a prompt than h.
+    cheaper = Trainer.cheaper
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -202,6 +317,9 @@ class LayerRisk(SampledRisk):
     0)`, and the prediction the last entry of :math:`\frac1N P E E^\top K (x, 0)`. See
     docs/linear-attention-theory.md, "The layer".
     """
+
+    # The whole layer reads more of a prompt than h.
+    cheaper = Trainer.cheaper
 
     @property
     def _shape(self) -> tuple[int, ...]:

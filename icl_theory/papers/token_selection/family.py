@@ -19,13 +19,14 @@ from icl_theory._validate import Array, argument_error, number, real_array, set_
 from icl_theory.engine import Factored, Pullback, Risk, Trajectory
 from icl_theory.engine.capabilities import gain_at
 from icl_theory.engine.pullback import core_params, in_coordinates
+from icl_theory.engine.sampling import Samplable, prompts_to_draw
 from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.sampled import softmax
 
 
 @dataclass(frozen=True, eq=False)
-class SelectionRisk(Risk):
+class SelectionRisk(Samplable["Inputs"]):
     r"""Mean logistic loss of n inputs with T tokens each, over scores, (n, T).
 
     .. math:: \mathcal L = \frac1n\sum_i \ln\bigl(1 + e^{-o_i}\bigr), \qquad
@@ -71,6 +72,31 @@ class SelectionRisk(Risk):
         slope = -np.exp(-np.logaddexp(0.0, output)) / len(params)
         return loss, slope * attention * (relative - shift)
 
+    def draw(self, rng: np.random.Generator, size: int) -> Inputs:
+        """Draw inputs with replacement."""
+        size = prompts_to_draw(rng, size, 6.0 * self.values.shape[1])
+        return Inputs(rng.integers(len(self.values), size=size))
+
+    def losses_on(self, params: Array, prompts: Inputs) -> Array:
+        """Loss of each of B inputs, (B,)."""
+        output = self._outputs_on(params, prompts).output
+        return np.asarray(np.logaddexp(0.0, -output))
+
+    def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
+        """Mean loss of some inputs, and its gradient."""
+        on = self._outputs_on(params, prompts)
+        slope = -np.exp(-np.logaddexp(0.0, on.output)) / len(on.output)
+        by_scores = slope[:, None] * on.attention * on.relative
+        gradient = np.zeros_like(params)
+        np.add.at(gradient, prompts.rows, by_scores)
+        return float(np.logaddexp(0.0, -on.output).mean()), gradient
+
+    def _outputs_on(self, params: Array, prompts: Inputs) -> _Outputs:
+        values = self.values[prompts.rows]
+        attention, _ = softmax(params[prompts.rows])
+        output = np.sum(attention * values, axis=1)
+        return _Outputs(output, attention, values - output[:, None])
+
     def floor(self) -> float:
         """Return the loss with all attention on the tokens of the largest values."""
         return float(np.logaddexp(0.0, -self.values.max(axis=1)).mean())
@@ -90,6 +116,20 @@ class SelectionRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of the inputs on their tokens, ``weights``, (n, T)."""
         return {"weights": softmax(params)[0]}
+
+
+class Inputs(NamedTuple):
+    """B inputs of a problem of token selection."""
+
+    rows: NDArray[np.intp]  # of each among the n inputs, (B,)
+
+
+class _Outputs(NamedTuple):
+    """Outputs on B inputs."""
+
+    output: Array  # (B,)
+    attention: Array  # (B, T)
+    relative: Array  # value of a token minus the output, (B, T)
 
 
 def lead(tokens: Array, selected: NDArray[np.intp]) -> Array:

@@ -74,7 +74,7 @@ def figure(
 
 def _excess(problem: icl.LinearAttention) -> tuple[float, float]:
     """Return the population loss above its floor at the end, and at the best step."""
-    excess = problem.simulate().observed["excess"]
+    excess = problem.simulate().observed["population_excess"]
     return float(excess[-1]), float(excess.min())
 
 
