@@ -632,3 +632,16 @@ def test_a_curve_of_a_size_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
         ValueError, match="a CSV file of at most 64 MB; this one has 1,000,000 MB"
     ):
         run.compare(path, errors=0.01)
+
+
+def test_runs_of_sgd_on_the_whole_squared_error_are_in_its_unit() -> None:
+    """The band of a run with loss="mse" is twice that of half the loss, at twice the rate."""
+    half = icl.LinearAttention(
+        d=2, N=5, coordinates="layer", heads=2, start=0.3, eta=0.04, max_steps=30
+    )
+    whole = half.changed(loss="mse", eta=0.02)
+    sgd = icl.descend(half.sampled(batch=8, seed=3), 0.04, steps=30)
+    one = half.simulate().compare(sgd.loss, sgd.t, batch=8, runs=4, scale=1.0)
+    other = whole.simulate().compare(2.0 * sgd.loss, sgd.t, batch=8, runs=4, scale=1.0)
+    for mine, theirs in zip(one.checks, other.checks, strict=True):
+        assert theirs.z == pytest.approx(mine.z, rel=1e-9, abs=1e-12)
