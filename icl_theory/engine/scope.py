@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from icl_theory._validate import argument_error, flag, instance, text
 from icl_theory.engine.rules import GradientDescent, Normalised, Rule, is_rule
@@ -75,6 +75,8 @@ class Scope:
         """Whether the theory applies to a run or a problem."""
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
             raise argument_error("training", training, "a run or a problem of a family")
+        if _has_own_start(training):
+            return False
         return self.covers(training.trained_by, training.method)
 
     def covers(self, rule: Rule | None, method: str) -> bool:
@@ -95,7 +97,9 @@ class Scope:
         if self.applies(training):
             return ""
         rule = training.trained_by
-        if rule is None:
+        if _has_own_start(training):
+            reason = "this is training from a start of its own"
+        elif rule is None:
             reason = "the rule of this run is not known"
         elif type(rule) not in self.rules:
             reason = f"this is training by {rule.name}"
@@ -153,6 +157,12 @@ class Scope:
         }
         rules = " or ".join(names.get(rule, rule.__name__) for rule in self.rules)
         return rules if self.iteration else f"the flow of {rules}"
+
+
+def _has_own_start(training: Any) -> bool:
+    """Whether a run or a problem starts elsewhere than its family's theory supposes."""
+    problem = getattr(training, "family", None) or training
+    return bool(getattr(problem, "own_start", False))
 
 
 def _listed(names: list[str], most: int) -> str:

@@ -647,5 +647,9 @@ def _plain(value: Any) -> Any:
     return repr(value)
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, most: int = 16) -> str:
+    """Return a value as a summary shows it: large arrays by their shapes."""
+    if isinstance(value, tuple) and np.size(np.asarray(value)) > most:
+        shape = " x ".join(map(str, np.shape(value)))
+        return f"({shape} numbers)"
     return f"{value:g}" if isinstance(value, float) else str(_plain(value))

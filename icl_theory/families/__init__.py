@@ -12,6 +12,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from icl_theory._validate import argument_error
+from icl_theory.families.arrays import (
+    NumberOrArray,
+    Numbers,
+    WholeOrArray,
+    WordOrArray,
+    starting_parameters,
+)
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     LOSS,
@@ -60,6 +67,8 @@ __all__ = [
     "Fraction",
     "LazySlot",
     "Number",
+    "NumberOrArray",
+    "Numbers",
     "Object",
     "Panel",
     "Parameter",
@@ -68,10 +77,13 @@ __all__ = [
     "Probabilities",
     "RuleParameters",
     "Whole",
+    "WholeOrArray",
     "Wholes",
     "Word",
+    "WordOrArray",
     "list_families",
     "parameter",
+    "starting_parameters",
     "update_rule",
 ]
 

@@ -438,6 +438,14 @@ class Family(RuleParameters):
 
     # ---- methods of every family
 
+    @property
+    def own_start(self) -> bool:
+        """Whether training starts elsewhere than ``theory`` supposes.
+
+        A family overrides it if its theory is for one start only.
+        """
+        return False
+
     def rate(self) -> float:
         """Return the learning rate as a number."""
         return self.stable_rate() if isinstance(self.eta, str) else self.eta
@@ -464,7 +472,9 @@ class Family(RuleParameters):
         than a number, a text or a tuple of these.
         """
         parameters = {}
-        for name, value in self.arguments().items():
+        declared = self.parameters()
+        for name, argument in self.arguments().items():
+            value = declared[name].kind.plain(argument)
             if not _is_plain(value):
                 return None
             is_infinite = value in (math.inf, -math.inf)

@@ -30,6 +30,12 @@ from icl_theory._validate import (
     number,
 )
 from icl_theory.engine.trajectory import Label
+from icl_theory.families.array_files import (
+    is_array_file,
+    is_array_text,
+    parsed_array,
+    read_array,
+)
 
 LOSS = "(units of the loss)"  # stands for the loss unit of the family
 REQUIRED = dataclasses.MISSING
@@ -93,7 +99,21 @@ class ParameterKind:
     text = False  # whether the command line and TOML files can spell the values
     numeric = False  # whether the values other than words are numbers
     whole = False  # whether these numbers are integers
-    matrix = False  # whether a value may be a matrix, which no sweep varies
+    varied = True  # whether sweeps vary it unless its declaration says otherwise
+
+    @property
+    def arrays(self) -> bool:
+        """Whether a value may be an array, which a file may hold."""
+        return False
+
+    def is_array(self, value: Any) -> bool:
+        """Whether a value stands for one array, so that no sweep varies it.
+
+        It is an array of two dimensions or more, or the text of an array.
+        """
+        if isinstance(value, str):
+            return self.arrays and is_array_text(value)
+        return self.arrays and _validate.dimensions(value) > 1
 
     def check(self, name: str, value: Any) -> Any:
         """Return an allowed value, or refuse it with an error that names it."""
@@ -117,6 +137,13 @@ class ParameterKind:
         """Check a value that is neither None nor one of the words.
 
         The name is not checked: `check` does so.
+        """
+        return value
+
+    def plain(self, value: Any) -> Any:
+        """Return an allowed value as saved runs hold it, from which `check` makes it.
+
+        Saved runs hold numbers, texts and nested tuples of these.
         """
         return value
 
@@ -147,8 +174,8 @@ class Number(ParameterKind):
     """A finite float between ``minimum`` and ``maximum``, and positive.
 
     With ``zero`` it may be zero. With ``signed`` it may be negative, and ``maximum``
-    limits its size. With ``matrix`` it may also be a matrix of such numbers, from
-    Python only, which becomes a tuple of its rows.
+    limits its size. With ``matrix`` it may also be a matrix of such numbers, or a file
+    of one, which becomes a tuple of its rows.
     """
 
     zero: bool = False
@@ -160,8 +187,15 @@ class Number(ParameterKind):
     text = True
     numeric = True
 
+    @property
+    def arrays(self) -> bool:
+        """Whether a value may be a matrix."""
+        return self.matrix
+
     def value(self, name: str, value: Any) -> Any:
         """Return the float, or the rows."""
+        if self.matrix and is_array_file(value):
+            value = read_array(name, value, (2,))
         if self.matrix and not isinstance(value, str) and _validate.dimensions(value):
             return self._rows(name, value)
         if self.signed:
@@ -207,10 +241,12 @@ class Number(ParameterKind):
         return math.isfinite(low) and math.isfinite(high)
 
     def parse(self, name: str, text: str) -> Any:
-        """Read a number or one of the words."""
+        """Read a number, one of the words or, with ``matrix``, an array."""
         text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
+        if self.is_array(text):
+            return parsed_array(name, text)
         try:
             return float(text)
         except ValueError:
@@ -278,6 +314,7 @@ class Wholes(ParameterKind):
     maximum: float = INT64_MAX
 
     text = True
+    varied = False
 
     def value(self, name: str, value: Any) -> tuple[int, ...]:
         """Return the integers."""
@@ -308,6 +345,7 @@ class Probabilities(ParameterKind):
     """
 
     text = True
+    varied = False
 
     def value(self, name: str, value: Any) -> tuple[float, ...]:
         """Return the numbers."""
@@ -415,7 +453,8 @@ def parameter(
         The default value; a parameter without a default must be given.
     kind : ParameterKind
         The values that it may have: `Number`, `Whole`, `Fraction`, `Word`, `Wholes`,
-        `Probabilities` or `Object`.
+        `Probabilities`, `Object`, or one of the kinds with arrays: `Numbers`,
+        `NumberOrArray`, `WholeOrArray` and `WordOrArray`.
     meaning : str
         A description in a few words.
     symbol, tex : str
@@ -436,7 +475,7 @@ def parameter(
     docs/guide/your-own-family.md.
     """
     if axis is None:
-        axis = kind.text and not isinstance(kind, Wholes | Probabilities)
+        axis = kind.text and kind.varied
     # The family fills in the name, which only it knows.
     declared = Parameter("", default, kind, meaning, symbol, tex, unit, axis)
     return dataclasses.field(

@@ -35,12 +35,13 @@ def simulate(
     noise: float = 0.0,
     probs: ArrayLike | None = None,
     task: str | Task | Callable[[float], Task] | None = None,
-    features: Features | None = None,
+    features: Features | ArrayLike | None = None,
     coordinates: str = "class",
     method: str = "auto",
     max_steps: int = MAX_STEPS,
     imbalance: float | None = None,
     rule: str | Rule = "gd",
+    start: ArrayLike | None = None,
     callback: Callback | None = None,
     **settings: Any,
 ) -> Trajectory:
@@ -75,8 +76,9 @@ def simulate(
         a `Task`, or a function that returns a Task for a given ``L`` (such as
         `icl_theory.tasks.Linear`). The default is "exchangeable": independent normal
         values at the features, with the variance :math:`\gamma = L^2\Delta^2/2`.
-    features : Features, optional
-        The feature vectors, with gap ``delta``; a regular simplex by default.
+    features : Features or array_like, (K, d), optional
+        The feature vectors, with gap ``delta``; a regular simplex by default. Vectors
+        in an array are equally likely.
     coordinates : {"class", "embedding", "factored"}
         The parameters that are trained: the class scores S, the matrix Q, or the
         factors W_K, W_Q of Q, from a small random start.
@@ -95,6 +97,10 @@ def simulate(
     rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"}, Rule
         The update rule; gradient descent by default. Closed forms and most theory are
         for gradient descent only.
+    start : array_like, optional
+        The parameters at step 0, instead of zeros or random factors: scores (K, K), the
+        matrix Q (d, d), or the factors (2, rank, d). Closed forms, and the theory of
+        phases, do not apply to other starts.
     callback : callable, optional
         Called with (step, loss) from time to time during a run that takes its steps.
     **settings
@@ -155,6 +161,7 @@ def simulate(
         max_steps=max_steps,
         imbalance=imbalance,
         rule=rule,
+        start=start,
         **settings,
     )
     return problem.simulate(callback=callback)

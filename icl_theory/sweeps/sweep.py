@@ -239,13 +239,12 @@ def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]
 
 def _may_be_axis(declared: Parameter, value: Any) -> bool:
     """Whether a value becomes an axis of the grid, rather than common to all points."""
-    if not declared.axis or value is None:
+    if not declared.axis or value is None or declared.kind.is_array(value):
         return False
     is_word = isinstance(value, str)
     if declared.kind.numeric:
         # A word for a number, such as "auto", is no value of an axis.
-        is_matrix = declared.kind.matrix and dimensions(value) > 1
-        return not (is_word or is_matrix)
+        return not is_word
     is_sequence = dimensions(value) > 0 and not isinstance(value, bytes)
     return is_word or is_sequence
 
@@ -256,6 +255,8 @@ def _count(family: type[Family], given: Mapping[str, Any]) -> int:
     for name, declared in family.parameters().items():
         values = given.get(name)
         if not declared.kind.numeric or isinstance(values, str | bytes):
+            continue
+        if declared.kind.is_array(values):
             continue
         if isinstance(values, Sized) and dimensions(values) > 0:
             count *= len(values)

@@ -12,8 +12,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import set_fields
+from icl_theory.engine.starts import checked_start
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families import Column, Family, LazySlot, Number, Whole, parameter
+from icl_theory.families import (
+    Column,
+    Family,
+    LazySlot,
+    NumberOrArray,
+    Whole,
+    parameter,
+)
 from icl_theory.families.parameters import label_noise, learning_rate
 from icl_theory.tokens.heads import GaussianHeadsRisk
 
@@ -37,8 +45,10 @@ class SoftmaxHeads(Family):
         Standard deviation of the label noise, label units.
     heads : int
         Number of heads H.
-    start, seed : float, int
-        Standard deviation of all parameters at step 0, and the seed of their draw.
+    start : float or array_like, (2 heads,)
+        Standard deviation of all parameters at step 0, or the parameters (μ, ω).
+    seed : int
+        Seed of their draw.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`.
 
@@ -75,8 +85,10 @@ class SoftmaxHeads(Family):
     heads: int = parameter(
         1, kind=Whole(maximum=8), symbol="H", meaning="number of heads"
     )
-    start: float = parameter(
-        0.1, kind=Number(maximum=10.0), meaning="size of the parameters at step 0"
+    start: Any = parameter(
+        0.1,
+        kind=NumberOrArray(maximum=10.0, ndim=(1,)),
+        meaning="size of the parameters at step 0",
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
 
@@ -86,8 +98,11 @@ class SoftmaxHeads(Family):
         Its floor is searched for when it is first needed, once for all starts and
         learning rates.
         """
-        rng = np.random.default_rng(self.seed)
-        start = rng.normal(0.0, self.start, 2 * self.heads)
+        if isinstance(self.start, float):
+            rng = np.random.default_rng(self.seed)
+            start = rng.normal(0.0, self.start, 2 * self.heads)
+        else:
+            start = checked_start(self.start, (2 * self.heads,))
         risk = GaussianHeadsRisk(self.d, self.N, self.noise, start)
         set_fields(self, _risk=risk)
 

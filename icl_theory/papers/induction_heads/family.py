@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from icl_theory._validate import Array, argument_error, probabilities, real_array
+from icl_theory._validate import Array, argument_error, probabilities
 from icl_theory.engine import Map, Phases, Pullback, Risk, Trajectory
 from icl_theory.engine.risk import WithStart
 from icl_theory.engine.rules import Rule, Wrapper, rule_of
@@ -26,14 +26,14 @@ from icl_theory.families import (
     Family,
     LazySlot,
     Number,
-    Object,
+    Numbers,
     Panel,
     Probabilities,
     Whole,
     Word,
     parameter,
 )
-from icl_theory.families.parameters import learning_rate, nested
+from icl_theory.families.parameters import learning_rate
 from icl_theory.memory import check_fits
 from icl_theory.tokens import ChainRisk, Chains, CountRisk, TwoStateCounts
 from icl_theory.tokens.sampled import softmax
@@ -304,12 +304,9 @@ class Staged(Wrapper):
         return self.rule.step(risk, params, staged_gradient, eta, memory, t)
 
 
-def _array(ndim: int) -> Object:
-    """Declare an array or None; an array is kept as nested tuples."""
-    return Object(
-        optional=True,
-        checker=lambda name, value: nested(real_array(name, value, ndim, LARGEST)),
-    )
+def _array(ndim: int) -> Numbers:
+    """Declare an array or None."""
+    return Numbers(optional=True, ndim=(ndim,), largest=LARGEST)
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,8 +350,8 @@ class InductionHeads(Family):
         loss is known for two states and two lags, and needs a sink.
     second : {"number", "matrix"}
         B = bI with one number b, or any matrix B.
-    match : float
-        b at step 0.
+    match : float or array_like, (k, k)
+        b at step 0, or B if any matrix is trained.
     scores : array_like, (m,), optional
         a at step 0; zeros by default, so that the first layer attends to all lags
         equally.
@@ -465,9 +462,9 @@ class InductionHeads(Family):
     second: str = parameter(
         "number", kind=Word(words=("number", "matrix")), meaning="what the match is"
     )
-    match: float = parameter(
+    match: Any = parameter(
         0.01,
-        kind=Number(signed=True, maximum=LARGEST),
+        kind=Number(signed=True, maximum=LARGEST, matrix=True),
         tex="b_0",
         meaning="match strength at step 0",
     )
@@ -542,11 +539,24 @@ class InductionHeads(Family):
             raise argument_error(
                 "scores", self.scores, f"{self.lags} numbers, one for each lag"
             )
+        self._check_match()
         # Sobol points are balanced for powers of two only.
         is_power_of_two = self.points & (self.points - 1) == 0
         if k > 2 and not is_power_of_two:
             raise argument_error(
                 "points", self.points, "a power of two for more than two symbols"
+            )
+
+    def _check_match(self) -> None:
+        """Refuse a matrix of another shape, or if a number is trained."""
+        shape = np.shape(self.match)
+        if not shape:
+            return
+        if self.second != "matrix":
+            raise argument_error("match", shape, "a number unless second = 'matrix'")
+        if shape != (self.k, self.k):
+            raise argument_error(
+                "match", shape, f"a number, or of shape {(self.k, self.k)}"
             )
 
     @property
@@ -602,7 +612,11 @@ class InductionHeads(Family):
         """Return the map from the parameters to the scores of the second layer."""
         scores = np.zeros(self.lags) if self.scores is None else self.scores
         is_matrix = self.second == "matrix"
-        match = self.match * np.eye(self.k).ravel() if is_matrix else [self.match]
+        match = np.array([self.match])
+        if is_matrix:
+            match = np.array(self.match)
+            # A number b stands for the matrix bI.
+            match = (match if match.ndim else match * np.eye(self.k)).ravel()
         sink = [] if self.sink is None else [self.sink]
         start = np.concatenate([scores, match, sink])
         symbols = self._counted_symbols() if self.counted else self._window_symbols()
@@ -701,6 +715,7 @@ class InductionHeads(Family):
             edge="causal",
             sink=0.0,
             second="number",
+            match=0.01,
             scores=None,
             stage=0,
             method="auto",

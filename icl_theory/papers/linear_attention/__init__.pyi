@@ -22,3 +22,7 @@ from .risks import Pair as Pair
 from .risks import balanced_flow as balanced_flow
 from .shifts import ShiftTable as ShiftTable
 from .shifts import shift_table as shift_table
+from .whole import MergedHeads as MergedHeads
+from .whole import SampledLayer as SampledLayer
+from .whole import TensorRisk as TensorRisk
+from .whole import WholeLayer as WholeLayer

@@ -17,7 +17,16 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import Array, argument_error
 from icl_theory.engine import Risk, Trajectory, in_coordinates
 from icl_theory.engine.risk import WithStart
-from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
+from icl_theory.families import (
+    Column,
+    Family,
+    LazySlot,
+    Number,
+    Whole,
+    Word,
+    WordOrArray,
+    parameter,
+)
 from icl_theory.families.parameters import Fraction, label_noise, learning_rate
 from icl_theory.memory import check_fits
 from icl_theory.tokens.gaussian import normal, reach_of
@@ -312,10 +321,12 @@ class SingleLocation(Family):
     first : float, optional
         Probability that the first token is the informative one; the other tokens share
         the rest equally. By default 1/N; "softmax" only.
-    start : {"manifold", "sphere"}
+    start : {"manifold", "sphere"} or array_like
         Random unit vectors k, v in d dimensions. On the manifold k is orthogonal to v*,
         v to k* and k to v, and training keeps them so. On the sphere they are any unit
-        vectors, for "erf" and "linear" only.
+        vectors, for "erf" and "linear" only. An array gives the parameters at step 0:
+        (κ, κ', ν, ν', b) for softmax; (κ, κ', ν, ν') on the manifold, or the
+        coordinates of k and v along k*, v* and two more axes, (2, 4), for the others.
     d, seed : int
         Dimension, and the seed that k and v are drawn with.
     eta, epsilon, above, rule, method, max_steps
@@ -381,8 +392,10 @@ class SingleLocation(Family):
     first: float | None = parameter(
         None, kind=Fraction(optional=True), meaning="probability of the first position"
     )
-    start: str = parameter(
-        "manifold", kind=Word(words=("manifold", "sphere")), meaning="law of the start"
+    start: Any = parameter(
+        "manifold",
+        kind=WordOrArray(words=("manifold", "sphere"), ndim=(1, 2)),
+        meaning="law of the start",
     )
     d: int = parameter(
         400,
@@ -405,9 +418,45 @@ class SingleLocation(Family):
                 self.first,
                 "left out unless attention is softmax: the others have no positions",
             )
+        if not isinstance(self.start, str):
+            self._validate_start(np.shape(self.start))
+
+    def _validate_start(self, shape: tuple[int, ...]) -> None:
+        """Refuse an array of another shape, and vectors k or v without a direction."""
+        if self.attention == "softmax":
+            if shape != (5,):
+                raise argument_error("start", shape, "a word, or of shape (5,)")
+            return
+        if shape not in ((4,), (2, 4)):
+            raise argument_error("start", shape, "a word, or of shape (4,) or (2, 4)")
+        if not np.reshape(self.start, (2, -1)).any(axis=1).all():
+            raise argument_error(
+                "start", self.start, "one without zero vectors, which have no direction"
+            )
+
+    @property
+    def _on_sphere(self) -> bool:
+        """Whether k and v are any vectors, and not on the manifold."""
+        return self.start == "sphere" or np.ndim(self.start) == 2
 
     def risk(self) -> Risk:
-        """Return the risk over the trained parameters, from a random start."""
+        """Return the risk over the trained parameters, from its start."""
+        if not isinstance(self.start, str):
+            return self._from(np.array(self.start))
+        return self._from(self._drawn_start())
+
+    def _from(self, start: Array) -> Risk:
+        """Return the risk with these parameters at step 0."""
+        if self.attention == "softmax":
+            return SoftmaxRisk(self, start)
+        if self._on_sphere:
+            return SeparateRisk(self, start)
+        basis = ON_MANIFOLD[:4, :8].T.reshape(2, 4, 4)
+        risk = SeparateRisk(self, np.tensordot(basis, start, axes=1))
+        return in_coordinates(risk, "linear", basis, start=start)
+
+    def _drawn_start(self) -> Array:
+        """Return random unit vectors as the trained parameters."""
         drawn = np.random.default_rng(self.seed).normal(size=(2, self.d))
         # Beside k* and v*, k and v span two more dimensions. k has the first of them.
         triangle = np.linalg.qr(drawn[:, 2:].T)[1]
@@ -418,14 +467,10 @@ class SingleLocation(Family):
             v[0] = 0.0
             v[2] = 0.0
         start /= np.linalg.norm(start, axis=1)[:, None]
+        if self._on_sphere:
+            return start
         free = ON_MANIFOLD @ np.append(start, 0.0)
-        if self.attention == "softmax":
-            return SoftmaxRisk(self, free)
-        risk = SeparateRisk(self, start)
-        if self.start == "sphere":
-            return risk
-        basis = ON_MANIFOLD[:4, :8].T.reshape(2, 4, 4)
-        return in_coordinates(risk, "linear", basis, start=free[:4])
+        return free if self.attention == "softmax" else free[:4]
 
     @property
     def chance(self) -> float:
@@ -443,7 +488,7 @@ class SingleLocation(Family):
 
     def describe(self, run: Trajectory) -> None:
         """Say what is outside the theorems."""
-        if self.start == "sphere":
+        if self._on_sphere:
             run.notes["start"] = (
                 "outside the theorems: off the manifold k and v may end with swapped"
                 " roles"

@@ -16,12 +16,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import Array, argument_error, set_fields
+from icl_theory.engine.starts import checked_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import (
     Column,
     Family,
     LazySlot,
-    Number,
+    NumberOrArray,
     Panel,
     Whole,
     Word,
@@ -129,14 +130,19 @@ class Sphere(Family):
     # The values of tokens are squares of labels, which must not overflow.
     L: float = lipschitz_constant(1.0, 1e15)
     noise: float = label_noise(1.0, 1e15)
-    start: float = parameter(
-        0.0, kind=Number(zero=True, maximum=1e3), meaning="κ at step 0"
+    start: Any = parameter(
+        0.0,
+        kind=NumberOrArray(zero=True, maximum=1e3, ndim=(1,)),
+        meaning="κ at step 0",
     )
 
     predicted = LazyMethod("icl_theory.papers.sphere.statements:predicted")
 
     def validate(self) -> None:
         """Build the risk, which finds the best κ."""
+        if not isinstance(self.start, float):
+            kappa = checked_start(self.start, (1,))[0]
+            set_fields(self, start=self.parameters()["start"].check(kappa))
         if self.task == "cosine" and self.L > 20.0:
             raise argument_error("L", self.L, "at most 20 for cosine tasks")
         covariance = partial(kernel, self.task, self.L)

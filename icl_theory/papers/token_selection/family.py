@@ -19,7 +19,17 @@ from icl_theory._validate import Array, argument_error, number, real_array, set_
 from icl_theory.engine import Factored, Pullback, Risk, Trajectory
 from icl_theory.engine.capabilities import gain_at
 from icl_theory.engine.pullback import core_params, in_coordinates
-from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
+from icl_theory.families import (
+    Column,
+    Family,
+    LazySlot,
+    NumberOrArray,
+    Numbers,
+    Whole,
+    Word,
+    WordOrArray,
+    parameter,
+)
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.sampled import softmax
 
@@ -161,8 +171,7 @@ class TokenSelection(Family):
     The attention comes to select one token of each input. Tokens :math:`x_{it}` and
     queries :math:`z_i` are random directions in d dimensions, drawn once, and labels
     :math:`y_i = \pm1` take turns. Scores are :math:`x_{it}^\top p`,
-    :math:`x_{it}^\top Wz_i` or the same with :math:`W = W_K^\top W_Q`. For tokens of
-    your own, see ``papers.token_selection.family.SelectionRisk``.
+    :math:`x_{it}^\top Wz_i` or the same with :math:`W = W_K^\top W_Q`.
 
     Parameters
     ----------
@@ -171,13 +180,17 @@ class TokenSelection(Family):
         with as many rows as dimensions.
     n, T, d : int
         Inputs, tokens of each, and dimension.
-    values : {"linear", "one"}
+    values : {"linear", "one"} or array_like
         Values :math:`y_iv^\top x_{it}` with a random direction v; or 1 for the last
         token of each input and 0 for all others, where the theorems promise the best
-        tokens from any start.
-    start : float
+        tokens from any start. An array gives the values, (n, T).
+    tokens, queries : array_like, (n, T, d) and (n, d), optional
+        Tokens and queries of your own, which are not normalised; random directions by
+        default. Tokens set n, T and d.
+    start : float or array_like
         Standard deviation of p at step 0, or of the entries of :math:`\sqrt d\,W_K` and
-        :math:`\sqrt d\,W_Q`, which must not be 0. W starts at 0.
+        :math:`\sqrt d\,W_Q`, which must not be 0; W then starts at 0. An array gives p,
+        (d,), W, (d, d), or the factors, (2, rank, d).
     seed : int
         Seed of tokens, queries, v and start.
     eta, epsilon, above, rule, method, max_steps
@@ -236,26 +249,74 @@ class TokenSelection(Family):
     d: int = parameter(
         20, kind=Whole(maximum=100), symbol="d", tex="d", meaning="dimension"
     )
-    values: str = parameter(
-        "linear", kind=Word(words=("linear", "one")), meaning="values of the tokens"
+    values: Any = parameter(
+        "linear",
+        kind=WordOrArray(words=("linear", "one"), ndim=(2,)),
+        meaning="values of the tokens",
     )
-    start: float = parameter(
-        0.0, kind=Number(zero=True, maximum=1e3), meaning="size of the start"
+    tokens: Any = parameter(
+        None, kind=Numbers(optional=True, ndim=(3,)), meaning="given tokens"
+    )
+    queries: Any = parameter(
+        None, kind=Numbers(optional=True, ndim=(2,)), meaning="given queries"
+    )
+    start: Any = parameter(
+        0.0,
+        kind=NumberOrArray(zero=True, maximum=1e3),
+        meaning="size of the start",
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of tokens and start")
 
     def validate(self) -> None:
         """Refuse starts and learning rates that do not fit what is trained."""
+        self._take_shape_of_tokens()
+        self._validate_shape("queries", (self.n, self.d))
+        if not isinstance(self.values, str):
+            self._validate_shape("values", (self.n, self.T))
         if self.trained == "KQ":
             self._validate_factors()
-        if self.trained == "W" and self.start > 0.0:
-            raise argument_error("start", self.start, "0 for W")
+        if not isinstance(self.start, float):
+            self._validate_start(np.shape(self.start))
+        elif self.trained == "W" and self.start > 0.0:
+            raise argument_error("start", self.start, "0, or an array, for W")
         if self.trained != "p" and self.n * self.T * self.d**2 > 1e6:
             raise argument_error(
                 "d",
                 self.d,
                 "less: with a matrix W scores take n T d² numbers, at most 1e6",
             )
+
+    def _take_shape_of_tokens(self) -> None:
+        """Set n, T and d by given tokens, or refuse other numbers."""
+        if self.tokens is None:
+            return
+        for name, size in zip(("n", "T", "d"), np.shape(self.tokens), strict=True):
+            declared = self.parameters()[name]
+            # A number that equals the default may not have been given by the caller.
+            if getattr(self, name) not in (size, declared.default):
+                raise argument_error(
+                    name, getattr(self, name), f"{size}, as tokens have it"
+                )
+            declared.check(size)
+            set_fields(self, **{name: size})
+
+    def _validate_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        value = getattr(self, name)
+        if value is not None and np.shape(value) != shape:
+            raise argument_error(name, np.shape(value), f"of shape {shape}")
+
+    def _validate_start(self, shape: tuple[int, ...]) -> None:
+        """Refuse an array of another shape than that of the parameters."""
+        d = self.d
+        if self.trained == "KQ":
+            if shape[::2] != (2, d) or not shape[1] <= d:
+                raise argument_error(
+                    "start", shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}"
+                )
+            return
+        allowed = (d,) if self.trained == "p" else (d, d)
+        if shape != allowed:
+            raise argument_error("start", shape, f"a number, or of shape {allowed}")
 
     def _validate_factors(self) -> None:
         if self.start == 0.0:
@@ -281,15 +342,28 @@ class TokenSelection(Family):
 
         tokens = _normalised(tokens)
         queries = _normalised(queries)
-        if self.values == "one":
+        if self.tokens is not None:
+            tokens = np.array(self.tokens)
+        if self.queries is not None:
+            queries = np.array(self.queries)
+        if not isinstance(self.values, str):
+            values = np.array(self.values)
+        elif self.values == "one":
             values = np.repeat(np.eye(self.T)[-1:], self.n, axis=0)
         else:
             labels = (-1.0) ** np.arange(self.n)
             values = labels[:, None] * (tokens @ _normalised(value_direction))
-        if self.trained == "p":
-            return SelectionData(tokens, values, self.start * start)
-        features = np.einsum("itd,ie->itde", tokens, queries)
-        return SelectionData(features, values, np.zeros((self.d, self.d)))
+        features = tokens
+        if self.trained == "p" and isinstance(self.start, float):
+            start = self.start * start
+        elif self.trained == "p":
+            start = np.array(self.start)
+        else:
+            features = np.einsum("itd,ie->itde", tokens, queries)
+            start = np.zeros((self.d, self.d))
+            if self.trained == "W" and not isinstance(self.start, float):
+                start = np.array(self.start)
+        return SelectionData(features, values, start)
 
     def risk(self, start: Array | None = None) -> Risk:
         """Return the risk over the trained parameters.
@@ -308,7 +382,10 @@ class TokenSelection(Family):
         risk = in_coordinates(core, "linear", data.features, start=start)
         if self.trained != "KQ":
             return risk
-        factors = Factored.random(self.d, scale=self.start, seed=self.seed)
+        if isinstance(self.start, float):
+            factors = Factored.random(self.d, scale=self.start, seed=self.seed)
+        else:
+            factors = Factored(np.array(self.start))
         return Pullback(risk, factors)
 
     def _checked_start(self, start: Any, shape: tuple[int, ...]) -> Array:

@@ -86,6 +86,8 @@ def batched(
         points are left to simulations.
     """
     check_points(family, points, common)
+    if common.get("start") is not None:
+        return None
     longest = integer("longest", longest, minimum=0)
     parameters = SweepPoints.of(points, common)
     is_descent = within(DESCENT_OR_FLOW, points, common)
