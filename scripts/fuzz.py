@@ -75,6 +75,7 @@ MADE = {
     "Phases",
     "Point",
     "Rule",
+    "Samplable",
     "Schedule",
     "Solution",
     "HasColumnGradients",
@@ -85,6 +86,7 @@ MADE = {
     "Stop",
     "Storage",
     "Task",
+    "Trainer",
     "assembled",
     "evaluate",
     "parameter",
@@ -106,6 +108,7 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
             "series",
         },
     ),
+    (icl.engine.Trainer, {"evaluate_on", "evaluate_runs", "losses_on"}),
     (icl.engine.Map, {"bend", "blocks", "inward", "outward", "push", "stretch"}),
     (
         icl.engine.Rule,

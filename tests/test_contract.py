@@ -593,10 +593,10 @@ BLOCK = icl.regression.BlockRisk(DATA, hidden=3, held_out=4)
 FULL = icl.recall.TransformerRisk(WORDS, batch=4)
 LONGER = icl.recall.TransformerRisk(icl.recall.RecallTask(50, 2, 3, H=9), batch=64)
 ENTERED: dict[str, Callable[[], Any]] = {
-    "params = (3,)": lambda: FULL.measure([1.0] * 3, FULL.sentences()),
+    "params = (3,)": lambda: FULL.measure([1.0] * 3, FULL.prompts()),
     "sentences = 3": lambda: FULL.measure(FULL.initial, 3),
-    "sentences = 49": lambda: FULL.measure(FULL.initial, LONGER.sentences()),
-    "without = 3": lambda: FULL.measure(FULL.initial, FULL.sentences(), 3),
+    "sentences = 49": lambda: FULL.measure(FULL.initial, LONGER.prompts()),
+    "without = 3": lambda: FULL.measure(FULL.initial, FULL.prompts(), 3),
     "params = (1,)": lambda: BLOCK.predict([1.0], DATA.prompts(0)),
     "prompts = 3": lambda: BLOCK.predict(BLOCK.initial, 3),
     "prompts = 'those of other": lambda: BLOCK.predict(

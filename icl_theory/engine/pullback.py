@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -31,6 +31,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.capabilities import gain_at, gradients_at
 from icl_theory.engine.risk import Risk, WithStart
+from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.memory import check_fits
 
 if TYPE_CHECKING:
@@ -395,7 +396,11 @@ class Pullback(Risk):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient pulled back."""
         loss, gradient = self.risk.evaluate(self.map.inward(params), step)
-        return loss, self.map.outward(params, gradient)
+        return loss + self.offset(), self.map.outward(params, gradient)
+
+    def offset(self) -> float:
+        """Return what is added to the loss of the inner risk, 0 by default."""
+        return 0.0
 
     def gradients(self, states: Array) -> Array:
         """Gradients of the inner risk, pulled back."""
@@ -436,6 +441,17 @@ class Pullback(Risk):
         inner_gradient = self.risk.evaluate(inner_params)[1]
         return product + self.map.bend(params, direction, inner_gradient)
 
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return the trainer of the inner risk on sampled prompts, pulled back.
+
+        Raises
+        ------
+        ValueError
+            The inner risk cannot be sampled, or an argument is out of range.
+        """
+        trainer = trainer_of(self.risk, batch, seed)
+        return SampledPullback(replace(self, risk=trainer))
+
     def floor(self) -> float:
         """Irreducible loss of the inner risk.
 
@@ -447,6 +463,103 @@ class Pullback(Risk):
     def blocks(self, array: Array) -> Sequence[Array]:
         """Blocks of the map."""
         return self.map.blocks(array)
+
+
+class SampledPullback(Pullback, Trainer[Any]):
+    """A pullback of a trainer, which is a trainer itself.
+
+    Parameters
+    ----------
+    pullback : Pullback
+        The pullback, whose inner risk is a `Trainer`. It may be of a subclass.
+    """
+
+    pullback: Pullback
+    risk: Trainer[Any]
+
+    def __init__(self, pullback: Pullback) -> None:
+        instance("pullback", pullback, Pullback, "a Pullback")
+        trainer = instance("risk", pullback.risk, Trainer, "a Trainer")
+        set_fields(self, pullback=pullback, risk=trainer, map=pullback.map)
+
+    @property
+    def batch(self) -> int:  # type: ignore[override]
+        """Number of prompts in a step."""
+        return self.risk.batch
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        """Seed of the prompts."""
+        return self.risk.seed
+
+    @property
+    def metric(self) -> float | Array:
+        """Metric of the pullback."""
+        return self.pullback.metric
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        """Draw prompts of the inner trainer."""
+        return self.risk.draw(rng, size)
+
+    def prompts(self, step: int = 0) -> Any:
+        """Return the prompts of a step, those of the inner trainer."""
+        return self.risk.prompts(step)
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the step's prompts, and its gradient."""
+        return self.pullback.evaluate(params, step)
+
+    def losses_on(self, params: Array, prompts: Any) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        losses = self.risk.losses_on(self.map.inward(params), prompts)
+        return losses + self.pullback.offset()
+
+    def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
+        """Mean loss of some prompts, and its gradient pulled back."""
+        loss, gradient = self.risk.evaluate_on(self.map.inward(params), prompts)
+        return loss + self.pullback.offset(), self.map.outward(params, gradient)
+
+    def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, (R,) and (R, ...)."""
+        inner = np.stack([self.map.inward(of_run) for of_run in params])
+        losses, inner_gradients = self.risk.evaluate_runs(inner, prompts)
+        gradients = [
+            self.map.outward(of_run, gradient)
+            for of_run, gradient in zip(params, inner_gradients, strict=True)
+        ]
+        return losses + self.pullback.offset(), np.stack(gradients)
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Observations of the pullback."""
+        return self.pullback.observe(params, step)
+
+    def excess(self, params: ArrayLike) -> float:
+        """Excess of the pullback."""
+        return self.pullback.excess(params)
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Product of the Hessian of the pullback with a direction."""
+        return self.pullback.hessian_product(params, direction)
+
+    def floor(self) -> float:
+        """Floor of the pullback."""
+        return self.pullback.floor()
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Blocks of the pullback."""
+        return self.pullback.blocks(array)
+
+
+def pulled_back(risk: Risk, change: Map) -> Pullback:
+    """Return a risk as a function of other parameters; a trainer remains a trainer."""
+    return _as_trainer(Pullback(risk, change))
+
+
+def _as_trainer(pullback: Pullback) -> Pullback:
+    """Return the pullback of a trainer as a trainer, and any other one itself."""
+    if isinstance(pullback.risk, Trainer):
+        return SampledPullback(pullback)
+    return pullback
 
 
 def core_risk(risk: Risk | None) -> Any:
@@ -467,11 +580,21 @@ def core_params(risk: Risk, params: Array) -> Array:
     return params
 
 
+@overload
+def replace_core(risk: Risk, core: Trainer[Any]) -> Trainer[Any]: ...
+
+
+@overload
+def replace_core(risk: Risk, core: Risk) -> Risk: ...
+
+
 def replace_core(risk: Risk, core: Risk) -> Risk:
     """Return the same changes of coordinates around another core risk."""
     if not isinstance(risk, Pullback):
         return core
-    return replace(risk, risk=replace_core(risk.risk, core))
+    if isinstance(risk, SampledPullback):
+        return replace_core(risk.pullback, core)
+    return _as_trainer(replace(risk, risk=replace_core(risk.risk, core)))
 
 
 def in_coordinates(
@@ -540,7 +663,7 @@ def in_coordinates(
     embedding = _embedding(risk, vectors, queries)
     if coordinates == "class":
         return risk
-    embedded = Pullback(risk, embedding)
+    embedded = pulled_back(risk, embedding)
     if coordinates == "embedding":
         return embedded
     d = embedding.vectors.shape[1]
@@ -554,7 +677,7 @@ def in_coordinates(
             factors.start.shape,
             f"of shape (2, rank, {d}) with a rank from 1 to {d}",
         )
-    return Pullback(embedded, factors)
+    return pulled_back(embedded, factors)
 
 
 def _linear(risk: Risk, vectors: ArrayLike, start: ArrayLike | None) -> Pullback:
@@ -566,7 +689,7 @@ def _linear(risk: Risk, vectors: ArrayLike, start: ArrayLike | None) -> Pullback
         raise argument_error(
             "vectors", matrix.shape, f"of shape ({', '.join(map(str, shape))}, k)"
         )
-    return Pullback(risk, Linear(matrix, first))
+    return pulled_back(risk, Linear(matrix, first))
 
 
 def _embedding(risk: Risk, vectors: ArrayLike, queries: ArrayLike | None) -> Embedding:

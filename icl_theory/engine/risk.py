@@ -96,14 +96,14 @@ class Risk(Protocol):
         """Loss at ``params``, which must be finite and of the shape of ``initial``."""
         with np.errstate(over="ignore", invalid="ignore"):
             loss, _ = self.evaluate(self._checked(params))
-        _refuse_nan(loss, params)
+        refuse_nan(loss, params)
         return loss
 
     def gradient(self, params: ArrayLike) -> Array:
         """Gradient of the loss at ``params``, of the same shape."""
         with np.errstate(over="ignore", invalid="ignore"):
             _, gradient = self.evaluate(self._checked(params))
-        _refuse_nan(gradient, params)
+        refuse_nan(gradient, params)
         return gradient
 
     def _checked(self, params: ArrayLike) -> Array:
@@ -212,8 +212,8 @@ class Risk(Protocol):
         return largest_eigenvalue(product, at.shape, self.metric).value
 
 
-def _refuse_nan(result: float | Array, params: ArrayLike) -> None:
-    # An infinite result is allowed, NaN is not.
+def refuse_nan(result: float | Array, params: ArrayLike) -> None:
+    """Refuse parameters with a result that is not a number; it may be infinite."""
     if np.isnan(result).any():
         raise argument_error(
             "params",

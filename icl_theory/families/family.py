@@ -27,9 +27,10 @@ from icl_theory._validate import argument_error, iterable, mapping
 from icl_theory.engine.descent import MAX_STEPS, METHODS, Callback, descend
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Progress
-from icl_theory.engine.pullback import core_risk, replace_core
+from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, refuse_reduced, rule_of
+from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
 from icl_theory.families.parameters import (
@@ -350,17 +351,15 @@ class Family(RuleParameters):
         """The update rule with its settings."""
         return rule_of(self.update())
 
-    def sampled(self, batch: int, seed: int = 0) -> Risk:
-        """Return a trainer: a risk on sampled data whose mean is `risk`.
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return a trainer: a risk on sampled prompts whose mean is `risk`.
 
-        By default it is the trainer of the risk inside all changes of coordinates, in
-        the same coordinates.
+        By default it is the trainer of the risk.
         """
         risk = self.risk()
-        core = core_risk(risk)
-        if not hasattr(core, "sampled"):
+        if not hasattr(core_risk(risk), "sampled"):
             raise argument_error("family", self.name, "one that can be sampled")
-        return replace_core(risk, core.sampled(batch, seed))
+        return trainer_of(risk, batch, seed)
 
     def describe(self, run: Trajectory) -> None:
         """Add phases, regime and notes to a run of this problem."""

@@ -29,6 +29,7 @@ from icl_theory.engine.pullback import (
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
+from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.starts import checked_start, with_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.array_files import is_array_file
@@ -377,7 +378,7 @@ class Regression(Family):
         """Whether training starts elsewhere than the theory says."""
         return self.start is not None
 
-    def sampled(self, batch: int, seed: int = 0) -> Risk:
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts, in the same coordinates.
 
         Prompts are drawn by their counts.

@@ -50,13 +50,14 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.capabilities import ColumnGradients
 from icl_theory.engine.risk import Risk, WithStart
+from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
 from icl_theory.tokens.quadrature import UNSEEN, capped, rule_error
 from icl_theory.tokens.sampled import (
     Pass,
     Sampled,
     chosen,
-    prompts_to_draw,
+    first_places,
     softmax,
 )
 
@@ -708,24 +709,29 @@ class ChainRisk(WithStart, Risk):
         """Expected attention on each window given the last symbol, see `attention`."""
         return {"attention": self.attention(params)}
 
-    def sampled(self, batch: int, seed: int) -> Sampled:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled[Sequences]:
         """Return this loss as a mean over ``batch`` sequences, drawn anew each step."""
         positions_and_windows = self.length + len(self.chains.newest)
         return Sampled(
             self.start,
             self._draw,
+            self._losses_on,
             batch,
             seed,
             numbers=ARRAYS_OF_SEQUENCE * positions_and_windows,
-            observation=self._observe_sample,
+            observation=self._observe_on,
         )
 
-    def _draw(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
-        """Draw B sequences, and compute their losses by softmax; see `Pass`.
+    def _draw(self, rng: np.random.Generator, size: int) -> Sequences:
+        return Sequences(*self.chains.draw(rng, self.length, size))
+
+    def _losses_on(self, params: Array, prompts: Sequences) -> Pass:
+        """Return losses and derivatives on the sequences of R runs, see `Sampled`.
 
         This shares no formula with the integral.
         """
-        sample = self._attend(params, rng, B)
+        attended = self._attend(params, prompts)
+        B = len(prompts.chain)
         k = self.chains.symbols
         values = np.eye(k)
         if self.sink is not None:
@@ -733,52 +739,58 @@ class ChainRisk(WithStart, Risk):
         rows = np.arange(B)[:, None]
         # Attention on equal tokens is added up, (B, number of values).
         share = np.bincount(
-            (rows * len(values) + sample.tokens).ravel(),
-            sample.attention.ravel(),
+            (rows * len(values) + attended.tokens).ravel(),
+            attended.attention.ravel(),
             B * len(values),
         )
         output = share.reshape(B, -1) @ values
-        error = output - self.chains.transitions[sample.chain, sample.tokens[:, -1]]
+        error = output - self.chains.transitions[prompts.chain, attended.tokens[:, -1]]
         # d(½|o - P|²)/d(score of t) = a_t (o - P)·(v_t - o)
-        along_values = (error @ values.T)[rows, sample.tokens]
+        along_values = (error @ values.T)[rows, attended.tokens]
         along_output = (error * output).sum(axis=1)
-        slope = sample.attention * (along_values - along_output[:, None])
-        return 0.5 * (error**2).sum(axis=1), sample.place, slope
+        slope = attended.attention * (along_values - along_output[:, None])
+        return 0.5 * (error**2).sum(axis=1), attended.place, slope
 
-    def _observe_sample(
-        self, params: Array, rng: np.random.Generator, B: int
-    ) -> dict[str, Array]:
-        """Mean attention of B drawn sequences on each window given the last symbol."""
-        sample = self._attend(params, rng, B)
-        number_last = np.bincount(sample.tokens[:, -1], minlength=self.chains.symbols)
+    def _observe_on(self, params: Array, prompts: Sequences) -> dict[str, Array]:
+        """Mean attention of the sequences on each window given the last symbol."""
+        attended = self._attend(params[None], prompts)
+        number_last = np.bincount(attended.tokens[:, -1], minlength=self.chains.symbols)
         summed = np.bincount(
-            sample.place.ravel(), sample.attention.ravel(), params.size
+            attended.place.ravel(), attended.attention.ravel(), params.size
         )
         return {"attention": summed.reshape(params.shape) / np.maximum(number_last, 1)}
 
-    def _attend(self, params: Array, rng: np.random.Generator, B: int) -> _Sample:
+    def _attend(self, params: Array, prompts: Sequences) -> _Attended:
+        """Return the attention on the sequences of R runs, with scores (R, ...)."""
         k = self.chains.symbols
-        chain, windows = self.chains.draw(rng, self.length, B)
+        windows = prompts.windows
         tokens = windows % k
         if self.sink is not None:
             # The sink stands in front of the first position, and has its window.
             windows = np.column_stack([windows[:, 0], windows])
             tokens = np.insert(tokens, 0, k, axis=1)
-        place = windows * k + tokens[:, -1:]
-        if params.ndim == 3:
-            of_position = np.minimum(np.arange(place.shape[1]), len(params) - 1)
-            place += of_position * params[0].size
+        place = first_places(params, len(windows)) + windows * k + tokens[:, -1:]
+        scores = params[0]
+        if scores.ndim == 3:
+            of_position = np.minimum(np.arange(place.shape[1]), len(scores) - 1)
+            place += of_position * scores[0].size
         attention, _ = softmax(params.ravel()[place])
-        return _Sample(chain, tokens, place, attention)
+        return _Attended(tokens, place, attention)
 
 
-class _Sample(NamedTuple):
-    """B drawn sequences of T tokens, and the attention on their tokens.
-
-    With a sink, T includes it.
-    """
+class Sequences(NamedTuple):
+    """B drawn sequences of T positions."""
 
     chain: Symbols  # the chain that each sequence follows, (B,)
+    windows: Symbols  # the number of the window at each position, (B, T)
+
+
+class _Attended(NamedTuple):
+    """The tokens of B sequences and the attention on them.
+
+    If there is a sink, it is one of the T tokens.
+    """
+
     tokens: Symbols  # the symbol of each token, or k for the sink, (B, T)
     place: Symbols  # index of the score of each token in all scores, flat, (B, T)
     attention: Array  # (B, T)

@@ -36,8 +36,8 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.risk import Risk
-from icl_theory.tokens.counts import CountLaw, Table
-from icl_theory.tokens.sampled import Pass, Sampled, softmax
+from icl_theory.tokens.counts import CountLaw, Drawn, Table
+from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 LOSSES = ("log", "square", "logistic")
 # Number of rows of the table that are evaluated at a time: their arrays stay in the
@@ -235,7 +235,7 @@ class CountRisk(Risk):
         excess, _, attention = self._moments(params)
         return {"excess": np.asarray(excess), "attention": attention}
 
-    def sampled(self, batch: int, seed: int = 0) -> Sampled:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled[Drawn]:
         """Return the same model on prompts that are drawn token by token.
 
         A step takes ``batch`` prompts. This shares no formula with the exact loss.
@@ -243,7 +243,9 @@ class CountRisk(Risk):
         # All prompts have the same number of tokens.
         tokens = float(self.table.counts[0].sum())
         numbers = tokens * (NUMBERS_OF_TOKEN + self.values.shape[1])
-        return Sampled(self.initial, self._draw, batch, seed, numbers)
+        return Sampled(
+            self.initial, self.law.draw, self._losses_on, batch, seed, numbers
+        )
 
     def _moments(self, scores: Array) -> tuple[float, Array, Array]:
         """Return the excess, and its gradient and the mean attention, (k, Q) each."""
@@ -278,12 +280,13 @@ class CountRisk(Risk):
         q = np.exp(log_q)
         return excess_loss("log", log_q, q, truth), self.scale * o * (q - truth)
 
-    def _draw(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
-        prompts = self.law.draw(rng, batch)
+    def _losses_on(self, params: Array, prompts: Drawn) -> Pass:
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
         kind = prompts.kind
         if self.sink is not None:
             kind = np.column_stack([kind, np.full(len(kind), len(self.values) - 1)])
-        place = kind * params.shape[1] + prompts.query[:, None]
+        place = kind * params.shape[-1] + prompts.query[:, None]
+        place = first_places(params, len(kind)) + place
         scores = params.ravel()[place]
         attention, log_total = softmax(scores)
         if self.objective == "log":

@@ -36,9 +36,10 @@ from icl_theory._validate import (
     real_array,
     set_fields,
 )
+from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
 from icl_theory.tokens.labels import log_poisson
-from icl_theory.tokens.sampled import Indices, chosen, prompts_to_draw, softmax
+from icl_theory.tokens.sampled import Indices, chosen, softmax
 
 # Stands for the log of the probability 0. Unlike -inf it gives 0 times a count of 0.
 LOG_NEVER = -1e300

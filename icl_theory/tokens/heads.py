@@ -27,7 +27,7 @@ from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.tokens.cross import product
 from icl_theory.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.tokens.risk import Kind, TokenRisk
-from icl_theory.tokens.sampled import Pass, Sampled, softmax
+from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 # Range in which the best inverse temperature ω is searched for, and the first trial.
 LOWEST_LOG_OMEGA = -5.0
@@ -319,29 +319,44 @@ class GaussianHeadsRisk(WithStart, Risk):
             queries.append((weight, r * X, heads))
         return tuple(queries)
 
-    def sampled(self, batch: int, seed: int = 0) -> Sampled:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled[GaussianPrompts]:
         """Return the trainer on sampled prompts."""
         numbers = self.N * (self.d + 4.0 * len(self.start))
-        return Sampled(self.start, self._draw, batch, seed, numbers)
+        return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
 
-    def _draw(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
-        output, omega = np.split(params, 2)
-        d = self.d
-        N = self.N
-        x = rng.normal(size=(B, N + 1, d))
-        beta = rng.normal(size=(B, d))
+    def _draw(self, rng: np.random.Generator, size: int) -> GaussianPrompts:
+        x = rng.normal(size=(size, self.N + 1, self.d))
+        beta = rng.normal(size=(size, self.d))
         y = np.einsum("bnd,bd->bn", x, beta)
-        labels = y[:, :-1] + self.noise * rng.normal(size=(B, N))
-        scores = np.einsum("bnd,bd->bn", x[:, :-1], x[:, -1])
-        attention, _ = softmax(omega[:, None, None] * scores)
+        labels = y[:, :-1] + self.noise * rng.normal(size=(size, self.N))
+        return GaussianPrompts(x[:, :-1], labels, x[:, -1], y[:, -1])
+
+    def _losses_on(self, params: Array, prompts: GaussianPrompts) -> Pass:
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        labels = prompts.labels
+        size = len(labels) // len(params)
+        # Output weights and inverse temperatures of each prompt's run, (H, RB).
+        output, omega = np.split(np.repeat(params, size, axis=0).T, 2)
+        scores = np.einsum("bnd,bd->bn", prompts.tokens, prompts.query)
+        attention, _ = softmax(omega[:, :, None] * scores)
         means = np.einsum("hbn,bn->hb", attention, labels)
-        error = output @ means - y[:, -1]
+        error = np.sum(output * means, axis=0) - prompts.answer
         # ∂ mean/∂ω = Σ_n a_n (score_n - mean score) label_n
         mean_scores = np.einsum("hbn,bn->hb", attention, scores)
         drift = scores - mean_scores[:, :, None]
         by_omega = np.einsum("hbn,hbn,bn->hb", attention, drift, labels)
-        slopes = error * np.concatenate([means, output[:, None] * by_omega])
-        return 0.5 * error**2, np.arange(len(params))[:, None], slopes
+        slopes = error * np.concatenate([means, output * by_omega])
+        place = first_places(params, len(labels)) + np.arange(params.shape[1])
+        return 0.5 * error**2, place, slopes.T
+
+
+class GaussianPrompts(NamedTuple):
+    """B prompts of linear regression on Gaussian inputs."""
+
+    tokens: Array  # (B, N, d)
+    labels: Array  # (B, N)
+    query: Array  # (B, d)
+    answer: Array  # (B,)
 
 
 class Eliminated(NamedTuple):

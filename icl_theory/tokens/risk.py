@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,7 +43,7 @@ from icl_theory.tokens.quadrature import (
     rule_error,
     trapezoid,
 )
-from icl_theory.tokens.sampled import Pass, Sampled, softmax
+from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places, softmax
 from icl_theory.tokens.square import Moments, change_along
 from icl_theory.tokens.square import moments as integrate
 
@@ -385,7 +386,7 @@ class TokenRisk(Risk):
         """Return `error`."""
         return self.error(params)
 
-    def sampled(self, batch: int, seed: int = 0) -> Sampled:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled[DrawnTokens]:
         """Return the trainer on sampled prompts.
 
         Each step draws ``batch`` prompts token by token, and applies softmax to the
@@ -393,7 +394,7 @@ class TokenRisk(Risk):
         """
         tokens = sum(count.number for count in self.counts)
         numbers = tokens * (NUMBERS_OF_TOKEN + self.errors.shape[2])
-        return Sampled(self.initial, self._draw, batch, seed, numbers)
+        return Sampled(self.initial, self._draw, self._losses_on, batch, seed, numbers)
 
     def moments(
         self, params: Array, step: float = 0.2, errors: Array | None = None
@@ -419,24 +420,28 @@ class TokenRisk(Risk):
             self.spread if self._is_spread else None,
         )
 
-    def _draw(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
-        query = rng.choice(len(self.asked), batch, p=self.asked)[:, None]
+    def _draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
+        query = rng.choice(len(self.asked), size, p=self.asked)[:, None]
         nodes = []
         missing = []
         for count in self.counts:
             N = int(count.number)
             probs = self.probs[count.rows]
-            drawn = rng.choice(len(probs), (batch, N), p=probs)
+            drawn = rng.choice(len(probs), (size, N), p=probs)
             nodes.append(count.rows.start + drawn)
-            length = np.full(batch, N)
+            length = np.full(size, N)
             if count.each:
-                length = rng.integers(1, N + 1, batch)
+                length = rng.integers(1, N + 1, size)
             missing.append(np.arange(N) >= length[:, None])
         node = np.concatenate(nodes, axis=1)
         is_missing = np.concatenate(missing, axis=1)
         noise = np.sqrt(self.spread)[node, query] * rng.normal(size=node.shape)
+        return DrawnTokens(query, node, is_missing, noise)
 
-        place = node * len(self.asked) + query
+    def _losses_on(self, params: Array, prompts: DrawnTokens) -> Pass:
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        query, node, is_missing, noise = prompts
+        place = first_places(params, len(node)) + node * len(self.asked) + query
         scores = np.where(is_missing, -np.inf, params.ravel()[place])
         attention, _ = softmax(scores)
         errors = self.errors[query, node]
@@ -447,6 +452,15 @@ class TokenRisk(Risk):
         along = np.einsum("bnd,bd->bn", errors, mean_error)
         along = along + noise * mean_noise[:, None]
         return 0.5 * squared, place, attention * (along - squared[:, None])
+
+
+class DrawnTokens(NamedTuple):
+    """B prompts of up to N tokens."""
+
+    query: Indices  # (B, 1)
+    node: Indices  # of each token, (B, N)
+    is_missing: NDArray[np.bool_]  # beyond the length of the prompt, (B, N)
+    noise: Array  # value of a token minus the mean value of its node, (B, N)
 
 
 def _check_columns(name: str, columns: int, Q: int) -> None:

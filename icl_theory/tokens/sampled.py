@@ -8,95 +8,111 @@ module are shared by all samplers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, instance, integer
-from icl_theory.engine.risk import Risk, WithStart
+from icl_theory._validate import Array, integer
+from icl_theory.engine.risk import WithStart
+from icl_theory.engine.sampling import P, Trainer, prompts_per_run, prompts_to_draw
 from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
 # The losses of prompts, the places (in the flat array) of the parameters on which they
 # depend, and the derivatives by these parameters.
 Pass = tuple[Array, Indices, Array]
-Draw = Callable[[Array, np.random.Generator, int], Pass]
-Observe = Callable[[Array, np.random.Generator, int], dict[str, Array]]
 
 
-class Sampled(WithStart, Risk):
+class Sampled(WithStart, Trainer[P], Generic[P]):
     """Mean loss over prompts that are drawn anew at each step.
-
-    The prompts are a function of the seed and the step.
 
     Parameters
     ----------
     start : ndarray
         Parameters at step 0.
     draw : callable
-        A function of the parameters, a random generator and the number B of prompts. It
-        returns the losses of the prompts, (B,), places in the flat array of parameters,
-        and the derivatives of the losses by the parameters at these places. Places are
-        broadcast to the shape of the derivatives, for example (B, N).
+        A function of a random generator and a number of prompts that draws them.
+    on : callable
+        A function of the parameters of R runs, (R, ...), and of R times B prompts run
+        after run. It returns the losses of the prompts, (RB,), places in the flat array
+        of the parameters of all runs, and the derivatives of the losses by the
+        parameters at these places. Places are broadcast to the shape of the
+        derivatives, for example (RB, N).
     batch, seed : int
         Number of prompts in a step, and the seed.
     numbers : float
         How many numbers (of 8 bytes) a prompt takes in memory.
     observation : callable, optional
-        A function of the same arguments as ``draw`` that returns the observations.
+        A function of the parameters and the prompts that returns the observations.
     """
-
-    stochastic = True  # the steps draw different prompts
 
     def __init__(
         self,
         start: Array,
-        draw: Draw,
+        draw: Callable[[np.random.Generator, int], P],
+        on: Callable[[Array, P], Pass],
         batch: int,
         seed: int,
         numbers: float,
-        observation: Observe | None = None,
+        observation: Callable[[Array, P], dict[str, Array]] | None = None,
     ) -> None:
         self.start = start
-        self.draw = draw
-        self.observation = observation
+        self._draw = draw
+        self._on = on
+        self._observation = observation
+        self._numbers = numbers
         self.batch = integer("batch", batch, minimum=1)
         self.seed = integer("seed", seed, minimum=0)
         check_fits("batch", batch, 8.0 * batch * numbers)
 
-    def generator(self, step: int) -> np.random.Generator:
-        """Return the generator of the random numbers of a step."""
-        return np.random.default_rng([self.seed, integer("step", step, minimum=0)])
+    def draw(self, rng: np.random.Generator, size: int) -> P:
+        """Draw prompts."""
+        return self._draw(rng, prompts_to_draw(rng, size, self._numbers))
 
-    def losses(self, params: Array, step: int = 0) -> Array:
-        """Return the losses of the step's prompts, (B,)."""
-        losses, _, _ = self.draw(params, self.generator(step), self.batch)
+    def losses_on(self, params: Array, prompts: P) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        losses, _, _ = self._on(params[None], prompts)
         return losses
 
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's prompts and its gradient, by the backward pass."""
-        losses, place, slopes = self.draw(params, self.generator(step), self.batch)
+    def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
+        """Mean loss of some prompts and its gradient, by the backward pass."""
+        losses, gradients = self.evaluate_runs(params[None], prompts)
+        return float(losses[0]), gradients[0]
+
+    def evaluate_runs(self, params: Array, prompts: P) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, (R,) and (R, ...)."""
+        runs = len(params)
+        size = prompts_per_run(prompts, runs)
+        losses, place, slopes = self._on(params, prompts)
         places = np.broadcast_to(place, slopes.shape)
         summed = np.bincount(places.ravel(), slopes.ravel(), params.size)
-        gradient = summed / self.batch
-        return float(losses.mean()), gradient.reshape(params.shape)
+        gradients = summed / size
+        return losses.reshape(runs, size).mean(axis=1), gradients.reshape(params.shape)
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Observations of the step's prompts."""
-        if self.observation is None:
+        if self._observation is None:
             return {}
-        return self.observation(params, self.generator(step), self.batch)
+        return self._observation(params, self.prompts(step))
 
 
-def prompts_to_draw(rng: np.random.Generator, size: int, numbers: float) -> int:
-    """Check the arguments of a method ``draw``, and return the number of prompts.
+def first_places(params: Array, size: int) -> Indices:
+    """Return where the parameters of each prompt's run begin in the flat array.
 
-    A prompt takes ``numbers`` numbers of 8 bytes in memory.
+    Parameters
+    ----------
+    params : ndarray, (R, ...)
+        Parameters of R runs.
+    size : int
+        Number of prompts of all runs together.
+
+    Returns
+    -------
+    ndarray of int, (size, 1)
     """
-    instance("rng", rng, np.random.Generator, "a numpy.random.Generator")
-    size = integer("size", size, minimum=1)
-    check_fits("size", size, 8.0 * size * numbers)
-    return size
+    runs = np.repeat(np.arange(len(params)), size // len(params))
+    return np.asarray(runs[:, None] * params[0].size, dtype=np.intp)
 
 
 def softmax(scores: Array) -> tuple[Array, Array]:

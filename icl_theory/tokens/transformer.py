@@ -25,9 +25,9 @@ from icl_theory._validate import (
     set_fields,
     signed,
 )
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import Trainer
 from icl_theory.memory import check_fits
-from icl_theory.tokens.chain import Chains
+from icl_theory.tokens.chain import Chains, Sequences
 from icl_theory.tokens.sampled import softmax
 
 
@@ -42,7 +42,7 @@ class Matrices(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TwoLayerTransformer(Risk):
+class TwoLayerTransformer(Trainer[Sequences]):
     r"""Mean loss of a two-layer attention-only transformer.
 
     Sequences are drawn anew at each step. In the first layer, position t attends to its
@@ -108,8 +108,6 @@ class TwoLayerTransformer(Risk):
     trained: str = "reduction"
     objective: str = "square"
     sink: float | None = None
-
-    stochastic = True  # the steps draw different sequences
 
     def __post_init__(self) -> None:
         k = instance("chains", self.chains, Chains, "Chains").symbols
@@ -199,33 +197,50 @@ class TwoLayerTransformer(Risk):
             distances[name] = float(np.linalg.norm(difference))
         return distances
 
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's sequences and its gradient, by the backward pass."""
+    def draw(self, rng: np.random.Generator, size: int) -> Sequences:
+        """Draw sequences."""
+        return Sequences(*self.chains.draw(rng, self.length, size))
+
+    def losses_on(self, params: Array, prompts: Sequences) -> Array:
+        """Loss of each of B sequences, (B,)."""
+        symbols, law = self._symbols(prompts)
+        losses, _ = self._loss(self._forward(self._matrices(params), symbols), law)
+        return losses
+
+    def evaluate_on(self, params: Array, prompts: Sequences) -> tuple[float, Array]:
+        """Mean loss of some sequences and its gradient, by the backward pass."""
         k = self.chains.symbols
         matrices = self._matrices(params)
-        rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
-        chain, windows = self.chains.draw(rng, self.length, self.batch)
-        lags = np.arange(self.chains.window)
-        # The symbols are the digits of the number of a window, as unit vectors:
-        # (B, T, m, k).
-        symbols = np.eye(k)[windows[:, :, None] // k**lags % k]
-        law = self.chains.transitions[chain, windows[:, -1] % k]
+        symbols, law = self._symbols(prompts)
         state = self._forward(matrices, symbols)
-        output = state.output
-        if self.objective == "square":
-            error = output - law
-            loss = 0.5 * float(np.sum(error**2))
-        else:
-            # As for the square loss, this is the derivative by the output.
-            error = -law / output
-            loss = -float(np.sum(law * np.log(output)))
-        gradient = self._backward(matrices, symbols, state, error)
+        losses, by_output = self._loss(state, law)
+        gradient = self._backward(matrices, symbols, state, by_output)
         if self.trained == "reduction":
             b = np.trace(gradient.matching[:k, k:])
             flat = np.append(gradient.lags, b)
         else:
             flat = _flat(gradient)
-        return loss / self.batch, flat / self.batch
+        return float(losses.mean()), flat / len(losses)
+
+    def _symbols(self, prompts: Sequences) -> tuple[Array, Array]:
+        """Return the symbols of all windows, and the law of the next symbol.
+
+        The symbols are the digits of the number of a window, as unit vectors, (B, T, m,
+        k). The law is (B, k).
+        """
+        k = self.chains.symbols
+        windows = prompts.windows
+        lags = np.arange(self.chains.window)
+        symbols = np.eye(k)[windows[:, :, None] // k**lags % k]
+        return symbols, self.chains.transitions[prompts.chain, windows[:, -1] % k]
+
+    def _loss(self, state: _State, law: Array) -> tuple[Array, Array]:
+        """Return the losses, (B,), and their derivatives by the output, (B, k)."""
+        output = state.output
+        if self.objective == "square":
+            error = output - law
+            return 0.5 * np.sum(error**2, axis=1), error
+        return -np.sum(law * np.log(output), axis=1), -law / output
 
     def _forward(self, matrices: Matrices, symbols: Array) -> _State:
         own = symbols[:, :, 0]
@@ -235,7 +250,7 @@ class TwoLayerTransformer(Risk):
         stream = np.concatenate([own, mixture @ matrices.carried.T], axis=2)
         question = stream[:, -1] @ matrices.matching
         scores = np.einsum("bz,btz->bt", question, stream)
-        sink = np.full(self.batch, -np.inf if self.sink is None else self.sink)
+        sink = np.full(len(scores), -np.inf if self.sink is None else self.sink)
         attention, _ = softmax(np.column_stack([scores, sink]))
         A = attention[:, :-1]
         on_sink = attention[:, -1:]

@@ -808,7 +808,7 @@ def test_the_reparameterised_trainer_descends_on_the_sampled_risk(
         if options.get("gamma") == "trained"
         else 0.0
     )
-    drawn, losses = problem.transformer.sentences(2), []
+    drawn, losses = problem.transformer.prompts(2), []
     for tokens, answer, q in zip(
         drawn.tokens, drawn.answer, drawn.trigger, strict=True
     ):

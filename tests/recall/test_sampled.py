@@ -159,7 +159,7 @@ def test_batches_of_fixed_sentences_take_all_of_them_in_turn() -> None:
     task = RecallTask(8, 2, 3, H=9)
     data = task.sentences(np.random.default_rng(0), 10)
     risk = icl.recall.TransformerRisk(task, data=data, batch=4)
-    tokens = np.concatenate([risk.sentences(step).tokens for step in range(5)])
+    tokens = np.concatenate([risk.prompts(step).tokens for step in range(5)])
     np.testing.assert_array_equal(tokens, np.concatenate([data.tokens, data.tokens]))
 
 
@@ -179,7 +179,7 @@ def test_diverging_models_have_an_infinite_loss_and_no_nan() -> None:
     assert np.isfinite(gradient).all()
     assert icl.descend(risk, 1e200, steps=20).stop_reason.startswith("diverged")
     with pytest.raises(ValueError, match="numbers with finite logits"):
-        risk.measure(huge, risk.sentences())
+        risk.measure(huge, risk.prompts())
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_every_reader_has_the_logits_of_its_matrices_and_their_derivatives(
     )
     params = np.random.default_rng(3).normal(0.0, 0.5, full.initial.shape)
     W, value, F = params.reshape(3, 12, 12)
-    eye, losses, drawn = np.eye(12), [], full.sentences(4)
+    eye, losses, drawn = np.eye(12), [], full.prompts(4)
     for tokens, answer in zip(drawn.tokens, drawn.answer, strict=True):
         x = np.array(
             [
@@ -295,14 +295,14 @@ def test_start_sentences_and_tests_are_those_of_the_seed() -> None:
     )
     for found in (
         lambda risk: risk.initial,
-        lambda risk: risk.sentences(2).tokens,
+        lambda risk: risk.prompts(2).tokens,
         lambda risk: risk.observe(np.linspace(-1.0, 1.0, risk.initial.size))[
             "seen_loss"
         ],
     ):
         assert np.array_equal(found(one), found(same))
         assert not np.array_equal(found(one), found(other))
-    assert not np.array_equal(one.sentences(2).tokens, one.sentences(3).tokens)
+    assert not np.array_equal(one.prompts(2).tokens, one.prompts(3).tokens)
 
 
 def test_only_fixed_sentences_can_be_learnt_below_the_bayes_risk() -> None:
@@ -324,8 +324,8 @@ def test_reparameterisation_needs_the_matrices_that_it_sets() -> None:
         reparameterised(TransformerRisk(small(), trained=["value"]))
     risk = TransformerRisk(small())
     with pytest.raises(ValueError, match="without = 'readout'"):
-        risk.measure(risk.initial, risk.sentences(), without=["readout"])
-    drawn = risk.sentences()
+        risk.measure(risk.initial, risk.prompts(), without=["readout"])
+    drawn = risk.prompts()
     with pytest.raises(
         ValueError, match="sentences = 7: must be made of words below V = 7"
     ):

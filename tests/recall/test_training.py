@@ -127,7 +127,7 @@ def test_relu_starts_from_zero_at_its_kink_and_linear_attention_does_not() -> No
 def test_fixed_sentences_are_seen_in_turn() -> None:
     risk = icl.recall.Training(**(SMALL | {"M": 100, "batch": 64})).transformer  # type: ignore[arg-type]
     assert risk.stochastic
-    first, second = (risk.sentences(step).tokens for step in (0, 1))
+    first, second = (risk.prompts(step).tokens for step in (0, 1))
     assert risk.data is not None
     np.testing.assert_array_equal(
         np.concatenate([first, second[:36]]), risk.data.tokens
@@ -154,7 +154,7 @@ def test_where_no_words_are_left_nothing_is_said_of_unseen_outputs() -> None:
 def test_fixed_sentences_are_those_of_the_seed() -> None:
     problem = icl.recall.Training(**(SMALL | {"M": 30, "batch": 64, "seed": 3}))  # type: ignore[arg-type]
     data = problem.task.sentences(np.random.default_rng(3), 30)
-    np.testing.assert_array_equal(problem.transformer.sentences(0).tokens, data.tokens)
+    np.testing.assert_array_equal(problem.transformer.prompts(0).tokens, data.tokens)
     np.testing.assert_array_equal(
         problem.transformer.initial,
         icl.recall.TransformerRisk(problem.task, seed=3, weights="identity").initial,

@@ -232,10 +232,9 @@ class InductionRisk(Pullback):
         is_first_layer = np.arange(len(self.initial)) < self.map.symbols.shape[-2]
         return np.where(is_first_layer, 1.0 / self.ratio, 1.0)
 
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss and gradient."""
-        loss, gradient = super().evaluate(params, step)
-        return loss + self.added, gradient
+    def offset(self) -> float:
+        """Return the loss that the next symbol adds."""
+        return self.added
 
     def floor(self) -> float:
         """Loss of the Bayes-optimal prediction, or of one that knows the chain.

@@ -26,6 +26,7 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.pullback import Pullback, core_params, core_risk, replace_core
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
@@ -440,7 +441,7 @@ class LinearAttention(Family):
         core: MergedRisk | TensorRisk = core_risk(self.risk())
         return core.merged if isinstance(core, TensorRisk) else core
 
-    def sampled(self, batch: int, seed: int = 0) -> Risk:
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts.
 
         It trains the layer (P, K) if coordinates = "pair", the layer of all heads

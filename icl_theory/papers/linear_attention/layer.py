@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, argument_error, integer, real_array, set_fields
-from icl_theory.engine.risk import Risk, WithStart
+from icl_theory.engine.risk import WithStart
+from icl_theory.engine.sampling import (
+    Trainer,
+    prompts_per_run,
+    prompts_to_draw,
+)
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root, shaped
 
@@ -29,7 +34,7 @@ class Prompts(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SampledRisk(WithStart, Risk):
+class SampledRisk(WithStart, Trainer[Prompts]):
     r"""Squared error of :math:`x^\top\Gamma h` on fresh prompts, over the matrix Γ.
 
     Parameters
@@ -55,8 +60,6 @@ class SampledRisk(WithStart, Risk):
     batch: int
     seed: int = 0
 
-    stochastic = True
-
     def __post_init__(self) -> None:
         if not np.isfinite(prompt_law(self.law).N):
             raise argument_error(
@@ -65,8 +68,12 @@ class SampledRisk(WithStart, Risk):
         set_fields(self, batch=integer("batch", self.batch, minimum=1))
         set_fields(self, seed=integer("seed", self.seed, minimum=0))
         set_fields(self, start=shaped("start", self.start, self._shape))
-        bytes_per_prompt = 32.0 * (self.law.N + 2.0) * (self.law.d + 2.0)
-        check_fits("batch", self.batch, self.batch * bytes_per_prompt)
+        check_fits("batch", self.batch, 8.0 * self.batch * self._numbers)
+
+    @property
+    def _numbers(self) -> float:
+        """How many numbers a prompt takes in memory."""
+        return 4.0 * (self.law.N + 2.0) * (self.law.d + 2.0)
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -77,11 +84,10 @@ class SampledRisk(WithStart, Risk):
         covariance, prior, query = self.law.dense.moments
         return root(covariance), root(prior), root(query)
 
-    def prompts(self, step: int) -> Prompts:
-        """Draw the prompts of a step."""
-        rng = np.random.default_rng([self.seed, integer("step", step, minimum=0)])
+    def draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        """Draw prompts."""
+        B = prompts_to_draw(rng, size, self._numbers)
         token_root, task_root, query_root = self._roots
-        B = self.batch
         d = self.law.d
         N = int(self.law.N)
         tokens = rng.normal(size=(B, N, d)) @ token_root
@@ -92,13 +98,36 @@ class SampledRisk(WithStart, Risk):
         answer = np.sum(query * task, axis=1)
         return Prompts(tokens, labels, query, answer)
 
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the prompts of a step, and its gradient."""
-        tokens, labels, query, answer = self.prompts(step)
-        h = np.einsum("bn,bnd->bd", labels, tokens) / tokens.shape[1]
-        error = np.sum((query @ params) * h, axis=1) - answer
-        gradient = (query * error[:, None]).T @ h / self.batch
-        return 0.5 * float(np.mean(error**2)), gradient
+    def losses_on(self, params: Array, prompts: Prompts) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        errors, _ = self._passes(params[None], prompts)
+        return 0.5 * errors[0] ** 2
+
+    def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
+        """Mean loss of some prompts, and its gradient."""
+        losses, gradients = self.evaluate_runs(params[None], prompts)
+        return float(losses[0]), gradients[0]
+
+    def evaluate_runs(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, (R,) and (R, ...)."""
+        errors, gradients = self._passes(params, prompts)
+        return 0.5 * np.mean(errors**2, axis=1), gradients
+
+    def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Return the errors of R runs, (R, B), and gradients of their mean losses."""
+        R = len(params)
+        size = prompts_per_run(prompts, R)
+        h = _mean_labelled_token(prompts).reshape(R, size, -1)
+        query = prompts.query.reshape(R, size, -1)
+        errors = np.sum((query @ params) * h, axis=2) - prompts.answer.reshape(R, size)
+        return errors, (query * errors[:, :, None]).swapaxes(1, 2) @ h / size
+
+
+def _mean_labelled_token(prompts: Prompts) -> Array:
+    """Return h, the mean of label times token, (B, d)."""
+    tokens = prompts.tokens
+    summed = np.einsum("bn,bnd->bd", prompts.labels, tokens)
+    return np.asarray(summed / tokens.shape[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,11 +154,13 @@ class SampledLoop(SampledRisk):
     def _shape(self) -> tuple[int, ...]:
         return (1,)
 
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the prompts of a step, and its derivative."""
-        tokens, labels, query, answer = self.prompts(step)
+    def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Return the errors of R runs, (R, B), and the slopes of their mean losses."""
+        tokens, labels, query, answer = prompts
+        size = prompts_per_run(prompts, len(params))
         N = tokens.shape[1]
-        rate = params[0] / self.depth
+        # The rate of each prompt's run.
+        rate = np.repeat(params / self.depth, size, axis=0)
         rate_slope = 1.0 / self.depth
         # The estimate of the task, and its derivative by γ, from layer to layer.
         weight = np.zeros_like(query)
@@ -141,9 +172,10 @@ class SampledLoop(SampledRisk):
             curved = np.einsum("bn,bnd->bd", prediction_slope, tokens) / N
             weight = weight + rate * descent
             weight_slope = weight_slope + rate_slope * descent - rate * curved
-        error = np.sum(query * weight, axis=1) - answer
-        slope = np.mean(error * np.sum(query * weight_slope, axis=1))
-        return 0.5 * float(np.mean(error**2)), np.array([slope])
+        errors = np.sum(query * weight, axis=1) - answer
+        slopes = errors * np.sum(query * weight_slope, axis=1)
+        by_run = slopes.reshape(-1, size)
+        return errors.reshape(-1, size), by_run.mean(axis=1, keepdims=True)
 
 
 class LayerRisk(SampledRisk):
@@ -181,26 +213,34 @@ class LayerRisk(SampledRisk):
         matrices[1, :d, :d] = A.T
         return cls(law, matrices, batch, seed)
 
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the prompts of a step, and its gradient."""
-        tokens, labels, query, answer = self.prompts(step)
+    def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Return the errors of R runs, (R, B), and gradients of their mean losses."""
+        tokens, labels, query, answer = prompts
+        R = len(params)
+        size = prompts_per_run(prompts, R)
         N = tokens.shape[1]
         # The columns (x_i, y_i) of E, and its last column (x, 0).
         pairs = np.concatenate([tokens, labels[:, :, None]], axis=2)
         last = np.pad(query, ((0, 0), (0, 1)))
         columns = np.concatenate([pairs, last[:, None]], axis=1)
+        last_by_run = last.reshape(R, size, -1)
 
         def attended(vectors: Array) -> Array:
-            """Return EEᵀ/N times a vector, for each prompt."""
-            scores = np.einsum("bni,bi->bn", columns, vectors)
-            return np.einsum("bn,bni->bi", scores, columns) / N
+            """Return EEᵀ/N times a vector for each prompt, (R, B, d + 1)."""
+            flat = vectors.reshape(last.shape)
+            scores = np.einsum("bni,bi->bn", columns, flat)
+            products = np.einsum("bn,bni->bi", scores, columns) / N
+            return np.asarray(products.reshape(R, size, -1))
 
-        P, K = params
+        P = params[:, 0]
+        K = params[:, 1]
         # Only the last row of P is read.
-        value = np.broadcast_to(P[-1], last.shape)
-        attended_key = attended(last @ K.T)
-        error = np.sum(attended_key * value, axis=1) - answer
-        gradient = np.zeros_like(params)
-        gradient[0, -1] = error @ attended_key / self.batch
-        gradient[1] = (attended(value) * error[:, None]).T @ last / self.batch
-        return 0.5 * float(np.mean(error**2)), gradient
+        value = np.broadcast_to(P[:, -1:], last_by_run.shape)
+        attended_key = attended(last_by_run @ K.swapaxes(1, 2))
+        errors = np.sum(attended_key * value, axis=2) - answer.reshape(R, size)
+        back = errors[:, :, None]
+        gradients = np.zeros_like(params)
+        gradients[:, 0, -1] = np.sum(back * attended_key, axis=1) / size
+        by_key = (attended(value) * back).swapaxes(1, 2) @ last_by_run
+        gradients[:, 1] = by_key / size
+        return errors, gradients

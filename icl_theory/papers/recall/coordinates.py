@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import block_diag, csc_array
 
 from icl_theory._validate import argument_error, instance, signed
-from icl_theory.engine.pullback import Affine, Pullback
+from icl_theory.engine.pullback import Affine, Pullback, pulled_back
 from icl_theory.papers.recall.sampled import MATRICES, TransformerRisk
 from icl_theory.papers.recall.weights import gates
 
@@ -86,7 +86,7 @@ def reparameterised(
     matrices = Affine(
         np.concatenate(base, axis=None), block_diag(columns, "csc"), sizes
     )
-    return Pullback(full, matrices)
+    return pulled_back(full, matrices)
 
 
 def _check_trained(full: TransformerRisk) -> None:

@@ -27,13 +27,14 @@ from icl_theory._validate import (
     Array,
     argument_error,
     choice,
+    generator,
     instance,
     integer,
     number,
     set_fields,
     signed,
 )
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import Trainer, selected
 from icl_theory.memory import check_fits
 from icl_theory.papers.recall.divergence import cross_entropy
 from icl_theory.papers.recall.population import ATTENTION
@@ -72,7 +73,7 @@ class _Pass(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TransformerRisk(Risk):
+class TransformerRisk(Trainer[Sentences]):
     """Cross-entropy of a full one-layer transformer on sampled sentences.
 
     The parameters are one flat vector. See docs/theory.md, "In-context recall".
@@ -126,7 +127,7 @@ class TransformerRisk(Risk):
 
     task: RecallTask
     attention: str = "linear"
-    batch: int | None = None
+    batch: int | None = None  # type: ignore[assignment]
     seed: int = 0
     data: Sentences | None = None
     trained: Sequence[str] | None = None
@@ -136,6 +137,8 @@ class TransformerRisk(Risk):
     kink: float = 0.0
     gamma: float | None = None
     tests: int = 128
+
+    stream = (0,)
 
     def __post_init__(self) -> None:
         task = instance("task", self.task, RecallTask, "a RecallTask")
@@ -211,24 +214,44 @@ class TransformerRisk(Risk):
         """Bayes risk of the task; 0 for fixed data, which can be learnt by heart."""
         return self.task.bayes_risk if self.data is None else 0.0
 
-    def sentences(self, step: int = 0) -> Sentences:
-        """Return the sentences of one step."""
-        assert self.batch is not None
-        step = integer("step", step, minimum=0)
+    def draw(self, rng: np.random.Generator, size: int) -> Sentences:
+        """Draw sentences, from the ``data`` without replacement if they are given.
+
+        At most all of the ``data`` are returned.
+        """
         if self.data is None:
-            rng = np.random.default_rng([self.seed, 0, step])
-            return self.task.sentences(rng, self.batch)
+            return self.task.sentences(rng, size)
+        generator("rng", rng)
+        size = integer("size", size, minimum=1)
+        count = len(self.data.answer)
+        if size >= count:
+            return self.data
+        return selected(self.data, rng.choice(count, size, replace=False))
+
+    def prompts(self, step: int = 0) -> Sentences:
+        """Return the sentences of a step; of the ``data`` consecutive ones."""
+        if self.data is None:
+            return super().prompts(step)
+        step = integer("step", step, minimum=0)
         if not self.stochastic:
             return self.data
-        rows = (step * self.batch + np.arange(self.batch)) % len(self.data.answer)
-        return Sentences(*(column[rows] for column in self.data))
+        assert self.batch is not None
+        rows = step * self.batch + np.arange(self.batch)
+        return selected(self.data, rows % len(self.data.answer))
 
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the sentences of a step, and its gradient, by hand."""
+    def losses_on(self, params: Array, prompts: Sentences) -> Array:
+        """Loss of each of B sentences, (B,); infinite if a logit is not finite."""
+        logits = self._forward(self._matrices(params), prompts.tokens).logits
+        if not np.isfinite(logits).all():
+            return np.full(len(logits), math.inf)
+        losses, _ = cross_entropy(logits, prompts.answer)
+        return losses
+
+    def evaluate_on(self, params: Array, prompts: Sentences) -> tuple[float, Array]:
+        """Mean loss of some sentences, and its gradient, by hand."""
         matrices = self._matrices(params)
-        sentences = self.sentences(step)
-        answer = sentences.answer
-        forward = self._forward(matrices, sentences.tokens)
+        answer = prompts.answer
+        forward = self._forward(matrices, prompts.tokens)
         if not np.isfinite(forward.logits).all():
             return math.inf, np.zeros_like(params)
         losses, error = cross_entropy(forward.logits, answer)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, argument_error
 from icl_theory.engine.risk import Risk, WithStart
+from icl_theory.engine.sampling import prompts_by_run
 from icl_theory.engine.starts import checked_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.arrays import NumberOrArray
@@ -28,7 +29,7 @@ from icl_theory.families.parameters import (
     learning_rate,
     parameter,
 )
-from icl_theory.tokens.sampled import Pass, Sampled, softmax
+from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +141,13 @@ class DictionaryRisk(WithStart, Risk):
         difference = self._coefficients(params) - self.ridge
         return {"off": np.asarray(np.linalg.norm(difference))}
 
-    def sampled(self, batch: int, seed: int = 0) -> Sampled:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled[Prompts]:
         """Return the trainer on sampled prompts.
 
         It answers all queries of a prompt from the labels of this prompt.
         """
-        return Sampled(self.start, self._drawn, batch, seed, 4.0 * self.start.size)
+        numbers = 4.0 * self.start.size
+        return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
 
     def _loss(self, coefficients: Array) -> float:
         bias = np.sum((self._labelled_Z @ coefficients - self.Z) ** 2)
@@ -182,16 +184,33 @@ class DictionaryRisk(WithStart, Risk):
         weight = np.exp(scores - scores.max(axis=1, keepdims=True))
         return output, weight / weight.sum(axis=1, keepdims=True)
 
-    def _drawn(self, params: Array, rng: np.random.Generator, batch: int) -> Pass:
-        """Return losses of drawn prompts and their derivatives by all parameters."""
-        answers = rng.normal(size=(batch, len(self.Z))) @ self.Z
-        noise = self.noise * rng.normal(size=(batch, self.labelled))
+    def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        answers = rng.normal(size=(size, len(self.Z))) @ self.Z
+        noise = self.noise * rng.normal(size=(size, self.labelled))
         # Tokens beyond N have labels of zero.
-        labels = np.zeros((batch, self.attended))
+        labels = np.zeros((size, self.attended))
         labels[:, : self.labelled] = answers[:, : self.labelled] + noise
         if self.noisy_answers:
             answers[:, : self.labelled] += noise
+        return Prompts(labels, answers)
 
+    def _losses_on(self, params: Array, prompts: Prompts) -> Pass:
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        passes = [
+            self._losses_of_run(of_run, of_prompts)
+            for of_run, of_prompts in zip(
+                params, prompts_by_run(prompts, len(params)), strict=True
+            )
+        ]
+        losses = np.concatenate([losses for losses, _ in passes])
+        derivatives = np.concatenate([derivatives for _, derivatives in passes])
+        derivatives = derivatives.reshape(len(losses), -1)
+        places = first_places(params, len(losses)) + np.arange(params[0].size)
+        return losses, places, derivatives
+
+    def _losses_of_run(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Return losses of prompts and their derivatives by all parameters."""
+        labels, answers = prompts
         output, scores = self._split(params)
         attention, _ = softmax(scores.swapaxes(1, 2))  # (H, K, M)
         averages = np.einsum("hkm,bm->bhk", attention, labels)
@@ -200,13 +219,19 @@ class DictionaryRisk(WithStart, Risk):
         by_answer = error[:, None] / answers.shape[1]
         centred_labels = labels[:, None, None] - averages[..., None]
         by_score = (output * by_answer)[..., None] * attention * centred_labels
-        by_score = by_score.swapaxes(2, 3).reshape(batch, len(params), -1)
+        by_score = by_score.swapaxes(2, 3).reshape(len(labels), len(params), -1)
         by_output = by_answer * averages
         if not self.per_token:
             by_output = by_output.sum(axis=2, keepdims=True)
         derivatives = np.concatenate([by_output, by_score], axis=2)
-        places = np.arange(params.size).reshape(params.shape)
-        return 0.5 * np.mean(error**2, axis=1), places, derivatives
+        return 0.5 * np.mean(error**2, axis=1), derivatives
+
+
+class Prompts(NamedTuple):
+    """B prompts with labels of M tokens and answers to K queries."""
+
+    labels: Array  # (B, M)
+    answers: Array  # (B, K)
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,18 +31,25 @@ from icl_theory.families.parameters import Fraction, label_noise, learning_rate
 from icl_theory.memory import check_fits
 from icl_theory.tokens.gaussian import normal, reach_of
 from icl_theory.tokens.risk import Kind, TokenRisk
-from icl_theory.tokens.sampled import Pass, Sampled, softmax
+from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 ATTENTION = ("softmax", "erf", "linear")
 # On the manifold (k, v, b) has five coordinates that are free: κ, κ', ν, ν', b.
 ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
-class Attended(NamedTuple):
-    """Weights of tokens in sampled prompts, (B, N), and derivatives of the output."""
+class Prompts(NamedTuple):
+    """B prompts of N tokens."""
 
-    weight: Array
-    by_score: Array  # derivative of the output by k·x of each token, (B, N)
+    tokens: Array  # (B, N, 4)
+    label: Array  # (B,)
+
+
+class Attended(NamedTuple):
+    """Weights of tokens in R times B prompts, and derivatives of the output."""
+
+    weight: Array  # (R, B, N)
+    by_score: Array  # derivative of the output by k·x of each token, (R, B, N)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,48 +77,58 @@ class LocationRisk(WithStart, Risk):
     def _vectors(self, params: Array) -> tuple[Array, Array]:
         return params @ ON_MANIFOLD, ON_MANIFOLD.T
 
-    def sampled(self, batch: int, seed: int = 0) -> Sampled:
+    def sampled(self, batch: int, seed: int = 0) -> Sampled[Prompts]:
         """Return the trainer on sampled prompts."""
-        return Sampled(
-            self.start, self._sampled_pass, batch, seed, 12.0 * self.problem.N
-        )
+        numbers = 12.0 * self.problem.N
+        return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
 
-    def _sampled_pass(self, params: Array, rng: np.random.Generator, B: int) -> Pass:
-        """Return losses and gradients of B prompts, in the four directions."""
+    def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        """Draw prompts whose tokens have the four coordinates."""
         p = self.problem
-        rows = np.arange(B)
-        tokens = rng.normal(size=(B, p.N, 4))
-        place = np.where(rng.random(B) < p.chance, 0, rng.integers(1, p.N, B))
+        rows = np.arange(size)
+        tokens = rng.normal(size=(size, p.N, 4))
+        place = np.where(rng.random(size) < p.chance, 0, rng.integers(1, p.N, size))
         tokens[rows, place] = (
             p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
         )
-        label = tokens[rows, place, 1] + p.noise * rng.normal(size=B)
+        label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)
+        return Prompts(tokens, label)
 
-        vectors, slopes = self._vectors(params)
-        k = vectors[:4]
-        v = vectors[4:8]
-        values = tokens @ v
-        attended = self._attend(tokens, k, values, vectors[8])
-        output = np.sum(attended.weight * values, axis=1)
-        by_k = np.einsum("bn,bnd->bd", attended.by_score, tokens)
-        by_v = np.einsum("bn,bnd->bd", attended.weight, tokens)
-        by_bias = attended.by_score[:, :1]
-        by_vectors = np.concatenate([by_k, by_v, by_bias], axis=1)
-        error = output - label
-        gradients = error[:, None] * by_vectors @ slopes
-        return 0.5 * error**2, np.arange(params.size), gradients
+    def _losses_on(self, params: Array, prompts: Prompts) -> Pass:
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        R = len(params)
+        tokens = prompts.tokens.reshape(R, -1, *prompts.tokens.shape[1:])
+        mapped = [self._vectors(of_run) for of_run in params]
+        vectors = np.stack([vectors for vectors, _ in mapped])
+        slopes = np.stack([slopes for _, slopes in mapped])
+        k = vectors[:, None, :4, None]
+        v = vectors[:, None, 4:8, None]
+        values = (tokens @ v)[..., 0]
+        attended = self._attend((tokens @ k)[..., 0], values, vectors[:, 8])
+        output = np.sum(attended.weight * values, axis=2)
+        by_k = np.einsum("rbn,rbnd->rbd", attended.by_score, tokens)
+        by_v = np.einsum("rbn,rbnd->rbd", attended.weight, tokens)
+        by_bias = attended.by_score[:, :, :1]
+        by_vectors = np.concatenate([by_k, by_v, by_bias], axis=2)
+        errors = output - prompts.label.reshape(R, -1)
+        gradients = errors[:, :, None] * by_vectors @ slopes
+        place = first_places(params, len(prompts.label)) + np.arange(params[0].size)
+        return 0.5 * errors.ravel() ** 2, place, gradients.reshape(place.shape)
 
-    def _attend(self, tokens: Array, k: Array, values: Array, bias: float) -> Attended:
-        """Return the weights of tokens, with the derivatives of the output."""
+    def _attend(self, scores: Array, values: Array, bias: Array) -> Attended:
+        """Return the weights of tokens, with the derivatives of the output.
+
+        Scores k·x and values are (R, B, N); each of R runs has a bias.
+        """
         from scipy.special import erf  # slow to load
 
         p = self.problem
         if p.attention == "softmax":
             is_first_place = np.arange(p.N) == 0
-            weight, _ = softmax(tokens @ k + bias * is_first_place)
-            mean_value = np.sum(weight * values, axis=1)[:, None]
+            weight, _ = softmax(scores + bias[:, None, None] * is_first_place)
+            mean_value = np.sum(weight * values, axis=2, keepdims=True)
             return Attended(weight, weight * (values - mean_value))
-        scaled = p.scale * tokens @ k
+        scaled = p.scale * scores
         if p.attention == "erf":
             slope = p.scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scaled**2))
             return Attended(erf(scaled), slope * values)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, argument_error, instance, integer, set_fields
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import Trainer
 from icl_theory.regression.sampled.layer import Prompts, attend
 from icl_theory.regression.sampled.risk import SampledRisk
 
@@ -46,7 +46,7 @@ class Weights(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class BlockRisk(Risk):
+class BlockRisk(Trainer[Prompts]):
     r"""Squared error of a transformer block on the prompts of a `SampledRisk`.
 
     A token is the pair :math:`z_i = (x_i, y_i)` of an input and its label, and the
@@ -177,14 +177,33 @@ class BlockRisk(Risk):
         if not fits:
             raise argument_error("prompts", "those of other features", f"of {features}")
 
+    @property
+    def batch(self) -> int:  # type: ignore[override]
+        """Number of prompts in a step."""
+        return self.data.batch
+
+    def draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        """Draw prompts of the ``data``."""
+        return self.data.draw(rng, size)
+
+    def prompts(self, step: int = 0) -> Prompts:
+        """Return the prompts of a step, those of the ``data``."""
+        return self.data.prompts(step)
+
     @np.errstate(over="ignore", invalid="ignore")
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's prompts and its gradient.
+    def losses_on(self, params: Array, prompts: Prompts) -> Array:
+        """Loss of each of B prompts, (B,); infinite beyond the range of float64."""
+        prediction = self._forward(self._layers(params), prompts).prediction
+        losses = 0.5 * (prediction - prompts.answer) ** 2
+        return np.where(np.isfinite(losses), losses, math.inf)
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
+        """Mean loss of some prompts and its gradient.
 
         If a number leaves the range of float64, the loss is infinite and the gradient
         zero.
         """
-        prompts = self.data.prompts(step)
         forward = self._forward(self._layers(params), prompts)
         error = forward.prediction - prompts.answer
         loss = 0.5 * float(np.mean(error**2))

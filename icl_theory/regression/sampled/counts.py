@@ -6,21 +6,27 @@ prompts token by token, but cost much less.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import EXACT, LARGEST, Array, integer, number, set_fields
-from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import (
+    Trainer,
+    joined,
+    prompts_per_run,
+    prompts_to_draw,
+)
 from icl_theory.memory import blocks, check_fits
 from icl_theory.regression.features import Features
 from icl_theory.regression.tasks import Task
 
 
 @dataclass(frozen=True, eq=False)
-class CountedRisk(Risk):
+class CountedRisk(Trainer["CountedPrompts"]):
     r"""Squared error of softmax attention on prompts that are drawn by their counts.
 
     For each feature m of K, a prompt has :math:`n_m` tokens with the sum :math:`y_m` of
@@ -50,7 +56,8 @@ class CountedRisk(Risk):
     noise: float = 0.0
     every_query: bool = True
 
-    stochastic = True  # the steps draw different prompts
+    # These numbers are independent of the prompts of `SampledRisk`.
+    stream = (3,)
 
     def __post_init__(self) -> None:
         set_fields(
@@ -80,57 +87,106 @@ class CountedRisk(Risk):
         """
         return self.features.uniform and self.N <= 10 * self.features.K
 
+    def draw(self, rng: np.random.Generator, size: int) -> CountedPrompts:
+        """Draw prompts; those with one query are sorted by their queries."""
+        numbers = self.features.K + (self.N if self._by_tokens else 0)
+        size = prompts_to_draw(rng, size, 6.0 * numbers)
+        if self.every_query:
+            return joined(list(self._drawn_in_blocks(rng, size)))
+        # Prompts are exchangeable, so they may be sorted by their queries.
+        query = np.sort(_tokens(self.features, rng, size))
+        values, counts, labels = self._prompts(rng, size)
+        return CountedPrompts(counts, labels, values[np.arange(size), query], query)
+
+    def _drawn_in_blocks(
+        self, rng: np.random.Generator, size: int
+    ) -> Iterator[CountedPrompts]:
+        """Yield prompts for every query, in blocks of arrays of up to 4 MiB."""
+        for rows in blocks(size, self.features.K, 2**19):
+            values, counts, labels = self._prompts(rng, rows.stop - rows.start)
+            yield CountedPrompts(counts, labels, values, None)
+
+    def losses_on(self, params: Array, prompts: CountedPrompts) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        weight = np.exp(params - params.max(axis=0))
+        if prompts.query is None:
+            prediction = (prompts.labels @ weight) / (prompts.counts @ weight)
+            return 0.5 * (prediction - prompts.answer) ** 2 @ self.features.probs
+        forward = _with_one_query(weight[None], prompts, prompts.query)
+        return 0.5 * forward.error**2
+
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts and its gradient, (K, K)."""
-        # The 3 keeps these numbers independent of the prompts of `SampledRisk`.
-        rng = np.random.default_rng([self.seed, 3, step])
-        weight = np.exp(params - params.max(axis=0))
         if not self.every_query:
-            return self._with_one_query(weight, rng)
+            return self.evaluate_on(params, self.prompts(step))
+        # The prompts of a step are drawn and used block by block, so that a large batch
+        # takes little memory.
         loss = 0.0
         gradient = np.zeros_like(params)
-        # Blocks keep a temporary array within 4 MiB.
-        for rows in blocks(self.batch, self.features.K, 2**19):
-            block_loss, block_gradient = self._block(
-                weight, rng, rows.stop - rows.start
-            )
-            loss = loss + block_loss
-            gradient = gradient + block_gradient
-        return loss / self.batch, gradient * (self.features.probs / self.batch)
+        for block in self._drawn_in_blocks(self.generator(step), self.batch):
+            losses, gradients = self._sums_of_every_query(params[None], block)
+            loss += float(losses[0])
+            gradient += gradients[0]
+        return loss / self.batch, gradient / self.batch
 
-    def _block(
-        self, weight: Array, rng: np.random.Generator, size: int
+    def evaluate_on(
+        self, params: Array, prompts: CountedPrompts
     ) -> tuple[float, Array]:
-        """Sum the loss, and its gradient without the factor p_k, over new prompts."""
-        values, counts, labels = self._prompts(rng, size)
+        """Mean loss of some prompts and its gradient, (K, K)."""
+        losses, gradients = self.evaluate_runs(params[None], prompts)
+        return float(losses[0]), gradients[0]
+
+    def evaluate_runs(
+        self, params: Array, prompts: CountedPrompts
+    ) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, (R,) and (R, K, K)."""
+        size = prompts_per_run(prompts, len(params))
+        if prompts.query is None:
+            losses, gradients = self._sums_of_every_query(params, prompts)
+            return losses / size, gradients / size
+        return self._means_of_one_query(params, prompts, prompts.query)
+
+    def _sums_of_every_query(
+        self, params: Array, prompts: CountedPrompts
+    ) -> tuple[Array, Array]:
+        """Sums over the prompts of each run if every prompt has all queries."""
+        R, K, _ = params.shape
+        weight = np.exp(params - params.max(axis=1, keepdims=True))
+        counts = prompts.counts.reshape(R, -1, K)
+        labels = prompts.labels.reshape(R, -1, K)
         total = counts @ weight
         prediction = labels @ weight / total
-        error = prediction - values
+        error = prediction - prompts.answer.reshape(R, -1, K)
         back = error / total
-        gradient = weight * (labels.T @ back - counts.T @ (prediction * back))
-        squares = np.einsum("bk,bk->k", error, error)
-        return 0.5 * float(self.features.probs @ squares), gradient
+        by_labels = labels.swapaxes(1, 2) @ back
+        by_counts = counts.swapaxes(1, 2) @ (prediction * back)
+        squares = np.einsum("rbk,rbk->rk", error, error)
+        losses = 0.5 * squares @ self.features.probs
+        return losses, weight * (by_labels - by_counts) * self.features.probs
 
-    def _with_one_query(
-        self, weight: Array, rng: np.random.Generator
-    ) -> tuple[float, Array]:
-        """Mean loss and gradient with one query for each prompt."""
-        # Prompts are exchangeable, so they may be sorted by their queries.
-        query = np.sort(_tokens(self.features, rng, self.batch))
-        values, counts, labels = self._prompts(rng, self.batch)
-        rows = weight.T[query]
-        total = np.einsum("bk,bk->b", counts, rows)
-        prediction = np.einsum("bk,bk->b", labels, rows) / total
-        error = prediction - values[np.arange(self.batch), query]
-        # The slopes in the scores overwrite the labels, which saves a large array.
-        slopes = labels
-        slopes -= counts * prediction[:, None]
-        slopes *= rows * (error / (total * self.batch))[:, None]
-        # Sum over the prompts of each query, which stand next to each other.
-        first_prompts = np.flatnonzero(np.diff(query, prepend=-1))
-        gradient = np.zeros_like(weight)
-        gradient[:, query[first_prompts]] = np.add.reduceat(slopes, first_prompts).T
-        return 0.5 * float(np.mean(error**2)), gradient
+    def _means_of_one_query(
+        self, params: Array, prompts: CountedPrompts, query: NDArray[np.integer[Any]]
+    ) -> tuple[Array, Array]:
+        """Means over the prompts of each run if every prompt has one query."""
+        R, K, _ = params.shape
+        size = len(query) // R
+        weight = np.exp(params - params.max(axis=1, keepdims=True))
+        forward = _with_one_query(weight, prompts, query)
+        prediction = forward.prediction[:, None]
+        slopes = prompts.labels - prompts.counts * prediction
+        slopes *= forward.rows * (forward.error / (forward.total * size))[:, None]
+        # Sum over the prompts of each run and query, which stand next to each other if
+        # they are sorted, as drawn prompts are.
+        column = forward.column
+        if (np.diff(column) < 0).any():
+            order = np.argsort(column, kind="stable")
+            column = column[order]
+            slopes = slopes[order]
+        first_prompts = np.flatnonzero(np.diff(column, prepend=-1))
+        gradient = np.zeros((R * K, K))
+        gradient[column[first_prompts]] = np.add.reduceat(slopes, first_prompts)
+        losses = 0.5 * np.mean(forward.error.reshape(R, size) ** 2, axis=1)
+        return losses, gradient.reshape(R, K, K).swapaxes(1, 2)
 
     def _prompts(
         self, rng: np.random.Generator, size: int
@@ -151,6 +207,37 @@ class CountedRisk(Risk):
         # One bincount for all prompts: each has K cells of its own.
         cells = tokens + K * np.arange(size)[:, None]
         return np.bincount(cells.ravel(), minlength=size * K).reshape(size, K)
+
+
+class CountedPrompts(NamedTuple):
+    """B prompts by their counts."""
+
+    counts: Array  # n, number of tokens of each feature, (B, K)
+    labels: Array  # y, sum of their labels, (B, K)
+    answer: Array  # to the query, (B,), or to every query, (B, K)
+    query: NDArray[np.integer[Any]] | None  # (B,), or None for all queries
+
+
+class _Forward(NamedTuple):
+    """Predictions on B prompts with one query each."""
+
+    column: NDArray[np.intp]  # of the run and the query among all columns of scores
+    rows: Array  # e^S of the query for each feature, (B, K)
+    total: Array  # Z, (B,)
+    prediction: Array  # (B,)
+    error: Array  # prediction - answer, (B,)
+
+
+def _with_one_query(
+    weight: Array, prompts: CountedPrompts, query: NDArray[np.integer[Any]]
+) -> _Forward:
+    """Predict the answers of the prompts of R runs from the weights e^S, (R, K, K)."""
+    R, K, _ = weight.shape
+    column = np.repeat(K * np.arange(R), len(query) // R) + query
+    rows = weight.swapaxes(1, 2).reshape(R * K, K)[column]
+    total = np.einsum("bk,bk->b", prompts.counts, rows)
+    prediction = np.einsum("bk,bk->b", prompts.labels, rows) / total
+    return _Forward(column, rows, total, prediction, prediction - prompts.answer)
 
 
 def _tokens(

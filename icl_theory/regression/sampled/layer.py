@@ -13,8 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import EXACT, Array, instance, integer, set_fields
-from icl_theory.engine.risk import Risk
+from icl_theory._validate import (
+    EXACT,
+    Array,
+    generator,
+    instance,
+    integer,
+    set_fields,
+)
+from icl_theory.engine.sampling import Trainer, selected
 from icl_theory.memory import blocks, check_fits
 
 
@@ -27,17 +34,6 @@ class Prompts(NamedTuple):
     answer: Array  # value at the query, (B,)
     key: Array | None  # vectors of the tokens, (B, N, d)
     asked: Array | None  # vectors of the queries, (B, d)
-
-    def of(self, which: slice | NDArray[np.intp]) -> Prompts:
-        """Select some of the prompts."""
-        return Prompts(
-            self.token[which],
-            self.query[which],
-            self.label[which],
-            self.answer[which],
-            None if self.key is None else self.key[which],
-            None if self.asked is None else self.asked[which],
-        )
 
 
 def attend(scores: Array, label: Array) -> tuple[Array, Array]:
@@ -73,22 +69,38 @@ def bilinear_scores(Q: Array, key: Array, asked: Array, most: float = 1e150) -> 
     return np.matmul(key, projected_queries[:, :, None])[:, :, 0]
 
 
-class PromptRisk(Risk):
+class PromptRisk(Trainer[Prompts]):
     r"""Mean of :math:`\tfrac12(\hat y - f(x_q))^2` over a batch of sampled prompts.
 
     The prediction :math:`\hat y` is the mean label under softmax attention. The prompts
     of step t are a function of (seed, t). A trainer inherits from this class, has the
-    fields below, and defines ``_draw``. The parameters are the matrix Q if its prompts
-    have vectors, else class scores.
+    fields below, and defines ``_draw``, which draws new prompts. The parameters are the
+    matrix Q if its prompts have vectors, else class scores.
     """
 
     N: int
     batch: int
     seed: int
     dataset: int | None
+    stream = (0,)
 
     @abstractmethod
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts: ...
+
+    def draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        """Draw prompts, from the data set without replacement if there is one.
+
+        At most all prompts of the data set are returned.
+        """
+        generator("rng", rng)
+        size = integer("size", size, minimum=1)
+        check_fits("size", size, self._bytes(size))
+        fixed: Prompts | None = self._fixed  # type: ignore[attr-defined]
+        if fixed is None:
+            return self._draw(rng, size)
+        if size >= len(fixed.answer):
+            return fixed
+        return selected(fixed, rng.choice(len(fixed.answer), size, replace=False))
 
     def _attended(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Attention and predictions for some prompts."""
@@ -126,16 +138,6 @@ class PromptRisk(Risk):
         fixed: Prompts | None = self._fixed  # type: ignore[attr-defined]
         return fixed is None or self.batch < len(fixed.answer)
 
-    def prompts(self, step: int = 0) -> Prompts:
-        """Return the prompts of one step."""
-        rng = np.random.default_rng([self.seed, 0, integer("step", step, minimum=0)])
-        fixed: Prompts | None = self._fixed  # type: ignore[attr-defined]
-        if fixed is None:
-            return self._draw(rng, self.batch)
-        if self.batch >= len(fixed.answer):
-            return fixed
-        return fixed.of(rng.choice(len(fixed.answer), self.batch, replace=False))
-
     def parts(self, prompts: Prompts) -> Iterator[Prompts]:
         """Split a batch into parts.
 
@@ -146,11 +148,18 @@ class PromptRisk(Risk):
         split = blocks(len(prompts.answer), self.N, 2**20)
         if len(split) == 1:
             return iter([prompts])
-        return (prompts.of(rows) for rows in split)
+        return (selected(prompts, rows) for rows in split)
 
-    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Mean loss of the step's prompts and its gradient, by the backward pass."""
-        prompts = self.prompts(step)
+    def losses_on(self, params: Array, prompts: Prompts) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        errors = []
+        for part in self.parts(prompts):
+            _, prediction = self._attended(params, part)
+            errors.append(prediction - part.answer)
+        return 0.5 * np.concatenate(errors) ** 2
+
+    def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
+        """Mean loss of some prompts and its gradient, by the backward pass."""
         errors = []
         gradient = np.zeros(())
         for part in self.parts(prompts):

@@ -1,0 +1,390 @@
+"""Risks on drawn prompts.
+
+A `Trainer` splits a step of stochastic training into two parts, which can be used one
+by one: it draws prompts, and it computes losses and gradients on prompts that are
+given. The same prompts can therefore be used at several parameters, kept as a data set,
+or passed to many runs at once.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from icl_theory._validate import Array, argument_error, generator, instance, integer
+from icl_theory.engine.risk import Risk, refuse_nan
+from icl_theory.memory import check_fits
+
+# A batch of prompts: a NamedTuple of arrays whose first axis is the prompt. An entry
+# may be None if the prompts of a trainer lack this part.
+P = TypeVar("P", bound=tuple[Any, ...])
+
+
+class OnPrompts(ABC, Generic[P]):
+    """Something that draws prompts, and has a loss and a gradient on given ones.
+
+    Like `Risk.evaluate` the methods are called at every step, and do not check
+    parameters or prompts. `check_prompts` checks prompts that a user gives.
+    """
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, size: int) -> P:
+        """Draw prompts: a NamedTuple of arrays whose first axis is the prompt.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            The source of randomness.
+        size : int
+            Number of prompts.
+        """
+        ...
+
+    @abstractmethod
+    def losses_on(self, params: Array, prompts: P) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        ...
+
+    @abstractmethod
+    def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
+        """Mean loss of some prompts, and its gradient."""
+        ...
+
+
+class Trainer(OnPrompts[P], Risk):
+    r"""The mean loss of B prompts that are drawn anew at each step.
+
+    The prompts of a step are a function of the seed and the step. A subclass defines
+    ``initial``, ``batch`` and ``seed``, and the methods ``draw``, ``losses_on`` and
+    ``evaluate_on`` of `OnPrompts`.
+
+    Attributes
+    ----------
+    batch : int
+        Number B of prompts in a step.
+    seed : int
+        Seed of all prompts.
+
+    Examples
+    --------
+    Regression on one number, y = 3x with noise, by mini-batches of 50:
+
+    >>> import icl_theory as icl, numpy as np
+    >>> from typing import NamedTuple
+    >>> class Pairs(NamedTuple):
+    ...     x: np.ndarray
+    ...     y: np.ndarray
+    >>> class Slope(icl.engine.Trainer):
+    ...     initial, batch, seed = np.zeros(1), 50, 0
+    ...     def draw(self, rng, size):
+    ...         x = rng.normal(size=size)
+    ...         return Pairs(x, 3.0 * x + 0.1 * rng.normal(size=size))
+    ...     def losses_on(self, params, prompts):
+    ...         return 0.5 * (params[0] * prompts.x - prompts.y) ** 2
+    ...     def evaluate_on(self, params, prompts):
+    ...         error = params[0] * prompts.x - prompts.y
+    ...         gradient = np.array([np.mean(error * prompts.x)])
+    ...         return 0.5 * float(np.mean(error**2)), gradient
+    >>> icl.descend(Slope(), eta=0.5, steps=40).params.round(1)
+    array([3.])
+    """
+
+    batch: int
+    seed: int
+    # Numbers between the seed and the step in the seed of a step's generator. Trainers
+    # of one problem that share a seed then draw independent prompts.
+    stream: ClassVar[tuple[int, ...]] = ()
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the steps have different prompts."""
+        return True
+
+    def generator(self, step: int) -> np.random.Generator:
+        """Return the generator of the random numbers of a step."""
+        step = integer("step", step, minimum=0)
+        return np.random.default_rng([self.seed, *self.stream, step])
+
+    def prompts(self, step: int = 0) -> P:
+        """Return the prompts of a step, a function of the seed and the step."""
+        return self.draw(self.generator(step), self.batch)
+
+    def losses(self, params: ArrayLike, step: int = 0) -> Array:
+        """Loss of each of the step's prompts, (B,)."""
+        prompts = self.prompts(step)
+        with np.errstate(over="ignore", invalid="ignore"):
+            losses = self.losses_on(self._checked(params), prompts)
+        refuse_nan(losses, params)
+        return losses
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the step's prompts, and its gradient."""
+        return self.evaluate_on(params, self.prompts(step))
+
+    def evaluate_runs(self, params: Array, prompts: P) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, each on prompts of its own.
+
+        By default the runs are evaluated one by one. A trainer overrides this method if
+        it can do less work for all runs together.
+
+        Parameters
+        ----------
+        params : ndarray, (R, ...)
+            Parameters of each run.
+        prompts : NamedTuple
+            R times B prompts: first the prompts of the first run, then those of the
+            second run, and so on.
+
+        Returns
+        -------
+        losses : ndarray, (R,)
+        gradients : ndarray, (R, ...)
+        """
+        losses = np.empty(len(params))
+        gradients = np.empty_like(params)
+        for run, part in enumerate(prompts_by_run(prompts, len(params))):
+            losses[run], gradients[run] = self.evaluate_on(params[run], part)
+        return losses, gradients
+
+
+class Samplable(OnPrompts[P], Risk):
+    """An exact risk that can also be sampled: inherit from it instead of `Risk`.
+
+    Beside ``initial`` and ``evaluate`` a subclass defines the methods ``draw``,
+    ``losses_on`` and ``evaluate_on`` of `OnPrompts`. Then `sampled` trains on drawn
+    prompts, and `Trajectory.compare` accepts a ``batch``.
+
+    Examples
+    --------
+    The exact loss of y = 3x for a normal x, and a trainer on samples:
+
+    >>> import icl_theory as icl, numpy as np
+    >>> from typing import NamedTuple
+    >>> class Inputs(NamedTuple):
+    ...     x: np.ndarray
+    >>> class Slope(icl.engine.Samplable):
+    ...     initial = np.zeros(1)
+    ...     def evaluate(self, params, step=0):
+    ...         error = params[0] - 3.0
+    ...         return 0.5 * float(error**2), np.array([error])
+    ...     def draw(self, rng, size):
+    ...         return Inputs(rng.normal(size=size))
+    ...     def losses_on(self, params, prompts):
+    ...         return 0.5 * ((params[0] - 3.0) * prompts.x) ** 2
+    ...     def evaluate_on(self, params, prompts):
+    ...         error = params[0] - 3.0
+    ...         mean_square = float(np.mean(prompts.x**2))
+    ...         return 0.5 * error**2 * mean_square, np.array([error * mean_square])
+    >>> run = icl.descend(Slope(), eta=0.1, steps=50)
+    >>> sgd = icl.descend(Slope().sampled(batch=20, seed=0), eta=0.1, steps=50)
+    >>> run.compare(sgd.loss, batch=20).passed
+    True
+    """
+
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[P]:
+        """Return the trainer on drawn prompts."""
+        return DrawnTrainer(self, batch, seed)
+
+
+class DrawnTrainer(Trainer[P]):
+    """The trainer of a `Samplable` risk.
+
+    Parameters
+    ----------
+    risk : Samplable
+        It draws the prompts, and has the loss on them.
+    batch, seed : int
+        Number of prompts in a step, and the seed.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range. When it trains: the methods of the risk return
+        another number of prompts, or arrays of other shapes.
+    """
+
+    def __init__(self, risk: Samplable[P], batch: int, seed: int = 0) -> None:
+        self.risk = risk
+        self.batch = integer("batch", batch, minimum=1)
+        self.seed = integer("seed", seed, minimum=0)
+
+    @property
+    def initial(self) -> Array:
+        """Parameters at step 0, those of the risk."""
+        return self.risk.initial
+
+    @property
+    def metric(self) -> float | Array:
+        """Metric of the risk."""
+        return self.risk.metric
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Blocks of the risk."""
+        return self.risk.blocks(array)
+
+    def floor(self) -> float:
+        """Floor of the risk."""
+        return self.risk.floor()
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Observations of the risk, which are exact."""
+        return self.risk.observe(params, step)
+
+    def draw(self, rng: np.random.Generator, size: int) -> P:
+        """Draw prompts."""
+        prompts = self.risk.draw(rng, size)
+        count = prompt_count(prompts)
+        if count != size:
+            raise argument_error("prompts", count, f"{size}, as many as draw is given")
+        return prompts
+
+    def losses_on(self, params: Array, prompts: P) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        losses = self.risk.losses_on(params, prompts)
+        shape = (prompt_count(prompts),)
+        if np.shape(losses) != shape:
+            raise argument_error(
+                "losses_on", np.shape(losses), f"an array of shape {shape}"
+            )
+        return losses
+
+    def evaluate_on(self, params: Array, prompts: P) -> tuple[float, Array]:
+        """Mean loss of some prompts, and its gradient."""
+        loss, gradient = self.risk.evaluate_on(params, prompts)
+        if np.shape(gradient) != np.shape(params):
+            raise argument_error(
+                "gradient of evaluate_on",
+                np.shape(gradient),
+                f"of the shape of the parameters, {np.shape(params)}",
+            )
+        return float(loss), gradient
+
+
+def trainer_of(risk: Risk, batch: int, seed: int = 0) -> Trainer[Any]:
+    """Return the trainer of a risk on sampled prompts.
+
+    Raises
+    ------
+    ValueError
+        The risk cannot be sampled, or an argument is out of range.
+    """
+    sampled = getattr(risk, "sampled", None)
+    if sampled is None:
+        raise argument_error(
+            "risk", risk, "one that can be sampled, such as an engine.Samplable"
+        )
+    trainer: Trainer[Any] = instance(
+        "sampled", sampled(batch, seed), Trainer, "a method that returns a Trainer"
+    )
+    return trainer
+
+
+def prompt_count(prompts: tuple[Any, ...]) -> int:
+    """Return the number of prompts.
+
+    Raises
+    ------
+    ValueError
+        The prompts are not a tuple of arrays with first axes of one length.
+    """
+    if isinstance(prompts, tuple):
+        # A part of the prompts may be missing. It is None then.
+        shapes = [np.shape(part) for part in prompts if part is not None]
+        lengths = {shape[:1] for shape in shapes}
+        if len(lengths) == 1 and lengths != {()}:
+            return int(shapes[0][0])
+    raise argument_error(
+        "prompts",
+        prompts,
+        "a NamedTuple of arrays with first axes of one length, the number of prompts",
+    )
+
+
+def prompts_per_run(prompts: tuple[Any, ...], runs: int) -> int:
+    """Return the number of prompts of each run, if all runs have the same number."""
+    count = prompt_count(prompts)
+    if count == 0 or count % runs:
+        raise argument_error(
+            "prompts", count, f"{runs} times as many as a run has (one batch for each)"
+        )
+    return count // runs
+
+
+def selected(prompts: P, which: slice | NDArray[np.intp]) -> P:
+    """Select some of the prompts."""
+    parts = [None if part is None else part[which] for part in prompts]
+    return _of_type(prompts, parts)
+
+
+def joined(batches: Sequence[P]) -> P:
+    """Join batches of prompts, one after the other."""
+    if len(batches) == 1:
+        return batches[0]
+    parts = []
+    for of_batches in zip(*batches, strict=True):
+        is_missing = of_batches[0] is None
+        parts.append(None if is_missing else np.concatenate(of_batches))
+    return _of_type(batches[0], parts)
+
+
+def prompts_by_run(prompts: P, runs: int) -> Iterator[P]:
+    """Split prompts of several runs, which come run after run, into those of each."""
+    size = prompts_per_run(prompts, runs)
+    for run in range(runs):
+        yield selected(prompts, slice(run * size, (run + 1) * size))
+
+
+def _of_type(prompts: P, parts: Sequence[Any]) -> P:
+    """Build prompts of the same type from other arrays."""
+    make = getattr(type(prompts), "_make", type(prompts))
+    made: P = make(parts)
+    return made
+
+
+def check_prompts(trainer: Trainer[P], prompts: P) -> P:
+    """Return prompts if a trainer could have drawn them.
+
+    They must have the type of the trainer's prompts, and arrays of the same shapes
+    after the first axis. The numbers must be finite.
+
+    Raises
+    ------
+    ValueError
+        They are other prompts; the message names the first difference.
+    """
+    example = trainer.draw(np.random.default_rng(0), 1)
+    kind = type(example).__name__
+    if type(prompts) is not type(example) or len(prompts) != len(example):
+        raise argument_error("prompts", prompts, f"{kind} as this trainer draws them")
+    if prompt_count(prompts) == 0:
+        raise argument_error("prompts", 0, "at least one prompt")
+    fields = getattr(example, "_fields", range(len(example)))
+    for name, part, of_example in zip(fields, prompts, example, strict=True):
+        name = f"{name} of the prompts"
+        if (part is None) != (of_example is None):
+            allowed = "None" if of_example is None else "an array"
+            raise argument_error(name, part, f"{allowed}, as this trainer draws them")
+        if part is None:
+            continue
+        shape = np.shape(of_example)[1:]
+        if np.shape(part)[1:] != shape:
+            row = ", ".join(["B", *map(str, shape)])
+            raise argument_error(name, np.shape(part), f"of shape ({row})")
+        if not np.isfinite(part).all():
+            raise argument_error(name, part, "finite numbers")
+    return prompts
+
+
+def prompts_to_draw(rng: np.random.Generator, size: int, numbers: float) -> int:
+    """Check the arguments of a method ``draw``, and return the number of prompts.
+
+    A prompt takes ``numbers`` numbers of 8 bytes in memory.
+    """
+    generator("rng", rng)
+    size = integer("size", size, minimum=1)
+    check_fits("size", size, 8.0 * size * numbers)
+    return size
