@@ -7,6 +7,7 @@ differ in the parameters that are trained.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -149,6 +150,10 @@ class SeparateRisk(LocationRisk):
 
     Four coordinates are enough for any k and v.
     """
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The rows of k and of v."""
+        return tuple(array)
 
     def _vectors(self, params: Array) -> tuple[Array, Array]:
         """Return the directions of k and v, and their derivatives, (9, 8)."""
