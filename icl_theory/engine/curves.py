@@ -22,6 +22,7 @@ from icl_theory.engine.display import Plottable
 from icl_theory.engine.loss_curve import LossCurve, Run, Steps
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule, rule_of
+from icl_theory.engine.scaled import scaled_like
 from icl_theory.engine.steps import UpdateMap
 
 Interval = tuple[int, int]
@@ -386,7 +387,7 @@ def _trainers(run: Run, batch: int, runs: int, seed: int) -> list[Any]:
     try:
         if not hasattr(source, "sampled"):
             raise argument_error("run", repr(run), "of a risk that can be sampled")
-        return [source.sampled(batch, int(trainer_seed)) for trainer_seed in seeds]
+        trainers = [source.sampled(batch, int(trainer_seed)) for trainer_seed in seeds]
     except ValueError as error:
         reason = str(error)
         if not reason.startswith("batch = "):
@@ -394,6 +395,10 @@ def _trainers(run: Run, batch: int, runs: int, seed: int) -> list[Any]:
         raise ValueError(
             f"{reason}; give errors, standard errors of the losses, instead"
         ) from None
+    # A risk that is multiplied by a number multiplies its own trainers.
+    if source is run.risk:
+        return trainers
+    return [scaled_like(run.risk, trainer) for trainer in trainers]
 
 
 def _rule_of_run(run: Run) -> Rule:

@@ -75,7 +75,7 @@ class Scope:
         """Whether the theory applies to a run or a problem."""
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
             raise argument_error("training", training, "a run or a problem of a family")
-        if _has_own_start(training):
+        if _outside(training):
             return False
         return self.covers(training.trained_by, training.method)
 
@@ -97,8 +97,8 @@ class Scope:
         if self.applies(training):
             return ""
         rule = training.trained_by
-        if _has_own_start(training):
-            reason = "this is training from a start of its own"
+        if _outside(training):
+            reason = _outside(training)
         elif rule is None:
             reason = "the rule of this run is not known"
         elif type(rule) not in self.rules:
@@ -159,10 +159,10 @@ class Scope:
         return rules if self.iteration else f"the flow of {rules}"
 
 
-def _has_own_start(training: Any) -> bool:
-    """Whether a run or a problem starts elsewhere than its family's theory supposes."""
+def _outside(training: Any) -> str:
+    """Why a run or a problem is outside all theory of its family, or the empty text."""
     problem = getattr(training, "family", None) or training
-    return bool(getattr(problem, "own_start", False))
+    return str(getattr(problem, "outside_theory", ""))
 
 
 def _listed(names: list[str], most: int) -> str:

@@ -353,7 +353,7 @@ def _problem(family: type[Family], parameters: Mapping[str, Any]) -> Family:
 
 def _revive(run: Trajectory, problem: Family) -> None:
     """Attach the problem to its run, or refuse a problem that is not the run's."""
-    risk = problem.risk()
+    risk = problem.trained_risk()
     _refuse_other_losses(run, risk)
     if type(problem).simulate is Family.simulate:
         rule = rule_of(problem.update())

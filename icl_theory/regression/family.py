@@ -35,6 +35,7 @@ from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.array_files import is_array_file
 from icl_theory.families.arrays import Numbers, starting_parameters
 from icl_theory.families.family import Family
+from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import (
     LIPSCHITZ,
     Fraction,
@@ -206,7 +207,8 @@ class Regression(Family):
 
     Parameters
     ----------
-    L, delta, K, N, noise, probs, task, features, coordinates, imbalance, start
+    L, delta, K, N, noise, probs, task, features, coordinates, imbalance, start,
+    loss
         As in `icl_theory.simulate`, which makes a `Regression` and trains it.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`. With ``eta="auto"`` the learning rate is that of
@@ -271,6 +273,7 @@ class Regression(Family):
         "class", kind=Word(words=COORDINATES), meaning="what is trained"
     )
     start: Any = starting_parameters()
+    loss: str = loss_form()
 
     def validate(self) -> None:
         """Refuse features, probabilities and a gap Δ that contradict each other."""
@@ -528,6 +531,9 @@ class Regression(Family):
         So the exponents for it differ from the exponents for a fixed learning rate.
         """
         mapping("arguments", arguments, "parameters")
+        # Most steps may be spent on forgetting another start.
+        if arguments.get("start") is not None:
+            return {}
         if arguments.get("eta") == "auto":
             return {
                 "L": (0.0, 2.0),

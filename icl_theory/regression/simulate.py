@@ -42,6 +42,7 @@ def simulate(
     imbalance: float | None = None,
     rule: str | Rule = "gd",
     start: ArrayLike | None = None,
+    loss: str = "half",
     callback: Callback | None = None,
     **settings: Any,
 ) -> Trajectory:
@@ -101,6 +102,9 @@ def simulate(
         The parameters at step 0, instead of zeros or random factors: scores (K, K), the
         matrix Q (d, d), or the factors (2, rank, d). Closed forms, and the theory of
         phases, do not apply to other starts.
+    loss : {"half", "mse"}
+        The loss that is trained: half the mean squared error, or all of it. Targets,
+        losses and the learning rate are in its units.
     callback : callable, optional
         Called with (step, loss) from time to time during a run that takes its steps.
     **settings
@@ -162,6 +166,7 @@ def simulate(
         imbalance=imbalance,
         rule=rule,
         start=start,
+        loss=loss,
         **settings,
     )
     return problem.simulate(callback=callback)

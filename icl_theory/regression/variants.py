@@ -14,6 +14,7 @@ from icl_theory.engine.starts import checked_start, with_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.arrays import starting_parameters
 from icl_theory.families.family import Family
+from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import (
     Number,
     Probabilities,
@@ -62,7 +63,7 @@ class GroupedRegression(Family):
     start : array_like, (G, G + 1), optional
         Parameters at step 0 of G groups, instead of zeros; see
         ``regression.risks.symmetric.SymmetricRisk``.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is a learning rate at which every step
         lowers the loss.
 
@@ -116,6 +117,7 @@ class GroupedRegression(Family):
     N: float = prompt_length()
     noise: float = label_noise()
     start: Any = starting_parameters((2,))
+    loss: str = loss_form()
 
     def validate(self) -> None:
         """Refuse shares unless there is one for each group."""
@@ -225,7 +227,7 @@ class GaussianRegression(Family):
         out.
     start : array_like, optional
         Q at step 0, (d, d), or c, (1,), for finite prompts; zero by default.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of
         the Hessian at the minimum.
 
@@ -270,6 +272,7 @@ class GaussianRegression(Family):
     N: float = prompt_length()
     noise: float = label_noise()
     start: Any = starting_parameters()
+    loss: str = loss_form()
 
     def validate(self) -> None:
         """Refuse a start of another shape."""

@@ -57,6 +57,8 @@ def check_bounds(run: Trajectory) -> BoundChecks:
             f"a run of the family {family.name}",
             "of a family that has statements to check",
         )
+    if run.family is not None:
+        run = run.family.in_theory_units(run)
     checks: BoundChecks = family.claims.check(run)
     return checks
 
@@ -102,6 +104,8 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     comparison: Any = _with_samples
     if claims is not None and claims.compare is not None:
         comparison = claims.compare
+    if isinstance(run_or_risk, Trajectory) and run_or_risk.family is not None:
+        run_or_risk = run_or_risk.family.in_theory_units(run_or_risk)
     try:
         result: CrossCheck = comparison(run_or_risk, **options)
     except TypeError as error:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from icl_theory.engine.trajectory import Stop
 from icl_theory.families import Family
+from icl_theory.families.loss_units import batched_mse, is_mse
 from icl_theory.sweeps.evaluate import one_line
 from icl_theory.sweeps.grid import (
     FAILED,
@@ -91,6 +92,8 @@ class FamilyModel:
         theory = self.family.theory_columns
         if theory is not None and theory.batch is None:
             return {}  # the columns of that theory need a run of each point
+        if is_mse(common):
+            return batched_mse(self.family, points, common) or {}
         return self.family.batched(points, common) or {}
 
     def one_by_one(self, points: Mapping[str, NDArray[Any]]) -> Values:

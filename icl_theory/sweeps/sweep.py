@@ -25,6 +25,7 @@ from icl_theory._version import __version__
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
 from icl_theory.families import Family, default, find, sound
+from icl_theory.families.loss_units import HALF, LossForm
 from icl_theory.families.parameters import Parameter, unfolded
 from icl_theory.families.rule_parameters import rules_of_points
 from icl_theory.sweeps.evaluate import evaluate
@@ -217,8 +218,10 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     model = FamilyModel(family, common)
     _refuse_hopeless(grid, model)
     arguments = {"version": __version__, "family": family.name}
+    declarations = family.parameters()
     for name, value in common.items():
-        if value is not None:
+        is_usual_loss = isinstance(declarations[name].kind, LossForm) and value == HALF
+        if value is not None and not is_usual_loss:
             arguments[name] = _identity(value)
     return Plan(Grid.cut(tuple(axes), _chunk(grid, model)), model, arguments)
 

@@ -22,6 +22,7 @@ from icl_theory.families import (
     Whole,
     parameter,
 )
+from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import label_noise, learning_rate
 from icl_theory.tokens.heads import GaussianHeadsRisk
 
@@ -49,7 +50,7 @@ class SoftmaxHeads(Family):
         Standard deviation of all parameters at step 0, or the parameters (μ, ω).
     seed : int
         Seed of their draw.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`.
 
     References
@@ -91,6 +92,7 @@ class SoftmaxHeads(Family):
         meaning="size of the parameters at step 0",
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
+    loss: str = loss_form()
 
     def validate(self) -> None:
         """Build the risk.

@@ -43,6 +43,7 @@ from icl_theory.families import (
     parameter,
 )
 from icl_theory.families.family import check_points
+from icl_theory.families.loss_units import is_mse, loss_form
 from icl_theory.families.parameters import label_noise, learning_rate
 from icl_theory.families.rule_parameters import within
 from icl_theory.memory import check_fits
@@ -144,7 +145,7 @@ class LinearAttention(Family):
         with trained γ; more than one only for isotropic tokens and tasks.
     covariance, prior, query : array_like, (d, d) or (d,), optional
         As for `PromptLaw`; a covariance stands for ``d`` and ``decay``.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is the stable learning rate of
         `stable_rate`.
 
@@ -251,6 +252,7 @@ class LinearAttention(Family):
         kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
         meaning="second moment of the tasks",
     )
+    loss: str = loss_form()
     query: Any = parameter(
         None,
         kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
@@ -585,6 +587,8 @@ class LinearAttention(Family):
         """
         check_points(cls, points, common)
         values = {**common, **points}
+        if is_mse(common):
+            return None
         if not cls._has_closed_columns(values, targets_excess="above" in points):
             return None
         mask = np.broadcast_to(values["depth"] == 1, len(points["d"])).copy()

@@ -21,6 +21,7 @@ from icl_theory.engine.starts import checked_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.arrays import NumberOrArray
 from icl_theory.families.family import Family
+from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import (
     LazySlot,
     Whole,
@@ -271,7 +272,7 @@ class Representation(Family):
         head and token are 0 at step 0.
     seed : int
         Seed of the representations and of a random start.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`.
 
     Examples
@@ -326,6 +327,7 @@ class Representation(Family):
         meaning="whether a token's own label is its answer",
     )
     noise: float = label_noise(0.3, 1e6)
+    loss: str = loss_form()
     start: Any = parameter(
         0.5,
         kind=NumberOrArray(maximum=10.0, ndim=(2,)),

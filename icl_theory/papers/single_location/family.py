@@ -28,6 +28,7 @@ from icl_theory.families import (
     WordOrArray,
     parameter,
 )
+from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import Fraction, label_noise, learning_rate
 from icl_theory.memory import check_fits
 from icl_theory.tokens.gaussian import normal, reach_of
@@ -351,7 +352,7 @@ class SingleLocation(Family):
         coordinates of k and v along k*, v* and two more axes, (2, 4), for the others.
     d, seed : int
         Dimension, and the seed that k and v are drawn with.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`. There is no target unless one is given.
 
     References
@@ -427,6 +428,7 @@ class SingleLocation(Family):
         meaning="dimension",
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
+    loss: str = loss_form()
 
     def validate(self) -> None:
         """Refuse a start or positions that this attention does not have."""

@@ -28,6 +28,7 @@ from icl_theory.families import (
     Word,
     parameter,
 )
+from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import (
     LazyMethod,
     label_noise,
@@ -75,7 +76,7 @@ class Sphere(Family):
         Standard deviation of the label noise, label units.
     start : float
         κ at step 0.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is one over the largest curvature between
         the start and the best κ.
 
@@ -130,6 +131,7 @@ class Sphere(Family):
     # The values of tokens are squares of labels, which must not overflow.
     L: float = lipschitz_constant(1.0, 1e15)
     noise: float = label_noise(1.0, 1e15)
+    loss: str = loss_form()
     start: Any = parameter(
         0.0,
         kind=NumberOrArray(zero=True, maximum=1e3, ndim=(1,)),
