@@ -58,11 +58,13 @@ SHORT = {
     "stores": ["--flips 1 --kills 1"],
     "torch_rules": ["--steps 3"],
     "trainings/ahn": ["--into OUT --steps 200"],
+    "trainings/edelman": ["--into OUT --steps 20"],
     "trainings/lu": ["--into OUT --steps 2"],
     "trainings/marion": ["--into OUT --steps 1100"],
     "trainings/max_margin": ["--into OUT --steps 30"],
     "trainings/nguyen": ["--into OUT --steps 30"],
     "trainings/svm": ["--into OUT --steps 30"],
+    "trainings/zhang": ["--into OUT --steps 50"],
 }
 RUN = 'if __name__ == "__main__":'
 NEEDS = {

@@ -9,6 +9,7 @@ import pytest
 from scipy.special import erf
 
 import icl_theory as icl
+from icl_theory.engine import GradientDescent, Projected
 from icl_theory.papers.single_location import statements as papers
 from icl_theory.testing import check_family, check_risk
 
@@ -394,3 +395,18 @@ def test_bad_input(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize("row", papers.CLAIMS.rows, ids=lambda row: row.__name__)
 def test_rows_hold_on_their_small_grids(row: Any) -> None:
     assert row(True).verdict.startswith("holds")
+
+
+def test_projected_descent_keeps_both_vectors_at_length_one() -> None:
+    """Steps on the spheres, written out with the gradient of the risk."""
+    rule = Projected(GradientDescent(), 1.0, "sphere", blocks=True)
+    problem = icl.SingleLocation(
+        attention="erf", N=5, snr=20.0, scale=0.3, start="sphere", d=9, seed=3
+    )
+    risk = problem.risk()
+    params = risk.initial
+    for _ in range(30):
+        params = params - 0.02 * risk.gradient(params)
+        params = params / np.linalg.norm(params, axis=1, keepdims=True)
+    run = icl.descend(risk, 0.02, steps=30, rule=rule)
+    assert run.params == pytest.approx(params, rel=1e-12)
