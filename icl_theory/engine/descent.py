@@ -239,6 +239,12 @@ def _method(descent: UpdateMap, method: str) -> str:
         raise argument_error(
             "method", method, "'exact' for a risk that draws new data at every step"
         )
+    if descent.risk.scheduled:
+        raise argument_error(
+            "method",
+            method,
+            "'exact' or 'auto' for a loss that changes from step to step",
+        )
     raise argument_error(
         "method",
         method,

@@ -102,6 +102,11 @@ class ScaledRisk(Risk):
         """Whether the inner risk draws data."""
         return self.risk.stochastic
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether the inner risk changes from step to step."""
+        return self.risk.scheduled
+
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient, times c."""
         loss, gradient = self.risk.evaluate(params, step)

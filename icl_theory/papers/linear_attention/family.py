@@ -51,6 +51,7 @@ from icl_theory.papers.linear_attention.depth import DEEPEST, LoopedRisk
 from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 from icl_theory.papers.linear_attention.layer import (
     LayerRisk,
+    SampledLayer,
     SampledLoop,
     SampledRisk,
 )
@@ -63,7 +64,6 @@ from icl_theory.papers.linear_attention.risks import (
 )
 from icl_theory.papers.linear_attention.whole import (
     MergedHeads,
-    SampledLayer,
     TensorRisk,
     WholeLayer,
 )

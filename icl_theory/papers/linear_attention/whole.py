@@ -3,8 +3,7 @@ r"""All matrices of a layer of linear attention with several heads.
 The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x, 0)`,
 and the prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0)`.
 `WholeLayer` maps the matrices to the tensor on which the prediction depends, and
-`TensorRisk` is the risk over this tensor; `SampledLayer` is the layer on sampled
-prompts. `MergedHeads` maps the parameters of heads
+`TensorRisk` is the risk over this tensor. `MergedHeads` maps the parameters of heads
 whose other entries are zero to the matrix Γ.
 """
 
@@ -30,7 +29,6 @@ from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import WithStart, largest_eigenvalue
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, shaped
-from icl_theory.papers.linear_attention.layer import Prompts, SampledRisk
 from icl_theory.papers.linear_attention.risks import BestKnown, MergedRisk
 
 
@@ -133,7 +131,7 @@ class TensorRisk(BestKnown):
         even, _ = self._even(params)
         return {
             "excess": np.asarray(self._excess(params)),
-            "even": np.asarray(even),
+            "even_loss": np.asarray(even),
             "gamma": self.merged._components(self._gamma(params)),
         }
 
@@ -352,51 +350,3 @@ class MergedHeads(WithStart, Map):
         for head in array:
             blocks += [head[:1], head[1:].reshape(self.d, self.d)]
         return blocks
-
-
-class SampledLayer(SampledRisk):
-    r"""A layer of H heads on sampled prompts, over its matrices :math:`P_h` and
-    :math:`K_h`, (2, H, d + 1, d + 1).
-
-    The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x,
-    0)`, and the prediction the last entry of :math:`\frac1N\sum_hP_hEE^\top K_h(x, 0)`.
-
-    Parameters
-    ----------
-    law, start, batch, seed
-        As for `SampledRisk`; ``start`` has the matrices at step 0.
-    """
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        size = self.law.d + 1
-        heads = np.shape(self.start)[1] if np.ndim(self.start) == 4 else 1
-        return (2, heads, size, size)
-
-    def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
-        """Return the errors of R runs, (R, B), and gradients of their mean losses."""
-        tokens, labels, query, answer = prompts
-        R = len(params)
-        N = tokens.shape[1]
-        columns = np.concatenate([tokens, labels[:, :, None]], axis=2)
-        last = np.pad(query, ((0, 0), (0, 1)))
-        columns = np.concatenate([columns, last[:, None]], axis=1)
-        gram = np.matmul(columns.swapaxes(1, 2), columns) / N
-        size = last.shape[1]
-        gram = gram.reshape(R, -1, size, size)
-        last = last.reshape(R, -1, size)
-        B = last.shape[1]
-
-        value_rows = params[:, 0, :, -1]
-        keys = params[:, 1]
-        # Every head attends with its own scores; (R, B, H, d + 1) each.
-        attending = np.einsum("rhij,rbj->rbhi", keys, last)
-        attended = np.matmul(attending, gram)
-        outputs = np.einsum("rhi,rbhi->rb", value_rows, attended)
-        errors = outputs - answer.reshape(R, B)
-
-        gradients = np.zeros_like(params)
-        gradients[:, 0, :, -1] = np.einsum("rb,rbhi->rhi", errors, attended) / B
-        weighted = np.einsum("rb,rhi,rbij->rbhj", errors, value_rows, gram)
-        gradients[:, 1] = np.einsum("rbhj,rbk->rhjk", weighted, last) / B
-        return errors, gradients

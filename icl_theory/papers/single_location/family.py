@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, argument_error
-from icl_theory.engine import Risk, Trajectory, in_coordinates
+from icl_theory.engine import Projected, Pullback, Risk, Rule, Trajectory
+from icl_theory.engine.pullback import Linear
 from icl_theory.engine.risk import WithStart
+from icl_theory.engine.rules import rule_of
 from icl_theory.families import (
     Column,
     Family,
@@ -45,6 +47,7 @@ class Prompts(NamedTuple):
 
     tokens: Array  # (B, N, 4)
     label: Array  # (B,)
+    scale: Array  # the factor λ of the scores, (B,)
 
 
 class Attended(NamedTuple):
@@ -81,8 +84,7 @@ class LocationRisk(WithStart, Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled[Prompts]:
         """Return the trainer on sampled prompts."""
-        numbers = 12.0 * self.problem.N
-        return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
+        return SampledLocation(self, batch, seed)
 
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw prompts whose tokens have the four coordinates."""
@@ -94,7 +96,7 @@ class LocationRisk(WithStart, Risk):
             p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
         )
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)
-        return Prompts(tokens, label)
+        return Prompts(tokens, label, np.full(size, p.scale))
 
     def _losses_on(self, params: Array, prompts: Prompts) -> Pass:
         """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
@@ -106,7 +108,8 @@ class LocationRisk(WithStart, Risk):
         k = vectors[:, None, :4, None]
         v = vectors[:, None, 4:8, None]
         values = (tokens @ v)[..., 0]
-        attended = self._attend((tokens @ k)[..., 0], values, vectors[:, 8])
+        scale = prompts.scale.reshape(R, -1, 1)
+        attended = self._attend((tokens @ k)[..., 0], values, vectors[:, 8], scale)
         output = np.sum(attended.weight * values, axis=2)
         by_k = np.einsum("rbn,rbnd->rbd", attended.by_score, tokens)
         by_v = np.einsum("rbn,rbnd->rbd", attended.weight, tokens)
@@ -117,10 +120,13 @@ class LocationRisk(WithStart, Risk):
         place = first_places(params, len(prompts.label)) + np.arange(params[0].size)
         return 0.5 * errors.ravel() ** 2, place, gradients.reshape(place.shape)
 
-    def _attend(self, scores: Array, values: Array, bias: Array) -> Attended:
+    def _attend(
+        self, scores: Array, values: Array, bias: Array, scale: Array
+    ) -> Attended:
         """Return the weights of tokens, with the derivatives of the output.
 
-        Scores k·x and values are (R, B, N); each of R runs has a bias.
+        Scores k·x and values are (R, B, N); each of R runs has a bias, and each prompt
+        a factor of its scores, (R, B, 1), without softmax.
         """
         from scipy.special import erf  # slow to load
 
@@ -130,11 +136,36 @@ class LocationRisk(WithStart, Risk):
             weight, _ = softmax(scores + bias[:, None, None] * is_first_place)
             mean_value = np.sum(weight * values, axis=2, keepdims=True)
             return Attended(weight, weight * (values - mean_value))
-        scaled = p.scale * scores
+        scaled = scale * scores
         if p.attention == "erf":
-            slope = p.scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scaled**2))
+            slope = scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scaled**2))
             return Attended(erf(scaled), slope * values)
-        return Attended(scaled, p.scale * values)
+        return Attended(scaled, scale * values)
+
+
+class SampledLocation(Sampled[Prompts]):
+    """A `LocationRisk` on sampled prompts, whose scores have the factor of the step.
+
+    Parameters
+    ----------
+    risk : LocationRisk
+    batch, seed : int
+        Number of prompts in a step, and the seed.
+    """
+
+    def __init__(self, risk: LocationRisk, batch: int, seed: int) -> None:
+        numbers = 12.0 * risk.problem.N
+        super().__init__(risk.start, risk._draw, risk._losses_on, batch, seed, numbers)
+        self._risk = risk
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Blocks of the exact risk."""
+        return self._risk.blocks(array)
+
+    def prompts(self, step: int = 0) -> Prompts:
+        """Return the prompts of a step, with the factor of its scores."""
+        scale = self._risk.problem._scale_at(step)
+        return super().prompts(step)._replace(scale=np.full(self.batch, scale))
 
 
 class Activations(NamedTuple):
@@ -152,10 +183,6 @@ class SeparateRisk(LocationRisk):
     Four coordinates are enough for any k and v.
     """
 
-    def blocks(self, array: Array) -> Sequence[Array]:
-        """The rows of k and of v."""
-        return tuple(array)
-
     def _vectors(self, params: Array) -> tuple[Array, Array]:
         """Return the directions of k and v, and their derivatives, (9, 8)."""
         lengths = np.linalg.norm(params, axis=1)[:, None]
@@ -165,6 +192,15 @@ class SeparateRisk(LocationRisk):
         slopes[[0, 1], :, [0, 1]] = tangential / lengths[:, None]
         # The bias is 0, and is not trained.
         return np.append(unit, 0.0), np.vstack([slopes.reshape(8, 8), np.zeros(8)])
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the factor of the scores falls from step to step."""
+        return self.problem.scale_decay > 0.0
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """k and v."""
+        return array[0], array[1]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient, which is tangential to both spheres."""
@@ -179,11 +215,12 @@ class SeparateRisk(LocationRisk):
         nu = v[1]
         eta = k[1]
 
-        x, probs, f, slope = self._activations(a * k[0], g)
+        scale = p._scale_at(step)
+        x, probs, f, slope = self._activations(a * k[0], g, scale)
         # An uninformative token has a score z, the weight h, and a value whose
         # covariance with z is ρ. Its part of the output has the mean square
         # ρ² odd + (1 - ρ²) even.
-        z, z_probs, h, _ = self._activations(0.0, 1.0)
+        z, z_probs, h, _ = self._activations(0.0, 1.0, scale)
         hz = float(z_probs @ (h * z))
         even = float(z_probs @ h**2)
         odd = float(z_probs @ (h * z) ** 2)
@@ -219,11 +256,10 @@ class SeparateRisk(LocationRisk):
         by_vectors = by_rho * np.append(v, k) + [*by_k, *by_v]
         return float(loss), (by_vectors @ slopes[:8]).reshape(2, 4)
 
-    def _activations(self, mean: float, spread: float) -> Activations:
+    def _activations(self, mean: float, spread: float, scale: float) -> Activations:
         """Return nodes of a score with this mean and standard deviation."""
         from scipy.special import erf  # slow to load
 
-        scale = self.problem.scale
         # With this step the rule has an error of e^-40 for erf².
         x, probs = normal(0.7 / math.sqrt(1.0 + 4.0 * (scale * spread) ** 2))
         s = scale * (mean + spread * x)
@@ -238,6 +274,15 @@ class SeparateRisk(LocationRisk):
         k = vectors[:4]
         v = vectors[4:8]
         return {"overlaps": np.array([k[0], v[1], v[0], k[1], k @ v])}
+
+
+@dataclass(frozen=True, eq=False)
+class ManifoldCoordinates(Linear):
+    """k and v from (κ, κ', ν, ν'), whose blocks are k and v."""
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The coordinates of k, and those of v."""
+        return array[:2], array[2:]
 
 
 class SoftmaxRisk(LocationRisk):
@@ -338,9 +383,12 @@ class SingleLocation(Family):
         Its standard deviation γ.
     noise : float
         Standard deviation of the label noise, label units.
-    scale : float
-        Factor λ of the scores of "erf" and "linear"; softmax trains the size of k
-        instead.
+    scale, scale_decay : float
+        Factor λ of the scores of "erf" and "linear", and its decay c: at step t it is
+        λ/(1 + ct). Softmax trains the size of k instead.
+    projection : {"none", "spheres"}
+        "spheres" rescales k and v to the length 1 after each step, for "erf" and
+        "linear" only. With plain descent this is projected gradient descent.
     first : float, optional
         Probability that the first token is the informative one; the other tokens share
         the rest equally. By default 1/N; "softmax" only.
@@ -412,6 +460,16 @@ class SingleLocation(Family):
         tex=r"\lambda",
         meaning="factor of scores",
     )
+    scale_decay: float = parameter(
+        0.0,
+        kind=Number(zero=True, maximum=1.0),
+        meaning="decay of the factor of scores in a step",
+    )
+    projection: str = parameter(
+        "none",
+        kind=Word(words=("none", "spheres")),
+        meaning="where k and v are after each step",
+    )
     first: float | None = parameter(
         None, kind=Fraction(optional=True), meaning="probability of the first position"
     )
@@ -442,8 +500,31 @@ class SingleLocation(Family):
                 self.first,
                 "left out unless attention is softmax: the others have no positions",
             )
+        if self.attention == "softmax":
+            self._refuse_for_softmax()
         if not isinstance(self.start, str):
             self._validate_start(np.shape(self.start))
+
+    def _refuse_for_softmax(self) -> None:
+        """Refuse what belongs to vectors k and v of the length 1."""
+        for name in ("scale_decay", "projection"):
+            default = self.parameters()[name].default
+            value = getattr(self, name)
+            if value != default:
+                raise argument_error(
+                    name, value, f"{default!r} for softmax, which trains the size of k"
+                )
+
+    def update(self) -> str | Rule:
+        """Return the rule, followed by the projection."""
+        rule = super().update()
+        if self.projection == "none":
+            return rule
+        return Projected(rule_of(rule), 1.0, "sphere", blocks=True)
+
+    def _scale_at(self, step: int) -> float:
+        """Return the factor λ of the scores at a step."""
+        return self.scale / (1.0 + self.scale_decay * step)
 
     def _validate_start(self, shape: tuple[int, ...]) -> None:
         """Refuse an array of another shape, and vectors k or v without a direction."""
@@ -477,7 +558,7 @@ class SingleLocation(Family):
             return SeparateRisk(self, start)
         basis = ON_MANIFOLD[:4, :8].T.reshape(2, 4, 4)
         risk = SeparateRisk(self, np.tensordot(basis, start, axes=1))
-        return in_coordinates(risk, "linear", basis, start=start)
+        return Pullback(risk, ManifoldCoordinates(basis, start))
 
     def _drawn_start(self) -> Array:
         """Return random unit vectors as the trained parameters."""
