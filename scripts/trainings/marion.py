@@ -10,7 +10,6 @@ batches, in 80 dimensions from the sphere, while the factor of the scores falls 
 1/(1 + 1e-4 t). Their batches have five prompts: these runs fall behind, as the noise in
 all dimensions shortens the overlaps at each projection. They are printed for
 comparison. Batches of 100 stay on the exact curve, for 20,000 of their 200,000 steps.
-Their risk has no factor 1/2, so that the rate doubles.
 """
 
 from __future__ import annotations
@@ -22,28 +21,11 @@ import torch
 from common import options, rounding, save, verdict
 
 import icl_theory as icl
-from icl_theory.engine import GradientDescent, Projected
-from icl_theory.papers.single_location.family import SeparateRisk
 
 LENGTH, SPREAD = 10, 0.5**0.5
 LOGGED = 500  # a test loss on fresh prompts once in so many steps
 TESTS = 1000
-# After each step k and v get the length 1 again.
-RULE = Projected(GradientDescent(), 1.0, "sphere", blocks=True)
-
-
-class FallingScale(icl.Risk):
-    """The loss with a factor of the scores that depends on the step."""
-
-    initial = None
-
-    def __init__(self, problem, start, factor):
-        self.problem, self.initial, self.factor = problem, start, factor
-
-    def evaluate(self, params, step=0):
-        """Return the loss and its gradient at a step."""
-        problem = self.problem.changed(scale=self.problem.scale * self.factor(step))
-        return SeparateRisk(problem, self.initial).evaluate(params)
+DECAY = 1e-4  # of the factor of the scores
 
 
 def directions(d, manifold, seed):
@@ -127,18 +109,13 @@ def squared_errors(k_star, v_star, k, v, scale, size, noise=0.1):
     return (output - label) ** 2
 
 
-def factor(step):
-    """Return the factor of the scores in a step."""
-    return 1.0 / (1.0 + 1e-4 * step)
-
-
 def train_on_batches(vectors, steps, batch, rate=1e-3, scale=2.0):
     """Return steps, test losses and their errors along projected SGD."""
     k_star, v_star, k, v = vectors
     trained = [k.clone().requires_grad_(), v.clone().requires_grad_()]
     rows = []
     for step in range(steps):
-        now = scale * factor(step)
+        now = scale / (1.0 + DECAY * step)
         if step % LOGGED == 0:
             with torch.no_grad():
                 tests = squared_errors(k_star, v_star, *trained, now, TESTS)
@@ -151,36 +128,41 @@ def train_on_batches(vectors, steps, batch, rate=1e-3, scale=2.0):
 def main():
     """Compare both settings; exit status 1 if one differs."""
     arguments = options(__doc__, 20_000)
-    steps = arguments.steps
     vectors = directions(400, manifold=True, seed=0)
-    losses = train_on_population(vectors, steps)
-    errors = rounding(losses, 1e-12)
-    save(arguments.into / "marion_population.csv", losses, errors)
     problem = icl.SingleLocation(
         attention="erf",
+        loss="mse",
         N=LENGTH,
-        snr=200.0,
         spread=SPREAD,
-        scale=0.1,
         d=400,
+        snr=200.0,
+        scale=0.1,
         start=reduced(*vectors),
-        rule=RULE,
-        eta=2 * 4e-3,
-        max_steps=steps,
+        projection="spheres",
+        eta=4e-3,
+        max_steps=arguments.steps,
     )
-    run = problem.simulate()
-    found = run.compare(losses, errors=errors, scale=0.5)
+    losses = train_on_population(vectors, arguments.steps)
+    errors = rounding(losses, 1e-12)
+    save(arguments.into / "marion_population.csv", losses, errors)
+    found = problem.simulate().compare(losses, errors=errors)
     agree = verdict("population risk, from the manifold", found)
 
     vectors = directions(80, manifold=False, seed=0)
-    problem = problem.changed(snr=40.0, scale=2.0, noise=0.1, d=80)
-    risk = FallingScale(problem, reduced(*vectors), factor)
-    run = icl.descend(risk, 2e-3, steps=steps, rule=RULE, give_up=False)
+    run = problem.changed(
+        d=80,
+        snr=40.0,
+        noise=0.1,
+        scale=2.0,
+        scale_decay=DECAY,
+        start=reduced(*vectors),
+        eta=1e-3,
+    ).simulate()
     for batch in (100, 5):
-        t, losses, errors = train_on_batches(vectors, steps, batch)
+        t, losses, errors = train_on_batches(vectors, arguments.steps, batch)
         t = t.astype(int)
         save(arguments.into / f"marion_{batch}.csv", losses, errors, t)
-        found = run.compare(losses, t, errors=errors, scale=0.5)
+        found = run.compare(losses, t, errors=errors)
         stays = verdict(f"batches of {batch}, from the sphere", found)
         agree &= stays or batch == 5
     return int(not agree)
