@@ -117,7 +117,7 @@ def main():
             losses = losses[: np.argmax(np.append(losses, 0.0) < LEAST_LOSS)]
             print(f"compared down to {LEAST_LOSS:g}, the first {len(losses)} steps")
             errors = errors[: len(losses)]
-            found = run.compare(losses, batch=BATCH)
+            found = run.compare(losses, batch=BATCH, runs=4)
         save(arguments.into / f"nguyen_{alpha:g}.csv", losses, errors)
         agree &= verdict(f"alpha = {alpha:g}", found)
     return int(not agree)

@@ -164,10 +164,19 @@ def main():
     rng = np.random.default_rng(10)
     spread = covariance(rng)
     data = sequences(rng, spread)
+    path = arguments.into / "zhang_covariance.csv"
+    np.savetxt(path, spread, fmt="%.17g", delimiter=",")
     population = TensorRisk(PromptLaw(spread, N=N), np.zeros((E, E, D)))
+    merged = merged_start(rng)
+    # The same start in the units of a layer with the factor 1/N: rows (v, A).
+    values, scores = merged
+    rows = np.column_stack([values[:, D], scores[:, :, :D].reshape(len(values), -1)])
+    np.savetxt(
+        arguments.into / "zhang_start.csv", N**0.5 * rows, fmt="%.9g", delimiter=","
+    )
     agree = True
     for name, start, rate, steps in (
-        ("attnM", merged_start(rng), 0.001, 6001),
+        ("attnM", merged, 0.001, 6001),
         ("attnS", separate_start(rng), 0.02, 10_001),
     ):
         losses = train(data, start, rate, min(steps, arguments.steps))
