@@ -456,6 +456,9 @@ RISKS += (
     lambda: icl.linear_attention.PlusPlusRisk(3, 10),
     lambda: icl.linear_attention.MixtureRisk([PROMPTS[0](), PROMPTS[0]()]),
     lambda: icl.LinearAttention(d=2, coordinates="heads", heads=2).risk(),
+    lambda: icl.LinearAttention(d=2, coordinates="merged-heads", heads=2).risk(),
+    lambda: icl.LinearAttention(d=2, coordinates="layer", heads=2).risk(),
+    lambda: icl.LinearAttention(d=2, coordinates="layer", heads=2).sampled(4),
     lambda: icl.LinearAttention(d=2, coordinates="pair").risk(),
     lambda: icl.LinearAttention(d=2, coordinates="pair").sampled(4),
     lambda: icl.LinearAttention(d=2, depth=2).sampled(4),
@@ -493,6 +496,11 @@ PROBLEMS: tuple[Callable[[], Any], ...] = (
     lambda: icl.LinearAttention(d=2),
     lambda: icl.LinearAttention(d=2, N=5, coordinates="heads", heads=2, tasks=3),
     lambda: icl.LinearAttention(d=2, coordinates="pair", noise=0.5),
+    lambda: icl.LinearAttention(d=2, coordinates="layer", heads=2, noise=0.5),
+    lambda: icl.TokenSelection(trained="pv", eta=0.1, n=2, T=3, d=4, max_steps=9),
+    lambda: icl.SingleLocation(
+        attention="erf", projection="spheres", scale_decay=0.1, max_steps=9
+    ),
     lambda: icl.LinearAttention(d=3, depth=2),
 )
 KINDS: tuple[Callable[[], Any], ...] = (

@@ -457,7 +457,7 @@ class TokenSelection(Family):
             tokens = np.array(self.tokens)
         if self.queries is not None:
             queries = np.array(self.queries)
-        labels = (-1.0) ** np.arange(self.n)
+        labels = np.where(np.arange(self.n) % 2 == 0, 1.0, -1.0)
         if self.signs is not None:
             labels = np.array(self.signs)
         if not isinstance(self.values, str):
