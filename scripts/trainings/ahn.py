@@ -46,9 +46,7 @@ def settings():
     rotation = torch.linalg.svd(2 * torch.rand(D, D) - 1)[0]
     scales = torch.diag(torch.tensor([1.0, 1.0, 0.5, 0.25, 1.0]))
     return {
-        "simple": Setting(
-            4000, 1, 1e-3, (0.9, 0.9), 1000.0, 10**9, 3000, torch.eye(D)
-        ),
+        "simple": Setting(4000, 1, 1e-3, (0.9, 0.9), 1000.0, 10**9, 3000, torch.eye(D)),
         "rotated": Setting(
             20_000, 100, 1e-2, (0.99, 0.9), 1e-2, 4000, 20_000, rotation @ scales
         ),
