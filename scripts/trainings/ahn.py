@@ -122,8 +122,8 @@ def main():
         t, losses, errors = train(setting, start, steps)
         save(arguments.into / f"ahn_{name}.csv", losses, errors, t)
         run = exact(setting, start)
-        found = run.compare(losses, t.astype(int), errors=errors, scale=0.5)
-        agree &= verdict(name, found)
+        comparison = run.compare(losses, t.astype(int), errors=errors, scale=0.5)
+        agree &= verdict(name, comparison)
     return int(not agree)
 
 

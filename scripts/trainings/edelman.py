@@ -68,8 +68,8 @@ class MinimalModel(icl.Risk):
         e, W = self.symbols, params[T:].reshape(2, 2)
         attention = np.exp(params[:T][LAGS])
         attention /= attention.sum(axis=1, keepdims=True)
-        seen = attention @ e
-        keys = seen @ W.T
+        attended = attention @ e
+        keys = attended @ W.T
         logits = np.tril(e @ np.swapaxes(keys, 1, 2)) @ e
         largest = logits.max(axis=2, keepdims=True)
         partition = np.exp(logits - largest).sum(axis=2, keepdims=True)
@@ -80,7 +80,7 @@ class MinimalModel(icl.Risk):
         by_logits = weight * (np.exp(log_softmax) - self.answers)
         by_scores = np.tril(by_logits @ np.swapaxes(e, 1, 2))
         by_keys = np.swapaxes(by_scores, 1, 2) @ e
-        by_W = np.einsum("btk,btl->kl", by_keys, seen)
+        by_W = np.einsum("btk,btl->kl", by_keys, attended)
         by_attention = np.einsum("btk,bsk->ts", by_keys @ W, e)
         mean = np.sum(attention * by_attention, axis=1, keepdims=True)
         by_position = attention * (by_attention - mean)
@@ -109,8 +109,8 @@ def train(steps):
     for _ in range(steps):
         batch = sequences(generator)
         e = functional.one_hot(batch[:, :-1], 2).float()
-        seen = torch.softmax(v[lags], dim=1) @ e
-        scores = (e @ (seen @ W.T).transpose(1, 2)).tril()
+        attended = torch.softmax(v[lags], dim=1) @ e
+        scores = (e @ (attended @ W.T).transpose(1, 2)).tril()
         logits = scores @ e
         single = functional.cross_entropy(
             logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none"
@@ -130,8 +130,8 @@ def main():
     save(arguments.into / "edelman.csv", losses, errors)
     risk = MinimalModel()
     run = icl.descend(risk, 1.0, steps=arguments.steps, give_up=False)
-    found = run.compare(losses, errors=errors)
-    return int(not verdict("all positions", found))
+    comparison = run.compare(losses, errors=errors)
+    return int(not verdict("all positions", comparison))
 
 
 if __name__ == "__main__":

@@ -145,8 +145,8 @@ def main():
     losses = train_on_population(vectors, arguments.steps)
     errors = rounding(losses, 1e-12)
     save(arguments.into / "marion_population.csv", losses, errors)
-    found = problem.simulate().compare(losses, errors=errors)
-    agree = verdict("population risk, from the manifold", found)
+    comparison = problem.simulate().compare(losses, errors=errors)
+    agree = verdict("population risk, from the manifold", comparison)
 
     vectors = directions(80, manifold=False, seed=0)
     run = problem.changed(
@@ -162,8 +162,8 @@ def main():
         t, losses, errors = train_on_batches(vectors, arguments.steps, batch)
         t = t.astype(int)
         save(arguments.into / f"marion_{batch}.csv", losses, errors, t)
-        found = run.compare(losses, t, errors=errors)
-        stays = verdict(f"batches of {batch}, from the sphere", found)
+        comparison = run.compare(losses, t, errors=errors)
+        stays = verdict(f"batches of {batch}, from the sphere", comparison)
         agree &= stays or batch == 5
     return int(not agree)
 

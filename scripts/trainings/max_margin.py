@@ -127,8 +127,8 @@ def main():
     losses = train_jointly(min(300, arguments.steps))  # the loss ends at 1e-11
     errors = rounding(losses, 1e-9)
     save(arguments.into / "max_margin_joint.csv", losses, errors)
-    found = exact_jointly(arguments.steps).compare(losses, errors=errors)
-    agree &= verdict("p and v together", found)
+    comparison = exact_jointly(arguments.steps).compare(losses, errors=errors)
+    agree &= verdict("p and v together", comparison)
     return int(not agree)
 
 

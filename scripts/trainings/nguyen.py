@@ -112,14 +112,14 @@ def main():
         run = exact(alpha, arguments.steps)
         if alpha:
             errors = rounding(losses, 1e-12)
-            found = run.compare(losses, errors=errors)
+            comparison = run.compare(losses, errors=errors)
         else:
             losses = losses[: np.argmax(np.append(losses, 0.0) < LEAST_LOSS)]
             print(f"compared down to {LEAST_LOSS:g}, the first {len(losses)} steps")
             errors = errors[: len(losses)]
-            found = run.compare(losses, batch=BATCH, runs=4)
+            comparison = run.compare(losses, batch=BATCH, runs=4)
         save(arguments.into / f"nguyen_{alpha:g}.csv", losses, errors)
-        agree &= verdict(f"alpha = {alpha:g}", found)
+        agree &= verdict(f"alpha = {alpha:g}", comparison)
     return int(not agree)
 
 

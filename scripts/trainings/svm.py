@@ -102,8 +102,8 @@ def main():
             path = arguments.into / f"svm_{name}_{seed}.csv"
             save(path, losses, errors)
             run = exact(data, start, len(losses) - 1)
-            found = run.compare(losses, errors=errors)
-            agree &= verdict(f"{name}, draw {seed}", found)
+            comparison = run.compare(losses, errors=errors)
+            agree &= verdict(f"{name}, draw {seed}", comparison)
     return int(not agree)
 
 

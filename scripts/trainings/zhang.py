@@ -144,11 +144,14 @@ class Heads(Map):
         arrays = dict(zip(["ha", *names], [values, *factors], strict=True))
         pulled = []
         for name in arrays:
-            others = {key: array for key, array in arrays.items() if key != name}
-            subscripts = ",".join(["abc", *others])
+            remaining = {key: array for key, array in arrays.items() if key != name}
+            subscripts = ",".join(["abc", *remaining])
             pulled.append(
                 np.einsum(
-                    f"{subscripts}->{name}", gradient, *others.values(), optimize=True
+                    f"{subscripts}->{name}",
+                    gradient,
+                    *remaining.values(),
+                    optimize=True,
                 )
             )
         return N * np.concatenate([part.ravel() for part in pulled])
@@ -187,8 +190,8 @@ def main():
         heads = Heads(start)
         risk = Pullback(OnSet(*data), heads)
         run = icl.descend(risk, 2 * rate, steps=len(losses), method="exact")
-        found = run.compare(losses, errors=errors, scale=0.5)
-        agree &= verdict(name, found)
+        comparison = run.compare(losses, errors=errors, scale=0.5)
+        agree &= verdict(name, comparison)
         fresh = population.loss(heads.inward(run.params))
         print(
             f"{name} at the end: loss on the set {run.loss[-1]:.5f}, on fresh sequences"
