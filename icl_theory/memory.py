@@ -9,6 +9,8 @@ import contextlib
 import math
 from pathlib import Path
 
+import numpy as np
+
 from icl_theory._validate import argument_error
 
 SMALL = 2**26  # bytes, which are taken to be free always
@@ -58,6 +60,17 @@ def blocks(rows: int, columns: int, numbers: int) -> list[slice]:
     """Split an array into blocks of rows of up to ``numbers`` each, at least a row."""
     size = max(1, numbers // columns)
     return [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
+
+
+def keep_freed() -> None:
+    """Let the C library keep freed memory for later arrays.
+
+    Otherwise it returns arrays of 128 kB or more to the system, and to get them again
+    takes as long as the arithmetic in a loop that makes many of them.
+    """
+    # glibc learns from the size of an array that is freed: it then keeps arrays of up
+    # to this size, which is 16 MiB.
+    np.empty(2**21)
 
 
 def check_fits(name: str, value: object, needed: float) -> None:

@@ -452,10 +452,10 @@ def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
         ValueError, match=r"infinite prompts cannot be sampled; give errors"
     ):
         icl.simulate(2.0, 1.0, 4.0).compare([0.95], batch=4)
-    recall = icl.Recall().simulate()
-    with pytest.raises(ValueError, match=r"recall.* can be sampled; give errors"):
-        recall.compare([1.0], batch=4)
-    assert recall.compare(recall.loss, recall.t, errors=1.0).passed
+    chain = icl.FixedChain(max_steps=9).simulate()
+    with pytest.raises(ValueError, match=r"fixed-chain.* can be sampled; give errors"):
+        chain.compare([1.0], batch=4)
+    assert chain.compare(chain.loss, chain.t, errors=1.0).passed
     with pytest.raises(ValueError, match="of exact losses"):
         icl.descend(PROBLEM.sampled(4, 0), 1.0, steps=3).compare([0.9], batch=4)
     with pytest.raises(
@@ -468,7 +468,14 @@ def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "family", [icl.LinearAttention(d=2, N=9), icl.Sphere(N=9), icl.SoftmaxHeads(N=9)]
+    "family",
+    [
+        icl.LinearAttention(d=2, N=9),
+        icl.Sphere(N=9),
+        icl.SoftmaxHeads(N=9),
+        icl.Recall(V=10, triggers=2, outputs=3, H=9, alpha=0.2, rule="gd", above=0.1),
+        icl.TokenSelection(n=4, max_steps=20),
+    ],
 )
 def test_every_family_with_a_sampler_has_a_band(family: icl.Family) -> None:
     run = family.simulate()
@@ -632,3 +639,16 @@ def test_a_curve_of_a_size_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
         ValueError, match="a CSV file of at most 64 MB; this one has 1,000,000 MB"
     ):
         run.compare(path, errors=0.01)
+
+
+def test_runs_of_sgd_on_the_whole_squared_error_are_in_its_unit() -> None:
+    """The band of a run with loss="mse" is twice that of half the loss, at twice the rate."""
+    half = icl.LinearAttention(
+        d=2, N=5, coordinates="layer", heads=2, start=0.3, eta=0.04, max_steps=30
+    )
+    whole = half.changed(loss="mse", eta=0.02)
+    sgd = icl.descend(half.sampled(batch=8, seed=3), 0.04, steps=30)
+    one = half.simulate().compare(sgd.loss, sgd.t, batch=8, runs=4, scale=1.0)
+    other = whole.simulate().compare(2.0 * sgd.loss, sgd.t, batch=8, runs=4, scale=1.0)
+    for mine, theirs in zip(one.checks, other.checks, strict=True):
+        assert theirs.z == pytest.approx(mine.z, rel=1e-9, abs=1e-12)

@@ -260,3 +260,38 @@ def test_risks_refuse_inputs_that_do_not_fit() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             make()
+
+
+@pytest.mark.parametrize("margin_loss", ["exponential", "squared"])
+@pytest.mark.parametrize("kind", ["values", "fixed", "joint"])
+def test_batches_of_inputs_have_their_loss_and_gradient(
+    kind: str, margin_loss: str
+) -> None:
+    """Every input once is the whole loss; and an input twice counts twice."""
+    X, y, V, head = some_inputs(5)
+    risks: dict[str, Any] = {
+        "values": SelectionRisk(y[:, None] * (X @ head[:3]), margin_loss),
+        "fixed": HeadRisk(X, y, np.abs(head), V, margin_loss),
+        "joint": JointRisk(X, y, head, V, margin_loss),
+    }
+    risk = risks[kind]
+    trainer = risk.sampled(batch=4, seed=3)
+    check_risk(trainer)
+    at = risk.initial + 0.3 * np.random.default_rng(1).normal(size=risk.initial.shape)
+    every = type(trainer.prompts(0))(np.arange(3))
+    loss, gradient = trainer.evaluate_on(at, every)
+    assert loss == pytest.approx(risk.loss(at), rel=1e-13)
+    np.testing.assert_allclose(gradient, risk.gradient(at), rtol=1e-10, atol=1e-14)
+    losses = trainer.losses_on(at, every)
+    repeated = every._replace(rows=np.array([0, 2, 2, 1]))
+    wanted = (losses.sum() + losses[2]) / 4.0
+    assert trainer.evaluate_on(at, repeated)[0] == pytest.approx(wanted, rel=1e-13)
+
+
+def test_compare_trains_heads_on_batches_of_inputs() -> None:
+    problem = icl.TokenSelection(
+        trained="pv", n=20, T=3, d=5, start=0.3, eta=0.3, max_steps=60
+    )
+    run = problem.simulate()
+    sgd = icl.descend(problem.sampled(batch=5, seed=9), 0.3, steps=60)
+    assert run.compare(sgd.loss, sgd.t, batch=5).passed

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import nctdtrinc
 
-from icl_theory._validate import LARGEST, Array, argument_error, number
+from icl_theory._validate import LARGEST, Array, number
 from icl_theory.engine.comparison import FOUND, Check, Comparison, limit_of, z_score
 from icl_theory.engine.display import Plottable
 from icl_theory.engine.loss_curve import LossCurve, Run, Steps
 from icl_theory.engine.progress import counted
-from icl_theory.engine.rules import Rule, rule_of
-from icl_theory.engine.scaled import scaled_like
-from icl_theory.engine.steps import UpdateMap
+from icl_theory.engine.sgd_runs import sgd_losses
 
 Interval = tuple[int, int]
 Index = NDArray[np.intp]
@@ -33,8 +31,6 @@ WINDOWS = 24
 # The largest number of points of a window that are compared. Their mean then scatters
 # little, and each point more would need an exact loss.
 POINTS_PER_WINDOW = 256
-# The largest number of steps of an SGD run. A run of so many steps takes minutes.
-LONGEST_SGD = 10**6
 # While the loss is above this part of the first loss, nothing has been learnt.
 UNLEARNT = 0.9
 # The factors of time that a comparison tries.
@@ -116,14 +112,14 @@ def compare_with_run(
     t = windows.t
     losses = factor * curve.losses[compared]
     # before the exact losses, which take long, because it may refuse
-    sgd_losses = None if batch is None else _sgd_losses(run, t, batch, runs, seed)
+    of_sgd = None if batch is None else sgd_losses(run, t, batch, runs, seed)
     exact = np.array([run.at(step).loss for step in counted(t.tolist(), "steps")])
     scatter: GivenErrors | SgdScatter
-    if sgd_losses is None:
+    if of_sgd is None:
         scatter = GivenErrors(factor * np.asarray(curve.errors)[compared])
         note = "standard errors as given, taken as independent"
     else:
-        scatter = SgdScatter(sgd_losses - exact)
+        scatter = SgdScatter(of_sgd - exact)
         note = f"standard errors from {runs} runs of SGD with batches of {batch}"
     limit = limit_of(1.0 / len(windows.starts), scatter.freedom)
     expected = windows.means(exact)
@@ -356,69 +352,6 @@ def _paces(
     is_beyond = np.outer(FACTORS, windows.last_steps()) > steps[-1]
     errors = np.where(is_beyond, math.inf, errors)
     return _Paces(FACTORS, expected, errors, limit, scatter.freedom)
-
-
-def _sgd_losses(run: Run, t: Steps, batch: int, runs: int, seed: int) -> Array:
-    """Return the batch losses along runs of SGD, (R, T)."""
-    if t[-1] > LONGEST_SGD:
-        raise argument_error(
-            "steps",
-            int(t[-1]),
-            f"at most {LONGEST_SGD:,} with batch; give errors instead",
-        )
-    trainers = _trainers(run, batch, runs, seed)
-    rule = _rule_of_run(run)
-    losses = np.empty((runs, len(t)))
-    for row, trainer in zip(losses, counted(trainers, "runs of SGD"), strict=True):
-        row[:] = _losses_at(UpdateMap(trainer, run.eta, rule), t)
-    if not np.isfinite(losses).all():
-        raise argument_error(
-            "batch",
-            batch,
-            f"larger: of {runs} runs of SGD with such batches some diverge",
-        )
-    return losses
-
-
-def _trainers(run: Run, batch: int, runs: int, seed: int) -> list[Any]:
-    """Return risks that draw their batches, each with a seed of its own."""
-    source: Any = run.risk if run.family is None else run.family
-    seeds = np.random.SeedSequence(seed).generate_state(runs)
-    try:
-        if not hasattr(source, "sampled"):
-            raise argument_error("run", repr(run), "of a risk that can be sampled")
-        trainers = [source.sampled(batch, int(trainer_seed)) for trainer_seed in seeds]
-    except ValueError as error:
-        reason = str(error)
-        if not reason.startswith("batch = "):
-            reason = f"batch = {batch}: {reason}"
-        raise ValueError(
-            f"{reason}; give errors, standard errors of the losses, instead"
-        ) from None
-    # A risk that is multiplied by a number multiplies its own trainers.
-    if source is run.risk:
-        return trainers
-    return [scaled_like(run.risk, trainer) for trainer in trainers]
-
-
-def _rule_of_run(run: Run) -> Rule:
-    if run.trained_by is not None:
-        return run.trained_by
-    # the name alone would give the rule its default settings
-    return rule_of(run.rule if run.family is None else run.family.update())
-
-
-def _losses_at(descent: UpdateMap, t: Steps) -> Array:
-    """Train step by step, and return the losses at some steps."""
-    position = {step: index for index, step in enumerate(t.tolist())}
-    losses = np.empty(len(t))
-    with np.errstate(over="ignore", invalid="ignore"):
-        for point in descent.iterates(descent.start()):
-            if point.step in position:
-                losses[position[point.step]] = point.loss
-            if point.step == t[-1]:
-                break
-    return losses
 
 
 def _refuse_doubled(

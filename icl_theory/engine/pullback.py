@@ -510,6 +510,10 @@ class SampledPullback(Pullback, Trainer[Any]):
         """Return the prompts of a step, those of the inner trainer."""
         return self.risk.prompts(step)
 
+    def cheaper(self) -> SampledPullback:
+        """Return the pullback of the cheaper inner trainer."""
+        return SampledPullback(replace(self.pullback, risk=self.risk.cheaper()))
+
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Mean loss of the step's prompts, and its gradient."""
         return self.pullback.evaluate(params, step)

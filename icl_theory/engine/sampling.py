@@ -125,6 +125,15 @@ class Trainer(OnPrompts[P], Risk):
         """Mean loss of the step's prompts, and its gradient."""
         return self.evaluate_on(params, self.prompts(step))
 
+    def cheaper(self) -> Trainer[Any]:
+        """Return a trainer of the same law whose prompts cost less to draw.
+
+        The losses of a prompt, as a function of the parameters, must have the same law.
+        By default it is the trainer itself. `Trajectory.compare` trains many runs by
+        it.
+        """
+        return self
+
     def evaluate_runs(self, params: Array, prompts: P) -> tuple[Array, Array]:
         """Mean losses and gradients of R runs, each on prompts of its own.
 
@@ -320,6 +329,17 @@ def selected(prompts: P, which: slice | NDArray[np.intp]) -> P:
     return _of_type(prompts, parts)
 
 
+def joinable(batches: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether batches of prompts have arrays of the same shapes after the first axis.
+
+    Prompts of random lengths may differ in the number of their tokens.
+    """
+    shapes = set()
+    for batch in batches:
+        shapes.add(tuple(None if part is None else part.shape[1:] for part in batch))
+    return len(shapes) == 1
+
+
 def joined(batches: Sequence[P]) -> P:
     """Join batches of prompts, one after the other."""
     if len(batches) == 1:
@@ -346,21 +366,23 @@ def _of_type(prompts: P, parts: Sequence[Any]) -> P:
 
 
 def check_prompts(trainer: Trainer[P], prompts: P) -> P:
-    """Return prompts if a trainer could have drawn them.
+    """Return prompts if a trainer has losses on them.
 
-    They must have the type of the trainer's prompts, and arrays of the same shapes
-    after the first axis. The numbers must be finite.
+    They must have the type of the trainer's prompts, arrays of finite numbers with as
+    many axes, and as many losses as prompts.
 
     Raises
     ------
     ValueError
-        They are other prompts; the message names the first difference.
+        They are other prompts; the message says why.
     """
+    instance("trainer", trainer, Trainer, "a Trainer")
     example = trainer.draw(np.random.default_rng(0), 1)
     kind = type(example).__name__
     if type(prompts) is not type(example) or len(prompts) != len(example):
         raise argument_error("prompts", prompts, f"{kind} as this trainer draws them")
-    if prompt_count(prompts) == 0:
+    count = prompt_count(prompts)
+    if count == 0:
         raise argument_error("prompts", 0, "at least one prompt")
     fields = getattr(example, "_fields", range(len(example)))
     for name, part, of_example in zip(fields, prompts, example, strict=True):
@@ -370,12 +392,25 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
             raise argument_error(name, part, f"{allowed}, as this trainer draws them")
         if part is None:
             continue
-        shape = np.shape(of_example)[1:]
-        if np.shape(part)[1:] != shape:
-            row = ", ".join(["B", *map(str, shape)])
-            raise argument_error(name, np.shape(part), f"of shape ({row})")
-        if not np.isfinite(part).all():
+        if np.ndim(part) != np.ndim(of_example):
+            raise argument_error(
+                name, np.shape(part), f"an array with {np.ndim(of_example)} axes"
+            )
+        is_numbers = np.asarray(part).dtype.kind in "biuf"
+        if not is_numbers or not np.isfinite(part).all():
             raise argument_error(name, part, "finite numbers")
+    # Other lengths of axes are allowed if the trainer can use them, because prompts may
+    # have random lengths.
+    try:
+        losses = trainer.losses_on(trainer.initial, prompts)
+    except (ValueError, IndexError) as error:
+        raise argument_error(
+            "prompts", prompts, f"prompts of this trainer, which fails: {error}"
+        ) from error
+    if np.shape(losses) != (count,):
+        raise argument_error(
+            "prompts", prompts, f"such that each has a loss, not {np.shape(losses)}"
+        )
     return prompts
 
 

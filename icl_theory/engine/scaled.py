@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, argument_error, instance, number, set_fields
+from icl_theory._validate import Array, instance, number, set_fields
 from icl_theory.engine.capabilities import (
     ColumnGradients,
     column_gradients_of,
@@ -25,6 +25,7 @@ from icl_theory.engine.capabilities import (
 )
 from icl_theory.engine.risk import Risk, Solution
 from icl_theory.engine.rules import Rule, is_plain_descent
+from icl_theory.engine.sampling import Trainer, trainer_of
 
 
 def is_loss(name: str) -> bool:
@@ -170,16 +171,63 @@ class ScaledRisk(Risk):
         losses, observed = series_at(self.risk, states, steps)
         return self.factor * losses, scaled(observed, self.factor)
 
-    def sampled(self, batch: int, seed: int = 0) -> ScaledRisk:
+    def sampled(self, batch: int, seed: int = 0) -> ScaledTrainer:
         """Return the trainer of the inner risk on sampled prompts, times c."""
-        source: Any = self.risk
-        if not hasattr(source, "sampled"):
-            raise argument_error("risk", repr(source), "one that can be sampled")
-        return ScaledRisk(source.sampled(batch, seed), self.factor)
+        return ScaledTrainer(trainer_of(self.risk, batch, seed), self.factor)
 
 
-def scaled_like(risk: Risk | None, other: Risk) -> Risk:
-    """Return another risk times the number by which ``risk`` is multiplied, if any."""
+class ScaledTrainer(ScaledRisk, Trainer[Any]):
+    """The loss of a trainer times a number.
+
+    Parameters
+    ----------
+    risk : Trainer
+        The inner trainer.
+    factor : float
+        The number c > 0.
+    """
+
+    risk: Trainer[Any]
+
+    @property
+    def batch(self) -> int:  # type: ignore[override]
+        """Number of prompts in a step."""
+        return self.risk.batch
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        """Seed of the prompts."""
+        return self.risk.seed
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        """Draw prompts of the inner trainer."""
+        return self.risk.draw(rng, size)
+
+    def prompts(self, step: int = 0) -> Any:
+        """Return the prompts of a step, those of the inner trainer."""
+        return self.risk.prompts(step)
+
+    def cheaper(self) -> ScaledTrainer:
+        """Return the cheaper inner trainer, times c."""
+        return ScaledTrainer(self.risk.cheaper(), self.factor)
+
+    def losses_on(self, params: Array, prompts: Any) -> Array:
+        """Loss of each of B prompts, times c, (B,)."""
+        return self.factor * self.risk.losses_on(params, prompts)
+
+    def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
+        """Mean loss of some prompts and its gradient, times c."""
+        loss, gradient = self.risk.evaluate_on(params, prompts)
+        return self.factor * loss, self.factor * gradient
+
+    def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, times c, (R,) and (R, ...)."""
+        losses, gradients = self.risk.evaluate_runs(params, prompts)
+        return self.factor * losses, self.factor * gradients
+
+
+def scaled_like(risk: Risk | None, trainer: Trainer[Any]) -> Trainer[Any]:
+    """Return a trainer times the number by which ``risk`` is multiplied, if any."""
     if isinstance(risk, ScaledRisk):
-        return ScaledRisk(other, risk.factor)
-    return other
+        return ScaledTrainer(trainer, risk.factor)
+    return trainer

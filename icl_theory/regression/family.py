@@ -23,13 +23,10 @@ from icl_theory._validate import (
 )
 from icl_theory.engine.pullback import (
     COORDINATES,
-    core_risk,
     in_coordinates,
-    replace_core,
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.starts import checked_start, with_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.array_files import is_array_file
@@ -64,7 +61,6 @@ from icl_theory.regression.phases import (
 from icl_theory.regression.risks.exchangeable import (
     ExchangeableRisk,
     embedding_speed,
-    expanded,
     reduce_to_one_number,
 )
 from icl_theory.regression.risks.stability import (
@@ -380,30 +376,6 @@ class Regression(Family):
     def own_start(self) -> bool:
         """Whether training starts elsewhere than the theory says."""
         return self.start is not None
-
-    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
-        """Return the trainer on sampled prompts, in the same coordinates.
-
-        Prompts are drawn by their counts.
-        """
-        risk = expanded(self.risk())
-        core = core_risk(risk)
-        if math.isinf(core.N):
-            raise argument_error(
-                "N", self.N, "finite: infinite prompts cannot be sampled"
-            )
-        from icl_theory.regression.sampled.counts import CountedRisk
-
-        trainer = CountedRisk(
-            core.features,
-            core.task,
-            int(core.N),
-            batch,
-            seed,
-            core.noise,
-            every_query=False,
-        )
-        return replace_core(risk, trainer)
 
     def stable_rate(self) -> float:
         r"""Return a learning rate at which every step lowers the loss.

@@ -30,9 +30,11 @@ from icl_theory.engine.capabilities import (
 from icl_theory.engine.pullback import core_params, core_risk
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import check_blocks
+from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.trajectory import named
 from icl_theory.testing.common import attempt, copied, expect, expect_near, expect_same
 from icl_theory.testing.tokens import check_tokens
+from icl_theory.testing.trainers import check_trainer
 from icl_theory.tokens.risk import TokenRisk
 
 Stencil = tuple[tuple[int, float], ...]
@@ -73,8 +75,9 @@ def check_risk(
     floor. `Risk.excess`, and ``excess`` if it is observed, are the loss minus one
     number, at most the floor. The metric is positive. Blocks are views that together
     hold each parameter once. If ``series``, ``gradients`` and ``column_gradients`` are
-    defined, they agree with `Risk.evaluate`. A `TokenRisk` agrees with the sum over all
-    prompts of a few tokens at a few nodes.
+    defined, they agree with `Risk.evaluate`. A `Trainer` has the loss of a step on the
+    prompts of the step, and many runs at once are runs one by one. A `TokenRisk` agrees
+    with the sum over all prompts of a few tokens at a few nodes.
 
     Parameters
     ----------
@@ -169,6 +172,8 @@ def check_risk(
         _series(risk, places)
         _columns(risk, places)
         _at_once(risk, places)
+    if isinstance(risk, Trainer):
+        check_trainer(risk, places, step)
     _copy(risk, places, step)
 
 

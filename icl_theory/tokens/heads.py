@@ -26,7 +26,7 @@ from icl_theory._validate import (
 from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.tokens.cross import product
 from icl_theory.tokens.gaussian import gaussian_queries, reach_of
-from icl_theory.tokens.risk import Kind, TokenRisk
+from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 # Range in which the best inverse temperature ω is searched for, and the first trial.
@@ -166,6 +166,56 @@ class HeadsRisk(Risk):
             loss, _ = self.tokens.evaluate(scores.reshape(self.tokens.initial.shape))
             losses.append(loss)
         return {"output": params[:, 0].copy(), "loss_per_head": np.array(losses)}
+
+    def sampled(self, batch: int, seed: int = 0) -> Sampled[DrawnTokens]:
+        """Return the trainer on sampled prompts, which are drawn token by token."""
+        D = self.tokens.errors.shape[2]
+        numbers = self.tokens.tokens_of_prompt * (
+            self.heads * NUMBERS_OF_TOKEN + NUMBERS_OF_TOKEN + D
+        )
+        return Sampled(
+            self.initial, self.tokens.draw, self._losses_on, batch, seed, numbers
+        )
+
+    def _losses_on(self, params: Array, prompts: DrawnTokens) -> Pass:
+        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        query, node, is_missing, noise = prompts
+        B = len(node)
+        columns = params.shape[2]
+        # Places of the output weights, (B, H, 1), and of the scores, (B, H, N).
+        heads = columns * np.arange(self.heads)[:, None]
+        at_output = first_places(params, B)[:, None] + heads
+        at_scores = at_output + 1 + (node * len(self.tokens.asked) + query)[:, None]
+        mu = params.ravel()[at_output[:, :, 0]]
+        scores = params.ravel()[at_scores]
+        attention, _ = softmax(np.where(is_missing[:, None], -np.inf, scores))
+
+        errors = self.tokens.errors[query, node]
+        target = self._target[query[:, 0]]
+        mean_errors = np.einsum("bhn,bnd->bhd", attention, errors)
+        mean_noise = np.einsum("bhn,bn->bh", attention, noise)
+        # Σ μ_h o_h - y, and the part of it that comes from the noise, which is
+        # independent of the rest like one more coordinate.
+        residual = np.einsum("bh,bhd->bd", mu, mean_errors)
+        residual = residual + (mu.sum(axis=1) - 1.0)[:, None] * target
+        noise_residual = np.einsum("bh,bh->b", mu, mean_noise)
+        losses = 0.5 * (np.sum(residual**2, axis=1) + noise_residual**2)
+
+        averages = mean_errors + target[:, None]
+        by_output = np.einsum("bhd,bd->bh", averages, residual)
+        by_output = by_output + mean_noise * noise_residual[:, None]
+        # ∂/∂score_n = μ_h a_n ((e_n - ē)·r + (ξ_n - mean ξ) r_noise)
+        of_token = np.einsum("bnd,bd->bn", errors, residual)
+        of_token = of_token + noise * noise_residual[:, None]
+        mean_of_token = np.einsum("bhn,bn->bh", attention, of_token)
+        centred = of_token[:, None] - mean_of_token[:, :, None]
+        by_scores = mu[:, :, None] * attention * centred
+        places = np.concatenate([at_output, at_scores], axis=2)
+        return (
+            losses,
+            places,
+            np.concatenate([by_output[:, :, None], by_scores], axis=2),
+        )
 
     def _products(self, scores: Array) -> Iterator[Products]:
         """Yield the mean products of the heads' errors and the target, for each query.

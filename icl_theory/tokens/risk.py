@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
 from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.quadrature import (
@@ -43,7 +45,14 @@ from icl_theory.tokens.quadrature import (
     rule_error,
     trapezoid,
 )
-from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places, softmax
+from icl_theory.tokens.sampled import (
+    Indices,
+    Pass,
+    Sampled,
+    choose,
+    first_places,
+    softmax,
+)
 from icl_theory.tokens.square import Moments, change_along
 from icl_theory.tokens.square import moments as integrate
 
@@ -386,15 +395,24 @@ class TokenRisk(Risk):
         """Return `error`."""
         return self.error(params)
 
+    @property
+    def tokens_of_prompt(self) -> int:
+        """Largest number of tokens of a prompt."""
+        return int(sum(count.number for count in self.counts))
+
+    def draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
+        """Draw prompts token by token."""
+        size = prompts_to_draw(rng, size, NUMBERS_OF_TOKEN * self.tokens_of_prompt)
+        return self._draw(rng, size)
+
     def sampled(self, batch: int, seed: int = 0) -> Sampled[DrawnTokens]:
         """Return the trainer on sampled prompts.
 
         Each step draws ``batch`` prompts token by token, and applies softmax to the
         scores of the tokens.
         """
-        tokens = sum(count.number for count in self.counts)
-        numbers = tokens * (NUMBERS_OF_TOKEN + self.errors.shape[2])
-        return Sampled(self.initial, self._draw, self._losses_on, batch, seed, numbers)
+        numbers = self.tokens_of_prompt * (NUMBERS_OF_TOKEN + self.errors.shape[2])
+        return Sampled(self.initial, self.draw, self._losses_on, batch, seed, numbers)
 
     def moments(
         self, params: Array, step: float = 0.2, errors: Array | None = None
@@ -427,7 +445,7 @@ class TokenRisk(Risk):
         for count in self.counts:
             N = int(count.number)
             probs = self.probs[count.rows]
-            drawn = rng.choice(len(probs), (size, N), p=probs)
+            drawn = choose(rng, probs, (size, N))
             nodes.append(count.rows.start + drawn)
             length = np.full(size, N)
             if count.each:
@@ -435,16 +453,25 @@ class TokenRisk(Risk):
             missing.append(np.arange(N) >= length[:, None])
         node = np.concatenate(nodes, axis=1)
         is_missing = np.concatenate(missing, axis=1)
-        noise = np.sqrt(self.spread)[node, query] * rng.normal(size=node.shape)
+        deviations = np.sqrt(self.spread).ravel().take(node * len(self.asked) + query)
+        noise = deviations * rng.normal(size=node.shape)
         return DrawnTokens(query, node, is_missing, noise)
+
+    @cached_property
+    def _error_rows(self) -> Array:
+        """Errors e by node and query, (UQ, D). A row is found faster than two axes."""
+        return self.errors.transpose(1, 0, 2).reshape(-1, self.errors.shape[2])
 
     def _losses_on(self, params: Array, prompts: DrawnTokens) -> Pass:
         """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
         query, node, is_missing, noise = prompts
-        place = first_places(params, len(node)) + node * len(self.asked) + query
-        scores = np.where(is_missing, -np.inf, params.ravel()[place])
+        of_token = node * len(self.asked) + query
+        place = first_places(params, len(node)) + of_token
+        scores = params.ravel().take(place)
+        if is_missing.any():
+            scores[is_missing] = -np.inf
         attention, _ = softmax(scores)
-        errors = self.errors[query, node]
+        errors = self._error_rows.take(of_token, axis=0)
         mean_error = np.einsum("bn,bnd->bd", attention, errors)
         mean_noise = np.einsum("bn,bn->b", attention, noise)
         squared = np.einsum("bd,bd->b", mean_error, mean_error) + mean_noise**2

@@ -7,7 +7,9 @@ module are shared by all samplers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Generic
 
 import numpy as np
@@ -118,9 +120,12 @@ def first_places(params: Array, size: int) -> Indices:
 def softmax(scores: Array) -> tuple[Array, Array]:
     """Return the softmax along the last axis, and the log of its denominator."""
     top = scores.max(axis=-1, keepdims=True)
-    weight = np.exp(scores - top)
+    weight = scores - top
+    # in place, because new large arrays take as long as the arithmetic
+    np.exp(weight, out=weight)
     total = weight.sum(axis=-1, keepdims=True)
-    return weight / total, (top + np.log(total))[..., 0]
+    weight /= total
+    return weight, (top + np.log(total))[..., 0]
 
 
 def chosen(draws: Array, cumulated: Array) -> Indices:
@@ -131,3 +136,34 @@ def chosen(draws: Array, cumulated: Array) -> Indices:
     """
     is_beyond = draws[..., None] >= cumulated[..., :-1]
     return np.asarray(is_beyond.sum(axis=-1), dtype=np.intp)
+
+
+def choose(rng: np.random.Generator, probs: Array, shape: tuple[int, ...]) -> Indices:
+    """Draw indices with given probabilities.
+
+    The numbers are those of ``rng.choice(len(probs), shape, p=probs)``, which takes
+    several times as long for many of them.
+    """
+    cumulated, guide = _guide(probs.tobytes())
+    draws = rng.random(shape)
+    index = guide[(draws * len(guide)).astype(np.intp)]
+    is_open = index < 0
+    index[is_open] = cumulated.searchsorted(draws[is_open], side="right")
+    return index
+
+
+@lru_cache(maxsize=64)
+def _guide(probs: bytes) -> tuple[Array, Indices]:
+    """Return the upper ends of the intervals of indices, and a table that finds them.
+
+    The table divides [0, 1) into equal bins. It has the index of a bin that lies in one
+    interval, and -1 for a bin with an end in it.
+    """
+    cumulated = np.frombuffer(probs).cumsum()
+    cumulated /= cumulated[-1]
+    # A power of two, so that the bin of a number is found without rounding.
+    bins = 2 ** max(12, math.ceil(math.log2(64 * len(cumulated))))
+    ends = np.arange(bins + 1) / bins
+    first = cumulated.searchsorted(ends[:-1], side="right")
+    last = cumulated.searchsorted(ends[1:], side="left")
+    return cumulated, np.where(first == last, first, -1)

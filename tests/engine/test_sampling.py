@@ -10,13 +10,21 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.engine import Samplable, Trainer, in_coordinates
+from icl_theory.engine.comparison import compare
 from icl_theory.engine.pullback import Pullback, core_risk, replace_core
-from icl_theory.engine.sampling import check_prompts, joined, selected, trainer_of
+from icl_theory.engine.sampling import (
+    DrawnTrainer,
+    check_prompts,
+    joined,
+    selected,
+    trainer_of,
+)
 from icl_theory.papers.linear_attention import PromptLaw
 from icl_theory.papers.linear_attention.layer import LayerRisk, SampledLoop, SampledRisk
 from icl_theory.papers.representation.family import Representation
 from icl_theory.papers.single_location.family import SingleLocation
 from icl_theory.regression.sampled.counts import CountedRisk
+from icl_theory.testing import check_risk
 from icl_theory.tokens import (
     ChainRisk,
     Chains,
@@ -31,6 +39,9 @@ LINEAR = icl.tasks.Linear(2.0)
 LAW = PromptLaw([1.0, 0.5], N=6, noise=0.2).dense
 CHAINS = Chains([[[0.9, 0.1], [0.3, 0.7]], [[0.2, 0.8], [0.6, 0.4]]], window=2)
 WORDS = icl.recall.RecallTask(V=8, triggers=2, outputs=3, H=9, alpha=0.2)
+PLANTED = icl.recall.RecallTask(
+    V=8, triggers=1, outputs=3, H=9, alpha=0.2, law="planted"
+)
 TOKENS = icl.TokenRisk(
     [
         icl.Kind(6, [0.3, 0.7], [[0.0, 1.0], [1.0, 2.0]], [0.2, 0.1], each=True),
@@ -59,6 +70,8 @@ TRAINERS: dict[str, Callable[[], Trainer[Any]]] = {
     ).sampled(8, 1),
     "two layers": lambda: TwoLayerTransformer(CHAINS, 9, 8, 1, [0.1, 0.2, 0.3], "all"),
     "Gaussian heads": lambda: GaussianHeadsRisk(3, 7, 0.2, HEADS).sampled(8, 1),
+    "heads": lambda: icl.HeadsRisk(TOKENS, heads=3).sampled(8, 1),
+    "selection": lambda: icl.TokenSelection(n=5).sampled(8, 1),
     "induction": lambda: icl.InductionHeads(T=9).sampled(8, 1),
     "location": lambda: SingleLocation(attention="softmax").sampled(8, 1),
     "location, erf": lambda: SingleLocation(attention="erf").sampled(8, 1),
@@ -78,9 +91,11 @@ TRAINERS: dict[str, Callable[[], Trainer[Any]]] = {
         L=1, delta=1, eta=1, K=4, N=9, coordinates="factored"
     ).sampled(8, 1),
     "linear attention": lambda: SampledRisk(LAW, 0.3 * np.eye(2), 8, 1),
+    "linear attention, h": lambda: SampledRisk(LAW, 0.3 * np.eye(2), 8, 1).cheaper(),
     "loop": lambda: SampledLoop(LAW, [0.5], 8, 1, 3),
     "layer": lambda: LayerRisk.of(LAW, np.append(0.5, np.eye(2)), 8, 1),
     "recall": lambda: icl.recall.TransformerRisk(WORDS, "softmax", batch=8, seed=1),
+    "recall, softmax": lambda: icl.recall.RecallRisk(WORDS, "softmax").sampled(8, 1),
     "recall, reduced": lambda: icl.recall.reparameterised(
         icl.recall.TransformerRisk(WORDS, batch=8, seed=1)
     ),
@@ -147,6 +162,40 @@ def test_runs_together_are_runs_one_by_one(name: str) -> None:
         np.testing.assert_allclose(gradients[run], gradient, rtol=1e-11, atol=1e-14)
 
 
+POPULATIONS: dict[str, Callable[[], icl.Risk]] = {
+    "heads": lambda: icl.HeadsRisk(TOKENS, heads=3),
+    "selection": lambda: icl.TokenSelection(n=5).risk(),
+    "recall": lambda: icl.recall.RecallRisk(WORDS),
+    "recall, relu": lambda: icl.recall.RecallRisk(WORDS, "relu", gamma=-1.0),
+    "recall, softmax": lambda: icl.recall.RecallRisk(WORDS, "softmax", v=2.0),
+    "recall, planted": lambda: icl.recall.RecallRisk(
+        PLANTED, "softmax", weights="identity", kappa=0
+    ),
+    "recall, sentences": lambda: icl.recall.RecallRisk(
+        WORDS, data=WORDS.sentences(np.random.default_rng(5), 50)
+    ),
+    "merged": lambda: icl.linear_attention.MergedRisk(LAW, 0.3 * np.eye(2)),
+    "loop": lambda: icl.linear_attention.LoopedRisk(2, 6, 3, noise=0.2, start=0.5),
+    "embedding": lambda: in_coordinates(
+        icl.PopulationRisk(FEATURES, LINEAR, N=9, noise=0.3),
+        "embedding",
+        FEATURES.vectors,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POPULATIONS)
+def test_samples_have_the_exact_loss_and_gradient_on_average(name: str) -> None:
+    risk = POPULATIONS[name]()
+    point = np.asarray(risk.initial)
+    point = point + 0.5 * np.random.default_rng(3).random(point.shape)
+    batch = 25 if name == "recall, sentences" else 1000
+    checks = compare(risk, trainer_of(risk, batch, seed=4), {"a point": point}, 40)
+    assert [check.name for check in checks if not check.passed] == []
+    # These comparisons would notice an error of 10 % of the loss.
+    assert checks[0].standard_error < 0.015 * checks[0].population
+
+
 class Inputs(NamedTuple):
     """Inputs of a regression."""
 
@@ -189,6 +238,45 @@ def test_a_risk_of_ones_own_is_sampled_in_other_coordinates_too() -> None:
     exact = replace_core(trainer, Slope())
     assert isinstance(exact, Pullback)
     assert not exact.stochastic
+
+
+class Halved(Slope):
+    """Forgets a factor in the losses on given prompts."""
+
+    def losses_on(self, params: Any, prompts: Inputs) -> Any:
+        return 2.0 * super().losses_on(params, prompts)
+
+
+class Summing(Slope):
+    """Sums gradients instead of averaging them."""
+
+    def evaluate_on(self, params: Any, prompts: Inputs) -> tuple[float, Any]:
+        loss, gradient = super().evaluate_on(params, prompts)
+        return loss * len(prompts.x), gradient * len(prompts.x)
+
+
+class Mixed(DrawnTrainer[Inputs]):
+    """Gives all runs the loss of the first one."""
+
+    def evaluate_runs(self, params: Any, prompts: Any) -> Any:
+        losses, gradients = super().evaluate_runs(params, prompts)
+        return np.full_like(losses, losses[0]), gradients
+
+
+@pytest.mark.parametrize(
+    ("trainer", "words"),
+    [
+        (Halved().sampled(5), "losses_on at the initial point: .* mean loss"),
+        (Summing().sampled(5), "losses_on at the initial point: .* mean loss"),
+        (Mixed(Slope(), 5), "evaluate_runs, run 1: .* the loss of this run alone"),
+    ],
+)
+def test_check_risk_finds_trainers_that_contradict_themselves(
+    trainer: Trainer[Any], words: str
+) -> None:
+    with pytest.raises(AssertionError, match=words):
+        check_risk(trainer)
+    check_risk(Slope().sampled(5))
 
 
 class OneMore(Slope):
@@ -235,7 +323,17 @@ DRAWN = TOKEN_TRAINER.prompts()
             lambda: check_prompts(
                 TOKEN_TRAINER, DRAWN._replace(noise=DRAWN.noise[:, :5])
             ),
-            r"noise of the prompts = \(4, 5\): must be of shape \(B, 9\)",
+            "prompts = .*: must be prompts of this trainer, which fails: operands",
+        ),
+        (
+            lambda: check_prompts(TOKEN_TRAINER, DRAWN._replace(noise=DRAWN.noise[0])),
+            "first axes of one length",
+        ),
+        (
+            lambda: check_prompts(
+                TOKEN_TRAINER, DRAWN._replace(noise=DRAWN.noise[..., None])
+            ),
+            r"noise of the prompts = \(4, 9, 1\): must be an array with 2 axes",
         ),
         (
             lambda: check_prompts(
@@ -252,7 +350,14 @@ DRAWN = TOKEN_TRAINER.prompts()
             "size = 0: must be an integer >= 1",
         ),
         (
-            lambda: trainer_of(icl.ExchangeableRisk(5, 1.0, N=9), 4),
+            lambda: icl.recall.RecallRisk(WORDS, "softmax-limit").sampled(4),
+            "attention = 'softmax-limit': must be that of finite sentences",
+        ),
+        (lambda: icl.recall.RecallRisk(WORDS).sampled(0), "batch = 0"),
+        (lambda: icl.HeadsRisk(TOKENS).sampled(0), "batch = 0"),
+        (lambda: icl.TokenSelection(n=5).sampled(0), "batch = 0"),
+        (
+            lambda: trainer_of(icl.SymmetricRisk([2, 1], [0.3, 0.4], 2.0), 4),
             "risk = .*: must be one that can be sampled",
         ),
     ],

@@ -114,6 +114,32 @@ def test_sampled_risk_over_gamma_has_the_population_loss_and_gradient() -> None:
     ).all()
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+@pytest.mark.parametrize("N", [1, 2, 12])
+def test_means_of_labelled_tokens_have_the_law_that_tokens_give_them(
+    N: int, noise: float
+) -> None:
+    """Losses, gradients and squares of both samplers agree, for less and more tokens."""
+    d = 3
+    law = PromptLaw(*random_law(d, N, noise, seed=4)[:3], N=N, noise=noise)
+    gamma = np.random.default_rng(1).normal(size=(d, d))
+    tokenwise = SampledRisk(law, gamma, batch=60_000, seed=2)
+    reduced = tokenwise.cheaper()
+    tokens = tokenwise.prompts()
+    h = np.einsum("bn,bnd->bd", tokens.labels, tokens.tokens) / N
+    other = reduced.prompts()
+    samples = []
+    for mean, query, answer in ((h, tokens.query, tokens.answer), other):
+        loss = 0.5 * (np.einsum("bi,ij,bj->b", query, gamma, mean) - answer) ** 2
+        products = mean * answer[:, None]
+        columns = [loss, loss**2, mean, mean**2, np.abs(mean) ** 3, products]
+        samples.append(np.column_stack(columns))
+    np.testing.assert_allclose(reduced.losses(gamma), samples[1][:, 0], rtol=1e-9)
+    difference = samples[0].mean(axis=0) - samples[1].mean(axis=0)
+    error = np.sqrt(sum(sample.var(axis=0) for sample in samples) / 60_000)
+    assert np.abs(difference / error).max() < 4.5
+
+
 def test_minimiser_is_the_published_one_whatever_the_query() -> None:
     spectrum, N, noise = np.array([1.0, 0.3, 0.05]), 7, 0.4
     published = 1.0 / ((1 + 1 / N) * spectrum + (spectrum.sum() + noise**2) / N)
@@ -495,6 +521,8 @@ def test_training_begins_at_the_start_that_is_given(name: str) -> None:
         ({"coordinates": "pair"}, (10,)),
         ({"coordinates": "pair", "d": 3, "covariance": None}, (4,)),
         ({"coordinates": "heads", "heads": 2}, (2, 7)),
+        ({"coordinates": "merged-heads", "heads": 2}, (2, 10)),
+        ({"coordinates": "layer", "heads": 2}, (2, 2, 4, 4)),
     ],
 )
 def test_a_start_that_is_given_is_where_exact_and_sampled_training_begin(
@@ -528,6 +556,8 @@ LAYERS = {
             ("merged", {}),
             ("pair", {"coordinates": "pair"}),
             ("heads", {"coordinates": "heads"}),
+            ("merged heads", {"coordinates": "merged-heads", "heads": 2}),
+            ("all heads", {"coordinates": "layer", "heads": 2}),
             ("a loop", {"depth": 2}),
         )
     },

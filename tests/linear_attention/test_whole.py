@@ -109,14 +109,34 @@ def test_layer_and_samples_agree() -> None:
     for step in range(40):
         loss, gradient = trainer.evaluate(start, step)
         samples.append([loss, *(directions @ gradient.ravel())])
+    # The trainer of the tensor, pulled back to the matrices, sees the same prompts.
+    pulled = risk.sampled(batch=2000, seed=1).evaluate(start, 39)
+    np.testing.assert_allclose(pulled[0], loss, rtol=1e-12)
+    np.testing.assert_allclose(pulled[1], gradient, rtol=1e-9, atol=1e-11)
     mean, error = np.mean(samples, axis=0), np.std(samples, axis=0) / math.sqrt(40)
     exact = [risk.loss(start), *(directions @ risk.gradient(start).ravel())]
     assert np.abs((mean - exact) / error).max() < 4.0
 
 
+def fixed_rng() -> np.random.Generator:
+    return np.random.default_rng(8)
+
+
 def test_gradient_on_sampled_prompts_is_that_of_their_loss() -> None:
     start = 0.5 * np.random.default_rng(2).normal(size=(2, 2, 3, 3))
-    check_risk(SampledLayer(turned_law(2, 4, 0.5), start, batch=5))
+    trainer = SampledLayer(turned_law(2, 4, 0.5), start, batch=5)
+    check_risk(trainer)
+    # A trainer of the law of h alone would lose the other terms.
+    assert trainer.cheaper() is trainer
+    runs = np.stack([start, 2.0 * start])
+    losses, gradients = trainer.evaluate_runs(runs, trainer.draw(fixed_rng(), 6))
+    for run in range(2):
+        part = type(trainer.draw(fixed_rng(), 1))(
+            *(array[3 * run : 3 * run + 3] for array in trainer.draw(fixed_rng(), 6))
+        )
+        loss, gradient = trainer.evaluate_on(runs[run], part)
+        assert losses[run] == pytest.approx(loss, rel=1e-12)
+        np.testing.assert_allclose(gradients[run], gradient, rtol=1e-10, atol=1e-12)
 
 
 def test_blocks_that_are_zero_stay_zero_and_the_layer_is_its_merged_heads() -> None:

@@ -16,6 +16,7 @@ from .layer import LayerRisk as LayerRisk
 from .layer import SampledLayer as SampledLayer
 from .layer import SampledLoop as SampledLoop
 from .layer import SampledRisk as SampledRisk
+from .layer import SampledTensor as SampledTensor
 from .mixture import MixtureRisk as MixtureRisk
 from .risks import Heads as Heads
 from .risks import MergedRisk as MergedRisk

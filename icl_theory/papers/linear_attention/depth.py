@@ -29,7 +29,8 @@ from icl_theory._validate import (
     real_array,
     set_fields,
 )
-from icl_theory.papers.linear_attention.law import shaped
+from icl_theory.papers.linear_attention.law import PromptLaw, shaped
+from icl_theory.papers.linear_attention.layer import SampledLoop
 from icl_theory.papers.linear_attention.risks import (
     IMAGINARY_STEP,
     INVERSE_STEP,
@@ -265,6 +266,17 @@ class LoopedRisk(BestKnown):
         set_fields(self, depth=integer("depth", self.depth, minimum=1, maximum=DEEPEST))
         set_fields(self, noise=number("noise", self.noise, zero=True, maximum=LARGEST))
         set_fields(self, start=float(real_array("start", self.start, 0, LARGEST)))
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledLoop:
+        """Return the trainer on sampled prompts.
+
+        Raises
+        ------
+        ValueError
+            N is infinite, or an argument is out of range.
+        """
+        law = PromptLaw(np.ones(self.d), N=self.N, noise=self.noise).dense
+        return SampledLoop(law, self.initial, batch, seed, self.depth)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its derivative."""

@@ -24,9 +24,9 @@ from icl_theory._validate import (
     argument_error,
     integer,
 )
-from icl_theory.engine.pullback import Pullback, core_params, core_risk, replace_core
+from icl_theory.engine.pullback import Pullback, core_params, core_risk
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.sampling import Trainer
+from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
@@ -52,8 +52,6 @@ from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 from icl_theory.papers.linear_attention.layer import (
     LayerRisk,
     SampledLayer,
-    SampledLoop,
-    SampledRisk,
 )
 from icl_theory.papers.linear_attention.risks import (
     PLATEAU,
@@ -449,18 +447,12 @@ class LinearAttention(Family):
         It trains the layer (P, K) if coordinates = "pair", the layer of all heads
         if coordinates = "layer", and a loop if there are several layers.
         """
-        law = self.law().dense
         risk = self.risk()
-        if isinstance(risk, LoopedRisk):
-            return SampledLoop(law, risk.initial, batch, seed, risk.depth)
-        if self.coordinates == "pair":
-            return LayerRisk.of(law, risk.initial, batch, seed)
         if self.coordinates == "layer":
-            return SampledLayer(law, risk.initial, batch, seed)
-        start = self.merged().initial
-        if start.ndim == 1:
-            start = np.diag(start)
-        return replace_core(risk, SampledRisk(law, start, batch, seed))
+            return SampledLayer(self.law().dense, risk.initial, batch, seed)
+        if self.coordinates == "pair" and not isinstance(risk, LoopedRisk):
+            return LayerRisk.of(self.law().dense, risk.initial, batch, seed)
+        return trainer_of(risk, batch, seed)
 
     def stable_rate(self) -> float:
         r"""Return half the largest stable learning rate.

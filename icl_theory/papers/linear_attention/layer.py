@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -81,17 +81,19 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         return (self.law.d, self.law.d)
 
     @cached_property
-    def _roots(self) -> tuple[Array, Array, Array]:
+    def roots(self) -> tuple[Array, Array, Array]:
+        """Roots of the second moments of tokens, tasks and queries."""
         covariance, prior, query = self.law.dense.moments
         return root(covariance), root(prior), root(query)
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw prompts."""
         B = prompts_to_draw(rng, size, self._numbers)
-        token_root, task_root, query_root = self._roots
+        token_root, task_root, query_root = self.roots
         d = self.law.d
         N = int(self.law.N)
-        tokens = rng.normal(size=(B, N, d)) @ token_root
+        normal = rng.standard_normal((B * N, d))
+        tokens = (normal @ token_root).reshape(B, N, d)
         task = rng.normal(size=(B, d)) @ task_root
         query = rng.normal(size=(B, d)) @ query_root
         noise = self.law.noise * rng.normal(size=(B, N))
@@ -114,21 +116,114 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         errors, gradients = self._passes(params, prompts)
         return 0.5 * np.mean(errors**2, axis=1), gradients
 
+    def cheaper(self) -> Trainer[Any]:
+        """Return `ReducedRisk`, for which h is drawn without the tokens."""
+        return ReducedRisk(self)
+
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of R runs, (R, B), and gradients of their mean losses."""
-        R = len(params)
-        size = prompts_per_run(prompts, R)
-        h = _mean_labelled_token(prompts).reshape(R, size, -1)
-        query = prompts.query.reshape(R, size, -1)
-        errors = np.sum((query @ params) * h, axis=2) - prompts.answer.reshape(R, size)
-        return errors, (query * errors[:, :, None]).swapaxes(1, 2) @ h / size
+        tokens = prompts.tokens
+        h = np.einsum("bn,bnd->bd", prompts.labels, tokens) / tokens.shape[1]
+        return _bilinear_passes(params, Means(h, prompts.query, prompts.answer))
 
 
-def _mean_labelled_token(prompts: Prompts) -> Array:
-    """Return h, the mean of label times token, (B, d)."""
-    tokens = prompts.tokens
-    summed = np.einsum("bn,bnd->bd", prompts.labels, tokens)
-    return np.asarray(summed / tokens.shape[1])
+class Means(NamedTuple):
+    """B prompts, each reduced to the mean of its labelled tokens."""
+
+    h: Array  # mean of label times token, (B, d)
+    query: Array  # (B, d)
+    answer: Array  # to the query, (B,)
+
+
+def _bilinear_passes(params: Array, means: Means) -> tuple[Array, Array]:
+    """Return errors of R runs over Γ, (R, B), and gradients of their mean losses."""
+    R = len(params)
+    size = prompts_per_run(means, R)
+    h = means.h.reshape(R, size, -1)
+    query = means.query.reshape(R, size, -1)
+    errors = np.sum((query @ params) * h, axis=2) - means.answer.reshape(R, size)
+    return errors, (query * errors[:, :, None]).swapaxes(1, 2) @ h / size
+
+
+class ReducedRisk(Trainer[Means]):
+    r"""`SampledRisk` on prompts whose means h are drawn without their tokens.
+
+    Losses and gradients have the same law, and a prompt of N tokens takes O(d) random
+    numbers instead of O(Nd). Let the tokens be :math:`x_i = T^\top z_i` with normal z,
+    and let :math:`u = Tw` have the length ρ and the direction e. With
+    :math:`s = Ze \sim N(0, I_N)` the labels are :math:`y = \rho s + \sigma\xi`, and
+
+    .. math:: Nh = T^\top\bigl[e\,(s^\top y) + |y|\,(I - ee^\top) g\bigr], \qquad
+        g \sim N(0, I_d),
+
+    because the part of the tokens across e is independent of y. The numbers
+    :math:`s^\top y` and :math:`|y|^2` follow from :math:`|s|^2 \sim \chi^2_N`, from the
+    component of ξ along s, and from the length of ξ across s.
+
+    Parameters
+    ----------
+    tokenwise : SampledRisk
+        The trainer that draws token by token.
+    """
+
+    # These numbers are independent of the prompts that are drawn token by token.
+    stream = (1,)
+
+    def __init__(self, tokenwise: SampledRisk) -> None:
+        self.tokenwise = tokenwise
+        self.batch = tokenwise.batch
+        self.seed = tokenwise.seed
+
+    @property
+    def initial(self) -> Array:
+        """Γ at step 0, (d, d)."""
+        return self.tokenwise.initial
+
+    def draw(self, rng: np.random.Generator, size: int) -> Means:
+        """Draw prompts."""
+        law = self.tokenwise.law
+        d = law.d
+        N = int(law.N)
+        B = prompts_to_draw(rng, size, 12.0 * (d + 2.0))
+        token_root, task_root, query_root = self.tokenwise.roots
+        task = rng.standard_normal((B, d)) @ task_root
+        query = rng.standard_normal((B, d)) @ query_root
+        u = task @ token_root.T
+        rho = np.sqrt(np.sum(u**2, axis=1))
+        # A task that is zero has no direction. Its labels are noise alone, for which
+        # the formula holds with e = 0.
+        e = u / np.where(rho > 0.0, rho, 1.0)[:, None]
+        square = rng.chisquare(N, B)  # |s|²
+        s_y = rho * square
+        y_y = rho * s_y
+        if law.noise:
+            noise_along = law.noise * rng.standard_normal(B)
+            noise_across = rng.chisquare(N - 1, B) if N > 1 else np.zeros(B)
+            s_noise = np.sqrt(square) * noise_along
+            s_y = s_y + s_noise
+            y_y = y_y + 2.0 * rho * s_noise + noise_along**2
+            y_y = y_y + law.noise**2 * noise_across
+        g = rng.standard_normal((B, d))
+        across = g - e * np.sum(e * g, axis=1)[:, None]
+        # Rounding may make the square of a length that is 0 negative.
+        length = np.sqrt(np.maximum(y_y, 0.0))
+        h = (e * s_y[:, None] + across * length[:, None]) @ token_root / N
+        return Means(h, query, np.sum(query * task, axis=1))
+
+    def losses_on(self, params: Array, prompts: Means) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        errors, _ = _bilinear_passes(params[None], prompts)
+        return 0.5 * errors[0] ** 2
+
+    def evaluate_on(self, params: Array, prompts: Means) -> tuple[float, Array]:
+        """Mean loss of some prompts, and its gradient."""
+        losses, gradients = self.evaluate_runs(params[None], prompts)
+        return float(losses[0]), gradients[0]
+
+    def evaluate_runs(self, params: Array, prompts: Means) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, (R,) and (R, d, d)."""
+        errors, gradients = _bilinear_passes(params, prompts)
+        return 0.5 * np.mean(errors**2, axis=1), gradients
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,6 +241,9 @@ class SampledLoop(SampledRisk):
     """
 
     depth: int = 1
+
+    # A loop reads more of a prompt than h.
+    cheaper = Trainer.cheaper
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -207,21 +305,19 @@ class SampledLayer(SampledRisk):
         size = self.law.d + 2.0
         return super()._numbers + size * (size + 4.0 * self._heads)
 
+    def cheaper(self) -> Trainer[Prompts]:
+        """Return the trainer itself: a layer reads more of a prompt than h."""
+        return self
+
     def blocks(self, array: Array) -> Sequence[Array]:
         """The matrices P_h and K_h, one after another."""
         return tuple(array.reshape(-1, *array.shape[-2:]))
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of R runs, (R, B), and gradients of their mean losses."""
-        tokens, labels, query, answer = prompts
         R = len(params)
         B = prompts_per_run(prompts, R)
-        N = tokens.shape[1]
-        # The columns (x_i, y_i) of E, and its last column (x, 0).
-        pairs = np.concatenate([tokens, labels[:, :, None]], axis=2)
-        last = np.pad(query, ((0, 0), (0, 1)))
-        columns = np.concatenate([pairs, last[:, None]], axis=1)
-        gram = np.matmul(columns.swapaxes(1, 2), columns) / N
+        gram, last = _gram_and_query(prompts)
         size = last.shape[1]
         gram = gram.reshape(R, B, size, size)
         last = last.reshape(R, B, size)
@@ -232,13 +328,61 @@ class SampledLayer(SampledRisk):
         attending = np.einsum("rhij,rbj->rbhi", keys, last)
         attended = np.matmul(attending, gram)
         outputs = np.einsum("rhi,rbhi->rb", value_rows, attended)
-        errors = outputs - answer.reshape(R, B)
+        errors = outputs - prompts.answer.reshape(R, B)
 
         gradients = np.zeros_like(params)
         gradients[:, 0, :, -1] = np.einsum("rb,rbhi->rhi", errors, attended) / B
         weighted = np.einsum("rb,rhi,rbij->rbhj", errors, value_rows, gram)
         gradients[:, 1] = np.einsum("rbhj,rbk->rhjk", weighted, last) / B
         return errors, gradients
+
+
+class SampledTensor(SampledRisk):
+    r"""The prediction :math:`\sum B_{abm}(EE^\top/N)_{ab}x_m` on sampled prompts.
+
+    Parameters
+    ----------
+    law, start, batch, seed
+        As for `SampledRisk`; ``start`` is B at step 0, (d + 1, d + 1, d).
+    """
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        d = self.law.d
+        return (d + 1, d + 1, d)
+
+    @property
+    def _numbers(self) -> float:
+        """How many numbers a prompt takes in memory."""
+        return super()._numbers + 2.0 * (self.law.d + 2.0) ** 2
+
+    def cheaper(self) -> Trainer[Prompts]:
+        """Return the trainer itself: the prediction reads more of a prompt than h."""
+        return self
+
+    def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Return the errors of R runs, (R, B), and gradients of their mean losses."""
+        R = len(params)
+        B = prompts_per_run(prompts, R)
+        gram, last = _gram_and_query(prompts)
+        grams = gram.reshape(R, B, -1)
+        queries = last[:, :-1].reshape(R, B, -1)
+        tensors = params.reshape(R, grams.shape[2], -1)
+        outputs = np.sum((grams @ tensors) * queries, axis=2)
+        errors = outputs - prompts.answer.reshape(R, B)
+        weighted = grams * errors[:, :, None]
+        gradients = weighted.swapaxes(1, 2) @ queries / B
+        return errors, gradients.reshape(params.shape)
+
+
+def _gram_and_query(prompts: Prompts) -> tuple[Array, Array]:
+    """Return EEᵀ/N, (B, d + 1, d + 1), and the column (x, 0), (B, d + 1)."""
+    N = prompts.tokens.shape[1]
+    # The columns (x_i, y_i) of E, and its last column (x, 0).
+    pairs = np.concatenate([prompts.tokens, prompts.labels[:, :, None]], axis=2)
+    last = np.pad(prompts.query, ((0, 0), (0, 1)))
+    columns = np.concatenate([pairs, last[:, None]], axis=1)
+    return np.matmul(columns.swapaxes(1, 2), columns) / N, last
 
 
 class LayerRisk(SampledLayer):
@@ -248,6 +392,9 @@ class LayerRisk(SampledLayer):
     0)`, and the prediction the last entry of :math:`\frac1N P E E^\top K (x, 0)`. See
     docs/linear-attention-theory.md, "The layer".
     """
+
+    # The whole layer reads more of a prompt than h.
+    cheaper = Trainer.cheaper
 
     @property
     def _shape(self) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import WithStart, largest_eigenvalue
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, shaped
+from icl_theory.papers.linear_attention.layer import SampledTensor
 from icl_theory.papers.linear_attention.risks import BestKnown, MergedRisk
 
 
@@ -89,6 +90,16 @@ class TensorRisk(BestKnown):
         best = np.zeros(self.start.shape)
         best[-1, :-1] = self.law.best.T
         return best
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledTensor:
+        """Return the trainer on sampled prompts, over B.
+
+        Raises
+        ------
+        ValueError
+            N is infinite, or an argument is out of range.
+        """
+        return SampledTensor(self.law, self.start, batch, seed)
 
     def gamma(self, params: ArrayLike) -> Array:
         """Return Γ, (d, d)."""

@@ -6,14 +6,14 @@ import numpy as np
 from scipy.sparse import block_diag, csc_array
 
 from icl_theory._validate import argument_error, instance, signed
-from icl_theory.engine.pullback import Affine, Pullback, pulled_back
+from icl_theory.engine.pullback import Affine, Pullback, SampledPullback
 from icl_theory.papers.recall.sampled import MATRICES, TransformerRisk
 from icl_theory.papers.recall.weights import gates
 
 
 def reparameterised(
     full: TransformerRisk, gamma: float | None = None, v: float | None = None
-) -> Pullback:
+) -> SampledPullback:
     r"""Return a transformer on the same sentences, trained in a few parameters alone.
 
     They are ``(lambda_1, ..., lambda_Q, [v], [gamma])``. The sums are over the triggers
@@ -39,7 +39,7 @@ def reparameterised(
 
     Returns
     -------
-    Pullback
+    SampledPullback
         The risk, from zero; its ``risk`` is the full one, and its ``map.inward``
         returns the matrices.
 
@@ -86,7 +86,7 @@ def reparameterised(
     matrices = Affine(
         np.concatenate(base, axis=None), block_diag(columns, "csc"), sizes
     )
-    return pulled_back(full, matrices)
+    return SampledPullback(Pullback(full, matrices))
 
 
 def _check_trained(full: TransformerRisk) -> None:

@@ -28,12 +28,14 @@ from icl_theory._validate import (
     choice,
     flag,
     instance,
+    integer,
     set_fields,
     signed,
 )
 from icl_theory.engine.counting import Counted, Steps
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Normalised, Rule, rule_of
+from icl_theory.engine.sampling import Trainer
 from icl_theory.papers.recall import softmax
 from icl_theory.papers.recall.divergence import divergence
 from icl_theory.papers.recall.task import (
@@ -255,6 +257,35 @@ class RecallRisk(Risk):
         if self.noisy:
             gamma = float(flat[-1]) if self.gamma is None else self.gamma
         return strength, scale, gamma
+
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Sentences]:
+        """Return the transformer on drawn sentences, in the same few parameters.
+
+        A λ that is ``tied`` here is trained for each trigger there. The sentences come
+        from the ``data`` if there are some.
+
+        Raises
+        ------
+        ValueError
+            The attention is "softmax-limit", or an argument is out of range.
+        """
+        from icl_theory.papers.recall.coordinates import reparameterised
+        from icl_theory.papers.recall.sampled import TransformerRisk
+
+        if self.attention == "softmax-limit":
+            raise argument_error(
+                "attention", self.attention, "that of finite sentences to be sampled"
+            )
+        full = TransformerRisk(
+            self.task,
+            self.attention,
+            batch=integer("batch", batch, minimum=1),
+            seed=seed,
+            data=self.data,
+            weights=self.weights,
+            kappa=self.kappa,
+        )
+        return reparameterised(full, self.gamma, self.v)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss in nats, and its gradient.

@@ -35,7 +35,7 @@ from icl_theory._validate import (
     signed,
 )
 from icl_theory.engine.sampling import Trainer, selected
-from icl_theory.memory import check_fits
+from icl_theory.memory import check_fits, keep_freed
 from icl_theory.papers.recall.divergence import cross_entropy
 from icl_theory.papers.recall.population import ATTENTION
 from icl_theory.papers.recall.task import (
@@ -366,9 +366,7 @@ class TransformerRisk(Trainer[Sentences]):
 
     @cached_property
     def _start(self) -> dict[str, Array]:
-        # This array is freed at once. The C library (glibc) then keeps up to its
-        # 16 MiB for later arrays, instead of returning them after every step.
-        np.empty(2**21)
+        keep_freed()
         rng = np.random.default_rng([self.seed, 1])
         width = 2 * self.task.V
         deviation = self.scale / np.sqrt(width)

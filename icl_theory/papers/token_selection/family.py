@@ -26,6 +26,7 @@ from icl_theory._validate import (
 from icl_theory.engine import Factored, Pullback, Risk, Trajectory
 from icl_theory.engine.capabilities import gain_at
 from icl_theory.engine.pullback import core_params, core_risk, in_coordinates
+from icl_theory.engine.sampling import Samplable
 from icl_theory.families import (
     Column,
     Family,
@@ -41,9 +42,11 @@ from icl_theory.families.parameters import learning_rate
 from icl_theory.papers.token_selection.heads import (
     MARGIN_LOSSES,
     HeadRisk,
+    Inputs,
     JointRisk,
     WithHead,
     best_margin,
+    inputs_to_draw,
 )
 from icl_theory.tokens.sampled import softmax
 
@@ -52,7 +55,7 @@ LOCAL_SLACK = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class SelectionRisk(Risk):
+class SelectionRisk(Samplable[Inputs]):
     r"""Mean loss of n inputs with T tokens each, over scores, (n, T).
 
     .. math:: \mathcal L = \frac1n\sum_i \ell(o_i), \qquad
@@ -103,6 +106,31 @@ class SelectionRisk(Risk):
         slope = loss.slope(output) / len(params)
         return float(loss.value(output).mean()), slope * attention * (relative - shift)
 
+    def draw(self, rng: np.random.Generator, size: int) -> Inputs:
+        """Draw inputs with replacement."""
+        return inputs_to_draw(rng, size, self.values)
+
+    def losses_on(self, params: Array, prompts: Inputs) -> Array:
+        """Loss of each of B inputs, (B,)."""
+        output = self._outputs_on(params, prompts).output
+        return MARGIN_LOSSES[self.margin_loss].value(output)
+
+    def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
+        """Mean loss of some inputs, and its gradient."""
+        on = self._outputs_on(params, prompts)
+        loss = MARGIN_LOSSES[self.margin_loss]
+        slope = loss.slope(on.output) / len(on.output)
+        by_scores = slope[:, None] * on.attention * on.relative
+        gradient = np.zeros_like(params)
+        np.add.at(gradient, prompts.rows, by_scores)
+        return float(loss.value(on.output).mean()), gradient
+
+    def _outputs_on(self, params: Array, prompts: Inputs) -> _Outputs:
+        values = self.values[prompts.rows]
+        attention, _ = softmax(params[prompts.rows])
+        output = np.sum(attention * values, axis=1)
+        return _Outputs(output, attention, values - output[:, None])
+
     def floor(self) -> float:
         """Return the loss of the best outputs.
 
@@ -129,6 +157,14 @@ class SelectionRisk(Risk):
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of the inputs on their tokens, ``weights``, (n, T)."""
         return {"weights": softmax(params)[0]}
+
+
+class _Outputs(NamedTuple):
+    """Outputs on B inputs."""
+
+    output: Array  # (B,)
+    attention: Array  # (B, T)
+    relative: Array  # value of a token minus the output, (B, T)
 
 
 def lead(tokens: Array, selected: NDArray[np.intp]) -> Array:

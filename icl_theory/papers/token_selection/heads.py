@@ -15,10 +15,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import Array, argument_error, choice, real_array, set_fields
 from icl_theory.engine.pullback import Map
-from icl_theory.engine.risk import Risk, WithStart
+from icl_theory.engine.risk import WithStart
+from icl_theory.engine.sampling import Samplable, prompts_to_draw
 from icl_theory.tokens.sampled import softmax
 
 # Tokens, heads and matrices up to this size have finite products.
@@ -103,6 +105,19 @@ def best_margin(margin_loss: str, lowest: Array, highest: Array) -> Array:
     return highest
 
 
+class Inputs(NamedTuple):
+    """B inputs of a problem of token selection."""
+
+    rows: NDArray[np.intp]  # of each among the n inputs, (B,)
+
+
+def inputs_to_draw(rng: np.random.Generator, size: int, inputs: Array) -> Inputs:
+    """Draw inputs of an array, (n, ...), with replacement."""
+    numbers = 6.0 * inputs[0].size
+    size = prompts_to_draw(rng, size, numbers)
+    return Inputs(rng.integers(len(inputs), size=size))
+
+
 class Selection(NamedTuple):
     """The token averages of n inputs with T tokens."""
 
@@ -125,15 +140,15 @@ def attended(scores: Array, tokens: Array) -> Selection:
 
 
 class _Pass(NamedTuple):
-    """The loss of all inputs, and its gradients."""
+    """The losses of some inputs, and the gradients of their mean."""
 
-    loss: float
-    by_scores: Array  # (n, T)
+    losses: Array  # (B,)
+    by_scores: Array  # of each of these inputs, (B, T)
     by_head: Array  # (m,)
 
 
 @dataclass(frozen=True, eq=False)
-class _WithHead(Risk):
+class _WithHead(Samplable[Inputs]):
     """Inputs, labels and the form of the head, which both risks share."""
 
     tokens: Array
@@ -165,13 +180,28 @@ class _WithHead(Risk):
         choice("margin_loss", self.margin_loss, tuple(MARGIN_LOSSES))
         set_fields(self, tokens=tokens, labels=labels, head=head)
 
-    def _evaluate(self, scores: Array, head: Array) -> _Pass:
-        n = len(scores)
-        selection = attended(scores, self.tokens)
+    def draw(self, rng: np.random.Generator, size: int) -> Inputs:
+        """Draw inputs with replacement."""
+        return inputs_to_draw(rng, size, self.tokens)
+
+    @property
+    def _every(self) -> Inputs:
+        """All inputs, each once."""
+        return Inputs(np.arange(len(self.tokens)))
+
+    def _scattered(self, by_scores: Array, prompts: Inputs) -> Array:
+        """Return the gradient by all scores, (n, T), from that of some inputs."""
+        gradient = np.zeros(self.tokens.shape[:2])
+        np.add.at(gradient, prompts.rows, by_scores)
+        return gradient
+
+    def _evaluate(self, scores: Array, head: Array, prompts: Inputs) -> _Pass:
+        labels = self.labels[prompts.rows]
+        selection = attended(scores[prompts.rows], self.tokens[prompts.rows])
         hidden = self._hidden(selection.mean)
-        margin = self.labels * (hidden @ head)
+        margin = labels * (hidden @ head)
         loss = MARGIN_LOSSES[self.margin_loss]
-        by_output = self.labels * loss.slope(margin) / n
+        by_output = labels * loss.slope(margin) / len(labels)
         # The derivative of each output by the average token.
         by_mean = np.broadcast_to(head, hidden.shape)
         if self.layer is not None:
@@ -179,7 +209,7 @@ class _WithHead(Risk):
         change = np.einsum("nd,ntd->nt", by_mean, selection.relative)
         change -= np.sum(by_mean * selection.shift, axis=1, keepdims=True)
         by_scores = by_output[:, None] * selection.attention * change
-        return _Pass(float(loss.value(margin).mean()), by_scores, by_output @ hidden)
+        return _Pass(loss.value(margin), by_scores, by_output @ hidden)
 
     def _hidden(self, vectors: Array) -> Array:
         """Return the features that a head weighs, (..., m)."""
@@ -231,8 +261,16 @@ class HeadRisk(_WithHead):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient with respect to the scores."""
-        loss, by_scores, _ = self._evaluate(params, self.head)
-        return loss, by_scores
+        return self.evaluate_on(params, self._every)
+
+    def losses_on(self, params: Array, prompts: Inputs) -> Array:
+        """Loss of each of B inputs, (B,)."""
+        return self._evaluate(params, self.head, prompts).losses
+
+    def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
+        """Mean loss of some inputs, and its gradient."""
+        losses, by_scores, _ = self._evaluate(params, self.head, prompts)
+        return float(losses.mean()), self._scattered(by_scores, prompts)
 
     def floor(self) -> float:
         """Return the least loss over all averages of the tokens of each input."""
@@ -313,8 +351,17 @@ class JointRisk(_WithHead):
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient with respect to the scores and the head."""
-        loss, by_scores, by_head = self._evaluate(*self._split(params))
-        return loss, np.concatenate([by_scores.ravel(), by_head])
+        return self.evaluate_on(params, self._every)
+
+    def losses_on(self, params: Array, prompts: Inputs) -> Array:
+        """Loss of each of B inputs, (B,)."""
+        return self._evaluate(*self._split(params), prompts).losses
+
+    def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
+        """Mean loss of some inputs, and its gradient."""
+        losses, by_scores, by_head = self._evaluate(*self._split(params), prompts)
+        gradient = self._scattered(by_scores, prompts)
+        return float(losses.mean()), np.concatenate([gradient.ravel(), by_head])
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of the inputs on their tokens, ``weights``, (n, T)."""

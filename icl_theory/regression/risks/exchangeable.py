@@ -39,6 +39,7 @@ from icl_theory.engine.capabilities import series_one_by_one
 from icl_theory.engine.pullback import Embedding, Pullback
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule, is_plain_descent
+from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.memory import check_fits
 from icl_theory.regression.closed.abel import StepCounter
 from icl_theory.regression.closed.flow import attention_pair, loss_curve
@@ -129,6 +130,18 @@ class ExchangeableRisk(Risk):
         """
         check_fits("K", self.K, 8.0 * 3 * self.K**2)
         return signed("u", u) * (np.eye(self.K) - 1.0 / self.K)
+
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return the trainer of the K x K scores on sampled prompts.
+
+        It is in the coordinates of the original problem, see `expanded`.
+
+        Raises
+        ------
+        ValueError
+            N is infinite, or an argument is out of range.
+        """
+        return trainer_of(expanded(self), batch, seed)
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its derivative with respect to u."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import (
     LARGEST,
     Array,
+    argument_error,
     instance,
     number,
     prompt_length,
@@ -36,6 +37,9 @@ from icl_theory.regression.risks.prompts import infima
 from icl_theory.regression.tasks import Task
 from icl_theory.tokens.generating import TokenCount
 from icl_theory.tokens.square import Moments, change_along, moments
+
+if TYPE_CHECKING:
+    from icl_theory.regression.sampled.counts import CountedRisk
 
 # A gradient smaller than this share of its terms has lost two digits or more.
 CANCELLED = 0.01
@@ -120,6 +124,31 @@ class PopulationRisk(Risk):
         """Loss and its gradient with respect to S, (K, K)."""
         losses, gradient, _ = self._evaluated(params)
         return float(self.features.probs @ losses), gradient
+
+    def sampled(self, batch: int, seed: int = 0) -> CountedRisk:
+        """Return the trainer on sampled prompts, which are drawn by their counts.
+
+        Raises
+        ------
+        ValueError
+            N is infinite, or an argument is out of range.
+        """
+        # Loaded here, because most runs are not sampled.
+        from icl_theory.regression.sampled.counts import CountedRisk
+
+        if math.isinf(self.N):
+            raise argument_error(
+                "N", self.N, "finite: infinite prompts cannot be sampled"
+            )
+        return CountedRisk(
+            self.features,
+            self.task,
+            int(self.N),
+            batch,
+            seed,
+            self.noise,
+            every_query=False,
+        )
 
     @property
     def column_gradients(self) -> ColumnGradients | None:
