@@ -101,7 +101,7 @@ def exact(alpha, steps, rate=RATE):
         law="planted",
         weights="identity",
         eta=rate,
-        above=1e-14,
+        above=1e-12 if alpha else 1e-14,
         max_steps=steps,
     )
 
