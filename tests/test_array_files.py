@@ -11,7 +11,8 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import NumberOrArray, Numbers, WordOrArray
-from icl_theory.families.array_files import parsed_array, read_array
+from icl_theory.families.array_files import read_array
+from icl_theory.families.parameters import parsed_array
 
 MATRIX = np.array([[1.0, -0.25], [0.1, 1e-300]])
 

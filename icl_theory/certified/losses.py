@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, argument_error
 from icl_theory.engine.pullback import Embedding, Factored, Linear, Pullback
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.starts import Identity
 from icl_theory.papers.linear_attention.law import PromptLaw
 from icl_theory.papers.linear_attention.risks import Heads, MergedRisk, Pair
 from icl_theory.regression.risks.exchangeable import ExchangeableRisk
@@ -30,7 +31,7 @@ from icl_theory.tokens.risk import TokenRisk
 
 Balls = NDArray[Any]  # of arb
 # Maps that consist of sums and products, which balls can stand for.
-MAPS = (Embedding, Factored, Linear, Heads, Pair)
+MAPS = (Embedding, Factored, Identity, Linear, Heads, Pair)
 RISKS = (
     "a TokenRisk, a risk of regression with features, or of linear attention, "
     "also in other coordinates"

@@ -17,8 +17,7 @@ from rich.markup import escape
 from icl_theory._validate import argument_error
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import Family, Parameter
-from icl_theory.families.array_files import ENDINGS
-from icl_theory.families.parameters import nearest
+from icl_theory.families.parameters import ENDINGS, nearest
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
 RULE_PANEL = "Update rule"  # heading in --help

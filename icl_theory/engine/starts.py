@@ -44,7 +44,7 @@ def checked_start(start: ArrayLike, shape: tuple[int, ...]) -> Array:
     return array
 
 
-def with_start(risk: Risk, start: ArrayLike) -> Risk:
+def with_start(risk: Risk, start: ArrayLike) -> Pullback:
     """Return the same risk with other parameters at step 0.
 
     Parameters
@@ -56,8 +56,8 @@ def with_start(risk: Risk, start: ArrayLike) -> Risk:
 
     Returns
     -------
-    Risk
-        The risk as a `Pullback` by the identity, whose parameters are unchanged.
+    Pullback
+        The pullback of the risk by the identity, whose parameters are unchanged.
 
     Raises
     ------
@@ -73,11 +73,11 @@ def with_start(risk: Risk, start: ArrayLike) -> Risk:
     23
     """
     instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
-    return _Started(risk, _Identity(checked_start(start, np.shape(risk.initial))))
+    return _Started(risk, Identity(checked_start(start, np.shape(risk.initial))))
 
 
 @dataclass(frozen=True, eq=False)
-class _Identity(WithStart, Map):
+class Identity(WithStart, Map):
     """The identity, with parameters at step 0 of its own."""
 
     start: Array

@@ -12,29 +12,28 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from icl_theory._validate import argument_error
-from icl_theory.families.arrays import (
-    NumberOrArray,
-    Numbers,
-    WholeOrArray,
-    WordOrArray,
-    starting_parameters,
-)
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     LOSS,
     Fraction,
     LazySlot,
     Number,
+    NumberOrArray,
+    Numbers,
     Object,
     Panel,
     Parameter,
     ParameterKind,
     Probabilities,
     Whole,
+    WholeOrArray,
     Wholes,
     Word,
+    WordOrArray,
+    loss_form,
     nearest,
     parameter,
+    starting_parameters,
 )
 from icl_theory.families.plug_ins import PlugIn, left_out, load, plug_ins
 from icl_theory.families.rule_parameters import RuleParameters, update_rule
@@ -82,6 +81,7 @@ __all__ = [
     "Word",
     "WordOrArray",
     "list_families",
+    "loss_form",
     "parameter",
     "starting_parameters",
     "update_rule",

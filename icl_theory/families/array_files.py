@@ -1,7 +1,7 @@
-"""Arrays of numbers that commands and TOML files name: files, and short lists.
+"""Files of arrays, which commands, TOML files and Python name as values of parameters.
 
-``start.npy``, ``start.npz``, ``start.csv`` and ``start.txt`` are files. ``1,2,3`` is a
-vector, and ``1,2;3,4`` the matrix with the rows (1, 2) and (3, 4).
+They may come from anyone: their sizes are checked before they are read, and no Python
+object is made of them.
 """
 
 from __future__ import annotations
@@ -18,58 +18,10 @@ from icl_theory._validate import Array, argument_error, floats
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-ENDINGS = (".npy", ".npz", ".csv", ".txt")
 # Reading a text takes this many times its size in memory, reading an array this many
 # bytes for each number: its values, and the tuples that a problem keeps.
 MEMORY_PER_CHARACTER = 16.0
 MEMORY_PER_NUMBER = 64.0
-
-
-def is_array_file(value: Any) -> bool:
-    """Whether a value is the name of a file that holds an array."""
-    return isinstance(value, str) and value.lower().endswith(ENDINGS)
-
-
-def is_array_text(text: str) -> bool:
-    """Whether a text can only be an array: the name of a file, or rows of a matrix."""
-    return is_array_file(text) or ";" in text
-
-
-def parsed_array(name: str, text: str) -> Any:
-    """Read the text of an array.
-
-    Parameters
-    ----------
-    name : str
-        The parameter, for errors.
-    text : str
-        The name of a file, numbers separated by commas, or rows separated by
-        semicolons.
-
-    Returns
-    -------
-    str, list of float or list of lists
-        The name of the file, which is read when its parameter is checked; or the
-        numbers.
-
-    Raises
-    ------
-    ValueError
-        The text is no array.
-    """
-    if is_array_file(text):
-        return text
-    try:
-        texts = text.strip().removesuffix(";").split(";")
-        rows = [list(map(float, row.split(","))) for row in texts]
-    except ValueError:
-        raise argument_error(
-            name,
-            text,
-            f"a file ({', '.join(ENDINGS)}), numbers separated by commas, or rows of"
-            " them separated by semicolons",
-        ) from None
-    return rows if ";" in text else rows[0]
 
 
 def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:

@@ -36,21 +36,15 @@ from icl_theory.engine.rules import (
     rule_of,
 )
 from icl_theory.engine.sampling import Trainer, trainer_of
-from icl_theory.engine.scaled import ScaledRisk
 from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
-from icl_theory.families.loss_units import (
-    FACTOR,
-    HALF,
-    MSE,
-    LossForm,
-    in_half_units,
-    in_mse,
-)
 from icl_theory.families.parameters import (
+    HALF,
     LOSS,
+    MSE,
     RESERVED,
     LazySlot,
+    LossForm,
     Number,
     Parameter,
     Whole,
@@ -498,9 +492,9 @@ class Family(RuleParameters):
         values: dict[str, Any] = {"loss": HALF}
         for name in ("epsilon", "above"):
             target = getattr(self, name)
-            values[name] = None if target is None else target / FACTOR
+            values[name] = None if target is None else target / self.loss_factor
         if self._is_plain and not isinstance(self.eta, str):
-            values["eta"] = FACTOR * self.eta
+            values["eta"] = self.loss_factor * self.eta
         return dataclasses.replace(self, **values)
 
     def _check_half(self) -> None:
@@ -511,10 +505,20 @@ class Family(RuleParameters):
                 f"{error} (in units of half the squared error, with twice the rate)"
             ) from None
 
+    @property
+    def loss_factor(self) -> float:
+        """The losses of a run over those of `risk`: 1, or 2 if ``loss="mse"``."""
+        return 2.0 if self._has_mse else 1.0
+
     def trained_risk(self) -> Risk:
         """Return the risk that is trained: `risk`, or twice it if ``loss="mse"``."""
         risk = self.risk()
-        return ScaledRisk(risk, FACTOR) if self._has_mse else risk
+        if not self._has_mse:
+            return risk
+        # Imported here because few problems need it.
+        from icl_theory.engine.scaled import ScaledRisk
+
+        return ScaledRisk(risk, self.loss_factor)
 
     def rate(self) -> float:
         """Return the learning rate as a number.
@@ -523,7 +527,7 @@ class Family(RuleParameters):
         """
         if not isinstance(self.eta, str):
             return self.eta
-        return self.stable_rate() / (FACTOR if self._has_mse else 1.0)
+        return self.stable_rate() / self.loss_factor
 
     def changed(self, **parameters: Any) -> Self:
         """Return the same problem with some parameters changed.
@@ -626,14 +630,16 @@ class Family(RuleParameters):
         half = self.half._described(self._halved(run))
         run.phases = half.phases
         run.regime = half.regime
-        rate = f" and the rate is η = {half.eta:g}" if self._is_plain else ""
+        rate = f", and the rate is η = {half.eta:g}" if self._is_plain else ""
         run.notes["factor"] = (
-            "losses without the factor 1/2: with it, in this package's units, they are"
-            f" half as large{rate}, also in the lines below"
+            "losses without the factor 1/2: in this package's units, as in the lines"
+            f" below, they are half as large{rate}"
         )
         run.notes |= half.notes
 
     def _halved(self, run: Trajectory) -> Trajectory:
+        from icl_theory.families.loss_units import in_half_units
+
         return in_half_units(run, self.half, self._is_plain)
 
     def in_theory_units(self, run: Trajectory) -> Trajectory:
@@ -725,6 +731,8 @@ class Family(RuleParameters):
         """Return every column of a run, with its status and message."""
         run = self._own(run)
         if self._has_mse:
+            from icl_theory.families.loss_units import in_mse
+
             halved = self.half.measured(self._halved(run))
             return {**in_mse(type(self), halved), "eta_used": run.eta}
         values: dict[str, Any] = {

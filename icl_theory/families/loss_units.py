@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,36 +19,12 @@ from numpy.typing import NDArray
 from icl_theory.engine.scaled import ScaledRisk, ScaledSolution, scaled
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.parameters import Word, parameter
+from icl_theory.families.parameters import HALF
 
 if TYPE_CHECKING:
     from icl_theory.families.family import Family
 
-HALF = "half"
-MSE = "mse"
 FACTOR = 2.0
-
-
-@dataclass(frozen=True)
-class LossForm(Word):
-    """Whether the squared error has a factor 1/2 in the loss."""
-
-    words: tuple[str, ...] = (HALF, MSE)
-
-
-def loss_form() -> Any:
-    """Declare ``loss``: "half", or "mse" for the loss without the factor 1/2."""
-    return parameter(
-        HALF,
-        kind=LossForm(),
-        meaning="half the squared error, or all of it",
-        axis=False,
-    )
-
-
-def is_mse(values: Mapping[str, Any]) -> bool:
-    """Whether parameters ask for the loss without the factor 1/2."""
-    return values.get("loss", HALF) == MSE
 
 
 def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:

@@ -30,12 +30,6 @@ from icl_theory._validate import (
     number,
 )
 from icl_theory.engine.trajectory import Label
-from icl_theory.families.array_files import (
-    is_array_file,
-    is_array_text,
-    parsed_array,
-    read_array,
-)
 
 LOSS = "(units of the loss)"  # stands for the loss unit of the family
 REQUIRED = dataclasses.MISSING
@@ -68,6 +62,64 @@ RESERVED = (
     "workers",
 )
 LIPSCHITZ = "label units per feature unit"
+# Endings of the files from which arrays are read.
+ENDINGS = (".npy", ".npz", ".csv", ".txt")
+# The values of ``loss``, see `loss_form`.
+HALF = "half"
+MSE = "mse"
+
+
+# ---- texts of arrays
+
+
+def is_array_file(value: Any) -> bool:
+    """Whether a value is the name of a file that holds an array."""
+    return isinstance(value, str) and value.lower().endswith(ENDINGS)
+
+
+def is_array_text(text: str) -> bool:
+    """Whether a text can only be an array: the name of a file, or rows of a matrix."""
+    return is_array_file(text) or ";" in text
+
+
+def parsed_array(name: str, text: str) -> Any:
+    """Read the text of an array.
+
+    Parameters
+    ----------
+    name : str
+        The parameter, for errors.
+    text : str
+        The name of a file, numbers separated by commas, or rows separated by
+        semicolons.
+
+    Returns
+    -------
+    str, list of float or list of lists
+        The name of the file, which is read when its parameter is checked; or the
+        numbers.
+
+    Raises
+    ------
+    ValueError
+        The text is no array.
+    """
+    if is_array_file(text):
+        return text
+    try:
+        texts = text.strip().removesuffix(";").split(";")
+        rows = [list(map(float, row.split(","))) for row in texts]
+    except ValueError:
+        raise argument_error(
+            name,
+            text,
+            f"a file ({', '.join(ENDINGS)}), numbers separated by commas, or rows of"
+            " them separated by semicolons",
+        ) from None
+    return rows if ";" in text else rows[0]
+
+
+# ---- kinds of values
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
@@ -166,7 +218,15 @@ class ParameterKind:
 
 def nested(array: _validate.Array) -> Any:
     """Return an array as nested tuples of numbers, which runs can store."""
-    return tuple(map(nested, array)) if array.ndim else float(array)
+    return _tuples(array.tolist())
+
+
+def _tuples(entries: Any) -> Any:
+    """Return nested lists as nested tuples."""
+    if not isinstance(entries, list):
+        return entries
+    is_innermost = not entries or not isinstance(entries[0], list)
+    return tuple(entries) if is_innermost else tuple(map(_tuples, entries))
 
 
 @dataclass(frozen=True)
@@ -195,6 +255,9 @@ class Number(ParameterKind):
     def value(self, name: str, value: Any) -> Any:
         """Return the float, or the rows."""
         if self.matrix and is_array_file(value):
+            # Imported here because few problems have files.
+            from icl_theory.families.array_files import read_array
+
             value = read_array(name, value, (2,))
         if self.matrix and not isinstance(value, str) and _validate.dimensions(value):
             return self._rows(name, value)
@@ -399,6 +462,122 @@ class Object(ParameterKind):
         return self.checker(name, value)
 
 
+@dataclass(frozen=True)
+class _WithArrays(ParameterKind):
+    """Adds arrays to the values of another kind, from which a class inherits, too.
+
+    Parameters
+    ----------
+    ndim : tuple of int
+        The allowed numbers of dimensions; all from 1 on if it is empty.
+    largest : float
+        Largest size of an entry.
+    checker : callable, optional
+        Takes the name and the array, and returns an array or refuses it.
+    """
+
+    ndim: tuple[int, ...] = ()
+    largest: float = LARGEST
+    checker: Callable[[str, _validate.Array], _validate.Array] | None = None
+
+    text = True
+
+    @property
+    def arrays(self) -> bool:
+        """Whether a value may be an array."""
+        return True
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return an allowed value, or refuse it with an error that names it."""
+        # A file is no misspelt word.
+        if is_array_file(value):
+            return self.value(name, value)
+        return super().check(name, value)
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return an array as nested tuples, and any other value as the other kind."""
+        shown = value
+        if is_array_file(value):
+            # Imported here because few problems have files.
+            from icl_theory.families.array_files import read_array
+
+            value = read_array(name, value, self.ndim)
+            # An array of a file has dimensions, but the checks below name the file.
+            if value.ndim == 0:
+                raise argument_error(name, shown, "a file of an array, not of a number")
+        elif isinstance(value, str) or _validate.dimensions(value) == 0:
+            return super().value(name, value)
+        try:
+            return nested(self._array(name, value))
+        except ValueError as error:
+            if shown is value:
+                raise
+            raise ValueError(f"{error} (from {shown!r})") from None
+
+    def _array(self, name: str, value: Any) -> _validate.Array:
+        ndim = _validate.dimensions(value)
+        if self.ndim and ndim not in self.ndim:
+            allowed = " or ".join(map(str, self.ndim))
+            raise argument_error(name, value, f"an array of {allowed} dimensions")
+        array = _validate.real_array(name, value, ndim, self.largest)
+        if not array.size:
+            raise argument_error(name, array.shape, "an array with entries")
+        return array if self.checker is None else self.checker(name, array)
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read the text of an array, or of another value."""
+        text = _validate.text(_validate.text("name", name), text)
+        if self.is_array(text) or "," in text:
+            return parsed_array(name, text)
+        try:
+            return super().parse(name, text)
+        except ValueError as error:
+            endings = ", ".join(ENDINGS)
+            raise ValueError(f"{error}, or a file of an array ({endings})") from None
+
+
+@dataclass(frozen=True)
+class Numbers(_WithArrays):
+    """An array of finite numbers."""
+
+    varied = False
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return the array as nested tuples."""
+        if not is_array_file(value) and (
+            isinstance(value, str) or _validate.dimensions(value) == 0
+        ):
+            raise argument_error(name, value, "an array of numbers, or a file of one")
+        return super().value(name, value)
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read the text of an array."""
+        text = _validate.text(_validate.text("name", name), text)
+        return text if text in self.words else parsed_array(name, text)
+
+
+@dataclass(frozen=True)
+class NumberOrArray(_WithArrays, Number):
+    """A number, or an array of finite numbers of either sign."""
+
+
+@dataclass(frozen=True)
+class WholeOrArray(_WithArrays, Whole):
+    """An integer, or an array of finite numbers of either sign."""
+
+
+@dataclass(frozen=True)
+class WordOrArray(_WithArrays, Word):
+    """One of some words, or an array of finite numbers."""
+
+
+@dataclass(frozen=True)
+class LossForm(Word):
+    """Whether the squared error has a factor 1/2 in the loss."""
+
+    words: tuple[str, ...] = (HALF, MSE)
+
+
 class Parameter(NamedTuple):
     """A parameter of a family, as `parameter` declares it."""
 
@@ -551,6 +730,30 @@ def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
         unit="label units",
         meaning="standard deviation of the label noise",
     )
+
+
+def starting_parameters(ndim: tuple[int, ...] = ()) -> Any:
+    """Declare ``start``, the parameters at step 0 as an array."""
+    return parameter(
+        None,
+        kind=Numbers(optional=True, ndim=ndim),
+        meaning="parameters at step 0, an array",
+    )
+
+
+def loss_form() -> Any:
+    """Declare ``loss``: "half", or "mse" for the loss without the factor 1/2."""
+    return parameter(
+        HALF,
+        kind=LossForm(),
+        meaning="half the squared error, or all of it",
+        axis=False,
+    )
+
+
+def is_mse(values: Mapping[str, Any]) -> bool:
+    """Whether parameters ask for the loss without the factor 1/2."""
+    return values.get("loss", HALF) == MSE
 
 
 # ---- slots

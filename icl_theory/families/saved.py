@@ -42,8 +42,8 @@ from icl_theory.engine.trajectory import (
     named,
 )
 from icl_theory.families import find
-from icl_theory.families.array_files import is_array_file
 from icl_theory.families.family import Family
+from icl_theory.families.parameters import is_array_file
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 

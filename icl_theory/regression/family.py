@@ -27,26 +27,26 @@ from icl_theory.engine.pullback import (
 )
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import rule_of
-from icl_theory.engine.starts import checked_start, with_start
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.array_files import is_array_file
-from icl_theory.families.arrays import Numbers, starting_parameters
 from icl_theory.families.family import Family
-from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import (
     LIPSCHITZ,
     Fraction,
     LazyMethod,
+    Numbers,
     Object,
     Probabilities,
     Whole,
     Word,
     feature_gap,
+    is_array_file,
     label_noise,
     lipschitz_constant,
+    loss_form,
     nested,
     parameter,
     prompt_length,
+    starting_parameters,
 )
 from icl_theory.regression import tasks
 from icl_theory.regression.closed.runs import ExchangeableSteps, leading_order
@@ -289,6 +289,8 @@ class Regression(Family):
         d = self.K if self.features is None else self.features.vectors.shape[1]
         size = self.K if self.coordinates == "class" else d
         if self.coordinates != "factored":
+            from icl_theory.engine.starts import checked_start
+
             checked_start(self.start, (size, size))
         elif shape[::2] != (2, d) or not shape[1] <= d:
             raise argument_error(
@@ -370,7 +372,11 @@ class Regression(Family):
                 population, "factored", features.vectors, start=self.start
             )
         risk = in_coordinates(population, self.coordinates, features.vectors)
-        return risk if self.start is None else with_start(risk, self.start)
+        if self.start is None:
+            return risk
+        from icl_theory.engine.starts import with_start
+
+        return with_start(risk, self.start)
 
     @property
     def own_start(self) -> bool:

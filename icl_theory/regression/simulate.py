@@ -148,6 +148,8 @@ def simulate(
             arguments = inspect.signature(simulate).parameters.keys()
             suggestion = nearest(name, arguments | set(RULE_PARAMETERS))
             raise TypeError(f"simulate() has no argument {name!r}{suggestion}")
+    # The problem makes a Features of an array.
+    features_or_vectors: Any = features
     problem = Regression(
         L=L,
         delta=delta,
@@ -159,7 +161,7 @@ def simulate(
         noise=noise,
         probs=probs,
         task="exchangeable" if task is None else task,
-        features=features,
+        features=features_or_vectors,
         coordinates=coordinates,
         method=method,
         max_steps=max_steps,

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import MOST_FEATURES, argument_error, integer, probabilities
+from icl_theory.engine.pullback import SampledPullback
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import Trainer
 from icl_theory.engine.starts import checked_start, with_start
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.arrays import starting_parameters
 from icl_theory.families.family import Family
-from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import (
     Number,
     Probabilities,
@@ -24,8 +24,10 @@ from icl_theory.families.parameters import (
     label_noise,
     learning_rate,
     lipschitz_constant,
+    loss_form,
     parameter,
     prompt_length,
+    starting_parameters,
 )
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import query_phases, run_phases
@@ -155,7 +157,7 @@ class GroupedRegression(Family):
             self.noise,
         )
 
-    def sampled(self, batch: int, seed: int = 0) -> Risk:
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts, over the scores of all features."""
         if math.isinf(self.N):
             raise argument_error(
@@ -174,7 +176,8 @@ class GroupedRegression(Family):
         )
         if self.start is None:
             return trainer
-        return with_start(trainer, self._from_zero().scores(self.start))
+        scores = self._from_zero().scores(self.start)
+        return SampledPullback(with_start(trainer, scores))
 
     def stable_rate(self) -> float:
         """Return the learning rate at which every step lowers the loss."""
@@ -296,7 +299,7 @@ class GaussianRegression(Family):
             return GaussianRisk(law)
         return FiniteGaussianRisk(law, int(self.N), self.noise)
 
-    def sampled(self, batch: int, seed: int = 0) -> Risk:
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts, over Q."""
         if math.isinf(self.N):
             raise argument_error(
@@ -306,7 +309,8 @@ class GaussianRegression(Family):
         trainer = SampledGaussianRisk(law, int(self.N), batch, seed, noise=self.noise)
         if self.start is None:
             return trainer
-        return with_start(trainer, self.start[0] * np.eye(self.d))
+        start = self.start[0] * np.eye(self.d)
+        return SampledPullback(with_start(trainer, start))
 
     def stable_rate(self) -> float:
         """Return 1/λ: descent from zero then comes closer to the minimum at every step.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from icl_theory.engine.trajectory import Stop
 from icl_theory.families import Family
-from icl_theory.families.loss_units import batched_mse, is_mse
+from icl_theory.families.parameters import is_mse
 from icl_theory.sweeps.evaluate import one_line
 from icl_theory.sweeps.grid import (
     FAILED,
@@ -93,6 +93,9 @@ class FamilyModel:
         if theory is not None and theory.batch is None:
             return {}  # the columns of that theory need a run of each point
         if is_mse(common):
+            # Imported here because few sweeps need it.
+            from icl_theory.families.loss_units import batched_mse
+
             return batched_mse(self.family, points, common) or {}
         return self.family.batched(points, common) or {}
 

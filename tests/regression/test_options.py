@@ -263,6 +263,8 @@ OPTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = 
             "max_steps": 2,
             "imbalance": 0.2,
             "rule": "ngd",
+            "start": np.eye(4),
+            "loss": "mse",
             "callback": True,
         },
     ),

@@ -272,7 +272,8 @@ def test_refuses_numbers_that_are_not_positive(name: str, value: object) -> None
         ({"task": lambda L: L}, "task = "),
         ({"task": tasks.Linear(3.0)}, r"L = 2.0 contradicts task \(L = "),
         ({"task": tasks.KernelTask(np.eye(3))}, "matrix = "),
-        ({"features": np.eye(3)}, "features = "),
+        ({"features": np.ones(3)}, "features = "),
+        ({"features": np.eye(3)}, r"delta = 1.0 contradicts features \(gap = 1.414"),
         (
             {"features": icl.Features.simplex(3, 2.0)},
             r"delta = 1.0 contradicts features \(gap = ",

@@ -22,8 +22,7 @@ from icl_theory.families import (
     Whole,
     parameter,
 )
-from icl_theory.families.loss_units import loss_form
-from icl_theory.families.parameters import label_noise, learning_rate
+from icl_theory.families.parameters import label_noise, learning_rate, loss_form
 from icl_theory.tokens.heads import GaussianHeadsRisk
 
 

@@ -43,8 +43,12 @@ from icl_theory.families import (
     parameter,
 )
 from icl_theory.families.family import check_points
-from icl_theory.families.loss_units import is_mse, loss_form
-from icl_theory.families.parameters import label_noise, learning_rate
+from icl_theory.families.parameters import (
+    is_mse,
+    label_noise,
+    learning_rate,
+    loss_form,
+)
 from icl_theory.families.rule_parameters import within
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.depth import DEEPEST, LoopedRisk

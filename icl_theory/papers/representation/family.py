@@ -19,15 +19,15 @@ from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.engine.sampling import prompts_by_run
 from icl_theory.engine.starts import checked_start
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families.arrays import NumberOrArray
 from icl_theory.families.family import Family
-from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import (
     LazySlot,
+    NumberOrArray,
     Whole,
     Word,
     label_noise,
     learning_rate,
+    loss_form,
     parameter,
 )
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax

@@ -30,8 +30,12 @@ from icl_theory.families import (
     WordOrArray,
     parameter,
 )
-from icl_theory.families.loss_units import loss_form
-from icl_theory.families.parameters import Fraction, label_noise, learning_rate
+from icl_theory.families.parameters import (
+    Fraction,
+    label_noise,
+    learning_rate,
+    loss_form,
+)
 from icl_theory.memory import check_fits
 from icl_theory.tokens.gaussian import normal, reach_of
 from icl_theory.tokens.risk import Kind, TokenRisk

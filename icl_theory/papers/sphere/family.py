@@ -28,12 +28,12 @@ from icl_theory.families import (
     Word,
     parameter,
 )
-from icl_theory.families.loss_units import loss_form
 from icl_theory.families.parameters import (
     LazyMethod,
     label_noise,
     learning_rate,
     lipschitz_constant,
+    loss_form,
 )
 from icl_theory.tokens.sphere import SphereRisk
 

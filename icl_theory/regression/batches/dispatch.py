@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, integer
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.families.family import Family, check_points
-from icl_theory.families.loss_units import is_mse
+from icl_theory.families.parameters import is_mse
 from icl_theory.families.rule_parameters import within
 from icl_theory.regression.batches.doubts import Mask
 from icl_theory.regression.batches.finite_prompts import (

@@ -245,7 +245,7 @@ def _draw_loss(run: Trajectory, ax: Axes) -> None:
         level(ax, run.floor, "floor", "0.4", ":")
     levels = {} if run.family is None else run.family.levels()
     for name, loss in levels.items():
-        level(ax, loss - subtracted, name, "0.6", ":")
+        level(ax, run.family.loss_factor * loss - subtracted, name, "0.6", ":")
     if levels:
         # room for the names of the levels
         ax.margins(y=0.12)
