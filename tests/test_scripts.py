@@ -55,13 +55,23 @@ SHORT = {
     "recorded": ["max-margin-tokens --quick --out OUT/runs.json"],
     "release_notes": ["v0.1.0"],
     "remake": ["images/model.png --into OUT"],
+    "sampling_cost": ["--quick"],
     "stores": ["--flips 1 --kills 1"],
     "torch_rules": ["--steps 3"],
+    "trainings/ahn": ["--into OUT --steps 200"],
+    "trainings/edelman": ["--into OUT --steps 20"],
+    "trainings/lu": ["--into OUT --steps 2"],
+    "trainings/marion": ["--into OUT --steps 1100"],
+    "trainings/max_margin": ["--into OUT --steps 30"],
+    "trainings/nguyen": ["--into OUT --steps 30"],
+    "trainings/svm": ["--into OUT --steps 30"],
+    "trainings/zhang": ["--into OUT --steps 50"],
 }
 RUN = 'if __name__ == "__main__":'
 NEEDS = {
     "mutants": "cosmic_ray",
     "own_run": "torch",
+    "sampling_cost": "torch",
     "torch_rules": "torch",
     "cluster": "distributed",
     "proofs": "flint",
@@ -71,9 +81,10 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 def test_every_script_that_is_run_has_a_short_call() -> None:
     """A new script is run by the tests, too: otherwise nobody notices when a later change breaks it."""
+    folder = ROOT / "scripts"
     scripts = {
-        path.stem
-        for path in (ROOT / "scripts").glob("*.py")
+        path.relative_to(folder).with_suffix("").as_posix()
+        for path in [*folder.glob("*.py"), *folder.glob("trainings/*.py")]
         if RUN in path.read_text(encoding="utf-8")
     }
     assert scripts == set(SHORT)
@@ -91,8 +102,9 @@ def test_every_script_that_is_run_has_a_short_call() -> None:
 )
 def test_every_script_runs(name: str, options: str, tmp_path: Path) -> None:
     """Each script ends with status 0, as it is called on the command line."""
-    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
-        pytest.skip(f"{name} needs {NEEDS[name]}")
+    needs = "torch" if name.startswith("trainings/") else NEEDS.get(name)
+    if needs is not None and importlib.util.find_spec(needs) is None:
+        pytest.skip(f"{name} needs {needs}")
     if name == "frames" and not any(map(shutil.which, BROWSERS)):
         pytest.skip("frames needs a browser")
     shutil.copyfile(ROOT / "docs" / "figures.md", tmp_path / "figures.md")
