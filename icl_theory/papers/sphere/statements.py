@@ -8,6 +8,7 @@ statement of the paper each row tests.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,9 +243,6 @@ WINDOW = Paper(
             reconstructed="How much is lost.",
         ),
     ),
-    "Read in its abstract and in summaries. ReLU and cosine tasks are chosen so that"
-    " kernels are closed. Left out are tasks that depend on a few directions alone, for"
-    " which the paper trains a matrix.",
     setting=Setting(
         "sphere?N=10000&t=1000~N=100",
         (
@@ -260,5 +258,6 @@ WINDOW = Paper(
         trained="the inverse temperature",
         command="icl-theory sphere simulate --task relu",
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(papers=(WINDOW,))

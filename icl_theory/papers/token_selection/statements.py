@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -284,6 +285,7 @@ MARGIN = Paper(
             "Gradient descent on p turns to the hard-margin solution that separates"
             " the best token of each input.",
             (best_tokens, rate),
+            figure="hard_margin",
             reconstructed="The other tokens have equal values, and there is a margin.",
         ),
         Reading(
@@ -308,9 +310,6 @@ MARGIN = Paper(
             reconstructed="The start at zero, the number of dimensions.",
         ),
     ),
-    "Both papers were read in their abstracts and in their published code, whose"
-    " hard-margin problems, for p and for W in both norms, are ours. Not measured:"
-    " joint training of the value vector v, and nonlinear heads.",
     setting=Setting(
         "max-margin-tokens?T=5&t=1000000",
         (
@@ -332,5 +331,6 @@ MARGIN = Paper(
         trained="a query vector, or matrices of keys and queries",
         command="icl-theory token-selection simulate",
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(papers=(MARGIN,))
