@@ -68,18 +68,29 @@ def parts(**found: Any) -> Any:
 
 
 CALLS: list[tuple[str, str, Any, Any]] = [
-    ("audit", "cli.audit.measure_audit", Audit((), ()), call(quick=False, claim=None)),
+    (
+        "audit",
+        "cli.audit.measure_audit",
+        Audit((), ()),
+        call(quick=False, claim=None, paper=None),
+    ),
     (
         "audit --quick",
         "cli.audit.measure_audit",
         Audit((), ()),
-        call(quick=True, claim=None),
+        call(quick=True, claim=None, paper=None),
     ),
     (
         "audit --claim 5 --json",
         "cli.audit.measure_audit",
         Audit((), ()),
-        call(quick=False, claim=5),
+        call(quick=False, claim=5, paper=None),
+    ),
+    (
+        "audit --paper a",
+        "cli.audit.measure_audit",
+        Audit((), ()),
+        call(quick=False, claim=None, paper="a"),
     ),
     (
         "audit --question linear",

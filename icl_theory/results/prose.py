@@ -8,7 +8,7 @@ each under a heading. The part *What we find* lists a finding for each statement
 The word in brackets is the verdict for which the sentence was written: the page is
 refused if measurements give another one. Double braces quote a number from what a row
 or a question of the audit says: the name of the row, and words of its measurement,
-with a question mark for the number and ``…`` for any words between.
+verdict or grid, with a question mark for the number and ``…`` for any words between.
 """
 
 from __future__ import annotations

@@ -302,7 +302,8 @@ class Reproduction:
             if part.answer:
                 sources[part.answer.name] = part.answer.answer
             for claim in part.claims:
-                sources[claim.name] = f"{claim.measured}; {claim.verdict}"
+                words = (claim.measured, claim.verdict, claim.grid)
+                sources[claim.name] = "; ".join(words)
         return fill(self.paper, text, sources)
 
     def blocks(self) -> list[Any]:

@@ -244,6 +244,18 @@ def test_claims_that_bind_and_fail_are_violations(part: icl.statements.Audit) ->
         assert {(str(each.status), each.name) for each in found.violations} == wrong
 
 
+def test_one_paper_is_measured_alone_and_timed() -> None:
+    report = icl.audit(quick=True, paper="trained-linear-models")
+    readings = papers()["trained-linear-models"].readings
+    assert len(report.claims) == len({row for each in readings for row in each.rows})
+    assert [*report.seconds] == ["trained-linear-models"]
+    assert report.seconds["trained-linear-models"] > 0.0
+    with pytest.raises(ValueError, match="paper = 'mine': must be one of"):
+        icl.audit(paper="mine")
+    with pytest.raises(ValueError, match="claim = 5: give a claim or a paper"):
+        icl.audit(paper="trained-linear-models", claim=5)
+
+
 @pytest.mark.parametrize("quick", [True, False])
 def test_rows_and_questions_are_told_how_quick_to_be(
     quick: bool, monkeypatch: pytest.MonkeyPatch
