@@ -136,15 +136,12 @@ def _split(text: str) -> dict[str, str]:
 
 
 def _section(text: str, name: str) -> str:
-    """Return the part of a text under the name of a paper, or all of it.
+    """Return the part of a text under the name of a paper.
 
-    A folder of several papers may have a heading for each of them.
+    A text without headings belongs to all papers of its folder.
     """
     sections = _split(text)
-    if name in sections:
-        return sections[name]
-    # A title of the file would stand below the page's own heading.
-    return re.sub(r"\A\s*# .*\n", "", text).strip()
+    return sections.get(name, "") if sections else text.strip()
 
 
 def _joined(text: str) -> str:
