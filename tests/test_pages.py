@@ -194,12 +194,12 @@ def test_a_papers_page_is_made_of_the_audits(
         for row, claim in zip(rows(), claims, strict=True)
     }
     paper = reproduction.papers()[name]
-    readings = (
+    readings = tuple(
         replace(each, rows=tuple(kept[row] for row in each.rows))
         for each in paper.readings
     )
     monkeypatch.setattr(
-        reproduction, "papers", lambda: {name: replace(paper, readings=tuple(readings))}
+        reproduction, "papers", lambda: {name: replace(paper, readings=readings)}
     )
 
     def answer(name: str, quick: bool) -> Answer:
@@ -212,6 +212,8 @@ def test_a_papers_page_is_made_of_the_audits(
     monkeypatch.setattr(figures, "draw", lambda name, quick: nothing)
     page = (DOCS / "papers" / f"{name}.md").read_text(encoding="utf-8")
     assert page == reproduction.reproduce(name).to_markdown()
+    for reading in paper.readings:  # a finding quotes no row of another statement
+        assert reproduction.reproduce(name, only=reading.name).overview["finding"]
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@ Token selection: fast choice, slow turn
 =======================================
 
 Left: the attention of each input on the token that it selects. Right: the angle between
-p and the hard-margin solution of the selected tokens. The attention is at 1 after some
-thousand steps, and the angle goes on falling like 1/ln t (dashed).
+p and the hard-margin solution of the selected tokens. The attention is near 1
+after some ten thousand steps, and the angle goes on falling like 1/ln t (dashed).
 """
 
 from __future__ import annotations
