@@ -467,8 +467,7 @@ class _Measurements:
 
 
 def _draw_answer(answered: Answer) -> Drawn:
-    title = f"{answered.y} against {answered.x}"
-    return Drawn(answered.name, title, plot_answer(answered))
+    return Drawn(answered.name, answered.question, plot_answer(answered))
 
 
 def reproduce(
