@@ -130,9 +130,11 @@ def printed() -> tuple[list[Claim], dict[str, Answer]]:
     answers = {}
     for line in table:
         if len(line) == len(HEADINGS) and line[0] != "claim":
-            verdict = line[7].removeprefix(f"{RECONSTRUCTED}: ")
-            verdict = verdict.removesuffix(f". {OURS_ALONE}")
-            claims.append(Claim(*line[:3], Status(line[3]), *line[4:7], verdict))
+            fields: dict[str, Any] = dict(zip(HEADINGS, line, strict=True))
+            verdict = fields["verdict"].removeprefix(f"{RECONSTRUCTED}: ")
+            fields["verdict"] = verdict.removesuffix(f". {OURS_ALONE}")
+            fields["status"] = Status(fields["status"])
+            claims.append(Claim(**fields))
         elif len(line) == 3 and line[0] != "question":
             question, answer, command = line
             name = command.split()[3]
