@@ -1044,14 +1044,15 @@ HEADS = Paper(
         ),
         Reading(
             "Short sequences",
-            "Where descent ends otherwise; for three lags see"
+            "In short sequences descent can end elsewhere. For three lags see"
             " docs/theory/induction-heads.md.",
             (short_sequences,),
             which_basin,
         ),
         Reading(
             "Task diversity",
-            "How many chains it takes, and what it is worth to know them by heart.",
+            "How many chains training needs before the head generalises, and what"
+            " memorising them gains.",
             question=how_many_chains,
         ),
     ),

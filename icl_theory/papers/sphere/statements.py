@@ -237,10 +237,9 @@ WINDOW = Paper(
         ),
         Reading(
             "Other tasks",
-            "Attention serves new tasks if they have the Lipschitz constant of those"
-            " of training.",
+            "Attention generalises to new tasks with the training Lipschitz constant.",
             (other_tasks,),
-            reconstructed="How much is lost.",
+            reconstructed="The loss on new tasks.",
         ),
     ),
     setting=Setting(
