@@ -99,9 +99,9 @@ def _pixels(path: Path) -> tuple[np.ndarray, Any]:
 
 
 class Shown(NamedTuple):
-    """A picture on a paper's page: its caption, and its file."""
+    """A picture on a paper's page: its title, and its file."""
 
-    caption: str
+    title: str
     file: str
 
 
@@ -109,7 +109,7 @@ def shown(page: str) -> list[Shown]:
     text = (DOCS / "papers" / f"{page}.md").read_text(encoding="utf-8")
     return [
         Shown(*found)
-        for found in re.findall(r"^!\[(.*)\]\((\S+)\)\n\n\*\1\*$", text, re.MULTILINE)
+        for found in re.findall(r"^!\[(.+)\]\((\S+)\)\n\n\*.+\*$", text, re.MULTILINE)
     ]
 
 

@@ -181,8 +181,9 @@ class _Shown(NamedTuple):
     name: str
     caption: str
 
-    def to_markdown(self, _: Mapping[str, Drawn]) -> str:
-        return f"![{self.caption}]({self.name}.png)\n\n*{self.caption}*"
+    def to_markdown(self, drawings: Mapping[str, Drawn]) -> str:
+        title = drawings[self.name].title
+        return f"![{title}]({self.name}.png)\n\n*{self.caption}*"
 
     def to_html(self, drawings: Mapping[str, Drawn]) -> str:
         return notebook.figure(picture(drawings[self.name].figure), self.caption)

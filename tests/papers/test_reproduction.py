@@ -266,7 +266,7 @@ def test_a_page_has_its_parts_in_order(
         "# T\n\nA. T. 2025. x.\n\n## In short",
         "## The model",
         "## What we find",
-        "![See disc.](disc.png)\n\n*See disc.*",
+        "![A disc.](disc.png)\n\n*See disc.*",
         "| statement | finding | verdict | formula |",
         "| one | Found of one. | holds | reconstructed |",
         "| two | Found of two. | not tested | – |",
