@@ -2,6 +2,7 @@
 
     python scripts/remake.py                            # all of them, one by one
     python scripts/remake.py audit.md images/front.png  # some, by their names below docs
+    python scripts/remake.py --prose                    # pages of papers, with the numbers of audit.md
 
 Each is made in a folder of its own and copied when it is complete: what was finished
 before Ctrl-C stays, and the others can be named at the next call. Where nothing changed
@@ -20,12 +21,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from icl_theory import figures
 from icl_theory.results.numbers import markdown
-from icl_theory.results.reproduction import papers
+from icl_theory.results.prose import read_prose
+from icl_theory.results.reproduction import Drawn, Reproduced, Reproduction, papers
+from icl_theory.statements.audit import rows
+from icl_theory.statements.claim import (
+    HEADINGS,
+    OURS_ALONE,
+    RECONSTRUCTED,
+    Answer,
+    Claim,
+    Row,
+    Status,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -100,6 +113,63 @@ def make(name: str, folder: Path) -> int:
     return done.returncode
 
 
+def cells(line: str) -> list[str]:
+    """Return the cells of a line of a table."""
+    return [
+        cell.strip().replace("\0", "|")
+        for cell in line.replace("\\|", "\0").split("|")[1:-1]
+    ]
+
+
+@cache
+def printed() -> tuple[list[Claim], dict[str, Answer]]:
+    """Return the claims that the audit's page has in their order, and its answers by name."""
+    lines = (DOCS / "audit.md").read_text(encoding="utf-8").splitlines()
+    table = [cells(line) for line in lines if line.startswith("| ")]
+    claims = []
+    answers = {}
+    for line in table:
+        if len(line) == len(HEADINGS) and line[0] != "claim":
+            fields: dict[str, Any] = dict(zip(HEADINGS, line, strict=True))
+            verdict = fields["verdict"].removeprefix(f"{RECONSTRUCTED}: ")
+            fields["verdict"] = verdict.removesuffix(f". {OURS_ALONE}")
+            fields["status"] = Status(fields["status"])
+            claims.append(Claim(**fields))
+        elif len(line) == 3 and line[0] != "question":
+            question, answer, command = line
+            name = command.split()[3]
+            answers[name] = Answer(name, question, answer, (), "", "")
+    return claims, answers
+
+
+def paper_page(name: str, only: str | None = None) -> Reproduction:
+    """Return the page of a paper with the numbers of the audit's page: nothing is measured or drawn."""
+    claims, answers = printed()
+    claims_by_row: dict[Row, Claim] = dict(zip(rows(), claims, strict=True))
+    titles = figures.available()
+    paper = papers()[name]
+    parts = []
+    for reading in paper.readings:
+        answer = answers[reading.question.name] if reading.question else None
+        drawn = []
+        if answer is not None:
+            drawn.append(Drawn(answer.name, answer.question, None))
+        if reading.figure:
+            drawn.append(Drawn(reading.figure, titles[reading.figure], None))
+        measured = tuple(claims_by_row[row] for row in reading.rows)
+        if only in (None, reading.name):
+            parts.append(Reproduced(reading, measured, answer, tuple(drawn)))
+    command = f"icl-theory reproduce {name}"
+    return Reproduction(paper, command, tuple(parts), read_prose(paper), only)
+
+
+def write_prose(docs: Path) -> None:
+    """Write the pages of all papers from the audit's page; their pictures stay."""
+    for name in papers():
+        page = docs / "papers" / f"{name}.md"
+        page.write_text(paper_page(name).to_markdown(), encoding="utf-8")
+
+
 def with_parameters(page: str) -> str:
     """Return the page of figures with the table of parameters that the figures have."""
     titles = figures.available()
@@ -135,8 +205,16 @@ def main() -> None:
     parser.add_argument(
         "--into", type=Path, default=DOCS, help="folder of the pages, docs unless given"
     )
+    parser.add_argument(
+        "--prose",
+        action="store_true",
+        help="write the pages of papers, with the numbers of audit.md, and measure nothing",
+    )
     arguments = parser.parse_args()
     docs = arguments.into
+    if arguments.prose:
+        write_prose(docs)
+        return
     names = arguments.names or list(commands())
     for unknown in set(names) - set(commands()):
         parser.error(f"{unknown}: must be one of {', '.join(commands())}")

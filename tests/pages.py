@@ -1,9 +1,15 @@
-"""What the tests of HTML share: a strict reader of pages and pieces of pages."""
+"""What tests of pages share: a strict reader of HTML, and prose for a paper's page."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
+
+from icl_theory.results.prose import FINDINGS, PARTS
+from icl_theory.statements.paper import Paper
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 ALLOWED = {
@@ -32,6 +38,13 @@ ALLOWED = {
     "figcaption",
     "img",
     "footer",
+    "details",
+    "summary",
+    "em",
+    "strong",
+    "ul",
+    "ol",
+    "li",
 }
 
 
@@ -95,3 +108,25 @@ class Page(HTMLParser):
     def about(self, heading: str) -> int:
         """Number of the first table that has a heading."""
         return next(i for i, rows in enumerate(self.tables) if heading in rows[0])
+
+
+def write_prose(folder: Path, paper: Paper, verdicts: Sequence[str]) -> Paper:
+    """Write short prose for a paper, and return the paper with its folder.
+
+    Each statement has one finding, in the order of the verdicts. All of its figures are
+    shown.
+    """
+    findings = [
+        f"- {reading.name} ({verdict}): Found of {reading.name}."
+        for reading, verdict in zip(paper.readings, verdicts, strict=True)
+    ]
+    names = []
+    for reading in paper.readings:
+        names += [reading.figure, reading.question.name if reading.question else ""]
+    shown = [f"![See {name}.]({name}.png)" for name in names if name]
+    parts = dict.fromkeys(PARTS, "Some words.")
+    parts[FINDINGS] = "\n\n".join([*shown, "\n".join(findings)])
+    text = "\n\n".join(f"## {heading}\n\n{part}" for heading, part in parts.items())
+    folder.mkdir(exist_ok=True)
+    (folder / f"{paper.name}.md").write_text(text, encoding="utf-8")
+    return replace(paper, folder=folder)

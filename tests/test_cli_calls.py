@@ -53,7 +53,7 @@ GIVEN = {
 def parts(**found: Any) -> Any:
     """What `reproduce` and `compare` return, without anything in it."""
     empty: dict[str, Any] = {
-        "overview": {"statement": [], "tested by": [], "verdict": []},
+        "overview": {"statement": [], "verdict": [], "formula": []},
         "violations": (),
         "failures": (),
         "checks": (),
@@ -71,18 +71,29 @@ def parts(**found: Any) -> Any:
 
 
 CALLS: list[tuple[str, str, Any, Any]] = [
-    ("audit", "cli.audit.measure_audit", Audit((), ()), call(quick=False, claim=None)),
+    (
+        "audit",
+        "cli.audit.measure_audit",
+        Audit((), ()),
+        call(quick=False, claim=None, paper=None),
+    ),
     (
         "audit --quick",
         "cli.audit.measure_audit",
         Audit((), ()),
-        call(quick=True, claim=None),
+        call(quick=True, claim=None, paper=None),
     ),
     (
         "audit --claim 5 --json",
         "cli.audit.measure_audit",
         Audit((), ()),
-        call(quick=False, claim=5),
+        call(quick=False, claim=5, paper=None),
+    ),
+    (
+        "audit --paper a",
+        "cli.audit.measure_audit",
+        Audit((), ()),
+        call(quick=False, claim=None, paper="a"),
     ),
     (
         "audit --question linear",
@@ -367,20 +378,18 @@ def test_violations_and_failures_are_status_one(
         "icl_theory.cli.audit.measure_audit",
         lambda **given: Audit(violations, (), failures),
     )
-    found = parts(violations=violations, failures=failures)
+    found = parts(violations=violations)
     monkeypatch.setattr(
         "icl_theory.results.reproduction.reproduce", lambda name, **given: found
     )
-    for words in (
-        ["audit"],
-        ["audit", "--json"],
-        ["reproduce", "a", "--out", str(tmp_path)],
-    ):
+    for words in (["audit"], ["audit", "--json"]):
         status, out, err = run_main(capsys, *words)
         assert (status, err) == (
             int(bool(failures or violations)),
             "".join(f"icl-theory: {x}\n" for x in failures),
         )
+    status, out, err = run_main(capsys, "reproduce", "a", "--out", str(tmp_path))
+    assert (status, err) == (int(bool(violations)), "")
     assert out.endswith("a.md\na.html\n")
 
 

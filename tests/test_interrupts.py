@@ -14,8 +14,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 import icl_theory as icl
+from icl_theory import figures
 from icl_theory.cli import main, pages
 from icl_theory.engine.interrupts import deferred, load_whole, loads, none_swallowed
 from icl_theory.engine.stops import Recorder
@@ -26,12 +28,14 @@ from icl_theory.results import reproduction
 from icl_theory.results.reproduction import reproduce
 from icl_theory.statements.audit import rows
 from icl_theory.statements.paper import Paper, Reading
+from tests.pages import write_prose
 
 SMALL: dict[str, Any] = {"K": 4, "epsilon": 1e-2, "method": "exact"}
 
 
 TRAINED = icl.LinearAttention(d=2, N=10, eta=1e-3, max_steps=30, method="exact")
-PAPER = Paper("theirs", "T", "A", 2025, "x", (Reading("counts", "", (closed_counts,)),))
+COUNTS = Reading("counts", "", (closed_counts,), figure="disc")
+PAPER = Paper("theirs", "T", "A", 2025, "x", (COUNTS,))
 PROBLEM = icl.Regression(L=2.0, delta=1.0, eta=4.0, **SMALL)
 
 
@@ -91,11 +95,19 @@ class Pressed:
         return function()
 
 
+@pytest.fixture
+def with_prose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paper with prose and a figure."""
+    paper = write_prose(tmp_path / "prose", PAPER, ["holds"])
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper})
+    monkeypatch.setattr(figures, "available", lambda: {"disc": "A disc."})
+    monkeypatch.setattr(figures, "draw", lambda name, quick: Figure((0.1, 0.1)))
+
+
 @pytest.mark.parametrize("name", MEASURING)
 def test_what_measures_with_runs_ends_or_measures_the_same(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, with_prose: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": PAPER})
     pressed = Pressed(monkeypatch)
     whole = pressed.during(MEASURING[name], -1)
     moments = pressed.count
@@ -140,14 +152,14 @@ def test_points_of_an_interrupted_sweep_are_whole(
 
 @pytest.mark.parametrize("at", [2, 40])
 def test_an_interrupted_page_is_not_written(
-    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: int, with_prose: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": PAPER})
-    line = ["reproduce", "theirs", "--quick", "--out", str(tmp_path)]
+    folder = tmp_path / "pages"
+    line = ["reproduce", "theirs", "--quick", "--out", str(folder)]
     with pytest.raises(SystemExit) as ended:
         Pressed(monkeypatch).during(lambda: main(line), at)
     assert ended.value.code == 130
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.glob("*"))
 
 
 LINES = {

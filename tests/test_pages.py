@@ -8,10 +8,7 @@ marked slow.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import indexes
@@ -22,18 +19,11 @@ from PIL import Image, ImageSequence
 from scipy.ndimage import maximum_filter, minimum_filter
 
 import icl_theory as icl
-from icl_theory import figures
 from icl_theory.cli import main
-from icl_theory.results import reproduction
 from icl_theory.results.plots import draw_maps, plot_answer, release, save
 from icl_theory.statements.audit import questions, rows
 from icl_theory.statements.claim import (
     HEADINGS,
-    OURS_ALONE,
-    RECONSTRUCTED,
-    Answer,
-    Claim,
-    Status,
 )
 from tests.smaller import NAMES
 
@@ -108,41 +98,18 @@ def _pixels(path: Path) -> tuple[np.ndarray, Any]:
         return np.stack(frames), picture.info.get("Software")
 
 
-def cells(line: str) -> list[str]:
-    """Return the cells of a line of a table."""
-    return [
-        cell.strip().replace("\0", "|")
-        for cell in line.replace("\\|", "\0").split("|")[1:-1]
-    ]
-
-
-@cache
-def printed() -> tuple[list[list[str]], dict[str, list[str]]]:
-    """Return the rows of the audit's page in their order, and its answers by the names of the questions."""
-    lines = (DOCS / "audit.md").read_text(encoding="utf-8").splitlines()
-    table = [cells(line) for line in lines if line.startswith("| ")]
-    answers = [row for row in table if len(row) == 3 and row[0] != "question"]
-    return (
-        [row for row in table if len(row) == len(HEADINGS) and row[0] != "claim"],
-        {row[2].split()[3]: row for row in answers},
-    )
-
-
 class Shown(NamedTuple):
-    """A picture on a paper's page: what it shows, its file, and the command below it."""
+    """A picture on a paper's page: its title, and its file."""
 
-    caption: str
+    title: str
     file: str
-    command: str
 
 
 def shown(page: str) -> list[Shown]:
     text = (DOCS / "papers" / f"{page}.md").read_text(encoding="utf-8")
     return [
         Shown(*found)
-        for found in re.findall(
-            r"^!\[(.*)\]\((\S+)\)\n\n\*\1:\* `(.*)`$", text, re.MULTILINE
-        )
+        for found in re.findall(r"^!\[(.+)\]\((\S+)\)\n\n\*.+\*$", text, re.MULTILINE)
     ]
 
 
@@ -173,45 +140,19 @@ def test_the_lists_of_papers_are_made_of_the_papers_own_entries() -> None:
 
 
 def test_the_audits_page_has_the_rows_and_questions_that_there_are() -> None:
-    claims, answers = printed()
+    claims, answers = remake.printed()
     assert len(claims) == len(rows())
     assert list(answers) == list(questions())
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_a_papers_page_is_made_of_the_audits(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is measured: the page's command is given the rows and answers that the audit's page has."""
-    claims, answers = printed()
-    kept = {
-        row: lambda quick, claim=claim: Claim(
-            *claim[:3],
-            Status(claim[3]),
-            *claim[4:7],
-            claim[7].removeprefix(f"{RECONSTRUCTED}: ").removesuffix(f". {OURS_ALONE}"),
-        )
-        for row, claim in zip(rows(), claims, strict=True)
-    }
-    paper = reproduction.papers()[name]
-    readings = (
-        replace(each, rows=tuple(kept[row] for row in each.rows))
-        for each in paper.readings
-    )
-    monkeypatch.setattr(
-        reproduction, "papers", lambda: {name: replace(paper, readings=tuple(readings))}
-    )
-
-    def answer(name: str, quick: bool) -> Answer:
-        y, x = PICTURES[f"{name}.png"].caption.split(" against ")
-        return Answer(name, *answers[name][:2], (), x, y)
-
-    nothing: Any = SimpleNamespace(figure=SimpleNamespace(figure=None))
-    monkeypatch.setattr(reproduction, "answer", answer)
-    monkeypatch.setattr(reproduction, "plot_answer", lambda found: nothing)
-    monkeypatch.setattr(figures, "draw", lambda name, quick: nothing)
+def test_a_papers_page_is_made_of_the_audits(name: str) -> None:
+    """Nothing is measured: the numbers that the prose quotes are those of the audit's page."""
     page = (DOCS / "papers" / f"{name}.md").read_text(encoding="utf-8")
-    assert page == reproduction.reproduce(name).to_markdown()
+    assert page == remake.paper_page(name).to_markdown()
+    for reading in remake.papers()[name].readings:
+        # a finding quotes no row of another statement
+        assert remake.paper_page(name, reading.name).overview["finding"]
 
 
 @pytest.mark.slow
@@ -219,32 +160,28 @@ def test_a_papers_page_is_made_of_the_audits(
     "number",
     [
         i
-        for i, claim in enumerate(printed()[0], start=1)
-        if claim[0] not in NAMES["whole"]
+        for i, claim in enumerate(remake.printed()[0], start=1)
+        if claim.name not in NAMES["whole"]
     ],
 )
 def test_a_row_of_the_audit_is_what_is_measured(number: int) -> None:
     """Those that take no time are measured by tests/papers/test_papers.py."""
     (claim,) = icl.audit(claim=number).claims
+    printed = remake.printed()[0][number - 1]
     assert [
-        differs(*pair)
-        for pair in zip(printed()[0][number - 1], claim.cells(), strict=True)
+        differs(*pair) for pair in zip(printed.cells(), claim.cells(), strict=True)
     ] == [""] * len(HEADINGS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", questions())
 def test_an_answer_and_its_picture_are_what_is_found(name: str, tmp_path: Path) -> None:
-    question, answer, command = printed()[1][name]
+    printed = remake.printed()[1][name]
     found = icl.answer(name)
-    assert (found.question, f"`{found.command}`", differs(answer, found.answer)) == (
-        question,
-        command,
-        "",
-    )
+    assert found.question == printed.question
+    assert differs(printed.answer, found.answer) == ""
     file = f"{name}.png"
     if file in PICTURES:
-        assert PICTURES[file] == (f"{found.y} against {found.x}", file, found.command)
         save(plot_answer(found), tmp_path / file)
         assert unlike(DOCS / "papers" / file, tmp_path / file) < MOVED
 
@@ -256,9 +193,7 @@ def test_a_papers_figure_is_what_its_command_draws(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
-        main(
-            [*PICTURES[name].command.removeprefix("icl-theory ").split(), "--out", "."]
-        )
+        main(["figures", name.removesuffix(".png"), "--out", "."])
     assert not stop.value.code
     assert unlike(DOCS / "papers" / name, tmp_path / name) < MOVED
 

@@ -523,6 +523,10 @@ claimed(
     ),
 )
 claimed(
+    r"prose of paper p: expected no exception, found ValueError: .*p.md cannot be read",
+    papers=(Paper("p", "", "", 1, "", (), folder=Path("/nowhere")),),
+)
+claimed(
     r"compare of the slot claims: expected no exception, found KeyError",
     compare=raising,
 )

@@ -35,6 +35,10 @@ def audit(
         int | None,
         typer.Option("--claim", help="Measure one claim only, by its number."),
     ] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option("--paper", help="Measure one paper only, by its name."),
+    ] = None,
     question: Annotated[
         str | None, typer.Option("--question", help="Answer one open question only.")
     ] = None,
@@ -47,14 +51,19 @@ def audit(
     Example: icl-theory audit --question tightness --quick --plot tightness.png
     """
     check_targets(plot=plot, out=out)
-    if claim is not None and question is not None:
-        raise ValueError(f"claim = {claim}: give --claim or --question, not both")
+    parts = {"claim": claim, "paper": paper, "question": question}
+    given = [name for name, value in parts.items() if value is not None]
+    if len(given) > 1:
+        first, second = given[:2]
+        raise ValueError(
+            f"{first} = {parts[first]!r}: give --{first} or --{second}, not both"
+        )
     if plot is not None and question is None:
         raise ValueError(
             f"plot = {str(plot)!r}: only an answer has a figure; give --question, too"
         )
     if question is None:
-        return _audit_claims(out, as_json, quick, claim)
+        return _audit_claims(out, as_json, quick, claim, paper)
     if out is not None:
         raise ValueError(
             f"out = {str(out)!r}: --question prints its answer and writes no file"
@@ -63,10 +72,14 @@ def audit(
 
 
 def _audit_claims(
-    out: Path | None, as_json: bool, quick: bool, claim: int | None
+    out: Path | None,
+    as_json: bool,
+    quick: bool,
+    claim: int | None,
+    paper: str | None,
 ) -> int:
-    """Measure all claims, or one, write and print them, and return the exit status."""
-    report = measure_audit(quick=quick, claim=claim)
+    """Measure claims, write and print them, and return the exit status."""
+    report = measure_audit(quick=quick, claim=claim, paper=paper)
     if out is not None:
         with replacing(out) as temporary:
             temporary.write_text(report.to_markdown(), encoding="utf-8")
@@ -125,6 +138,9 @@ def _print_audit(report: Audit) -> None:
         console.print(answer.question, style="bold")
         console.print(answer.answer)
         console.print(f"  {answer.command}\n", style="dim")
+    if report.seconds:
+        seconds = [f"{name} {spent:.0f} s" for name, spent in report.seconds.items()]
+        console.print(f"Processor time: {', '.join(seconds)}.\n", style="dim")
     if report.violations:
         names = ", ".join(claim.name for claim in report.violations)
         print(f"Violated: {names}")

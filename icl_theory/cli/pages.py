@@ -89,10 +89,9 @@ def reproduce(
     figures.check_folder(out)
     reproduced = reproduction.reproduce(name, only=only, quick=quick)
     paths = reproduced.write(out)
-    headings = ("statement", "tested by", "verdict")
+    headings = ("statement", "verdict", "formula")
     columns = [reproduced.overview[heading] for heading in headings]
     print_rows(zip(*columns, strict=True), *headings)
     for path in paths:
         print(path)
-    say_left_out(reproduced.failures)
-    return 1 if reproduced.violations or reproduced.failures else 0
+    return 1 if reproduced.violations else 0

@@ -60,9 +60,15 @@ def _templates() -> jinja2.Environment:
 
 
 def page(
-    title: str, body: Iterable[str], commands: Sequence[str], **origin: str | None
+    title: str,
+    body: Iterable[str],
+    commands: Sequence[str] | None,
+    **origin: str | None,
 ) -> str:
-    """Return a page of parts in HTML, with commands, version, source and date."""
+    """Return a page of parts in HTML, with commands, version, source and date.
+
+    No commands are an empty list; None stands for a body that names them itself.
+    """
     footer = {
         "version": None,
         "source": None,
@@ -87,6 +93,20 @@ def section(title: str, *parts: str) -> str:
 def paragraph(words: str) -> str:
     """Return a paragraph."""
     return f"<p>{text(words)}</p>"
+
+
+def prose(markdown: str) -> str:
+    """Return text in Markdown as HTML.
+
+    Links are left out, because a page is one file that refers to no other.
+    """
+    load_whole("markdown_it")
+    from markdown_it import MarkdownIt
+
+    without_links = re.sub(r"(?<!!)\[([^\]]+)\]\([^)\s]+\)", r"\1", markdown)
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    clean = _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", without_links)
+    return str(parser.render(clean))
 
 
 def _macro(name: str, *arguments: Any) -> str:

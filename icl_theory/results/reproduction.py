@@ -1,9 +1,10 @@
-"""A page for a paper: its statements, commands, measurements and verdicts."""
+"""A page for a paper: the model, the findings, figures, and the evidence on them."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
+import re
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +20,45 @@ from icl_theory.results import notebook
 from icl_theory.results.notebook import picture
 from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import plot_answer, release, save
+from icl_theory.results.prose import (
+    BEYOND,
+    FINDINGS,
+    IN_SHORT,
+    MODEL,
+    NOT_TESTED,
+    UNREAD,
+    Finding,
+    Picture,
+    Prose,
+    fill,
+    read_prose,
+    refusal,
+    segments,
+)
 from icl_theory.statements.audit import BINDING, all_claims, answer, name_of
-from icl_theory.statements.claim import RECONSTRUCTED, Answer, Claim, Outcome, Row
+from icl_theory.statements.claim import (
+    OURS,
+    RECONSTRUCTED,
+    Answer,
+    Claim,
+    Outcome,
+    Row,
+)
 from icl_theory.statements.paper import Paper, Reading
 
-WORST_FIRST = (
-    Outcome.FAILS,
-    Outcome.COUNTEREXAMPLE,
-    Outcome.LIMIT,
-    Outcome.ONLY,
-    Outcome.LOOSE,
-    Outcome.HOLDS,
-)
-# Outcomes whose value needs more words to stand alone.
-NAMES = {Outcome.LIMIT: "fails in a limit"}
+FLAGS = "From their flags to ours"
+EVIDENCE = "Evidence"
+# The verdict for which a finding is written, by the worst outcome of the rows.
+WORST_FIRST = {
+    Outcome.FAILS: "fails",
+    Outcome.COUNTEREXAMPLE: "fails",
+    Outcome.LIMIT: "fails",
+    Outcome.ONLY: "holds only",
+    Outcome.LOOSE: "holds",
+    Outcome.HOLDS: "holds",
+}
+# Whose formula was measured, by `Claim.formula`, in a cell of the table.
+WHOSE = {"paper": "the paper's", RECONSTRUCTED: "reconstructed", OURS: "ours"}
 # columns of the table of claims: heading and attribute of Claim
 COLUMNS = {
     "claim": "name",
@@ -43,17 +69,16 @@ COLUMNS = {
     "verdict": "finding",
 }
 PENDING = (
-    "A verdict “as reconstructed” concerns our formula, not the published one. "
-    "A comparison of the two is pending."
+    "A formula is called reconstructed if the text that we had lacks it. Its verdict"
+    " concerns our formula, not the published one. A comparison of the two is pending."
 )
 
 
 class Drawn(NamedTuple):
-    """A figure or its axes, with the name of its file, a caption and a command."""
+    """A figure or its axes, with the name of its file and a title."""
 
     name: str
-    caption: str
-    command: str
+    title: str
     figure: Any
 
 
@@ -61,70 +86,47 @@ class Reproduced(NamedTuple):
     """A statement with its measurements: audit rows, an answer, and figures."""
 
     reading: Reading
-    command: str
     claims: tuple[Claim, ...]
     answer: Answer | None
     drawn: tuple[Drawn, ...]
 
     @property
-    def verdict(self) -> str:
-        """Number of claims of each outcome, the worst first.
-
-        Published and reconstructed formulas are counted separately.
-        """
-        # a dictionary, because the formulas keep the order of the claims
-        counts_by_formula: dict[str, Counter[Outcome]] = {}
-        for claim in self.claims:
-            counts = counts_by_formula.setdefault(claim.formula, Counter())
-            counts[claim.outcome] += 1
-        parts = []
-        for formula, counts in counts_by_formula.items():
-            outcomes = []
-            for outcome in WORST_FIRST:
-                if counts[outcome]:
-                    name = NAMES.get(outcome, outcome.value)
-                    outcomes.append(f"{name} ({counts[outcome]})")
-            parts.append(f"{formula}: {', '.join(outcomes)}")
-        return "; ".join(parts) or "no number is claimed"
+    def outcome(self) -> str:
+        """The verdict in a word: that of the row with the worst outcome."""
+        outcomes = {claim.outcome for claim in self.claims}
+        words = [word for outcome, word in WORST_FIRST.items() if outcome in outcomes]
+        return words[0] if words else NOT_TESTED
 
     @property
-    def tests(self) -> list[str]:
-        """Names of the rows and figures that test the statement."""
-        rows = [claim.name for claim in self.claims]
-        return rows + [f"figure {drawn.name}" for drawn in self.drawn]
+    def verdict(self) -> str:
+        """The verdict with its conditions, each of the row that gave it."""
+        if not self.claims:
+            return NOT_TESTED
+        clauses = []
+        clean = 0
+        for claim in self.claims:
+            if claim.outcome in (Outcome.HOLDS, Outcome.LOOSE):
+                clean += 1
+                continue
+            clause = _first_clause(claim.verdict)
+            # A failure of our formula must not be read as one of the paper's.
+            if claim.violated and claim.formula == RECONSTRUCTED:
+                clause = f"our formula {clause}"
+            name = f" ({claim.name})" if len(self.claims) > 1 else ""
+            clauses.append(clause + name)
+        if clauses and clean:
+            clauses.append("otherwise holds")
+        if not clauses:
+            is_loose = any(claim.outcome is Outcome.LOOSE for claim in self.claims)
+            clauses.append("holds, loose" if is_loose else "holds")
+        return "; ".join(clauses)
 
-    def to_markdown(self) -> list[str]:
-        """Return the blocks of Markdown of the statement."""
-        blocks = [f"## {self.reading.name}", self.reading.says]
-        if self.reading.reconstructed:
-            blocks.append(f"*Reconstructed:* {self.reading.reconstructed}")
-        blocks.append(f"```\n{self.command}\n```")
-        if self.claims:
-            blocks.append(markdown(self.table))
-        if self.answer:
-            blocks.append(f"*{self.answer.question}* {self.answer.answer}")
-        for drawn in self.drawn:
-            blocks.append(f"![{drawn.caption}]({drawn.name}.png)")
-            blocks.append(f"*{drawn.caption}:* `{drawn.command}`")
-        return blocks
-
-    def to_html(self) -> list[str]:
-        """Return the blocks of HTML of the statement."""
-        paragraphs = [notebook.paragraph(self.reading.says)]
-        if self.reading.reconstructed:
-            reconstructed = f"Reconstructed: {self.reading.reconstructed}"
-            paragraphs.append(notebook.paragraph(reconstructed))
-        blocks = [notebook.section(self.reading.name, *paragraphs)]
-        blocks.append(f"<pre><code>{notebook.text(self.command)}</code></pre>")
-        if self.claims:
-            blocks.append(notebook.table(self.table))
-        if self.answer:
-            words = f"{self.answer.question} {self.answer.answer}"
-            blocks.append(notebook.paragraph(words))
-        for drawn in self.drawn:
-            caption = f"{drawn.caption}: {drawn.command}"
-            blocks.append(notebook.figure(picture(drawn.figure), caption))
-        return blocks
+    @property
+    def formula(self) -> str:
+        """Whose formulas the rows measured."""
+        # a dictionary, because the formulas keep the order of the claims
+        whose = dict.fromkeys(WHOSE[claim.formula] for claim in self.claims)
+        return ", ".join(whose) or "–"
 
     @property
     def table(self) -> dict[str, list[str]]:
@@ -135,9 +137,91 @@ class Reproduced(NamedTuple):
         return columns
 
 
+def _first_clause(verdict: str) -> str:
+    """Return a verdict up to its first stop; a longer one has its reasons behind it.
+
+    Examples
+    --------
+    >>> from icl_theory.results.reproduction import _first_clause
+    >>> _first_clause("fails: counterexample Halfspace, where c_k = 0")
+    'fails: counterexample Halfspace'
+    """
+    begin = re.match(r"fails: |", verdict)
+    start = begin.end() if begin else 0
+    return verdict[:start] + re.split(r"[,;:.](?:\s|$)", verdict[start:])[0]
+
+
+class _Heading(NamedTuple):
+    """The heading of a part of the page."""
+
+    text: str
+
+    def to_markdown(self, _: Mapping[str, Drawn]) -> str:
+        return f"## {self.text}"
+
+    def to_html(self, _: Mapping[str, Drawn]) -> str:
+        return f"<h2>{notebook.text(self.text)}</h2>"
+
+
+class _Words(NamedTuple):
+    """Text in Markdown."""
+
+    text: str
+
+    def to_markdown(self, _: Mapping[str, Drawn]) -> str:
+        return self.text
+
+    def to_html(self, _: Mapping[str, Drawn]) -> str:
+        return notebook.prose(self.text)
+
+
+class _Shown(NamedTuple):
+    """A figure with its caption."""
+
+    name: str
+    caption: str
+
+    def to_markdown(self, drawings: Mapping[str, Drawn]) -> str:
+        title = drawings[self.name].title
+        return f"![{title}]({self.name}.png)\n\n*{self.caption}*"
+
+    def to_html(self, drawings: Mapping[str, Drawn]) -> str:
+        return notebook.figure(picture(drawings[self.name].figure), self.caption)
+
+
+class _Table(NamedTuple):
+    """A table by columns."""
+
+    columns: Mapping[str, list[str]]
+
+    def to_markdown(self, _: Mapping[str, Drawn]) -> str:
+        return markdown(self.columns)
+
+    def to_html(self, _: Mapping[str, Drawn]) -> str:
+        return notebook.table(self.columns)
+
+
+class _Fold(NamedTuple):
+    """Blocks that are folded away under a summary."""
+
+    summary: str
+    blocks: tuple[Any, ...]
+
+    def to_markdown(self, drawings: Mapping[str, Drawn]) -> str:
+        inner = [block.to_markdown(drawings) for block in self.blocks]
+        summary = notebook.text(self.summary)
+        lines = [f"<details><summary>{summary}</summary>", *inner, "</details>"]
+        return "\n\n".join(lines)
+
+    def to_html(self, drawings: Mapping[str, Drawn]) -> str:
+        inner = "\n".join(block.to_html(drawings) for block in self.blocks)
+        summary = notebook.text(self.summary)
+        return f"<details><summary>{summary}</summary>\n{inner}\n</details>"
+
+
 @dataclass(frozen=True)
 class Reproduction:
-    """What `reproduce` measured of a paper.
+    """What `reproduce` measured of a paper, and the prose about it.
 
     Attributes
     ----------
@@ -147,15 +231,29 @@ class Reproduction:
         The command that makes the page.
     parts : tuple of Reproduced
         One for each statement.
-    failures : tuple of str
-        A line for each row, question or figure that could not be measured or drawn;
-        there should be none.
+    prose : Prose
+        The parts of the page that are written by hand.
+    only : str, optional
+        The one statement that the page is about, if it is not about all of them.
     """
 
     paper: Paper
     command: str
     parts: tuple[Reproduced, ...]
-    failures: tuple[str, ...] = ()
+    prose: Prose
+    only: str | None = None
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            finding = self.prose.findings[part.reading.name]
+            if finding.verdict != part.outcome:
+                reason = (
+                    f"the finding of {finding.statement} is written for the verdict"
+                    f" {finding.verdict!r}, and the measurements say {part.outcome!r}"
+                )
+                raise refusal(self.paper, reason)
+        # Quotes that cannot be filled are refused before anything is written.
+        self.blocks()
 
     @property
     def violations(self) -> tuple[Claim, ...]:
@@ -171,50 +269,110 @@ class Reproduction:
         return [claim for part in self.parts for claim in part.claims]
 
     @property
-    def notes(self) -> list[str]:
-        """Remarks on all statements and on reconstructed formulas."""
-        notes = []
-        if self.paper.note:
-            notes.append(self.paper.note)
-        if any(claim.formula == RECONSTRUCTED for claim in self._claims):
-            notes.append(PENDING)
-        return notes
+    def drawings(self) -> dict[str, Drawn]:
+        """The figures by name; several statements may share one."""
+        return {drawn.name: drawn for part in self.parts for drawn in part.drawn}
 
     @property
     def overview(self) -> dict[str, list[str]]:
-        """Table of statements, commands, tests and verdicts."""
-        return {
-            "statement": [part.reading.name for part in self.parts],
-            "command": [part.command for part in self.parts],
-            "tested by": ["; ".join(part.tests) for part in self.parts],
-            "verdict": [part.verdict for part in self.parts],
+        """Table of statements, findings, verdicts, and whose formula was measured."""
+        parts = {part.reading.name: part for part in self.parts}
+        rows: dict[str, list[str]] = {
+            "statement": [],
+            "finding": [],
+            "verdict": [],
+            "formula": [],
         }
+        for finding in self._findings:
+            part = parts.get(finding.statement)
+            rows["statement"].append(finding.statement)
+            rows["finding"].append(self._filled(finding.text))
+            rows["verdict"].append(part.verdict if part else NOT_TESTED)
+            rows["formula"].append(part.formula if part else "–")
+        return rows
+
+    @property
+    def _findings(self) -> list[Finding]:
+        if self.only is not None:
+            return [self.prose.findings[self.only]]
+        return [*self.prose.findings.values()]
+
+    def _filled(self, text: str) -> str:
+        sources = {}
+        for part in self.parts:
+            if part.answer:
+                sources[part.answer.name] = part.answer.answer
+            for claim in part.claims:
+                words = (claim.measured, claim.verdict, claim.grid)
+                sources[claim.name] = "; ".join(words)
+        return fill(self.paper, text, sources)
+
+    def blocks(self) -> list[Any]:
+        """Return the page as headings, text, figures and tables."""
+        blocks: list[Any] = [_Words(self.paper.reference)]
+        if self.only is not None:
+            blocks.append(_Heading(FINDINGS))
+            for name, drawn in self.drawings.items():
+                shown = self.prose.pictures.get(name, Picture(name, drawn.title))
+                blocks.append(_Shown(name, self._filled(shown.caption)))
+            blocks += [_Table(self.overview), *self._evidence()]
+        else:
+            for heading in (IN_SHORT, MODEL, FINDINGS):
+                blocks += [_Heading(heading), *self._prose(heading)]
+            blocks.append(_Table(self.overview))
+            blocks += [_Heading(BEYOND), *self._prose(BEYOND)]
+            if self.prose.flags:
+                blocks += [_Heading(FLAGS), _Words(self.prose.flags)]
+            blocks += self._evidence()
+            blocks += [_Heading(UNREAD), *self._prose(UNREAD)]
+        if any(claim.formula == RECONSTRUCTED for claim in self._claims):
+            blocks.append(_Words(PENDING))
+        closing = f"`{self.command}` writes this page."
+        if self.only is None and self.parts:
+            first = self.parts[0].reading.name
+            closing += f' With `--only "{first}"` it measures one statement.'
+        return [*blocks, _Words(closing)]
+
+    def _prose(self, heading: str) -> list[Any]:
+        blocks: list[Any] = []
+        for segment in segments(self.prose.parts[heading]):
+            if isinstance(segment, Picture):
+                blocks.append(_Shown(segment.name, self._filled(segment.caption)))
+            else:
+                blocks.append(_Words(self._filled(segment)))
+        return blocks
+
+    def _evidence(self) -> list[Any]:
+        """Return the rows of each statement, folded, and figures not shown above."""
+        shown = set(self.drawings) if self.only else set(self.prose.pictures)
+        blocks: list[Any] = [_Heading(EVIDENCE)]
+        for part in self.parts:
+            inner: list[Any] = [_Words(part.reading.says)]
+            if part.reading.reconstructed:
+                inner.append(_Words(f"*Reconstructed:* {part.reading.reconstructed}"))
+            if part.claims:
+                inner.append(_Table(part.table))
+            if part.answer:
+                words = f"*{part.answer.question}* {part.answer.answer}"
+                inner.append(_Words(words))
+            for drawn in part.drawn:
+                if drawn.name not in shown:
+                    shown.add(drawn.name)
+                    inner.append(_Shown(drawn.name, drawn.title))
+            blocks.append(_Fold(part.reading.name, tuple(filter(_has_text, inner))))
+        return blocks
 
     def to_markdown(self) -> str:
         """Return the page as Markdown; its pictures are files beside it."""
-        overview = self.overview
-        overview["command"] = [f"`{part.command}`" for part in self.parts]
-        blocks = [f"# {self.paper.title}", self.paper.reference, *self.notes]
-        blocks.append(f"This page is the output of `{self.command}`.")
-        blocks.append(markdown(overview))
-        for part in self.parts:
-            blocks += part.to_markdown()
-        if self.failures:
-            blocks.append("## Left out")
-            blocks.append("\n".join(f"- {line}" for line in self.failures))
-        # An empty block, as of a paper without a reference, would leave blank lines.
-        return "\n\n".join(filter(None, blocks)) + "\n"
+        drawings = self.drawings
+        blocks = [block.to_markdown(drawings) for block in self.blocks()]
+        return "\n\n".join([f"# {self.paper.title}", *blocks]) + "\n"
 
     def to_html(self) -> str:
         """Return the page as one HTML file that needs nothing else."""
-        body = [notebook.paragraph(self.paper.reference)]
-        body += [notebook.paragraph(note) for note in self.notes]
-        body.append(notebook.table(self.overview))
-        for part in self.parts:
-            body += part.to_html()
-        return notebook.page(
-            self.paper.title, body, [self.command], version=__version__
-        )
+        drawings = self.drawings
+        body = [block.to_html(drawings) for block in self.blocks()]
+        return notebook.page(self.paper.title, body, None, version=__version__)
 
     @Progress("writing the pages")
     def write(self, folder: str | os.PathLike[str]) -> list[Path]:
@@ -236,14 +394,15 @@ class Reproduction:
         for path, page in pages.items():
             with replacing(path) as temporary:
                 temporary.write_text(page, encoding="utf-8")
-        # Several statements may share a figure, whose file is written once.
-        pictures = {}
-        for part in self.parts:
-            for drawn in part.drawn:
-                pictures[Path(folder, f"{drawn.name}.png")] = drawn.figure
-        for path, figure in pictures.items():
-            save(figure, path)
+        pictures = []
+        for name, drawn in self.drawings.items():
+            pictures.append(Path(folder, f"{name}.png"))
+            save(drawn.figure, pictures[-1])
         return [*pages, *pictures]
+
+
+def _has_text(block: Any) -> bool:
+    return not isinstance(block, _Words) or bool(block.text)
 
 
 def papers() -> dict[str, Paper]:
@@ -265,9 +424,9 @@ class _Measurements:
     def __init__(self, paper: Paper, quick: bool) -> None:
         self.paper = paper
         self.quick = quick
-        self.options = " --quick" if quick else ""
         self.failures: list[str] = []
         self._claims: dict[Row, tuple[Claim, ...]] = {}
+        self._drawings: dict[str, Drawn] = {}
 
     def measure(self, reading: Reading) -> Reproduced:
         """Measure the rows of a statement, answer its question and draw its figure."""
@@ -280,17 +439,14 @@ class _Measurements:
             question = reading.question.name
             with self._left_out(f"the question {question}"):
                 answered = answer(question, quick=self.quick)
-                drawings.append(self._draw_answer(answered))
+                drawings.append(_draw_answer(answered))
         if reading.figure:
             with self._left_out(f"the figure {reading.figure}"):
                 drawings.append(self._draw_figure(reading.figure))
         # pyplot would keep all figures, and show them together in a notebook.
         for drawing in drawings:
             release(drawing.figure)
-        command = f'icl-theory reproduce {self.paper.name} --only "{reading.name}"'
-        return Reproduced(
-            reading, command + self.options, tuple(claims), answered, tuple(drawings)
-        )
+        return Reproduced(reading, tuple(claims), answered, tuple(drawings))
 
     def _claims_of(self, row: Row) -> tuple[Claim, ...]:
         """Return the claim of a row, or nothing if it cannot be measured."""
@@ -301,19 +457,18 @@ class _Measurements:
                 self._claims[row] = (row(self.quick),)
         return self._claims[row]
 
-    def _draw_answer(self, answered: Answer) -> Drawn:
-        caption = f"{answered.y} against {answered.x}"
-        command = answered.command + self.options
-        return Drawn(answered.name, caption, command, plot_answer(answered))
-
     def _draw_figure(self, name: str) -> Drawn:
-        figure = figures.draw(name, quick=self.quick)
-        caption = figures.available()[name]
-        command = f"icl-theory figures {name}{self.options}"
-        return Drawn(name, caption, command, figure)
+        if name not in self._drawings:
+            figure = figures.draw(name, quick=self.quick)
+            self._drawings[name] = Drawn(name, figures.available()[name], figure)
+        return self._drawings[name]
 
     def _left_out(self, part: str) -> AbstractContextManager[None]:
         return left_out(f"{part} of the paper {self.paper.name}", self.failures)
+
+
+def _draw_answer(answered: Answer) -> Drawn:
+    return Drawn(answered.name, answered.question, plot_answer(answered))
 
 
 def reproduce(
@@ -338,29 +493,33 @@ def reproduce(
     Raises
     ------
     ValueError
-        An unknown paper or statement.
+        An unknown paper or statement; a part of the page that is missing, or a row or
+        figure that fails: there is no half of a page.
 
     Examples
     --------
     >>> from icl_theory.results.reproduction import reproduce
     >>> page = reproduce("nonlinear-regression", only="Equation 9", quick=True)
-    >>> page.overview["tested by"]
-    ['Eq. 9, concentration; loss on the event']
-    >>> page.overview["verdict"]
-    ['as reconstructed: holds, loose (1), holds (1)']
+    >>> page.overview["verdict"], page.overview["formula"]
+    (['holds, loose'], ['reconstructed'])
     """
     flag("quick", quick)
     paper = papers()[choice("paper", name, papers())]
     readings = {reading.name: reading for reading in paper.readings}
     if only is not None:
         readings = {only: readings[choice("only", only, readings)]}
+    # Before the measurements, which may take minutes.
+    prose = read_prose(paper)
     measurements = _Measurements(paper, quick)
     parts = tuple(
         measurements.measure(reading)
         for reading in counted([*readings.values()], "statements")
     )
+    if measurements.failures:
+        raise refusal(paper, "; ".join(measurements.failures))
     command = f"icl-theory reproduce {name}"
     if only is not None:
         command += f' --only "{only}"'
-    command += measurements.options
-    return Reproduction(paper, command, parts, tuple(measurements.failures))
+    if quick:
+        command += " --quick"
+    return Reproduction(paper, command, parts, prose, only)

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from icl_theory import families
@@ -27,7 +28,7 @@ from icl_theory.statements.claim import (
     Row,
     Status,
 )
-from icl_theory.statements.paper import Claims
+from icl_theory.statements.paper import Claims, Paper
 from icl_theory.statements.statement import OURS
 
 BINDING = (Status.EXACT, Status.CERTIFIED)
@@ -104,11 +105,17 @@ class Audit(Displayable):
     failures : tuple of str
         A line for each row, question or family that could not be measured; there should
         be none.
+    seconds : mapping of str to float
+        Processor time of the rows and questions of each paper, by its name. A row of
+        two papers counts for both.
     """
 
     claims: tuple[Claim, ...]
     answers: tuple[Answer, ...]
     failures: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def violations(self) -> tuple[Claim, ...]:
@@ -198,7 +205,9 @@ def _listed(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def audit(*, quick: bool = False, claim: int | None = None) -> Audit:
+def audit(
+    *, quick: bool = False, claim: int | None = None, paper: str | None = None
+) -> Audit:
     """Measure every claim and answer every open question.
 
     Parameters
@@ -208,6 +217,8 @@ def audit(*, quick: bool = False, claim: int | None = None) -> Audit:
     claim : int, optional
         Measure one claim, the one with this number in the table (the first is 1), and
         answer no question.
+    paper : str, optional
+        Name of a paper, to measure its claims and answer its questions alone.
 
     Returns
     -------
@@ -218,7 +229,8 @@ def audit(*, quick: bool = False, claim: int | None = None) -> Audit:
     Raises
     ------
     ValueError
-        There is no claim with the number ``claim``.
+        There is no claim with the number ``claim``, or no such paper, or both are
+        given.
 
     References
     ----------
@@ -232,21 +244,50 @@ def audit(*, quick: bool = False, claim: int | None = None) -> Audit:
     """
     flag("quick", quick)
     if claim is not None:
+        if paper is not None:
+            raise ValueError(f"claim = {claim}: give a claim or a paper, not both")
         failures: list[str] = []
-        claims = _measured([_row_at(claim)], quick, failures)
+        claims = _measured([_row_at(claim)], quick, failures, {})
         return Audit(claims, (), tuple(failures))
     claims_by_family, failures = all_claims()
+    if paper is not None:
+        claims_by_family = _claims_of(paper, claims_by_family)
+    seconds: dict[Row | str, float] = {}
     rows = []
     names = []
     for family, family_claims in claims_by_family.items():
         rows += [(family, row) for row in family_claims.rows]
         names += [(family, question.name) for question in family_claims.questions]
-    claims = _measured(rows, quick, failures)
+    claims = _measured(rows, quick, failures, seconds)
     answers: list[Answer] = []
     for family, name in names:
+        start = time.process_time()
         with left_out(f"the question {name} of the family {family}", failures):
             answers.append(answer(name, quick=quick))
-    return Audit(claims, tuple(answers), tuple(failures))
+        seconds[name] = time.process_time() - start
+    seconds_of_papers = {}
+    for family_claims in claims_by_family.values():
+        for measured_paper in family_claims.papers:
+            time_spent = _seconds_of(measured_paper, seconds)
+            seconds_of_papers[measured_paper.name] = time_spent
+    return Audit(claims, tuple(answers), tuple(failures), seconds_of_papers)
+
+
+def _claims_of(name: str, claims_by_family: Mapping[str, Claims]) -> dict[str, Claims]:
+    """Return the claims of one paper, under the family that it is about."""
+    families_and_papers = {}
+    for family, claims in claims_by_family.items():
+        for paper in claims.papers:
+            families_and_papers[paper.name] = (family, paper)
+    family, paper = families_and_papers[choice("paper", name, families_and_papers)]
+    return {family: Claims(papers=(paper,))}
+
+
+def _seconds_of(paper: Paper, seconds: Mapping[Row | str, float]) -> float:
+    claims = Claims(papers=(paper,))
+    measured: list[Row | str] = [*claims.rows]
+    measured += [question.name for question in claims.questions]
+    return sum(seconds.get(part, 0.0) for part in measured)
 
 
 def _row_at(number: int) -> tuple[str, Row]:
@@ -264,13 +305,21 @@ def _row_at(number: int) -> tuple[str, Row]:
 
 
 def _measured(
-    rows: list[tuple[str, Row]], quick: bool, failures: list[str]
+    rows: list[tuple[str, Row]],
+    quick: bool,
+    failures: list[str],
+    seconds: dict[Row | str, float],
 ) -> tuple[Claim, ...]:
-    """Measure rows of families; each that raises an exception adds a failure."""
+    """Measure rows of families; each that raises an exception adds a failure.
+
+    The processor time of each row is added to ``seconds``.
+    """
     claims: list[Claim] = []
     for family, row in counted(rows, "claims"):
+        start = time.process_time()
         with left_out(f"the row {name_of(row)} of the family {family}", failures):
             claims.append(_checked(row(quick), Claim))
+        seconds[row] = time.process_time() - start
     return tuple(claims)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from icl_theory._validate import argument_error, set_fields
@@ -95,8 +96,6 @@ class Paper:
         "arXiv:2507.20443", or where else it is found.
     readings : tuple of Reading
         Its statements, in their order.
-    note : str
-        What holds for all of them: the version that was read, what is chosen.
     setting : Setting, optional
         What the explorer shows of the paper.
     credit : str
@@ -105,6 +104,9 @@ class Paper:
         Works that belong to it, as Markdown, which are cited beside it.
     entry : ModelEntry, optional
         Its line in the table of models.
+    folder : Path, optional
+        Folder of its prose, a Markdown file with the name of the paper
+        (`icl_theory.results.prose`). ``reproduce`` refuses a paper without one.
 
     Examples
     --------
@@ -120,11 +122,11 @@ class Paper:
     year: int
     identifier: str
     readings: tuple[Reading, ...]
-    note: str = ""
     setting: Setting | None = None
     credit: str = ""
     related: str = ""
     entry: ModelEntry | None = None
+    folder: Path | None = None
 
     @property
     def reference(self) -> str:

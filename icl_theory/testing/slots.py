@@ -22,6 +22,7 @@ from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.trajectory import Stop, Trajectory
 from icl_theory.families import Family, LazySlot, Panel, sound
 from icl_theory.figures import title
+from icl_theory.results.prose import read_prose
 from icl_theory.statements.claim import Answer, BoundChecks, Claim
 from icl_theory.statements.paper import Claims, Reading
 from icl_theory.sweeps.grid import blank
@@ -292,6 +293,8 @@ def _papers(claims: Claims) -> None:
                 isinstance(reading, Reading), f"readings of {what}", "Readings", reading
             )
             _reading(reading, claims, f"of {reading.name} in {what}")
+        if paper.folder is not None:
+            attempt(f"prose of {what}", read_prose, paper)
 
 
 def _reading(reading: Reading, claims: Claims, origin: str) -> None:

@@ -16,6 +16,7 @@ import icl_theory as icl
 from icl_theory.engine.comparison import Check, detectable
 from icl_theory.papers.regression.statements import dynamics
 from icl_theory.results.plots import plot_answer, save
+from icl_theory.results.prose import PARTS, Finding, Prose
 from icl_theory.results.reproduction import Reproduced, Reproduction, papers
 from icl_theory.statements import checks, numbers
 from icl_theory.statements.claim import (
@@ -236,10 +237,23 @@ def test_claims_that_bind_and_fail_are_violations(part: icl.statements.Audit) ->
     page = Reproduction(
         Paper("p", "", "", 0, "", ()),
         "",
-        (Reproduced(Reading("", ""), "", claims, None, ()),),
+        (Reproduced(Reading("", ""), claims, None, ()),),
+        Prose(dict.fromkeys(PARTS, ""), {"": Finding("", "fails", "")}),
     )
     for found in (replace(part, claims=claims), page):
         assert {(str(each.status), each.name) for each in found.violations} == wrong
+
+
+def test_one_paper_is_measured_alone_and_timed() -> None:
+    report = icl.audit(quick=True, paper="trained-linear-models")
+    readings = papers()["trained-linear-models"].readings
+    assert len(report.claims) == len({row for each in readings for row in each.rows})
+    assert [*report.seconds] == ["trained-linear-models"]
+    assert report.seconds["trained-linear-models"] > 0.0
+    with pytest.raises(ValueError, match="paper = 'mine': must be one of"):
+        icl.audit(paper="mine")
+    with pytest.raises(ValueError, match="claim = 5: give a claim or a paper"):
+        icl.audit(paper="trained-linear-models", claim=5)
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from icl_theory.results.reproduction import papers, reproduce
 from icl_theory.statements import Claim, Claims, Paper, Reading, row
 from icl_theory.statements.claim import Question
 from tests.browser import visit
+from tests.pages import write_prose
 from tests.test_cli import run_main
 from tests.test_families import Bowl, Parabola
 
@@ -147,15 +148,24 @@ def test_other_claims_and_papers_are_measured(
     assert [*papers()] == ["in-context-recall", "theirs"]
 
 
-def test_a_paper_has_the_figure_of_its_family_and_says_what_is_missing() -> None:
-    found = reproduce("theirs")
-    (part,) = found.parts
+def test_a_paper_has_the_figure_of_its_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = replace(PAPER.readings[0], rows=(fine,))
+    paper = write_prose(tmp_path, replace(PAPER, readings=(reading,)), ["holds"])
+    monkeypatch.setattr(Good, "claims", Claims(papers=(paper,)))
+    (part,) = reproduce("theirs").parts
     assert [each.name for each in part.drawn] == ["disc"]
     assert [claim.name for claim in part.claims] == ["theirs"]
-    assert found.failures == (
-        "the row raising of the paper theirs is left out: KeyError: 'lost'",
-    )
-    assert found.failures[0] in found.to_markdown()
+
+
+def test_a_page_with_a_row_that_raises_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper = write_prose(tmp_path, PAPER, ["holds"])
+    monkeypatch.setattr(Good, "claims", Claims(papers=(paper,)))
+    with pytest.raises(ValueError, match="the row raising of the paper theirs is left"):
+        reproduce("theirs")
 
 
 def test_a_family_has_figures_of_its_own(

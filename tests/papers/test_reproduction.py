@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from matplotlib.figure import Figure
 from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.results import reproduction
-from icl_theory.results.reproduction import papers, reproduce
+from icl_theory.results.prose import PARTS, fill, read_prose, segments, typeset
+from icl_theory.results.reproduction import Reproduction, papers, reproduce
 from icl_theory.statements.audit import all_claims
 from icl_theory.statements.claim import Answer, Claim, Outcome, Question, Series, Status
 from icl_theory.statements.paper import Claims, Paper, Reading
-from tests.pages import Page
+from tests.pages import Page, write_prose
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,22 +33,42 @@ def claim(
         "a | b",
         Status(status),
         "nowhere",
-        "1",
+        "a ratio of 1e-10, 3 times",
         "2",
-        f"{outcome.value} x",
+        f"{outcome.value} x, because",
     )
 
 
 def paper_of(*claims: Claim) -> Paper:
     rows = tuple(lambda quick, each=each: each for each in claims)
+    reading = Reading("Claim", "so", rows, figure="disc")
     return Paper(
-        "theirs",
-        "Is it <so>?",
-        "A. Author",
-        2025,
-        "arXiv:0000.00000",
-        (Reading("Claim", "so", rows),),
+        "theirs", "Is it <so>?", "A. Author", 2025, "arXiv:0000.00000", (reading,)
     )
+
+
+@pytest.fixture(autouse=True)
+def discs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of papers that are made up."""
+    titles = {**figures.available(), "disc": "A disc.", "ring": "A ring."}
+    draw = figures.draw
+    monkeypatch.setattr(figures, "available", lambda: titles)
+    monkeypatch.setattr(
+        figures,
+        "draw",
+        lambda name, quick=False: (
+            Figure((0.1, 0.1)) if name in ("disc", "ring") else draw(name, quick=quick)
+        ),
+    )
+
+
+def made(
+    paper: Paper, folder: Path, monkeypatch: pytest.MonkeyPatch, *verdicts: str
+) -> Reproduction:
+    """Return the page of a paper whose findings are written for these verdicts."""
+    known = write_prose(folder / "prose", paper, verdicts)
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": known})
+    return reproduce("theirs")
 
 
 @pytest.mark.parametrize(
@@ -96,11 +118,27 @@ def test_papers_are_told_apart_and_are_cited() -> None:
         assert paper.title in " ".join(page.split())
 
 
-def test_a_page_has_statement_command_figure_and_verdict() -> None:
+@pytest.mark.parametrize("paper", papers().values(), ids=lambda paper: paper.name)
+def test_the_prose_of_a_paper_is_whole(paper: Paper) -> None:
+    """A formula, a table of symbols, code that runs, and a summary of a few sentences."""
+    prose = read_prose(paper)
+    short, model = prose.parts["In short"], prose.parts["The model"]
+    assert 3 <= len(re.findall(r"\.(?=\s|$)", short)) <= 5
+    assert "```math" in model
+    assert "| here | meaning |" in model
+    assert "```python\nimport icl_theory as icl\n" in model
+    assert "../" in model  # where the formula is derived
+    for finding in prose.findings.values():
+        assert finding.text[0].isupper(), finding
+        assert finding.text.endswith("."), finding
+
+
+def test_a_page_of_one_statement_has_its_finding_figures_and_evidence() -> None:
     found = reproduce("nonlinear-regression", only="Lemma 1", quick=True)
     command = 'icl-theory reproduce nonlinear-regression --only "Lemma 1" --quick'
     page, text = Page(found.to_html()), found.to_markdown()
-    assert found.overview["command"] == [found.command] == [command]
+    assert found.command == command
+    assert page.column(0, "statement") == ["Lemma 1"]
     assert page.column(0, "verdict") == [found.parts[0].verdict]
     assert page.column(1, "claim") == [each.name for each in found.parts[0].claims]
     assert len(page.images) == 1
@@ -108,177 +146,208 @@ def test_a_page_has_statement_command_figure_and_verdict() -> None:
         each in page.text
         for each in (command, found.paper.reference, found.parts[0].reading.says)
     )
-    assert all(
-        each in text for each in (command, found.paper.reference, "](degenerate.png)")
-    )
+    assert text.count(command) == 1
+    assert all(each in text for each in (found.paper.reference, "](degenerate.png)"))
+    assert "In short" not in text
 
 
-def test_a_row_is_measured_once_on_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_is_measured_once_on_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = []
 
     def row(quick: bool) -> Claim:
         calls.append(quick)
         return claim(Outcome.HOLDS)
 
-    twice = Paper(
-        "theirs",
-        "T",
-        "A",
-        2025,
-        "x",
-        (Reading("one", "", (row,)), Reading("two", "", (row,))),
-    )
-    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": twice})
-    assert reproduce("theirs").overview["verdict"] == ["paper: holds (1)"] * 2
+    readings = (Reading("one", "", (row,), figure="disc"), Reading("two", "", (row,)))
+    twice = Paper("theirs", "T", "A", 2025, "x", readings)
+    found = made(twice, tmp_path, monkeypatch, "holds", "holds")
+    assert found.overview["verdict"] == ["holds"] * 2
     assert calls == [False]
 
 
-def test_verdicts_are_counted_by_source_the_worst_first(
+@pytest.mark.parametrize(
+    ("claims", "verdict", "expected"),
+    [
+        ((claim(Outcome.HOLDS),), "holds", "holds"),
+        ((claim(Outcome.LOOSE), claim(Outcome.HOLDS)), "holds, loose", "holds"),
+        ((claim(Outcome.ONLY),), "holds only x", "holds only"),
+        (
+            (claim(Outcome.LIMIT), claim(Outcome.LOOSE)),
+            "fails for x (<row>); otherwise holds",
+            "fails",
+        ),
+        (
+            (claim(Outcome.COUNTEREXAMPLE), claim(Outcome.ONLY)),
+            "fails: counterexample x (<row>); holds only x (<row>)",
+            "fails",
+        ),
+        (
+            (claim(Outcome.FAILS, source="paper, Thm 1 (reconstructed)"),),
+            "our formula fails x",
+            "fails",
+        ),
+        ((), "not tested", "not tested"),
+    ],
+)
+def test_a_verdict_has_the_conditions_of_the_rows(
+    claims: tuple[Claim, ...],
+    verdict: str,
+    expected: str,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    claims = (
-        *map(claim, (Outcome.LOOSE, Outcome.LIMIT, Outcome.FAILS, Outcome.HOLDS)),
-        claim(Outcome.HOLDS, source="this package"),
-    )
-    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(*claims)})
-    (part,) = reproduce("theirs").parts
-    assert (
-        part.verdict
-        == "paper: fails (1), fails in a limit (1), holds, loose (1), holds (1); this package: holds (1)"
-    )
+    found = made(paper_of(*claims), tmp_path, monkeypatch, expected)
+    assert found.overview["verdict"] == [verdict]
 
 
 @pytest.mark.parametrize(
     "remark", ["(reconstructed)", "(exact form)", "(our constant)", "(our constants)"]
 )
 def test_a_failure_of_our_formula_is_not_laid_to_the_paper(
-    remark: str, monkeypatch: pytest.MonkeyPatch
+    remark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = (
         claim(Outcome.COUNTEREXAMPLE, source=f"paper, Thm 1 {remark}"),
         claim(Outcome.HOLDS),
     )
-    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper_of(*claims)})
-    found = reproduce("theirs")
+    found = made(paper_of(*claims), tmp_path, monkeypatch, "fails")
     page = Page(found.to_html())
-    assert (
-        found.parts[0].verdict
-        == "as reconstructed: fails: counterexample (1); paper: holds (1)"
-    )
-    ours = "as reconstructed: fails: counterexample x. This concerns our formula, not the published one"
-    assert page.column(1, "verdict") == [ours, "holds x"]
+    assert found.overview["formula"] == ["reconstructed, the paper's"]
+    assert found.parts[0].verdict.startswith("our formula fails: counterexample x")
+    ours = "as reconstructed: fails: counterexample x, because. This concerns our formula, not the published one"
+    assert page.column(1, "verdict") == [ours, "holds x, because"]
     assert all(
         "comparison" in text and "pending" in text
         for text in (page.text, found.to_markdown())
     )
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_a_page_says_how_each_of_its_figures_is_made(
-    quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_nothing_is_pending_where_all_formulas_are_the_papers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = []
+    paper = paper_of(claim(Outcome.COUNTEREXAMPLE))
+    found = made(paper, tmp_path, monkeypatch, "fails")
+    assert "pending" not in found.to_markdown()
 
-    def found(quick: bool) -> Answer:
-        told.append(quick)
-        return Answer(
-            "why",
-            "Why?",
-            "So.",
-            (Series("curve", np.arange(1, 4), np.arange(1, 4)),),
-            "steps",
-            "loss",
-        )
 
-    def drawn(name: str, quick: bool = False) -> Figure:
-        told.append(quick)
-        return Figure((0.1, 0.1))
+def test_a_page_has_its_parts_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figures that the prose does not show are with the evidence."""
 
-    asked, formula = (
-        Question("why", found),
-        claim(Outcome.HOLDS, source="paper, Thm 2 (exact form)"),
-    )
-    readings = (
-        Reading(
-            "one",
-            "says one",
-            (lambda quick: formula,),
-            figure="disc",
-            reconstructed="all of it",
-        ),
-        Reading(
-            "two", "says two", (lambda quick: claim(Outcome.HOLDS),), asked, "ring"
-        ),
-    )
-    paper = Paper("theirs", "T", "A", 2025, "x", readings, "a note")
-    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper})
+    def answer(quick: bool) -> Answer:
+        curve = Series("curve", np.arange(1, 4), np.arange(1, 4))
+        return Answer("why", "Why?", "So.", (curve,), "steps", "loss")
+
+    question = Question("why", answer)
+    by = claim(Outcome.HOLDS, source="paper, Thm 2 (exact form)")
+    first = Reading("one", "says one", (lambda quick: by,), figure="disc")
+    second = Reading("two", "says two", (), question, "ring")
+    readings = (replace(first, reconstructed="all of it"), second)
+    paper = Paper("theirs", "T", "A", 2025, "x", readings)
     monkeypatch.setattr(
-        sys.modules["icl_theory.statements.audit"], "questions", lambda: {"why": asked}
+        sys.modules["icl_theory.statements.audit"],
+        "questions",
+        lambda: {"why": question},
     )
     monkeypatch.setattr(reproduction, "plot_answer", lambda answer: Figure((0.1, 0.1)))
-    monkeypatch.setattr(figures, "draw", drawn)
-    monkeypatch.setattr(
-        figures, "available", lambda: {"disc": "A disc.", "ring": "A ring."}
+    known = write_prose(tmp_path / "prose", paper, ["holds", "not tested"])
+    file = tmp_path / "prose" / "theirs.md"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("![See ring.](ring.png)\n\n", ""), encoding="utf-8")
+    flags = "# Flags\n\n## theirs\n\n`--theirs` is `--ours`.\n\n## other\n\nNothing.\n"
+    (tmp_path / "prose" / "from_their_flags.md").write_text(flags, encoding="utf-8")
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": known})
+    page = reproduce("theirs", quick=True)
+    text = page.to_markdown()
+    order = (
+        "# T\n\nA. T. 2025. x.\n\n## In short",
+        "## The model",
+        "## What we find",
+        "![A disc.](disc.png)\n\n*See disc.*",
+        "| statement | finding | verdict | formula |",
+        "| one | Found of one. | holds | reconstructed |",
+        "| two | Found of two. | not tested | – |",
+        "## Beyond the paper",
+        "## From their flags to ours\n\n`--theirs` is `--ours`.\n\n## Evidence",
+        "<details><summary>one</summary>\n\nsays one\n\n*Reconstructed:* all of it",
+        "</details>",
+        "*Why?* So.",
+        "![A ring.](ring.png)",
+        "## What we could not read",
+        "`icl-theory reproduce theirs --quick` writes this page.",
     )
-    page, end = reproduce("theirs", quick=quick), " --quick" if quick else ""
-    assert told == [quick] * 3
-    assert [
-        (each.name, each.caption, each.command)
-        for part in page.parts
-        for each in part.drawn
-    ] == [
-        ("disc", "A disc.", f"icl-theory figures disc{end}"),
-        (
-            "why",
-            "loss against steps",
-            f"icl-theory audit --question why --plot why.png{end}",
-        ),
-        ("ring", "A ring.", f"icl-theory figures ring{end}"),
-    ]
-    assert page.overview["tested by"] == [
-        "<row>; figure disc",
-        "<row>; figure why; figure ring",
-    ]
-    assert page.overview["command"] == [
-        f'icl-theory reproduce theirs --only "{name}"{end}' for name in ("one", "two")
-    ]
-    assert page.command == f"icl-theory reproduce theirs{end}"
-    if quick:  # the pages differ in these commands alone
-        return
-    html, text = Page(page.to_html()).text, page.to_markdown()
-    for words in (
-        "a note",
-        "says one",
-        "all of it",
-        "says two",
-        "Why? So.",
-        "A ring.",
-        "is pending",
-    ):
-        assert words in html
-        assert words in text.replace("*", "")
-    assert html.count("Reconstructed:") == text.count("*Reconstructed:*") == 1
-    written = [path.name for path in page.write(tmp_path)]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert "Nothing." not in text
+    html = Page(page.to_html())
+    assert html.images == ["See disc.", "See why.", "A ring."]
+    assert html.column(0, "finding") == ["Found of one.", "Found of two."]
+    written = [path.name for path in page.write(tmp_path / "out")]
     assert written == ["theirs.md", "theirs.html", "disc.png", "why.png", "ring.png"]
-    assert sorted(written) == sorted(path.name for path in tmp_path.iterdir())
+    assert sorted(written) == sorted(each.name for each in (tmp_path / "out").iterdir())
 
 
-def test_nothing_is_pending_where_all_formulas_are_the_papers(
-    monkeypatch: pytest.MonkeyPatch,
+REFUSED = [
+    ("## The model", "## Model", "must have the parts ## In short"),
+    ("## The model\n\nSome words.", "## The model", "the part The model of"),
+    ("- Claim (holds)", "- Theorem (holds)", "the statement Claim has no finding"),
+    ("- Claim", "- Theorem (holds): So.\n- Claim", "the finding of Theorem belongs"),
+    ("![See disc.](disc.png)", "", "shows no figure"),
+    ("![See disc.]", "![]", "the figure disc has no caption"),
+    ("disc.png", "star.png", "no statement has the figure star"),
+    ("(holds)", "(fails)", "written for the verdict 'fails', and the measurements"),
+    ("Found of", "{{row | a ratio}} of", "quotes no row or question"),
+    ("Found of", "{{<row> | factor ?}} of", "is not what the row says"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "reason"), REFUSED)
+def test_half_of_a_page_is_refused(
+    old: str, new: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        reproduction,
-        "papers",
-        lambda: {"theirs": paper_of(claim(Outcome.COUNTEREXAMPLE))},
-    )
-    assert "pending" not in reproduce("theirs").to_markdown()
+    paper = write_prose(tmp_path, paper_of(claim(Outcome.HOLDS)), ["holds"])
+    file = tmp_path / "theirs.md"
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper})
+    with pytest.raises(
+        ValueError, match=r"^paper = 'theirs': its page is not"
+    ) as error:
+        reproduce("theirs")
+    assert reason in str(error.value)
 
 
-def test_text_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        reproduction, "papers", lambda: {"theirs": paper_of(claim(Outcome.HOLDS))}
-    )
-    found = reproduce("theirs")
+@pytest.mark.parametrize("folder", [None, Path("/nowhere")])
+def test_a_paper_without_prose_is_refused(
+    folder: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paper = replace(paper_of(claim(Outcome.HOLDS)), folder=folder)
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": paper})
+    with pytest.raises(ValueError, match=r"folder|cannot be read"):
+        reproduce("theirs")
+
+
+def test_numbers_are_quoted_by_the_words_around_them() -> None:
+    paper = paper_of()
+    sources = {"a row": "from 2 to 3.5e-07, 4% and -1", "other": "9"}
+    for text, expected in (
+        ("{{a row | from ?}}", "2"),
+        ("x {{a row | from … to ?,}} y {{other | ?}}", "x 3.5·10⁻⁷ y 9"),
+        ("{{a row |\n  ?%}} %", "4 %"),
+        ("{{a row | and ?}}", "−1"),
+        ("\\frac{1}{2}", "\\frac{1}{2}"),
+    ):
+        assert fill(paper, text, sources) == expected
+    assert typeset("1,234") == "1,234"
+    assert segments("a\n\n![b\nc](d.png)\n\ne") == ["a", ("d", "b c"), "e"]
+
+
+def test_text_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made(paper_of(claim(Outcome.HOLDS)), tmp_path, monkeypatch, "holds")
     assert Page(found.to_html()).column(1, "claim") == ["<row>"]
     assert r"a \| b" in found.to_markdown()
 
@@ -293,17 +362,32 @@ def test_command_writes_the_pages_and_tells_violations(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(
-        reproduction,
-        "papers",
-        lambda: {"theirs": paper_of(claim(Outcome.FAILS, claimed))},
-    )
+    made(paper_of(claim(Outcome.FAILS, claimed)), tmp_path, monkeypatch, "fails")
     stops_with(status, "reproduce", "theirs", "--out", str(tmp_path / "new"))
     printed = capsys.readouterr().out
     for ending in (".md", ".html"):
         path = tmp_path / "new" / f"theirs{ending}"
         assert str(path) in printed
         assert "fails x" in path.read_text(encoding="utf-8")
+
+
+def test_a_refused_page_is_one_line_and_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def raising(quick: bool) -> Claim:
+        raise KeyError("lost")
+
+    paper = paper_of(claim(Outcome.HOLDS))
+    reading = replace(paper.readings[0], rows=(*paper.readings[0].rows, raising))
+    known = write_prose(
+        tmp_path / "prose", replace(paper, readings=(reading,)), ["holds"]
+    )
+    monkeypatch.setattr(reproduction, "papers", lambda: {"theirs": known})
+    stops_with(2, "reproduce", "theirs", "--out", str(tmp_path / "new"))
+    message = capsys.readouterr().err
+    assert "the row raising of the paper theirs is left out: KeyError" in message
+    assert message.count("\n") == 1
+    assert not list((tmp_path / "new").glob("*"))
 
 
 def test_papers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -322,3 +406,8 @@ def test_unknown_names_are_refused(
     message = capsys.readouterr().err
     assert arguments[-1] in message
     assert message.count("\n") == 1
+
+
+def test_parts_are_those_of_the_documentation() -> None:
+    page = (ROOT / "docs" / "papers" / "index.md").read_text(encoding="utf-8")
+    assert all(f"*{part}*" in page for part in PARTS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -546,10 +547,6 @@ CONVERGENCE = Paper(
             reconstructed="the order of the irreducible loss",
         ),
     ),
-    "Read in its abstract and in the reviews of the conference. The bounds were"
-    " written down by this package's authors as they remembered them, not from the"
-    " text. Runs have η = 1, w ~ (0, I) and, where N is not named, infinitely long"
-    " prompts.",
     setting=Setting(
         "regression?L=1&delta=1.41421356&K=100&t=10000",
         (
@@ -567,5 +564,6 @@ CONVERGENCE = Paper(
             "icl-theory simulate --L 1 --delta 1.4142135623730951 --K 100 --eta 1"
         ),
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(papers=(CONVERGENCE,))

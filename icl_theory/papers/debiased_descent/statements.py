@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -419,8 +420,6 @@ DEBIASED = Paper(
             reconstructed="how linear attention is scaled",
         ),
     ),
-    "Read in its abstract and in the summary of its authors. Left out are inputs with"
-    " unequal covariance, and several tasks at once.",
     setting=Setting(
         "debiased-descent?N=40&t=100",
         (
@@ -435,5 +434,6 @@ DEBIASED = Paper(
         trained="a temperature and an output weight for each head",
         command="icl-theory softmax-heads simulate",
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(papers=(DEBIASED,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 
@@ -218,8 +219,6 @@ LAYERS = Paper(
             (three_trained, loss, samples, rare_prompts),
         ),
     ),
-    "The abstract and the introduction were read, and the public notebook of Ahn et"
-    " al.",
     credit="Layers as steps of descent, and GD++",
     entry=ModelEntry(
         data="isotropic normal inputs, linear functions",
@@ -227,5 +226,6 @@ LAYERS = Paper(
         trained="a value step and a token step for each layer",
         command="icl-theory descent-layers simulate --depth 3",
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(papers=(LAYERS,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,15 +224,11 @@ ATTENTION_WITH_MARKOV = Paper(
             " small starts are trapped for"
             " p + q > 1 (arXiv:2406.03072).",
             (energy, basins, small_starts, steps),
+            figure="markov_basins",
             reconstructed="The theorems' text; logit, energy and basins are those of"
             " the authors' code.",
         ),
     ),
-    "Abstracts and the authors' code were read, the theorems' text was not. The code"
-    " trains e, w and b, and draws"
-    " the energy and the regions where the flow ends. A further canonical number, the"
-    " scale a of linear attention,"
-    " is not in it and is left out.",
     setting=Setting(
         "attention-with-markov?q=0.8&t=100~q=0.2",
         (
@@ -252,5 +249,6 @@ ATTENTION_WITH_MARKOV = Paper(
         trained="embedding, weight and bias",
         command="icl-theory fixed-chain simulate",
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(papers=(ATTENTION_WITH_MARKOV, CAUSAL_STRUCTURE))

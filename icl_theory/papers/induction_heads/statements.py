@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -1060,24 +1061,18 @@ HEADS = Paper(
         ),
         Reading(
             "Short sequences",
-            "Where descent ends otherwise; for three lags see"
+            "In short sequences descent can end elsewhere. For three lags see"
             " docs/theory/induction-heads.md.",
             (short_sequences,),
             which_basin,
         ),
         Reading(
             "Task diversity",
-            "How many chains it takes, and what it is worth to know them by heart.",
+            "How many chains training needs before the head generalises, and what"
+            " memorising them gains.",
             question=how_many_chains,
         ),
     ),
-    "Both papers were read in their abstracts and summaries, and the first one's code"
-    " as well."
-    " The authors' minimal model has linear attention in both layers, whose output is"
-    " the logits"
-    " of a cross entropy. Here both layers are softmax attention, and the second one"
-    " mixes the"
-    " symbols themselves into a prediction.",
     setting=Setting(
         "induction-heads?objective=log&ratio=0.1&t=100",
         (
@@ -1092,6 +1087,7 @@ HEADS = Paper(
         trained="scores of lags, and a match",
         command="icl-theory induction-heads simulate",
     ),
+    folder=Path(__file__).parent,
 )
 CAUSAL_STRUCTURE = Paper(
     "causal-structure",
@@ -1130,13 +1126,6 @@ CAUSAL_STRUCTURE = Paper(
             " data are not in it.",
         ),
     ),
-    "Abstract, summaries and the authors' code were read, the text was not. Trees and"
-    " several"
-    " parents are left out. Training in stages and the whole transformer have this"
-    " package's"
-    " model, whose query is the last symbol of the sequence. The whole transformer"
-    " trains on eight"
-    " chains, and may learn these chains rather than a better induction head.",
     setting=Setting(
         "induction-heads?T=50&eta=0.2&ratio=100&match=0.3&sink=0&t=20",
         (
@@ -1165,6 +1154,7 @@ CAUSAL_STRUCTURE = Paper(
         trained="the first layer, then the second one",
         command="icl-theory induction-heads simulate --k 3 --T 16 --stage 2",
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(
     papers=(HEADS,),

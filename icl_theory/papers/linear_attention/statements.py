@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -862,8 +863,6 @@ def other_covariances(quick: bool) -> Errors:
     return "d = 2, N = ∞, Γ at the end of a run; Λ' = Λ, 2Λ, 3Λ and two that do not commute with Λ"
 
 
-NOTE = "The statements are in our words, for the layer of this package. The constants are derived here."
-COMPARED = "The statements are in our words; those named below were compared with the paper's text. "
 PAPERS = (
     Paper(
         "preconditioned-descent",
@@ -896,11 +895,6 @@ PAPERS = (
                 (layers.plus_plus,),
             ),
         ),
-        COMPARED
-        + "Theorems 1, 3 and 4 and section 4.3 were compared. The displayed formulas were not legible in"
-        " the copy that was read: that of Theorem 1 is quoted through Zhang, Frei and Bartlett,"
-        " whose minimum the paper calls the same, and Theorems 3 and 4 through the words around"
-        " them. Theorems 2 and 5 are left out.",
         setting=Setting(
             "linear-attention?decay=2&test_decay=2&t=1000000000",
             (
@@ -917,6 +911,7 @@ PAPERS = (
             trained="all matrices, layer by layer",
             command="icl-theory linear-attention simulate --depth 4",
         ),
+        folder=Path(__file__).parent,
     ),
     Paper(
         "trained-linear-models",
@@ -951,9 +946,6 @@ PAPERS = (
                 (random_covariances,),
             ),
         ),
-        COMPARED
-        + "Theorems 4.1, 4.2, 4.5 and section 4.2 were compared, formula by formula. A loss here is half"
-        " of the squared error.",
         setting=Setting(
             "linear-attention?noise=0&test_noise=0&test_decay=0&t=20000",
             (
@@ -968,6 +960,7 @@ PAPERS = (
             trained="a value and a matrix",
             command="icl-theory linear-attention simulate --coordinates pair",
         ),
+        folder=Path(__file__).parent,
     ),
     Paper(
         "linear-attention-dynamics",
@@ -1000,9 +993,6 @@ PAPERS = (
                 reconstructed="λ_j = 1/j: the paper does not say which eigenvalues its Figure 4 has",
             ),
         ),
-        COMPARED
-        + "Equations 10, 11, 15 and 18 to 21 and section 5 were compared, formula by formula. A loss here"
-        " is half of the squared error.",
         setting=Setting(
             "linear-attention?decay=0&test_decay=0&t=100",
             (
@@ -1021,6 +1011,7 @@ PAPERS = (
                 " --d 3 --decay 1"
             ),
         ),
+        folder=Path(__file__).parent,
     ),
     Paper(
         "task-diversity",
@@ -1042,8 +1033,6 @@ PAPERS = (
                 reconstructed="Fits of the least norm, and the limit.",
             ),
         ),
-        NOTE
-        + " The transition was observed by Raventós et al. 2023, arXiv:2306.15063.",
         setting=Setting(
             "task-diversity?tasks=8&t=10000",
             (
@@ -1064,6 +1053,7 @@ PAPERS = (
             trained="the merged matrix",
             command="icl-theory linear-attention simulate --tasks 4 --noise 0.5",
         ),
+        folder=Path(__file__).parent,
     ),
 )
 CLAIMS = Claims(

@@ -6,6 +6,7 @@ which statement of the paper each row tests.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -207,10 +208,6 @@ DICTIONARY = Paper(
             (need_of_heads,),
         ),
     ),
-    "The model, the assumptions and the statements were compared with the paper's text."
-    " Here tokens are orthonormal, so that each Q_h is a matrix of scores, and"
-    " representations are drawn at random; σ² is the paper's mτ. Noise in the answers"
-    " of tokens without labels adds a constant to the loss, which is left out.",
     setting=Setting(
         "contextual-generalization?heads=4&t=1000~heads=1",
         (
@@ -225,5 +222,6 @@ DICTIONARY = Paper(
         trained="attention scores and output weights",
         command="icl-theory representation simulate",
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(papers=(DICTIONARY,))

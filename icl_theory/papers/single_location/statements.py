@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -242,6 +243,7 @@ LOCATION = Paper(
             " so, and"
             " descent finds the informative token and the value.",
             (manifold, on_the_manifold, off_the_manifold),
+            figure="single_location",
             reconstructed="Plain steps of directions instead of projected ones;"
             " settings as in its code.",
         ),
@@ -267,9 +269,6 @@ LOCATION = Paper(
             " its score.",
         ),
     ),
-    "The first paper was read in its abstract and in its published code, the others in"
-    " their abstracts. Not"
-    " measured: finite samples.",
     setting=Setting(
         "single-location?d=10000&t=40",
         (
@@ -296,5 +295,6 @@ LOCATION = Paper(
         trained="a direction that is sought, and one that is read",
         command="icl-theory single-location simulate",
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(papers=(LOCATION,))

@@ -8,6 +8,7 @@ statement of the paper each row tests.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,15 +246,11 @@ WINDOW = Paper(
         ),
         Reading(
             "Other tasks",
-            "Attention serves new tasks if they have the Lipschitz constant of those"
-            " of training.",
+            "Attention generalises to new tasks with the training Lipschitz constant.",
             (other_tasks,),
-            reconstructed="How much is lost.",
+            reconstructed="The loss on new tasks.",
         ),
     ),
-    "Read in its abstract and in summaries. ReLU and cosine tasks are chosen so that"
-    " kernels are closed. Left out are tasks that depend on a few directions alone, for"
-    " which the paper trains a matrix.",
     setting=Setting(
         "sphere?N=10000&t=1000~N=100",
         (
@@ -269,5 +266,6 @@ WINDOW = Paper(
         trained="the inverse temperature",
         command="icl-theory sphere simulate --task relu",
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(papers=(WINDOW,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -353,6 +354,7 @@ MARGIN = Paper(
             "Gradient descent on p turns to the hard-margin solution that separates"
             " the best token of each input.",
             (best_tokens, rate),
+            figure="hard_margin",
             reconstructed="The other tokens have equal values, and there is a margin.",
         ),
         Reading(
@@ -384,9 +386,6 @@ MARGIN = Paper(
             reconstructed="The margin of inputs that are no support vectors.",
         ),
     ),
-    "Both papers were read in their abstracts and in their published code, whose"
-    " hard-margin problems, for p and for W in both norms, are ours. Not measured:"
-    ' nonlinear heads, which `head="relu"` trains.',
     setting=Setting(
         "max-margin-tokens?T=5&t=1000000",
         (
@@ -408,5 +407,6 @@ MARGIN = Paper(
         trained="a query vector, or matrices of keys and queries, and the head",
         command="icl-theory token-selection simulate",
     ),
+    folder=Path(__file__).parent,
 )
 CLAIMS = Claims(papers=(MARGIN,))

@@ -3,6 +3,8 @@
 Each statement names the rows, questions and figures that measure it.
 """
 
+from pathlib import Path
+
 from icl_theory.papers.recall.statements import model, training
 from icl_theory.statements.paper import Claims, ModelEntry, Paper, Reading, Setting
 
@@ -106,9 +108,6 @@ IN_CONTEXT_RECALL = Paper(
             figure="recall_layers",
         ),
     ),
-    "We worked from the abstract and the public reviews, which lack formulas, and"
-    " reconstructed losses and rates. What the paper is said to print is quoted from"
-    " its public reviews.",
     setting=Setting(
         "recall?alpha=0.2&t=100",
         (
@@ -124,6 +123,7 @@ IN_CONTEXT_RECALL = Paper(
         trained="one strength a trigger, a value scale; all matrices on samples",
         command="icl-theory recall simulate --law planted",
     ),
+    folder=Path(__file__).parents[1],
 )
 
 CLAIMS = Claims(

@@ -4,6 +4,8 @@ Each `Reading` is a statement of it, with the rows, questions and figures that m
 the statement.
 """
 
+from pathlib import Path
+
 from icl_theory.papers.regression.statements import (
     dynamics,
     experiments,
@@ -225,10 +227,6 @@ NONLINEAR_REGRESSION = Paper(
             reconstructed=CHOSEN,
         ),
     ),
-    "The version that we worked from lacks formulas and numbers. We reconstructed"
-    " orders of magnitude from the proofs, fitted the constants, and chose the"
-    " parameters of all runs. The threshold 1/(Δδ) is quoted from the first version,"
-    " of which we have the beginning.",
     setting=Setting(
         "regression?K=50&L=4&t=20000~L=0.2",
         (
@@ -247,6 +245,7 @@ NONLINEAR_REGRESSION = Paper(
         trained="scores of features, or the matrix of keys and queries",
         command="icl-theory simulate --L 2 --delta 1 --eta 4 --K 10",
     ),
+    folder=Path(__file__).parents[1],
 )
 
 CLAIMS = Claims(

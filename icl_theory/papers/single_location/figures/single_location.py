@@ -1,0 +1,57 @@
+"""
+Single-location regression: escape and signal
+=============================================
+
+Left: the product of both overlaps κν along descent from the manifold. The time until it
+rises grows like ln d. Right: the least loss of three kinds of attention against the
+signal. Softmax reaches the Bayes risk, which falls exponentially.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from icl_theory.cli.figures import script
+from icl_theory.papers.single_location.family import SingleLocation
+from icl_theory.papers.single_location.statements import (
+    PUBLISHED,
+    least_erf,
+    least_linear,
+    least_softmax,
+)
+from icl_theory.results.plots import Curve, Panel, draw_panels
+
+QUICK = {"dimensions": (100,), "points": 3}
+
+
+def figure(
+    *,
+    dimensions: tuple[int, ...] = (10**2, 10**4, 10**6),
+    steps: int = 120,
+    strongest: float = 64.0,
+    points: int = 8,
+) -> Figure:
+    """Draw escapes and least losses."""
+    escapes = []
+    for d in dimensions:
+        run = PUBLISHED.changed(d=d, max_steps=steps, method="exact").simulate()
+        overlaps = run.observed["overlaps"][:, :2]
+        power = f"{np.log10(d):.0f}"
+        escapes.append(Curve(f"$d = 10^{power}$", run.t, overlaps.prod(axis=1)))
+    signals = np.geomspace(1.0, strongest, points)
+    problems = [SingleLocation(snr=snr) for snr in signals]
+    least = {"softmax": least_softmax, "erf": least_erf, "linear": least_linear}
+    losses = [
+        Curve(name, signals, [of(problem) for problem in problems])
+        for name, of in least.items()
+    ]
+    panels = [
+        Panel(escapes, "step", "κν", scales=("linear", "linear"), legend=True),
+        Panel(losses, "signal, snr", "least loss"),
+    ]
+    return draw_panels(panels, columns=2)
+
+
+if __name__ == "__main__":
+    script(__file__)

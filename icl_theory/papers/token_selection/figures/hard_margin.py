@@ -1,0 +1,56 @@
+"""
+Token selection: fast choice, slow turn
+=======================================
+
+Left: the attention of each input on the token that it selects. Right: the angle between
+p and the hard-margin solution of the selected tokens. The attention is near 1
+after some ten thousand steps, and the angle goes on falling like 1/ln t (dashed).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.special import softmax
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.papers.token_selection.family import cosine
+from icl_theory.results.plots import Curve, Panel, draw_panels
+
+QUICK = {"steps": 10**6}
+
+
+def figure(
+    *, n: int = 3, T: int = 3, d: int = 6, seed: int = 1, steps: int = 10**15
+) -> Figure:
+    """Draw attention and angle of one run."""
+    problem = icl.TokenSelection(n=n, T=T, d=d, seed=seed)
+    risk = problem.risk()
+    run = icl.descend(risk, problem.rate(), steps=steps, method="fast")
+    selected = problem.selected(run.params)
+    margin = np.asarray(problem.margin(selected))
+    scores = np.stack([problem.drawn.features @ p for p in run.states[1:]])
+    attention = softmax(scores, axis=2)
+    cosines = np.array([cosine(p, margin) for p in run.states[1:]])
+    angle = np.arccos(np.minimum(cosines, 1.0))
+    t = run.t[1:]
+    on_selected = [
+        Curve(f"input {i + 1}", t, attention[:, i, token])
+        for i, token in enumerate(selected)
+    ]
+    late = t > t[-1] ** 0.4
+    trend = angle[-1] * np.log(t[-1]) / np.log(t[late])
+    angles = [
+        Curve("angle", t, angle),
+        Curve("1/ln t", t[late], trend, style="--"),
+    ]
+    panels = [
+        Panel(on_selected, "step", "attention", scales=("log", "linear")),
+        Panel(angles, "step", "angle to the hard margin"),
+    ]
+    return draw_panels(panels, columns=2)
+
+
+if __name__ == "__main__":
+    script(__file__)

@@ -1,0 +1,238 @@
+"""The prose of a paper's page: its parts, findings, pictures, and quoted numbers.
+
+A paper has a folder with a Markdown file of its name. The file has the parts `PARTS`,
+each under a heading. The part *What we find* lists a finding for each statement,
+
+    - Theorem 1 (holds): from a small start the loss falls to {{rate | off by ? %}} %.
+
+The word in brackets is the verdict for which the sentence was written: the page is
+refused if measurements give another one. Double braces quote a number from what a row
+or a question of the audit says: the name of the row, and words of its measurement,
+verdict or grid, with a question mark for the number and ``…`` for any words between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from icl_theory.statements.paper import Paper
+
+IN_SHORT = "In short"
+MODEL = "The model"
+FINDINGS = "What we find"
+BEYOND = "Beyond the paper"
+UNREAD = "What we could not read"
+PARTS = (IN_SHORT, MODEL, FINDINGS, BEYOND, UNREAD)
+NOT_TESTED = "not tested"
+VERDICTS = ("holds", "holds only", "fails", NOT_TESTED)
+# A finding goes on in lines that are indented by two spaces.
+_FINDING = re.compile(
+    rf"^- (?P<statement>.+?) \((?P<verdict>{'|'.join(VERDICTS)})\):"
+    r"(?P<text>.*(?:\n  .*)*)\n?",
+    re.MULTILINE,
+)
+_HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+_PICTURE = re.compile(r"^!\[(?P<caption>[^\]]*)\]\((?P<name>[\w-]+)\.png\)$", re.M)
+_QUOTE = re.compile(r"\{\{(?P<name>[^|{}]+)\|(?P<words>[^{}]+)\}\}")
+_NUMBER = r"([-−+]?\d(?:[\d,]*\d)?(?:\.\d+)?(?:e[-+]?\d+)?)"
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+class Finding(NamedTuple):
+    """A statement, the verdict that its finding is written for, and the finding."""
+
+    statement: str
+    verdict: str
+    text: str
+
+
+class Picture(NamedTuple):
+    """The name of a figure, and a caption that says what to see in it."""
+
+    name: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Prose:
+    """The parts of a paper's page that are written by hand.
+
+    Attributes
+    ----------
+    parts : mapping of str to str
+        The text under each heading of `PARTS`, without the findings.
+    findings : mapping of str to Finding
+        One for each statement, in the order of the file.
+    flags : str
+        The table from the authors' flags to ours; empty if the folder has none.
+    """
+
+    parts: Mapping[str, str]
+    findings: Mapping[str, Finding]
+    flags: str = ""
+
+    @property
+    def pictures(self) -> dict[str, Picture]:
+        """The pictures of the findings by name."""
+        pictures = {}
+        for segment in segments(self.parts[FINDINGS]):
+            if isinstance(segment, Picture):
+                pictures[segment.name] = segment
+        return pictures
+
+
+def refusal(paper: Paper, reason: str) -> ValueError:
+    """Return the error that says why a page is not written."""
+    return ValueError(f"paper = {paper.name!r}: its page is not written: {reason}")
+
+
+def read_prose(paper: Paper) -> Prose:
+    """Read the prose of a paper from its folder, and check that nothing is missing.
+
+    Raises
+    ------
+    ValueError
+        There is no file, a part is missing, empty or unknown, a statement has no
+        finding, or a picture is not among the figures of the statements.
+    """
+    if paper.folder is None:
+        raise refusal(paper, "Paper(..., folder=) must be the folder of its prose")
+    path = paper.folder / f"{paper.name}.md"
+    try:
+        parts = _split(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise refusal(paper, f"{path} cannot be read ({error})") from None
+    if [*parts] != [*PARTS]:
+        headings = ", ".join(f"## {part}" for part in PARTS)
+        present = ", ".join(f"## {part}" for part in parts) or "none"
+        reason = f"{path.name} must have the parts {headings}, and has {present}"
+        raise refusal(paper, reason)
+    for heading, text in parts.items():
+        if not text:
+            raise refusal(paper, f"the part {heading} of {path.name} is empty")
+    findings = {}
+    for match in _FINDING.finditer(parts[FINDINGS]):
+        finding = Finding(*map(_joined, match.group("statement", "verdict", "text")))
+        findings[finding.statement] = finding
+    parts[FINDINGS] = _FINDING.sub("", parts[FINDINGS]).strip()
+    flags = paper.folder / "from_their_flags.md"
+    text = flags.read_text(encoding="utf-8") if flags.exists() else ""
+    prose = Prose(parts, findings, _section(text, paper.name))
+    _check_findings(paper, prose)
+    _check_pictures(paper, prose)
+    return prose
+
+
+def _split(text: str) -> dict[str, str]:
+    """Return the text under each heading."""
+    _, *pieces = _HEADING.split(text)
+    return {
+        heading.strip(): body.strip()
+        for heading, body in zip(pieces[::2], pieces[1::2], strict=True)
+    }
+
+
+def _section(text: str, name: str) -> str:
+    """Return the part of a text under the name of a paper.
+
+    A text without headings belongs to all papers of its folder.
+    """
+    sections = _split(text)
+    return sections.get(name, "") if sections else text.strip()
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _check_findings(paper: Paper, prose: Prose) -> None:
+    statements = {reading.name for reading in paper.readings}
+    for statement in statements - {*prose.findings}:
+        raise refusal(paper, f"the statement {statement} has no finding")
+    for finding in prose.findings.values():
+        if finding.statement not in statements and finding.verdict != NOT_TESTED:
+            reason = f"the finding of {finding.statement} belongs to no statement"
+            raise refusal(paper, reason)
+
+
+def _check_pictures(paper: Paper, prose: Prose) -> None:
+    names = set()
+    for reading in paper.readings:
+        names.add(reading.figure)
+        if reading.question:
+            names.add(reading.question.name)
+    if not prose.pictures:
+        raise refusal(paper, f"the part {FINDINGS} shows no figure")
+    for picture in prose.pictures.values():
+        if picture.name not in names:
+            reason = f"no statement has the figure {picture.name}"
+            raise refusal(paper, reason)
+        if not picture.caption:
+            raise refusal(paper, f"the figure {picture.name} has no caption")
+
+
+def segments(text: str) -> list[str | Picture]:
+    """Return a text cut at its pictures."""
+    pieces: list[str | Picture] = []
+    start = 0
+    for match in _PICTURE.finditer(text):
+        pieces.append(text[start : match.start()].strip())
+        pieces.append(Picture(match["name"], _joined(match["caption"])))
+        start = match.end()
+    pieces.append(text[start:].strip())
+    return [piece for piece in pieces if piece]
+
+
+def fill(paper: Paper, text: str, sources: Mapping[str, str]) -> str:
+    """Replace the quotes of a text by numbers.
+
+    Parameters
+    ----------
+    sources : mapping of str to str
+        What rows and questions say, by name.
+
+    Raises
+    ------
+    ValueError
+        A quote names no row or question, or words that it does not say.
+    """
+
+    def quoted(match: re.Match[str]) -> str:
+        name = _joined(match["name"])
+        words = _joined(match["words"])
+        before, mark, after = words.partition("?")
+        if name not in sources or not mark:
+            raise refusal(paper, f"{match[0]} quotes no row or question")
+        pattern = _literal(before) + _NUMBER + _literal(after)
+        number = re.search(pattern, _joined(sources[name]))
+        if number is None:
+            raise refusal(paper, f"{match[0]} is not what the row says")
+        return typeset(number[1])
+
+    return _QUOTE.sub(quoted, text)
+
+
+def _literal(words: str) -> str:
+    """Return the pattern of words, in which … stands for any others."""
+    return ".*?".join(re.escape(piece) for piece in words.split("…"))
+
+
+def typeset(number: str) -> str:
+    """Return a number with powers of ten as they are printed.
+
+    Examples
+    --------
+    >>> from icl_theory.results.prose import typeset
+    >>> [typeset(number) for number in ("1e-10", "4.0e-04", "-0.5", "2.78e+03")]
+    ['10⁻¹⁰', '4.0·10⁻⁴', '−0.5', '2,780']
+    """
+    digits, mark, power = number.partition("e")
+    if not mark:
+        return number.replace("-", "−")
+    if 0 <= int(power) <= 5:
+        return f"{float(number):,.0f}"
+    ten = "10" + str(int(power)).translate(_SUPERSCRIPTS)
+    return ten if digits == "1" else f"{digits}·{ten}"
