@@ -254,6 +254,7 @@ LIMITS: dict[str, dict[str, tuple[float, float]]] = {
         "spread": (LEAST, 100.0),
         "noise": (0.0, 1e15),
         "scale": (LEAST, 10.0),
+        "scale_decay": (0.0, 1.0),
         "first": (LEAST, 1.0 - 2.0**-53),
         "d": (4, 10**6),
     },

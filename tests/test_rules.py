@@ -44,6 +44,7 @@ EVERY: dict[str, Rule] = {
     "clipped blocks": Clipped(GradientDescent(), 0.1, blocks=True),
     "ball": Projected(HeavyBall(), 0.5),
     "sphere": Projected(GradientDescent(), 2.0, "sphere"),
+    "spheres": Projected(HeavyBall(), 1.5, "sphere", blocks=True),
     "cosine": Scheduled(Nesterov(), Cosine(80)),
     "warm-up": Scheduled(AdamW(), WarmUp(7, StepDecay(10))),
     "of one's own": Scheduled(
@@ -195,6 +196,35 @@ def test_projections_keep_parameters_where_they_belong(onto: str) -> None:
     lengths = np.linalg.norm(run.states[1:].reshape(len(run.t) - 1, -1), axis=1)
     assert (lengths <= 0.8 * (1.0 + 1e-12)).all()
     assert onto == "ball" or np.allclose(lengths, 0.8, rtol=1e-12)
+
+
+@pytest.mark.parametrize("onto", ["ball", "sphere"])
+def test_projection_by_blocks_is_that_of_each_block(onto: str) -> None:
+    """Two vectors of which the first grows beyond the radius, in a loop of one's own."""
+
+    class Pull(icl.Risk):
+        initial = np.array([[0.3, 0.1], [0.2, -0.4]])
+
+        def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+            gap = params - np.array([[2.0, 1.0], [0.1, -0.2]])
+            return 0.5 * float(np.sum(gap**2)), gap
+
+        def blocks(self, array: Array) -> list[Array]:
+            return list(array)
+
+    rule = Projected(GradientDescent(), 0.6, onto, blocks=True)
+    run = icl.descend(Pull(), 0.2, steps=12, rule=rule)
+    params = Pull.initial
+    for _ in range(12):
+        params = params - 0.2 * Pull().evaluate(params)[1]
+        for row in params:
+            length = np.linalg.norm(row)
+            if onto == "sphere" or length > 0.6:
+                row *= 0.6 / length
+    np.testing.assert_allclose(run.params, params, rtol=1e-14)
+    lengths = np.linalg.norm(run.params, axis=1)
+    assert lengths[0] == pytest.approx(0.6, rel=1e-14)
+    assert (lengths[1] < 0.5) == (onto == "ball")
 
 
 # ---- reductions of the parameters

@@ -394,3 +394,130 @@ def test_bad_input(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize("row", papers.CLAIMS.rows, ids=lambda row: row.__name__)
 def test_rows_hold_on_their_small_grids(row: Any) -> None:
     assert row(True).verdict.startswith("holds")
+
+
+# The setting of the code beside the paper: no factor ½, d = 80.
+THEIRS = icl.SingleLocation(
+    attention="erf",
+    snr=40.0,
+    spread=0.5**0.5,
+    noise=0.1,
+    loss="mse",
+    d=80,
+    start="sphere",
+    projection="spheres",
+    eta=0.02,
+    max_steps=25,
+)
+
+
+HERMITE = np.polynomial.hermite_e.hermegauss(80)
+
+
+def risk_in_four_dimensions(k: Any, v: Any, scale: float, noise: float) -> float:
+    """Mean squared error by quadrature over the scores, for any k and v of the length 1.
+
+    The output is a sum over tokens, and given its score z a token's value is normal.
+    """
+    x, w = HERMITE
+    w = w / w.sum()
+    a, g, others = np.sqrt(40.0), 0.5**0.5, 9
+    rho = k @ v
+    # The informative token: means and second moments given z, with its label.
+    f = erf(scale * (a * k[0] + g * x))
+    value = a * v[0] + g * rho * x
+    label = g * k[1] * x
+    rest = g**2 * (1 - rho**2)
+    joint = g**2 * (v[1] - rho * k[1])
+    own = w @ (f**2 * (value**2 + rest) - 2 * f * (value * label + joint))
+    mean_own = w @ (f * value)
+    mean_label = w @ label
+    h = erf(scale * x)
+    mean = rho * (w @ (h * x))
+    square = w @ (h**2 * (rho**2 * x**2 + 1 - rho**2))
+    total = own + g**2 + noise**2 + others * square
+    total += others * (others - 1) * mean**2
+    return total + 2 * others * mean * (mean_own - mean_label)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.02])
+def test_projected_descent_is_that_of_unit_vectors(decay: float) -> None:
+    """A tangential step and a division by the length, with slopes by differences."""
+    problem = THEIRS.changed(scale=0.4, scale_decay=decay)
+    run = problem.simulate()
+    params = np.array(run.states[0])
+    np.testing.assert_allclose(np.linalg.norm(params, axis=1), 1.0)
+    losses = []
+    for step in range(25):
+        scale = 0.4 / (1.0 + decay * step)
+
+        def loss(flat: Any, scale: float = scale) -> float:
+            k, v = flat.reshape(2, 4)
+            return risk_in_four_dimensions(k, v, scale, 0.1)
+
+        losses.append(loss(params.ravel()))
+        slope = np.array(
+            [
+                (loss(params.ravel() + unit) - loss(params.ravel() - unit)) / 2e-5
+                for unit in 1e-5 * np.eye(8)
+            ]
+        ).reshape(2, 4)
+        slope -= params * np.sum(params * slope, axis=1, keepdims=True)
+        params = params - 0.02 * slope
+        params /= np.linalg.norm(params, axis=1, keepdims=True)
+    assert losses[-1] < losses[0]
+    found = [run.at(step).loss for step in range(25)]
+    np.testing.assert_allclose(found, losses, rtol=1e-7)
+    np.testing.assert_allclose(run.params, params, atol=1e-7)
+
+
+def test_projection_keeps_to_the_manifold_too() -> None:
+    problem = THEIRS.changed(start="manifold", scale=0.4, max_steps=200)
+    run = problem.simulate()
+    np.testing.assert_allclose(np.linalg.norm(run.params.reshape(2, 2), axis=1), 1.0)
+    assert np.abs(run.observed["overlaps"][:, 2:]).max() == 0.0
+    k, v = run.params.reshape(2, 2)
+    whole = problem.changed(start=[[k[0], 0, k[1], 0], [0, v[0], 0, v[1]]])
+    np.testing.assert_allclose(whole.simulate().loss[0], run.loss[-1], rtol=1e-12)
+
+
+def test_sampled_prompts_have_the_factor_of_their_step() -> None:
+    """The mean over prompts at a late step, and a run of stochastic projected descent."""
+    problem = THEIRS.changed(scale=1.0, scale_decay=0.01, start="sphere")
+    trainer = problem.sampled(batch=20_000, seed=4)
+    start = problem.risk().initial
+    for step in (0, 200):
+        losses = trainer.losses_on(start, trainer.prompts(step))
+        exact = problem.risk().evaluate(start, step)[0]
+        z = (losses.mean() - exact) / (losses.std() / np.sqrt(len(losses)))
+        assert abs(z) < 4.0
+    assert problem.risk().evaluate(start, 200)[0] != problem.risk().evaluate(start)[0]
+    run = icl.descend(
+        problem.sampled(batch=5, seed=1), 0.01, steps=20, rule=problem.update()
+    )
+    np.testing.assert_allclose(np.linalg.norm(run.params, axis=1), 1.0)
+
+
+def test_a_loss_that_changes_is_followed_step_by_step_and_no_other_way() -> None:
+    problem = THEIRS.changed(scale_decay=0.01, projection="none")
+    assert problem.simulate().method == "exact"
+    with pytest.raises(
+        ValueError, match=r"method = 'fast': .*changes from step to step"
+    ):
+        problem.changed(method="fast").simulate()
+    with pytest.raises(ValueError, match=r"risk = .*the same at all steps"):
+        icl.largest_stable_eta(problem.risk())
+    run = problem.simulate()
+    np.testing.assert_array_equal(
+        run.at(20).params, problem.changed(max_steps=20).simulate().params
+    )
+    with pytest.raises(ValueError, match="of a loss that changes"):
+        icl.engine.sharpness_along(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("projection", "spheres"), ("scale_decay", 0.1)]
+)
+def test_softmax_has_no_unit_vectors(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} = .* for softmax"):
+        icl.SingleLocation(**{name: value})

@@ -13,7 +13,6 @@ from scipy.optimize import linprog, minimize
 import icl_theory as icl
 from icl_theory.papers.token_selection import statements as papers
 from icl_theory.papers.token_selection.family import (
-    SelectionData,
     SelectionRisk,
     hard_margin,
     lead,
@@ -279,8 +278,8 @@ def test_columns_and_local_optimality_by_hand() -> None:
         ([0.5, 0.5, 0.1], False),
     ):
         problem = icl.TokenSelection(n=1, T=3, d=2)
-        vars(problem)["drawn"] = SelectionData(
-            tokens, np.array([values]), np.array([3.0, 4.0])
+        vars(problem)["drawn"] = problem.drawn._replace(
+            features=tokens, values=np.array([values]), start=np.array([3.0, 4.0])
         )
         found = problem.measure(icl.descend(problem.risk(), 1e-300, steps=1))
         assert found == {
@@ -364,8 +363,8 @@ def test_tokens_of_equal_value_are_both_the_best() -> None:
         ([0.4, 0.1, 0.4], 1.0, False),
         ([0.1, 0.4, 0.2], 0.0, True),
     ):
-        vars(problem)["drawn"] = SelectionData(
-            tokens, np.array([values]), np.array([3.0, 0.0])
+        vars(problem)["drawn"] = problem.drawn._replace(
+            features=tokens, values=np.array([values]), start=np.array([3.0, 0.0])
         )
         run = icl.descend(problem.risk(), 1e-300, steps=1)
         problem.describe(run)

@@ -134,7 +134,8 @@ def test_both_guides_have_one_model() -> None:
     method = re.compile(r"^    def risk\(self\):\n(?:        .*\n)+", re.MULTILINE)
     twenty = method.findall(TWENTY)
     assert len(twenty) == 1
-    assert method.findall(PAGE) == twenty
+    # The page also has a `risk` with a start, which wraps this one.
+    assert method.findall(PAGE)[:1] == twenty
 
 
 def population(kappa: float, N: int, d: int, noise: float) -> float:

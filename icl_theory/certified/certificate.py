@@ -20,6 +20,7 @@ from icl_theory._validate import argument_error, choice, instance, integer
 from icl_theory.engine.progress import counted
 from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.scaled import ScaledRisk
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.papers.linear_attention.risks import MergedRisk
@@ -239,6 +240,13 @@ def certify(run: Trajectory, *, bits: int = 128, states: int = 3) -> Certificate
         )
     if run.risk.stochastic:
         raise argument_error("run", "trained on samples", "one on the population")
+    if isinstance(run.risk, ScaledRisk):
+        raise argument_error(
+            "loss",
+            "mse",
+            "'half' for a certificate: with gd, twice the learning rate takes the same"
+            " steps",
+        )
     return Certificate(counted(_proofs(run, run.risk, bits, states), "enclosures"))
 
 

@@ -18,7 +18,7 @@ from icl_theory._validate import argument_error
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import Family, Parameter
 from icl_theory.families.fixed_set import SET_PARAMETERS
-from icl_theory.families.parameters import nearest
+from icl_theory.families.parameters import ENDINGS, nearest
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
 RULE_PANEL = "Update rule"  # headings in --help
@@ -132,6 +132,8 @@ def help_text(declared: Parameter) -> str:
     text = declared.meaning
     if declared.kind.allowed:
         text += f" ({declared.kind.allowed})"
+    if declared.kind.arrays:
+        text += f"; an array from a file ({', '.join(ENDINGS)})"
     value = "required" if declared.required else declared.default
     if isinstance(value, tuple):
         text += (
@@ -177,6 +179,9 @@ def require(family: type[Family], settings: dict[str, Any]) -> None:
 
 def parse_value(declared: Parameter, text: str) -> Any:
     """Read one value, for a single run."""
+    if declared.kind.arrays:
+        # A list is a vector here. In a sweep it would be the values of an axis.
+        return declared.kind.parse(declared.name, text.strip())
     if declared.axis and declared.kind.numeric and (":" in text or "," in text):
         raise ValueError(
             f"{declared.name} = {text!r}: simulate takes one value; sweep takes lists"
@@ -192,10 +197,10 @@ def parse_axis(declared: Parameter, text: str) -> Any:
     A list or a range makes a dimension, even of one value, ``2,``; a range of integers
     is rounded.
     """
+    if not declared.axis or declared.kind.is_array(text):
+        return declared.kind.parse(declared.name, text.strip().removesuffix(","))
     is_list = "," in text
     text = text.strip().removesuffix(",")
-    if not declared.axis:
-        return declared.kind.parse(declared.name, text)
     if ":" in text and declared.kind.numeric:
         return _range(declared, text)
     try:
@@ -277,11 +282,28 @@ def _parameters_by_key(command: Any) -> dict[str, str]:
 def _option_text(name: str, value: Any) -> str:
     """Return a value of a TOML file as it is written on the command line."""
     entries = value if isinstance(value, list) else [value]
+    if entries and all(isinstance(entry, list) for entry in entries):
+        return _matrix_text(name, entries)
     if any(isinstance(entry, dict | list) for entry in entries):
-        raise argument_error(name, value, "a number, a text, or a list of them")
+        raise argument_error(
+            name, value, "a number, a text, a list of them, or a list of rows"
+        )
     text = ",".join(map(str, entries))
     is_list_of_one = isinstance(value, list) and len(entries) == 1
     return text + "," if is_list_of_one else text
+
+
+def _matrix_text(name: str, rows: list[list[Any]]) -> str:
+    """Return the rows of a matrix as they are written on the command line."""
+    texts = []
+    for row in rows:
+        if any(isinstance(entry, dict | list) for entry in row):
+            raise argument_error(
+                name, rows, "rows of numbers; a file holds arrays of more dimensions"
+            )
+        texts.append(",".join(map(str, row)))
+    # The semicolon at the end marks a matrix of a single row, too.
+    return ";".join(texts) + ";"
 
 
 def _toml(path: Path) -> dict[str, Any]:

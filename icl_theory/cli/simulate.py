@@ -128,6 +128,9 @@ def _compared_parameters(
         if not _has_words(declared[name]):
             continue
         words = (*declared[name].kind.words, ALL)
+        kind = declared[name].kind
+        if kind.is_array(text) or (kind.arrays and "," in text):
+            continue
         if text not in words:
             raise argument_error(
                 name, text, f"one of {', '.join(words)}{nearest(text, words)}"

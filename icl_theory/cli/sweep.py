@@ -7,6 +7,7 @@ tables and figures are written, and a table is printed with the columns that fit
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -38,6 +39,7 @@ from icl_theory.cli.shared import (
 )
 from icl_theory.engine.progress import Progress
 from icl_theory.families import Family
+from icl_theory.families.parameters import is_mse
 from icl_theory.results.columns import (
     dimension,
     meanings,
@@ -146,6 +148,11 @@ class Outputs(NamedTuple):
             return
         if not any(self):
             _print_table(dataset, over, done)
+        if is_mse(json.loads(dataset.attrs.get("arguments", "{}"))):
+            print(
+                "Learning rates, targets and losses are for the mean squared error,"
+                " without the factor 1/2."
+            )
         if dataset["status"].size <= most_points:
             for note in transition_notes(dataset, over):
                 print(note)

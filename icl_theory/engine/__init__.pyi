@@ -25,10 +25,12 @@ from .rules import Scheduled as Scheduled
 from .rules import is_plain_descent as is_plain_descent
 from .sampling import Samplable as Samplable
 from .sampling import Trainer as Trainer
+from .scaled import ScaledRisk as ScaledRisk
 from .scope import Scope as Scope
 from .sharpness import Stability as Stability
 from .sharpness import largest_stable_eta as largest_stable_eta
 from .sharpness import sharpness_along as sharpness_along
+from .starts import with_start as with_start
 from .trajectory import Label as Label
 from .trajectory import Phases as Phases
 from .trajectory import State as State

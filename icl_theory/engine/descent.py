@@ -212,12 +212,12 @@ def _last_step(epsilon: float | None, above: float | None, steps: int | None) ->
             "epsilon = None: give epsilon, above or steps; otherwise the run has no end"
         )
     if epsilon is not None and above is not None:
-        # The message below quotes it.
-        number("epsilon", epsilon, zero=True)
+        # An array is written in several lines, and an error in one.
+        shown = " ".join(repr(epsilon).split())
         raise argument_error(
             "above",
             above,
-            f"left out where epsilon = {epsilon!r} is given: both are targets",
+            f"left out where epsilon = {shown} is given: both are targets",
         )
     return MAX_STEPS if steps is None else integer("steps", steps, minimum=1)
 
@@ -240,6 +240,12 @@ def _method(descent: UpdateMap, method: str) -> str:
     if descent.risk.stochastic:
         raise argument_error(
             "method", method, "'exact' for a risk that draws new data at every step"
+        )
+    if descent.risk.scheduled:
+        raise argument_error(
+            "method",
+            method,
+            "'exact' or 'auto' for a loss that changes from step to step",
         )
     raise argument_error(
         "method",

@@ -389,6 +389,11 @@ class Pullback(Risk):
         return self.risk.stochastic
 
     @property
+    def scheduled(self) -> bool:
+        """Whether the inner risk changes from step to step."""
+        return self.risk.scheduled
+
+    @property
     def initial(self) -> Array:
         """Parameters at step 0 of the map."""
         return self.map.initial

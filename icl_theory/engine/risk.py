@@ -77,8 +77,8 @@ class Risk(Protocol):
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and gradient at ``params``.
 
-        The engine calls it at every step. Only a risk that draws data at each step
-        looks at ``step``.
+        The engine calls it at every step. Only a risk that draws data at each step, or
+        that is `scheduled`, looks at ``step``.
         """
         ...
 
@@ -90,6 +90,15 @@ class Risk(Protocol):
     @property
     def stochastic(self) -> bool:
         """Whether ``evaluate`` draws data, so that single losses decide nothing."""
+        return False
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the exact loss itself changes from step to step.
+
+        Then each step is taken. `loss`, `gradient` and all that is derived from them
+        are those of step 0.
+        """
         return False
 
     def loss(self, params: ArrayLike) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from icl_theory._validate import argument_error, flag, instance, text
 from icl_theory.engine.rules import GradientDescent, Normalised, Rule, is_rule
@@ -78,7 +78,7 @@ class Scope:
         """
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
             raise argument_error("training", training, "a run or a problem of a family")
-        if getattr(training, "on_fixed_set", False):
+        if _outside(training):
             return False
         return self.covers(training.trained_by, training.method)
 
@@ -100,8 +100,8 @@ class Scope:
         if self.applies(training):
             return ""
         rule = training.trained_by
-        if getattr(training, "on_fixed_set", False):
-            reason = "this is training on a fixed set of prompts"
+        if _outside(training):
+            reason = _outside(training)
         elif rule is None:
             reason = "the rule of this run is not known"
         elif type(rule) not in self.rules:
@@ -160,6 +160,16 @@ class Scope:
         }
         rules = " or ".join(names.get(rule, rule.__name__) for rule in self.rules)
         return rules if self.iteration else f"the flow of {rules}"
+
+
+def _outside(training: Any) -> str:
+    """Why a run or a problem is outside all theory of its family, or the empty text."""
+    problem = getattr(training, "family", None) or training
+    reason = str(getattr(problem, "outside_theory", ""))
+    # A run on a fixed set need not have a family.
+    if not reason and getattr(training, "on_fixed_set", False):
+        return "this is training on a fixed set of prompts"
+    return reason
 
 
 def _listed(names: list[str], most: int) -> str:

@@ -18,6 +18,7 @@ from icl_theory.engine.loss_curve import Run, Steps
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule, rule_of
 from icl_theory.engine.sampling import Trainer, joinable, joined, trainer_of
+from icl_theory.engine.scaled import scaled_like
 from icl_theory.memory import keep_freed
 
 # The largest number of steps of an SGD run. A run of so many steps takes minutes.
@@ -198,7 +199,11 @@ def _trainers(run: Run, batch: int, runs: int, seed: int) -> list[Trainer[Any]]:
         if run.family is None or getattr(run, "on_fixed_set", False):
             trainers = [trainer_of(run.risk, batch, of_run) for of_run in seeds]
         else:
-            trainers = [run.family.sampled(batch, of_run) for of_run in seeds]
+            # A family samples half the squared error, also if a run trains on all.
+            trainers = [
+                scaled_like(run.risk, run.family.sampled(batch, of_run))
+                for of_run in seeds
+            ]
         return [trainer.cheaper() for trainer in trainers]
     except ValueError as error:
         reason = str(error)

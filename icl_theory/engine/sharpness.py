@@ -77,6 +77,10 @@ def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
         raise argument_error(
             "run", "of a risk that draws its data", "a run of a risk with a Hessian"
         )
+    if run.risk.scheduled:
+        raise argument_error(
+            "run", "of a loss that changes from step to step", "a run of one loss"
+        )
     count = min(max(2, points), len(run.t))
     positions = np.linspace(0, len(run.t) - 1, count)
     chosen = np.unique(positions.round().astype(int))
@@ -118,6 +122,8 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
     if risk.stochastic:
         raise argument_error("risk", risk, "one that does not draw its data")
+    if risk.scheduled:
+        raise argument_error("risk", risk, "one that is the same at all steps")
     origin = risk.initial if start is None else risk._checked(start)
     gradient_norm = float(np.linalg.norm(risk.evaluate(origin)[1]))
     nearby = _near_minimum(risk, origin, gradient_norm)

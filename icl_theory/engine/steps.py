@@ -148,12 +148,17 @@ class UpdateMap:
     @property
     def skippable(self) -> bool:
         """Whether steps may be skipped: they depend on nothing but the state."""
-        return self.rule.skippable and not self.risk.stochastic
+        return self.rule.skippable and not self._changes
 
     @property
     def may_stagnate(self) -> bool:
         """Whether a run that makes no more progress may be stopped."""
-        return self.rule.may_stagnate and not self.risk.stochastic
+        return self.rule.may_stagnate and not self._changes
+
+    @property
+    def _changes(self) -> bool:
+        """Whether the gradient depends on the step as well as on the parameters."""
+        return self.risk.stochastic or self.risk.scheduled
 
     def start(self) -> TrainingState:
         """Return the state at step 0."""
@@ -436,7 +441,9 @@ class Iterates(Solution):
         point = self.last_point
         assert point is not None
         risk = self.update_map.risk
-        if self.flow or risk.stochastic or not np.isfinite(point.params).all():
+        if self.flow or self.update_map._changes:
+            return None
+        if not np.isfinite(point.params).all():
             return None
         rounding = risk.loss_error(point.params) + RUN_ROUNDING * abs(point.loss)
         is_tie = epsilon - point.loss <= rounding

@@ -19,18 +19,24 @@ from icl_theory.families.parameters import (
     Fraction,
     LazySlot,
     Number,
+    NumberOrArray,
+    Numbers,
     Object,
     Panel,
     Parameter,
     ParameterKind,
     Probabilities,
     Whole,
+    WholeOrArray,
     Wholes,
     Word,
+    WordOrArray,
+    loss_form,
     nearest,
     parameter,
+    starting_parameters,
 )
-from icl_theory.families.plug_ins import PlugIn, left_out, load, plug_ins
+from icl_theory.families.plug_ins import PlugIn, discover, left_out, load
 from icl_theory.families.rule_parameters import RuleParameters, update_rule
 from icl_theory.sweeps.grid import Column
 
@@ -62,6 +68,8 @@ __all__ = [
     "Fraction",
     "LazySlot",
     "Number",
+    "NumberOrArray",
+    "Numbers",
     "Object",
     "Panel",
     "Parameter",
@@ -70,10 +78,14 @@ __all__ = [
     "Probabilities",
     "RuleParameters",
     "Whole",
+    "WholeOrArray",
     "Wholes",
     "Word",
+    "WordOrArray",
     "list_families",
+    "loss_form",
     "parameter",
+    "starting_parameters",
     "update_rule",
 ]
 
@@ -139,7 +151,7 @@ def find(name: str) -> type[Family]:
 
 def broken() -> tuple[str, ...]:
     """Return a line for each family or plug-in that cannot be used."""
-    return plug_ins()[1] + _built_in().lines + _installed().lines
+    return discover()[1] + _built_in().lines + _installed().lines
 
 
 def filled_slots(slot: str) -> tuple[dict[str, Any], list[str]]:
@@ -215,7 +227,7 @@ def _built_in() -> _Listed:
     names = set(CORE)
     for order, name in enumerate(CORE):
         ordered.append((float(order), _of_the_core(name)))
-    for plug_in in plug_ins()[0]:
+    for plug_in in discover()[0]:
         for name, place in plug_in.families.items():
             with left_out(f"the family {name} ({place})", lines):
                 family = _new(sound(load(place)), names)

@@ -29,7 +29,12 @@ from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.progress import Progress
 from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.rules import Rule, refuse_reduced, rule_of
+from icl_theory.engine.rules import (
+    Rule,
+    is_plain_descent,
+    refuse_reduced,
+    rule_of,
+)
 from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
@@ -42,9 +47,12 @@ from icl_theory.families.fixed_set import (
     set_columns,
 )
 from icl_theory.families.parameters import (
+    HALF,
     LOSS,
+    MSE,
     RESERVED,
     LazySlot,
+    LossForm,
     Number,
     Parameter,
     Whole,
@@ -126,6 +134,10 @@ class Family(RuleParameters, FixedSetParameters):
     above : float, optional
         Target excess of the loss over its floor, instead of ``epsilon``. The default
         target is the family's ``goal``.
+    loss : {"half", "mse"}, optional
+        The loss that is trained, of families with a squared loss (`loss_form`): half
+        the mean squared error, or all of it. The learning rate, targets and losses are
+        in its units.
     rule, momentum, beta1, beta2, weight_decay, clip, schedule, warmup, decay_steps,
     decay_factor, milestones
         The update rule, its settings, and the schedule of the learning rate; see
@@ -231,6 +243,8 @@ class Family(RuleParameters, FixedSetParameters):
         if self.on_fixed_set:
             self._population_and_trainer(1, 0)
         self.rate()
+        if self._has_mse:
+            self._check_half()
         if not self.trained_by.reducible:
             refuse_reduced(self.trained_risk(), self.trained_by)
 
@@ -280,7 +294,9 @@ class Family(RuleParameters, FixedSetParameters):
                     field.default,
                     "declared by icl_theory.parameter(...)",
                 )
-            if field.name in taken:
+            # The choice of the loss has the name of its column.
+            is_choice_of_loss = isinstance(declared.kind, LossForm)
+            if field.name in taken and not is_choice_of_loss:
                 raise argument_error(
                     f"{cls.__name__}.{field.name}",
                     field.name,
@@ -470,10 +486,6 @@ class Family(RuleParameters, FixedSetParameters):
 
     # ---- methods of every family
 
-    def trained_risk(self) -> Risk:
-        """Return the risk that is trained: `risk`, or the loss of the fixed set."""
-        return self._set_risk if self.on_fixed_set else self.risk()
-
     @cached_property
     def _set_risk(self) -> Risk:
         """The loss of the fixed set, in the coordinates of the problem."""
@@ -507,9 +519,86 @@ class Family(RuleParameters, FixedSetParameters):
             )
         return population, trainer
 
+    @property
+    def own_start(self) -> bool:
+        """Whether training starts elsewhere than ``theory`` supposes.
+
+        A family overrides it if its theory is for one start only.
+        """
+        return False
+
+    @property
+    def outside_theory(self) -> str:
+        """Why no theory applies whatever the rule, or the empty text."""
+        if self.on_fixed_set:
+            return "this is training on a fixed set of prompts"
+        if self.own_start:
+            return "this is training from a start of its own"
+        if self._has_mse:
+            return "this loss has no factor 1/2"
+        return ""
+
+    @property
+    def _has_mse(self) -> bool:
+        return getattr(self, "loss", HALF) == MSE
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether twice the loss is the same as twice the learning rate."""
+        return is_plain_descent(self.update())
+
+    @cached_property
+    def half(self) -> Self:
+        """The same training in units of half the squared error.
+
+        It is the problem itself unless ``loss="mse"``. Targets are halved, and the
+        learning rate of plain descent is doubled, so that its steps are the same.
+        Slots and theory are for this problem.
+        """
+        if not self._has_mse:
+            return self
+        values: dict[str, Any] = {"loss": HALF}
+        for name in ("epsilon", "above"):
+            target = getattr(self, name)
+            values[name] = None if target is None else target / self.loss_factor
+        if self._is_plain and not isinstance(self.eta, str):
+            values["eta"] = self.loss_factor * self.eta
+        return dataclasses.replace(self, **values)
+
+    def _check_half(self) -> None:
+        try:
+            self.half  # noqa: B018
+        except ValueError as error:
+            raise ValueError(
+                f"{error} (in units of half the squared error, with twice the rate)"
+            ) from None
+
+    @property
+    def loss_factor(self) -> float:
+        """The losses of a run over those of `risk`: 1, or 2 if ``loss="mse"``."""
+        return 2.0 if self._has_mse else 1.0
+
+    def trained_risk(self) -> Risk:
+        """Return the risk that is trained.
+
+        It is `risk`, or the loss of the fixed set; and twice that if ``loss="mse"``.
+        """
+        risk = self._set_risk if self.on_fixed_set else self.risk()
+        if not self._has_mse:
+            return risk
+        # Imported here because few problems need it.
+        from icl_theory.engine.scaled import ScaledRisk
+
+        return ScaledRisk(risk, self.loss_factor)
+
     def rate(self) -> float:
-        """Return the learning rate as a number."""
-        return self.stable_rate() if isinstance(self.eta, str) else self.eta
+        """Return the learning rate as a number.
+
+        A stable rate for twice the loss is half as large.
+        """
+        if not isinstance(self.eta, str):
+            return self.eta
+        return self.stable_rate() / self.loss_factor
 
     def changed(self, **parameters: Any) -> Self:
         """Return the same problem with some parameters changed.
@@ -533,7 +622,9 @@ class Family(RuleParameters, FixedSetParameters):
         than a number, a text or a tuple of these.
         """
         parameters = {}
-        for name, value in self.arguments().items():
+        declared = self.parameters()
+        for name, argument in self.arguments().items():
+            value = declared[name].kind.plain(argument)
             if not _is_plain(value):
                 return None
             is_infinite = value in (math.inf, -math.inf)
@@ -597,11 +688,54 @@ class Family(RuleParameters, FixedSetParameters):
         return self._described(self._own(run))
 
     def _described(self, run: Trajectory) -> Trajectory:
-        self.describe(self._named(run))
-        if self.dataset is not None and self.on_fixed_set:
-            run.notes["fixed set"] = note_on_set(run, self.dataset)
+        self._named(run)
+        if self._has_mse:
+            self._describe_half(run)
+        else:
+            self.describe(run)
+            if self.dataset is not None and self.on_fixed_set:
+                run.notes["fixed set"] = note_on_set(run, self.dataset)
         run.command = written_problem(self)
         return run
+
+    def _describe_half(self, run: Trajectory) -> None:
+        """Add what the family says of the same run of half the loss."""
+        half = self.half._described(self._halved(run))
+        run.phases = half.phases
+        run.regime = half.regime
+        rate = f" and the rate is η = {half.eta:g}" if self._is_plain else ""
+        run.notes["factor"] = (
+            "losses without the factor 1/2: with it, in this package's units, they are"
+            f" half as large{rate}, also in the lines below"
+        )
+        run.notes |= half.notes
+
+    def _halved(self, run: Trajectory) -> Trajectory:
+        from icl_theory.families.loss_units import in_half_units
+
+        return in_half_units(run, self.half, self._is_plain)
+
+    def in_theory_units(self, run: Trajectory) -> Trajectory:
+        """Return a run of this problem in units of half the squared error.
+
+        The theory is written in them. It is the run itself unless ``loss="mse"``.
+
+        Raises
+        ------
+        ValueError
+            The rule is not plain descent, and has no rate in these units.
+        """
+        run = self._own(run)
+        if not self._has_mse:
+            return run
+        if not self._is_plain:
+            raise argument_error(
+                "loss",
+                MSE,
+                f"'half' for this, unless the rule is gd: with {self.trained_by.name}"
+                " twice the loss is not the same as twice the rate",
+            )
+        return self._halved(run)
 
     def named(self, run: Trajectory) -> Trajectory:
         """Add this problem and its parameters to a run, and return it."""
@@ -612,6 +746,8 @@ class Family(RuleParameters, FixedSetParameters):
         # Parameters that `run.info` leaves out: those of the computation, and settings
         # of the rule that have their defaults.
         hidden = {"method", "max_steps"}
+        if not self._has_mse:
+            hidden.add("loss")
         for name, default in DEFAULTS.items():
             if getattr(self, name) == default:
                 hidden.add(name)
@@ -671,6 +807,11 @@ class Family(RuleParameters, FixedSetParameters):
     def measured(self, run: Trajectory) -> dict[str, Any]:
         """Return every column of a run, with its status and message."""
         run = self._own(run)
+        if self._has_mse:
+            from icl_theory.families.loss_units import in_mse
+
+            halved = self.half.measured(self._halved(run))
+            return {**in_mse(type(self), halved), "eta_used": run.eta}
         values: dict[str, Any] = {
             "eta_used": run.eta,
             "steps": -1 if run.steps is None else run.steps,
@@ -744,6 +885,9 @@ def check_points(
         family.parameters()[name].check(value)
     for name, declared in family.parameters().items():
         if name in points or name in common or name in RULE_PARAMETERS:
+            continue
+        # Losses have the factor 1/2 unless told otherwise.
+        if isinstance(declared.kind, LossForm):
             continue
         if declared.default is not None:
             raise argument_error(

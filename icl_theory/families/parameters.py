@@ -62,6 +62,64 @@ RESERVED = (
     "workers",
 )
 LIPSCHITZ = "label units per feature unit"
+# Endings of the files from which arrays are read.
+ENDINGS = (".npy", ".npz", ".csv", ".txt")
+# The values of ``loss``, see `loss_form`.
+HALF = "half"
+MSE = "mse"
+
+
+# ---- texts of arrays
+
+
+def is_array_file(value: Any) -> bool:
+    """Whether a value is the name of a file that holds an array."""
+    return isinstance(value, str) and value.lower().endswith(ENDINGS)
+
+
+def is_array_text(text: str) -> bool:
+    """Whether a text can only be an array: the name of a file, or rows of a matrix."""
+    return is_array_file(text) or ";" in text
+
+
+def parsed_array(name: str, text: str) -> Any:
+    """Read the text of an array.
+
+    Parameters
+    ----------
+    name : str
+        The parameter, for errors.
+    text : str
+        The name of a file, numbers separated by commas, or rows separated by
+        semicolons.
+
+    Returns
+    -------
+    str, list of float or list of lists
+        The name of the file, which is read when its parameter is checked; or the
+        numbers.
+
+    Raises
+    ------
+    ValueError
+        The text is no array.
+    """
+    if is_array_file(text):
+        return text
+    try:
+        texts = text.strip().removesuffix(";").split(";")
+        rows = [list(map(float, row.split(","))) for row in texts]
+    except ValueError:
+        raise argument_error(
+            name,
+            text,
+            f"a file ({', '.join(ENDINGS)}), numbers separated by commas, or rows of"
+            " them separated by semicolons",
+        ) from None
+    return rows if ";" in text else rows[0]
+
+
+# ---- kinds of values
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
@@ -93,7 +151,21 @@ class ParameterKind:
     text = False  # whether the command line and TOML files can spell the values
     numeric = False  # whether the values other than words are numbers
     whole = False  # whether these numbers are integers
-    matrix = False  # whether a value may be a matrix, which no sweep varies
+    varied = True  # whether sweeps vary it unless its declaration says otherwise
+
+    @property
+    def arrays(self) -> bool:
+        """Whether a value may be an array, which a file may hold."""
+        return False
+
+    def is_array(self, value: Any) -> bool:
+        """Whether a value stands for one array, so that no sweep varies it.
+
+        It is an array of two dimensions or more, or the text of an array.
+        """
+        if isinstance(value, str):
+            return self.arrays and is_array_text(value)
+        return self.arrays and _validate.dimensions(value) > 1
 
     def check(self, name: str, value: Any) -> Any:
         """Return an allowed value, or refuse it with an error that names it."""
@@ -117,6 +189,13 @@ class ParameterKind:
         """Check a value that is neither None nor one of the words.
 
         The name is not checked: `check` does so.
+        """
+        return value
+
+    def plain(self, value: Any) -> Any:
+        """Return an allowed value as saved runs hold it, from which `check` makes it.
+
+        Saved runs hold numbers, texts and nested tuples of these.
         """
         return value
 
@@ -147,8 +226,8 @@ class Number(ParameterKind):
     """A finite float between ``minimum`` and ``maximum``, and positive.
 
     With ``zero`` it may be zero. With ``signed`` it may be negative, and ``maximum``
-    limits its size. With ``matrix`` it may also be a matrix of such numbers, from
-    Python only, which becomes a tuple of its rows.
+    limits its size. With ``matrix`` it may also be a matrix of such numbers, or a file
+    of one, which becomes a tuple of its rows.
     """
 
     zero: bool = False
@@ -160,8 +239,18 @@ class Number(ParameterKind):
     text = True
     numeric = True
 
+    @property
+    def arrays(self) -> bool:
+        """Whether a value may be a matrix."""
+        return self.matrix
+
     def value(self, name: str, value: Any) -> Any:
         """Return the float, or the rows."""
+        if self.matrix and is_array_file(value):
+            # Imported here because few problems have files.
+            from icl_theory.families.array_files import read_array
+
+            value = read_array(name, value, (2,))
         if self.matrix and not isinstance(value, str) and _validate.dimensions(value):
             return self._rows(name, value)
         if self.signed:
@@ -185,7 +274,8 @@ class Number(ParameterKind):
         must override this method, unless it refuses fractions only.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
-            return values.astype(np.float64)
+            # Integers stay integers: a float64 would round those beyond 2**53.
+            return values if values.dtype.kind in "iu" else values.astype(np.float64)
         listed = [*iterable(name, values, "a list of values")]
         if self.words and any(isinstance(value, str) for value in listed):
             raise argument_error(name, values, f"numbers, or {self.allowed} alone")
@@ -207,10 +297,12 @@ class Number(ParameterKind):
         return math.isfinite(low) and math.isfinite(high)
 
     def parse(self, name: str, text: str) -> Any:
-        """Read a number or one of the words."""
+        """Read a number, one of the words or, with ``matrix``, an array."""
         text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
+        if self.is_array(text):
+            return parsed_array(name, text)
         try:
             return float(text)
         except ValueError:
@@ -278,6 +370,7 @@ class Wholes(ParameterKind):
     maximum: float = INT64_MAX
 
     text = True
+    varied = False
 
     def value(self, name: str, value: Any) -> tuple[int, ...]:
         """Return the integers."""
@@ -308,6 +401,7 @@ class Probabilities(ParameterKind):
     """
 
     text = True
+    varied = False
 
     def value(self, name: str, value: Any) -> tuple[float, ...]:
         """Return the numbers."""
@@ -359,6 +453,122 @@ class Object(ParameterKind):
     def value(self, name: str, value: Any) -> Any:
         """Return the object that the checker makes."""
         return self.checker(name, value)
+
+
+@dataclass(frozen=True)
+class _WithArrays(ParameterKind):
+    """Adds arrays to the values of another kind, from which a class inherits, too.
+
+    Parameters
+    ----------
+    ndim : tuple of int
+        The allowed numbers of dimensions; all from 1 on if it is empty.
+    largest : float
+        Largest size of an entry.
+    checker : callable, optional
+        Takes the name and the array, and returns an array or refuses it.
+    """
+
+    ndim: tuple[int, ...] = ()
+    largest: float = LARGEST
+    checker: Callable[[str, _validate.Array], _validate.Array] | None = None
+
+    text = True
+
+    @property
+    def arrays(self) -> bool:
+        """Whether a value may be an array."""
+        return True
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return an allowed value, or refuse it with an error that names it."""
+        # A file is no misspelt word.
+        if is_array_file(value):
+            return self.value(name, value)
+        return super().check(name, value)
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return an array as nested tuples, and any other value as the other kind."""
+        shown = value
+        if is_array_file(value):
+            # Imported here because few problems have files.
+            from icl_theory.families.array_files import read_array
+
+            value = read_array(name, value, self.ndim)
+            # An array of a file has dimensions, but the checks below name the file.
+            if value.ndim == 0:
+                raise argument_error(name, shown, "a file of an array, not of a number")
+        elif isinstance(value, str) or _validate.dimensions(value) == 0:
+            return super().value(name, value)
+        try:
+            return nested(self._array(name, value))
+        except ValueError as error:
+            if shown is value:
+                raise
+            raise ValueError(f"{error} (from {shown!r})") from None
+
+    def _array(self, name: str, value: Any) -> _validate.Array:
+        ndim = _validate.dimensions(value)
+        if self.ndim and ndim not in self.ndim:
+            allowed = " or ".join(map(str, self.ndim))
+            raise argument_error(name, value, f"an array of {allowed} dimensions")
+        array = _validate.real_array(name, value, ndim, self.largest)
+        if not array.size:
+            raise argument_error(name, array.shape, "an array with entries")
+        return array if self.checker is None else self.checker(name, array)
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read the text of an array, or of another value."""
+        text = _validate.text(_validate.text("name", name), text)
+        if self.is_array(text) or "," in text:
+            return parsed_array(name, text)
+        try:
+            return super().parse(name, text)
+        except ValueError as error:
+            endings = ", ".join(ENDINGS)
+            raise ValueError(f"{error}, or a file of an array ({endings})") from None
+
+
+@dataclass(frozen=True)
+class Numbers(_WithArrays):
+    """An array of finite numbers."""
+
+    varied = False
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return the array as nested tuples."""
+        if not is_array_file(value) and (
+            isinstance(value, str) or _validate.dimensions(value) == 0
+        ):
+            raise argument_error(name, value, "an array of numbers, or a file of one")
+        return super().value(name, value)
+
+    def parse(self, name: str, text: str) -> Any:
+        """Read the text of an array."""
+        text = _validate.text(_validate.text("name", name), text)
+        return text if text in self.words else parsed_array(name, text)
+
+
+@dataclass(frozen=True)
+class NumberOrArray(_WithArrays, Number):
+    """A number, or an array of finite numbers of either sign."""
+
+
+@dataclass(frozen=True)
+class WholeOrArray(_WithArrays, Whole):
+    """An integer, or an array of finite numbers of either sign."""
+
+
+@dataclass(frozen=True)
+class WordOrArray(_WithArrays, Word):
+    """One of some words, or an array of finite numbers."""
+
+
+@dataclass(frozen=True)
+class LossForm(Word):
+    """Whether the squared error has a factor 1/2 in the loss."""
+
+    words: tuple[str, ...] = (HALF, MSE)
 
 
 class Parameter(NamedTuple):
@@ -415,7 +625,8 @@ def parameter(
         The default value; a parameter without a default must be given.
     kind : ParameterKind
         The values that it may have: `Number`, `Whole`, `Fraction`, `Word`, `Wholes`,
-        `Probabilities` or `Object`.
+        `Probabilities`, `Object`, or one of the kinds with arrays: `Numbers`,
+        `NumberOrArray`, `WholeOrArray` and `WordOrArray`.
     meaning : str
         A description in a few words.
     symbol, tex : str
@@ -436,7 +647,7 @@ def parameter(
     docs/guide/your-own-family.md.
     """
     if axis is None:
-        axis = kind.text and not isinstance(kind, Wholes | Probabilities)
+        axis = kind.text and kind.varied
     # The family fills in the name, which only it knows.
     declared = Parameter("", default, kind, meaning, symbol, tex, unit, axis)
     return dataclasses.field(
@@ -512,6 +723,30 @@ def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
         unit="label units",
         meaning="standard deviation of the label noise",
     )
+
+
+def starting_parameters(ndim: tuple[int, ...] = ()) -> Any:
+    """Declare ``start``, the parameters at step 0 as an array."""
+    return parameter(
+        None,
+        kind=Numbers(optional=True, ndim=ndim),
+        meaning="parameters at step 0, an array",
+    )
+
+
+def loss_form() -> Any:
+    """Declare ``loss``: "half", or "mse" for the loss without the factor 1/2."""
+    return parameter(
+        HALF,
+        kind=LossForm(),
+        meaning="half the squared error, or all of it",
+        axis=False,
+    )
+
+
+def is_mse(values: Mapping[str, Any]) -> bool:
+    """Whether parameters ask for the loss without the factor 1/2."""
+    return values.get("loss", HALF) == MSE
 
 
 # ---- slots

@@ -43,6 +43,7 @@ from icl_theory.engine.trajectory import (
 )
 from icl_theory.families import find
 from icl_theory.families.family import Family
+from icl_theory.families.parameters import is_array_file
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
@@ -341,6 +342,9 @@ def _problem(family: type[Family], parameters: Mapping[str, Any]) -> Family:
     family.refuse_unknown(parameters)
     values: dict[str, Any] = {}
     for name, value in parameters.items():
+        # A file may come from a stranger, who must not name other files to be read.
+        if is_array_file(value) and declared[name].kind.arrays:
+            raise argument_error(name, value, "an array, not the name of a file")
         # JSON has no infinite numbers, so a file spells them as text.
         is_infinite = value == "inf" and declared[name].kind.numeric
         values[name] = math.inf if is_infinite else value

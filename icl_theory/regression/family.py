@@ -17,7 +17,7 @@ import numpy as np
 from icl_theory._validate import (
     MOST_FEATURES,
     argument_error,
-    instance,
+    dimensions,
     mapping,
     probabilities,
 )
@@ -33,15 +33,20 @@ from icl_theory.families.parameters import (
     LIPSCHITZ,
     Fraction,
     LazyMethod,
+    Numbers,
     Object,
     Probabilities,
     Whole,
     Word,
     feature_gap,
+    is_array_file,
     label_noise,
     lipschitz_constant,
+    loss_form,
+    nested,
     parameter,
     prompt_length,
+    starting_parameters,
 )
 from icl_theory.regression import tasks
 from icl_theory.regression.closed.runs import ExchangeableSteps, leading_order
@@ -168,8 +173,26 @@ def _task(name: str, value: Any) -> Any:
     )
 
 
-def _features(name: str, value: Any) -> Features:
-    return instance(name, value, Features, "a Features object")
+@dataclass(frozen=True)
+class FeatureVectors(Numbers):
+    """A Features object, or an array of vectors, (K, d), which are equally likely."""
+
+    def value(self, name: str, value: Any) -> Any:
+        """Return the features."""
+        if isinstance(value, Features):
+            return value
+        if not is_array_file(value) and dimensions(value) != 2:
+            raise argument_error(name, value, "a Features object, or an array (K, d)")
+        vectors = super().value(name, value)
+        try:
+            return Features(vectors)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    def plain(self, value: Any) -> Any:
+        """Return the vectors, if they are equally likely."""
+        is_array = isinstance(value, Features) and value.uniform
+        return nested(value.vectors) if is_array else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +204,8 @@ class Regression(Family):
 
     Parameters
     ----------
-    L, delta, K, N, noise, probs, task, features, coordinates, imbalance
+    L, delta, K, N, noise, probs, task, features, coordinates, imbalance, start,
+    loss
         As in `icl_theory.simulate`, which makes a `Regression` and trains it.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`. With ``eta="auto"`` the learning rate is that of
@@ -239,12 +263,14 @@ class Regression(Family):
     )
     features: Features | None = parameter(
         None,
-        kind=Object(optional=True, checker=_features),
+        kind=FeatureVectors(optional=True, ndim=(2,)),
         meaning="the features; by default a regular simplex",
     )
     coordinates: str = parameter(
         "class", kind=Word(words=COORDINATES), meaning="what is trained"
     )
+    start: Any = starting_parameters()
+    loss: str = loss_form()
 
     def validate(self) -> None:
         """Refuse features, probabilities and a gap Δ that contradict each other."""
@@ -255,6 +281,22 @@ class Regression(Family):
             probabilities("probs", self.probs, self.K)
         if self.task is None:
             object.__setattr__(self, "task", "exchangeable")
+        if self.start is not None:
+            self._validate_start()
+
+    def _validate_start(self) -> None:
+        """Refuse a start of another shape before anything large is made."""
+        shape = np.shape(self.start)
+        d = self.K if self.features is None else self.features.vectors.shape[1]
+        size = self.K if self.coordinates == "class" else d
+        if self.coordinates != "factored":
+            from icl_theory.engine.starts import checked_start
+
+            checked_start(self.start, (size, size))
+        elif shape[::2] != (2, d) or not shape[1] <= d:
+            raise argument_error(
+                "start", shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}"
+            )
 
     def _validate_features(self, features: Features) -> None:
         if self.probs is not None:
@@ -277,8 +319,8 @@ class Regression(Family):
 
         If ``features`` are among them, K becomes the number of these features.
         """
-        features = parameters.get("features")
-        if isinstance(features, Features):
+        features = self.parameters()["features"].check(parameters.get("features"))
+        if features is not None:
             parameters = {"K": features.K} | parameters
         return super().changed(**parameters)
 
@@ -308,8 +350,9 @@ class Regression(Family):
         is_symmetric = (
             self.task == "exchangeable" and self.features is None and self.probs is None
         )
-        # Some update rules would take other steps in one number than in the scores.
-        reducible = rule_of(self.update()).reducible
+        # Some update rules would take other steps in one number than in the scores,
+        # and other starts are not exchangeable.
+        reducible = rule_of(self.update()).reducible and self.start is None
         if is_symmetric and reducible and self.coordinates != "factored":
             gamma = exchangeable_gamma(self.L, self.delta)
             return ExchangeableRisk(self.K, gamma, self.N, self.noise, self._speed())
@@ -325,7 +368,21 @@ class Regression(Family):
         from icl_theory.regression.risks.population import PopulationRisk
 
         population = PopulationRisk(features, law, self.N, self.noise)
-        return in_coordinates(population, self.coordinates, features.vectors)
+        if self.coordinates == "factored":
+            return in_coordinates(
+                population, "factored", features.vectors, start=self.start
+            )
+        risk = in_coordinates(population, self.coordinates, features.vectors)
+        if self.start is None:
+            return risk
+        from icl_theory.engine.starts import with_start
+
+        return with_start(risk, self.start)
+
+    @property
+    def own_start(self) -> bool:
+        """Whether training starts elsewhere than the theory says."""
+        return self.start is not None
 
     def unreduced(self) -> Risk:
         """Return the risk over K x K scores, or in the coordinates of the problem."""
@@ -457,6 +514,9 @@ class Regression(Family):
         So the exponents for it differ from the exponents for a fixed learning rate.
         """
         mapping("arguments", arguments, "parameters")
+        # Most steps may be spent on forgetting another start.
+        if arguments.get("start") is not None:
+            return {}
         if arguments.get("eta") == "auto":
             return {
                 "L": (0.0, 2.0),

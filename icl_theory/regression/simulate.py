@@ -36,12 +36,14 @@ def simulate(
     noise: float = 0.0,
     probs: ArrayLike | None = None,
     task: str | Task | Callable[[float], Task] | None = None,
-    features: Features | None = None,
+    features: Features | ArrayLike | None = None,
     coordinates: str = "class",
     method: str = "auto",
     max_steps: int = MAX_STEPS,
     imbalance: float | None = None,
     rule: str | Rule = "gd",
+    start: ArrayLike | None = None,
+    loss: str = "half",
     callback: Callback | None = None,
     **settings: Any,
 ) -> Trajectory:
@@ -76,8 +78,9 @@ def simulate(
         a `Task`, or a function that returns a Task for a given ``L`` (such as
         `icl_theory.tasks.Linear`). The default is "exchangeable": independent normal
         values at the features, with the variance :math:`\gamma = L^2\Delta^2/2`.
-    features : Features, optional
-        The feature vectors, with gap ``delta``; a regular simplex by default.
+    features : Features or array_like, (K, d), optional
+        The feature vectors, with gap ``delta``; a regular simplex by default. Vectors
+        in an array are equally likely.
     coordinates : {"class", "embedding", "factored"}
         The parameters that are trained: the class scores S, the matrix Q, or the
         factors W_K, W_Q of Q, from a small random start.
@@ -96,6 +99,13 @@ def simulate(
     rule : {"gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam", "adamw"}, Rule
         The update rule; gradient descent by default. Closed forms and most theory are
         for gradient descent only.
+    start : array_like, optional
+        The parameters at step 0, instead of zeros or random factors: scores (K, K), the
+        matrix Q (d, d), or the factors (2, rank, d). Closed forms, and the theory of
+        phases, do not apply to other starts.
+    loss : {"half", "mse"}
+        The loss that is trained: half the mean squared error, or all of it. Targets,
+        losses and the learning rate are in its units.
     callback : callable, optional
         Called with (step, loss) from time to time during a run that takes its steps.
     **settings
@@ -141,6 +151,8 @@ def simulate(
             arguments = inspect.signature(simulate).parameters.keys()
             suggestion = nearest(name, arguments | {*RULE_PARAMETERS, *SET_PARAMETERS})
             raise TypeError(f"simulate() has no argument {name!r}{suggestion}")
+    # The problem makes a Features of an array.
+    features_or_vectors: Any = features
     problem = Regression(
         L=L,
         delta=delta,
@@ -152,12 +164,14 @@ def simulate(
         noise=noise,
         probs=probs,
         task="exchangeable" if task is None else task,
-        features=features,
+        features=features_or_vectors,
         coordinates=coordinates,
         method=method,
         max_steps=max_steps,
         imbalance=imbalance,
         rule=rule,
+        start=start,
+        loss=loss,
         **settings,
     )
     return problem.simulate(callback=callback)

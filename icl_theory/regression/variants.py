@@ -10,6 +10,8 @@ import numpy as np
 
 from icl_theory._validate import MOST_FEATURES, argument_error, integer, probabilities
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.sampling import Trainer
+from icl_theory.engine.starts import checked_start, with_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
@@ -21,8 +23,10 @@ from icl_theory.families.parameters import (
     label_noise,
     learning_rate,
     lipschitz_constant,
+    loss_form,
     parameter,
     prompt_length,
+    starting_parameters,
 )
 from icl_theory.regression.features import Features
 from icl_theory.regression.phases import query_phases, run_phases
@@ -57,7 +61,10 @@ class GroupedRegression(Family):
     shares : sequence of float
         Probability of each group as a whole. All features of a group are equally
         likely.
-    eta, epsilon, above, rule, method, max_steps
+    start : array_like, (G, G + 1), optional
+        Parameters at step 0 of G groups, instead of zeros; see
+        ``regression.risks.symmetric.SymmetricRisk``.
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is a learning rate at which every step
         lowers the loss.
 
@@ -110,6 +117,8 @@ class GroupedRegression(Family):
     )
     N: float = prompt_length()
     noise: float = label_noise()
+    start: Any = starting_parameters((2,))
+    loss: str = loss_form()
 
     def validate(self) -> None:
         """Refuse shares unless there is one for each group."""
@@ -119,14 +128,25 @@ class GroupedRegression(Family):
                 self.shares,
                 f"{len(self.sizes)} numbers, one for each entry of sizes",
             )
+        if self.start is not None:
+            checked_start(self.start, (len(self.sizes), len(self.sizes) + 1))
+
+    @property
+    def own_start(self) -> bool:
+        """Whether training starts elsewhere than at zero scores."""
+        return self.start is not None
 
     def _probs(self) -> Any:
         """Probability of each feature, by group."""
         shares = probabilities("shares", self.shares, len(self.sizes))
         return shares / np.asarray(self.sizes, dtype=float)
 
-    def risk(self) -> SymmetricRisk:
+    def risk(self) -> Risk:
         """Return the risk over G(G + 1) scores."""
+        risk = self._from_zero()
+        return risk if self.start is None else with_start(risk, self.start)
+
+    def _from_zero(self) -> SymmetricRisk:
         gamma = exchangeable_gamma(self.L, self.delta)
         return SymmetricRisk(
             np.asarray(self.sizes, float),
@@ -136,7 +156,7 @@ class GroupedRegression(Family):
             self.noise,
         )
 
-    def sampled(self, batch: int, seed: int = 0) -> SampledRisk:
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts, over the scores of all features."""
         if math.isinf(self.N):
             raise argument_error(
@@ -150,9 +170,12 @@ class GroupedRegression(Family):
             )
         probs = np.repeat(self._probs(), self.sizes)
         features = Features.simplex(len(probs), self.delta, probs)
-        return SampledRisk(
+        trainer = SampledRisk(
             features, Exchangeable(self.L), int(self.N), batch, seed, noise=self.noise
         )
+        if self.start is None:
+            return trainer
+        return with_start(trainer, self._from_zero().scores(self.start))
 
     def unreduced(self) -> Risk:
         """Return the risk over the scores of all features."""
@@ -212,7 +235,9 @@ class GaussianRegression(Family):
     noise : float
         Standard deviation of the label noise, label units. For N = ∞ noise averages
         out.
-    eta, epsilon, above, rule, method, max_steps
+    start : array_like, optional
+        Q at step 0, (d, d), or c, (1,), for finite prompts; zero by default.
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is 1/λ with the largest eigenvalue λ of
         the Hessian at the minimum.
 
@@ -256,23 +281,42 @@ class GaussianRegression(Family):
     )
     N: float = prompt_length()
     noise: float = label_noise()
+    start: Any = starting_parameters()
+    loss: str = loss_form()
 
-    def risk(self) -> GaussianRisk | FiniteGaussianRisk:
+    def validate(self) -> None:
+        """Refuse a start of another shape."""
+        if self.start is not None:
+            shape = (self.d, self.d) if math.isinf(self.N) else (1,)
+            checked_start(self.start, shape)
+
+    @property
+    def own_start(self) -> bool:
+        """Whether training starts elsewhere than at zero."""
+        return self.start is not None
+
+    def risk(self) -> Risk:
         """Return the risk over Q, or over c for finite prompts."""
+        risk = self._from_zero()
+        return risk if self.start is None else with_start(risk, self.start)
+
+    def _from_zero(self) -> GaussianRisk | FiniteGaussianRisk:
         law = QuadraticLaw.lipschitz(self.d, self.L, self.curved)
         if math.isinf(self.N):
             return GaussianRisk(law)
         return FiniteGaussianRisk(law, int(self.N), self.noise)
 
-    def sampled(self, batch: int, seed: int = 0) -> SampledGaussianRisk:
+    def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts, over Q."""
         if math.isinf(self.N):
             raise argument_error(
                 "N", self.N, "finite: infinite prompts cannot be sampled"
             )
-        return SampledGaussianRisk(
-            self.risk().law, int(self.N), batch, seed, noise=self.noise
-        )
+        law = self._from_zero().law
+        trainer = SampledGaussianRisk(law, int(self.N), batch, seed, noise=self.noise)
+        if self.start is None:
+            return trainer
+        return with_start(trainer, self.start[0] * np.eye(self.d))
 
     def stable_rate(self) -> float:
         """Return 1/λ: descent from zero then comes closer to the minimum at every step.
@@ -285,7 +329,7 @@ class GaussianRegression(Family):
                 self.N,
                 "at least 2 for eta='auto': a single token has all attention",
             )
-        return 1.0 / self.risk().rate
+        return 1.0 / self._from_zero().rate
 
     def expected_steps(self) -> float | None:
         """Return the number of steps to the target at the asymptotic rate."""
@@ -302,7 +346,7 @@ class GaussianRegression(Family):
             return None
         # Near the minimum the logarithm of the excess falls by 2 η λ in each step.
         fall_of_log = max(0.0, math.log(initial_excess / target_excess))
-        return fall_of_log / (2.0 * self.rate() * risk.rate)
+        return fall_of_log / (2.0 * self.rate() * self._from_zero().rate)
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return alignment and excess at the end of the run."""

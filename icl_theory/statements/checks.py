@@ -12,6 +12,7 @@ from icl_theory.engine.comparison import Comparison as Comparison
 from icl_theory.engine.comparison import CrossCheck as CrossCheck
 from icl_theory.engine.comparison import Power, compare, detectable
 from icl_theory.engine.curves import CurveComparison as CurveComparison
+from icl_theory.engine.explanations import Explanation as Explanation
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, default
@@ -57,6 +58,8 @@ def check_bounds(run: Trajectory) -> BoundChecks:
             f"a run of the family {family.name}",
             "of a family that has statements to check",
         )
+    if run.family is not None:
+        run = run.family.in_theory_units(run)
     checks: BoundChecks = family.claims.check(run)
     return checks
 
@@ -102,6 +105,8 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     comparison: Any = _with_samples
     if claims is not None and claims.compare is not None:
         comparison = claims.compare
+    if isinstance(run_or_risk, Trajectory) and run_or_risk.family is not None:
+        run_or_risk = run_or_risk.family.in_theory_units(run_or_risk)
     try:
         result: CrossCheck = comparison(run_or_risk, **options)
     except TypeError as error:

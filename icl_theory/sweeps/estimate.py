@@ -153,8 +153,8 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
         problem.measured(problem.simulate(callback=watch))
     except TimeoutError:
         predicted = None
-        if problem.theory.applies(problem):
-            predicted = problem.expected_steps()
+        if problem.theory.applies(problem.half):
+            predicted = problem.half.expected_steps()
         last = min(predicted or math.inf, problem.max_steps)
         descent = UpdateMap(problem.trained_risk(), problem.rate(), problem.trained_by)
         takes_every_step = problem.method == "exact" or not descent.skippable

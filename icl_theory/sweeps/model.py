@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from icl_theory.engine.trajectory import Stop
 from icl_theory.families import Family
 from icl_theory.families.fixed_set import has_fixed_set
+from icl_theory.families.parameters import is_mse
 from icl_theory.sweeps.evaluate import one_line
 from icl_theory.sweeps.grid import (
     FAILED,
@@ -94,6 +95,11 @@ class FamilyModel:
         theory = self.family.theory_columns
         if theory is not None and theory.batch is None:
             return {}  # the columns of that theory need a run of each point
+        if is_mse(common):
+            # Imported here because few sweeps need it.
+            from icl_theory.families.loss_units import batched_mse
+
+            return batched_mse(self.family, points, common) or {}
         return self.family.batched(points, common) or {}
 
     def one_by_one(self, points: Mapping[str, NDArray[Any]]) -> Values:

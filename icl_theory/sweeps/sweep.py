@@ -25,7 +25,7 @@ from icl_theory._version import __version__
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
 from icl_theory.families import Family, default, find, sound
-from icl_theory.families.parameters import Parameter, unfolded
+from icl_theory.families.parameters import HALF, LossForm, Parameter, unfolded
 from icl_theory.families.rule_parameters import rules_of_points
 from icl_theory.sweeps.evaluate import evaluate
 from icl_theory.sweeps.exponents import exponent_along
@@ -217,8 +217,10 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     model = FamilyModel(family, common)
     _refuse_hopeless(grid, model)
     arguments = {"version": __version__, "family": family.name}
+    declarations = family.parameters()
     for name, value in common.items():
-        if value is not None:
+        is_usual_loss = isinstance(declarations[name].kind, LossForm) and value == HALF
+        if value is not None and not is_usual_loss:
             arguments[name] = _identity(value)
     return Plan(Grid.cut(tuple(axes), _chunk(grid, model)), model, arguments)
 
@@ -239,13 +241,12 @@ def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]
 
 def _may_be_axis(declared: Parameter, value: Any) -> bool:
     """Whether a value becomes an axis of the grid, rather than common to all points."""
-    if not declared.axis or value is None:
+    if not declared.axis or value is None or declared.kind.is_array(value):
         return False
     is_word = isinstance(value, str)
     if declared.kind.numeric:
         # A word for a number, such as "auto", is no value of an axis.
-        is_matrix = declared.kind.matrix and dimensions(value) > 1
-        return not (is_word or is_matrix)
+        return not is_word
     is_sequence = dimensions(value) > 0 and not isinstance(value, bytes)
     return is_word or is_sequence
 
@@ -256,6 +257,8 @@ def _count(family: type[Family], given: Mapping[str, Any]) -> int:
     for name, declared in family.parameters().items():
         values = given.get(name)
         if not declared.kind.numeric or isinstance(values, str | bytes):
+            continue
+        if declared.kind.is_array(values):
             continue
         if isinstance(values, Sized) and dimensions(values) > 0:
             count *= len(values)

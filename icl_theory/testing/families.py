@@ -125,13 +125,16 @@ def check_family(
             points=[run.states[len(run.t) // 2], run.states[-1], _beside(risk.initial)],
         )
         attempt("columns", _columns, problem, run)
-        attempt("slots", check_slots, problem, run)
+        # Slots are about the loss with the factor 1/2.
+        half = problem.half
+        half_run = run if half is problem else attempt("simulate", half.simulate)
+        attempt("slots", check_slots, half, half_run)
         attempt("sweep", _sweep, problem, parameters)
-        attempt("closed form", _closed_form, problem)
+        attempt("closed form", _closed_form, half)
         attempt("saved run", _saved, problem, run)
         power = attempt("slot sampled", _sampled, problem, run)
         if rows:
-            attempt("claims", check_claims, family, run)
+            attempt("claims", check_claims, family, half_run)
         return power
 
 
@@ -189,6 +192,11 @@ def _refused(
 
 def _wrong_values(declared: Parameter) -> list[Any]:
     """Return values that a parameter of this kind must refuse."""
+    wrong = _wrong_scalars(declared)
+    return [*wrong, [[math.nan]], "no such file.npy"] if declared.kind.arrays else wrong
+
+
+def _wrong_scalars(declared: Parameter) -> list[Any]:
     if isinstance(declared.kind, Whole):
         return ["no number", math.nan, True, object(), 0.5]
     if isinstance(declared.kind, Number):

@@ -44,7 +44,9 @@ PLANTED = icl.recall.RecallTask(
 )
 TOKENS = icl.TokenRisk(
     [
-        icl.Kind(6, [0.3, 0.7], [[0.0, 1.0], [1.0, 2.0]], [0.2, 0.1], each=True),
+        icl.Kind(
+            icl.Lengths.uniform(1, 6), [0.3, 0.7], [[0.0, 1.0], [1.0, 2.0]], [0.2, 0.1]
+        ),
         icl.Kind(3, [0.5, 0.5], [[1.0, 1.0], [1.0, 3.0]]),
     ],
     target=[0.5, 1.0],
@@ -174,6 +176,8 @@ POPULATIONS: dict[str, Callable[[], icl.Risk]] = {
     "recall, sentences": lambda: icl.recall.RecallRisk(
         WORDS, data=WORDS.sentences(np.random.default_rng(5), 50)
     ),
+    "merged": lambda: icl.linear_attention.MergedRisk(LAW, 0.3 * np.eye(2)),
+    "loop": lambda: icl.linear_attention.LoopedRisk(2, 6, 3, noise=0.2, start=0.5),
     "embedding": lambda: in_coordinates(
         icl.PopulationRisk(FEATURES, LINEAR, N=9, noise=0.3),
         "embedding",
@@ -187,7 +191,7 @@ def test_samples_have_the_exact_loss_and_gradient_on_average(name: str) -> None:
     risk = POPULATIONS[name]()
     point = np.asarray(risk.initial)
     point = point + 0.5 * np.random.default_rng(3).random(point.shape)
-    batch = 25 if name == "recall, sentences" else 500
+    batch = 25 if name == "recall, sentences" else 1000
     checks = compare(risk, trainer_of(risk, batch, seed=4), {"a point": point}, 40)
     assert [check.name for check in checks if not check.passed] == []
     # These comparisons would notice an error of 10 % of the loss.

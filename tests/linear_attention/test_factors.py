@@ -191,6 +191,8 @@ def test_a_plateau_is_expected_to_last_as_long_in_other_axes(coordinates: str) -
         ({"coordinates": "pair"}, [1, 3]),
         ({"coordinates": "pair", "covariance": np.eye(3) + 0.1}, [1, 9]),
         ({"coordinates": "heads", "heads": 2, "rank": 2}, [1, 6, 6] * 2),
+        ({"coordinates": "merged-heads", "heads": 2}, [1, 9] * 2),
+        ({"coordinates": "layer", "heads": 2}, [16] * 4),
         ({}, [3]),
     ],
 )

@@ -521,6 +521,8 @@ def test_training_begins_at_the_start_that_is_given(name: str) -> None:
         ({"coordinates": "pair"}, (10,)),
         ({"coordinates": "pair", "d": 3, "covariance": None}, (4,)),
         ({"coordinates": "heads", "heads": 2}, (2, 7)),
+        ({"coordinates": "merged-heads", "heads": 2}, (2, 10)),
+        ({"coordinates": "layer", "heads": 2}, (2, 2, 4, 4)),
     ],
 )
 def test_a_start_that_is_given_is_where_exact_and_sampled_training_begin(
@@ -554,6 +556,8 @@ LAYERS = {
             ("merged", {}),
             ("pair", {"coordinates": "pair"}),
             ("heads", {"coordinates": "heads"}),
+            ("merged heads", {"coordinates": "merged-heads", "heads": 2}),
+            ("all heads", {"coordinates": "layer", "heads": 2}),
             ("a loop", {"depth": 2}),
         )
     },

@@ -212,6 +212,9 @@ class Projected(Wrapper):
         The radius r.
     onto : {"ball", "sphere"}
         The set in which the parameters are kept.
+    blocks : bool
+        Whether each block of the parameters is kept in a ball or on a sphere of its
+        own; see `Risk.blocks`.
 
     Examples
     --------
@@ -222,17 +225,20 @@ class Projected(Wrapper):
 
     radius: float
     onto: str = "ball"
+    blocks: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         set_fields(self, radius=number("radius", self.radius))
         choice("onto", self.onto, ("ball", "sphere"))
+        set_fields(self, blocks=flag("blocks", self.blocks))
 
     @property
     def name(self) -> str:  # type: ignore[override]
         """The name of the wrapped rule, and the radius."""
         target = f"a {self.onto} of radius {self.radius:g}"
-        return f"{self.rule.name}, projected onto {target}"
+        name = f"{self.rule.name}, projected onto {target}"
+        return f"{name} in each block" if self.blocks else name
 
     def step(
         self,
@@ -245,10 +251,23 @@ class Projected(Wrapper):
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and the memory of the wrapped rule."""
         change, memory = self.rule.step(risk, params, gradient, eta, memory, t)
-        moved = params + change
-        length = math.sqrt(float(np.sum(risk.metric * np.square(moved))))
+        moved = np.asarray(params + change)
+        factor = np.ones_like(moved)
+        if self.blocks:
+            check_blocks(risk, moved.shape)
+            metric = np.broadcast_to(np.asarray(risk.metric, dtype=float), moved.shape)
+            parts = [risk.blocks(array) for array in (factor, moved, metric)]
+            for factor_block, block, metric_block in zip(*parts, strict=True):
+                # The blocks are views, so this fills the factors.
+                factor_block[...] = self._factor(block, metric_block)
+        else:
+            factor[...] = self._factor(moved, risk.metric)
+        # A factor of 1 keeps the digits of a small change.
+        kept = np.equal(factor, 1.0)
+        return np.where(kept, change, factor * moved - params), memory
+
+    def _factor(self, moved: Array, metric: float | Array) -> float:
+        """Return the number by which parameters are multiplied."""
+        length = math.sqrt(float(np.sum(metric * np.square(moved))))
         is_inside_ball = self.onto == "ball" and length <= self.radius
-        if is_inside_ball or length == 0.0:
-            return change, memory
-        projected = moved * (self.radius / length)
-        return np.asarray(projected - params), memory
+        return 1.0 if is_inside_ball or length == 0.0 else self.radius / length

@@ -443,7 +443,7 @@ def irreducible(quick: bool) -> Claim:
     base = imbalanced(2, 1e-2)
     for K in (5, 10, 50):
         for N in (K, 10 * K, K**2):
-            rare = base.changed(sizes=(1, K - 1), N=N).risk()
+            rare: Any = base.changed(sizes=(1, K - 1), N=N).risk()
             assert rare.levels is not None
             _, rare_level = rare.levels
             rare_chance = 0.5 / (K - 1)

@@ -12,9 +12,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import set_fields
+from icl_theory.engine.starts import checked_start
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families import Column, Family, LazySlot, Number, Whole, parameter
-from icl_theory.families.parameters import label_noise, learning_rate
+from icl_theory.families import (
+    Column,
+    Family,
+    LazySlot,
+    NumberOrArray,
+    Whole,
+    parameter,
+)
+from icl_theory.families.parameters import label_noise, learning_rate, loss_form
 from icl_theory.tokens.heads import GaussianHeadsRisk
 
 
@@ -37,9 +45,11 @@ class SoftmaxHeads(Family):
         Standard deviation of the label noise, label units.
     heads : int
         Number of heads H.
-    start, seed : float, int
-        Standard deviation of all parameters at step 0, and the seed of their draw.
-    eta, epsilon, above, rule, method, max_steps
+    start : float or array_like, (2 heads,)
+        Standard deviation of all parameters at step 0, or the parameters (μ, ω).
+    seed : int
+        Seed of their draw.
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`.
 
     References
@@ -75,10 +85,13 @@ class SoftmaxHeads(Family):
     heads: int = parameter(
         1, kind=Whole(maximum=8), symbol="H", meaning="number of heads"
     )
-    start: float = parameter(
-        0.1, kind=Number(maximum=10.0), meaning="size of the parameters at step 0"
+    start: Any = parameter(
+        0.1,
+        kind=NumberOrArray(maximum=10.0, ndim=(1,)),
+        meaning="size of the parameters at step 0",
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
+    loss: str = loss_form()
 
     def validate(self) -> None:
         """Build the risk.
@@ -86,8 +99,11 @@ class SoftmaxHeads(Family):
         Its floor is searched for when it is first needed, once for all starts and
         learning rates.
         """
-        rng = np.random.default_rng(self.seed)
-        start = rng.normal(0.0, self.start, 2 * self.heads)
+        if isinstance(self.start, float):
+            rng = np.random.default_rng(self.seed)
+            start = rng.normal(0.0, self.start, 2 * self.heads)
+        else:
+            start = checked_start(self.start, (2 * self.heads,))
         risk = GaussianHeadsRisk(self.d, self.N, self.noise, start)
         set_fields(self, _risk=risk)
 

@@ -25,6 +25,7 @@ from icl_theory.families import (
     Number,
     Word,
     parameter,
+    starting_parameters,
 )
 from icl_theory.families.parameters import learning_rate
 from icl_theory.tokens.counted import excess_loss
@@ -207,6 +208,10 @@ class FixedChain(Family):
     readout : float or "tied"
         The readout u at step 0, which replaces one factor e; if it is tied, it is the
         embedding.
+    start : array_like, optional
+        The parameters (e, w[, u][, b]) at step 0, instead of ``e``, ``w`` and
+        ``readout``; there is a u if there are three numbers or more without a trained
+        bias, or four with one.
     bias : {"best", "trained"}
         Whether b is the best one at each step, or is trained from 0.
     eta, epsilon, above, rule, method, max_steps
@@ -268,23 +273,49 @@ class FixedChain(Family):
         kind=Word(words=("best", "trained")),
         meaning="whether the bias is trained",
     )
+    start: Any = starting_parameters((1,))
 
     def validate(self) -> None:
         """Refuse probabilities whose complement loses its digits."""
         for name, value in (("p", self.p), ("q", self.q)):
             if not 1e-12 <= value <= 1.0 - 1e-12:
                 raise argument_error(name, value, "at least 1e-12 from 0 and 1")
+        if self.start is not None:
+            self._validate_start(len(self.start))
 
-    def risk(self) -> ChainLogitsRisk:
-        """Return the risk over (e, w[, u][, b])."""
-        tied = isinstance(self.readout, str)
-        trained = self.bias == "trained"
+    def _validate_start(self, size: int) -> None:
+        """Refuse a start of another size, or beside the numbers that it replaces."""
+        least = 3 if self.bias == "trained" else 2
+        if size not in (least, least + 1):
+            raise argument_error(
+                "start", (size,), f"of shape ({least},), or ({least + 1},) with u"
+            )
+        for name in ("e", "w", "readout"):
+            value = getattr(self, name)
+            if value != self.parameters()[name].default:
+                raise argument_error(name, value, "left out: it is a part of start")
+
+    @property
+    def initial(self) -> Array:
+        """The parameters (e, w[, u][, b]) at step 0."""
+        if self.start is not None:
+            return np.array(self.start)
         start = [self.e, self.w]
         if not isinstance(self.readout, str):
             start.append(self.readout)
-        if trained:
+        if self.bias == "trained":
             start.append(0.0)
-        return ChainLogitsRisk(self.p, self.q, np.array(start), tied, trained)
+        return np.array(start)
+
+    @property
+    def tied(self) -> bool:
+        """Whether the readout is the embedding."""
+        return len(self.initial) == (3 if self.bias == "trained" else 2)
+
+    def risk(self) -> ChainLogitsRisk:
+        """Return the risk over (e, w[, u][, b])."""
+        trained = self.bias == "trained"
+        return ChainLogitsRisk(self.p, self.q, self.initial, self.tied, trained)
 
     @property
     def energy(self) -> float:
@@ -292,22 +323,24 @@ class FixedChain(Family):
 
         It is infinite at w = 0.
         """
-        log_size = math.log(abs(self.w)) if self.w else -math.inf
-        return self.e**2 - self.w**2 - math.copysign(1.0, self.w) * log_size
+        e, w = self.initial[:2].tolist()
+        log_size = math.log(abs(w)) if w else -math.inf
+        return e**2 - w**2 - math.copysign(1.0, w) * log_size
 
     def basin(self) -> str | None:
         """Return the end of the flow, "bigram" or "unigram".
 
         None unless e and w alone are trained.
         """
-        if self.bias == "trained" or not isinstance(self.readout, str):
+        if self.bias == "trained" or not self.tied:
             return None
+        w = self.initial[1]
         is_below_saddle = self.energy < SADDLE
         switching = self.p + self.q - 1.0
         if switching < 0.0:
-            is_trapped = is_below_saddle and self.w < TURN
+            is_trapped = is_below_saddle and w < TURN
         elif switching > 0.0:
-            is_trapped = self.w >= 0.0 or (is_below_saddle and self.w > TURN)
+            is_trapped = w >= 0.0 or (is_below_saddle and w > TURN)
         else:
             # Symbols are independent: the two predictions are one.
             is_trapped = False

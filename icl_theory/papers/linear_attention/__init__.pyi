@@ -13,6 +13,7 @@ from .diversity import task_diversity as task_diversity
 from .family import LinearAttention as LinearAttention
 from .law import PromptLaw as PromptLaw
 from .layer import LayerRisk as LayerRisk
+from .layer import SampledLayer as SampledLayer
 from .layer import SampledLoop as SampledLoop
 from .layer import SampledRisk as SampledRisk
 from .mixture import MixtureRisk as MixtureRisk
@@ -22,3 +23,6 @@ from .risks import Pair as Pair
 from .risks import balanced_flow as balanced_flow
 from .shifts import ShiftTable as ShiftTable
 from .shifts import shift_table as shift_table
+from .whole import MergedHeads as MergedHeads
+from .whole import TensorRisk as TensorRisk
+from .whole import WholeLayer as WholeLayer

@@ -22,14 +22,12 @@ from icl_theory._validate import (
     LARGEST,
     Array,
     argument_error,
-    dimensions,
     integer,
-    real_array,
 )
 from icl_theory.engine.fixed_set import FixedSetRisk
 from icl_theory.engine.pullback import Pullback, core_params, core_risk, replace_core
 from icl_theory.engine.risk import Risk
-from icl_theory.engine.sampling import Trainer
+from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.engine.scope import DESCENT
 from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
@@ -37,14 +35,21 @@ from icl_theory.families import (
     Family,
     LazySlot,
     Number,
-    Object,
+    NumberOrArray,
+    Numbers,
     Panel,
     Whole,
+    WholeOrArray,
     Word,
     parameter,
 )
 from icl_theory.families.family import check_points
-from icl_theory.families.parameters import label_noise, learning_rate, nested
+from icl_theory.families.parameters import (
+    is_mse,
+    label_noise,
+    learning_rate,
+    loss_form,
+)
 from icl_theory.families.rule_parameters import within
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.depth import DEEPEST, LoopedRisk
@@ -52,7 +57,7 @@ from icl_theory.papers.linear_attention.empirical import EmpiricalRisk
 from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 from icl_theory.papers.linear_attention.layer import (
     LayerRisk,
-    SampledLoop,
+    SampledLayer,
     SampledRisk,
 )
 from icl_theory.papers.linear_attention.risks import (
@@ -62,9 +67,16 @@ from icl_theory.papers.linear_attention.risks import (
     Pair,
     closed_runs,
 )
+from icl_theory.papers.linear_attention.whole import (
+    MergedHeads,
+    TensorRisk,
+    WholeLayer,
+)
 from icl_theory.sweeps.grid import blank
 
-COORDINATES = ("merged", "pair", "heads")
+COORDINATES = ("merged", "pair", "merged-heads", "heads", "layer")
+# Coordinates with any number of heads, which start at random numbers.
+WITH_HEADS = ("merged-heads", "heads", "layer")
 # Beyond this a matrix of d² numbers, and its eigenvectors, cost too much.
 LARGEST_DENSE = 4000
 # Layers in a loop are for isotropic tokens and tasks: these keep their defaults.
@@ -78,14 +90,14 @@ ISOTROPIC = (
 )
 
 
-def _moment(name: str, value: Any) -> Any:
-    """Return a moment as nested tuples, a diagonal matrix as its diagonal."""
+def _moment(name: str, value: Any) -> Array:
+    """Return a moment, a diagonal matrix as its diagonal."""
     matrix = moment(name, value)
     if matrix.ndim == 2:
         diagonal = np.diag(matrix)
         if np.array_equal(matrix, np.diag(diagonal)):
-            return nested(diagonal)
-    return nested(matrix)
+            return diagonal
+    return matrix
 
 
 class Laws(NamedTuple):
@@ -95,29 +107,10 @@ class Laws(NamedTuple):
     new: PromptLaw
 
 
-@dataclass(frozen=True)
-class Start(Number):
-    """A size of the parameters at step 0, or the parameters themselves as tuples."""
-
-    def value(self, name: str, value: Any) -> Any:
-        """Check the number, or the array."""
-        if isinstance(value, str) or dimensions(value) == 0:
-            return super().value(name, value)
-        return nested(real_array(name, value, dimensions(value)))
-
-
-@dataclass(frozen=True)
-class Tasks(Whole):
-    """A number of tasks, or the tasks themselves, (k, d), as tuples."""
-
-    def value(self, name: str, value: Any) -> Any:
-        """Check the number, or the tasks."""
-        if isinstance(value, str) or dimensions(value) == 0:
-            return super().value(name, value)
-        tasks = real_array(name, value, 2)
-        if not tasks.any():
-            raise argument_error(name, value, "one task or more, not all of them zero")
-        return nested(tasks)
+def _tasks(name: str, tasks: Array) -> Array:
+    if not tasks.any():
+        raise argument_error(name, tasks, "one task or more, not all of them zero")
+    return tasks
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,16 +126,21 @@ class LinearAttention(Family):
         j^{-\mathrm{decay}}`.
     N, noise
         As for `PromptLaw`.
-    coordinates : {"merged", "pair", "heads"}
-        What is trained: the matrix Γ, :math:`(v, A)` with :math:`\Gamma = vA`, or heads
-        with separate keys and queries, :math:`\Gamma = \sum_h v_hQ_h^\top K_h`.
+    coordinates : {"merged", "pair", "merged-heads", "heads", "layer"}
+        What is trained: the matrix Γ; :math:`(v, A)` with :math:`\Gamma = vA`; heads
+        with merged keys and queries, :math:`\Gamma = \sum_h v_hA_h`; heads with
+        separate ones, :math:`\Gamma = \sum_h v_hQ_h^\top K_h`; or all matrices
+        :math:`P_h, K_h` of a layer of heads with merged keys and queries, for normal
+        tasks and queries.
     heads, rank : int
-        Number of heads, and rows of the keys and queries of each. Their product bounds
-        the rank of Γ; if it is below d, the floor is the least loss of that rank.
+        Number of heads; and rows of the keys and queries of each, if they are separate.
+        The product of both then bounds the rank of Γ; if it is below d, the floor is
+        the least loss of that rank.
     start : float or array_like
         Size of the parameters at step 0: Γ = start·I; v = start, A = start·I/√d; or
-        independent normal numbers of this standard deviation. An array gives the
-        parameters themselves.
+        independent normal numbers of this standard deviation for heads and for a layer.
+        An array gives the parameters themselves: (H, 1 + d²) for merged heads, (H, 1 +
+        2Rd) for separate ones, (2, H, d + 1, d + 1) for a layer.
     tasks : int or array_like, (k, d), optional
         Train on k tasks, drawn from the prior or given, instead of on the prior.
     seed : int
@@ -152,7 +150,7 @@ class LinearAttention(Family):
         with trained γ; more than one only for isotropic tokens and tasks.
     covariance, prior, query : array_like, (d, d) or (d,), optional
         As for `PromptLaw`; a covariance stands for ``d`` and ``decay``.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is the stable learning rate of
         `stable_rate`.
 
@@ -229,12 +227,12 @@ class LinearAttention(Family):
     )
     start: Any = parameter(
         0.01,
-        kind=Start(zero=True, maximum=LARGEST),
+        kind=NumberOrArray(zero=True, maximum=LARGEST),
         meaning="size of the parameters at step 0",
     )
     tasks: Any = parameter(
         None,
-        kind=Tasks(optional=True),
+        kind=WholeOrArray(optional=True, ndim=(2,), checker=_tasks),
         symbol="k",
         tex="k",
         meaning="pretraining tasks; by default all",
@@ -251,17 +249,18 @@ class LinearAttention(Family):
     )
     covariance: Any = parameter(
         None,
-        kind=Object(optional=True, checker=_moment),
+        kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
         meaning="covariance of the tokens",
     )
     prior: Any = parameter(
         None,
-        kind=Object(optional=True, checker=_moment),
+        kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
         meaning="second moment of the tasks",
     )
+    loss: str = loss_form()
     query: Any = parameter(
         None,
-        kind=Object(optional=True, checker=_moment),
+        kind=Numbers(optional=True, ndim=(1, 2), checker=_moment),
         meaning="second moment of the query",
     )
 
@@ -286,9 +285,18 @@ class LinearAttention(Family):
             )
 
     def _check_coordinates(self) -> None:
-        if self.coordinates != "heads":
+        if self.coordinates not in WITH_HEADS:
             self._require_defaults(
-                ("heads", "rank"), "left out unless coordinates = 'heads'"
+                ("heads",),
+                "left out unless coordinates = 'heads', 'merged-heads' or 'layer'",
+            )
+        if self.coordinates != "heads":
+            self._require_defaults(("rank",), "left out unless coordinates = 'heads'")
+        if self.coordinates == "layer" and self.tasks is not None:
+            raise argument_error(
+                "tasks",
+                self.tasks,
+                "left out for coordinates = 'layer', whose loss is for normal tasks",
             )
         if self.rank > self.d:
             raise argument_error("rank", self.rank, f"at most d = {self.d}")
@@ -335,7 +343,7 @@ class LinearAttention(Family):
         new = PromptLaw(spectrum, self.prior, self.query, N=self.N, noise=self.noise)
         is_dense = (
             self.tasks is not None
-            or self.coordinates == "heads"
+            or self.coordinates in WITH_HEADS
             or self.on_fixed_set
             or not new.diagonal
         )
@@ -361,6 +369,10 @@ class LinearAttention(Family):
             return self._merged_risk()
         if self.coordinates == "pair":
             return self._pair_risk()
+        if self.coordinates == "merged-heads":
+            return self._merged_heads_risk()
+        if self.coordinates == "layer":
+            return self._layer_risk()
         return self._heads_risk()
 
     def _merged_risk(self) -> Risk:
@@ -387,7 +399,25 @@ class LinearAttention(Family):
     def _heads_risk(self) -> Risk:
         law = self.law()
         d = law.d
-        shape = (self.heads, 1 + 2 * self.rank * d)
+        start = self._start_of_heads((self.heads, 1 + 2 * self.rank * d))
+        rank = min(self.heads * self.rank, d)
+        return Pullback(MergedRisk(law, np.zeros((d, d)), rank), Heads(start, d))
+
+    def _merged_heads_risk(self) -> Risk:
+        law = self.law()
+        d = law.d
+        start = self._start_of_heads((self.heads, 1 + d**2))
+        return Pullback(MergedRisk(law, np.zeros((d, d))), MergedHeads(start, d))
+
+    def _layer_risk(self) -> Risk:
+        law = self.law()
+        d = law.d
+        tensor = TensorRisk(law, np.zeros((d + 1, d + 1, d)))
+        start = self._start_of_heads((2, self.heads, d + 1, d + 1))
+        return Pullback(tensor, WholeLayer(start))
+
+    def _start_of_heads(self, shape: tuple[int, ...]) -> Array:
+        """Return random parameters of heads, or the given ones."""
         check_fits("heads", self.heads, 32.0 * math.prod(shape))
         if isinstance(self.start, float):
             rng = np.random.default_rng([self.seed, 1])
@@ -395,8 +425,7 @@ class LinearAttention(Family):
         else:
             start = np.array(self.start)
         self._check_start(start, shape)
-        rank = min(self.heads * self.rank, d)
-        return Pullback(MergedRisk(law, np.zeros((d, d)), rank), Heads(start, d))
+        return start
 
     def _check_start(self, start: Array, shape: tuple[int, ...]) -> None:
         if start.shape != shape:
@@ -419,31 +448,29 @@ class LinearAttention(Family):
 
     def merged(self) -> MergedRisk:
         """Return the risk of one layer over Γ itself."""
-        merged: MergedRisk = core_risk(self.risk())
-        return merged
+        core: MergedRisk | TensorRisk = core_risk(self.risk())
+        return core.merged if isinstance(core, TensorRisk) else core
 
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer on sampled prompts.
 
-        It trains the layer (P, K) if coordinates = "pair", and a loop if there are
-        several layers.
+        It trains the layer (P, K) if coordinates = "pair", the layer of all heads
+        if coordinates = "layer", and a loop if there are several layers.
         """
-        law = self.law().dense
         risk = self.risk()
-        if isinstance(risk, LoopedRisk):
-            return SampledLoop(law, risk.initial, batch, seed, risk.depth)
-        if self.coordinates == "pair":
+        law = self.law().dense
+        if self.coordinates == "layer":
+            return SampledLayer(law, risk.initial, batch, seed)
+        if self.coordinates == "pair" and not isinstance(risk, LoopedRisk):
             return LayerRisk.of(law, risk.initial, batch, seed)
-        start = self.merged().initial
-        if start.ndim == 1:
-            start = np.diag(start)
-        return replace_core(risk, SampledRisk(law, start, batch, seed))
+        return trainer_of(risk, batch, seed)
 
     def unreduced(self) -> Risk:
         """Return the risk over all entries of Γ: on a fixed set none stays zero."""
         risk = self.risk()
         core = core_risk(risk)
-        if isinstance(core, LoopedRisk) or core.initial.ndim == 2:
+        # Only the diagonal of Γ is reduced. The whole layer has matrices already.
+        if isinstance(core, LoopedRisk) or core.initial.ndim > 1:
             return risk
         law = self.law()
         if not isinstance(risk, Pullback):
@@ -457,7 +484,7 @@ class LinearAttention(Family):
         """Return the sampler over Γ or its factors, or over γ for several layers."""
         risk = self.unreduced()
         core = core_risk(risk)
-        if isinstance(core, LoopedRisk):
+        if isinstance(core, LoopedRisk) or self.coordinates == "layer":
             return self.sampled(batch, seed)
         trainer = SampledRisk(self.law().dense, core.initial, batch, seed)
         return replace_core(risk, trainer)
@@ -466,7 +493,7 @@ class LinearAttention(Family):
         """Return the loss of the fixed set as a quadratic form in Γ, if it is one."""
         if not self.on_fixed_set:
             return None
-        fixed_set = self.trained_risk()
+        fixed_set = self._set_risk
         assert isinstance(fixed_set, FixedSetRisk)
         whole = core_risk(fixed_set.whole)
         return whole if isinstance(whole, EmpiricalRisk) else None
@@ -476,9 +503,11 @@ class LinearAttention(Family):
 
         It is stable at the minimum that descent from a small start reaches:
         :math:`1/(q_{\max}m_{\max})` for the merged Γ, divided by
-        :math:`2\|\Gamma^*\|_F` for (v, A), or by :math:`3s^{4/3}` for heads, with the
-        sum s of the R largest singular values of Γ*. On a fixed set, the curvature and
-        Γ* are those of its loss.
+        :math:`2\|\Gamma^*\|_F` for (v, A) and for merged heads, or by
+        :math:`3s^{4/3}` for separate ones, with the sum s of the R largest singular
+        values of Γ*. For a layer it is :math:`1/(2\|\Gamma^*\|_F)` over the largest
+        curvature of `TensorRisk`. On a fixed set, the curvature and Γ* are those of its
+        loss.
         """
         law = self.law()
         risk = self.risk()
@@ -497,14 +526,20 @@ class LinearAttention(Family):
         else:
             largest = law.largest_curvature()
             values = np.linalg.svd(law.best, compute_uv=False)
-        if self.coordinates == "pair":
-            stretch = 2.0 * float(np.linalg.norm(values))
-        else:
+        if self.coordinates == "heads":
             stretch = 3.0 * float(np.sort(values)[-self.rank :].sum()) ** (4.0 / 3.0)
+        else:
+            stretch = 2.0 * float(np.linalg.norm(values))
+        core = core_risk(risk)
+        if isinstance(core, TensorRisk):
+            largest = core.largest_curvature()
         return 1.0 / (stretch * largest)
 
     def expected_steps(self) -> float | None:
-        """Return an estimate of the first plateau, the time at the saddle at zero."""
+        """Return an estimate of the length of the first plateau, in steps.
+
+        That is the time in which small parameters grow away from the saddle at zero.
+        """
         law = self.law()
         if self.coordinates == "merged" or not isinstance(self.start, float):
             return None
@@ -515,10 +550,18 @@ class LinearAttention(Family):
         else:
             product = query @ prior @ covariance
             growth = np.asarray(np.linalg.svd(product, compute_uv=False))
-        if self.coordinates == "pair":
-            best_v = max(float(np.linalg.norm(law.best)) ** 0.5, self.start)
-            time = math.log(best_v / self.start) / float(np.linalg.norm(growth))
+        if self.coordinates != "heads":
+            # The factors grow exponentially, from the part of the start in the growing
+            # direction to the size of the root of the best matrix. The part is that of
+            # one pair, or the root mean square over H random heads, each of which has
+            # half of it.
+            size = self.start
+            if self.coordinates in WITH_HEADS:
+                size *= math.sqrt(0.5 * self.heads)
+            best_v = max(float(np.linalg.norm(law.best)) ** 0.5, size)
+            time = math.log(best_v / size) / float(np.linalg.norm(growth))
             return time / self.rate()
+        # Three factors of the size s grow like ds/dt = growth s², which takes 1/s.
         return 1.0 / (float(growth.max()) * self.start * self.rate())
 
     def describe(self, run: Trajectory) -> None:
@@ -577,7 +620,9 @@ class LinearAttention(Family):
     def gamma(self, params: ArrayLike) -> Array:
         """Return Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
         risk = self.unreduced() if self.on_fixed_set else self.risk()
-        return core_params(risk, risk._checked(params))
+        inner = core_params(risk, risk._checked(params))
+        core = core_risk(risk)
+        return core.gamma(inner) if isinstance(core, TensorRisk) else inner
 
     @classmethod
     def batched(
@@ -589,6 +634,8 @@ class LinearAttention(Family):
         """
         check_points(cls, points, common)
         values = {**common, **points}
+        if is_mse(common):
+            return None
         if not cls._has_closed_columns(values, targets_excess="above" in points):
             return None
         mask = np.broadcast_to(values["depth"] == 1, len(points["d"])).copy()

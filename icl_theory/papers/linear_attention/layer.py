@@ -6,6 +6,7 @@ that each checks the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -319,16 +320,79 @@ class SampledLoop(SampledRisk):
         return errors.reshape(-1, size), by_run.mean(axis=1, keepdims=True)
 
 
-class LayerRisk(SampledRisk):
-    r"""The whole layer on sampled prompts, over its matrices (P, K), (2, d + 1, d + 1).
+class SampledLayer(SampledRisk):
+    r"""A layer of H heads on sampled prompts, over its matrices :math:`P_h` and
+    :math:`K_h`, (2, H, d + 1, d + 1).
+
+    The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x,
+    0)`, and the prediction the last entry of :math:`\frac1N\sum_hP_hEE^\top K_h(x, 0)`.
+
+    Parameters
+    ----------
+    law, start, batch, seed
+        As for `SampledRisk`; ``start`` has the matrices at step 0.
+    """
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        size = self.law.d + 1
+        return (2, self._heads, size, size)
+
+    @property
+    def _heads(self) -> int:
+        return np.shape(self.start)[1] if np.ndim(self.start) == 4 else 1
+
+    @property
+    def _numbers(self) -> float:
+        """How many numbers a prompt takes in memory."""
+        size = self.law.d + 2.0
+        return super()._numbers + size * (size + 4.0 * self._heads)
+
+    def cheaper(self) -> Trainer[Prompts]:
+        """Return the trainer itself: a layer reads more of a prompt than h."""
+        return self
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The matrices P_h and K_h, one after another."""
+        return tuple(array.reshape(-1, *array.shape[-2:]))
+
+    def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Return the errors of R runs, (R, B), and gradients of their mean losses."""
+        tokens, labels, query, answer = prompts
+        R = len(params)
+        B = prompts_per_run(prompts, R)
+        N = tokens.shape[1]
+        # The columns (x_i, y_i) of E, and its last column (x, 0).
+        pairs = np.concatenate([tokens, labels[:, :, None]], axis=2)
+        last = np.pad(query, ((0, 0), (0, 1)))
+        columns = np.concatenate([pairs, last[:, None]], axis=1)
+        gram = np.matmul(columns.swapaxes(1, 2), columns) / N
+        size = last.shape[1]
+        gram = gram.reshape(R, B, size, size)
+        last = last.reshape(R, B, size)
+
+        value_rows = params[:, 0, :, -1]
+        keys = params[:, 1]
+        # Every head attends with its own scores; (R, B, H, d + 1) each.
+        attending = np.einsum("rhij,rbj->rbhi", keys, last)
+        attended = np.matmul(attending, gram)
+        outputs = np.einsum("rhi,rbhi->rb", value_rows, attended)
+        errors = outputs - answer.reshape(R, B)
+
+        gradients = np.zeros_like(params)
+        gradients[:, 0, :, -1] = np.einsum("rb,rbhi->rhi", errors, attended) / B
+        weighted = np.einsum("rb,rhi,rbij->rbhj", errors, value_rows, gram)
+        gradients[:, 1] = np.einsum("rbhj,rbk->rhjk", weighted, last) / B
+        return errors, gradients
+
+
+class LayerRisk(SampledLayer):
+    r"""The layer of one head on sampled prompts, over (P, K), (2, d + 1, d + 1).
 
     The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x,
     0)`, and the prediction the last entry of :math:`\frac1N P E E^\top K (x, 0)`. See
     docs/linear-attention-theory.md, "The layer".
     """
-
-    # The whole layer reads more of a prompt than h.
-    cheaper = Trainer.cheaper
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -359,32 +423,5 @@ class LayerRisk(SampledRisk):
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Return the errors of R runs, (R, B), and gradients of their mean losses."""
-        tokens, labels, query, answer = prompts
-        R = len(params)
-        size = prompts_per_run(prompts, R)
-        N = tokens.shape[1]
-        # The columns (x_i, y_i) of E, and its last column (x, 0).
-        pairs = np.concatenate([tokens, labels[:, :, None]], axis=2)
-        last = np.pad(query, ((0, 0), (0, 1)))
-        columns = np.concatenate([pairs, last[:, None]], axis=1)
-        last_by_run = last.reshape(R, size, -1)
-
-        def attended(vectors: Array) -> Array:
-            """Return EEᵀ/N times a vector for each prompt, (R, B, d + 1)."""
-            flat = vectors.reshape(last.shape)
-            scores = np.einsum("bni,bi->bn", columns, flat)
-            products = np.einsum("bn,bni->bi", scores, columns) / N
-            return np.asarray(products.reshape(R, size, -1))
-
-        P = params[:, 0]
-        K = params[:, 1]
-        # Only the last row of P is read.
-        value = np.broadcast_to(P[:, -1:], last_by_run.shape)
-        attended_key = attended(last_by_run @ K.swapaxes(1, 2))
-        errors = np.sum(attended_key * value, axis=2) - answer.reshape(R, size)
-        back = errors[:, :, None]
-        gradients = np.zeros_like(params)
-        gradients[:, 0, -1] = np.sum(back * attended_key, axis=1) / size
-        by_key = (attended(value) * back).swapaxes(1, 2) @ last_by_run
-        gradients[:, 1] = by_key / size
-        return errors, gradients
+        errors, gradients = super()._passes(params[:, :, None], prompts)
+        return errors, gradients[:, :, 0]

@@ -34,6 +34,7 @@ from icl_theory.engine.pullback import Map
 from icl_theory.engine.risk import Risk, Solution, WithStart
 from icl_theory.engine.rules import Rule, is_plain_descent
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, shaped
+from icl_theory.papers.linear_attention.layer import SampledRisk
 
 # A plateau ends when the excess has fallen to this share of its value at the start.
 PLATEAU = 0.9
@@ -117,6 +118,17 @@ class MergedRisk(BestKnown):
         """The minimiser, of the shape of the parameters."""
         best = self.law.best
         return np.diag(best) if best.ndim < self.start.ndim else best
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledRisk:
+        """Return the trainer on sampled prompts, over the whole matrix Γ, (d, d).
+
+        Raises
+        ------
+        ValueError
+            N is infinite, or an argument is out of range.
+        """
+        start = self.start if self.start.ndim == 2 else np.diag(self.start)
+        return SampledRisk(self.law.dense, start, batch, seed)
 
     def modes(self, gamma: Array) -> Array:
         """Coordinates of a matrix, or of many, in the modes."""

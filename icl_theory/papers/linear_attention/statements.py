@@ -911,11 +911,6 @@ PAPERS = (
             ),
         ),
         credit="The best layer of linear attention, and several",
-        related=(
-            "Layers as steps of descent: Johannes von Oswald et al. "
-            "*Transformers learn in-context by gradient descent*. 2023. "
-            "[arXiv:2212.07677](https://arxiv.org/abs/2212.07677)."
-        ),
         entry=ModelEntry(
             data="normal inputs, linear functions",
             attention="linear, one layer or several",

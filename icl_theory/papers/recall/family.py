@@ -23,6 +23,7 @@ from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Normalised, Rule, rule_of
 from icl_theory.engine.scope import Scope
+from icl_theory.engine.starts import checked_start, with_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import (
     Column,
@@ -35,6 +36,7 @@ from icl_theory.families import (
     Whole,
     Word,
     parameter,
+    starting_parameters,
 )
 from icl_theory.families.parameters import learning_rate
 from icl_theory.families.rule_parameters import update_rule
@@ -82,7 +84,7 @@ class Recall(Family):
     Parameters
     ----------
     V, triggers, outputs, alpha, H, law, attention, weights, kappa, probs, counts,
-    gamma, v, M, seed, task
+    gamma, v, M, seed, start, task
         As in `icl_theory.papers.recall.simulate`, which makes a Recall and trains it.
     eta, epsilon, above, rule, method, max_steps
         As for every `Family`. Losses are in nats.
@@ -182,6 +184,7 @@ class Recall(Family):
     seed: int = parameter(
         0, kind=Whole(minimum=0), meaning="seed of these sentences", axis=False
     )
+    start: Any = starting_parameters((1,))
     task: RecallTask | None = parameter(
         None,
         kind=Object(optional=True, unfold=lambda values: Recall.unfolded(values)),
@@ -203,7 +206,9 @@ class Recall(Family):
             if self.task.parts is not None:
                 self._take_parts(self.task.parts)
         # the risk checks the parameters against each other
-        self.population()
+        population = self.population()
+        if self.start is not None and math.isinf(self.M):
+            checked_start(self.start, np.shape(population.initial))
 
     def _refuse_other_parts(self, task: RecallTask) -> None:
         """Refuse a part that is neither the default nor the task's own."""
@@ -306,6 +311,9 @@ class Recall(Family):
             and math.isinf(self.M)
             and rule_of(self.update()).reducible
         )
+        if tied and self.start is not None:
+            # a start may also have a λ of its own for each trigger
+            tied = len(self.start) <= 1 + self._scales_trained
         gamma, v = self.held
         return RecallRisk(
             self.whole_task,
@@ -317,8 +325,24 @@ class Recall(Family):
             kappa=self.kappa,
         )
 
+    @property
+    def own_start(self) -> bool:
+        """Whether training starts elsewhere than at zero."""
+        return self.start is not None
+
+    @property
+    def _scales_trained(self) -> int:
+        """How many of v and γ are trained."""
+        gamma, v = self.held
+        trains_gamma = bool(self.whole_task.alpha) and gamma is None
+        return int(trains_gamma) + int(self.attention == "softmax" and v is None)
+
     def risk(self) -> Risk:
         """Return the risk over λ and, if they are trained, v and γ."""
+        risk = self._from_zero()
+        return risk if self.start is None else with_start(risk, self.start)
+
+    def _from_zero(self) -> Risk:
         if self.data is None:
             return self.population()
         # these losses depend on more of a sentence than its counts of bigrams

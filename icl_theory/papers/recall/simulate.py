@@ -32,6 +32,7 @@ def simulate(
     v: float | str | None = None,
     M: int | None = None,
     seed: int = 0,
+    start: ArrayLike | None = None,
     rule: str = "ngd",
     epsilon: float | None = None,
     above: float | None = None,
@@ -70,6 +71,9 @@ def simulate(
     M, seed : int
         Train on the empirical risk of M sentences, drawn with this seed, instead of the
         population risk (M = inf).
+    start : array_like, optional
+        The parameters at step 0, as they are returned; zero by default. There may be a
+        λ for each trigger, also if all triggers have the same law.
     rule : {"ngd", "gd"}
         Normalised or plain gradient descent.
     epsilon, above : float, optional

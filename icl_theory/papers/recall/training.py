@@ -20,8 +20,17 @@ from threadpoolctl import threadpool_limits
 from icl_theory._validate import Array, argument_error
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Rule
+from icl_theory.engine.starts import with_start
 from icl_theory.engine.trajectory import Trajectory
-from icl_theory.families import Column, Family, Number, Whole, Word, parameter
+from icl_theory.families import (
+    Column,
+    Family,
+    Number,
+    Whole,
+    Word,
+    parameter,
+    starting_parameters,
+)
 from icl_theory.families.rule_parameters import update_rule
 from icl_theory.memory import check_fits
 from icl_theory.papers.recall.coordinates import reparameterised
@@ -71,6 +80,9 @@ class Training(Family):
     scale : float, optional
         Standard deviation of the initial entries times √(2V), or 0 to start from zero;
         by default 0 for W alone, else ½.
+    start : array_like, optional
+        All parameters at step 0 in one vector, instead of the random ones: the
+        matrices row after row, or λ and, if they are trained, v and γ.
     rule : {"ngd", "ngd-blocks", "gd"}
         Normalised jointly, each matrix by its own gradient, or plain.
     V, outputs, alpha, H, law, weights, kappa, gamma, v, seed
@@ -141,6 +153,7 @@ class Training(Family):
     seed: int = parameter(
         0, kind=Whole(minimum=0), meaning="seed of sentences and start", axis=False
     )
+    start: Any = starting_parameters((1,))
     rule: str | Rule = update_rule("ngd")
     max_steps: int = parameter(
         2000, kind=Whole(), meaning="number of steps", axis=False
@@ -155,6 +168,8 @@ class Training(Family):
             # to draw.
             check_fits("M", self.M, BYTES * self.M * self.H)
             replace(self, M=math.inf)
+        if self.start is not None and self.scale is not None:
+            raise argument_error("scale", self.scale, "left out: a start is given")
         if self.model == "full" and self.scale == 0 and self.attention == "linear":
             raise argument_error(
                 "scale",
@@ -215,6 +230,11 @@ class Training(Family):
 
     def risk(self) -> Risk:
         """Return the risk over the trained parameters."""
+        risk = self._from_scale()
+        return risk if self.start is None else with_start(risk, self.start)
+
+    def _from_scale(self) -> Risk:
+        """Return the risk from the random start of its scale."""
         if self.model != "reparameterised":
             return self.transformer
         gamma = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,15 +17,17 @@ from numpy.typing import ArrayLike
 from icl_theory._validate import Array, argument_error
 from icl_theory.engine.risk import Risk, WithStart
 from icl_theory.engine.sampling import prompts_by_run
+from icl_theory.engine.starts import checked_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import (
     LazySlot,
-    Number,
+    NumberOrArray,
     Whole,
     Word,
     label_noise,
     learning_rate,
+    loss_form,
     parameter,
 )
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
@@ -264,10 +266,13 @@ class Representation(Family):
         would add a constant to the loss, and is left out.
     noise : float
         Standard deviation of the label noise, label units; its square is the ridge.
-    start, seed : float, int
-        Size of the parameters at step 0, and the seed that they and the representations
-        are drawn with. Output weights of head and token are 0 at step 0.
-    eta, epsilon, above, rule, method, max_steps
+    start : float or array_like, (H, weights + scores)
+        Size of the parameters at step 0, or the parameters: the output weights of each
+        head, and then its scores, attended tokens by queries. Random output weights of
+        head and token are 0 at step 0.
+    seed : int
+        Seed of the representations and of a random start.
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`.
 
     Examples
@@ -322,8 +327,11 @@ class Representation(Family):
         meaning="whether a token's own label is its answer",
     )
     noise: float = label_noise(0.3, 1e6)
-    start: float = parameter(
-        0.5, kind=Number(maximum=10.0), meaning="size of the parameters at step 0"
+    loss: str = loss_form()
+    start: Any = parameter(
+        0.5,
+        kind=NumberOrArray(maximum=10.0, ndim=(2,)),
+        meaning="size of the parameters at step 0",
     )
     seed: int = parameter(
         0, kind=Whole(minimum=0), meaning="seed of representations and start"
@@ -340,6 +348,15 @@ class Representation(Family):
                 self.noise,
                 "at least 1e-5 if N > m, where many predictors are best without it",
             )
+        if not isinstance(self.start, float):
+            checked_start(self.start, self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        """Shape of the parameters."""
+        attended = self.K if self.sees == "all" else self.N
+        weights = self.K if self.output == "token" else 1
+        return self.heads, weights + attended * self.K
 
     def describe(self, run: Trajectory) -> None:
         """Say what is outside the theorems."""
@@ -355,10 +372,13 @@ class Representation(Family):
         Z = rng.normal(size=(self.m, self.K)) / np.sqrt(self.m)
         attended = self.K if self.sees == "all" else self.N
         weights = self.K if self.output == "token" else 1
-        shape = (self.heads, weights + attended * self.K)
-        start = self.start * rng.normal(size=shape)
-        if self.output == "token":
-            start[:, :weights] = 0.0
+        shape = self._shape
+        if isinstance(self.start, float):
+            start = self.start * rng.normal(size=shape)
+            if self.output == "token":
+                start[:, :weights] = 0.0
+        else:
+            start = checked_start(self.start, shape)
         return DictionaryRisk(
             Z=Z,
             labelled=self.N,

@@ -7,6 +7,7 @@ differ in the parameters that are trained.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -15,10 +16,26 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from icl_theory._validate import Array, argument_error
-from icl_theory.engine import Risk, Trajectory, in_coordinates
+from icl_theory.engine import Projected, Pullback, Risk, Rule, Trajectory
+from icl_theory.engine.pullback import Linear
 from icl_theory.engine.risk import WithStart
-from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
-from icl_theory.families.parameters import Fraction, label_noise, learning_rate
+from icl_theory.engine.rules import rule_of
+from icl_theory.families import (
+    Column,
+    Family,
+    LazySlot,
+    Number,
+    Whole,
+    Word,
+    WordOrArray,
+    parameter,
+)
+from icl_theory.families.parameters import (
+    Fraction,
+    label_noise,
+    learning_rate,
+    loss_form,
+)
 from icl_theory.memory import check_fits
 from icl_theory.tokens.gaussian import normal, reach_of
 from icl_theory.tokens.risk import Kind, TokenRisk
@@ -34,6 +51,7 @@ class Prompts(NamedTuple):
 
     tokens: Array  # (B, N, 4)
     label: Array  # (B,)
+    scale: Array  # the factor λ of the scores, (B,)
 
 
 class Attended(NamedTuple):
@@ -70,8 +88,7 @@ class LocationRisk(WithStart, Risk):
 
     def sampled(self, batch: int, seed: int = 0) -> Sampled[Prompts]:
         """Return the trainer on sampled prompts."""
-        numbers = 12.0 * self.problem.N
-        return Sampled(self.start, self._draw, self._losses_on, batch, seed, numbers)
+        return SampledLocation(self, batch, seed)
 
     def _draw(self, rng: np.random.Generator, size: int) -> Prompts:
         """Draw prompts whose tokens have the four coordinates."""
@@ -83,7 +100,7 @@ class LocationRisk(WithStart, Risk):
             p.spread * tokens[rows, place] + math.sqrt(p.snr) * np.eye(4)[0]
         )
         label = tokens[rows, place, 1] + p.noise * rng.normal(size=size)
-        return Prompts(tokens, label)
+        return Prompts(tokens, label, np.full(size, p.scale))
 
     def _losses_on(self, params: Array, prompts: Prompts) -> Pass:
         """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
@@ -95,7 +112,8 @@ class LocationRisk(WithStart, Risk):
         k = vectors[:, None, :4, None]
         v = vectors[:, None, 4:8, None]
         values = (tokens @ v)[..., 0]
-        attended = self._attend((tokens @ k)[..., 0], values, vectors[:, 8])
+        scale = prompts.scale.reshape(R, -1, 1)
+        attended = self._attend((tokens @ k)[..., 0], values, vectors[:, 8], scale)
         output = np.sum(attended.weight * values, axis=2)
         by_k = np.einsum("rbn,rbnd->rbd", attended.by_score, tokens)
         by_v = np.einsum("rbn,rbnd->rbd", attended.weight, tokens)
@@ -106,10 +124,13 @@ class LocationRisk(WithStart, Risk):
         place = first_places(params, len(prompts.label)) + np.arange(params[0].size)
         return 0.5 * errors.ravel() ** 2, place, gradients.reshape(place.shape)
 
-    def _attend(self, scores: Array, values: Array, bias: Array) -> Attended:
+    def _attend(
+        self, scores: Array, values: Array, bias: Array, scale: Array
+    ) -> Attended:
         """Return the weights of tokens, with the derivatives of the output.
 
-        Scores k·x and values are (R, B, N); each of R runs has a bias.
+        Scores k·x and values are (R, B, N); each of R runs has a bias, and each prompt
+        a factor of its scores, (R, B, 1), without softmax.
         """
         from scipy.special import erf  # slow to load
 
@@ -119,11 +140,36 @@ class LocationRisk(WithStart, Risk):
             weight, _ = softmax(scores + bias[:, None, None] * is_first_place)
             mean_value = np.sum(weight * values, axis=2, keepdims=True)
             return Attended(weight, weight * (values - mean_value))
-        scaled = p.scale * scores
+        scaled = scale * scores
         if p.attention == "erf":
-            slope = p.scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scaled**2))
+            slope = scale * 2.0 / math.sqrt(math.pi) * np.exp(-(scaled**2))
             return Attended(erf(scaled), slope * values)
-        return Attended(scaled, p.scale * values)
+        return Attended(scaled, scale * values)
+
+
+class SampledLocation(Sampled[Prompts]):
+    """A `LocationRisk` on sampled prompts, whose scores have the factor of the step.
+
+    Parameters
+    ----------
+    risk : LocationRisk
+    batch, seed : int
+        Number of prompts in a step, and the seed.
+    """
+
+    def __init__(self, risk: LocationRisk, batch: int, seed: int) -> None:
+        numbers = 12.0 * risk.problem.N
+        super().__init__(risk.start, risk._draw, risk._losses_on, batch, seed, numbers)
+        self._risk = risk
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Blocks of the exact risk."""
+        return self._risk.blocks(array)
+
+    def prompts(self, step: int = 0) -> Prompts:
+        """Return the prompts of a step, with the factor of its scores."""
+        scale = self._risk.problem._scale_at(step)
+        return super().prompts(step)._replace(scale=np.full(self.batch, scale))
 
 
 class Activations(NamedTuple):
@@ -151,6 +197,15 @@ class SeparateRisk(LocationRisk):
         # The bias is 0, and is not trained.
         return np.append(unit, 0.0), np.vstack([slopes.reshape(8, 8), np.zeros(8)])
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether the factor of the scores falls from step to step."""
+        return self.problem.scale_decay > 0.0
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """k and v."""
+        return array[0], array[1]
+
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss, and its gradient, which is tangential to both spheres."""
         vectors, slopes = self._vectors(params)
@@ -164,11 +219,12 @@ class SeparateRisk(LocationRisk):
         nu = v[1]
         eta = k[1]
 
-        x, probs, f, slope = self._activations(a * k[0], g)
+        scale = p._scale_at(step)
+        x, probs, f, slope = self._activations(a * k[0], g, scale)
         # An uninformative token has a score z, the weight h, and a value whose
         # covariance with z is ρ. Its part of the output has the mean square
         # ρ² odd + (1 - ρ²) even.
-        z, z_probs, h, _ = self._activations(0.0, 1.0)
+        z, z_probs, h, _ = self._activations(0.0, 1.0, scale)
         hz = float(z_probs @ (h * z))
         even = float(z_probs @ h**2)
         odd = float(z_probs @ (h * z) ** 2)
@@ -204,11 +260,10 @@ class SeparateRisk(LocationRisk):
         by_vectors = by_rho * np.append(v, k) + [*by_k, *by_v]
         return float(loss), (by_vectors @ slopes[:8]).reshape(2, 4)
 
-    def _activations(self, mean: float, spread: float) -> Activations:
+    def _activations(self, mean: float, spread: float, scale: float) -> Activations:
         """Return nodes of a score with this mean and standard deviation."""
         from scipy.special import erf  # slow to load
 
-        scale = self.problem.scale
         # With this step the rule has an error of e^-40 for erf².
         x, probs = normal(0.7 / math.sqrt(1.0 + 4.0 * (scale * spread) ** 2))
         s = scale * (mean + spread * x)
@@ -223,6 +278,15 @@ class SeparateRisk(LocationRisk):
         k = vectors[:4]
         v = vectors[4:8]
         return {"overlaps": np.array([k[0], v[1], v[0], k[1], k @ v])}
+
+
+@dataclass(frozen=True, eq=False)
+class ManifoldCoordinates(Linear):
+    """k and v from (κ, κ', ν, ν'), whose blocks are k and v."""
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The coordinates of k, and those of v."""
+        return array[:2], array[2:]
 
 
 class SoftmaxRisk(LocationRisk):
@@ -323,19 +387,24 @@ class SingleLocation(Family):
         Its standard deviation γ.
     noise : float
         Standard deviation of the label noise, label units.
-    scale : float
-        Factor λ of the scores of "erf" and "linear"; softmax trains the size of k
-        instead.
+    scale, scale_decay : float
+        Factor λ of the scores of "erf" and "linear", and its decay c: at step t it is
+        λ/(1 + ct). Softmax trains the size of k instead.
+    projection : {"none", "spheres"}
+        "spheres" rescales k and v to the length 1 after each step, for "erf" and
+        "linear" only. With plain descent this is projected gradient descent.
     first : float, optional
         Probability that the first token is the informative one; the other tokens share
         the rest equally. By default 1/N; "softmax" only.
-    start : {"manifold", "sphere"}
+    start : {"manifold", "sphere"} or array_like
         Random unit vectors k, v in d dimensions. On the manifold k is orthogonal to v*,
         v to k* and k to v, and training keeps them so. On the sphere they are any unit
-        vectors, for "erf" and "linear" only.
+        vectors, for "erf" and "linear" only. An array gives the parameters at step 0:
+        (κ, κ', ν, ν', b) for softmax; (κ, κ', ν, ν') on the manifold, or the
+        coordinates of k and v along k*, v* and two more axes, (2, 4), for the others.
     d, seed : int
         Dimension, and the seed that k and v are drawn with.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`. There is no target unless one is given.
 
     References
@@ -395,11 +464,23 @@ class SingleLocation(Family):
         tex=r"\lambda",
         meaning="factor of scores",
     )
+    scale_decay: float = parameter(
+        0.0,
+        kind=Number(zero=True, maximum=1.0),
+        meaning="decay of the factor of scores in a step",
+    )
+    projection: str = parameter(
+        "none",
+        kind=Word(words=("none", "spheres")),
+        meaning="where k and v are after each step",
+    )
     first: float | None = parameter(
         None, kind=Fraction(optional=True), meaning="probability of the first position"
     )
-    start: str = parameter(
-        "manifold", kind=Word(words=("manifold", "sphere")), meaning="law of the start"
+    start: Any = parameter(
+        "manifold",
+        kind=WordOrArray(words=("manifold", "sphere"), ndim=(1, 2)),
+        meaning="law of the start",
     )
     d: int = parameter(
         400,
@@ -409,6 +490,7 @@ class SingleLocation(Family):
         meaning="dimension",
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
+    loss: str = loss_form()
 
     def validate(self) -> None:
         """Refuse a start or positions that this attention does not have."""
@@ -422,9 +504,68 @@ class SingleLocation(Family):
                 self.first,
                 "left out unless attention is softmax: the others have no positions",
             )
+        if self.attention == "softmax":
+            self._refuse_for_softmax()
+        if not isinstance(self.start, str):
+            self._validate_start(np.shape(self.start))
+
+    def _refuse_for_softmax(self) -> None:
+        """Refuse what belongs to vectors k and v of the length 1."""
+        for name in ("scale_decay", "projection"):
+            default = self.parameters()[name].default
+            value = getattr(self, name)
+            if value != default:
+                raise argument_error(
+                    name, value, f"{default!r} for softmax, which trains the size of k"
+                )
+
+    def update(self) -> str | Rule:
+        """Return the rule, followed by the projection."""
+        rule = super().update()
+        if self.projection == "none":
+            return rule
+        return Projected(rule_of(rule), 1.0, "sphere", blocks=True)
+
+    def _scale_at(self, step: int) -> float:
+        """Return the factor λ of the scores at a step."""
+        return self.scale / (1.0 + self.scale_decay * step)
+
+    def _validate_start(self, shape: tuple[int, ...]) -> None:
+        """Refuse an array of another shape, and vectors k or v without a direction."""
+        if self.attention == "softmax":
+            if shape != (5,):
+                raise argument_error("start", shape, "a word, or of shape (5,)")
+            return
+        if shape not in ((4,), (2, 4)):
+            raise argument_error("start", shape, "a word, or of shape (4,) or (2, 4)")
+        if not np.reshape(self.start, (2, -1)).any(axis=1).all():
+            raise argument_error(
+                "start", self.start, "one without zero vectors, which have no direction"
+            )
+
+    @property
+    def _on_sphere(self) -> bool:
+        """Whether k and v are any vectors, and not on the manifold."""
+        return self.start == "sphere" or np.ndim(self.start) == 2
 
     def risk(self) -> Risk:
-        """Return the risk over the trained parameters, from a random start."""
+        """Return the risk over the trained parameters, from its start."""
+        if not isinstance(self.start, str):
+            return self._from(np.array(self.start))
+        return self._from(self._drawn_start())
+
+    def _from(self, start: Array) -> Risk:
+        """Return the risk with these parameters at step 0."""
+        if self.attention == "softmax":
+            return SoftmaxRisk(self, start)
+        if self._on_sphere:
+            return SeparateRisk(self, start)
+        basis = ON_MANIFOLD[:4, :8].T.reshape(2, 4, 4)
+        risk = SeparateRisk(self, np.tensordot(basis, start, axes=1))
+        return Pullback(risk, ManifoldCoordinates(basis, start))
+
+    def _drawn_start(self) -> Array:
+        """Return random unit vectors as the trained parameters."""
         drawn = np.random.default_rng(self.seed).normal(size=(2, self.d))
         # Beside k* and v*, k and v span two more dimensions. k has the first of them.
         triangle = np.linalg.qr(drawn[:, 2:].T)[1]
@@ -435,14 +576,10 @@ class SingleLocation(Family):
             v[0] = 0.0
             v[2] = 0.0
         start /= np.linalg.norm(start, axis=1)[:, None]
+        if self._on_sphere:
+            return start
         free = ON_MANIFOLD @ np.append(start, 0.0)
-        if self.attention == "softmax":
-            return SoftmaxRisk(self, free)
-        risk = SeparateRisk(self, start)
-        if self.start == "sphere":
-            return risk
-        basis = ON_MANIFOLD[:4, :8].T.reshape(2, 4, 4)
-        return in_coordinates(risk, "linear", basis, start=free[:4])
+        return free if self.attention == "softmax" else free[:4]
 
     @property
     def chance(self) -> float:
@@ -460,7 +597,7 @@ class SingleLocation(Family):
 
     def describe(self, run: Trajectory) -> None:
         """Say what is outside the theorems."""
-        if self.start == "sphere":
+        if self._on_sphere:
             run.notes["start"] = (
                 "outside the theorems: off the manifold k and v may end with swapped"
                 " roles"

@@ -16,12 +16,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from icl_theory._validate import Array, argument_error, set_fields
+from icl_theory.engine.starts import checked_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import (
     Column,
     Family,
     LazySlot,
-    Number,
+    NumberOrArray,
     Panel,
     Whole,
     Word,
@@ -32,6 +33,7 @@ from icl_theory.families.parameters import (
     label_noise,
     learning_rate,
     lipschitz_constant,
+    loss_form,
 )
 from icl_theory.tokens.sphere import SphereRisk
 
@@ -74,7 +76,7 @@ class Sphere(Family):
         Standard deviation of the label noise, label units.
     start : float
         κ at step 0.
-    eta, epsilon, above, rule, method, max_steps
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`; ``eta="auto"`` is one over the largest curvature between
         the start and the best κ.
 
@@ -129,14 +131,20 @@ class Sphere(Family):
     # The values of tokens are squares of labels, which must not overflow.
     L: float = lipschitz_constant(1.0, 1e15)
     noise: float = label_noise(1.0, 1e15)
-    start: float = parameter(
-        0.0, kind=Number(zero=True, maximum=1e3), meaning="κ at step 0"
+    loss: str = loss_form()
+    start: Any = parameter(
+        0.0,
+        kind=NumberOrArray(zero=True, maximum=1e3, ndim=(1,)),
+        meaning="κ at step 0",
     )
 
     predicted = LazyMethod("icl_theory.papers.sphere.statements:predicted")
 
     def validate(self) -> None:
         """Build the risk, which finds the best κ."""
+        if not isinstance(self.start, float):
+            kappa = checked_start(self.start, (1,))[0]
+            set_fields(self, start=self.parameters()["start"].check(kappa))
         if self.task == "cosine" and self.L > 20.0:
             raise argument_error("L", self.L, "at most 20 for cosine tasks")
         covariance = partial(kernel, self.task, self.L)

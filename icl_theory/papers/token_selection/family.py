@@ -1,9 +1,9 @@
 """Which tokens softmax attention selects, as a family.
 
-Inputs are fixed and the loss is logistic, so that scores grow without bound and
-attention comes to rest on one token of each input. `TokenSelection` draws a problem,
-`SelectionRisk` is its loss over scores, and `hard_margin` is the direction that
-theorems predict.
+Inputs are fixed and the loss falls with the margin, so that scores grow without bound
+and attention comes to rest on one token of each input. `TokenSelection` draws a
+problem, `SelectionRisk` is its loss over scores, and `hard_margin` is the direction
+that theorems predict.
 """
 
 from __future__ import annotations
@@ -15,21 +15,50 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from icl_theory._validate import Array, argument_error, number, real_array, set_fields
+from icl_theory._validate import (
+    Array,
+    argument_error,
+    choice,
+    number,
+    real_array,
+    set_fields,
+)
 from icl_theory.engine import Factored, Pullback, Risk, Trajectory
 from icl_theory.engine.capabilities import gain_at
-from icl_theory.engine.pullback import core_params, in_coordinates
-from icl_theory.engine.sampling import Samplable, prompts_to_draw
-from icl_theory.families import Column, Family, LazySlot, Number, Whole, Word, parameter
+from icl_theory.engine.pullback import core_params, core_risk, in_coordinates
+from icl_theory.engine.sampling import Samplable
+from icl_theory.families import (
+    Column,
+    Family,
+    LazySlot,
+    NumberOrArray,
+    Numbers,
+    Whole,
+    Word,
+    WordOrArray,
+    parameter,
+)
 from icl_theory.families.parameters import learning_rate
+from icl_theory.papers.token_selection.heads import (
+    MARGIN_LOSSES,
+    HeadRisk,
+    Inputs,
+    JointRisk,
+    WithHead,
+    best_margin,
+    inputs_to_draw,
+)
 from icl_theory.tokens.sampled import softmax
+
+# A token is on the margin if its product exceeds 1 by no more than this.
+LOCAL_SLACK = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class SelectionRisk(Samplable["Inputs"]):
-    r"""Mean logistic loss of n inputs with T tokens each, over scores, (n, T).
+class SelectionRisk(Samplable[Inputs]):
+    r"""Mean loss of n inputs with T tokens each, over scores, (n, T).
 
-    .. math:: \mathcal L = \frac1n\sum_i \ln\bigl(1 + e^{-o_i}\bigr), \qquad
+    .. math:: \mathcal L = \frac1n\sum_i \ell(o_i), \qquad
         o_i = \sum_t a_{it}\gamma_{it}, \qquad a_{it} = \mathrm{softmax}_t(s_{it})
 
     Parameters
@@ -37,6 +66,9 @@ class SelectionRisk(Samplable["Inputs"]):
     values : array_like, (n, T)
         :math:`\gamma_{it} = y_iv^\top x_{it}`, the contribution of a token to the
         output, times the label.
+    margin_loss : {"logistic", "exponential", "correlation", "squared"}
+        The loss ℓ of the margin m: :math:`\ln(1 + e^{-m})`, :math:`e^{-m}`, :math:`-m`
+        or :math:`\frac12(1 - m)^2`.
 
     References
     ----------
@@ -44,8 +76,10 @@ class SelectionRisk(Samplable["Inputs"]):
     """
 
     values: Array
+    margin_loss: str = "logistic"
 
     def __post_init__(self) -> None:
+        choice("margin_loss", self.margin_loss, tuple(MARGIN_LOSSES))
         values = real_array("values", self.values, 2, most=1e150)
         if not values.size:
             raise argument_error(
@@ -68,28 +102,28 @@ class SelectionRisk(Samplable["Inputs"]):
         relative = self.values - base
         shift = np.sum(attention * relative, axis=1, keepdims=True)
         output = base + shift
-        loss = float(np.logaddexp(0.0, -output).mean())
-        slope = -np.exp(-np.logaddexp(0.0, output)) / len(params)
-        return loss, slope * attention * (relative - shift)
+        loss = MARGIN_LOSSES[self.margin_loss]
+        slope = loss.slope(output) / len(params)
+        return float(loss.value(output).mean()), slope * attention * (relative - shift)
 
     def draw(self, rng: np.random.Generator, size: int) -> Inputs:
         """Draw inputs with replacement."""
-        size = prompts_to_draw(rng, size, 6.0 * self.values.shape[1])
-        return Inputs(rng.integers(len(self.values), size=size))
+        return inputs_to_draw(rng, size, self.values)
 
     def losses_on(self, params: Array, prompts: Inputs) -> Array:
         """Loss of each of B inputs, (B,)."""
         output = self._outputs_on(params, prompts).output
-        return np.asarray(np.logaddexp(0.0, -output))
+        return MARGIN_LOSSES[self.margin_loss].value(output)
 
     def evaluate_on(self, params: Array, prompts: Inputs) -> tuple[float, Array]:
         """Mean loss of some inputs, and its gradient."""
         on = self._outputs_on(params, prompts)
-        slope = -np.exp(-np.logaddexp(0.0, on.output)) / len(on.output)
+        loss = MARGIN_LOSSES[self.margin_loss]
+        slope = loss.slope(on.output) / len(on.output)
         by_scores = slope[:, None] * on.attention * on.relative
         gradient = np.zeros_like(params)
         np.add.at(gradient, prompts.rows, by_scores)
-        return float(np.logaddexp(0.0, -on.output).mean()), gradient
+        return float(loss.value(on.output).mean()), gradient
 
     def _outputs_on(self, params: Array, prompts: Inputs) -> _Outputs:
         values = self.values[prompts.rows]
@@ -98,30 +132,31 @@ class SelectionRisk(Samplable["Inputs"]):
         return _Outputs(output, attention, values - output[:, None])
 
     def floor(self) -> float:
-        """Return the loss with all attention on the tokens of the largest values."""
-        return float(np.logaddexp(0.0, -self.values.max(axis=1)).mean())
+        """Return the loss of the best outputs.
+
+        They are the largest values, unless the squared loss is least at a smaller one.
+        """
+        return float(MARGIN_LOSSES[self.margin_loss].value(self._best).mean())
+
+    @cached_property
+    def _best(self) -> Array:
+        lowest = self.values.min(axis=1)
+        return best_margin(self.margin_loss, lowest, self.values.max(axis=1))
 
     def excess(self, params: ArrayLike) -> float:
         r"""Return the loss above the floor, with all of its digits.
 
-        It is the mean of :math:`\ln(1 + (e^\delta - 1)\sigma(-\gamma))` for outputs
-        that are δ below the largest value γ.
+        For the logistic loss it is the mean of :math:`\ln(1 + (e^\delta -
+        1)\sigma(-\gamma))` for outputs that are δ below the largest value γ.
         """
         attention, _ = softmax(self._checked(params))
-        best = self.values.max(axis=1)
+        best = self._best
         delta = np.sum(attention * (best[:, None] - self.values), axis=1)
-        sigmoid = np.exp(-np.logaddexp(0.0, best))
-        return float(np.mean(np.log1p(np.expm1(delta) * sigmoid)))
+        return float(MARGIN_LOSSES[self.margin_loss].rise(best, delta).mean())
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Attention of the inputs on their tokens, ``weights``, (n, T)."""
         return {"weights": softmax(params)[0]}
-
-
-class Inputs(NamedTuple):
-    """B inputs of a problem of token selection."""
-
-    rows: NDArray[np.intp]  # of each among the n inputs, (B,)
 
 
 class _Outputs(NamedTuple):
@@ -192,36 +227,58 @@ class SelectionData(NamedTuple):
     features: Array  # scores are their products with p, (n, T, d), or W, (n, T, d, d)
     values: Array  # (n, T)
     start: Array  # p, (d,), or W, (d, d)
+    tokens: Array  # (n, T, d)
+    labels: Array  # (n,)
+    head: Array  # v, (d,)
+    layer: Array | None  # the matrix before the ReLU, (d, d)
 
 
 @dataclass(frozen=True, eq=False)
 class TokenSelection(Family):
-    r"""Softmax attention over fixed inputs with a logistic loss.
+    r"""Softmax attention over fixed inputs with a loss of their margins.
 
     The attention comes to select one token of each input. Tokens :math:`x_{it}` and
     queries :math:`z_i` are random directions in d dimensions, drawn once, and labels
     :math:`y_i = \pm1` take turns. Scores are :math:`x_{it}^\top p`,
-    :math:`x_{it}^\top Wz_i` or the same with :math:`W = W_K^\top W_Q`. For tokens of
-    your own, see ``papers.token_selection.family.SelectionRisk``.
+    :math:`x_{it}^\top Wz_i` or the same with :math:`W = W_K^\top W_Q`.
 
     Parameters
     ----------
-    trained : {"p", "W", "KQ"}
+    trained : {"p", "W", "KQ", "pv", "Wv"}
         The vector or the matrix that scores are linear in, or the two factors of W,
-        with as many rows as dimensions.
+        with as many rows as dimensions; or p or W together with the head v.
+    head : {"linear", "relu"}
+        The output :math:`v^\top\bar x` of the average token, or
+        :math:`v^\top\mathrm{ReLU}(V\bar x)` with a fixed random matrix V, (d, d), of
+        the norm 1. If the head is not trained, v is a random direction, or a vector of
+        ones after the ReLU.
+    margin_loss : {"logistic", "exponential", "correlation", "squared"}
+        The loss of the margin m, the output times the label: :math:`\ln(1 + e^{-m})`,
+        :math:`e^{-m}`, :math:`-m` (for a head that is not trained) or :math:`\frac12(1
+        - m)^2`.
     n, T, d : int
         Inputs, tokens of each, and dimension.
-    values : {"linear", "one"}
+    values : {"linear", "one"} or array_like
         Values :math:`y_iv^\top x_{it}` with a random direction v; or 1 for the last
         token of each input and 0 for all others, where the theorems promise the best
-        tokens from any start.
-    start : float
-        Standard deviation of p at step 0, or of the entries of :math:`\sqrt d\,W_K` and
-        :math:`\sqrt d\,W_Q`, which must not be 0. W starts at 0.
+        tokens from any start. An array gives the values, (n, T). Only for a linear head
+        that is not trained.
+    tokens, queries : array_like, (n, T, d) and (n, d), optional
+        Tokens and queries of your own, which are not normalised; random directions by
+        default. Tokens set n, T and d.
+    signs : array_like, (n,), optional
+        Labels 1 and -1 of your own.
+    start : float or array_like
+        Standard deviation of p and of v at step 0, or of the entries of :math:`\sqrt
+        d\,W_K` and :math:`\sqrt d\,W_Q`, which must not be 0; W then starts at 0. An
+        array gives p, (d,), W, (d, d), or the factors, (2, rank, d); with a trained
+        head p and v, (2, d), or W and v, (d + 1, d).
     seed : int
-        Seed of tokens, queries, v and start.
+        Seed of tokens, queries, v, start and V.
     eta, epsilon, above, rule, method, max_steps
-        As for every `Family`; ``eta="auto"`` is one over a bound on the curvature.
+        As for every `Family`; ``eta="auto"`` is one over a bound on the curvature,
+        which is known for a linear head that is not trained, with the logistic loss or
+        the correlation.
 
     References
     ----------
@@ -257,11 +314,28 @@ class TokenSelection(Family):
         Column(
             "local", "f8", "", "1 where the tokens selected are locally optimal, else 0"
         ),
+        Column(
+            "head_cosine",
+            "f8",
+            "",
+            "cosine of a trained linear head with the hard-margin solution that"
+            " separates the tokens selected by their labels",
+        ),
     )
 
     eta: float | str = learning_rate("auto")
     trained: str = parameter(
-        "p", kind=Word(words=("p", "W", "KQ")), meaning="what is trained"
+        "p", kind=Word(words=("p", "W", "KQ", "pv", "Wv")), meaning="what is trained"
+    )
+    head: str = parameter(
+        "linear",
+        kind=Word(words=("linear", "relu")),
+        meaning="how the average token becomes the output",
+    )
+    margin_loss: str = parameter(
+        "logistic",
+        kind=Word(words=tuple(MARGIN_LOSSES)),
+        meaning="loss of the output times the label",
     )
     n: int = parameter(
         4, kind=Whole(maximum=100), symbol="n", tex="n", meaning="number of inputs"
@@ -276,26 +350,117 @@ class TokenSelection(Family):
     d: int = parameter(
         20, kind=Whole(maximum=100), symbol="d", tex="d", meaning="dimension"
     )
-    values: str = parameter(
-        "linear", kind=Word(words=("linear", "one")), meaning="values of the tokens"
+    values: Any = parameter(
+        "linear",
+        kind=WordOrArray(words=("linear", "one"), ndim=(2,)),
+        meaning="values of the tokens",
     )
-    start: float = parameter(
-        0.0, kind=Number(zero=True, maximum=1e3), meaning="size of the start"
+    tokens: Any = parameter(
+        None, kind=Numbers(optional=True, ndim=(3,)), meaning="given tokens"
+    )
+    queries: Any = parameter(
+        None, kind=Numbers(optional=True, ndim=(2,)), meaning="given queries"
+    )
+    signs: Any = parameter(
+        None, kind=Numbers(optional=True, ndim=(1,)), meaning="given labels, 1 or -1"
+    )
+    start: Any = parameter(
+        0.0,
+        kind=NumberOrArray(zero=True, maximum=1e3),
+        meaning="size of the start",
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of tokens and start")
 
     def validate(self) -> None:
         """Refuse starts and learning rates that do not fit what is trained."""
+        self._take_shape_of_tokens()
+        self._validate_shape("queries", (self.n, self.d))
+        self._validate_shape("signs", (self.n,))
+        if not isinstance(self.values, str):
+            self._validate_shape("values", (self.n, self.T))
+        self._validate_head()
         if self.trained == "KQ":
             self._validate_factors()
-        if self.trained == "W" and self.start > 0.0:
-            raise argument_error("start", self.start, "0 for W")
-        if self.trained != "p" and self.n * self.T * self.d**2 > 1e6:
+        if not isinstance(self.start, float):
+            self._validate_start(np.shape(self.start))
+        elif self.trained == "W" and self.start > 0.0:
+            raise argument_error("start", self.start, "0, or an array, for W")
+        if self.trained not in ("p", "pv") and self.n * self.T * self.d**2 > 1e6:
             raise argument_error(
                 "d",
                 self.d,
                 "less: with a matrix W scores take n T d² numbers, at most 1e6",
             )
+
+    @property
+    def _trains_head(self) -> bool:
+        return self.trained in ("pv", "Wv")
+
+    @property
+    def _is_joint_or_relu(self) -> bool:
+        """Whether the tokens matter by more than their values."""
+        return self._trains_head or self.head == "relu"
+
+    def _validate_head(self) -> None:
+        if self.signs is not None and not np.isin(self.signs, (-1.0, 1.0)).all():
+            raise argument_error("signs", self.signs, "1 or -1 for each input")
+        if self._is_joint_or_relu and self.values != "linear":
+            raise argument_error(
+                "values",
+                self.values,
+                "'linear' unless the head is linear and not trained",
+            )
+        if self.signs is not None and self.values != "linear":
+            raise argument_error(
+                "signs", self.signs, "left out unless values = 'linear'"
+            )
+        if self._trains_head and self.margin_loss == "correlation":
+            raise argument_error(
+                "margin_loss",
+                self.margin_loss,
+                "another one if the head is trained: it has no lower bound then",
+            )
+        has_bound = self.margin_loss in ("logistic", "correlation")
+        if self.eta == "auto" and (self._is_joint_or_relu or not has_bound):
+            raise argument_error(
+                "eta",
+                self.eta,
+                "a number unless the head is linear and not trained and margin_loss is"
+                " logistic or correlation: the curvature has no known bound",
+            )
+
+    def _take_shape_of_tokens(self) -> None:
+        """Set n, T and d by given tokens, or refuse other numbers."""
+        if self.tokens is None:
+            return
+        for name, size in zip(("n", "T", "d"), np.shape(self.tokens), strict=True):
+            declared = self.parameters()[name]
+            # A number that equals the default may not have been given by the caller.
+            if getattr(self, name) not in (size, declared.default):
+                raise argument_error(
+                    name, getattr(self, name), f"{size}, as tokens have it"
+                )
+            declared.check(size)
+            set_fields(self, **{name: size})
+
+    def _validate_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        value = getattr(self, name)
+        if value is not None and np.shape(value) != shape:
+            raise argument_error(name, np.shape(value), f"of shape {shape}")
+
+    def _validate_start(self, shape: tuple[int, ...]) -> None:
+        """Refuse an array of another shape than that of the parameters."""
+        d = self.d
+        if self.trained == "KQ":
+            if shape[::2] != (2, d) or not shape[1] <= d:
+                raise argument_error(
+                    "start", shape, f"of shape (2, rank, {d}) with a rank from 1 to {d}"
+                )
+            return
+        shapes = {"p": (d,), "W": (d, d), "pv": (2, d), "Wv": (d + 1, d)}
+        allowed = shapes[self.trained]
+        if shape != allowed:
+            raise argument_error("start", shape, f"a number, or of shape {allowed}")
 
     def _validate_factors(self) -> None:
         if self.start == 0.0:
@@ -319,17 +484,53 @@ class TokenSelection(Family):
         value_direction = rng.normal(size=self.d)
         start = rng.normal(size=self.d)
 
+        head_start = rng.normal(size=self.d)
+        layer = rng.normal(size=(self.d, self.d))
+
         tokens = _normalised(tokens)
         queries = _normalised(queries)
-        if self.values == "one":
+        if self.tokens is not None:
+            tokens = np.array(self.tokens)
+        if self.queries is not None:
+            queries = np.array(self.queries)
+        labels = np.where(np.arange(self.n) % 2 == 0, 1.0, -1.0)
+        if self.signs is not None:
+            labels = np.array(self.signs)
+        if not isinstance(self.values, str):
+            values = np.array(self.values)
+        elif self.values == "one":
             values = np.repeat(np.eye(self.T)[-1:], self.n, axis=0)
         else:
-            labels = (-1.0) ** np.arange(self.n)
             values = labels[:, None] * (tokens @ _normalised(value_direction))
-        if self.trained == "p":
-            return SelectionData(tokens, values, self.start * start)
-        features = np.einsum("itd,ie->itde", tokens, queries)
-        return SelectionData(features, values, np.zeros((self.d, self.d)))
+        features = tokens
+        if self.trained not in ("p", "pv"):
+            features = np.einsum("itd,ie->itde", tokens, queries)
+        is_relu = self.head == "relu"
+        return SelectionData(
+            features=features,
+            values=values,
+            start=self._starting(start, head_start),
+            tokens=tokens,
+            labels=labels,
+            head=np.ones(self.d) if is_relu else _normalised(value_direction),
+            layer=layer / np.linalg.norm(layer) if is_relu else None,
+        )
+
+    def _starting(self, p: Array, head: Array) -> Array:
+        """Return the start, which is that of W for factors; p and v are unscaled."""
+        if self.trained == "KQ":
+            return np.zeros((self.d, self.d))
+        if not isinstance(self.start, float):
+            return np.array(self.start)
+        zero_matrix = np.zeros((self.d, self.d))
+        match self.trained:
+            case "p":
+                return self.start * p
+            case "pv":
+                return self.start * np.stack([p, head])
+            case "Wv":
+                return np.concatenate([zero_matrix, self.start * head[None]])
+        return zero_matrix
 
     def risk(self, start: Array | None = None) -> Risk:
         """Return the risk over the trained parameters.
@@ -337,18 +538,31 @@ class TokenSelection(Family):
         Parameters
         ----------
         start : ndarray, optional
-            The p or W at step 0, in place of the family's own.
+            The p or W at step 0, with a trained head also v, in place of the family's
+            own.
         """
         data = self.drawn
         if start is None:
             start = data.start
         else:
             start = self._checked_start(start, data.start.shape)
-        core = SelectionRisk(data.values)
+        if self._trains_head:
+            joint = JointRisk(
+                data.tokens, data.labels, start[-1], data.layer, self.margin_loss
+            )
+            return Pullback(joint, WithHead(start, data.features))
+        core: Risk = SelectionRisk(data.values, self.margin_loss)
+        if data.layer is not None:
+            core = HeadRisk(
+                data.tokens, data.labels, data.head, data.layer, self.margin_loss
+            )
         risk = in_coordinates(core, "linear", data.features, start=start)
         if self.trained != "KQ":
             return risk
-        factors = Factored.random(self.d, scale=self.start, seed=self.seed)
+        if isinstance(self.start, float):
+            factors = Factored.random(self.d, scale=self.start, seed=self.seed)
+        else:
+            factors = Factored(np.array(self.start))
         return Pullback(risk, factors)
 
     def _checked_start(self, start: Any, shape: tuple[int, ...]) -> Array:
@@ -362,21 +576,35 @@ class TokenSelection(Family):
 
         .. math:: (\Delta^2/32 + \Delta/2)\,\|X\|^2/n
 
-        Δ is the largest difference of values in an input, and X maps the trained
-        parameters to the scores.
+        for the logistic loss, and without the square for the correlation. Δ is the
+        largest difference of values in an input, and X maps the trained parameters to
+        the scores.
         """
         delta = float(np.ptp(self.drawn.values, axis=1).max())
         risk = self.risk()
         gain = gain_at(risk, risk.initial)
-        bound = (delta**2 / 32.0 + delta / 2.0) * gain**2 / self.n
+        by_slope = delta / 2.0
+        by_curvature = delta**2 / 32.0 if self.margin_loss == "logistic" else 0.0
+        bound = (by_slope + by_curvature) * gain**2 / self.n
         # The bound is 0 if all values of an input are equal: then nothing moves.
         return 1.0 / bound if bound > 0.0 else 1.0
 
     def selected(self, params: ArrayLike) -> NDArray[np.intp]:
         """Return the token that each input attends to most, (n,)."""
         risk = self.risk()
-        scores = core_params(risk, risk._checked(params))
+        inner = core_params(risk, risk._checked(params))
+        # A joint risk has the head behind the scores.
+        scores = inner.ravel()[: self.n * self.T].reshape(self.n, self.T)
         return np.asarray(np.argmax(scores, axis=1))
+
+    def _values_at(self, params: Array) -> Array:
+        """Return the margins with all attention on one token, (n, T)."""
+        core = core_risk(self.risk())
+        if isinstance(core, JointRisk):
+            return core._values(params[-1])
+        if isinstance(core, HeadRisk):
+            return core._values(core.head)
+        return self.drawn.values
 
     def margin(self, selected: ArrayLike) -> Array | None:
         """Return the hard-margin solution of some tokens, or None if they have none.
@@ -404,19 +632,23 @@ class TokenSelection(Family):
             )
         return tokens.astype(np.intp)
 
-    def is_local(self, selected: ArrayLike, slack: float = 1e-6) -> bool:
+    def is_local(self, selected: ArrayLike, slack: float = LOCAL_SLACK) -> bool:
         """Whether tokens are locally optimal.
 
         They have a margin, and all other tokens on it have smaller values. A token is
-        on the margin if its product is below 1 + ``slack``.
+        on the margin if its product is below 1 + ``slack``. A trained head has its
+        values at step 0 here; the column ``local`` of a run has those at its end.
         """
         tokens = self._one_of_each(selected)
         slack = number("slack", slack, zero=True)
+        return self._is_local(tokens, self._values_at(self.drawn.start), slack)
+
+    def _is_local(self, tokens: NDArray[np.intp], values: Array, slack: float) -> bool:
         solution = self.margin(tokens)
         if solution is None:
             return False
         feature_lead = lead(self.drawn.features, tokens)
-        value_lead = lead(self.drawn.values, tokens)
+        value_lead = lead(values, tokens)
         margins = np.tensordot(feature_lead, solution, axes=solution.ndim)
         is_on_margin = margins < 1.0 + slack
         return bool((value_lead[is_on_margin] > 0.0).all())
@@ -424,25 +656,40 @@ class TokenSelection(Family):
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the family's columns of a run."""
         selected = self.selected(run.params)
-        values = self.drawn.values
+        values = self._values_at(run.params)
         selected_values = values[np.arange(self.n), selected]
         is_best = selected_values == values.max(axis=1)
         columns = {
             "best": float(np.mean(is_best)),
-            "local": float(self.is_local(selected)),
+            "local": float(self._is_local(selected, values, LOCAL_SLACK)),
         }
         solution = self.margin(selected)
+        attention = run.params
+        if self._trains_head:
+            attention = run.params[:-1].reshape(self.drawn.features.shape[2:])
+            columns |= self._head_columns(selected, run.params[-1])
         # Two factors are not compared with a W, and a zero has no direction.
-        has_direction = self.trained != "KQ" and run.params.any()
+        has_direction = self.trained != "KQ" and attention.any()
         if solution is not None and has_direction:
-            columns["cosine"] = cosine(run.params, solution)
+            columns["cosine"] = cosine(attention, solution)
         return columns
+
+    def _head_columns(
+        self, selected: NDArray[np.intp], head: Array
+    ) -> dict[str, float]:
+        """Return the cosine of a linear head with its hard-margin solution."""
+        data = self.drawn
+        if data.layer is not None or not head.any():
+            return {}
+        tokens = data.tokens[np.arange(self.n), selected]
+        solution = hard_margin(data.labels[:, None] * tokens)
+        return {} if solution is None else {"head_cosine": cosine(head, solution)}
 
     def describe(self, run: Trajectory) -> None:
         """Say which tokens are selected, and whether the best ones can be."""
         selected = self.selected(run.params)
         run.notes["tokens"] = "most attended: " + ", ".join(map(str, selected))
-        best = self.drawn.values.argmax(axis=1)
+        best = self._values_at(run.params).argmax(axis=1)
         if self.margin(best) is None:
             run.notes["margin"] = (
                 "outside the theorems: nothing gives the tokens of the largest values"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array, integer
 from icl_theory.engine.scope import DESCENT_OR_FLOW
 from icl_theory.families.family import Family, check_points
+from icl_theory.families.parameters import is_mse
 from icl_theory.families.rule_parameters import within
 from icl_theory.regression.batches.doubts import Mask
 from icl_theory.regression.batches.finite_prompts import (
@@ -86,6 +87,9 @@ def batched(
         points are left to simulations.
     """
     check_points(family, points, common)
+    # A sweep passes losses with the factor 1/2 only.
+    if common.get("start") is not None or is_mse(common):
+        return None
     longest = integer("longest", longest, minimum=0)
     parameters = SweepPoints.of(points, common)
     is_descent = within(DESCENT_OR_FLOW, points, common)

@@ -11,6 +11,7 @@ feature has half of the attention. Then the loss converges.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -35,7 +36,7 @@ def figure(
         epsilon=epsilon,
     )
     run = problem.simulate()
-    risk = problem.risk()
+    risk: Any = problem.risk()
     conditions = (
         lambda state: bool(state.params[1, 1] <= -0.49 * math.log(K)),
         lambda state: bool(np.diff(risk.attention(state.params)[1, :2])[0] <= 0.0),

@@ -1,0 +1,242 @@
+"""A loss times a number.
+
+Many programs train on the mean squared error, which is twice the loss of this package.
+`ScaledRisk` is such a loss. Plain descent on it at the rate η takes the steps of
+descent on the inner loss at the rate ηc. Other rules, such as Adam or clipping, do not
+follow from a change of the rate, so the loss and its gradient are multiplied instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from icl_theory._validate import Array, instance, number, set_fields
+from icl_theory.engine.capabilities import (
+    ColumnGradients,
+    column_gradients_of,
+    gain_at,
+    gradients_at,
+    series_at,
+)
+from icl_theory.engine.risk import Risk, Solution
+from icl_theory.engine.rules import Rule, is_plain_descent
+from icl_theory.engine.sampling import Trainer, trainer_of
+
+
+def is_loss(name: str) -> bool:
+    """Whether an observation is in the unit of the loss, by its name."""
+    return name.endswith(("excess", "loss"))
+
+
+def scaled(observed: dict[str, Array], factor: float) -> dict[str, Array]:
+    """Multiply the observations that are losses."""
+    return {
+        name: factor * values if is_loss(name) else values
+        for name, values in observed.items()
+    }
+
+
+@dataclass(frozen=True)
+class ScaledSolution:
+    """The iterates of plain descent on a scaled risk."""
+
+    solution: Solution
+    factor: float
+
+    def states(self, steps: NDArray[np.int64]) -> Array:
+        """Parameters at some steps, (T, ...)."""
+        return self.solution.states(steps)
+
+    def first_below(self, epsilon: float, last: int) -> tuple[int | None, float | None]:
+        """Return the first step with loss <= epsilon, and its estimated error."""
+        return self.solution.first_below(epsilon / self.factor, last)
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledRisk(Risk):
+    r"""The risk :math:`c\,\mathcal L` for a risk :math:`\mathcal L`.
+
+    Loss, gradient, floor, excess and errors are multiplied by c, and so are
+    observations that are losses, whose names end with ``loss`` or ``excess``.
+
+    Parameters
+    ----------
+    risk : Risk
+        The inner risk.
+    factor : float
+        The number c > 0; 2 makes the mean squared error of the losses here.
+
+    Examples
+    --------
+    >>> import icl_theory as icl
+    >>> from icl_theory.engine import ScaledRisk
+    >>> risk = icl.ExchangeableRisk(20, gamma=2.0)
+    >>> mse = icl.descend(ScaledRisk(risk, 2.0), eta=2.0, epsilon=2e-3, method="closed")
+    >>> mse.steps == icl.descend(risk, eta=4.0, epsilon=1e-3, method="closed").steps
+    True
+    """
+
+    risk: Risk
+    factor: float
+
+    def __post_init__(self) -> None:
+        instance("risk", self.risk, Risk, "a Risk")  # type: ignore[type-abstract]
+        set_fields(self, factor=number("factor", self.factor, maximum=1e6))
+
+    @property
+    def initial(self) -> Array:
+        """Parameters at step 0."""
+        return self.risk.initial
+
+    @property
+    def metric(self) -> float | Array:
+        """Metric of the inner risk."""
+        return self.risk.metric
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the inner risk draws data."""
+        return self.risk.stochastic
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the inner risk changes from step to step."""
+        return self.risk.scheduled
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and gradient, times c."""
+        loss, gradient = self.risk.evaluate(params, step)
+        return self.factor * loss, self.factor * gradient
+
+    def excess(self, params: ArrayLike) -> float:
+        """Excess, times c."""
+        return self.factor * self.risk.excess(params)
+
+    def loss_error(self, params: ArrayLike) -> float:
+        """Error of the loss, times c."""
+        return self.factor * self.risk.loss_error(params)
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Blocks of the inner risk."""
+        return self.risk.blocks(array)
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Observations, of which losses are multiplied by c."""
+        return scaled(self.risk.observe(params, step), self.factor)
+
+    def floor(self) -> float:
+        """Irreducible loss, times c."""
+        return self.factor * self.risk.floor()
+
+    def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
+        """Return the iterates of descent on the inner risk at the rate cη, or None."""
+        if not is_plain_descent(rule):
+            return None
+        inner = self.risk.closed_form(self.factor * eta, rule)
+        return None if inner is None else ScaledSolution(inner, self.factor)
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Product of the Hessian with a direction, times c."""
+        return self.factor * self.risk.hessian_product(params, direction)
+
+    def sharpness(self, params: ArrayLike) -> float:
+        """Sharpness, times c."""
+        return self.factor * self.risk.sharpness(params)
+
+    def gain(self, params: Array) -> float:
+        """Gain of the inner risk: the scores are the same."""
+        return gain_at(self.risk, params)
+
+    def gradients(self, states: Array) -> Array:
+        """Gradients at some states, times c."""
+        return self.factor * gradients_at(self.risk, states)
+
+    @property
+    def column_gradients(self) -> ColumnGradients | None:
+        """Gradients of single columns, times c, if the inner risk has them."""
+        inner = column_gradients_of(self.risk)
+        if inner is None:
+            return None
+        return lambda columns, index: self.factor * inner(columns, index)
+
+    def series(
+        self, states: Array, steps: NDArray[np.int64]
+    ) -> tuple[Array, dict[str, Array]]:
+        """Losses and observations at many states, times c."""
+        losses, observed = series_at(self.risk, states, steps)
+        return self.factor * losses, scaled(observed, self.factor)
+
+    def sampled(self, batch: int, seed: int = 0) -> ScaledTrainer:
+        """Return the trainer of the inner risk on sampled prompts, times c."""
+        return ScaledTrainer(trainer_of(self.risk, batch, seed), self.factor)
+
+
+class ScaledTrainer(ScaledRisk, Trainer[Any]):
+    """A trainer whose losses and gradients are multiplied by a number.
+
+    Parameters
+    ----------
+    risk : Trainer
+        The inner trainer, which draws the prompts.
+    factor : float
+        The number.
+    """
+
+    risk: Trainer[Any]
+
+    def __post_init__(self) -> None:
+        instance("risk", self.risk, Trainer, "a Trainer")
+        super().__post_init__()
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the steps have different prompts."""
+        return self.risk.stochastic
+
+    @property
+    def batch(self) -> int:  # type: ignore[override]
+        """Number of prompts in a step."""
+        return self.risk.batch
+
+    @property
+    def seed(self) -> int:  # type: ignore[override]
+        """Seed of the prompts."""
+        return self.risk.seed
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        """Draw prompts of the inner trainer."""
+        return self.risk.draw(rng, size)
+
+    def prompts(self, step: int = 0) -> Any:
+        """Return the prompts of a step, those of the inner trainer."""
+        return self.risk.prompts(step)
+
+    def cheaper(self) -> ScaledTrainer:
+        """Return the cheaper inner trainer, times c."""
+        return ScaledTrainer(self.risk.cheaper(), self.factor)
+
+    def losses_on(self, params: Array, prompts: Any) -> Array:
+        """Loss of each of B prompts, times c, (B,)."""
+        return self.factor * self.risk.losses_on(params, prompts)
+
+    def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
+        """Mean loss of some prompts, and its gradient, times c."""
+        loss, gradient = self.risk.evaluate_on(params, prompts)
+        return self.factor * loss, self.factor * gradient
+
+    def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, times c."""
+        losses, gradients = self.risk.evaluate_runs(params, prompts)
+        return self.factor * losses, self.factor * gradients
+
+
+def scaled_like(risk: Risk | None, trainer: Trainer[Any]) -> Trainer[Any]:
+    """Return a trainer times the number by which ``risk`` is multiplied, if any."""
+    if isinstance(risk, ScaledRisk):
+        return ScaledTrainer(trainer, risk.factor)
+    return trainer

@@ -1,0 +1,160 @@
+"""Files of arrays, which commands, TOML files and Python name as values of parameters.
+
+They may come from anyone: their sizes are checked before they are read, and no Python
+object is made of them.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+
+from icl_theory._validate import Array, argument_error, floats
+from icl_theory.files import checked_path
+from icl_theory.memory import check_fits
+
+# Reading a text takes this many times its size in memory, reading an array this many
+# bytes for each number: its values, and the tuples that a problem keeps.
+MEMORY_PER_CHARACTER = 16.0
+MEMORY_PER_NUMBER = 64.0
+
+
+def read_array(name: str, path: str, ndim: tuple[int, ...] = ()) -> Array:
+    """Read a file with one array of real numbers.
+
+    A ``.npz`` file holds one array, or several of one shape, such as the factors of a
+    matrix; these are stacked in the order in which they were saved. A text file holds
+    a matrix, one row in each line; a single row or column is a vector, unless only
+    matrices are allowed.
+
+    Parameters
+    ----------
+    name : str
+        The parameter, for errors.
+    path : str
+        The file. A path without a folder is one of the working directory.
+    ndim : tuple of int
+        The allowed numbers of dimensions; all if it is empty.
+
+    Returns
+    -------
+    ndarray
+        The numbers, as float64. They may be NaN or infinite.
+
+    Raises
+    ------
+    ValueError
+        There is no such file, it holds no numbers, or they would not fit into memory.
+    """
+    file = checked_path(path, name)
+    # A pipe could make the program wait forever.
+    if not file.is_file():
+        raise argument_error(name, path, "a file that exists")
+    try:
+        array = _READERS[file.suffix.lower()](name, file, ndim)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise argument_error(
+            name, path, f"a file that can be read ({reason})"
+        ) from None
+    numbers = floats(array)
+    if numbers is None:
+        raise argument_error(
+            name, path, f"a file of real numbers (it has {array.dtype} entries)"
+        )
+    return numbers
+
+
+def _read_npy(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
+    del ndim
+    _check_header(name, file)
+    return _loaded(name, file)
+
+
+def _check_header(name: str, file: Path) -> None:
+    """Refuse a file that claims more numbers than fit into memory."""
+    try:
+        with open(file, "rb") as stream:
+            version = np.lib.format.read_magic(stream)
+            read = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, _, _ = read(stream)
+    except OSError:
+        raise
+    # A damaged file can raise any exception.
+    except Exception as error:
+        raise _unreadable(name, file, error) from None
+    size = 1.0
+    for length in shape:
+        size *= length
+    check_fits(name, str(file), MEMORY_PER_NUMBER * size)
+
+
+def _read_npz(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
+    del ndim
+    try:
+        with ZipFile(file) as archive:
+            claimed = sum(member.file_size for member in archive.infolist())
+    except BadZipFile as error:
+        raise _unreadable(name, file, error) from None
+    check_fits(name, str(file), MEMORY_PER_NUMBER / 8.0 * claimed)
+    arrays = list(_loaded(name, file).values())
+    shapes = [np.shape(array) for array in arrays]
+    if len(set(shapes)) != 1:
+        raise argument_error(
+            name,
+            str(file),
+            f"a file with one array, or with arrays of one shape (it has {shapes})",
+        )
+    return arrays[0] if len(arrays) == 1 else np.stack(arrays)
+
+
+def _loaded(name: str, file: Path) -> Any:
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        # The arrays of an archive are read when they are asked for.
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            with loaded:
+                return dict(loaded)
+        return loaded
+    except OSError:
+        raise
+    except Exception as error:
+        raise _unreadable(name, file, error) from None
+
+
+def _read_text(name: str, file: Path, ndim: tuple[int, ...]) -> Any:
+    check_fits(name, str(file), MEMORY_PER_CHARACTER * os.path.getsize(file))
+    delimiter = "," if file.suffix.lower() == ".csv" else None
+    try:
+        with warnings.catch_warnings():
+            # NumPy warns of an empty file; it is refused below.
+            warnings.simplefilter("ignore")
+            array = np.loadtxt(file, delimiter=delimiter, ndmin=2)
+    except ValueError as error:
+        raise _unreadable(name, file, error) from None
+    if not array.size:
+        raise argument_error(name, str(file), "a file with numbers (it is empty)")
+    if 1 in array.shape and ndim != (2,):
+        return array.ravel()
+    return array
+
+
+def _unreadable(name: str, file: Path, error: BaseException) -> ValueError:
+    reason = " ".join(str(error).split())[:120]
+    return argument_error(name, str(file), f"a file of numbers ({reason})")
+
+
+_READERS = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".csv": _read_text,
+    ".txt": _read_text,
+}

@@ -1,0 +1,95 @@
+r"""Losses with and without the factor 1/2.
+
+The theory is written for the loss :math:`\tfrac12 E(\hat y - y)^2`, and all formulas
+of this package have its factor 1/2. Many programs train on the mean squared error,
+twice as large. A family that declares ``loss`` by `loss_form` can do so, too: its run
+is trained on twice the risk, and everything that a theory says of it is computed from
+the same training in the theory's units (`Family.half`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory.engine.scaled import ScaledRisk, ScaledSolution, scaled
+from icl_theory.engine.scope import DESCENT_OR_FLOW
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.parameters import HALF
+
+if TYPE_CHECKING:
+    from icl_theory.families.family import Family
+
+FACTOR = 2.0
+
+
+def in_half_units(run: Trajectory, problem: Family, plain: bool) -> Trajectory:
+    """Return a run on the mean squared error as the same run of half the loss.
+
+    Parameters
+    ----------
+    run : Trajectory
+        The run.
+    problem : Family
+        Its problem with half the loss.
+    plain : bool
+        Whether it is trained by plain descent, whose rate is then twice as large.
+    """
+    risk = run.risk.risk if isinstance(run.risk, ScaledRisk) else None
+    solution = run.solution
+    if isinstance(solution, ScaledSolution):
+        solution = solution.solution
+    return dataclasses.replace(
+        run,
+        loss=run.loss / FACTOR,
+        observed=scaled(run.observed, 1.0 / FACTOR),
+        floor=run.floor / FACTOR,
+        epsilon=run.epsilon / FACTOR,
+        eta=FACTOR * run.eta if plain else run.eta,
+        risk=risk,
+        solution=solution,
+        family=problem,
+        notes={},
+    )
+
+
+def in_mse(family: type[Family], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return columns that are measured with half the loss without the factor 1/2."""
+    losses = {
+        column.name
+        for column in family.every_column()
+        if column.unit == family.loss_unit
+    }
+    doubled = {}
+    for name, value in values.items():
+        doubled[name] = FACTOR * np.asarray(value)[()] if name in losses else value
+    return doubled
+
+
+def batched_mse(
+    family: type[Family], points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """Compute points of a sweep on the mean squared error by `Family.batched`.
+
+    Only points of plain descent are computed, whose steps are those of twice the rate.
+    """
+    # Imported here because it imports the families.
+    from icl_theory.families.rule_parameters import within
+
+    if not within(DESCENT_OR_FLOW, points, common).all():
+        return None
+    half_points = dict(points)
+    for name, factor in (("eta", FACTOR), ("epsilon", 0.5), ("above", 0.5)):
+        if name in points:
+            half_points[name] = factor * points[name]
+    columns = family.batched(half_points, {**common, "loss": HALF})
+    if columns is None:
+        return None
+    values = in_mse(family, columns)
+    if "eta_used" in values:
+        values["eta_used"] = np.asarray(values["eta_used"]) / FACTOR
+    return values

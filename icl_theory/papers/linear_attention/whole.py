@@ -1,0 +1,352 @@
+r"""All matrices of a layer of linear attention with several heads.
+
+The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x, 0)`,
+and the prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0)`.
+`WholeLayer` maps the matrices to the tensor on which the prediction depends, and
+`TensorRisk` is the risk over this tensor. `MergedHeads` maps the parameters of heads
+whose other entries are zero to the matrix Γ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    argument_error,
+    integer,
+    real_array,
+    set_fields,
+)
+from icl_theory.engine.pullback import Map
+from icl_theory.engine.risk import WithStart, largest_eigenvalue
+from icl_theory.memory import check_fits
+from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, shaped
+from icl_theory.papers.linear_attention.risks import BestKnown, MergedRisk
+
+
+class _EvenPart(NamedTuple):
+    """The part of a prediction that is even in the task and in the label noise."""
+
+    T: Array  # T_m, symmetric: the coefficients of x_m tr(T_m EE^T/N), (d, d, d)
+    c: Array  # the coefficients of x_m sum(y²)/N, (d,)
+
+
+@dataclass(frozen=True, eq=False)
+class TensorRisk(BestKnown):
+    r"""The risk over the tensor B of a whole layer, for normal tasks and queries.
+
+    .. math:: \hat y = \sum_{abm} B_{abm}\,G_{ab}\,x_m, \qquad G = \tfrac1N EE^\top
+
+    The axes a and b have d + 1 entries, the last of which is the label's, and m has d.
+    The loss is the loss of :math:`\Gamma_{mi} = B_{d+1,i,m} + B_{i,d+1,m}`, plus half
+    the mean square of all other terms, which are even in the task and in the label
+    noise. See docs/linear-attention-theory.md, "The whole layer".
+
+    Parameters
+    ----------
+    law : PromptLaw
+        Law of the prompts. Tasks and queries are normal.
+    start : array_like, (d + 1, d + 1, d)
+        B at step 0, up to 1e40.
+
+    Examples
+    --------
+    >>> import icl_theory as icl, numpy as np
+    >>> law = icl.linear_attention.PromptLaw([1.0, 0.5], N=10)
+    >>> B = np.zeros((3, 3, 2))
+    >>> B[2, :2] = np.diag(law.best)
+    >>> risk = icl.linear_attention.TensorRisk(law, B)
+    >>> round(risk.loss(B), 4), round(law.floor, 4)
+    (0.1714, 0.1714)
+    """
+
+    law: PromptLaw
+    start: Array
+
+    def __post_init__(self) -> None:
+        law = prompt_law(self.law).dense
+        d = law.d
+        check_fits("d", d, 160.0 * float(d) ** 3)
+        shape = (d + 1, d + 1, d)
+        set_fields(self, law=law, start=shaped("start", self.start, shape))
+
+    @cached_property
+    def merged(self) -> MergedRisk:
+        """The risk over Γ."""
+        return MergedRisk(self.law, np.zeros((self.law.d, self.law.d)))
+
+    @cached_property
+    def best(self) -> Array:
+        """A minimiser: Γ* in the row of the label, and zeros."""
+        best = np.zeros(self.start.shape)
+        best[-1, :-1] = self.law.best.T
+        return best
+
+    def gamma(self, params: ArrayLike) -> Array:
+        """Return Γ, (d, d)."""
+        return self._gamma(self._checked(params))
+
+    def _gamma(self, B: Array) -> Array:
+        return np.asarray(B[-1, :-1].T + B[:-1, -1].T)
+
+    def floor(self) -> float:
+        """Loss of Γ*: the even terms can be zero."""
+        return self.law.floor
+
+    def excess(self, params: ArrayLike) -> float:
+        """Loss above the floor, a sum of squares."""
+        return self._excess(self._checked(params))
+
+    def _excess(self, B: Array) -> float:
+        with np.errstate(over="ignore"):
+            even, _ = self._even(B)
+            return self.merged._excess(self._gamma(B)) + even
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient, (d + 1, d + 1, d)."""
+        odd, by_gamma = self.merged.evaluate(self._gamma(params))
+        even, gradient = self._even(params)
+        gradient[-1, :-1] = by_gamma.T
+        gradient[:-1, -1] = by_gamma.T
+        return odd + even, gradient
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """The change of the gradient, which is an affine function of B."""
+        _, product = self._even(direction)
+        by_gamma = self.merged.hessian_product(params, self._gamma(direction))
+        product[-1, :-1] = by_gamma.T
+        product[:-1, -1] = by_gamma.T
+        return product
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Loss above the floor, the part of it in even terms, and entries of Γ."""
+        even, _ = self._even(params)
+        return {
+            "excess": np.asarray(self._excess(params)),
+            "even_loss": np.asarray(even),
+            "gamma": self.merged._components(self._gamma(params)),
+        }
+
+    def largest_curvature(self) -> float:
+        """Largest eigenvalue of the Hessian."""
+        zeros = np.zeros(self.start.shape)
+
+        def product(direction: Array) -> Array:
+            return self.hessian_product(zeros, direction)
+
+        return largest_eigenvalue(product, zeros.shape, 1.0).value
+
+    def _parts(self, B: Array) -> _EvenPart:
+        inner = np.moveaxis(B[:-1, :-1], 2, 0)
+        # EE^T is symmetric.
+        return _EvenPart(0.5 * (inner + np.swapaxes(inner, 1, 2)), B[-1, -1])
+
+    def _even(self, B: Array) -> tuple[float, Array]:
+        r"""Return half the mean square of the even terms, and its gradient by B.
+
+        Twice the result is the following sum of squares, in which norms are those of
+        Λ_q, and F is T made symmetric in all three axes.
+
+        .. math:: |t + \tfrac3N f + \bar\tau c|^2 + \tfrac6{N^2}|F|^2 + 2\rho|c|^2
+            + \tfrac2N\Bigl[\sum_{mn}(\Lambda_q)_{mn}\mathrm{tr}\,Y_m\Lambda Y_n\Lambda
+            + (\bar\tau^2 + \rho)|c|^2\Bigr]
+        """
+        law = self.law
+        covariance, prior, query = law.moments
+        a = 1.0 / law.N
+        T, c = self._parts(B)
+        tau = float(np.sum(covariance * prior)) + law.noise**2  # mean square of a label
+        task_map = covariance @ prior
+        rho = float(np.sum(task_map * task_map.T))  # tr (ΛW)²
+
+        # The projection of the even terms on x: their mean over tokens and labels, in
+        # which the query's own column counts as x_i x_j x_m/N.
+        F = _symmetric(T)
+        t = np.tensordot(T, covariance)
+        f = np.tensordot(F, query)
+        mean = t + 3.0 * a * f + tau * c
+        query_mean = query @ mean
+        query_c = query @ c
+        # The rest of the cubic form of the query, whose terms have three factors.
+        query_F = _along_all_axes(F, query)
+        # The scatter of tokens and labels about their means.
+        Y = T + np.multiply.outer(c, prior)
+        scatter = np.tensordot(query, covariance @ Y @ covariance, axes=1)
+        c_weight = 2.0 * rho + 2.0 * a * (tau**2 + rho)
+
+        twice = float(mean @ query_mean) + 6.0 * a**2 * float(np.vdot(F, query_F))
+        twice += c_weight * float(c @ query_c) + 2.0 * a * float(np.vdot(Y, scatter))
+
+        by_F = 6.0 * a**2 * query_F + 3.0 * a * np.multiply.outer(query_mean, query)
+        by_T = _symmetric(by_F) + np.multiply.outer(query_mean, covariance)
+        by_T += 2.0 * a * scatter
+        by_c = tau * query_mean + c_weight * query_c
+        by_c += 2.0 * a * np.tensordot(scatter, prior)
+        gradient = np.zeros_like(B)
+        gradient[:-1, :-1] = np.moveaxis(by_T, 0, 2)
+        gradient[-1, -1] = by_c
+        return 0.5 * twice, gradient
+
+
+def _symmetric(T: Array) -> Array:
+    """Return the mean over permutations of the axes of T, (d, d, d).
+
+    The last two axes may be exchanged in T itself.
+    """
+    return (T + np.moveaxis(T, 0, 1) + np.moveaxis(T, 0, 2)) / 3.0
+
+
+def _along_all_axes(F: Array, matrix: Array) -> Array:
+    """Multiply a symmetric matrix to each of the three axes of a tensor."""
+    for _ in range(3):
+        # The product's axis comes last: after three products the order is the old one.
+        F = np.tensordot(F, matrix, axes=(0, 0))
+    return F
+
+
+@dataclass(frozen=True, eq=False)
+class WholeLayer(WithStart, Map):
+    r"""The tensor of H heads with the matrices :math:`P_h` and :math:`K_h`.
+
+    .. math:: B_{abm} = \sum_h (P_h)_{d+1,a}\,(K_h)_{bm}
+
+    Only the last row of :math:`P_h` and the first d columns of :math:`K_h` matter. The
+    gradients by all other entries are zero, since the query has the label 0.
+
+    Parameters
+    ----------
+    start : ndarray, (2, H, d + 1, d + 1)
+        The matrices :math:`P_h`, and then the matrices :math:`K_h`, at step 0.
+
+    References
+    ----------
+    docs/linear-attention-theory.md, "The whole layer".
+    """
+
+    start: Array
+
+    def __post_init__(self) -> None:
+        start = real_array("start", self.start, 4, LARGEST)
+        pairs, heads, rows, columns = start.shape
+        if pairs != 2 or heads < 1 or rows != columns or rows < 2:
+            raise argument_error(
+                "start", start.shape, "of shape (2, H, d + 1, d + 1), with a head"
+            )
+        set_fields(self, start=start)
+
+    def inward(self, params: Array) -> Array:
+        """Return the tensor B, (d + 1, d + 1, d)."""
+        P, K = params
+        return np.tensordot(P[:, -1], K[:, :, :-1], axes=(0, 0))
+
+    def outward(self, params: Array, gradient: Array) -> Array:
+        """Return the gradients by P and K, for the gradient G by B.
+
+        They are :math:`G_{abm}(K_h)_{bm}` and :math:`(P_h)_{d+1,a}G_{abm}`.
+        """
+        P, K = params
+        pulled = np.zeros_like(params)
+        pulled[0, :, -1] = np.tensordot(K[:, :, :-1], gradient, axes=((1, 2), (1, 2)))
+        pulled[1, :, :, :-1] = np.tensordot(P[:, -1], gradient, axes=1)
+        return pulled
+
+    def push(self, params: Array, direction: Array) -> Array:
+        """Return the change of B for changes of P and K."""
+        P, K = params
+        P_change, K_change = direction
+        return self.inward(np.stack([P_change, K])) + self.inward(
+            np.stack([P, K_change])
+        )
+
+    def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
+        """Return the change of the two gradients, which are linear in K and in P."""
+        return self.outward(direction, gradient)
+
+    def stretch(self, params: Array) -> float:
+        """Upper bound on the norm of the change of B for a unit change."""
+        return float(np.linalg.norm(params))
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The matrices P_h and K_h, one after another."""
+        return tuple(array.reshape(-1, *array.shape[2:]))
+
+
+@dataclass(frozen=True, eq=False)
+class MergedHeads(WithStart, Map):
+    r"""The matrix :math:`\Gamma = \sum_h v_hA_h` of heads with merged keys and queries.
+
+    The gradients are :math:`\langle G, A_h\rangle` and :math:`v_hG` with :math:`G =
+    \nabla_\Gamma\mathcal L`. Every matrix is a sum of this form, even for one head.
+
+    Parameters
+    ----------
+    start : ndarray, (H, 1 + d²)
+        The value and the entries of the matrix of each head at step 0.
+    d : int
+        Dimension of the tokens.
+
+    References
+    ----------
+    Zhang, Singh, Latham, Saxe 2025; docs/linear-attention-theory.md, "Merged heads".
+
+    Examples
+    --------
+    >>> import icl_theory as icl, numpy as np
+    >>> heads = icl.linear_attention.MergedHeads([[2, 1, 0, 0, 1], [1, 0, 1, 0, 0]], 2)
+    >>> heads.inward(heads.start)
+    array([[2., 1.],
+           [0., 2.]])
+    """
+
+    start: Array
+    d: int
+
+    def __post_init__(self) -> None:
+        set_fields(self, d=integer("d", self.d, minimum=1))
+        start = real_array("start", self.start, 2, LARGEST)
+        size = 1 + self.d**2
+        if start.shape[0] < 1 or start.shape[1] != size:
+            raise argument_error(
+                "start", start.shape, f"of shape (H, {size}), with one head or more"
+            )
+        set_fields(self, start=start)
+
+    def inward(self, params: Array) -> Array:
+        """Return the sum over heads."""
+        return (params[:, 0] @ params[:, 1:]).reshape(self.d, self.d)
+
+    def outward(self, params: Array, gradient: Array) -> Array:
+        """Return ⟨G, A_h⟩ and v_h G."""
+        flat = gradient.ravel()
+        pulled = np.empty_like(params)
+        pulled[:, 0] = params[:, 1:] @ flat
+        pulled[:, 1:] = np.multiply.outer(params[:, 0], flat)
+        return pulled
+
+    def push(self, params: Array, direction: Array) -> Array:
+        """Return Σ δv_h A_h + v_h δA_h."""
+        change = direction[:, 0] @ params[:, 1:] + params[:, 0] @ direction[:, 1:]
+        return np.asarray(change.reshape(self.d, self.d))
+
+    def bend(self, params: Array, direction: Array, gradient: Array) -> Array:
+        """Return ⟨G, δA_h⟩ and δv_h G."""
+        return self.outward(direction, gradient)
+
+    def stretch(self, params: Array) -> float:
+        """Upper bound on the norm of the change of Γ for a unit change."""
+        return float(np.linalg.norm(params))
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """The value and the matrix of each head."""
+        blocks = list[Array]()
+        for head in array:
+            blocks += [head[:1], head[1:].reshape(self.d, self.d)]
+        return blocks
