@@ -165,7 +165,11 @@ class Scope:
 def _outside(training: Any) -> str:
     """Why a run or a problem is outside all theory of its family, or the empty text."""
     problem = getattr(training, "family", None) or training
-    return str(getattr(problem, "outside_theory", ""))
+    reason = str(getattr(problem, "outside_theory", ""))
+    # A run on a fixed set need not have a family.
+    if not reason and getattr(training, "on_fixed_set", False):
+        return "this is training on a fixed set of prompts"
+    return reason
 
 
 def _listed(names: list[str], most: int) -> str:
