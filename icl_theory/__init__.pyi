@@ -46,5 +46,6 @@ from .statements.checks import crosscheck as crosscheck
 from .sweeps.sweep import load_sweep as load_sweep
 from .sweeps.sweep import sweep as sweep
 from .tokens.heads import HeadsRisk as HeadsRisk
+from .tokens.lengths import Lengths as Lengths
 from .tokens.risk import Kind as Kind
 from .tokens.risk import TokenRisk as TokenRisk

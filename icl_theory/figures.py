@@ -18,7 +18,7 @@ from icl_theory._validate import argument_error, choice, flag, integer, number
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
 from icl_theory.families import filled_slots
-from icl_theory.families.plug_ins import left_out, plug_ins
+from icl_theory.families.plug_ins import discover, left_out
 from icl_theory.files import checked_path, replacing
 from icl_theory.results.plots import draw_maps, release, save
 
@@ -188,7 +188,7 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
 
 def recipes() -> tuple[dict[str, Recipe], list[str]]:
     """Return the recipe of each figure by name, and a line for each faulty slot."""
-    folders = [plug_in.figures for plug_in in plug_ins()[0] if plug_in.figures]
+    folders = [plug_in.figures for plug_in in discover()[0] if plug_in.figures]
     by_name: dict[str, Recipe] = {}
     for folder in folders:
         for path in folder.glob("*.py"):

@@ -535,6 +535,8 @@ def _of_tokens() -> dict[str, Pool]:
         "queries": (None, [1.0], [0.5, 0.5]),
         "second": (None, 1.0, [1.0]),
         "length": (1, 2, 5, 24, 10**6),
+        "lengths": (None, [1.0], [0.5, 0.5]),
+        "rate": (1e-3, 3.0, 1e9),
         "chains": (chains,),
         "transitions": (
             None,
@@ -632,6 +634,13 @@ SCHEDULES: tuple[Callable[[], Any], ...] = (
 TOKENS: tuple[Callable[[], Any], ...] = (
     lambda: icl.Kind(5, probs=np.array([0.5, 0.5]), values=np.array([1.0, 2.0])),
     lambda: icl.Kind(4, probs=np.ones(1), values=np.ones(1)),
+    lambda: icl.Kind(icl.Lengths.poisson(3.0), probs=np.ones(1), values=np.ones(1)),
+)
+LENGTHS: tuple[Callable[[], Any], ...] = (
+    lambda: icl.Lengths([0.5, 0.5]),
+    lambda: icl.Lengths.uniform(1, 5),
+    lambda: icl.Lengths.poisson(3.0),
+    lambda: icl.Lengths.geometric(3.0),
 )
 CHAINS = [[[0.9, 0.1], [0.3, 0.7]], [[0.2, 0.8], [0.6, 0.4]]]
 
@@ -653,6 +662,7 @@ OTHERS: tuple[Callable[[], Any], ...] = (
     *RULES,
     *SCHEDULES,
     *TOKENS,
+    *LENGTHS,
     lambda: icl.TokenRisk([TOKENS[0]()]),
     lambda: icl.HeadsRisk(icl.TokenRisk(TOKENS[1](), target=np.ones(()))),
     lambda: icl.tokens.Chains(CHAINS, window=2),
@@ -662,6 +672,7 @@ OTHERS: tuple[Callable[[], Any], ...] = (
         2, np.full(2, 0.5), np.eye(2), np.full(2, 0.5)
     ),
     lambda: icl.tokens.TwoStateCounts(5),
+    lambda: icl.tokens.ThreeStateCounts(5),
     lambda: icl.tokens.CountRisk(icl.tokens.TwoStateCounts(5), "square"),
     lambda: icl.tokens.TwoLayerTransformer(
         icl.tokens.Chains(CHAINS, window=2), 5, 4, 0, [0.0, 0.0, 0.0]

@@ -12,12 +12,13 @@ import argparse
 import json
 import re
 import textwrap
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 from icl_theory.families import list_families
 from icl_theory.results.numbers import markdown
-from icl_theory.statements.audit import known
+from icl_theory.statements.audit import all_claims
 from icl_theory.statements.paper import Paper
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +32,7 @@ def papers() -> dict[str, list[Paper]]:
     families = list_families()
     return {
         families[name].title: list(claims.papers)
-        for name, claims in known()[0].items()
+        for name, claims in all_claims()[0].items()
         if claims.papers
     }
 
@@ -154,8 +155,21 @@ def rewritten() -> dict[str, str]:
         files[name] = f"{before}{BEGIN}\n{make()}\n{END}{after}"
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     before, heading, _ = text.partition("references:\n")
-    files["CITATION.cff"] = before + heading + references()
+    files["CITATION.cff"] = with_addresses(before) + heading + references()
     return files
+
+
+def with_addresses(head: str) -> str:
+    """Return the head of CITATION.cff with the addresses of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    addresses = project["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+    filled_in = ("repository-code:", "url:")
+    lines = [line for line in head.splitlines() if not line.startswith(filled_in)]
+    if addresses["repository"]:
+        lines.append(f"repository-code: {_quoted(addresses['repository'])}")
+    if addresses["documentation"]:
+        lines.append(f"url: {_quoted(addresses['documentation'])}")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:

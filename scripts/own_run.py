@@ -137,7 +137,7 @@ def write(docs):
             }.items(),
             strict=True,
         ):
-            compared = run.compare(folder / f"{name}.csv", batch=BATCH)
+            compared = run.compare(folder / f"{name}.csv")
             compared.plot(ax)
             ax.set_title(title, fontsize=9)
             print(name, compared.remarks)
@@ -145,7 +145,7 @@ def write(docs):
         (docs / "images").mkdir(exist_ok=True)
         plots.save(figure, docs / "images" / "own-run.png")
     for name in ("bias", "started", "two_matrices"):
-        print(name, run.compare(folder / f"{name}.csv", batch=BATCH).remarks)
+        print(name, run.compare(folder / f"{name}.csv").remarks)
     print(f"PyTorch {torch.__version__}")
 
 

@@ -60,7 +60,7 @@ def commands() -> dict[str, str]:
         },
         **{
             f"images/{name}.png": f"icl-theory figures {name} --out images"
-            for name in ("front", "model", "optimisers")
+            for name in ("front", "model", "optimisers", "fixed_set")
         },
         "images/maps.gif": "icl-theory figures --animate --out images",
         **{picture: f"{sweep} --plot {picture}" for sweep, picture in drawn},

@@ -107,7 +107,11 @@ def test_loss_and_gradient_over_tokens_hold_the_sum_over_all_prompts() -> None:
         (2, rng.dirichlet([2.0] * 3), rng.normal(size=(3, 2)), [0.1, 0.0, 0.2], False),
     ]
     target, scores = [0.3, -0.2], rng.normal(size=5) * 3.0
-    risk = icl.TokenRisk([icl.Kind(*kind[:4], each=kind[4]) for kind in kinds], target)
+    laws = []
+    for number, probs, values, spread, each in kinds:
+        lengths = icl.Lengths.uniform(1, number) if each else number
+        laws.append(icl.Kind(lengths, probs, values, spread))
+    risk = icl.TokenRisk(laws, target)
     loss, gradient = enclosed(risk, scores, 128)
     with mpmath.workdps(80):
 
@@ -117,6 +121,26 @@ def test_loss_and_gradient_over_tokens_hold_the_sum_over_all_prompts() -> None:
         at = [mpmath.mpf(x) for x in scores]
         assert holds(loss, reference(at))
         assert all_hold(gradient, reference, at)
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_uniform_number_of_tokens_is_the_mean_over_its_numbers(first: int) -> None:
+    law = {"probs": [0.3, 0.7], "values": [1.0, -0.5]}
+    query = icl.Kind(1, [1.0], [0.2])
+    scores = np.array([0.5, -1.0, 0.3])
+
+    def of_number(number: Any) -> Any:
+        context = [icl.Kind(number, **law)] if number else []
+        seen = scores if number else scores[2:]
+        return enclosed(icl.TokenRisk([*context, query]), seen, 128)[0]
+
+    total = sum(of_number(n) for n in range(first, 5)) / (5 - first)
+    assert total.overlaps(of_number(icl.Lengths.uniform(first, 4)))
+    with pytest.raises(ValueError, match=r"^number = Lengths"):
+        of_number(icl.Lengths.poisson(3.0))
+    together = icl.TokenRisk([icl.Kind([1, 2], **law), query])
+    with pytest.raises(ValueError, match=r"^kinds = "):
+        enclosed(together, scores, 128)
 
 
 @pytest.mark.parametrize(("N", "noise"), [(3, 0.4), (math.inf, 0.4)])
@@ -855,11 +879,10 @@ def test_doubles_are_within_their_stated_error_of_the_enclosure() -> None:
     for seed in range(12):
         U, N = int(rng.integers(2, 6)), int(10 ** rng.uniform(0, 3))
         kind = icl.Kind(
-            N,
+            icl.Lengths.uniform(1, N) if seed % 3 == 0 else N,
             rng.dirichlet(np.ones(U)),
             rng.normal(size=(U, 2)),
             rng.uniform(size=U),
-            each=seed % 3 == 0,
         )
         risk, scores = (
             icl.TokenRisk(kind, [0.5, 0.0]),

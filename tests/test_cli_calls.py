@@ -45,6 +45,7 @@ GRIDDED: dict[str, Any] = {"L": [1.0, 2.0, 4.0], "K": [5, 20], "delta": 1.0, "et
 GIVEN = {
     "batch": None,
     "scale": None,
+    "column": None,
     "runs": inspect.signature(icl.Trajectory.compare).parameters["runs"].default,
 }
 
@@ -58,6 +59,8 @@ def parts(**found: Any) -> Any:
         "checks": (),
         "leaves": None,
         "pace": None,
+        "explanations": (),
+        "untried": (),
         "remarks": "",
         "passed": True,
         "write": Mock(return_value=[Path("a.md"), Path("a.html")]),
@@ -113,6 +116,7 @@ CALLS: list[tuple[str, str, Any, Any]] = [
             ("", {}),
             ("--batch 8", {"batch": 8}),
             ("--scale 0.5", {"scale": 0.5}),
+            ("--column 'a - loss'", {"column": "a - loss"}),
             ("--runs 5 --json", {"runs": 5}),
         )
     ),
@@ -438,6 +442,8 @@ def test_what_a_comparison_finds_is_printed_and_decides_the_status(
     assert json.loads(out) == {
         "leaves": [3, 5],
         "pace": 0.5,
+        "explanations": [],
+        "untried": [],
         "note": "so",
         "checks": [check._asdict()],
     }

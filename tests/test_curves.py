@@ -37,6 +37,16 @@ def trained(seed: int, eta: float = 4.0, factor: float = 1.0, N: int = 12) -> An
     return np.array(losses)
 
 
+def noticed_rates(note: str) -> list[float]:
+    """Factors of the learning rate that a note says would be noticed."""
+    lower = re.findall(r"([\d.]+) % lower", note)
+    higher = re.findall(r"([\d.]+) % higher", note)
+    return [
+        *(1.0 - float(percent) / 100.0 for percent in lower),
+        *(1.0 + float(percent) / 100.0 for percent in higher),
+    ]
+
+
 @pytest.mark.parametrize("rule", ["gd", "ngd"])
 def test_standard_errors_are_how_far_sgd_strays_from_the_exact_curve(rule: str) -> None:
     """Windows are equal in ln(t + 1); each run of SGD has one mean in a window."""
@@ -179,8 +189,12 @@ def test_another_learning_rate_is_a_factor_of_time(
     found = run.compare(losses, steps, errors=0.03)
     assert found.pace == pytest.approx(factor, rel=0.1)
     assert f"{found.pace:.2g} times the steps" in found.remarks
-    with pytest.raises(ValueError, match=r"then agree at .* times the steps"):
-        run.compare(2.0 * losses, steps, errors=0.03)
+    doubled = run.compare(2.0 * losses, steps, errors=0.01)
+    assert doubled.explanations[0].name == "factor and rate"
+    assert doubled.explanations[0].parameters["scale"] == 0.5
+    assert doubled.explanations[0].parameters["eta"] == pytest.approx(
+        4.0 * factor, rel=0.1
+    )
     assert run.compare(
         2.0 * losses, steps, errors=0.06, scale=0.5
     ).pace == pytest.approx(factor, rel=0.1)
@@ -270,31 +284,14 @@ def test_at_another_pace_losses_scatter_as_where_the_exact_run_has_them(
         assert (found(exact + off[place]).pace is not None) == agrees
 
 
-@pytest.mark.parametrize("off", [0.02, 0.15, 0.3])
-def test_doubled_losses_are_recognised_through_their_noise(
-    off: float, run: icl.Trajectory
-) -> None:
-    early = int(np.argmin(run.loss > 0.9 * run.loss[0]))
-    error = (
-        0.5 * off * run.loss[:early].mean() * math.sqrt(early)
-    )  # twice the error of their mean is off
-    for sign in (-1.0, 1.0):
-        noisy = 2.0 * run.loss + sign * off * run.loss[:early].mean()
-        with pytest.raises(ValueError, match=r"scale = 0\.5"):
-            run.compare(noisy, run.t, errors=error)
-        run.compare(noisy - run.loss, run.t, errors=error)  # is not
-
-
 def test_a_comparison_says_which_learning_rates_it_would_notice(
     run: icl.Trajectory,
 ) -> None:
     """Nine in ten trainings leave that have one of the rates that are said: of 15 at least 10."""
     found = run.compare(trained(1), batch=BATCH)
-    told = re.findall(
-        r"[\d.]+", found.note.split(" times that of the run would be noticed")[0]
-    )
+    told = noticed_rates(found.note)
     assert told
-    for factor in map(float, told):
+    for factor in told:
         parted = 0
         for seed in range(15):
             losses = trained(seed, eta=4.0 * factor)
@@ -307,7 +304,7 @@ def test_a_comparison_says_which_learning_rates_it_would_notice(
         assert parted >= 10, (factor, parted)
     assert (
         "cannot tell learning rates apart"
-        in run.compare([0.9], batch=BATCH, runs=4).note
+        in run.compare([0.9, 0.9], batch=BATCH, runs=4).note
     )
 
 
@@ -319,9 +316,7 @@ def test_the_rates_that_are_said_are_the_nearest_that_would_be_noticed(
     steps = np.arange(40)
     exact = np.array([run.at(int(t)).loss for t in steps])
     found = run.compare(exact, steps, errors=error)
-    told = re.findall(
-        r"[\d.]+", found.note.split(" times that of the run would be noticed")[0]
-    )
+    told = noticed_rates(found.note)
 
     def farthest(factor: float) -> float:
         beside = np.interp(np.log1p(factor * steps), np.log1p(run.t), run.loss)
@@ -334,9 +329,9 @@ def test_the_rates_that_are_said_are_the_nearest_that_would_be_noticed(
             for far, check in zip(away, found.checks, strict=True)
         )
 
-    assert [float(factor) > 1.0 for factor in told] == [False, True]
+    assert [factor > 1.0 for factor in told] == [False, True]
     needed = found.checks[0].limit + 1.2816
-    for factor in map(float, told):
+    for factor in told:
         assert farthest(factor**1.1) > needed > farthest(factor**0.7)
 
 
@@ -344,27 +339,21 @@ def test_a_rate_that_would_be_noticed_is_told_from_that_of_the_run(
     run: icl.Trajectory,
 ) -> None:
     note = run.compare([run.at(t).loss for t in range(40)], errors=3e-4).note
-    told = re.findall(
-        r"[\d.]+", note.split(" times that of the run would be noticed")[0]
-    )
+    told = noticed_rates(note)
     assert told
-    assert 1.0 not in map(float, told)
+    assert 1.0 not in told
 
 
-def test_losses_without_the_factor_one_half_are_found_and_can_be_scaled(
+def test_losses_without_the_factor_one_half_are_named_and_can_be_scaled(
     run: icl.Trajectory,
 ) -> None:
     twice = trained(1, factor=2.0)
-    with pytest.raises(ValueError, match=r"^losses: [12]\.\d\d times .* scale = 0\.5"):
-        run.compare(twice, batch=BATCH, runs=8)
+    found = run.compare(twice, batch=BATCH, runs=8)
+    assert found.leaves == (0, 0)
+    assert "factor" in [item.name for item in found.explanations[:2]]
     assert run.compare(twice, batch=BATCH, runs=8, scale=0.5).passed
-    assert not run.compare(twice, batch=BATCH, runs=8, scale=1.0).passed
-    assert run.compare(2 * run.loss, run.t, errors=0.1, scale=0.5).checks[
-        0
-    ].standard_error == pytest.approx(0.05)
-    with pytest.raises(ValueError, match=r"scale = 0\.5"):
-        run.compare(2 * run.loss, run.t, errors=1e-9)
-    assert run.compare(2 * run.loss[-9:], run.t[-9:], errors=1e-9).leaves is not None
+    scaled = run.compare(2 * run.loss, run.t, errors=0.1, scale=0.5)
+    assert scaled.checks[0].standard_error == pytest.approx(0.05)
 
 
 def test_a_curve_comes_from_a_file_or_a_function_as_well(
@@ -391,9 +380,13 @@ def test_a_curve_comes_from_a_file_or_a_function_as_well(
     path.write_text("step,loss,error\n0,0.9,0.01\n2,0.9,0.03\n")
     assert run.compare(path).errors.tolist() == [0.01, 0.03]
     plain = run.compare([0.9, 0.9], [0, 2], batch=BATCH, runs=4)
-    assert (
-        run.compare(path, batch=BATCH, runs=4).checks == plain.checks
-    )  # by batches, whatever the file says
+    assert plain.passed
+    path.write_text("step,loss,error\n0,0.9,0.0001\n2,0.9,0.0001\n")
+    # the file's own errors are too small for SGD, whose runs decide then
+    assert not run.compare(path).passed
+    assert run.compare(path, batch=BATCH, runs=4).checks == plain.checks
+    path.write_text(f"step,loss,error\n0,{run.loss[0]},0.01\n2,{run.loss[2]},0.03\n")
+    assert "as given" in run.compare(path, batch=BATCH).note
     assert run.compare(path, errors=0.2).errors.tolist() == [0.2, 0.2]
 
 
@@ -416,12 +409,12 @@ WRONG: dict[str, tuple[Any, Any]] = {
     r"steps\[1\] = 0\.5: must be an integer": ([0.9, 0.8], [0, 0.5]),
     r"losses: 3 numbers for 2 steps": ([0.9, 0.8, 0.7], [0, 1]),
     r"losses = \[\]: must be a row of at least one number": ([], None),
+    r"losses = \[0\.9\]: must be at least two losses": ([0.9], None),
     r"losses = \[\[0\.9, 0\.8\]\]: must be a row": ([[0.9, 0.8]], None),
     r"losses = None: must be numbers": (None, None),
     r"losses = \[\(0\.9\+1j\)\]: must be numbers": ([0.9 + 1j], None),
     r"steps = \[\]: must be at least one": ([0.9], []),
     r"losses = \['a'\]: must be numbers": (["a"], None),
-    r"header step,loss \(its first line is '0,0\.9'\)": ("0,0.9\n1,0.8\n", None),
     r"with a number as loss in row 3": ("step,loss\n0,0.9\n1,\n", None),
     r"header step,loss": ("", None),
     r"steps = \[0\]: must be left out": ("step,loss\n0,0.9\n", [0]),
@@ -444,26 +437,26 @@ def test_a_curve_that_is_none_is_refused(
 def test_what_cannot_be_compared_says_why(run: icl.Trajectory) -> None:
     for settings in ({}, {"batch": 4, "errors": 0.1}):
         with pytest.raises(ValueError, match="either batch or errors"):
-            run.compare([0.9], **settings)  # type: ignore[arg-type]
-    for wrong in (-1, 0, [0.1, 0.0], [0.1, math.nan], [0.1, 0.1, 0.1]):
+            run.compare([0.9, 0.8], **settings)  # type: ignore[arg-type]
+    for wrong in (-1, [0.1, -0.1], [0.1, math.nan], [0.1, 0.1, 0.1]):
         with pytest.raises(ValueError, match=r"^errors"):
             run.compare([0.9, 0.8], errors=wrong)
     with pytest.raises(
         ValueError, match=r"infinite prompts cannot be sampled; give errors"
     ):
-        icl.simulate(2.0, 1.0, 4.0).compare([0.95], batch=4)
+        icl.simulate(2.0, 1.0, 4.0).compare([0.95, 0.9], batch=4)
     chain = icl.FixedChain(max_steps=9).simulate()
     with pytest.raises(ValueError, match=r"fixed-chain.* can be sampled; give errors"):
-        chain.compare([1.0], batch=4)
+        chain.compare([1.0, 0.9], batch=4)
     assert chain.compare(chain.loss, chain.t, errors=1.0).passed
     with pytest.raises(ValueError, match="of exact losses"):
-        icl.descend(PROBLEM.sampled(4, 0), 1.0, steps=3).compare([0.9], batch=4)
+        icl.descend(PROBLEM.sampled(4, 0), 1.0, steps=3).compare([0.9, 0.8], batch=4)
     with pytest.raises(
         ValueError, match=r"^batch = 0: must be an integer >= 1; give errors"
     ):
-        run.compare([0.9], batch=0)
+        run.compare([0.9, 0.8], batch=0)
     with pytest.raises(ValueError, match="at most 1,000,000 with batch"):
-        run.compare([0.9], [10**7], batch=4)
+        run.compare([0.9, 0.8], [0, 10**7], batch=4)
 
 
 @pytest.mark.slow
@@ -527,8 +520,6 @@ def test_the_command_compares_a_saved_run_with_a_file(
     assert json.loads(out)["leaves"] == list(
         run.compare("slow.csv", batch=64).leaves or ()
     )
-    status, out, err = said("twice.csv", "--batch", "64")
-    assert (status, out, err.count("\n")) == (2, "", 1)
     assert said("twice.csv", "--batch", "64", "--scale", "0.5")[0] == 0
     assert "either batch or errors" in said("same.csv")[2]
 
@@ -547,8 +538,10 @@ def test_the_page_shows_the_layer_that_made_its_curves() -> None:
 def test_errors_of_a_file_that_are_none_are_named(
     run: icl.Trajectory, tmp_path: Path
 ) -> None:
-    (tmp_path / "curve.csv").write_text("step,loss,error\n0,1.0,0.1\n5,0.5,0.0\n")
-    with pytest.raises(ValueError, match=r"^errors = \[0\.1, 0\.0\]: must be positive"):
+    (tmp_path / "curve.csv").write_text("step,loss,error\n0,1.0,0.1\n5,0.5,-0.1\n")
+    with pytest.raises(
+        ValueError, match=r"^errors = \[0\.1, -0\.1\]: must be one number >= 0"
+    ):
         run.compare(tmp_path / "curve.csv")
 
 

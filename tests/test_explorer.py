@@ -18,14 +18,14 @@ from icl_theory import explorer, figures
 from icl_theory.cli import main
 from icl_theory.explorer import description, page, recorded
 from icl_theory.families import Family, Number, Panel, list_families, parameter
-from icl_theory.statements.audit import known
+from icl_theory.statements.audit import all_claims
 from icl_theory.statements.paper import Claims, Paper
 from tests.browser import visit
 from tests.javascript import call
 
 SETTINGS = {
     paper.name: paper.setting
-    for claims in known()[0].values()
+    for claims in all_claims()[0].values()
     for paper in claims.papers
     if paper.setting is not None
 }
@@ -121,7 +121,9 @@ def test_papers_are_called_by_their_authors(
 ) -> None:
     place, text = setting = next(iter(SETTINGS.values()))
     paper = Paper("a", "A title", authors, 2020, "nowhere", (), setting=setting)
-    monkeypatch.setattr(explorer, "known", lambda: ({"a": Claims(papers=(paper,))}, []))
+    monkeypatch.setattr(
+        explorer, "all_claims", lambda: ({"a": Claims(papers=(paper,))}, [])
+    )
     assert [*explorer.papers()] == [
         {"short": short, "title": "A title", "place": place, "text": text}
     ]

@@ -330,6 +330,9 @@ def test_units_of_losses_are_those_of_the_family() -> None:
     } == {
         "loss": "J",
         "floor": "J",
+        "population_loss": "J",
+        "test_gap": "J",
+        "best_loss": "J",
     }
     labels = Valley.labels()
     assert {name for name, label in labels.items() if label.unit == "J"} == {

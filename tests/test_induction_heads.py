@@ -699,14 +699,14 @@ def test_the_match_of_a_matrix_is_its_diagonal_above_the_other_entries() -> None
         ({"match": 1e9}, "match = 1000000000.0: must be"),
         (
             {"objective": "log"},
-            "objective = 'log': must be 'square' unless k = 2, lags = 2, and a sink is given",
+            "objective = 'log': must be 'square' unless k = 2 or 3, lags = 2, and a sink is given",
         ),
         (
             {"objective": "log", "sink": 0.0, "lags": 3},
             "objective = 'log': must be 'square' unless",
         ),
         (
-            {"objective": "log", "sink": 0.0, "k": 3},
+            {"objective": "log", "sink": 0.0, "k": 4},
             "objective = 'log': must be 'square' unless",
         ),
         ({"scores": [0.0]}, r"scores = .*must be 2 numbers, one for each lag"),

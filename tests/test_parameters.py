@@ -19,6 +19,7 @@ from icl_theory.families import (
     find,
     parameter,
 )
+from icl_theory.families.fixed_set import SET_PARAMETERS
 from icl_theory.families.parameters import ParameterKind
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
@@ -307,6 +308,7 @@ def test_numbers_of_a_family_have_these_limits(name: str) -> None:
         "chains",
         "stage",
         *RULE_PARAMETERS,
+        *SET_PARAMETERS,
     }
     numeric = {key for key, each in declared.items() if each.kind.numeric}
     assert numeric - free == LIMITS[name].keys() - free

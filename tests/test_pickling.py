@@ -85,6 +85,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "a risk of tokens": lambda: icl.TokenRisk(
         icl.Kind(5, probs=[0.5, 0.5], values=[1.0, 2.0])
     ),
+    "a law of lengths": lambda: icl.Lengths([0.5, 0.5]),
     "a risk of heads": lambda: icl.HeadsRisk(
         icl.TokenRisk(icl.Kind(4, probs=[1.0], values=[1.0]), target=1.0)
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,7 +9,8 @@ import numpy as np
 import pytest
 
 import icl_theory as icl
-from icl_theory.families.plug_ins import PlugIn, TheoryColumns, plug_ins
+from icl_theory.families import plug_ins
+from icl_theory.families.plug_ins import PlugIn, TheoryColumns, discover
 from icl_theory.statements import Claim, Claims, row
 from icl_theory.sweeps.grid import Column
 
@@ -59,7 +59,7 @@ def test_a_wrong_plug_in_is_refused(arguments: dict[str, Any], words: str) -> No
 
 
 def test_the_papers_of_the_package_are_found_and_sound() -> None:
-    found, lines = plug_ins()
+    found, lines = discover()
     assert not lines
     assert len(found) >= 11
     orders = [plug_in.order for plug_in in found]
@@ -109,7 +109,22 @@ def test_a_second_panel_for_one_family_is_refused(
 ) -> None:
     """Panels are tuples: adding two of them would make a longer tuple."""
     panel = icl.Regression.explorer
-    module = sys.modules[PlugIn.__module__]  # the package has a function of its name
-    monkeypatch.setattr(module, "contributions", lambda name, slot: (panel, panel))
+    monkeypatch.setattr(plug_ins, "contributions", lambda name, slot: (panel, panel))
     with pytest.raises(ValueError, match=r"^explorer = 'given to regression by 2"):
         _ = icl.Regression.explorer
+
+
+def test_columns_of_theory_that_cannot_be_loaded_are_left_out_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = PlugIn(slots={"regression": {"theory_columns": "no_such_module:COLUMNS"}})
+    monkeypatch.setattr(plug_ins, "discover", lambda: ((broken,), ()))
+    with pytest.warns(UserWarning, match="no_such_module:COLUMNS is left out"):
+        swept = icl.sweep(L=[1.0, 2.0], delta=1.0, eta=1.0, epsilon=1e-2)
+    assert (swept.steps.values > 0).all()
+
+
+@pytest.mark.parametrize("seeds", [2**53 + 1, [3, 2**53 + 1], np.array([3, 2**53 + 1])])
+def test_an_integer_that_float64_would_round_is_refused_in_a_sweep(seeds: Any) -> None:
+    with pytest.raises(ValueError, match=f"^seed = {2**53 + 1}: must be at most"):
+        icl.sweep("single-location", seed=seeds, eta=0.1, max_steps=3)

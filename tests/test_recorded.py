@@ -15,12 +15,12 @@ import recorded
 
 import icl_theory
 from icl_theory.families import list_families
-from icl_theory.statements.audit import known
+from icl_theory.statements.audit import all_claims
 from tests.javascript import call
 
 SETTINGS = {
     paper.name: paper.setting
-    for claims in known()[0].values()
+    for claims in all_claims()[0].values()
     for paper in claims.papers
     if paper.setting is not None
 }

@@ -11,6 +11,8 @@ import pytest
 import yaml
 from release_notes import notes
 
+import icl_theory as icl
+
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
 WORKFLOWS = {
@@ -154,3 +156,16 @@ def test_references_of_the_paper_are_those_that_it_cites() -> None:
         re.MULTILINE,
     )
     assert sorted(set(re.findall(r"@(\w+\d{4}\w+)", paper))) == sorted(entries)
+
+
+def test_the_conda_recipe_has_the_version_and_the_requirements_of_the_package() -> None:
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert recipe["context"]["version"] == icl.__version__
+    run = [entry.replace(" ", "") for entry in recipe["requirements"]["run"]]
+    # matplotlib-base is matplotlib without the libraries of windows
+    run = [entry.replace("matplotlib-base", "matplotlib") for entry in run]
+    python = f"python{project['requires-python']}"
+    assert sorted(run) == sorted([python, *project["dependencies"]])
+    scripts = [f"{name} = {place}" for name, place in project["scripts"].items()]
+    assert recipe["build"]["python"]["entry_points"] == scripts

@@ -30,6 +30,7 @@ SHORT = {
     "cluster": ["--points 200000 --times 1"],
     "costs": ["--quick --plot OUT/cost.png"],
     "demo": ["--out OUT/demo"],
+    "deviations": ["--model linear-attention --only factor --unperturbed 2 --float32"],
     "frames": [""],
     "fuzz": ["--calls 20 --commands 2"],
     "interrupts": ["--quick --presses 1"],

@@ -36,7 +36,12 @@ class Problem(NamedTuple):
     target: Array
 
     def risk(self) -> icl.TokenRisk:
-        return icl.TokenRisk([icl.Kind(*kind) for kind in self.kinds], self.target)
+        kinds = []
+        for number, *law, each in self.kinds:
+            if each:
+                number = icl.Lengths.uniform(1, number)
+            kinds.append(icl.Kind(number, *law))
+        return icl.TokenRisk(kinds, self.target)
 
     @property
     def nodes(self) -> int:
@@ -146,7 +151,7 @@ def test_long_prompts_of_all_lengths_are_the_mean_over_the_lengths(wide: float) 
         "spread": rng.random(5),
     }
     scores, target = wide * np.linspace(-1.0, 1.0, 5), [0.1, -0.3]
-    whole = icl.TokenRisk(icl.Kind(N, **law, each=True), target)
+    whole = icl.TokenRisk(icl.Kind(icl.Lengths.uniform(1, N), **law), target)
     parts = [
         icl.TokenRisk(icl.Kind(n, **law), target).loss(scores) for n in range(1, N + 1)
     ]
@@ -169,7 +174,7 @@ def test_nodes_that_never_occur_leave_the_prompts_without_them(N: int) -> None:
 
         own = (e**2).sum(axis=1)[:, None]
         return moments(
-            scores[rows, None], probs[rows, None] / total, own, [TokenCount(N)], form
+            scores[rows, None], probs[rows, None] / total, own, TokenCount(N), form
         )
 
     found, wanted = half_square(slice(0, 5), 1.0), half_square(slice(1, 5), 1.0 - p)
@@ -602,7 +607,6 @@ ONE = {"number": 3, "probs": [0.5, 0.5], "values": [0.0, 1.0]}
         ({"spread": -1.0}, "spread"),
         ({"spread": [0.0, math.inf]}, "spread"),
         ({"spread": [0.0, 0.0, 0.0]}, "spread"),
-        ({"each": 2}, "each"),
     ],
 )
 def test_wrong_kinds_are_named(change: dict[str, Any], name: str) -> None:
@@ -615,15 +619,6 @@ def test_wrong_kinds_are_named(change: dict[str, Any], name: str) -> None:
     [
         ({"kinds": []}, "kinds"),
         ({"kinds": [1]}, "kinds"),
-        (
-            {
-                "kinds": [
-                    icl.Kind(2, [1.0], [0.0], each=True),
-                    icl.Kind(2, [1.0], [0.0], each=True),
-                ]
-            },
-            "each",
-        ),
         (
             {"kinds": [icl.Kind(2, [1.0], [0.0]), icl.Kind(2, [1.0], [[0.0, 1.0]])]},
             "values",

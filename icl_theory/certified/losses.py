@@ -27,6 +27,7 @@ from icl_theory.regression.risks.exchangeable import ExchangeableRisk
 from icl_theory.regression.risks.population import PopulationRisk
 from icl_theory.regression.risks.symmetric import SymmetricRisk
 from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.lengths import UniformLengths
 from icl_theory.tokens.risk import TokenRisk
 
 Balls = NDArray[Any]  # of arb
@@ -157,6 +158,8 @@ def _in_coordinates(
 
 
 def _of_tokens(risk: TokenRisk) -> Iterator[Query]:
+    if risk.grow_together:
+        raise argument_error("kinds", risk.kinds, "kinds that do not grow together")
     U, Q = risk.own.shape
     probs = balls(risk.probs)
     for q, share in enumerate(balls(risk.asked)):
@@ -363,8 +366,7 @@ def _rule(bits: int, far: float) -> tuple[Balls, Balls, list[arb]]:
 def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
     """Return E[n (n - 1) ... (n - k + 1) G^(n - k)] for k = 0 ... ``order``.
 
-    These are the derivatives of E G^n. The number n of tokens is that of the kind, or
-    any number up to it with equal probability.
+    These are the derivatives of E G^n, for a fixed number n of tokens or a uniform law.
     """
     # The coefficients of (G + ε)^n are the derivatives over k!.
     series = np.frompyfunc(lambda G: arb_series([G, 1], prec=order + 1), 1, 1)
@@ -372,12 +374,23 @@ def _powers(mean: Balls, count: TokenCount, order: int = 3) -> Balls:
 
     def sum_of_powers(n: int) -> Balls:
         """Sum of G^m for 1 <= m <= n, by Σ_{m <= 2M} = (1 + G^M) Σ_{m <= M}."""
-        half = sum_of_powers(n // 2) if n > 1 else power * 0
+        if n == 0:
+            return power * 0
+        half = sum_of_powers(n // 2)
         last = power**n if n % 2 else 0
         return half + half * power ** (n // 2) + last
 
-    n = int(count.number)
-    total = sum_of_powers(n) / n if count.each else power**n
+    if count.law is None:
+        total = power ** int(count.number)
+    elif isinstance(count.law, UniformLengths):
+        first = count.law.least
+        last = int(count.law.most)
+        total = sum_of_powers(last) - sum_of_powers(max(first, 1) - 1)
+        if first == 0:
+            total = total + 1
+        total = total / (last - first + 1)
+    else:
+        raise argument_error("number", count.law, "an integer or Lengths.uniform")
     derivatives = np.empty((order + 1, len(total)), dtype=object)
     for k in range(order + 1):
         for place, entry in enumerate(total):

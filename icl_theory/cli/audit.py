@@ -17,7 +17,7 @@ from icl_theory.families.plug_ins import left_out
 from icl_theory.files import replacing
 from icl_theory.results.plots import plot_answer
 from icl_theory.results.plots import save as save_figure
-from icl_theory.statements.audit import Audit, known, questions
+from icl_theory.statements.audit import Audit, all_claims, questions
 from icl_theory.statements.audit import answer as measure_answer
 from icl_theory.statements.audit import audit as measure_audit
 from icl_theory.statements.claim import HEADINGS, Answer
@@ -79,7 +79,7 @@ def _audit_claims(
     failures = {*report.failures}
     if claim is None:
         # One claim needs no other family, so the others are not loaded to look.
-        failures |= {*known()[1]}
+        failures |= {*all_claims()[1]}
     say_left_out(failures)
     return 1 if report.violations or report.failures else 0
 
@@ -87,7 +87,7 @@ def _audit_claims(
 def _answer_question(name: str, plot: Path | None, as_json: bool, quick: bool) -> int:
     """Answer a question, print and draw it, and return the exit status."""
     choice("question", name, questions())
-    say_left_out(known()[1])
+    say_left_out(all_claims()[1])
     failures: list[str] = []
     with left_out(f"the question {name}", failures):
         answer = measure_answer(name, quick=quick)

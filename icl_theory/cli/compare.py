@@ -17,7 +17,8 @@ def compare(
     curve: Annotated[
         Path,
         typer.Argument(
-            help="CSV file with the columns step and loss, and maybe error."
+            help="CSV file with the columns step and loss, and maybe error; "
+            "or that of TensorBoard, Weights & Biases or numpy.savetxt."
         ),
     ],
     batch: Annotated[
@@ -29,6 +30,13 @@ def compare(
     scale: Annotated[
         float | None, typer.Option("--scale", help="Factor on its losses.")
     ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            "--column",
+            help="Title of the column with the losses, or its number without a header.",
+        ),
+    ] = None,
     plot: PlotFile = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the comparison as JSON.")
@@ -36,15 +44,21 @@ def compare(
 ) -> int:
     """Compare a loss curve of your own with an exact run; exit status 1 if they part.
 
+    If they part, the answer names the changes of the run that explain the curve.
+
     Example: icl-theory compare run.npz my_run.csv --batch 256 --plot both.png
     """
     check_targets(plot)
-    comparison = load(run).compare(curve, batch=batch, scale=scale, runs=runs)
+    comparison = load(run).compare(
+        curve, batch=batch, scale=scale, runs=runs, column=column
+    )
     if as_json:
         print_json(
             {
                 "leaves": comparison.leaves,
                 "pace": comparison.pace,
+                "explanations": [item.plain() for item in comparison.explanations],
+                "untried": comparison.untried,
                 "note": comparison.remarks,
                 "checks": [check._asdict() for check in comparison.checks],
             }

@@ -17,10 +17,12 @@ from rich.markup import escape
 from icl_theory._validate import argument_error
 from icl_theory.engine.interrupts import returns_runs
 from icl_theory.families import Family, Parameter
+from icl_theory.families.fixed_set import SET_PARAMETERS
 from icl_theory.families.parameters import ENDINGS, nearest
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 
-RULE_PANEL = "Update rule"  # heading in --help
+RULE_PANEL = "Update rule"  # headings in --help
+SET_PANEL = "Fixed training set"
 RANGE = "a number, a list a,b,c or a range first:last:log:count or first:last:lin:count"
 
 
@@ -71,13 +73,14 @@ def options_of(
 ) -> dict[str, Any]:
     """Return an option for each parameter of a family that can be written as text.
 
-    The parameters of the update rule come under a heading of their own.
+    The parameters of the update rule come under a heading of their own, and so do those
+    of a fixed training set.
     """
     options: dict[str, Any] = {}
     for name, declared in family.parameters().items():
         if not declared.kind.text:
             continue
-        panel = RULE_PANEL if name in RULE_PARAMETERS else None
+        panel = _panel(name)
         option = typer.Option(
             flag(name),
             help=escape(help_of(declared)),
@@ -86,6 +89,12 @@ def options_of(
         )
         options[name] = Annotated[str | None, option]
     return options
+
+
+def _panel(name: str) -> str | None:
+    if name in RULE_PARAMETERS:
+        return RULE_PANEL
+    return SET_PANEL if name in SET_PARAMETERS else None
 
 
 def spared(command: Any, texts: Iterable[str] = ()) -> Any:

@@ -17,7 +17,7 @@ from icl_theory.families.saved import load
 from icl_theory.files import replacing
 from icl_theory.results import reproduction
 from icl_theory.results.report import html_report
-from icl_theory.statements.audit import known
+from icl_theory.statements.audit import all_claims
 from icl_theory.sweeps.sweep import load_sweep
 
 
@@ -80,7 +80,7 @@ def reproduce(
 
     Example: icl-theory reproduce nonlinear-regression --quick --out reproduced
     """
-    say_left_out(known()[1])
+    say_left_out(all_claims()[1])
     if name is None:
         print_rows(
             (paper.name, paper.reference) for paper in reproduction.papers().values()

@@ -68,6 +68,7 @@ ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"
 IMPORTANT = (
     "steps",
     "status",
+    "set",
     "word",
     "exponent",
     "phase",

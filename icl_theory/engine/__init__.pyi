@@ -1,4 +1,6 @@
 from .descent import descend as descend
+from .fixed_set import FixedSetRisk as FixedSetRisk
+from .fixed_set import SetTrainer as SetTrainer
 from .pullback import Affine as Affine
 from .pullback import Embedding as Embedding
 from .pullback import Factored as Factored

@@ -143,19 +143,30 @@ class Blocks:
         return rows[..., : self._size]
 
     def memory_newton(self, weights: Array) -> Precondition:
-        """Return the same function as `Modes.newton`, but for a Hessian that is zero.
+        """Return Newton's method for the memory alone, as if the Hessian were zero.
 
-        It is used before the modes are known. The memory decays within a stride, too
-        fast for fixed-point iteration. The rate of its decay is the same for all modes,
-        so that Newton's method can treat the memory without the Hessian.
+        It stands in for `Modes.newton` until the modes have been computed. Within a
+        stride the memory decays too fast for fixed-point iteration. It decays at the
+        same rate in all modes, so its decay can be solved for without the Hessian.
 
-        ``weights`` are the weights W of the strides, (n, s, s).
+        Parameters
+        ----------
+        weights : ndarray, (n, s, s)
+            The collocation weights W of n strides with s nodes each.
+
+        Returns
+        -------
+        callable
+            Takes the residuals of some blocks and their indices, and returns the
+            corrections of the states.
         """
+        # J is the Jacobian of the update of one mode (its parameter and its memory) at
+        # the curvature zero.
         jacobian = self._jacobian(np.zeros(()))
         n, s, _ = weights.shape
         k = len(jacobian)
-        # The entry in row (a, i) and column (b, j) is W_ab J_ij, for nodes a and b and
-        # for the numbers i and j of a mode: its parameter and its memory.
+        # The Kronecker product of W and J: its entry in row (a, i) and column (b, j) is
+        # W_ab J_ij, for nodes a and b and for numbers i and j of the mode.
         coupled = weights[:, :, None, :, None] * jacobian[:, None, :]
         inverse = np.linalg.inv(np.eye(s * k) - coupled.reshape(n, s * k, s * k))
 

@@ -183,16 +183,18 @@ def mean_check(
     return Check(name, population, mean, error, z, limit)
 
 
-def z_score(difference: Number, error: Number, scale: Number) -> Number:
+def z_score(
+    difference: Number, error: Number, scale: Number, rounding: float = ROUNDING
+) -> Number:
     """Difference between two values, in standard errors.
 
     If the samples do not scatter, the standard error is zero. The result is then of
-    size 1 for a difference as small as the rounding of ``scale``, and very large for a
-    larger difference.
+    size 1 for a difference as small as the ``rounding`` of ``scale``, which is relative
+    to it, and very large for a larger difference.
     """
     # The tiny number avoids 0/0.
     tiny = float(np.finfo(float).tiny)
-    return difference / (error + ROUNDING * abs(scale) + tiny)
+    return difference / (error + rounding * abs(scale) + tiny)
 
 
 def compare(

@@ -7,11 +7,9 @@ the losses at these steps, and the standard errors of the losses if they are kno
 
 from __future__ import annotations
 
-import csv
 import math
 import os
-import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,19 +25,17 @@ from icl_theory._validate import (
     is_masked,
     real_array,
 )
+from icl_theory.engine.curve_files import Columns, read_curve
 from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule
-from icl_theory.files import checked_path
 
 Steps = NDArray[np.int64]
-# The largest size of a CSV file in bytes; it holds more than a million rows.
-LARGEST_FILE = 64 * 10**6
-# The titles that the header of a file may give to each column.
-COLUMNS = {
-    "step": ("step", "steps", "t"),
-    "loss": ("loss", "value"),
-    "error": ("error", "standard_error"),
-}
+# Relative errors of losses: those of float32 arithmetic, of six written digits, and of
+# an exact curve itself, which has eleven digits.
+FLOAT32 = 1e-6
+SIX_DIGITS = 5e-6
+FLOAT64 = 1e-10
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class Run(Protocol):
@@ -65,17 +61,11 @@ class LossCurve(NamedTuple):
     errors: Array | None
 
 
-class _Columns(NamedTuple):
-    """A curve before its numbers are checked."""
-
-    steps: Any
-    losses: Any
-    errors: Any
-
-
-def loss_curve(run: Run, losses: Any, steps: Any, errors: Any) -> LossCurve:
+def loss_curve(
+    run: Run, losses: Any, steps: Any, errors: Any, column: str | None = None
+) -> LossCurve:
     """Return a checked curve from the arguments of `Trajectory.compare`."""
-    columns = _columns(run, losses, steps)
+    columns = _columns(run, losses, steps, column)
     values = _loss_values(columns.losses)
     steps = columns.steps
     t = increasing(np.arange(len(values)) if steps is None else steps)
@@ -87,20 +77,44 @@ def loss_curve(run: Run, losses: Any, steps: Any, errors: Any) -> LossCurve:
         index = outside[0]
         allowed = f"a number up to {LARGEST:g}; it is the loss at step {t[index]}"
         raise argument_error(f"losses[{index}]", values[index], allowed)
+    if len(values) < 2:
+        raise argument_error("losses", values.tolist(), "at least two losses")
     return LossCurve(t, values, _standard_errors(columns.errors, errors, t))
 
 
-def _columns(run: Run, losses: Any, steps: Any) -> _Columns:
-    if isinstance(losses, str | os.PathLike):
+def rounding_of(losses: Array) -> float:
+    """Relative error that the rounding of losses may make.
+
+    Losses that are written with six digits, or that are float32 numbers, have been
+    rounded before they are compared.
+    """
+    values = np.asarray(losses[: 4 * 256], dtype=float).tolist()
+    if all(float(f"{value:.5e}") == value for value in values):
+        return SIX_DIGITS
+    # str() writes the shortest decimal that float32 reads back, as programs do
+    short = [np.float32(value) for value in values if abs(value) <= FLOAT32_MAX]
+    if len(short) == len(values) and all(
+        value in (float(single), float(str(single)))
+        for value, single in zip(values, short, strict=True)
+    ):
+        return FLOAT32
+    return FLOAT64
+
+
+def _columns(run: Run, losses: Any, steps: Any, column: str | None) -> Columns:
+    is_file = isinstance(losses, str | os.PathLike)
+    if column is not None and not is_file:
+        raise argument_error("column", column, "left out unless losses is a file")
+    if is_file:
         if steps is not None:
             raise argument_error(
                 "steps", steps, "left out: they are a column of the file"
             )
-        return _read(losses)
+        return read_curve(losses, column)
     if callable(losses) and not isinstance(losses, type):
         steps = run.t if steps is None else increasing(steps)
         return _evaluated(run, losses, steps)
-    return _Columns(steps, losses, None)
+    return Columns(steps, losses, None)
 
 
 def _loss_values(losses: Any) -> Array:
@@ -128,15 +142,14 @@ def _standard_errors(own: Any, errors: Any, t: Steps) -> Array | None:
         values = own
     else:
         return None
-    if values.shape not in ((), t.shape) or not (values > 0.0).all():
+    # Written so that NaN is refused, too.
+    if values.shape not in ((), t.shape) or not (values >= 0.0).all():
         value = values.tolist() if errors is None else errors
-        raise argument_error(
-            "errors", value, "positive, one number or one for each loss"
-        )
+        raise argument_error("errors", value, "one number >= 0 or one for each loss")
     return np.broadcast_to(values, t.shape)
 
 
-def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> _Columns:
+def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> Columns:
     """Evaluate a function that returns one loss, or one loss for each prompt.
 
     If there are several prompts at each step, their scatter gives the standard errors.
@@ -151,9 +164,9 @@ def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> _Colum
         losses_at.append(losses)
     means = [losses.mean() for losses in losses_at]
     if any(losses.size == 1 for losses in losses_at):
-        return _Columns(steps, means, None)
+        return Columns(steps, means, None)
     errors = [losses.std(ddof=1) / math.sqrt(losses.size) for losses in losses_at]
-    return _Columns(steps, means, np.array(errors))
+    return Columns(steps, means, np.array(errors))
 
 
 def increasing(steps: Any) -> Steps:
@@ -174,62 +187,3 @@ def increasing(steps: Any) -> Steps:
             f"more than {values[index - 1]:g}, the step before",
         )
     return values.astype(np.int64)
-
-
-def _read(path: str | os.PathLike[str]) -> _Columns:
-    """Read the columns of a CSV file that `COLUMNS` names, and skip the rest."""
-    target = checked_path(path, "losses")
-    status = os.stat(target)
-    # a device or a pipe may have no end
-    if not stat.S_ISREG(status.st_mode):
-        raise argument_error("losses", str(path), "a plain CSV file")
-    if status.st_size > LARGEST_FILE:
-        size = f"this one has {status.st_size / 1e6:,.0f} MB"
-        raise argument_error(
-            "losses",
-            str(path),
-            f"a CSV file of at most {LARGEST_FILE / 1e6:,.0f} MB; {size}",
-        )
-    try:
-        # utf-8-sig: spreadsheets write a byte order mark before the header
-        with open(target, newline="", encoding="utf-8-sig") as file:
-            return _parsed(str(path), csv.reader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise argument_error("losses", str(path), f"a CSV file ({error})") from None
-
-
-def _parsed(path: str, lines: Iterable[list[str]]) -> _Columns:
-    """Return the columns of a CSV file, the first line of which is the header."""
-    rows: Iterator[list[str]] = (line for line in lines if line)
-    position = _positions(path, next(rows, []))
-    values: dict[str, list[float]] = {name: [] for name in position}
-    for number, row in enumerate(rows, 2):
-        for name, index in position.items():
-            try:
-                values[name].append(float(row[index]))
-            except (ValueError, IndexError):
-                raise argument_error(
-                    "losses",
-                    path,
-                    f"a CSV file with a number as {name} in row {number}",
-                ) from None
-    errors = np.array(values["error"]) if "error" in values else None
-    return _Columns(values["step"], values["loss"], errors)
-
-
-def _positions(path: str, header: list[str]) -> dict[str, int]:
-    """Return the position of each column of `COLUMNS` that the header names."""
-    titles = [title.strip().lower() for title in header]
-    position = {}
-    for name, synonyms in COLUMNS.items():
-        for synonym in synonyms:
-            if synonym in titles:
-                position[name] = titles.index(synonym)
-    if not {"step", "loss"} <= position.keys():
-        first = ",".join(header)[:60]
-        raise argument_error(
-            "losses",
-            path,
-            f"a CSV file with the header step,loss (its first line is {first!r})",
-        )
-    return position

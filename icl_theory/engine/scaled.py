@@ -30,7 +30,7 @@ from icl_theory.engine.sampling import Trainer, trainer_of
 
 def is_loss(name: str) -> bool:
     """Whether an observation is in the unit of the loss, by its name."""
-    return name == "excess" or name.endswith("loss")
+    return name.endswith(("excess", "loss"))
 
 
 def scaled(observed: dict[str, Array], factor: float) -> dict[str, Array]:
@@ -62,7 +62,7 @@ class ScaledRisk(Risk):
     r"""The risk :math:`c\,\mathcal L` for a risk :math:`\mathcal L`.
 
     Loss, gradient, floor, excess and errors are multiplied by c, and so are
-    observations that are losses: ``excess``, and all whose name ends with ``loss``.
+    observations that are losses, whose names end with ``loss`` or ``excess``.
 
     Parameters
     ----------
@@ -177,17 +177,26 @@ class ScaledRisk(Risk):
 
 
 class ScaledTrainer(ScaledRisk, Trainer[Any]):
-    """The loss of a trainer times a number.
+    """A trainer whose losses and gradients are multiplied by a number.
 
     Parameters
     ----------
     risk : Trainer
-        The inner trainer.
+        The inner trainer, which draws the prompts.
     factor : float
-        The number c > 0.
+        The number.
     """
 
     risk: Trainer[Any]
+
+    def __post_init__(self) -> None:
+        instance("risk", self.risk, Trainer, "a Trainer")
+        super().__post_init__()
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the steps have different prompts."""
+        return self.risk.stochastic
 
     @property
     def batch(self) -> int:  # type: ignore[override]
@@ -216,12 +225,12 @@ class ScaledTrainer(ScaledRisk, Trainer[Any]):
         return self.factor * self.risk.losses_on(params, prompts)
 
     def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
-        """Mean loss of some prompts and its gradient, times c."""
+        """Mean loss of some prompts, and its gradient, times c."""
         loss, gradient = self.risk.evaluate_on(params, prompts)
         return self.factor * loss, self.factor * gradient
 
     def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:
-        """Mean losses and gradients of R runs, times c, (R,) and (R, ...)."""
+        """Mean losses and gradients of R runs, times c."""
         losses, gradients = self.risk.evaluate_runs(params, prompts)
         return self.factor * losses, self.factor * gradients
 

@@ -72,7 +72,10 @@ class Scope:
             )
 
     def applies(self, training: Training) -> bool:
-        """Whether the theory applies to a run or a problem."""
+        """Whether the theory applies to a run or a problem.
+
+        It applies to no training on a fixed set of prompts.
+        """
         if not (hasattr(training, "trained_by") and hasattr(training, "method")):
             raise argument_error("training", training, "a run or a problem of a family")
         if _outside(training):

@@ -195,7 +195,8 @@ def _trainers(run: Run, batch: int, runs: int, seed: int) -> list[Trainer[Any]]:
     """Return trainers that draw their batches, each with a seed of its own."""
     seeds = np.random.SeedSequence(seed).generate_state(runs).tolist()
     try:
-        if run.family is None:
+        # The family draws new prompts. The risk of a fixed set draws from the set.
+        if run.family is None or getattr(run, "on_fixed_set", False):
             trainers = [trainer_of(run.risk, batch, of_run) for of_run in seeds]
         else:
             # A family samples half the squared error, also if a run trains on all.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,8 +27,9 @@ from icl_theory.engine.capabilities import (
     gradients_at,
     series_at,
 )
-from icl_theory.engine.pullback import Map, Pullback
+from icl_theory.engine.pullback import Map, Pullback, SampledPullback
 from icl_theory.engine.risk import Risk, WithStart
+from icl_theory.engine.sampling import Trainer
 
 
 def checked_start(start: ArrayLike, shape: tuple[int, ...]) -> Array:
@@ -44,7 +46,15 @@ def checked_start(start: ArrayLike, shape: tuple[int, ...]) -> Array:
     return array
 
 
-def with_start(risk: Risk, start: ArrayLike) -> Pullback:
+@overload
+def with_start(risk: Trainer[Any], start: ArrayLike) -> Trainer[Any]: ...
+
+
+@overload
+def with_start(risk: Risk, start: ArrayLike) -> Risk: ...
+
+
+def with_start(risk: Risk, start: ArrayLike) -> Risk:
     """Return the same risk with other parameters at step 0.
 
     Parameters
@@ -56,8 +66,9 @@ def with_start(risk: Risk, start: ArrayLike) -> Pullback:
 
     Returns
     -------
-    Pullback
-        The pullback of the risk by the identity, whose parameters are unchanged.
+    Risk
+        The risk as a `Pullback` by the identity, whose parameters are unchanged. It is
+        a `Trainer` if the risk is one.
 
     Raises
     ------
@@ -73,7 +84,8 @@ def with_start(risk: Risk, start: ArrayLike) -> Pullback:
     23
     """
     instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
-    return _Started(risk, Identity(checked_start(start, np.shape(risk.initial))))
+    started = _Started(risk, Identity(checked_start(start, np.shape(risk.initial))))
+    return SampledPullback(started) if isinstance(risk, Trainer) else started
 
 
 @dataclass(frozen=True, eq=False)

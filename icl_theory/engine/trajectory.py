@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import Array, argument_error, integer
+from icl_theory._validate import Array, argument_error, integer, text
 from icl_theory._version import __version__
 from icl_theory.engine.display import Plottable
 from icl_theory.engine.interrupts import load_whole
@@ -259,6 +259,19 @@ class Trajectory(Plottable):
         return f"<Trajectory: {self.stop_reason}; {loss}, {len(self.t)} saved steps>"
 
     @property
+    def on_fixed_set(self) -> bool:
+        """Whether the run is training on a fixed set of prompts."""
+        if self.family is not None:
+            return bool(getattr(self.family, "on_fixed_set", False))
+        if self.risk is not None:
+            # Loaded here, because few runs need it.
+            from icl_theory.engine.fixed_set import FixedSetRisk
+
+            return isinstance(self.risk, FixedSetRisk)
+        # A run from a file that does not say what was trained.
+        return "population_loss" in self.observed
+
+    @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the run."""
         return self.stop is Stop.INTERRUPTED
@@ -388,42 +401,55 @@ class Trajectory(Plottable):
         scale: float | None = None,
         runs: int = 16,
         seed: int = 0,
+        column: str | None = None,
     ) -> CurveComparison:
         """Compare a loss curve of another trainer, such as your own, with this run.
 
         Both curves are averaged over at most 24 windows of steps, of equal length in
-        ln(t + 1). In each window the means are compared. The limit is such that, for a
-        curve from the same training, any window exceeds it once in a thousand times.
+        ln(t + 1), of which step 0 is one. In each window the means are compared. The
+        limit is such that, for a curve from the same training, any window exceeds it
+        once in a thousand times.
+
+        If the curves part, trainings that differ from the run in one respect are
+        followed exactly: another learning rate or factor of the loss, one token more
+        or less, momentum 0.9 or Adam, another start, label noise in the answers, a
+        fixed set of prompts, losses after the update, a mean over positions. The
+        result names those with which the curve agrees.
 
         Parameters
         ----------
         losses : array_like, path or callable
-            The losses, each computed *before* the update of its step; or the path of a
-            CSV file of at most 64 MB with the columns ``step``, ``loss`` and optionally
-            ``error``; or a function of a `State` that returns one loss, or the losses
-            of single prompts.
+            At least two losses, each computed *before* the update of its step; or the
+            path of a file of at most 64 MB: comma-separated values with the columns
+            ``step``, ``loss`` and optionally ``error``, those of TensorBoard or Weights
+            & Biases, or numbers without a header, as ``numpy.savetxt`` writes them; or
+            a function of a `State` that returns one loss, or the losses of single
+            prompts.
         steps : array_like of int, optional
             The increasing steps of the losses. By default they are 0, 1, 2, ...; for a
             function they are the saved steps.
         batch : int, optional
-            Number of prompts in a batch, if the losses are batch losses of SGD. The
-            standard errors then come from runs of SGD with such batches, made by the
+            Number of prompts in a batch, if the losses are batch losses of SGD. If
+            there are no other standard errors, or if the curve leaves with these, the
+            standard errors come from runs of SGD with such batches, made by the
             family's sampler. They include the distance of SGD from the exact run.
         errors : array_like, optional
             Standard errors, if ``batch`` is not given: one for all losses or one for
-            each, in the unit of ``losses``. A file may contain them, and they are
-            computed from the losses of single prompts.
+            each, in the unit of ``losses``; 0 for losses without chance. A file may
+            contain them, and they are computed from the losses of single prompts.
         scale : float, optional
-            Factor by which the losses are multiplied. Unless it is given, losses that
-            begin twice as large as the losses of the run are refused, because they
-            probably lack the factor 1/2.
+            Factor by which the losses are multiplied.
         runs, seed : int
             Number of runs of SGD, 4 to 1000, and the seed of their prompts.
+        column : str, optional
+            Title of the column with the losses, if losses is a file, or the number of
+            the column, from 1, if the file has no header.
 
         Returns
         -------
         CurveComparison
-            The outcome, with ``leaves``, ``checks``, ``to_markdown()`` and ``plot()``.
+            The outcome, with ``leaves``, ``explanations``, ``checks``,
+            ``to_markdown()`` and ``plot()``.
 
         Raises
         ------
@@ -439,8 +465,11 @@ class Trajectory(Plottable):
         --------
         >>> import icl_theory as icl
         >>> run = icl.simulate(2.0, 1.0, 4.0, K=5, N=20, above=1e-3)
-        >>> run.compare(1.1 * run.loss, run.t, errors=0.01).leaves
+        >>> compared = run.compare(1.1 * run.loss, run.t, errors=0.01)
+        >>> compared.leaves
         (0, 0)
+        >>> compared.explanations[0].sentence
+        'its losses are 1.1 times the exact ones'
         """
         # Imported here because few runs are compared.
         from icl_theory.engine.curves import compare_with_run
@@ -450,10 +479,12 @@ class Trajectory(Plottable):
             raise argument_error(
                 "run", repr(self), "of exact losses, not of sampled ones"
             )
-        curve = loss_curve(self, losses, steps, errors)
+        if column is not None:
+            column = text("column", column)
+        curve = loss_curve(self, losses, steps, errors, column)
         has_errors = curve.errors is not None
-        # A batch overrules errors from a file or from single prompts. It contradicts
-        # errors that are given as an argument.
+        # A batch may be given with errors from a file or from single prompts. It
+        # contradicts errors that are given as an argument.
         contradicts = batch is not None and errors is not None
         if contradicts or (batch is None and not has_errors):
             raise ValueError(
@@ -461,6 +492,9 @@ class Trajectory(Plottable):
                 "losses scatter (a function may return the loss of each prompt instead "
                 "of their mean)"
             )
+        if batch is not None and has_errors:
+            # it may not be needed, and would then not be checked
+            batch = integer("batch", batch, minimum=1)
         runs = integer("runs", runs, minimum=4, maximum=1000)
         seed = integer("seed", seed, minimum=0)
         return compare_with_run(self, curve, batch, scale, runs, seed)

@@ -21,7 +21,7 @@ from icl_theory.families import filled_slots
 from icl_theory.families.family import Family
 from icl_theory.families.parameters import Fraction, Number
 from icl_theory.families.plug_ins import left_out
-from icl_theory.statements.audit import known
+from icl_theory.statements.audit import all_claims
 
 HERE = Path(__file__).parent
 # scripts of the page itself
@@ -113,7 +113,7 @@ def recorded() -> dict[str, str]:
 
 def papers() -> Iterator[dict[str, str]]:
     """Yield the entry of each paper: authors and year, title, setting and text."""
-    for claims in known()[0].values():
+    for claims in all_claims()[0].values():
         for paper in claims.papers:
             if paper.setting is None:
                 continue

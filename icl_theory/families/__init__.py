@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from icl_theory._validate import argument_error
 from icl_theory.families.family import Family
+from icl_theory.families.fixed_set import FixedSetParameters
 from icl_theory.families.parameters import (
     LOSS,
     Fraction,
@@ -35,7 +36,7 @@ from icl_theory.families.parameters import (
     parameter,
     starting_parameters,
 )
-from icl_theory.families.plug_ins import PlugIn, left_out, load, plug_ins
+from icl_theory.families.plug_ins import PlugIn, discover, left_out, load
 from icl_theory.families.rule_parameters import RuleParameters, update_rule
 from icl_theory.sweeps.grid import Column
 
@@ -63,6 +64,7 @@ __all__ = [
     "LOSS",
     "Column",
     "Family",
+    "FixedSetParameters",
     "Fraction",
     "LazySlot",
     "Number",
@@ -149,7 +151,7 @@ def find(name: str) -> type[Family]:
 
 def broken() -> tuple[str, ...]:
     """Return a line for each family or plug-in that cannot be used."""
-    return plug_ins()[1] + _built_in().lines + _installed().lines
+    return discover()[1] + _built_in().lines + _installed().lines
 
 
 def filled_slots(slot: str) -> tuple[dict[str, Any], list[str]]:
@@ -225,7 +227,7 @@ def _built_in() -> _Listed:
     names = set(CORE)
     for order, name in enumerate(CORE):
         ordered.append((float(order), _of_the_core(name)))
-    for plug_in in plug_ins()[0]:
+    for plug_in in discover()[0]:
         for name, place in plug_in.families.items():
             with left_out(f"the family {name} ({place})", lines):
                 family = _new(sound(load(place)), names)

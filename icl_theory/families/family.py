@@ -38,6 +38,14 @@ from icl_theory.engine.rules import (
 from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.engine.scope import DESCENT_OR_FLOW, Scope
 from icl_theory.engine.trajectory import Label, Trajectory
+from icl_theory.families.fixed_set import (
+    SET_PARAMETERS,
+    WITHOUT_SET,
+    FixedSetParameters,
+    measured_on_set,
+    note_on_set,
+    set_columns,
+)
 from icl_theory.families.parameters import (
     HALF,
     LOSS,
@@ -70,13 +78,14 @@ SHARED = (
     "epsilon",
     "above",
     *RULE_PARAMETERS,
+    *SET_PARAMETERS,
     "method",
     "max_steps",
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Family(RuleParameters):
+class Family(RuleParameters, FixedSetParameters):
     r"""A family of problems; inherit from it, declare parameters and define ``risk``.
 
     `risk` is the only slot that a family has to fill; all others have defaults. The
@@ -94,6 +103,8 @@ class Family(RuleParameters):
     ``phase_names``, `describe`  phases, regime and notes of a run
     ``columns``, `measure`       columns of sweeps
     `sampled`                    the trainer on samples, if the risk does not have one
+    `unreduced`, `set_trainer`   training on a fixed set of prompts, if `risk` and
+                                 `sampled` have different parameters
     `update`                     rules that no parameter can name, such as training in
                                  stages
     `levels`                     reference lines in the figure of a run
@@ -131,6 +142,9 @@ class Family(RuleParameters):
     decay_factor, milestones
         The update rule, its settings, and the schedule of the learning rate; see
         `icl_theory.families.RuleParameters`.
+    dataset, dataset_seed, dataset_batch : int, optional
+        Training on a fixed set of prompts instead of the population; see
+        `icl_theory.families.FixedSetParameters`.
     method : {"auto", "closed", "exact", "fast", "flow"}
         How steps are computed, see `icl_theory.descend`.
     max_steps : int
@@ -223,13 +237,16 @@ class Family(RuleParameters):
                 f"left out where epsilon = {self.epsilon!r} is given: both are targets",
             )
         # Each of these calls refuses parameters that contradict each other.
+        self._check_set()
         self.update()
         self.validate()
+        if self.on_fixed_set:
+            self._population_and_trainer(1, 0)
         self.rate()
         if self._has_mse:
             self._check_half()
         if not self.trained_by.reducible:
-            refuse_reduced(self.risk(), self.trained_by)
+            refuse_reduced(self.trained_risk(), self.trained_by)
 
     @classmethod
     @cache
@@ -325,7 +342,7 @@ class Family(RuleParameters):
     # ---- the one duty
 
     def risk(self) -> Risk:
-        """Return the risk that is trained."""
+        """Return the population risk, which is trained unless a dataset is given."""
         raise NotImplementedError(
             f"the family {self.name or type(self).__name__} has no method risk"
         )
@@ -376,6 +393,22 @@ class Family(RuleParameters):
         if not hasattr(core_risk(risk), "sampled"):
             raise argument_error("family", self.name, "one that can be sampled")
         return trainer_of(risk, batch, seed)
+
+    def unreduced(self) -> Risk:
+        """Return the population risk over all parameters that `sampled` trains.
+
+        A population may have a symmetry that a fixed set of prompts lacks. If `risk`
+        makes use of it to train fewer parameters, this method returns the risk without
+        that reduction.
+        """
+        return self.risk()
+
+    def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return a sampler whose prompts may form a fixed set; by default `sampled`.
+
+        It has the parameters of `unreduced`.
+        """
+        return self.sampled(batch, seed)
 
     def describe(self, run: Trajectory) -> None:
         """Add phases, regime and notes to a run of this problem."""
@@ -453,6 +486,37 @@ class Family(RuleParameters):
 
     # ---- methods of every family
 
+    @cached_property
+    def _set_risk(self) -> Risk:
+        """The loss of the fixed set, in the coordinates of the problem."""
+        # Loaded here, because most problems have no fixed set.
+        from icl_theory.engine.fixed_set import FixedSetRisk
+
+        assert self.dataset is not None
+        M = int(self.dataset)
+        seed = self.dataset_seed or 0
+        batch = M if self.dataset_batch is None else self.dataset_batch
+        population, trainer = self._population_and_trainer(batch, seed)
+        return FixedSetRisk(population, trainer, M, self.dataset_batch, seed)
+
+    def _population_and_trainer(
+        self, batch: int, seed: int
+    ) -> tuple[Risk, Trainer[Any]]:
+        """Return the exact risk and the sampler, or refuse a set if they do not fit."""
+        try:
+            trainer = self.set_trainer(batch, seed)
+        except ValueError as error:
+            raise ValueError(f"dataset = {self.dataset:.0f}: {error}") from None
+        population = self.unreduced()
+        if np.shape(population.initial) != np.shape(trainer.initial):
+            raise argument_error(
+                "dataset",
+                f"{self.dataset:.0f}",
+                f"left out: the family {self.name} has no exact loss over the "
+                "parameters that are trained on prompts",
+            )
+        return population, trainer
+
     @property
     def own_start(self) -> bool:
         """Whether training starts elsewhere than ``theory`` supposes.
@@ -464,6 +528,8 @@ class Family(RuleParameters):
     @property
     def outside_theory(self) -> str:
         """Why no theory applies whatever the rule, or the empty text."""
+        if self.on_fixed_set:
+            return "this is training on a fixed set of prompts"
         if self.own_start:
             return "this is training from a start of its own"
         if self._has_mse:
@@ -511,8 +577,11 @@ class Family(RuleParameters):
         return 2.0 if self._has_mse else 1.0
 
     def trained_risk(self) -> Risk:
-        """Return the risk that is trained: `risk`, or twice it if ``loss="mse"``."""
-        risk = self.risk()
+        """Return the risk that is trained.
+
+        It is `risk`, or the loss of the fixed set; and twice that if ``loss="mse"``.
+        """
+        risk = self._set_risk if self.on_fixed_set else self.risk()
         if not self._has_mse:
             return risk
         # Imported here because few problems need it.
@@ -606,7 +675,7 @@ class Family(RuleParameters):
             return True
         if run.family is not None and type(run.family) is not type(self):
             return False
-        risk = self.risk()
+        risk = self.trained_risk()
         if np.shape(run.params) != np.shape(risk.initial):
             return False
         observed = risk.observe(np.asarray(risk.initial))
@@ -622,6 +691,8 @@ class Family(RuleParameters):
             self._describe_half(run)
         else:
             self.describe(run)
+            if self.dataset is not None and self.on_fixed_set:
+                run.notes["fixed set"] = note_on_set(run, self.dataset)
         run.command = written_problem(self)
         return run
 
@@ -678,6 +749,9 @@ class Family(RuleParameters):
         for name, default in DEFAULTS.items():
             if getattr(self, name) == default:
                 hidden.add(name)
+        for name in SET_PARAMETERS:
+            if getattr(self, name) is None:
+                hidden.add(name)
         run.info = {}
         for name in self.parameters():
             if name not in hidden:
@@ -724,6 +798,7 @@ class Family(RuleParameters):
             ),
             Column("loss", "f8", unit, "loss at the end"),
             Column("floor", "f8", unit, "irreducible loss"),
+            *set_columns(unit),
             *cls.columns,
         )
 
@@ -750,6 +825,7 @@ class Family(RuleParameters):
         values["floor"] = run.floor
         values[STATUS.name] = REACHED if run.converged else NOT_REACHED
         values[MESSAGE.name] = "" if run.converged else run.stop_reason
+        values |= measured_on_set(run) if self.on_fixed_set else WITHOUT_SET
         values |= self.measure(run)
         if self.theory_columns is not None:
             values |= self.theory_columns.measure(run)

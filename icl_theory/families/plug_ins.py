@@ -11,6 +11,7 @@ import functools
 import importlib
 import operator
 import pkgutil
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -151,7 +152,7 @@ def left_out(what: str, lines: list[str]) -> Iterator[None]:
 
 
 @cache
-def plug_ins() -> tuple[tuple[PlugIn, ...], tuple[str, ...]]:
+def discover() -> tuple[tuple[PlugIn, ...], tuple[str, ...]]:
     """Return the plug-ins by order and name, and a message for each broken one."""
     ordered: list[tuple[float, str, PlugIn]] = []
     lines: list[str] = []
@@ -209,10 +210,31 @@ class Contributed:
 
 
 def contributions(family: str, slot: str) -> tuple[Any, ...]:
-    """Return the values that plug-ins give to a slot of a family."""
+    """Return the values that plug-ins give to a slot of a family.
+
+    Theory columns that cannot be loaded are left out with a warning, because a sweep
+    can be computed without them.
+    """
     values = []
-    for plug_in in plug_ins()[0]:
+    for plug_in in discover()[0]:
         slots = plug_in.slots.get(family, {})
-        if slot in slots:
+        if slot not in slots:
+            continue
+        if slot != "theory_columns":
             values.append(load(slots[slot]))
+            continue
+        columns, lines = _theory_columns(slots[slot])
+        values.extend(columns)
+        for line in lines:
+            warnings.warn(line, stacklevel=2)
     return tuple(values)
+
+
+@cache
+def _theory_columns(place: str) -> tuple[tuple[TheoryColumns, ...], tuple[str, ...]]:
+    """Return the columns at a place, or none and a line that says why."""
+    columns = []
+    lines: list[str] = []
+    with left_out(f"the theory columns at {place}", lines):
+        columns.append(instance(place, load(place), TheoryColumns, "TheoryColumns"))
+    return tuple(columns), tuple(lines)

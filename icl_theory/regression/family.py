@@ -61,6 +61,7 @@ from icl_theory.regression.phases import (
 from icl_theory.regression.risks.exchangeable import (
     ExchangeableRisk,
     embedding_speed,
+    expanded,
     reduce_to_one_number,
 )
 from icl_theory.regression.risks.stability import (
@@ -382,6 +383,10 @@ class Regression(Family):
     def own_start(self) -> bool:
         """Whether training starts elsewhere than the theory says."""
         return self.start is not None
+
+    def unreduced(self) -> Risk:
+        """Return the risk over K x K scores, or in the coordinates of the problem."""
+        return expanded(self.risk())
 
     def stable_rate(self) -> float:
         r"""Return a learning rate at which every step lowers the loss.

@@ -15,6 +15,7 @@ from icl_theory.engine.interrupts import returns_runs
 from icl_theory.engine.pullback import COORDINATES
 from icl_theory.engine.rules import Rule
 from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.fixed_set import SET_PARAMETERS
 from icl_theory.families.parameters import nearest
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 from icl_theory.regression.family import Regression
@@ -111,7 +112,9 @@ def simulate(
         Settings of the rule and of the schedule of the learning rate: ``momentum``,
         ``beta1``, ``beta2``, ``weight_decay``, ``clip``, ``schedule``, ``warmup``,
         ``decay_steps``, ``decay_factor`` and ``milestones``; see
-        `icl_theory.families.RuleParameters`.
+        `icl_theory.families.RuleParameters`. Also ``dataset``, ``dataset_seed`` and
+        ``dataset_batch``, which train on a fixed set of prompts; see
+        `icl_theory.families.FixedSetParameters`.
 
     Returns
     -------
@@ -144,9 +147,9 @@ def simulate(
     23
     """
     for name in settings:
-        if name not in RULE_PARAMETERS:
+        if name not in (*RULE_PARAMETERS, *SET_PARAMETERS):
             arguments = inspect.signature(simulate).parameters.keys()
-            suggestion = nearest(name, arguments | set(RULE_PARAMETERS))
+            suggestion = nearest(name, arguments | {*RULE_PARAMETERS, *SET_PARAMETERS})
             raise TypeError(f"simulate() has no argument {name!r}{suggestion}")
     # The problem makes a Features of an array.
     features_or_vectors: Any = features

@@ -179,6 +179,15 @@ class GroupedRegression(Family):
         scores = self._from_zero().scores(self.start)
         return SampledPullback(with_start(trainer, scores))
 
+    def unreduced(self) -> Risk:
+        """Return the risk over the scores of all features."""
+        # Loaded here, because the reduced risk does not need it.
+        from icl_theory.regression.risks.population import PopulationRisk
+
+        probs = np.repeat(self._probs(), self.sizes)
+        features = Features.simplex(len(probs), self.delta, probs)
+        return PopulationRisk(features, Exchangeable(self.L), self.N, self.noise)
+
     def stable_rate(self) -> float:
         """Return the learning rate at which every step lowers the loss."""
         gamma = exchangeable_gamma(self.L, self.delta)

@@ -19,7 +19,7 @@ from icl_theory.results import notebook
 from icl_theory.results.notebook import picture
 from icl_theory.results.numbers import markdown
 from icl_theory.results.plots import plot_answer, release, save
-from icl_theory.statements.audit import BINDING, answer, known, name_of
+from icl_theory.statements.audit import BINDING, all_claims, answer, name_of
 from icl_theory.statements.claim import RECONSTRUCTED, Answer, Claim, Outcome, Row
 from icl_theory.statements.paper import Paper, Reading
 
@@ -248,7 +248,7 @@ class Reproduction:
 
 def papers() -> dict[str, Paper]:
     """Return the papers of every family by name."""
-    claims_by_family, _ = known()
+    claims_by_family, _ = all_claims()
     papers_by_name = {}
     for claims in claims_by_family.values():
         for paper in claims.papers:

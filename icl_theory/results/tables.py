@@ -65,7 +65,8 @@ def phase_table(
     pandas.DataFrame
         Swept parameters under their names and quantities under their symbols: the
         regime, the length of each phase, the first step T_ε at the target, the measured
-        local exponent :math:`d\ln T/d\ln x`, the predictions for T_ε and for the
+        local exponent :math:`d\ln T/d\ln x`, the population loss beside training on a
+        fixed set of prompts, the predictions for T_ε and for the
         boundaries between regimes, what the family adds, statements as ✓ (holds), ✗
         (fails) or nothing (does not apply), and the status unless all points reached
         their target. Points that are not computed yet are left out. ``attrs["notes"]``
@@ -135,6 +136,7 @@ def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
     order = [
         *with_role(dataset, "word", table=1),
         *with_role(dataset, "phase", "steps"),
+        *(name for name in with_role(dataset, "set") if _has_values(dataset, name)),
         *with_role(dataset, "exponent", of=over),
         *with_role(dataset, "predicted", "boundary"),
         *(name for name in details if dataset[name].notnull().any()),
@@ -146,6 +148,13 @@ def _columns(dataset: xarray.Dataset, over: str, every: bool) -> list[str]:
         order += [name for name in further if name not in shown]
     all_reached = bool(dataset["status"].isin([REACHED, PENDING]).all())
     return order if all_reached else [*order, "status"]
+
+
+def _has_values(dataset: xarray.Dataset, name: str) -> bool:
+    """Whether a column has a value at any point."""
+    values = dataset[name]
+    is_missing = values == -1 if values.dtype.kind == "i" else values.isnull()
+    return not bool(is_missing.all())
 
 
 def _frame(dataset: xarray.Dataset, over: str) -> pd.DataFrame:

@@ -5,6 +5,7 @@ from .checks import Check as Check
 from .checks import Comparison as Comparison
 from .checks import CrossCheck as CrossCheck
 from .checks import CurveComparison as CurveComparison
+from .checks import Explanation as Explanation
 from .claim import Answer as Answer
 from .claim import BoundCheck as BoundCheck
 from .claim import BoundChecks as BoundChecks

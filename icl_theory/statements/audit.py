@@ -16,7 +16,7 @@ from icl_theory._validate import choice, flag, integer
 from icl_theory.engine.display import Displayable
 from icl_theory.engine.progress import Progress, counted
 from icl_theory.families import Family
-from icl_theory.families.plug_ins import left_out, plug_ins
+from icl_theory.families.plug_ins import discover, left_out
 from icl_theory.results.numbers import markdown
 from icl_theory.statements.claim import (
     HEADINGS,
@@ -41,7 +41,7 @@ WHOSE = {
 Result = TypeVar("Result", Claim, Answer)
 
 
-def known() -> tuple[dict[str, Claims], list[str]]:
+def all_claims() -> tuple[dict[str, Claims], list[str]]:
     """Return the claims of each family by name, and a line for each faulty slot."""
     lines: list[str] = []
     claims = dict(claims_in_order(lines))
@@ -68,7 +68,7 @@ def claims_in_order(lines: list[str]) -> Iterator[tuple[str, Claims]]:
 def _families_in_order() -> Iterator[type[Family]]:
     # Most rows are of the default family. It comes first unless a plug-in asks for an
     # earlier place, and it can be yielded before any other family is loaded.
-    default_is_first = all(plug_in.order >= 0.0 for plug_in in plug_ins()[0])
+    default_is_first = all(plug_in.order >= 0.0 for plug_in in discover()[0])
     default = families.default()
     if default_is_first:
         yield default
@@ -79,13 +79,13 @@ def _families_in_order() -> Iterator[type[Family]]:
 
 def rows() -> tuple[Row, ...]:
     """Return the rows of every family, in the order of the table."""
-    return tuple(row for claims in known()[0].values() for row in claims.rows)
+    return tuple(row for claims in all_claims()[0].values() for row in claims.rows)
 
 
 def questions() -> dict[str, Question]:
     """Return the open questions of every family by name."""
     by_name: dict[str, Question] = {}
-    for claims in known()[0].values():
+    for claims in all_claims()[0].values():
         for question in claims.questions:
             by_name[question.name] = question
     return by_name
@@ -235,7 +235,7 @@ def audit(*, quick: bool = False, claim: int | None = None) -> Audit:
         failures: list[str] = []
         claims = _measured([_row_at(claim)], quick, failures)
         return Audit(claims, (), tuple(failures))
-    claims_by_family, failures = known()
+    claims_by_family, failures = all_claims()
     rows = []
     names = []
     for family, family_claims in claims_by_family.items():

@@ -12,6 +12,7 @@ from icl_theory.engine.comparison import Comparison as Comparison
 from icl_theory.engine.comparison import CrossCheck as CrossCheck
 from icl_theory.engine.comparison import Power, compare, detectable
 from icl_theory.engine.curves import CurveComparison as CurveComparison
+from icl_theory.engine.explanations import Explanation as Explanation
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import Family, default

@@ -156,7 +156,7 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
         if problem.theory.applies(problem.half):
             predicted = problem.half.expected_steps()
         last = min(predicted or math.inf, problem.max_steps)
-        descent = UpdateMap(problem.risk(), problem.rate(), problem.trained_by)
+        descent = UpdateMap(problem.trained_risk(), problem.rate(), problem.trained_by)
         takes_every_step = problem.method == "exact" or not descent.skippable
         return _remaining(moments, last, takes_every_step)
     return 0.0

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import INT64_MAX, Array, argument_error, dimensions, integer
+from icl_theory._validate import (
+    EXACT,
+    INT64_MAX,
+    Array,
+    argument_error,
+    dimensions,
+    integer,
+)
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.memory import check_fits, free
 
@@ -64,7 +71,8 @@ class Column(NamedTuple):
         The symbol in tables and figures, as text and as TeX.
     role : str
         The use in tables and figures: "steps", "phase", "word", "verdict" (1 holds, 0
-        fails, -1 does not apply), "predicted", "boundary", "status" or "detail".
+        fails, -1 does not apply), "predicted", "boundary", "set" (for training on a
+        fixed set of prompts), "status" or "detail".
     extra : tuple of pairs
         Further attributes. ``("table", 1)`` puts a word or a detail into tables if any
         point has a value.
@@ -427,12 +435,12 @@ def axis_values(
     them otherwise.
     """
     if isinstance(argument, str | bytes) or dimensions(argument) == 0:
-        return _array(check_all([argument])), False
+        return _array(name, check_all([argument])), False
     if dimensions(argument) > 1:
         raise argument_error(
             name, argument, "one value or a one-dimensional sequence of them"
         )
-    values = _array(check_all(argument))
+    values = _array(name, check_all(argument))
     if not values.size:
         raise argument_error(name, argument, "a sequence of at least one value")
     unique, count = np.unique(values, return_counts=True)
@@ -446,9 +454,19 @@ def axis_values(
     return values, True
 
 
-def _array(values: Sequence[Any]) -> NDArray[Any]:
+def _array(name: str, values: Sequence[Any]) -> NDArray[Any]:
     are_words = len(values) > 0 and isinstance(values[0], str)
-    return np.asarray(values, dtype=np.str_ if are_words else np.float64)
+    if are_words:
+        return np.asarray(values, dtype=np.str_)
+    numbers = np.asarray(values, dtype=np.float64)
+    # Every integer up to EXACT is a float64. A larger one may be rounded to its
+    # neighbour, and the point would be that of another problem.
+    for value in np.asarray(values)[np.abs(numbers) >= EXACT].tolist():
+        if isinstance(value, int) and abs(value) > EXACT:
+            raise argument_error(
+                name, value, f"at most {EXACT} in a sweep, whose numbers are float64"
+            )
+    return numbers
 
 
 def whole_numbers(values: Array) -> NDArray[Any]:

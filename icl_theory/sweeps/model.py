@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from icl_theory.engine.trajectory import Stop
 from icl_theory.families import Family
+from icl_theory.families.fixed_set import has_fixed_set
 from icl_theory.families.parameters import is_mse
 from icl_theory.sweeps.evaluate import one_line
 from icl_theory.sweeps.grid import (
@@ -89,6 +90,8 @@ class FamilyModel:
         self, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         """Return the columns that the family computes in whole arrays, if it can."""
+        if has_fixed_set({**common, **points}):
+            return {}  # arrays of a family are for the population
         theory = self.family.theory_columns
         if theory is not None and theory.batch is None:
             return {}  # the columns of that theory need a run of each point

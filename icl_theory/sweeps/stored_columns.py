@@ -41,7 +41,7 @@ class ColumnMatch:
     >>> from icl_theory.sweeps.grid import Column
     >>> from icl_theory.sweeps.stored_columns import ColumnMatch
     >>> loss = Column("loss", "f8", "", "loss at the end")
-    >>> old = Column("width", "f8", "", "a column of former days")
+    >>> old = Column("width", "f8", "", "a column of an earlier version")
     >>> new = Column("area", "f8", "", "a column that was added")
     >>> match = ColumnMatch(stored=(loss, old), computed=(loss, new))
     >>> [column.name for column in match.every]

@@ -40,7 +40,7 @@ from icl_theory.testing.risks import check_risk, evaluated
 from icl_theory.testing.slots import check_claims, check_slots
 
 # the roles that a column may have
-ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "detail")
+ROLES = ("steps", "phase", "word", "verdict", "predicted", "boundary", "set", "detail")
 
 
 def check_family(
@@ -114,7 +114,7 @@ def check_family(
     problem = attempt("the problem", family, **parameters)
     attempt("parameters", _parameters, family, parameters)
     attempt("parameters", _problem, problem)
-    risk: Any = attempt("risk", problem.risk)
+    risk: Any = attempt("risk", problem.trained_risk)
     expect(isinstance(risk, Risk), "risk", "a Risk", risk)
     # The order in which BLAS adds depends on the number of its threads. A sweep uses
     # one, so a run must use one, too, to have the same bits.
@@ -424,7 +424,7 @@ def _closed_form(
 
     So many take a second or two.
     """
-    risk = problem.risk()
+    risk = problem.trained_risk()
     rate = problem.rate()
     rule = attempt("slot update", problem.update)
     form = attempt("closed_form", risk.closed_form, rate, rule_of(rule))
@@ -525,6 +525,9 @@ def _sampled(
 
     Losses and gradients are compared by Student's t.
     """
+    # The sampler draws new prompts, and is checked with training on the population.
+    if problem.on_fixed_set:
+        return None
     try:
         few = problem.sampled(batch // 16, 0)
     except ValueError:

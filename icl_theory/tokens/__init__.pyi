@@ -7,6 +7,8 @@ from .counts import TwoStateCounts as TwoStateCounts
 from .counts import fair_labels as fair_labels
 from .heads import HeadsRisk as HeadsRisk
 from .labels import mean_log_loss as mean_log_loss
+from .lengths import Lengths as Lengths
 from .risk import Kind as Kind
 from .risk import TokenRisk as TokenRisk
+from .three_states import ThreeStateCounts as ThreeStateCounts
 from .transformer import TwoLayerTransformer as TwoLayerTransformer

@@ -17,6 +17,7 @@ number of queries and V the number of labels.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -40,6 +41,9 @@ from icl_theory.tokens.counts import CountLaw, Drawn, Table
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
 
 LOSSES = ("log", "square", "logistic")
+# If the logs of all weights are within this range, weights are summed as they are. With
+# wider ranges a sum of small weights might underflow.
+WIDEST = 500.0
 # Number of rows of the table that are evaluated at a time: their arrays stay in the
 # processor's cache.
 ROWS = 2**13
@@ -202,15 +206,13 @@ class CountRisk(Risk):
     def _parts(self) -> list[_Rows]:
         """Rows of the table, sorted by query, in parts that fit the cache."""
         table = self.table
-        with np.errstate(divide="ignore"):
-            log_counts = np.log(table.counts)
         parts = []
         for query in range(self.law.queries):
             rows = np.flatnonzero(table.query == query)
             for part in np.array_split(rows, 1 + len(rows) // ROWS):
-                log_count = np.ascontiguousarray(log_counts[part].T)
+                counts = np.ascontiguousarray(table.counts[part].T)
                 truth = np.ascontiguousarray(table.truth[part].T)
-                parts.append(_Rows(query, table.probability[part], log_count, truth))
+                parts.append(_Rows(query, table.probability[part], counts, truth))
         return parts
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
@@ -254,18 +256,20 @@ class CountRisk(Risk):
         attention = np.zeros(scores.shape)
         prob_query = np.zeros(scores.shape[1])
         with np.errstate(divide="ignore"):
-            log_values = np.log(self.values).T[:, :, None]
-        for query, p, log_counts, truth in self._parts:
-            log_w = (log_counts + scores[:, query, None]) + log_values  # (V, k, n)
-            log_o, share = _log_prediction(log_w)
+            log_values = np.log(self.values)
+        for rows in self._parts:
+            p = rows.probability
+            log_w = scores[:, rows.query, None] + log_values  # (k, V)
+            prediction = _prediction(rows.counts, log_w)
+            log_o = prediction.log_o
             o = np.exp(log_o)
-            loss, slope = self._loss(log_o, o, truth)
+            loss, slope = self._loss(log_o, o, rows.truth)
             excess += float(p @ loss)
             # d ln o_v / d score = share_v - Σ_u o_u share_u
             by_share = slope - o * slope.sum(axis=0)
-            gradient[:, query] += np.einsum("vn,vkn->k", p * by_share, share)
-            attention[:, query] += np.einsum("vn,vkn->k", p * o, share)
-            prob_query[query] += p.sum()
+            gradient[:, rows.query] += prediction.shared(p * by_share)
+            attention[:, rows.query] += prediction.shared(p * o)
+            prob_query[rows.query] += p.sum()
         attention = attention / np.where(prob_query > 0.0, prob_query, 1.0)
         return excess, gradient, attention
 
@@ -316,26 +320,60 @@ class _Rows(NamedTuple):
 
     query: int
     probability: Array  # (n,)
-    log_counts: Array  # (k, n)
+    counts: Array  # (k, n)
     truth: Array  # (V, n)
 
 
-def _log_prediction(log_w: Array) -> tuple[Array, Array]:
-    """Return ln o of the labels, (V, n), and the shares of the kinds, (V, k, n).
+class _Prediction(NamedTuple):
+    """Attention in n rows of a table.
 
-    In each of n rows of the table, ``log_w`` has the logarithm of n_κ e^(s_κ) v_κv for
-    each label v and kind κ, (V, k, n). The share of a kind is its part of the sum of
-    these weights over all kinds.
+    The share of a kind in a label is its part of the weight of all tokens that stand
+    for the label.
     """
-    top = log_w.max(axis=1, keepdims=True)
+
+    log_o: Array  # logs of the predicted probabilities, (V, n)
+    # Sums values, (V, n), times the shares of each kind, (k,).
+    shared: Callable[[Array], Array]
+
+
+def _prediction(counts: Array, log_w: Array) -> _Prediction:
+    """Return the prediction for counts, (k, n), and the logs of weights, (k, V)."""
+    top = log_w.max()
+    lowest = np.min(log_w, where=np.isfinite(log_w), initial=top)
+    if lowest > top - WIDEST:
+        return _prediction_by_sums(counts, np.exp(log_w - top))
+    return _prediction_by_logs(counts, log_w)
+
+
+def _prediction_by_sums(counts: Array, weights: Array) -> _Prediction:
+    mass = weights.T @ counts  # (V, n)
+    with np.errstate(divide="ignore"):
+        log_o = np.log(mass / mass.sum(axis=0))
+
+    def shared(values: Array) -> Array:
+        per_mass = np.divide(values, mass, out=np.zeros_like(mass), where=mass > 0.0)
+        return np.einsum("kv,kv->k", counts @ per_mass.T, weights)
+
+    return _Prediction(log_o, shared)
+
+
+def _prediction_by_logs(counts: Array, log_w: Array) -> _Prediction:
+    with np.errstate(divide="ignore"):
+        log_counts = np.log(counts)
+    log_mass = log_counts + log_w.T[:, :, None]  # (V, k, n)
+    top = log_mass.max(axis=1, keepdims=True)
     top[np.isneginf(top)] = 0.0  # no token stands for the label
-    share = np.exp(log_w - top)
+    share = np.exp(log_mass - top)
     total = share.sum(axis=1)
     with np.errstate(divide="ignore"):
         log_o = top[:, 0] + np.log(total)
     share /= np.where(total > 0.0, total, 1.0)[:, None]
     log_o -= np.logaddexp.reduce(log_o, axis=0)
-    return log_o, share
+
+    def shared(values: Array) -> Array:
+        return np.einsum("vn,vkn->k", values, share)
+
+    return _Prediction(log_o, shared)
 
 
 def excess_loss(loss: str, log_q: Array, q: Array, truth: Array) -> Array:

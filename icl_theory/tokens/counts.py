@@ -585,12 +585,12 @@ def _log_beta_binomial(pairs: Array, a: Array) -> Array:
     n = pairs.astype(np.intp)
     total = n.sum(axis=1)
     most = int(total.max(initial=0))
-    log_0 = _log_rising(a[0], most)[n[:, 0]]
-    log_1 = _log_rising(a[1], most)[n[:, 1]]
-    return np.asarray(log_0 + log_1 - _log_rising(a.sum(), most)[total])
+    log_0 = log_rising(a[0], most)[n[:, 0]]
+    log_1 = log_rising(a[1], most)[n[:, 1]]
+    return np.asarray(log_0 + log_1 - log_rising(a.sum(), most)[total])
 
 
-def _log_rising(a: float, most: int) -> Array:
+def log_rising(a: float, most: int) -> Array:
     r"""Return :math:`\ln[\Gamma(n + a)/(\Gamma(a)\, n!)]` for n = 0 ... most."""
     i = np.arange(2.0, most + 1.0)
     log_factors = np.concatenate([[math.log(a)], np.log1p((a - 1.0) / i)])

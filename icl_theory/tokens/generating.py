@@ -14,18 +14,15 @@ logarithm.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from icl_theory._validate import Array
+from icl_theory.tokens.lengths import Lengths, power_derivatives
 
 # Highest order of the derivatives that a gradient needs.
 HIGHEST = 3
-# A number whose logarithm is below this one counts as zero: exp() would be slow,
-# because its result is subnormal.
-LOG_ZERO = -700.0
 # Takes the place of zero where a logarithm or a quotient is taken.
 SMALLEST = 1e-300
 
@@ -33,11 +30,19 @@ SMALLEST = 1e-300
 class TokenCount(NamedTuple):
     """The number of tokens of a kind, and the rows of their nodes."""
 
-    number: float  # N
+    number: float  # N, the largest number
     rows: slice = slice(None)
-    # Whether to average over prompts of 1, 2, ... N tokens, as training on all
-    # positions of a sequence does.
-    each: bool = False
+    law: Lengths | None = None  # of the number; None if it is always N
+
+    @property
+    def least(self) -> float:
+        """The least number of tokens."""
+        return self.number if self.law is None else self.law.least
+
+    @property
+    def places(self) -> int:
+        """The largest number of tokens that is drawn."""
+        return int(self.number) if self.law is None else self.law.places
 
     def derivatives(
         self, mean: Array, log: Array, order: int, scale: Array | float = 1.0
@@ -47,66 +52,12 @@ class TokenCount(NamedTuple):
         .. math:: E[n (n-1) \cdots (n-k+1)\, G^{n-k}], \qquad k = 0, 1, \ldots
 
         They have the orders 0 to ``order``, at G = ``mean`` with the logarithm
-        ``log``. If ``each`` is set, n is uniform on 1 ... N, and the sum of powers is
-        built by doubling,
-        :math:`\sum_{n \le 2M} G^n = (1 + G^M) \sum_{n \le M} G^n`. All derivatives are
-        positive, so that nothing cancels.
+        ``log``.
         """
-        if not self.each:
-            return _power_derivatives(mean, log, self.number, order, scale)
-        total = [np.zeros_like(log)] * (order + 1)
-        M = 0
-        for bit in f"{int(self.number):b}":
-            power = _power_derivatives(mean, log, M, order)
-            total = _added(_product_derivatives(total, power), total)
-            M = 2 * M
-            if bit == "1":
-                M += 1
-                total = _added(total, _power_derivatives(mean, log, M, order))
-        return [derivative * (scale / self.number) for derivative in total]
-
-
-def _power_derivatives(
-    mean: Array, log: Array, n: float, order: int, scale: Array | float = 1.0
-) -> list[Array]:
-    """Return G^n and its derivatives by G, times ``scale``."""
-    # Derivatives above the n-th are zero. Only the lowest power of G needs exp(); the
-    # higher powers follow by multiplication.
-    highest = int(min(n, order))
-    log_power = log * (n - highest)
-    is_normal = log_power > LOG_ZERO
-    power = np.exp(np.maximum(log_power, LOG_ZERO, out=log_power), out=log_power)
-    power *= is_normal
-    power *= scale
-    derivatives = [np.zeros_like(log)] * (order + 1)
-    for k in range(highest, 0, -1):
-        derivatives[k] = power * falling_factorial(n, k)
-        power *= mean
-    derivatives[0] = power
-    return derivatives
-
-
-def falling_factorial(n: float, k: int) -> float:
-    """Return n (n - 1) ... (n - k + 1)."""
-    product = 1.0
-    for j in range(k):
-        product *= n - j
-    return product
-
-
-def _product_derivatives(first: list[Array], second: list[Array]) -> list[Array]:
-    """Return the derivatives of a product by Leibniz's rule."""
-    derivatives = []
-    for k in range(len(first)):
-        total = np.zeros_like(first[0])
-        for i in range(k + 1):
-            total = total + math.comb(k, i) * first[i] * second[k - i]
-        derivatives.append(total)
-    return derivatives
-
-
-def _added(first: list[Array], second: list[Array]) -> list[Array]:
-    return [x + y for x, y in zip(first, second, strict=True)]
+        if self.law is None:
+            return power_derivatives(mean, log, self.number, order, scale)
+        derivatives = self.law._derivatives(mean, log, order)
+        return [derivative * scale for derivative in derivatives]
 
 
 class GeneratingFunction(NamedTuple):

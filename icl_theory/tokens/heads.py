@@ -103,6 +103,12 @@ class HeadsRisk(Risk):
         instance("tokens", self.tokens, TokenRisk, "a TokenRisk")
         if self.tokens.second is not None:
             raise argument_error("tokens", self.tokens, "given by values and a target")
+        if self.tokens.grow_together:
+            raise argument_error(
+                "tokens",
+                self.tokens,
+                "of kinds whose numbers of tokens are independent",
+            )
         set_fields(self, heads=integer("heads", self.heads, minimum=1, maximum=64))
         Q, _, D = self.tokens.errors.shape
         target = self.tokens.target

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.tokens.generating import (
     HIGHEST,
-    LOG_ZERO,
     SMALLEST,
     TokenCount,
     weighted,
 )
+from icl_theory.tokens.lengths import LOG_ZERO
 
 # If s w is at least this, e^(-s w) counts as zero. The integral of a prompt with a
 # token of weight w loses a part e^(-300) by this. A product of two larger factors e^(-s
@@ -74,7 +74,7 @@ def trapezoid(
     shortest = 0.0
     for count in counts:
         N += count.number
-        shortest += 1 if count.each else count.number
+        shortest += count.least
     lowest_score = np.min(log_w, axis=0, where=np.isfinite(log_w), initial=0.0)
     beyond = math.log(N / shortest) - lowest_score
     needed = ((last - first + beyond) / step).astype(np.intp) + 1
@@ -97,19 +97,18 @@ def trimmed(
     node is tested.
     """
     J = len(nodes.log_s)
-    if 8 * stride > J or all(count.number < 64 for count in counts):
+    if 8 * stride > J or all(count.least < 64 for count in counts):
         return nodes
     log_s = nodes.log_s[::stride]
     y = np.exp(np.minimum(log_w.T[:, :, None] + log_s, LOG_LATEST))
     decay = np.exp(np.negative(y, out=y), out=y)
     log_product = np.zeros((len(decay), len(log_s)))
     for count in counts:
-        # E G^n of a kind of random length hardly decays: its shortest prompt has one
-        # token. It counts as 1.
-        if not count.each:
+        # E G^n decays at least as fast as the power of the least number of tokens.
+        if count.least > HIGHEST:
             mean = weighted(probs.T, decay, count.rows)
             log = np.log(np.clip(mean, SMALLEST, 1.0))
-            log_product += max(count.number - HIGHEST, 0.0) * log
+            log_product += (count.least - HIGHEST) * log
     vanishes = log_product < LOG_ZERO
     first = stride * vanishes.argmax(axis=1)
     first_vanishing = np.where(vanishes.any(axis=1), first, J)

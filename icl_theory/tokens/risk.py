@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +25,8 @@ from icl_theory._validate import (
     LARGEST,
     Array,
     argument_error,
-    flag,
+    dimensions,
+    distributions,
     integer,
     number,
     plain_numbers,
@@ -38,6 +39,9 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.sampling import prompts_to_draw
 from icl_theory.memory import check_fits
 from icl_theory.tokens.generating import TokenCount
+from icl_theory.tokens.kinds import Together
+from icl_theory.tokens.kinds import moments as of_kinds
+from icl_theory.tokens.lengths import MOST_TOKENS, Lengths
 from icl_theory.tokens.quadrature import (
     FARTHEST,
     UNSEEN,
@@ -54,10 +58,8 @@ from icl_theory.tokens.sampled import (
     softmax,
 )
 from icl_theory.tokens.square import Moments, change_along
-from icl_theory.tokens.square import moments as integrate
+from icl_theory.tokens.square import moments as of_one_kind
 
-# Beyond this number of tokens, N - 1 and N hardly differ in float64.
-MOST_TOKENS = 10**15
 # Eigenvalues below this share of the largest one count as zero.
 NEGLIGIBLE = 1e-12
 # How many numbers a drawn token takes, beside one for each coordinate of its error.
@@ -73,8 +75,10 @@ class Kind:
 
     Parameters
     ----------
-    number : int
-        Number of tokens N.
+    number : int, Lengths or array_like of int, (L,)
+        Number of tokens N. `Lengths` is a law of this number, independent of all other
+        kinds. An array is for kinds that grow together: a prompt has one of L lengths,
+        and the array has the number of tokens of this kind at each length.
     probs : array_like, (U,)
         Probabilities of the nodes; they sum to 1.
     values : array_like, (U,), (U, D) or (U, D, Q)
@@ -86,9 +90,6 @@ class Kind:
         Variance of the value of a token around the mean value of its node, summed over
         the coordinates. It comes from label noise, or from differences between the
         tokens that share a node.
-    each : bool
-        Whether to average over prompts with 1, 2, ... N tokens of this kind, as
-        training on all positions of a sequence does.
 
     Raises
     ------
@@ -107,11 +108,10 @@ class Kind:
     0.113636363636
     """
 
-    number: int
+    number: int | Lengths | NDArray[np.int64]
     probs: Array
     values: Array
     spread: Array = 0.0  # type: ignore[assignment]
-    each: bool = False
 
     def __post_init__(self) -> None:
         weights = real_array("probs", self.probs, 1)
@@ -125,12 +125,34 @@ class Kind:
             )
         set_fields(
             self,
-            number=integer("number", self.number, minimum=1, maximum=MOST_TOKENS),
+            number=_number(self.number),
             probs=probs,
             values=values,
             spread=spread,
-            each=flag("each", self.each),
         )
+
+    @property
+    def most(self) -> float:
+        """The largest number of tokens, see `Lengths`."""
+        if isinstance(self.number, Lengths):
+            return self.number.most
+        return float(np.max(self.number))
+
+
+def _number(value: Any) -> int | Lengths | NDArray[np.int64]:
+    """Check the number of tokens of a kind."""
+    if isinstance(value, Lengths):
+        return value
+    if dimensions(value) == 0:
+        return integer("number", value, minimum=1, maximum=MOST_TOKENS)
+    numbers = real_array("number", value, 1, MOST_TOKENS)
+    if not numbers.size or (numbers < 0.0).any() or (numbers % 1.0).any():
+        raise argument_error(
+            "number",
+            value,
+            "an integer, Lengths, or integers >= 0, one for each length",
+        )
+    return numbers.astype(np.int64)
 
 
 def _rows(name: str, value: ArrayLike, size: int, row: str, axes: int) -> Array:
@@ -186,6 +208,9 @@ class TokenRisk(Risk):
         Second moments :math:`E[e_u \cdot e_v]` of the errors :math:`e = v - y` of
         tokens at two nodes, averaged over the tasks. They replace the values and the
         target.
+    lengths : array_like, (L,), optional
+        Probabilities of the L lengths of a prompt, if kinds grow together. By default
+        all lengths are equally probable.
 
     Raises
     ------
@@ -215,12 +240,14 @@ class TokenRisk(Risk):
     target: Array = 0.0  # type: ignore[assignment]
     queries: Array | None = None
     second: Array | None = None
+    lengths: Array | None = None
     errors: Array = field(init=False, repr=False)  # e = v - y, (Q, U, D)
     spread: Array = field(init=False, repr=False)  # variance of a token's error, (U, Q)
     own: Array = field(init=False, repr=False)  # |e|² + spread, (U, Q)
     probs: Array = field(init=False, repr=False)  # (U,)
     counts: list[TokenCount] = field(init=False, repr=False)
     _is_spread: bool = field(init=False, repr=False)
+    _together: Together | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         kinds = self._checked_kinds()
@@ -244,15 +271,18 @@ class TokenRisk(Risk):
             own=np.einsum("qud,qud->uq", errors, errors) + spread,
             probs=np.concatenate([kind.probs for kind in kinds]),
             counts=_numbered(kinds),
+            _together=_grown_together(kinds, self.lengths),
         )
+        if self._together is None and not any(count.least for count in self.counts):
+            raise argument_error(
+                "number",
+                [kind.number for kind in kinds],
+                "such that every prompt has a token: give least=1 to one of the laws",
+            )
 
     def _checked_kinds(self) -> tuple[Kind, ...]:
         kinds = (self.kinds,) if isinstance(self.kinds, Kind) else self.kinds
-        kinds = tuple(sequence("kinds", kinds, Kind, "one Kind or more"))
-        of_each_length = [kind.each for kind in kinds]
-        if sum(of_each_length) > 1:
-            raise argument_error("each", of_each_length, "true of one kind at most")
-        return kinds
+        return tuple(sequence("kinds", kinds, Kind, "one Kind or more"))
 
     def _checked_queries(self) -> Array | None:
         if self.queries is None:
@@ -325,6 +355,11 @@ class TokenRisk(Risk):
         return np.zeros((len(self.probs), len(self.queries)))
 
     @property
+    def grow_together(self) -> bool:
+        """Whether kinds have a number of tokens for each length of a prompt."""
+        return self._together is not None
+
+    @property
     def asked(self) -> Array:
         """Probabilities of the queries, (Q,)."""
         return np.ones(1) if self.queries is None else self.queries
@@ -384,10 +419,12 @@ class TokenRisk(Risk):
         largest_loss = float(
             self.asked @ self.moments(scores, step, errors_of_one_sign).loss
         )
-        nodes = trapezoid(capped(scores.reshape(self.own.shape), FARTHEST), self.counts)
+        log_w = capped(scores.reshape(self.own.shape), FARTHEST)
+        counts = self.counts if self._together is None else [self._together.total()]
+        nodes = trapezoid(log_w, counts)
+        tokens = float(sum(count.number for count in counts))
         reach = float(np.abs(nodes.log_s).max())
         rounding = 2.0**-52 * (16.0 + reach) * largest_loss
-        tokens = float(sum(count.number for count in self.counts))
         unseen = UNSEEN * tokens**2 * float(self.own.max())
         return rule_error(step) * loss + rounding + unseen
 
@@ -397,8 +434,12 @@ class TokenRisk(Risk):
 
     @property
     def tokens_of_prompt(self) -> int:
-        """Largest number of tokens of a prompt."""
-        return int(sum(count.number for count in self.counts))
+        """Number of places for tokens in a sampled prompt.
+
+        It is the largest number of tokens. If a law has no largest number, prompts are
+        longer with a probability below 1e-13, and are then cut.
+        """
+        return int(sum(count.places for count in self.counts))
 
     def draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
         """Draw prompts token by token."""
@@ -423,34 +464,45 @@ class TokenRisk(Risk):
         """
         e = self.errors if errors is None else errors
 
+        scores = params.reshape(self.own.shape)
+        probs = self.probs[:, None]
+        spread = self.spread if self._is_spread else None
+        if len(self.counts) > 1 or self._together is not None:
+            return of_kinds(
+                scores, probs, self.own, self.counts, e, step, spread, self._together
+            )
+
         def form(queries: NDArray[np.intp], rows: slice, z: Array, out: Array) -> None:
             # C z = e (eᵀ z)
             mean_error = np.matmul(e[queries][:, rows].swapaxes(1, 2), z)
             np.matmul(e[queries], mean_error, out=out)
 
-        return integrate(
-            params.reshape(self.own.shape),
-            self.probs[:, None],
-            self.own,
-            self.counts,
-            form,
-            step,
-            self.spread if self._is_spread else None,
-        )
+        return of_one_kind(scores, probs, self.own, self.counts[0], form, step, spread)
+
+    def _lengths(self, rng: np.random.Generator, size: int) -> list[NDArray[np.int64]]:
+        """Draw the numbers of tokens of each kind in ``size`` prompts."""
+        if self._together is not None:
+            which = rng.choice(len(self._together.probs), size, p=self._together.probs)
+            return [*self._together.numbers[which].T.astype(np.int64)]
+        lengths = []
+        for count in self.counts:
+            length = np.full(size, count.places)
+            if count.law is not None:
+                length = np.minimum(count.law.draw(rng, size), length)
+            lengths.append(length)
+        return lengths
 
     def _draw(self, rng: np.random.Generator, size: int) -> DrawnTokens:
         query = rng.choice(len(self.asked), size, p=self.asked)[:, None]
         nodes = []
         missing = []
-        for count in self.counts:
-            N = int(count.number)
+        for count, length in zip(self.counts, self._lengths(rng, size), strict=True):
+            N = count.places
             probs = self.probs[count.rows]
             drawn = choose(rng, probs, (size, N))
             nodes.append(count.rows.start + drawn)
-            length = np.full(size, N)
-            if count.each:
-                length = rng.integers(1, N + 1, size)
             missing.append(np.arange(N) >= length[:, None])
+        # All draws have arrays of the same shapes, however long the prompts are.
         node = np.concatenate(nodes, axis=1)
         is_missing = np.concatenate(missing, axis=1)
         deviations = np.sqrt(self.spread).ravel().take(node * len(self.asked) + query)
@@ -513,6 +565,49 @@ def _numbered(kinds: Sequence[Kind]) -> list[TokenCount]:
     start = 0
     for kind in kinds:
         stop = start + len(kind.probs)
-        counts.append(TokenCount(kind.number, slice(start, stop), kind.each))
+        law = kind.number if isinstance(kind.number, Lengths) else None
+        counts.append(TokenCount(kind.most, slice(start, stop), law))
         start = stop
     return counts
+
+
+def _grown_together(
+    kinds: Sequence[Kind], lengths: ArrayLike | None
+) -> Together | None:
+    """Return the numbers of kinds that grow together, if there are such kinds."""
+    sizes = {len(kind.number) for kind in kinds if isinstance(kind.number, np.ndarray)}
+    if not sizes:
+        if lengths is not None:
+            raise argument_error(
+                "lengths", lengths, "left out: no kind has a number for each length"
+            )
+        return None
+    if len(sizes) > 1:
+        raise argument_error(
+            "number", sorted(sizes), "of one size in all kinds (the sizes are shown)"
+        )
+    (L,) = sizes
+    numbers = np.empty((L, len(kinds)))
+    for k, kind in enumerate(kinds):
+        if isinstance(kind.number, Lengths):
+            raise argument_error(
+                "number",
+                kind.number,
+                "an integer or an array if another kind has a number for each length",
+            )
+        numbers[:, k] = kind.number
+    probs = np.full(L, 1.0 / L)
+    if lengths is not None:
+        probs = distributions("lengths", lengths)
+        if probs.shape != (L,):
+            raise argument_error(
+                "lengths", probs.shape, f"of shape ({L},), one for each length"
+            )
+    # A length that never occurs says nothing about the shortest prompt.
+    numbers = numbers[probs > 0.0]
+    probs = probs[probs > 0.0]
+    if not (numbers.sum(axis=1) > 0.0).all():
+        raise argument_error(
+            "number", numbers.astype(int).tolist(), "such that every prompt has a token"
+        )
+    return Together(probs, numbers)

@@ -22,16 +22,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icl_theory._validate import Array
-from icl_theory.tokens.generating import LOG_ZERO, SMALLEST, TokenCount
+from icl_theory.tokens.generating import SMALLEST, TokenCount
+from icl_theory.tokens.lengths import LOG_ZERO
 from icl_theory.tokens.quadrature import is_kept
 from icl_theory.tokens.tilted import (
     ErrorForm,
     Tilted,
-    integral,
     write_field,
     write_fields,
 )
 
+# Largest number of nodes for which a gradient is summed over all pairs of nodes.
+MOST_PAIRED = 2000
+# The sum over pairs is considered only if the variance of the errors is below this
+# share of the loss.
+SMALL_VARIANCE = 0.06
 # `is_separated` compares this many nodes with the largest attention.
 MOST_COMPARED = 64
 # Scores are separated if pairs of nodes contribute less than this share of the mean
@@ -40,28 +45,24 @@ SMALL_SHARE = 0.01
 
 
 def variance(
-    tokens: Tilted,
     loss: Array,
     attention: Array,
     D: Array,
     spread: Array | None,
-    by: Array,
-    counts: Sequence[TokenCount],
+    squares: Array,
 ) -> Array:
     r"""Return :math:`E[\sum_u a_u |e_u|^2 - |\bar e|^2]` of each query, (q,).
 
     It is small if the tokens that share the attention of a prompt have the same error.
+    The array ``squares``, (q, C), has :math:`E \sum_i a_i^2` over the tokens i of each
+    node.
     """
     total = np.einsum("qc,qc->q", attention, D) - 2.0 * loss
-    if spread is None:
-        return np.asarray(total)
-    # The variance of the errors of the nodes alone is wanted. So the spread is taken
-    # out of both terms: the first has E Σ a_i of it, and the loss has E Σ a_i² of it,
-    # with the tokens i.
-    for (first, _, _), count in zip(tokens.orders, counts, strict=True):
-        rows = count.rows
-        squares = integral(first.real, by[:, rows])
-        total -= np.einsum("qc,qc->q", attention[:, rows] - squares, spread[:, rows])
+    if spread is not None:
+        # The variance of the errors of the nodes alone is wanted. So the spread is
+        # taken out of both terms: the first has E Σ a_i of it, and the loss has
+        # E Σ a_i² of it.
+        total -= np.einsum("qc,qc->q", attention - squares, spread)
     return np.asarray(total)
 
 

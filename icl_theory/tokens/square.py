@@ -1,25 +1,24 @@
 r"""The mean square of a softmax average over independent tokens, exactly.
 
-A prompt has :math:`N_\kappa` tokens of each kind :math:`\kappa`. Each of them is at
-node u with probability :math:`\pi_u`. At this node it has the weight
-:math:`w_u = e^{\theta_u}` in the average, with the score :math:`\theta_u`, and the
-error :math:`e_u`. With :math:`y_u = s w_u`, :math:`G_\kappa = \sum_u \pi_u e^{-y_u}`,
-:math:`b_u = \pi_u y_u e^{-y_u}`, :math:`C_{uv} = E[e_u \cdot e_v]` and
-:math:`D_u = E|e_u|^2`, the mean square is a one-dimensional integral,
+A prompt has n tokens, and n may be random. Each token is at node u with probability
+:math:`\pi_u`. At this node it has the weight :math:`w_u = e^{\theta_u}` in the average,
+with the score :math:`\theta_u`, and the error :math:`e_u`. With :math:`y_u = s w_u`,
+:math:`G = \sum_u \pi_u e^{-y_u}`, :math:`b_u = \pi_u y_u e^{-y_u}`,
+:math:`C_{uv} = E[e_u \cdot e_v]` and :math:`D_u = E|e_u|^2`, the mean square is a
+one-dimensional integral,
 
 .. math:: E\Bigl|\frac{\sum w e}{\sum w}\Bigr|^2 = \int_0^\infty \Bigl[
-    \sum_{\kappa\lambda} \partial_{G_\kappa}\partial_{G_\lambda} P\;
-    b_\kappa^\top C b_\lambda + \sum_\kappa \partial_{G_\kappa} P
-    \sum_{u \in \kappa} b_u y_u D_u\Bigr]\,\frac{ds}{s}, \qquad
-    P = \prod_\kappa E\,G_\kappa^{N_\kappa} .
+    \varphi''(G)\, b^\top C b + \varphi'(G) \sum_u b_u y_u D_u\Bigr]\,
+    \frac{ds}{s}, \qquad \varphi(G) = E\,G^n .
 
 For the gradient by :math:`\theta_u` the operator :math:`y_u \partial/\partial y_u` is
 taken under the integral:
 
 .. math:: b_u \to b_u (1 - y_u), \qquad b_u y_u \to b_u y_u (2 - y_u), \qquad
-    G_\kappa \to -b_u .
+    G \to -b_u .
 
-`moments` integrates many queries. See docs/theory.md, "Tokens".
+`moments` integrates many queries. `icl_theory.tokens.kinds` has the same for tokens of
+several kinds, in other sums. See docs/theory.md, "Tokens".
 """
 
 from __future__ import annotations
@@ -51,9 +50,16 @@ from icl_theory.tokens.quadrature import (
     trapezoid,
     trimmed,
 )
-from icl_theory.tokens.separated import gradient_by_pairs, is_separated, variance
+from icl_theory.tokens.separated import (
+    MOST_PAIRED,
+    SMALL_VARIANCE,
+    gradient_by_pairs,
+    is_separated,
+    variance,
+)
 from icl_theory.tokens.tilted import (
     Balanced,
+    Orders,
     Tilted,
     balance,
     integral,
@@ -71,11 +77,6 @@ BLOCK = 2**16
 LONG = 3e8
 # A gradient smaller than this share of its terms has lost four digits.
 CANCELLED = 1e-4
-# Largest number of nodes for which a gradient is summed over all pairs of nodes.
-MOST_PAIRED = 2000
-# The sum over pairs is considered only if the variance of the errors is below this
-# share of the loss.
-SMALL_VARIANCE = 0.06
 
 # form(queries, rows, z, out) writes C z to out, for the matrices C of some queries.
 Form = Callable[[NDArray[np.intp], slice, Array, Array], object]
@@ -133,12 +134,12 @@ def moments(
     log_w: Array,
     probs: Array,
     D: Array,
-    counts: Sequence[TokenCount],
+    count: TokenCount,
     form: Form,
     step: float = 0.2,
     spread: Array | None = None,
 ) -> Moments:
-    """Integrate losses, gradients and attention of all queries.
+    """Integrate losses, gradients and attention of all queries, for one kind of tokens.
 
     Parameters
     ----------
@@ -146,20 +147,41 @@ def moments(
         Scores θ of the nodes, -inf for a node that never occurs. They may have small
         imaginary parts, see `change_along`.
     probs : ndarray, (C, 1) or (C, Q)
-        Probabilities π of the nodes, which sum to one over each kind.
+        Probabilities π of the nodes, which sum to one.
     D : ndarray, (C, Q)
         Mean squares of the errors.
-    counts : sequence of TokenCount
-        The kinds of tokens.
+    count : TokenCount
+        The number of tokens.
     form : callable
         ``form(queries, rows, z, out)`` writes the product ``C z`` to ``out``, (q, C,
         J), for the matrix C of each query. The argument z, (q, R, J), has only the rows
-        of one kind, and is zero on all others.
+        of the nodes ``rows``, and is zero on all others.
     step : float
         Step of the rule in ln s. The default is exact to rounding.
     spread : ndarray, (C, Q), optional
         The part of D that is not in the diagonal of C, such as label noise. If it is
         left out, the gradients of noisy tokens lose digits at scores far apart.
+    """
+    integrate = partial(_integrate, count, form)
+    counts = [count]
+    return over_queries(log_w, probs, D, counts, counts, step, spread, integrate)
+
+
+def over_queries(
+    log_w: Array,
+    probs: Array,
+    D: Array,
+    counts: Sequence[TokenCount],
+    lengths: Sequence[TokenCount],
+    step: float,
+    spread: Array | None,
+    integrate: Callable[[Queries, Nodes], Moments],
+) -> Moments:
+    """Integrate all queries, block by block.
+
+    The other arguments are described in `moments`. The function ``integrate`` returns
+    the moments of the queries of a block, in arrays with a row for each query. The
+    numbers of tokens ``lengths`` decide which values of s the rule has.
     """
     turn = log_w.imag.T[:, :, None] if np.iscomplexobj(log_w) else None
     log_w = log_w.real
@@ -170,7 +192,7 @@ def moments(
         missing = (probs[count.rows] * ~occurs[count.rows]).sum(axis=0)
         absent.append(missing[:, None])
     probs = probs * occurs
-    nodes = trimmed(trapezoid(log_w, counts, step), log_w, probs, counts)
+    nodes = trimmed(trapezoid(log_w, lengths, step), log_w, probs, lengths)
     C, Q = log_w.shape
     queries = Queries(
         np.arange(Q),
@@ -190,7 +212,7 @@ def moments(
     for index in blocks:
         rule = nodes.first(nodes.needed[index[0]])
         _check_memory(len(index), C, rule, is_complex=turn is not None)
-        parts.append(_integrate(queries.of(index), counts, rule, form))
+        parts.append(integrate(queries.of(index), rule))
     joined = Moments(*map(np.concatenate, zip(*parts, strict=True)))
     back = np.argsort(order)
     return Moments(joined.loss[back], joined.gradient[back].T, joined.attention[back].T)
@@ -246,43 +268,42 @@ def _workspace(shape: tuple[int, ...], dtype: type = float) -> _Workspace:
     return _Workspace(*np.empty((7, *shape), dtype=dtype))
 
 
-def _integrate(
-    queries: Queries, counts: Sequence[TokenCount], rule: Nodes, form: Form
-) -> Moments:
+def _integrate(count: TokenCount, form: Form, queries: Queries, rule: Nodes) -> Moments:
     """Integrate some queries. The arrays of the result have a row for each query."""
-    work, means = _decays(queries, counts, rule)
+    work, mean = _decays(queries, count, rule)
     np.multiply(work.decay, work.y, out=work.b)
     np.multiply(work.b, queries.probs[:, :, None], out=work.b)
-    tokens = tilted(work.y, work.b, counts, means, rule.weights)
+    counts = [count]
+    tokens = tilted(work.y, work.b, counts, [mean], rule.weights)
     np.multiply(tokens.b, tokens.y, out=work.by)
-    other_field = None if len(counts) == 1 else np.zeros_like(tokens.b)
     form_of_queries = partial(form, queries.number)
-    write_fields(tokens, counts, form_of_queries, work.field, other_field)
+    write_fields(tokens, counts, form_of_queries, work.field, None)
 
-    terms = _terms(work, other_field, queries.D, counts)
-    integrand, by_G = _integrands(tokens, terms)
-    gradient, scale = _gradient(work, other_field, queries.D, counts, tokens, by_G)
-    attention = []
-    for count, orders in zip(counts, tokens.orders, strict=True):
-        attention.append(integral(orders.first, tokens.b[:, count.rows]))
+    (orders,) = tokens.orders
+    # b·C b is a square: rounding must not make it negative
+    pairs = np.maximum(np.einsum("qcj,qcj->qj", work.b, work.field), 0.0)
+    twice = weighted(queries.D, work.by)
+    integrand = orders.second * pairs + orders.first * twice
+    by_G = orders.third * pairs + orders.second * twice
+    gradient, scale = _gradient(work, queries.D, orders, by_G)
     result = Moments(
         0.5 * np.einsum("qj->q", integrand),
         0.5 * gradient,
-        np.concatenate(attention, axis=1),
+        integral(orders.first, tokens.b),
     )
     # The gradient is compared with the loss as well as with its terms, because a term
     # may itself be an integral in which large numbers cancel.
     size = np.abs(gradient.real).sum(axis=1)
     is_cancelled = size < CANCELLED * (scale + result.loss.real)
     if is_cancelled.any() and tokens.b.shape[1] <= MOST_PAIRED:
-        _mend_cancelled(result, is_cancelled, queries, tokens, work.by, counts, form)
+        _mend_cancelled(result, is_cancelled, queries, tokens, work.by, count, form)
     return result
 
 
 def _decays(
-    queries: Queries, counts: Sequence[TokenCount], rule: Nodes
-) -> tuple[_Workspace, list[GeneratingFunction]]:
-    """Compute y, e^(-y) and the G of all kinds, and allocate the other arrays."""
+    queries: Queries, count: TokenCount, rule: Nodes
+) -> tuple[_Workspace, GeneratingFunction]:
+    """Compute y, e^(-y) and G, and allocate the other arrays."""
     log_w = queries.log_w
     log_s = rule.log_s
     work = _workspace((*log_w.shape, len(log_s)))
@@ -300,146 +321,47 @@ def _decays(
         np.exp(y, out=y)
     np.negative(y, out=minus_y)
     np.exp(minus_y, out=decay)
-    means = _generating_functions(queries, counts, decay, minus_y)
-    if any(mean[:, -1].min() < 1e-60 for mean, _ in means):
+    (absent,) = queries.absent
+    rows = count.rows
+    mean = generating_function(queries.probs, decay, minus_y, rows, absent)
+    if mean.mean[:, -1].min() < 1e-60:
         # y was cut at 300, so that a G that should be zero is at least e^(-300). The
         # factors that were cut become zero. A larger G does not need this.
         decay *= is_kept(y)
         # The first call has overwritten this array.
         np.negative(y, out=minus_y)
-        means = _generating_functions(queries, counts, decay, minus_y)
+        mean = generating_function(queries.probs, decay, minus_y, rows, absent)
     if queries.turn is None:
-        return work, means
-    return _complex_decays(queries, queries.turn, counts, work, means)
-
-
-def _generating_functions(
-    queries: Queries, counts: Sequence[TokenCount], decay: Array, minus_y: Array
-) -> list[GeneratingFunction]:
-    functions = []
-    for count, absent in zip(counts, queries.absent, strict=True):
-        functions.append(
-            generating_function(queries.probs, decay, minus_y, count.rows, absent)
-        )
-    return functions
+        return work, mean
+    return _complex_decays(queries, queries.turn, work, mean)
 
 
 def _complex_decays(
-    queries: Queries,
-    turn: Array,
-    counts: Sequence[TokenCount],
-    real: _Workspace,
-    real_means: Sequence[GeneratingFunction],
-) -> tuple[_Workspace, list[GeneratingFunction]]:
+    queries: Queries, turn: Array, real: _Workspace, real_mean: GeneratingFunction
+) -> tuple[_Workspace, GeneratingFunction]:
     """Add the imaginary parts, to first order in the imaginary parts of the scores."""
     work = _workspace(real.y.shape, complex)
     work.y.real = real.y
     work.decay.real = real.decay
     np.multiply(turn, real.y, out=work.y.imag)
     np.multiply(-real.decay, work.y.imag, out=work.decay.imag)
-    means = []
-    for count, (mean, log) in zip(counts, real_means, strict=True):
-        change: Any = 1j * weighted(queries.probs, work.decay.imag, count.rows)
-        log_change = change / np.maximum(mean, SMALLEST)
-        means.append(GeneratingFunction(mean + change, log + log_change))
-    return work, means
+    mean, log = real_mean
+    change: Any = 1j * weighted(queries.probs, work.decay.imag)
+    log_change = change / np.maximum(mean, SMALLEST)
+    return work, GeneratingFunction(mean + change, log + log_change)
 
 
-class _Terms(NamedTuple):
-    """Factors of the derivatives of P in the integrand, for one kind κ, (q, J) each."""
-
-    pairs: Array  # b_κ·C b_κ, from two different tokens
-    twice: Array  # Σ_u b_u y_u D_u, from one token in both factors of the square
-    crossed: Array | float  # b_κ·Σ_λ E[n_λ] C b_λ, over the other kinds λ
-
-
-def _terms(
-    work: _Workspace,
-    other_field: Array | None,
-    D: Array,
-    counts: Sequence[TokenCount],
-) -> list[_Terms]:
-    terms = []
-    for count in counts:
-        rows = count.rows
-        b = work.b[:, rows]
-        pairs = np.einsum("qcj,qcj->qj", b, work.field[:, rows])
-        # b_κ·C b_κ is a square: rounding must not make it negative
-        pairs = np.maximum(pairs, 0.0)
-        twice = weighted(D, work.by, rows)
-        crossed: Array | float = 0.0
-        if other_field is not None:
-            crossed = np.einsum("qcj,qcj->qj", b, other_field[:, rows])
-        terms.append(_Terms(pairs, twice, crossed))
-    return terms
-
-
-def _integrands(tokens: Tilted, terms: Sequence[_Terms]) -> tuple[Array, list[Array]]:
-    """Return the integrand of twice the loss, (q, J), and its derivatives by each G.
-
-    With several kinds, the derivative by the G of a kind is multiplied by this G,
-    because b is divided by G (see `icl_theory.tokens.tilted`). The derivative for each
-    kind is found from the whole integrand by changing the terms of this kind. So the
-    work grows with the number of kinds, and not with the number of triples of kinds.
-    """
-    if len(terms) == 1:
-        first, second, third = tokens.orders[0]
-        pairs, twice, _ = terms[0]
-        return second * pairs + first * twice, [third * pairs + second * twice]
-    whole: Array = np.zeros_like(terms[0].pairs)
-    for (first, second, _), (pairs, twice, crossed) in zip(
-        tokens.orders, terms, strict=True
-    ):
-        whole = whole + second * pairs + first * (crossed + twice)
-    derivatives = []
-    for (first, second, third), number, (pairs, twice, crossed) in zip(
-        tokens.orders, tokens.numbers, terms, strict=True
-    ):
-        # The derivative stands for one more token of this kind. It multiplies the terms
-        # without the kind by E[n]. In the terms with the kind it raises the order of
-        # the derivative of P.
-        n = number.mean
-        derivative = n * whole + (third - n * second) * pairs
-        derivative = derivative + (second - n * first) * (2.0 * crossed + twice)
-        derivatives.append(derivative)
-    return whole, derivatives
-
-
-def _gradient(
-    work: _Workspace,
-    other_field: Array | None,
-    D: Array,
-    counts: Sequence[TokenCount],
-    tokens: Tilted,
-    by_G: Sequence[Array],
-) -> Balanced:
+def _gradient(work: _Workspace, D: Array, orders: Orders, by_G: Array) -> Balanced:
     """Return the gradient of twice the loss, (q, C)."""
-    b = work.b
-    slope_of_b = np.subtract(b, work.by, out=work.slope_of_b)  # b (1 - y)
+    slope_of_b = np.subtract(work.b, work.by, out=work.slope_of_b)  # b (1 - y)
     slope_of_by = np.subtract(2.0, work.y, out=work.slope_of_by)
     slope_of_by *= work.by  # b y (2 - y)
-    scratch = work.decay
-    through_b = []
-    through_G = []
-    through_by = []
-    for k, count in enumerate(counts):
-        rows = count.rows
-        first, second, _ = tokens.orders[k]
-        pull = np.multiply(
-            slope_of_b[:, rows], work.field[:, rows], out=scratch[:, rows]
-        )
-        along_b = integral(second, pull)
-        if other_field is not None:
-            along_b += integral(first, slope_of_b[:, rows] * other_field[:, rows])
-        # The factor 2 is there because b stands twice in b·C b.
-        through_b.append(2.0 * along_b)
-        through_G.append(-integral(by_G[k], b[:, rows]))
-        through_by.append(D[:, rows] * integral(first, slope_of_by[:, rows]))
-    return balance(
-        np.concatenate(through_b, axis=1),
-        np.concatenate(through_G, axis=1),
-        np.concatenate(through_by, axis=1),
-    )
+    pull = np.multiply(slope_of_b, work.field, out=work.decay)
+    # The factor 2 is there because b stands twice in b·C b.
+    through_b = 2.0 * integral(orders.second, pull)
+    through_G = -integral(by_G, work.b)
+    through_by = D * integral(orders.first, slope_of_by)
+    return balance(through_b, through_G, through_by)
 
 
 def _mend_cancelled(
@@ -448,22 +370,18 @@ def _mend_cancelled(
     queries: Queries,
     tokens: Tilted,
     by: Array,
-    counts: Sequence[TokenCount],
+    count: TokenCount,
     form: Form,
 ) -> None:
     """Replace gradients that lost digits by sums over pairs, if this is better."""
+    counts = [count]
+    loss = result.loss.real
     # The variance is a quick test. It excludes most queries late in a run.
+    squares = integral(tokens.orders[0].first.real, by.real)
     spread_of_errors = variance(
-        tokens,
-        result.loss.real,
-        result.attention.real,
-        queries.D,
-        queries.spread,
-        by.real,
-        counts,
+        loss, result.attention.real, queries.D, queries.spread, squares
     )
-    is_small = spread_of_errors < SMALL_VARIANCE * result.loss.real
-    is_cancelled = is_cancelled & is_small
+    is_cancelled = is_cancelled & (spread_of_errors < SMALL_VARIANCE * loss)
     for q in np.flatnonzero(is_cancelled):
         single = slice(q, q + 1)
         form_of_query = partial(form, queries.number[single])

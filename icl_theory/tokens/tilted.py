@@ -28,12 +28,11 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.tokens.generating import (
     HIGHEST,
-    LOG_ZERO,
     SMALLEST,
     GeneratingFunction,
     TokenCount,
-    falling_factorial,
 )
+from icl_theory.tokens.lengths import LOG_ZERO, falling_factorial
 
 # form(rows, z, out) writes the product C z to out, (q, C, J). The argument z has only
 # the rows of one kind, (q, R, J), and is zero on all others.
@@ -105,16 +104,17 @@ def tilted(
     moments: list[list[Array]] = []
     for count, (mean, log) in zip(counts, means, strict=True):
         b[:, count.rows] *= _inverse(mean)[:, None]
-        log_power, moments_of_number = _number(count, mean, log)
+        log_power, of_number = moments_of_number(count, mean, log)
         log_product = log_product + log_power
-        moments.append(moments_of_number)
+        moments.append(of_number)
 
     product: Array = np.exp(np.maximum(log_product.real, LOG_ZERO))
     if np.iscomplexobj(y):
         product = product * np.exp(1j * log_product.imag)
     is_normal = log_product.real > LOG_ZERO
-    for mean, _ in means:
-        is_normal &= mean != 0.0
+    for count, (mean, _) in zip(counts, means, strict=True):
+        if count.least > 0:
+            is_normal &= mean != 0.0
     product *= is_normal * jacobian
     orders = []
     numbers = []
@@ -124,9 +124,11 @@ def tilted(
     return Tilted(y, b, orders, numbers)
 
 
-def _number(count: TokenCount, mean: Array, log: Array) -> tuple[Array, list[Array]]:
+def moments_of_number(
+    count: TokenCount, mean: Array, log: Array
+) -> tuple[Array, list[Array]]:
     """Return ln E G^n, and E[n], E[n(n-1)] and E[n(n-1)(n-2)] under the integral."""
-    if not count.each:
+    if count.law is None:
         N = float(count.number)
         moments = [
             np.full(mean.shape, falling_factorial(N, order))

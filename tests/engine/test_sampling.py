@@ -44,7 +44,9 @@ PLANTED = icl.recall.RecallTask(
 )
 TOKENS = icl.TokenRisk(
     [
-        icl.Kind(6, [0.3, 0.7], [[0.0, 1.0], [1.0, 2.0]], [0.2, 0.1], each=True),
+        icl.Kind(
+            icl.Lengths.uniform(1, 6), [0.3, 0.7], [[0.0, 1.0], [1.0, 2.0]], [0.2, 0.1]
+        ),
         icl.Kind(3, [0.5, 0.5], [[1.0, 1.0], [1.0, 3.0]]),
     ],
     target=[0.5, 1.0],

@@ -14,8 +14,6 @@ from scipy.optimize import minimize
 import icl_theory as icl
 from icl_theory.regression.batches.score_batch import ScoreBatch
 from icl_theory.tokens import ChainRisk, Chains, square
-from icl_theory.tokens.generating import TokenCount
-from icl_theory.tokens.square import moments
 from tests.references import Array, compositions
 
 DIGITS = 250
@@ -68,7 +66,9 @@ def exactly(kinds: list[icl.Kind], target: Array, scores: Array) -> Exact:
 
 def _counts(kind: icl.Kind) -> list[tuple[Any, tuple[int, ...]]]:
     """Probability of each way to place the tokens of a kind on its nodes."""
-    lengths = range(1, kind.number + 1) if kind.each else [kind.number]
+    lengths = [kind.number]
+    if isinstance(kind.number, icl.Lengths):  # uniform
+        lengths = list(range(1, int(kind.number.most) + 1))
     result = []
     for length in lengths:
         for counts in compositions(length, len(kind.probs)):
@@ -116,15 +116,8 @@ def problem(seed: int) -> tuple[list[icl.Kind], Array, Array]:
         spread = rng.random(U) if rng.random() < 0.3 else np.zeros(U)
         N = int(rng.integers(1, 5 if count == 1 else 4))
         probs = np.maximum(rng.dirichlet(np.ones(U)), 1e-3)
-        kinds.append(
-            icl.Kind(
-                N,
-                probs / probs.sum(),
-                values,
-                spread,
-                each=k == 0 and rng.random() < 0.3,
-            )
-        )
+        number = icl.Lengths.uniform(1, N) if k == 0 and rng.random() < 0.3 else N
+        kinds.append(icl.Kind(number, probs / probs.sum(), values, spread))
     nodes = sum(len(kind.probs) for kind in kinds)
     scores = rng.normal(size=nodes) * 10.0 ** rng.uniform(0.0, math.log10(350.0))
     target = shared[0] if rng.random() < 0.5 else rng.normal(size=D)
@@ -337,13 +330,6 @@ def test_a_hundred_kinds_are_one_kind_of_a_hundred_tokens() -> None:
 
 def test_a_kind_that_never_occurs_with_weight_leaves_nothing_behind() -> None:
     """The integrand ends with the largest weight of a token that is always there."""
-    errors = np.array([0.0, 1.0])
-
-    def form(queries: Any, rows: slice, z: Array, out: Array) -> None:
-        out[...] = errors[:, None] * (errors[rows] @ z)[:, None]
-
-    counts = [TokenCount(1, slice(0, 1)), TokenCount(1, slice(1, 2))]
-    found = moments(
-        np.array([[250.0], [0.0]]), np.ones((2, 1)), errors[:, None] ** 2, counts, form
-    )
-    assert found.loss[0] == pytest.approx(0.5 * math.exp(-500.0), rel=1e-12)
+    kinds = [icl.Kind(1, [1.0], [0.0]), icl.Kind(1, [1.0], [1.0])]
+    loss = icl.TokenRisk(kinds).loss([250.0, 0.0])
+    assert loss == pytest.approx(0.5 * math.exp(-500.0), rel=1e-12)

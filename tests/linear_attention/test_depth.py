@@ -51,6 +51,35 @@ def test_moments_in_one_dimension_are_those_of_the_chi_squared_law() -> None:
     assert list(wishart_moments(1, N, 32)) == wanted
 
 
+def trace_products(
+    d: int, N: int, powers: tuple[int, ...], values: dict[tuple[int, ...], int]
+) -> int:
+    """E of the product of tr S^k, by Gaussian integration by parts; powers are sorted."""
+    zeros = powers.count(0)
+    positive = powers[zeros:]
+    if positive not in values:
+        *smaller, k = positive
+        total = (N + k - 1) * trace_products(d, N, up(*smaller, k - 1), values)
+        for j in range(k - 1):
+            total += trace_products(d, N, up(*smaller, j + 1, k - 2 - j), values)
+        for i, m in enumerate(smaller):
+            rest = (*smaller[:i], *smaller[i + 1 :])
+            total += 2 * m * trace_products(d, N, up(*rest, k + m - 1), values)
+        values[positive] = total
+    return d**zeros * values[positive]
+
+
+def up(*powers: int) -> tuple[int, ...]:
+    return tuple(sorted(powers))
+
+
+@pytest.mark.parametrize(("d", "N"), [(2, 4), (5, 20), (3, 3), (7, 2), (1, 6)])
+def test_moments_are_those_of_integration_by_parts(d: int, N: int) -> None:
+    values: dict[tuple[int, ...], int] = {(): 1}
+    for k, moment in enumerate(wishart_moments(d, N, 14)):
+        assert moment * N**k == trace_products(d, N, (k,), values)
+
+
 def test_moments_in_two_dimensions_are_integrals_of_the_joint_density() -> None:
     """Density of the eigenvalues of a 2 x 2 Wishart matrix with N = 5, to order 32."""
     N, found = 5, wishart_moments(2, 5, 32)

@@ -421,7 +421,7 @@ def test_an_interrupt_is_no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(icl.ExchangeableRisk, "evaluate", interrupted)
     monkeypatch.setattr(
-        audit, "known", lambda: ({"one": Claims((dynamics.closed_counts,))}, [])
+        audit, "all_claims", lambda: ({"one": Claims((dynamics.closed_counts,))}, [])
     )
     with pytest.raises(KeyboardInterrupt):
         icl.audit(quick=True)
@@ -436,7 +436,7 @@ def test_it_says_which_row_is_measured(
     module = importlib.import_module("icl_theory.statements.audit")
     monkeypatch.setattr(
         module,
-        "known",
+        "all_claims",
         lambda: ({"spy": Claims((spying,), (Question("why", spying),))}, []),
     )
     assert [line.split(" is left out")[0] for line in icl.audit().failures] == [

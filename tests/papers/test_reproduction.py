@@ -14,7 +14,7 @@ from icl_theory import figures
 from icl_theory.cli import main
 from icl_theory.results import reproduction
 from icl_theory.results.reproduction import papers, reproduce
-from icl_theory.statements.audit import known
+from icl_theory.statements.audit import all_claims
 from icl_theory.statements.claim import Answer, Claim, Outcome, Question, Series, Status
 from icl_theory.statements.paper import Claims, Paper, Reading
 from tests.pages import Page
@@ -71,7 +71,7 @@ def stops_with(status: int, *arguments: str) -> None:
 
 @pytest.mark.parametrize(
     ("claims", "paper"),
-    [(claims, paper) for claims in known()[0].values() for paper in claims.papers],
+    [(claims, paper) for claims in all_claims()[0].values() for paper in claims.papers],
     ids=lambda each: getattr(each, "name", ""),
 )
 def test_a_paper_names_what_is_claimed_of_its_family(
@@ -87,7 +87,7 @@ def test_a_paper_names_what_is_claimed_of_its_family(
 
 
 def test_papers_are_told_apart_and_are_cited() -> None:
-    every = [paper for claims in known()[0].values() for paper in claims.papers]
+    every = [paper for claims in all_claims()[0].values() for paper in claims.papers]
     assert len(papers()) == len(every) >= 1
     page = (ROOT / "docs" / "citing.md").read_text(encoding="utf-8")
     for paper in every:

@@ -97,7 +97,7 @@ def test_moments_are_the_sum_over_the_prompts_without_features_that_are_hidden(
     weights = np.broadcast_to(own[:, None], scores.shape)
 
     def moments(scores: Array) -> square.Moments:
-        return square.moments(scores, p[:, None], weights, [TokenCount(N)], form)
+        return square.moments(scores, p[:, None], weights, TokenCount(N), form)
 
     found = moments(seen)
     kept = [i for i in range(4) if i not in hidden]

@@ -35,7 +35,14 @@ from icl_theory.families import (
 )
 from icl_theory.families.parameters import learning_rate
 from icl_theory.memory import check_fits
-from icl_theory.tokens import ChainRisk, Chains, CountRisk, TwoStateCounts
+from icl_theory.tokens import (
+    ChainRisk,
+    Chains,
+    CountRisk,
+    ThreeStateCounts,
+    TwoStateCounts,
+)
+from icl_theory.tokens.counts import CountLaw
 from icl_theory.tokens.sampled import softmax
 
 # Largest initial score: sums of a few of these are far from overflow.
@@ -129,11 +136,14 @@ class TwoLayers(WithStart, Map):
         is a sink.
     matrix : bool
         Whether B is any matrix.
+    queries : int, optional
+        Number of last symbols that have scores; by default all of them have.
     """
 
     symbols: Array
     start: Array
     matrix: bool
+    queries: int | None = None
 
     def split(self, params: Array) -> tuple[Array, Array]:
         """Return a, (m,), and B with a row of c below it, (k + 1, k).
@@ -164,7 +174,7 @@ class TwoLayers(WithStart, Map):
         """Scores of the inner risk, (..., k)."""
         a, B = self.split(params)
         alpha = self.lag_attention(a)
-        return self.features(alpha) @ B
+        return self.features(alpha) @ self._asked(B)
 
     def push(self, params: Array, direction: Array) -> Array:
         """Derivative of the scores along a direction."""
@@ -172,7 +182,12 @@ class TwoLayers(WithStart, Map):
         da, dB = self.split(direction)
         alpha = self.lag_attention(a)
         dalpha = _softmax_derivative(alpha, da)
-        return self.features(dalpha) @ B + self.features(alpha) @ dB
+        change = self.features(dalpha) @ self._asked(B)
+        return change + self.features(alpha) @ self._asked(dB)
+
+    def _asked(self, B: Array) -> Array:
+        """Return the columns of the last symbols that have scores."""
+        return B[:, : self.queries]
 
     def outward(self, params: Array, gradient: Array) -> Array:
         """Gradient in (a, B, c)."""
@@ -180,10 +195,11 @@ class TwoLayers(WithStart, Map):
         m = len(a)
         k = len(B) - 1
         alpha = self.lag_attention(a)
-        by_alpha = np.einsum("...x,...lx->...l", gradient @ B.T, self.symbols)
+        by_features = gradient @ self._asked(B).T
+        by_alpha = np.einsum("...x,...lx->...l", by_features, self.symbols)
         by_a = _softmax_derivative(alpha, by_alpha).reshape(-1, m).sum(axis=0)
         features = self.features(alpha).reshape(-1, k + 1)
-        by_B = features.T @ gradient.reshape(-1, k)
+        by_B = features.T @ gradient.reshape(-1, gradient.shape[-1])
         by_match = by_B[:-1].ravel() if self.matrix else [np.trace(by_B)]
         by_sink = by_B[-1].sum()
         # Without a sink the parameters end before its score.
@@ -267,7 +283,7 @@ class InductionRisk(Pullback):
         second = inner["attention"]
         lag_1 = self.map.symbols[..., 1, :]
         is_equal = lag_1[..., :k]
-        is_sink = lag_1[..., k:]
+        is_sink = lag_1[..., -1:]
         probs = self.last_probs * second
         observed["second"] = second
         observed["attention"] = np.asarray(np.sum(probs * is_equal))
@@ -346,7 +362,9 @@ class InductionHeads(Family):
         Law of the first symbol.
     objective : {"square", "log"}
         :math:`\tfrac12|o - e_y|^2` or :math:`-\ln o_y`, with the next symbol y. The log
-        loss is known for two states and two lags, and needs a sink.
+        loss is known for two lags and two states, and needs a sink. It is also known
+        for three states, if B is a number, the edge is causal, the first symbol is
+        uniform, and all entries of the chains have one concentration.
     second : {"number", "matrix"}
         B = bI with one number b, or any matrix B.
     match : float or array_like, (k, k)
@@ -496,13 +514,36 @@ class InductionHeads(Family):
         self._check_sizes()
         self._check_chains()
         self._check_start()
-        if self.objective == "log" and not (self.counted and self.sink is not None):
+        if self.objective == "log":
+            self._check_log_loss()
+        self.risk()
+
+    def _check_log_loss(self) -> None:
+        if self.k > 3 or self.lags != 2 or self.sink is None:
             raise argument_error(
                 "objective",
                 self.objective,
-                "'square' unless k = 2, lags = 2, and a sink is given",
+                "'square' unless k = 2 or 3, lags = 2, and a sink is given",
             )
-        self.risk()
+        if self.k == 2:
+            return
+        if not self._is_exchangeable or self.second != "number":
+            raise argument_error(
+                "objective",
+                self.objective,
+                "'square' for k = 3 unless the match is a number, the start is uniform,"
+                " and the chains have one concentration and are not given",
+            )
+        if self.edge != "causal":
+            raise argument_error(
+                "edge", self.edge, "'causal' for the log loss of k = 3"
+            )
+
+    @property
+    def _is_exchangeable(self) -> bool:
+        """Whether the law of sequences stays the same if symbols are renamed."""
+        is_uniform = self.first is not None and bool(np.ptp(self.first) == 0.0)
+        return self.few is None and is_uniform and np.ndim(self.concentration) == 0
 
     def _check_sizes(self) -> None:
         k = self.k
@@ -561,7 +602,12 @@ class InductionHeads(Family):
     @property
     def counted(self) -> bool:
         """Whether counts of pairs are enough."""
-        return self.k == 2 and self.lags == 2
+        return self.lags == 2 and (self.k == 2 or self._is_renamed)
+
+    @property
+    def _is_renamed(self) -> bool:
+        """Whether symbols have names relative to the last one, which is 0."""
+        return self.k == 3 and self.objective == "log"
 
     @property
     def approximate(self) -> bool:
@@ -618,6 +664,8 @@ class InductionHeads(Family):
             match = (match if match.ndim else match * np.eye(self.k)).ravel()
         sink = [] if self.sink is None else [self.sink]
         start = np.concatenate([scores, match, sink])
+        if self._is_renamed:
+            return TwoLayers(self._renamed_symbols(), start, is_matrix, queries=1)
         symbols = self._counted_symbols() if self.counted else self._window_symbols()
         return TwoLayers(symbols, start, is_matrix)
 
@@ -626,23 +674,28 @@ class InductionHeads(Family):
 
     def _count_risk(self) -> InductionRisk:
         """Return the risk in which the counts of pairs are enough."""
-        first = self.first
-        start = "stationary" if first is None else float(first[1])
-        causal = self.edge == "causal"
-        # The average over the law of chains has a closed form for a known start.
-        if self.few is None and first is not None:
-            counts = TwoStateCounts(self.T, self.prior, None, None, start, causal)
-        else:
-            counts = TwoStateCounts(self.T, None, *self.law(), start, causal)
+        counts = self._counts()
         inner = CountRisk(counts, self.objective, self._sink_value())
         table = counts.table
-        last_probs = table.mean(table.query[:, None] == np.arange(2))
+        last_probs = table.mean(table.query[:, None] == np.arange(counts.queries))
         # The counts' risk includes the noise of the next symbol.
         added = 0.0
         least = inner.floor()
         return InductionRisk(
             inner, self._layers(), last_probs, self.ratio, added, least
         )
+
+    def _counts(self) -> CountLaw:
+        """Return the law of the counts of pairs."""
+        if self._is_renamed:
+            return ThreeStateCounts(self.T, float(self.concentration), first=True)
+        first = self.first
+        start = "stationary" if first is None else float(first[1])
+        causal = self.edge == "causal"
+        # The average over the law of chains has a closed form for a known start.
+        if self.few is None and first is not None:
+            return TwoStateCounts(self.T, self.prior, None, None, start, causal)
+        return TwoStateCounts(self.T, None, *self.law(), start, causal)
 
     def _chain_risk(self) -> InductionRisk:
         """Return the risk that follows windows of symbols, chain by chain."""
@@ -707,6 +760,15 @@ class InductionHeads(Family):
         kinds = [distinct(visible) for visible in reversed(self._visible_lags())]
         return self._one_hot(np.concatenate(kinds))
 
+    def _renamed_symbols(self) -> Array:
+        """Return X of the kinds of `ThreeStateCounts`, and of the sink."""
+        names = np.arange(3)
+        # A token that follows another symbol than the last one sees any of these at lag
+        # 1: all of them have the same score.
+        lag_1 = np.repeat([0, 1, PAD], 3)
+        indices = np.column_stack([np.tile(names, 3), lag_1])
+        return self._one_hot(np.vstack([indices, [self.k, self.k]]))
+
     def _pairs(self) -> InductionHeads:
         """Return the same law with a sink and a model that sees symbols and pairs."""
         return self.changed(
@@ -731,14 +793,20 @@ class InductionHeads(Family):
 
     @cached_property
     def predictors(self) -> dict[str, float]:
-        """Losses of known predictions, by name.
+        """Losses of simple predictors of the next symbol, by name.
 
-        The unigram predicts the shares of the symbols so far, and the bigram the shares
-        of the symbols that followed the last one. Both add ``concentration``, or its
-        mean, to each symbol's count. "Bayes" is the least loss, if it is known.
+        The unigram predicts the frequencies of the symbols in the sequence so far. The
+        bigram predicts the frequencies of the symbols that followed the last symbol.
+        Both add ``concentration``, or its mean, to the count of each symbol. "Bayes" is
+        the least loss, if it is known.
         """
+        if self._is_renamed:
+            losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
+            return {**losses, "Bayes": losses["bigram"]}
+        # Both are induction heads whose first layer attends to the previous token. They
+        # differ in the scores of tokens whose predecessor is not the last symbol: the
+        # unigram counts these tokens like all others, the bigram does not count them.
         pairs = self._pairs().risk()
-        # A token with this score has no weight unless there is no other token.
         hidden = -100.0
         losses = {
             "uniform": self._uniform_loss(),
@@ -753,21 +821,46 @@ class InductionHeads(Family):
             losses["Bayes"] = losses["bigram"]
         return losses
 
+    def predictors_in_nats(self) -> dict[str, float]:
+        """Return the log losses of the `predictors`, whatever the objective is.
+
+        They do not depend on the number of lags. They are known for two states, and for
+        three states if all entries of the chains have one concentration and the first
+        symbol is uniform.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> losses = icl.InductionHeads(k=3, T=20).predictors_in_nats()
+        >>> {name: round(loss, 4) for name, loss in losses.items()}
+        {'uniform': 1.0986, 'unigram': 1.0189, 'bigram': 0.9129, 'Bayes': 0.9129}
+        """
+        if self.k == 3 and self._is_exchangeable:
+            losses = ThreeStateCounts(self.T, float(self.concentration)).predictors()
+            return {**losses, "Bayes": losses["bigram"]}
+        if self.k != 2:
+            raise argument_error(
+                "k",
+                self.k,
+                "2; or 3 with a uniform start, one concentration, and no given chains",
+            )
+        return self._pairs().changed(objective="log").predictors
+
     def _uniform_loss(self) -> float:
         if self.objective == "log":
             return math.log(self.k)
         return 0.5 * (1.0 - 1.0 / self.k)
 
     def _pair_loss(self, risk: InductionRisk, unequal: float) -> float:
-        """Return the loss with this score for tokens that follow another symbol.
+        """Return the loss of a head that scores tokens by their predecessors.
 
-        Tokens that follow an equal of the last symbol have the score 0.
+        The score is 0 if the predecessor equals the last symbol, and ``unequal`` if
+        not. The sink has the score that adds the prior counts.
         """
-        k = self.k
-        prior = math.log(k * self.prior.mean())
+        prior = math.log(self.k * self.prior.mean())
         lag_1 = risk.map.symbols[..., 1, :]
-        is_sink = lag_1[..., k:]
-        is_equal = lag_1[..., :k]
+        is_sink = lag_1[..., -1:]
+        is_equal = lag_1[..., :-1]
         scores = np.where(is_sink, prior, np.where(is_equal, 0.0, unequal))
         return risk.risk.loss(scores) + risk.added
 

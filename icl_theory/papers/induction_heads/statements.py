@@ -637,16 +637,33 @@ def _information(chains: Array, lags: int) -> tuple[Array, Array]:
 
 
 def endless_slopes(chains: Array, lags: int) -> Array:
-    """Return how steeply the loss of endless sequences falls with attention to a lag.
+    r"""Return the slopes of the loss at zero attention, for endless sequences.
 
-    The slopes are (lags, C). The loss is the log loss, with a test symbol q that is
-    uniform and independent of the sequence. If the first layer attends to lag j alone,
-    the second one has the weight e^b for the tokens whose symbol j before is q: it
-    predicts y with (π_y + (e^b - 1) J_qy)/(1 + (e^b - 1) π_q). The slope is the
-    derivative of the loss in b at 0, by a complex step, which loses no digits.
+    The loss is the log loss for a test symbol q that is uniform and independent of the
+    sequence. The first layer attends to lag j alone. A token then has the weight
+    :math:`e^b` in the second layer if its symbol j steps earlier is q, and the weight 1
+    if not. With the stationary probabilities π and the joint probability :math:`J_{qy}`
+    of q and y at the lag j, the head predicts y with the probability
+
+    .. math:: \frac{\pi_y + (e^b - 1)\,J_{qy}}{1 + (e^b - 1)\,\pi_q} .
+
+    The slope is minus the derivative of the loss by b at b = 0.
+
+    Parameters
+    ----------
+    chains : ndarray, (C, k, k)
+        Transition matrices of C chains.
+    lags : int
+        Number of lags.
+
+    Returns
+    -------
+    ndarray, (lags, C)
     """
     k = chains.shape[1]
     law = Chains(chains).start
+    # A complex step: the imaginary part over the step is the derivative, without a
+    # difference in which digits cancel.
     step = 1e-30
     extra = np.exp(1j * step) - 1.0
     slopes = []

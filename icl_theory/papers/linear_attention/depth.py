@@ -37,9 +37,11 @@ from icl_theory.papers.linear_attention.risks import (
     BestKnown,
 )
 
-# Most layers: the number of products of traces, and with it the work, grows like
-# exp(π √(4 depth/3)).
+# Most layers. The nodes are sums over orthogonal polynomials of this degree in
+# fractions, whose digits grow with the square of the depth.
 DEEPEST = 16
+# The largest order of a moment. All moments up to it take some seconds.
+MOST_MOMENTS = 200
 # LoopedRisk.best looks for the least minimum on a grid, because there may be several.
 SEARCH_POINTS = 2000
 BISECTIONS = 100
@@ -58,7 +60,7 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     d, N : int
         Dimension, and number of standard normal vectors.
     most : int
-        Largest k, at most 32.
+        Largest k, at most 200.
 
     Returns
     -------
@@ -70,7 +72,7 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
     >>> wishart_moments(2, 4, 2)  # d, d, d(N + d + 1)/N
     (Fraction(2, 1), Fraction(2, 1), Fraction(7, 2))
     """
-    most = integer("most", most, minimum=0, maximum=2 * DEEPEST)
+    most = integer("most", most, minimum=0, maximum=MOST_MOMENTS)
     d = integer("d", d, minimum=1)
     N = integer("N", N, minimum=1, maximum=EXACT)
     return _moments(d, N, most)
@@ -78,39 +80,50 @@ def wishart_moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
 
 @cache
 def _moments(d: int, N: int, most: int) -> tuple[Fraction, ...]:
-    traces = _TraceProducts(d, N)
     orders = range(1, most + 1)
-    return (Fraction(d), *(Fraction(traces.expected([k]), N**k) for k in orders))
+    return (Fraction(d), *(_trace_moment(d, N, k) / N**k for k in orders))
 
 
-class _TraceProducts:
-    """Expected products of traces of powers of S = Σ xxᵀ, over N normal vectors x."""
+def _trace_moment(d: int, N: int, k: int) -> Fraction:
+    r"""Return :math:`E\,\mathrm{tr}\,S^k` of :math:`S = \sum xx^\top`, over N vectors.
 
-    def __init__(self, d: int, N: int) -> None:
-        self.d = d
-        self.N = N
-        # By the sorted, positive powers.
-        self._values: dict[tuple[int, ...], int] = {(): 1}
+    Among the zonal polynomials, only those of the partitions (a, b, 1, ..., 1) of k
+    occur in the trace of a power. With the boxes (i, j) of a partition, counted from 0,
+    and their arms α and legs λ, the moment is
 
-    def expected(self, powers: list[int]) -> int:
-        """E Π tr S^k, over the powers k."""
-        # tr S⁰ = d
-        zeros = powers.count(0)
-        positive = tuple(sorted(k for k in powers if k > 0))
-        if positive not in self._values:
-            self._values[positive] = self._by_parts(positive)
-        return self.d**zeros * self._values[positive]
+    .. math:: 2k \sum \frac{\prod_{(i,j) \ne (0,0)} (2j - i)\;
+        \prod_{(i,j)} (d + 2j - i)(N + 2j - i)}
+        {\prod_{(i,j)} (2\alpha + \lambda + 1)(2\alpha + \lambda + 2)} .
+    """
+    total = Fraction(0)
+    for first in range(1, k + 1):
+        for second in range(min(first, k - first) + 1):
+            ones = k - first - second
+            # A column of ones needs a second row above it.
+            if second > 0 or ones == 0:
+                total += _partition_term(d, N, (first, second, ones))
+    return 2 * k * total
 
-    def _by_parts(self, powers: tuple[int, ...]) -> int:
-        """Gaussian integration by parts in one factor x of the largest power."""
-        *smaller, k = powers
-        total = (self.N + k - 1) * self.expected([*smaller, k - 1])
-        for j in range(k - 1):
-            total += self.expected([*smaller, j + 1, k - 2 - j])
-        for i, m in enumerate(smaller):
-            merged = [*smaller[:i], *smaller[i + 1 :], k + m - 1]
-            total += 2 * m * self.expected(merged)
-        return total
+
+def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction:
+    """Return the term of (a, b, 1, ..., 1), given as (a, b, number of ones)."""
+    first, second, ones = partition
+    rows = [first, second, *[1] * ones]
+    numerator = 1
+    denominator = 1
+    for i, length in enumerate(rows):
+        for j in range(length):
+            if (i, j) != (0, 0):
+                numerator *= 2 * j - i
+            numerator *= (d + 2 * j - i) * (N + 2 * j - i)
+            arm = length - j - 1
+            if j == 0:
+                # The first column has a box in every row that is not empty.
+                leg = (1 if second > 0 else 0) + ones - i
+            else:
+                leg = 1 if i == 0 and j < second else 0
+            denominator *= (2 * arm + leg + 1) * (2 * arm + leg + 2)
+    return Fraction(numerator, denominator)
 
 
 class Quadrature(NamedTuple):

@@ -24,7 +24,8 @@ from icl_theory._validate import (
     argument_error,
     integer,
 )
-from icl_theory.engine.pullback import Pullback, core_params, core_risk
+from icl_theory.engine.fixed_set import FixedSetRisk
+from icl_theory.engine.pullback import Pullback, core_params, core_risk, replace_core
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.sampling import Trainer, trainer_of
 from icl_theory.engine.scope import DESCENT
@@ -52,10 +53,12 @@ from icl_theory.families.parameters import (
 from icl_theory.families.rule_parameters import within
 from icl_theory.memory import check_fits
 from icl_theory.papers.linear_attention.depth import DEEPEST, LoopedRisk
+from icl_theory.papers.linear_attention.empirical import EmpiricalRisk
 from icl_theory.papers.linear_attention.law import PromptLaw, moment, root
 from icl_theory.papers.linear_attention.layer import (
     LayerRisk,
     SampledLayer,
+    SampledRisk,
 )
 from icl_theory.papers.linear_attention.risks import (
     PLATEAU,
@@ -339,7 +342,10 @@ class LinearAttention(Family):
             spectrum = np.arange(1.0, self.d + 1.0) ** -self.decay
         new = PromptLaw(spectrum, self.prior, self.query, N=self.N, noise=self.noise)
         is_dense = (
-            self.tasks is not None or self.coordinates in WITH_HEADS or not new.diagonal
+            self.tasks is not None
+            or self.coordinates in WITH_HEADS
+            or self.on_fixed_set
+            or not new.diagonal
         )
         if is_dense and new.d > LARGEST_DENSE:
             raise argument_error(
@@ -452,11 +458,45 @@ class LinearAttention(Family):
         if coordinates = "layer", and a loop if there are several layers.
         """
         risk = self.risk()
+        law = self.law().dense
         if self.coordinates == "layer":
-            return SampledLayer(self.law().dense, risk.initial, batch, seed)
+            return SampledLayer(law, risk.initial, batch, seed)
         if self.coordinates == "pair" and not isinstance(risk, LoopedRisk):
-            return LayerRisk.of(self.law().dense, risk.initial, batch, seed)
+            return LayerRisk.of(law, risk.initial, batch, seed)
         return trainer_of(risk, batch, seed)
+
+    def unreduced(self) -> Risk:
+        """Return the risk over all entries of Γ: on a fixed set none stays zero."""
+        risk = self.risk()
+        core = core_risk(risk)
+        # Only the diagonal of Γ is reduced. The whole layer has matrices already.
+        if isinstance(core, LoopedRisk) or core.initial.ndim > 1:
+            return risk
+        law = self.law()
+        if not isinstance(risk, Pullback):
+            return MergedRisk(law, np.diag(risk.initial))
+        v_and_diagonal = risk.initial
+        A = np.diag(v_and_diagonal[1:])
+        start = np.append(v_and_diagonal[:1], A.ravel())
+        return Pullback(MergedRisk(law, np.zeros_like(A)), Pair(start, A.shape))
+
+    def set_trainer(self, batch: int, seed: int = 0) -> Trainer[Any]:
+        """Return the sampler over Γ or its factors, or over γ for several layers."""
+        risk = self.unreduced()
+        core = core_risk(risk)
+        if isinstance(core, LoopedRisk) or self.coordinates == "layer":
+            return self.sampled(batch, seed)
+        trainer = SampledRisk(self.law().dense, core.initial, batch, seed)
+        return replace_core(risk, trainer)
+
+    def _empirical(self) -> EmpiricalRisk | None:
+        """Return the loss of the fixed set as a quadratic form in Γ, if it is one."""
+        if not self.on_fixed_set:
+            return None
+        fixed_set = self.trained_risk()
+        assert isinstance(fixed_set, FixedSetRisk)
+        whole = core_risk(fixed_set.whole)
+        return whole if isinstance(whole, EmpiricalRisk) else None
 
     def stable_rate(self) -> float:
         r"""Return half the largest stable learning rate.
@@ -466,32 +506,40 @@ class LinearAttention(Family):
         :math:`2\|\Gamma^*\|_F` for (v, A) and for merged heads, or by
         :math:`3s^{4/3}` for separate ones, with the sum s of the R largest singular
         values of Γ*. For a layer it is :math:`1/(2\|\Gamma^*\|_F)` over the largest
-        curvature of `TensorRisk`.
+        curvature of `TensorRisk`. On a fixed set, the curvature and Γ* are those of its
+        loss.
         """
         law = self.law()
         risk = self.risk()
         if isinstance(risk, LoopedRisk):
             return risk.stable_rate()
+        quadratic = self._empirical() or self.merged()
+        largest = float(quadratic.curvature.max(initial=0.0))
         if self.coordinates == "merged":
-            largest = float(self.merged().curvature.max())
             # It is zero if tokens and query share no direction.
             return 1.0 / largest if largest > 0.0 else 1.0
-        if law.diagonal:
+        if isinstance(quadratic, EmpiricalRisk):
+            values = np.linalg.svd(quadratic.best, compute_uv=False)
+        elif law.diagonal:
+            largest = law.largest_curvature()
             values = np.abs(law.best)
         else:
+            largest = law.largest_curvature()
             values = np.linalg.svd(law.best, compute_uv=False)
         if self.coordinates == "heads":
             stretch = 3.0 * float(np.sort(values)[-self.rank :].sum()) ** (4.0 / 3.0)
         else:
             stretch = 2.0 * float(np.linalg.norm(values))
         core = core_risk(risk)
-        curvature = law.largest_curvature()
         if isinstance(core, TensorRisk):
-            curvature = core.largest_curvature()
-        return 1.0 / (stretch * curvature)
+            largest = core.largest_curvature()
+        return 1.0 / (stretch * largest)
 
     def expected_steps(self) -> float | None:
-        """Return an estimate of the first plateau, the time at the saddle at zero."""
+        """Return an estimate of the length of the first plateau, in steps.
+
+        That is the time in which small parameters grow away from the saddle at zero.
+        """
         law = self.law()
         if self.coordinates == "merged" or not isinstance(self.start, float):
             return None
@@ -503,14 +551,17 @@ class LinearAttention(Family):
             product = query @ prior @ covariance
             growth = np.asarray(np.linalg.svd(product, compute_uv=False))
         if self.coordinates != "heads":
-            # The part of the start in the growing direction: that of one pair, or the
-            # root mean square over H random heads, each of which has half of it.
+            # The factors grow exponentially, from the part of the start in the growing
+            # direction to the size of the root of the best matrix. The part is that of
+            # one pair, or the root mean square over H random heads, each of which has
+            # half of it.
             size = self.start
             if self.coordinates in WITH_HEADS:
                 size *= math.sqrt(0.5 * self.heads)
             best_v = max(float(np.linalg.norm(law.best)) ** 0.5, size)
             time = math.log(best_v / size) / float(np.linalg.norm(growth))
             return time / self.rate()
+        # Three factors of the size s grow like ds/dt = growth s², which takes 1/s.
         return 1.0 / (float(growth.max()) * self.start * self.rate())
 
     def describe(self, run: Trajectory) -> None:
@@ -568,7 +619,7 @@ class LinearAttention(Family):
 
     def gamma(self, params: ArrayLike) -> Array:
         """Return Γ at parameters of the risk, (d, d), or its diagonal, (d,)."""
-        risk = self.risk()
+        risk = self.unreduced() if self.on_fixed_set else self.risk()
         inner = core_params(risk, risk._checked(params))
         core = core_risk(risk)
         return core.gamma(inner) if isinstance(core, TensorRisk) else inner

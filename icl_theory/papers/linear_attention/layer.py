@@ -22,6 +22,11 @@ from icl_theory.engine.sampling import (
     prompts_to_draw,
 )
 from icl_theory.memory import check_fits
+from icl_theory.papers.linear_attention.empirical import (
+    LARGEST_SYSTEM,
+    EmpiricalRisk,
+    equations,
+)
 from icl_theory.papers.linear_attention.law import PromptLaw, prompt_law, root, shaped
 
 
@@ -100,6 +105,35 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         labels = np.einsum("bnd,bd->bn", tokens, task) + noise
         answer = np.sum(query * task, axis=1)
         return Prompts(tokens, labels, query, answer)
+
+    def check_given(self, prompts: Prompts) -> None:
+        """Refuse given prompts that do not have N pairs in d dimensions.
+
+        Parameters
+        ----------
+        prompts : Prompts
+            Prompts that a user gives.
+        """
+        shape = np.shape(prompts.tokens)
+        if shape[1:] != (self.law.N, self.law.d):
+            raise argument_error(
+                "tokens of the prompts",
+                shape,
+                f"of shape (B, {self.law.N:.0f}, {self.law.d}), with N pairs",
+            )
+
+    def condensed(self, prompts: Prompts) -> EmpiricalRisk | None:
+        """Return the loss of given prompts as a quadratic form in Γ.
+
+        The result is None if the form is too large, or if the parameters are not Γ.
+        """
+        M, d = prompts.query.shape
+        if self._shape != (d, d) or min(M, d * d) > LARGEST_SYSTEM:
+            return None
+        labelled = np.einsum("bn,bnd->bd", prompts.labels, prompts.tokens)
+        h = labelled / prompts.tokens.shape[1]
+        system = equations(prompts.query, h, prompts.answer)
+        return EmpiricalRisk(system, self.start)
 
     def losses_on(self, params: Array, prompts: Prompts) -> Array:
         """Loss of each of B prompts, (B,)."""
@@ -392,9 +426,6 @@ class LayerRisk(SampledLayer):
     0)`, and the prediction the last entry of :math:`\frac1N P E E^\top K (x, 0)`. See
     docs/linear-attention-theory.md, "The layer".
     """
-
-    # The whole layer reads more of a prompt than h.
-    cheaper = Trainer.cheaper
 
     @property
     def _shape(self) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from icl_theory.papers.linear_attention import (
     MixtureRisk,
     Pair,
     PromptLaw,
+    fixed_set_questions,
 )
 from icl_theory.papers.linear_attention import preconditioned_descent as layers
 from icl_theory.papers.linear_attention.depth import LoopedRisk, best_layers
@@ -910,11 +911,6 @@ PAPERS = (
             ),
         ),
         credit="The best layer of linear attention, and several",
-        related=(
-            "Layers as steps of descent: Johannes von Oswald et al. "
-            "*Transformers learn in-context by gradient descent*. 2023. "
-            "[arXiv:2212.07677](https://arxiv.org/abs/2212.07677)."
-        ),
         entry=ModelEntry(
             data="normal inputs, linear functions",
             attention="linear, one layer or several",
@@ -1070,4 +1066,12 @@ PAPERS = (
         ),
     ),
 )
-CLAIMS = Claims(questions=(which_plateau, what_depth_buys), papers=PAPERS)
+CLAIMS = Claims(
+    questions=(
+        which_plateau,
+        what_depth_buys,
+        fixed_set_questions.gap,
+        fixed_set_questions.early_stopping,
+    ),
+    papers=PAPERS,
+)

@@ -12,7 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from icl_theory._validate import instance, integer, mapping, set_fields
+from icl_theory._validate import (
+    argument_error,
+    instance,
+    integer,
+    mapping,
+    set_fields,
+)
 from icl_theory.engine.descent import VISIBLE
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules import Normalised, Rule, rule_of
@@ -188,6 +194,12 @@ class Recall(Family):
 
     def validate(self) -> None:
         """Replace a task by its parts, and check the parameters against each other."""
+        if self.dataset is not None and self.on_fixed_set:
+            raise argument_error(
+                "dataset",
+                int(self.dataset),
+                "left out: M is the number of sentences in a fixed training set",
+            )
         if self.task is not None:
             instance("task", self.task, RecallTask, "a RecallTask")
             self._refuse_other_parts(self.task)

@@ -437,11 +437,13 @@ class RecallRisk(Risk):
 
     @cached_property
     def _atoms(self) -> Atoms:
+        """The groups of sentences: one for each trigger and each number of bigrams."""
         if self.data is not None:
             return self._atoms_of_data(self.data)
         share = np.ones(1) if self.tied else self.task.probs
         if self.scaled:
             return Atoms(np.arange(self.strengths), np.zeros(self.strengths), share)
+        # A row of the table has the probabilities of 0, 1, 2, ... bigrams for one λ.
         laws = [law.marginal for law in self.task.counts[: self.strengths]]
         longest = max(len(law) for law in laws)
         table = np.zeros((len(laws), longest))

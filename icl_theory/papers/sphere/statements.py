@@ -47,12 +47,21 @@ def predicted(problem: Sphere) -> float | None:
 
 
 def _squared_bias(problem: Sphere) -> tuple[float, float]:
-    r"""Return C and p of the squared bias :math:`C\kappa^{-p}` of a narrow window."""
+    r"""Return C and p of the squared bias :math:`C\kappa^{-p}` for a large κ.
+
+    A window :math:`e^{\kappa\,x \cdot x_q}` on the sphere is then a Gaussian of the
+    variance 1/κ in each of the n = d - 1 tangent directions. It averages a function f
+    to :math:`f + \Delta f/(2\kappa)`, and the squared bias is the mean of
+    :math:`|\Delta f|^2/(4\kappa^2)` over the sphere. With a kink it is larger,
+    :math:`\kappa^{-3/2}`, because the bias is of the order :math:`\kappa^{-1/2}` in a
+    strip of this width.
+    """
     d = problem.d
     n = d - 1.0
     squared_slope = problem.L**2
     if problem.task == "relu":
-        # The bias at the kink outweighs the bias everywhere else.
+        # The strip along the kink decides. The density is that of one coordinate of a
+        # uniform point on the sphere, at 0, times the square root of π.
         density = math.exp(math.lgamma(d / 2.0) - math.lgamma(n / 2.0))
         numerator = squared_slope * d * density * 4.0 * (math.sqrt(2.0) - 1.0)
         return numerator / (3.0 * math.sqrt(2.0) * math.pi), 1.5

@@ -129,7 +129,7 @@ class ScoreBatch(Risk):
             scores,
             self._probs_of_column[:, which],
             own_errors,
-            [TokenCount(self.N)],
+            TokenCount(self.N),
             error_form,
             spread=spread,
         )

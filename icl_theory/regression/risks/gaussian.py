@@ -32,7 +32,8 @@ from icl_theory.engine.risk import Risk
 from icl_theory.regression.sampled.layer import PromptRisk, Prompts
 from icl_theory.regression.tasks import quadratics
 from icl_theory.tokens.gaussian import gaussian_queries, reach_of, usual_step
-from icl_theory.tokens.risk import MOST_TOKENS, Kind, TokenRisk
+from icl_theory.tokens.lengths import MOST_TOKENS
+from icl_theory.tokens.risk import Kind, TokenRisk
 from icl_theory.tokens.square import change_along
 
 # A matrix of 10 000 x 10 000 numbers takes 0.8 GB.

@@ -62,7 +62,7 @@ class RelativeLosses:
             np.where(above, -np.inf, scores).T,
             self._probs[query].T,
             self._squared_errors[query].T,
-            [self._count],
+            self._count,
             form,
             step=COARSE_STEP,
         )

@@ -393,7 +393,7 @@ class PopulationRisk(Risk):
             scores,
             self.features.probs[:, None],
             squared_errors,
-            [TokenCount(self.N)],
+            TokenCount(self.N),
             form,
             spread=noise_alone,
         )

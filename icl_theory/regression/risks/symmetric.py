@@ -365,7 +365,7 @@ class SymmetricRisk(Risk):
             np.where(self._class_probs > 0, scores, -np.inf),
             self._class_probs,
             squared_errors,
-            [TokenCount(self.N)],
+            TokenCount(self.N),
             form,
             spread=np.maximum(within, 0.0),
         )

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import EXACT, LARGEST, Array, integer, number, set_fields
+from icl_theory._validate import (
+    EXACT,
+    LARGEST,
+    Array,
+    argument_error,
+    integer,
+    number,
+    set_fields,
+)
 from icl_theory.engine.sampling import (
     Trainer,
     joined,
@@ -105,6 +113,22 @@ class CountedRisk(Trainer["CountedPrompts"]):
         for rows in blocks(size, self.features.K, 2**19):
             values, counts, labels = self._prompts(rng, rows.stop - rows.start)
             yield CountedPrompts(counts, labels, values, None)
+
+    def check_given(self, prompts: CountedPrompts) -> None:
+        """Refuse given prompts that do not have N tokens.
+
+        Parameters
+        ----------
+        prompts : CountedPrompts
+            Prompts that a user gives.
+        """
+        lengths = np.sum(prompts.counts, axis=1)
+        if (lengths != self.N).any() or (prompts.counts < 0).any():
+            raise argument_error(
+                "counts of the prompts",
+                prompts.counts,
+                f"numbers >= 0 that sum to N = {self.N} for each prompt",
+            )
 
     def losses_on(self, params: Array, prompts: CountedPrompts) -> Array:
         """Loss of each of B prompts, (B,)."""

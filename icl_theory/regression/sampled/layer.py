@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from icl_theory._validate import (
     EXACT,
     Array,
+    argument_error,
     generator,
     instance,
     integer,
@@ -101,6 +102,20 @@ class PromptRisk(Trainer[Prompts]):
         if size >= len(fixed.answer):
             return fixed
         return selected(fixed, rng.choice(len(fixed.answer), size, replace=False))
+
+    def check_given(self, prompts: Prompts) -> None:
+        """Refuse given prompts that do not have N tokens.
+
+        Parameters
+        ----------
+        prompts : Prompts
+            Prompts that a user gives.
+        """
+        shape = np.shape(prompts.label)
+        if shape[1] != self.N:
+            raise argument_error(
+                "label of the prompts", shape, f"of shape (B, {self.N}), with N tokens"
+            )
 
     def _attended(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
         """Attention and predictions for some prompts."""

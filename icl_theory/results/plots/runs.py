@@ -20,6 +20,7 @@ from icl_theory.results.plots.style import (
     BLACK,
     BLUE,
     CYCLE,
+    ORANGE,
     RED,
     axes,
     level,
@@ -139,7 +140,8 @@ def plot_answer(answer: Answer, ax: Axes | None = None) -> Axes:
 def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
     """Draw a curve over the exact one, with a band of two standard errors.
 
-    It is red from the step at which they part.
+    A red line marks the step at which they part, and a dashed curve is the explanation
+    that fits best.
     """
     instance("found", found, CurveComparison, "what run.compare returns")
     with styled():
@@ -171,6 +173,11 @@ def plot_comparison(found: CurveComparison, ax: Axes | None = None) -> Axes:
                 linestyle="--",
                 label=f"leaves at {first_step:,}",
             )
+        explanation = found.explanations[0] if found.explanations else None
+        if explanation is not None and explanation.losses is not None:
+            explained = np.clip(explanation.losses, tiny, style.LARGEST)
+            label = f"explained: {explanation.name}"
+            ax.plot(t, explained, "--", color=ORANGE, label=label)
         ax.set(xscale="log", yscale="log", xlabel="step", ylabel="loss")
         ax.legend(
             fontsize=8, loc="lower left", frameon=True, framealpha=1.0, edgecolor="none"

@@ -279,10 +279,13 @@ def regimes(quick: bool) -> Claim:
     """t ε 4η/(K-1) < 2 at the step t that reaches ε exactly for L > L*;
     L*Δ = √(8εK²/(K-1)) (1 + √(2/K) + ...)
     """
+    # First the crossover L*: below it, at L/L* = 0.5 and 0.9, the run must reach ε in
+    # the tail (ratio above 1), and beyond it before the tail.
     cases = [*itertools.product((5, 20, 300), (1e-2, 1e-6), (0.5, 0.9, 1.1, 2.0))]
     tails = np.array([_over_tail_ratio(*case) for case in cases])
     is_beyond = np.array([ratio > 1.0 for _, _, ratio in cases])
     wrong = int(sum((tails < 1.0) != is_beyond))
+    # Then its expansion for many features: the correction must tend to √(2/K).
     sizes = (20, 1000, 10**6)
     over_leading = []
     for K in sizes:

@@ -837,9 +837,15 @@ def gaussian_inputs(quick: bool) -> Claim:
 
 
 def _speeds_up(kappa: float) -> bool:
-    """Whether Q speeds up in the first steps from zero."""
+    """Whether the first steps from Q = 0 get longer.
+
+    That makes a plateau: descent starts slowly, because the linear part of the
+    functions, which gives Q its first slope, is a small part of them.
+    """
+    # κ = 2α²(d + 1)/β² is κ for d = 2, α² = κ/6 and β = 1.
     law = QuadraticLaw(2, math.sqrt(kappa / 6.0), 1.0)
     run = descend(GaussianRisk(law), 1e-3, steps=3)
+    # Q stays a multiple of the unit matrix, so that one entry tells its size.
     second_differences = np.diff(run.states[:, 0, 0], 2)
     return bool(second_differences[-1] > 0.0)
 

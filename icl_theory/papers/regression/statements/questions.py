@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 from icl_theory.engine import Risk, descend, in_coordinates, largest_stable_eta
@@ -27,7 +29,9 @@ from icl_theory.regression import (
     crossover,
     tasks,
 )
+from icl_theory.regression.family import Regression
 from icl_theory.regression.simulate import simulate
+from icl_theory.regression.tails import resting_loss
 from icl_theory.statements.claim import Series, above, along, curves, question
 from icl_theory.statements.numbers import apart, decade, off, power
 
@@ -465,6 +469,59 @@ def finite_samples(quick: bool) -> tuple[str, list[Series]]:
     ]
 
 
+@question("fixed-set-tail", "step", "excess population loss")
+def fixed_set_tail(quick: bool) -> tuple[str, list[Series]]:
+    """When does the 1/t tail end on a fixed set of prompts?"""
+    sizes = (300, 1000, 3000) if quick else (300, 1000, 3000, 10000)
+    sets = 3 if quick else 6
+    steps = 300
+    base = Regression(
+        L=2.0, delta=1.0, eta=4.0, K=4, N=8, epsilon=1e-300, max_steps=steps
+    )
+    exact = base.simulate()
+    rest = resting_loss(exact.risk, exact.floor)
+    tail = [exact.at(t).loss - rest for t in exact.t.tolist()]
+    series = [Series("population training", exact.t, np.array(tail))]
+    ends = []
+    crossings = []
+    for M in sizes:
+        runs = [
+            base.changed(dataset=M, dataset_seed=seed, method="exact").simulate()
+            for seed in range(sets)
+        ]
+        t = runs[0].t
+        excess = np.mean([run.observed["population_loss"] for run in runs], axis=0)
+        excess -= rest
+        tail = [exact.at(step).loss - rest for step in t.tolist()]
+        ends.append(_first_step(t, excess > 2.0 * np.array(tail)))
+        set_loss = np.mean([run.loss for run in runs], axis=0)
+        crossings.append(_first_step(t, set_loss < rest))
+        series.append(Series(f"M = {M}", t, np.maximum(excess, 1e-12)))
+    are_later = sorted(ends) == ends and ends[0] < ends[-1]
+    return (
+        "The population loss leaves the tail of population training, so that its"
+        f" excess is twice as large, at step {_steps_of_sizes(ends, sizes, steps)}:"
+        f" {'the later, the larger the set' if are_later else 'not in the order of M'}."
+        " The loss of the set falls on, and is below the limit of the population loss"
+        f" from step {_steps_of_sizes(crossings, sizes, steps)} on. Softmax attention,"
+        f" K = 4, N = 8, η = 4; means of {sets} sets."
+    ), series
+
+
+def _steps_of_sizes(first_steps: list[int], sizes: Sequence[int], last: int) -> str:
+    """List steps with the numbers of prompts."""
+    shown = []
+    for step, M in zip(first_steps, sizes, strict=True):
+        shown.append(f"{step if step <= last else f'> {last}'} (M = {M})")
+    return ", ".join(shown)
+
+
+def _first_step(t: NDArray[np.int64], holds: NDArray[np.bool_]) -> int:
+    """Return the first saved step at which something holds, or the one after all."""
+    steps = t[holds]
+    return int(steps[0]) if steps.size else int(t[-1]) + 1
+
+
 @question("degenerate", "step", "loss, 1 − attention")
 def degenerate(quick: bool) -> tuple[str, list[Series]]:
     """Are there degenerate tasks that the condition does not exclude?"""
@@ -512,6 +569,7 @@ QUESTIONS = (
     label_noise,
     factored,
     finite_samples,
+    fixed_set_tail,
     degenerate,
     optimisers,
 )

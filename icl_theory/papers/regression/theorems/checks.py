@@ -444,6 +444,8 @@ def TAIL_STEPS(run: Trajectory) -> BoundCheck:
     c = risk.task.nondegeneracy(risk.features)
     rate = step_rate(risk, run.eta)
     losses = run.observed["loss_per_query"]
+    # The statement is checked for each query, between the first and the last saved
+    # state of its tail.
     sides = []
     for k in np.flatnonzero((c > 0) & (rate > 0)):
         in_tail = (losses[:, k] <= c[k] / 8.0) & (losses[:, k] > SMALLEST_LOSS)

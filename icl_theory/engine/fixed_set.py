@@ -1,0 +1,330 @@
+"""Training on a fixed set of prompts, with the exact population loss beside it.
+
+Many training scripts draw M prompts once and take all their steps on them. The loss of
+such training is the mean over the M prompts, and not the population loss that the
+exact risks compute. `FixedSetRisk` trains on the set, and records the population loss
+of each saved iterate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import (
+    Array,
+    argument_error,
+    instance,
+    integer,
+    set_fields,
+)
+from icl_theory.engine.capabilities import gain_at
+from icl_theory.engine.pullback import Pullback, SampledPullback, core_risk
+from icl_theory.engine.risk import Risk, Solution
+from icl_theory.engine.rules import Rule
+from icl_theory.engine.sampling import Trainer, check_prompts, prompt_count, selected
+
+# These numbers in the seeds keep the set and its batches independent of the prompts
+# that a trainer of the same seed draws.
+SET_STREAM = int.from_bytes(b"set")
+BATCH_STREAM = int.from_bytes(b"batch")
+
+
+@dataclass(frozen=True, eq=False)
+class FixedSetRisk(Risk):
+    r"""Mean loss of M fixed prompts.
+
+    .. math:: \mathcal L_M(\theta) = \frac1M\sum_{m=1}^M \ell(\theta; z_m)
+
+    An iterate has the population loss :math:`\mathcal L(\theta)`, which is observed as
+    ``population_loss``. It is what fresh prompts would cost, and :math:`\mathcal L -
+    \mathcal L_M` is the gap between test and training. Most other observations are
+    those of the population risk.
+
+    Parameters
+    ----------
+    population : Risk or None
+        The exact risk, over the parameters of the trainer. None if it is not known:
+        there is then no ``population_loss``.
+    trainer : Trainer
+        The sampler of this risk, which evaluates losses of given prompts.
+    prompts : int or NamedTuple
+        The prompts, or their number M: they are then drawn with ``seed``.
+    batch : int, optional
+        Number of prompts in a step of SGD, drawn from the set without replacement. By
+        default each step takes all prompts.
+    seed : int
+        Seed of the prompts, if they are drawn, and of the batches.
+
+    Attributes
+    ----------
+    prompts : NamedTuple
+        The M prompts.
+
+    Raises
+    ------
+    ValueError
+        The population risk has other parameters than the trainer, or the prompts are
+        not such as the trainer draws. The message names the first difference.
+
+    Examples
+    --------
+    Fifty prompts are fitted better than new ones:
+
+    >>> import icl_theory as icl
+    >>> features = icl.Features.simplex(5, delta=1.0)
+    >>> task = icl.tasks.Linear(2.0)
+    >>> population = icl.PopulationRisk(features, task, N=20)
+    >>> trainer = icl.SampledRisk(features, task, N=20, batch=50, seed=0)
+    >>> risk = icl.engine.FixedSetRisk(population, trainer, 50)
+    >>> run = icl.descend(risk, eta=4.0, steps=1000)
+    >>> bool(run.loss[-1] < run.observed["population_loss"][-1])
+    True
+    """
+
+    population: Risk | None
+    trainer: Trainer[Any]
+    prompts: Any = field(repr=False)
+    batch: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trainer, Trainer):
+            raise argument_error(
+                "trainer", self.trainer, "a Trainer, which draws prompts"
+            )
+        if self.population is not None:
+            _check_population(self.population, self.trainer)
+        set_fields(self, seed=integer("seed", self.seed, minimum=0))
+        if isinstance(self.prompts, tuple):
+            prompts = check_prompts(self.trainer, self.prompts)
+            _check_indices(prompts)
+            # A trainer may know more of its prompts, such as their length.
+            check_given: Any = getattr(core_risk(self.trainer), "check_given", None)
+            if check_given is not None:
+                check_given(prompts)
+        else:
+            size = integer("prompts", self.prompts, minimum=1)
+            rng = np.random.default_rng([self.seed, SET_STREAM])
+            prompts = self.trainer.draw(rng, size)
+        set_fields(self, prompts=prompts)
+        M = prompt_count(prompts)
+        if self.batch is not None:
+            set_fields(self, batch=integer("batch", self.batch, minimum=1, maximum=M))
+
+    @cached_property
+    def whole(self) -> Risk:
+        """The mean loss of all prompts, without observations."""
+        condensed = _condensed(self.trainer, self.prompts)
+        return _WholeSet(self.trainer, self.prompts) if condensed is None else condensed
+
+    @property
+    def M(self) -> int:
+        """Number of prompts."""
+        return prompt_count(self.prompts)
+
+    @property
+    def initial(self) -> Array:
+        """Parameters of the trainer at step 0."""
+        return self.trainer.initial
+
+    @property
+    def metric(self) -> float | Array:
+        """Metric of the population risk."""
+        return self._exact.metric
+
+    @property
+    def _exact(self) -> Risk:
+        """The risk that knows the most of the parameters."""
+        return self.trainer if self.population is None else self.population
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether the steps have batches, smaller than the set."""
+        return self.batch is not None and self.batch < self.M
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Mean loss of the prompts of a step, and its gradient."""
+        if not self.stochastic:
+            return self.whole.evaluate(params)
+        return self._batches.evaluate(params, step)
+
+    @cached_property
+    def _batches(self) -> SetTrainer:
+        return self.sampled(self.M if self.batch is None else self.batch, self.seed)
+
+    def sampled(self, batch: int, seed: int = 0) -> SetTrainer:
+        """Return the trainer on batches from the set.
+
+        Parameters
+        ----------
+        batch : int
+            Number of prompts in a step, up to M.
+        seed : int
+            Seed of the batches.
+        """
+        return SetTrainer(self.trainer, self.prompts, batch, seed)
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """Observations of the population risk, with the population loss.
+
+        If the population risk observes its ``excess``, this is ``population_excess``,
+        and ``excess`` is the loss of the set above its floor. With batches,
+        ``set_loss`` is the mean loss of the whole set.
+        """
+        observed: dict[str, Array] = {}
+        if self.population is not None:
+            observed |= self.population.observe(params, step)
+            population_loss = self.population.evaluate(params)[0]
+            observed["population_loss"] = np.asarray(population_loss)
+        if "excess" in observed:
+            observed["population_excess"] = observed["excess"]
+            observed["excess"] = np.asarray(self.whole.excess(params))
+        if self.stochastic:
+            observed["set_loss"] = np.asarray(self.whole.evaluate(params)[0])
+        return observed
+
+    def floor(self) -> float:
+        """Lower bound of the loss of the set.
+
+        It is the least loss if that has a formula.
+        """
+        return self.whole.floor()
+
+    def excess(self, params: ArrayLike) -> float:
+        """Loss of the set above its floor."""
+        return self.whole.excess(params)
+
+    def loss_error(self, params: ArrayLike) -> float:
+        """Rounding of the loss of the set."""
+        return self.whole.loss_error(params)
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Product of a direction with the Hessian of the loss of the set."""
+        return self.whole.hessian_product(params, direction)
+
+    def blocks(self, array: Array) -> Sequence[Array]:
+        """Blocks of the population risk."""
+        return self._exact.blocks(array)
+
+    def gain(self, params: Array) -> float:
+        """Change of the scores per unit change of the parameters."""
+        return gain_at(self._exact, params)
+
+    def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
+        """Return the iterates on the whole set in closed form, if they have one."""
+        return None if self.stochastic else self.whole.closed_form(eta, rule)
+
+
+@dataclass(frozen=True, eq=False)
+class SetTrainer(Trainer[Any]):
+    """The mean loss of batches that are drawn from a fixed set of prompts.
+
+    A batch has no prompt twice. The batch of a step is a function of the seed and the
+    step.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        The sampler of the prompts, which evaluates their losses.
+    prompts_of_set : NamedTuple
+        The set.
+    batch, seed : int
+        Number of prompts in a step, up to their number in the set, and seed of the
+        batches.
+    """
+
+    trainer: Trainer[Any]
+    prompts_of_set: Any = field(repr=False)
+    batch: int
+    seed: int = 0
+
+    stream = (BATCH_STREAM,)
+
+    def __post_init__(self) -> None:
+        M = prompt_count(self.prompts_of_set)
+        set_fields(self, batch=integer("batch", self.batch, minimum=1, maximum=M))
+        set_fields(self, seed=integer("seed", self.seed, minimum=0))
+
+    @property
+    def initial(self) -> Array:
+        """Parameters of the trainer at step 0."""
+        return self.trainer.initial
+
+    def draw(self, rng: np.random.Generator, size: int) -> Any:
+        """Draw prompts from the set, without replacement."""
+        M = prompt_count(self.prompts_of_set)
+        size = integer("size", size, minimum=1, maximum=M)
+        rows = rng.choice(M, size, replace=False)
+        return selected(self.prompts_of_set, rows)
+
+    def losses_on(self, params: Array, prompts: Any) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        return self.trainer.losses_on(params, prompts)
+
+    def evaluate_on(self, params: Array, prompts: Any) -> tuple[float, Array]:
+        """Mean loss of some prompts, and its gradient."""
+        return self.trainer.evaluate_on(params, prompts)
+
+    def evaluate_runs(self, params: Array, prompts: Any) -> tuple[Array, Array]:
+        """Mean losses and gradients of R runs, each on prompts of its own."""
+        return self.trainer.evaluate_runs(params, prompts)
+
+
+class _WholeSet(Risk):
+    """The mean loss of given prompts, evaluated prompt by prompt."""
+
+    def __init__(self, trainer: Trainer[Any], prompts: Any) -> None:
+        self._trainer = trainer
+        self._prompts = prompts
+
+    @property
+    def initial(self) -> Array:
+        return self._trainer.initial
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        return self._trainer.evaluate_on(params, self._prompts)
+
+
+def _condensed(trainer: Trainer[Any], prompts: Any) -> Risk | None:
+    """Return the loss of given prompts in a quicker form, if the trainer has one.
+
+    Such a trainer has a method ``condensed``, which takes the prompts and returns the
+    risk, or None.
+    """
+    if isinstance(trainer, SampledPullback):
+        inner = _condensed(trainer.risk, prompts)
+        if inner is None or trainer.pullback.offset():
+            return None
+        return Pullback(inner, trainer.map)
+    condensed: Callable[[Any], Risk | None] | None = getattr(trainer, "condensed", None)
+    return None if condensed is None else condensed(prompts)
+
+
+def _check_indices(prompts: Any) -> None:
+    """Refuse integers of given prompts that are no indices or counts.
+
+    NumPy would take a negative index for one from the end.
+    """
+    names = getattr(prompts, "_fields", range(len(prompts)))
+    for name, part in zip(names, prompts, strict=True):
+        if part is None or np.asarray(part).dtype.kind not in "iu":
+            continue
+        if np.min(part, initial=0) < 0:
+            raise argument_error(f"{name} of the prompts", part, "integers >= 0")
+
+
+def _check_population(population: Risk, trainer: Risk) -> None:
+    instance("population", population, Risk, "a Risk")  # type: ignore[type-abstract]
+    shape = np.shape(trainer.initial)
+    if np.shape(population.initial) != shape:
+        raise argument_error(
+            "population",
+            np.shape(population.initial),
+            f"a risk with parameters of the shape of the trainer's, {shape}",
+        )

@@ -1,0 +1,167 @@
+"""Training on a fixed set of prompts: its parameters, and what is measured of it.
+
+Every `Family` inherits from `FixedSetParameters`. A problem with a ``dataset`` is
+trained on so many prompts, which are drawn once, and all its runs have the exact
+population loss beside the training loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from icl_theory._validate import argument_error
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families.parameters import Whole, parameter
+from icl_theory.sweeps.grid import Column
+
+# The parameters of a fixed set.
+SET_PARAMETERS = ("dataset", "dataset_seed", "dataset_batch")
+
+
+@dataclass(frozen=True, eq=False)
+class FixedSetParameters:
+    """The parameters of every `Family` that describe a fixed set of prompts.
+
+    Parameters
+    ----------
+    dataset : int, optional
+        Number M of prompts that are drawn once and trained on. By default, and if it
+        is ``math.inf``, training is on the population loss.
+    dataset_seed : int, optional
+        Seed of these prompts and of their batches; 0 by default.
+    dataset_batch : int, optional
+        Number of prompts in a step of SGD, drawn from the set without replacement; by
+        default every step takes the whole set.
+    """
+
+    dataset: float | None = parameter(
+        None,
+        kind=Whole(optional=True, infinite=True),
+        symbol="M",
+        tex="M",
+        meaning="prompts in a fixed training set, or inf",
+    )
+    dataset_seed: int | None = parameter(
+        None,
+        kind=Whole(optional=True, minimum=0),
+        meaning="seed of the fixed training set",
+    )
+    dataset_batch: int | None = parameter(
+        None,
+        kind=Whole(optional=True),
+        meaning="prompts in a step, from the fixed training set",
+    )
+
+    @property
+    def on_fixed_set(self) -> bool:
+        """Whether training is on a fixed set of prompts."""
+        return self.dataset is not None and math.isfinite(self.dataset)
+
+    def _check_set(self) -> None:
+        """Refuse settings of a set without a set, and batches larger than the set."""
+        if self.dataset is None:
+            for name in SET_PARAMETERS[1:]:
+                value = getattr(self, name)
+                if value is not None:
+                    raise argument_error(
+                        name, value, "left out unless dataset is given"
+                    )
+            return
+        if self.dataset_batch is not None and self.dataset_batch > self.dataset:
+            raise argument_error(
+                "dataset_batch",
+                self.dataset_batch,
+                f"at most dataset = {self.dataset:.0f}",
+            )
+
+
+def has_fixed_set(parameters: Mapping[str, Any]) -> bool:
+    """Whether any point of a sweep is trained on a fixed set.
+
+    Parameters
+    ----------
+    parameters : mapping
+        The parameters of the points, numbers or arrays, by name.
+    """
+    values = parameters.get("dataset")
+    if values is None:
+        return False
+    return bool(np.isfinite(np.asarray(values, dtype=float)).any())
+
+
+def set_columns(unit: str) -> tuple[Column, ...]:
+    """Return the columns of sweeps that compare training with the population.
+
+    They have no values without a fixed set.
+    """
+    return (
+        Column(
+            "population_loss",
+            "f8",
+            unit,
+            "population loss at the end of training on a fixed set",
+            symbol="population_loss",
+            role="set",
+        ),
+        Column(
+            "test_gap",
+            "f8",
+            unit,
+            "population loss above the loss of the fixed set, at the end",
+            symbol="test_gap",
+            role="set",
+        ),
+        Column(
+            "best_loss",
+            "f8",
+            unit,
+            "least population loss of all saved steps on a fixed set",
+            symbol="best_loss",
+            role="set",
+        ),
+        Column(
+            "best_step",
+            "i8",
+            "steps",
+            "saved step with the least population loss on a fixed set",
+            symbol="best_step",
+            role="set",
+        ),
+    )
+
+
+# The values of these columns for a run that is not on a fixed set.
+WITHOUT_SET = {
+    "population_loss": math.nan,
+    "test_gap": math.nan,
+    "best_loss": math.nan,
+    "best_step": -1,
+}
+
+
+def measured_on_set(run: Trajectory) -> dict[str, Any]:
+    """Return the values of `set_columns` for a run on a fixed set."""
+    population_loss = run.observed["population_loss"]
+    # The losses of single steps are of batches, if there are any.
+    set_loss = run.observed.get("set_loss", run.loss)
+    best = int(np.argmin(population_loss))
+    return {
+        "population_loss": float(population_loss[-1]),
+        "test_gap": float(population_loss[-1] - set_loss[-1]),
+        "best_loss": float(population_loss[best]),
+        "best_step": int(run.t[best]),
+    }
+
+
+def note_on_set(run: Trajectory, M: float) -> str:
+    """Say in words how a run on a fixed set does on the population."""
+    values = measured_on_set(run)
+    return (
+        f"{M:.0f} prompts; population loss {values['population_loss']:.6g} at the end, "
+        f"least {values['best_loss']:.6g} at step {values['best_step']}"
+    )

@@ -1,0 +1,218 @@
+"""Layers of linear attention that descend on the prompt, as a family of problems."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.optimize import minimize
+
+from icl_theory._validate import Array, argument_error, integer
+from icl_theory.engine.progress import counted
+from icl_theory.engine.pullback import Pullback
+from icl_theory.engine.risk import Risk
+from icl_theory.engine.trajectory import Trajectory
+from icl_theory.families import (
+    Column,
+    Family,
+    LazySlot,
+    Number,
+    Whole,
+    Word,
+    parameter,
+)
+from icl_theory.families.parameters import label_noise, learning_rate
+from icl_theory.papers.descent_layers.matrices import UnitMatrices
+from icl_theory.papers.descent_layers.risk import DEEPEST, LayersRisk
+
+COORDINATES = ("steps", "matrices")
+TOKENS = ("moved", "fixed")
+# From layer to layer the spectrum of the tokens shrinks, and good steps grow, by about
+# this factor.
+GROWTH = 3.4
+# Descents of `best_steps` begin near geometric sequences with these first terms.
+FIRST_VALUE_STEP = 0.6
+FIRST_TOKEN_STEP = 0.2
+RESTARTS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class DescentLayers(Family):
+    r"""In-context linear regression, learnt by several layers of linear attention.
+
+    Tokens x and tasks w are normal with unit covariance, and labels are y = wᵀx + σξ.
+    Layer ℓ takes a step :math:`\eta_\ell` of descent on the prompt's least squares. If
+    tokens move, it also changes each token x to :math:`x - \gamma_\ell\hat\Sigma_\ell
+    x` (GD++). The loss is an integral over the mean spectrum of :math:`\hat\Sigma`.
+
+    Parameters
+    ----------
+    d, N : int
+        Dimension of the tokens, and pairs in a prompt (or math.inf).
+    depth : int
+        Number of layers, at most 6.
+    tokens : {"moved", "fixed"}
+        Whether the layers change the tokens.
+    coordinates : {"steps", "matrices"}
+        What is trained: the steps themselves, or the matrices Q and P of the layers,
+        which stay multiples of I: Q = -ηI and P = pI, with γ = ηp.
+    noise : float
+        Standard deviation of the label noise, label units.
+    start, seed : float, int
+        Standard deviation of the trained numbers at step 0, and the seed of their draw.
+    eta, epsilon, above, rule, method, max_steps
+        As for every `Family`.
+
+    References
+    ----------
+    docs/theory/layers.md; Ahn, Cheng, Daneshmand, Sra 2023; von Oswald et al. 2023.
+
+    Examples
+    --------
+    Three trained layers of the size that Ahn et al. train, with Adam:
+
+    >>> import icl_theory as icl
+    >>> from icl_theory.papers.descent_layers.family import DescentLayers
+    >>> problem = DescentLayers(eta=0.02, depth=3, rule="adam", max_steps=300)
+    >>> run = problem.simulate()
+    >>> bool(run.loss[-1] < 0.1 < run.loss[0])
+    True
+    """
+
+    name: ClassVar[str] = "descent-layers"
+    title: ClassVar[str] = "layers of linear attention that descend"
+    goal: ClassVar[tuple[str, float]] = ("epsilon", 0.05)
+    claims = LazySlot("icl_theory.papers.descent_layers.statements:CLAIMS")
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("first_step", "f8", "", "step η of the first layer at the end", "η₁"),
+        Column("last_step", "f8", "", "step η of the last layer at the end", "η_L"),
+        Column(
+            "bound",
+            "f8",
+            "squared label units",
+            "least loss of polynomials of this degree",
+        ),
+    )
+
+    eta: float | str = learning_rate(0.02)
+    d: int = parameter(5, kind=Whole(maximum=10**6), meaning="dimension of the tokens")
+    N: float = parameter(
+        20, kind=Whole(infinite=True), symbol="N", meaning="pairs in a prompt, or inf"
+    )
+    depth: int = parameter(
+        3, kind=Whole(maximum=DEEPEST), symbol="D", meaning="number of layers"
+    )
+    tokens: str = parameter(
+        "moved", kind=Word(words=TOKENS), meaning="whether layers change the tokens"
+    )
+    coordinates: str = parameter(
+        "steps", kind=Word(words=COORDINATES), meaning="what is trained"
+    )
+    noise: float = label_noise(0.0, 1e6)
+    start: float = parameter(
+        0.01,
+        kind=Number(zero=True, maximum=10.0),
+        meaning="size of the trained numbers at step 0",
+    )
+    seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
+
+    def validate(self) -> None:
+        """Build the risk, which checks its parts."""
+        if self.coordinates == "matrices" and self.tokens == "fixed":
+            raise argument_error(
+                "tokens", self.tokens, "'moved' for matrices: P moves the tokens"
+            )
+        self.risk()
+
+    def layers(self) -> LayersRisk:
+        """Return the risk over the steps, from zero."""
+        return LayersRisk(
+            self.d, self.N, self.depth, self.tokens == "moved", self.noise
+        )
+
+    def risk(self) -> Risk:
+        """Return the risk over what is trained."""
+        layers = self.layers()
+        drawn = np.random.default_rng(self.seed).normal(0.0, self.start, layers.size)
+        if self.coordinates == "steps":
+            return LayersRisk(
+                self.d, self.N, self.depth, layers.token_steps, self.noise, drawn
+            )
+        matrices = drawn[:, None, None] * np.eye(self.d)
+        return Pullback(layers, UnitMatrices(matrices, self.depth))
+
+    def measure(self, run: Trajectory) -> dict[str, Any]:
+        """Return the family's columns of a run."""
+        steps = run.observed["value_steps"][-1]
+        return {
+            "first_step": float(steps[0]),
+            "last_step": float(steps[-1]),
+            "bound": self.layers().floor(),
+        }
+
+    def best_steps(self, starts: int = 60, seed: int = 0) -> Array:
+        """Search for the steps with the least loss, by quasi-Newton descents.
+
+        Several minima exist. The result is the lowest that was found; it need not be
+        the lowest of all. `LayersRisk.floor` is a lower bound.
+
+        Parameters
+        ----------
+        starts, seed : int
+            Number of descents, and the seed of their starts.
+
+        Returns
+        -------
+        ndarray, (L,) or (2L - 1,)
+            η of the layers, and γ of all layers but the last if tokens move.
+
+        Raises
+        ------
+        ValueError
+            An argument is out of range.
+        """
+        starts = integer("starts", starts, minimum=1, maximum=10**5)
+        rng = np.random.default_rng(integer("seed", seed, minimum=0))
+        risk = self.layers()
+        sequence = np.concatenate(
+            [
+                FIRST_VALUE_STEP * GROWTH ** np.arange(risk.depth),
+                FIRST_TOKEN_STEP * GROWTH ** np.arange(risk.depth - 1.0),
+            ]
+        )[: risk.size]
+        best = np.zeros(risk.size)
+        least = risk.loss(best)
+        for _ in counted(range(starts), "descents"):
+            relative = rng.uniform(0.3, 1.7, risk.size)
+            steps = _descended(risk, sequence, relative)
+            loss = risk.loss(steps)
+            if loss < least:
+                least = loss
+                best = steps
+        return best
+
+
+def _descended(risk: LayersRisk, sequence: Array, relative: Array) -> Array:
+    """Return the steps at the end of a descent from ``sequence * relative``.
+
+    It descends on the logarithm of the loss, which spans many decades, over the steps
+    relative to the sequence, which are all of one size.
+    """
+
+    def log_loss(relative: Array) -> tuple[float, Array]:
+        loss, gradient = risk.evaluate(sequence * relative)
+        return float(np.log(loss)), sequence * gradient / loss
+
+    # Long steps in many layers have losses beyond float64.
+    while math.isinf(log_loss(relative)[0]):
+        relative = 0.9 * relative
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(RESTARTS):
+            # Rounding stops the line search of BFGS early. A fresh one goes on.
+            end = minimize(
+                log_loss, relative, jac=True, method="BFGS", options={"gtol": 1e-6}
+            )
+            relative = end.x
+    return np.asarray(sequence * relative)

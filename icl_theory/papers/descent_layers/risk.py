@@ -1,0 +1,451 @@
+r"""The population loss of layers that descend, at any depth, and their trainer.
+
+A layer ℓ takes a step :math:`\eta_\ell` of descent on the prompt's least squares, and
+may change the tokens by a step :math:`\gamma_\ell`. All matrices are then functions of
+:math:`\hat\Sigma = X^\top X/N`. In an eigendirection with the eigenvalue λ, the part of
+the task that is not yet explained is
+
+.. math:: r(\lambda) = \prod_\ell (1 - \eta_\ell\lambda_\ell), \qquad
+    \lambda_1 = \lambda, \quad \lambda_{\ell+1} = \lambda_\ell(1 -
+    \gamma_\ell\lambda_\ell)^2 .
+
+See docs/theory/layers.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    argument_error,
+    flag,
+    integer,
+    number,
+    prompt_length,
+    real_array,
+    set_fields,
+)
+from icl_theory.engine.risk import Risk, WithStart
+from icl_theory.engine.sampling import Trainer, prompts_to_draw
+from icl_theory.memory import check_fits
+from icl_theory.papers.descent_layers.spectrum import Spectrum, mean_spectrum
+
+# The residual of this many layers has the degree 364.
+DEEPEST = 6
+ROUNDING = 2.0**-52
+
+
+def degree_of_residual(depth: int, token_steps: bool) -> int:
+    """Degree of the residual r as a polynomial of the eigenvalue."""
+    return (3**depth - 1) // 2 if token_steps else depth
+
+
+@dataclass(frozen=True, eq=False)
+class LayersRisk(WithStart, Risk):
+    r"""The loss of L layers over their steps, for tokens and tasks that are isotropic.
+
+    .. math:: \mathcal L = \tfrac12 \int r(\lambda)^2\,\rho(d\lambda)
+        + \frac{\sigma^2}{2N} \int \frac{(1 - r(\lambda))^2}{\lambda}\,\rho(d\lambda)
+
+    with the mean spectrum ρ of :math:`\hat\Sigma`, whose mass is d. The parameters are
+    the steps :math:`\eta_1 \ldots \eta_L`. With token steps they are followed by
+    :math:`\gamma_1 \ldots \gamma_{L-1}`; the last layer's tokens are not used any more.
+
+    Parameters
+    ----------
+    d, N : int
+        Dimension, and pairs in a prompt (or math.inf).
+    depth : int
+        Number of layers L, at most 6.
+    token_steps : bool
+        Whether the layers change the tokens (GD++).
+    noise : float
+        Standard deviation σ of the label noise, label units.
+    start : array_like, (L,) or (2L - 1,), optional
+        The parameters at step 0, which are zero by default.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range; the message names it.
+
+    References
+    ----------
+    docs/theory/layers.md. von Oswald et al. 2023 name GD++; Ahn et al. 2023 train it.
+
+    Examples
+    --------
+    Three layers at the steps to which training leads, and without token steps:
+
+    >>> from icl_theory.papers.descent_layers.risk import LayersRisk
+    >>> risk = LayersRisk(5, 20, depth=3)
+    >>> round(2 * risk.loss([0.338, 2.091, 8.568, 0.297, 1.209]), 4)
+    0.001
+    >>> plain = LayersRisk(5, 20, depth=3, token_steps=False)
+    >>> round(2 * plain.loss([0.422, 0.688, 1.713]), 3)
+    0.116
+    """
+
+    d: int
+    N: float
+    depth: int = 1
+    token_steps: bool = True
+    noise: float = 0.0
+    start: Array = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            d=integer("d", self.d, minimum=1),
+            N=prompt_length(self.N),
+            depth=integer("depth", self.depth, minimum=1, maximum=DEEPEST),
+            token_steps=flag("token_steps", self.token_steps),
+            noise=number("noise", self.noise, zero=True, maximum=LARGEST),
+        )
+        start = np.zeros(self.size) if self.start is None else self.start
+        set_fields(self, start=real_array("start", start, 1, LARGEST))
+        if self.start.shape != (self.size,):
+            raise argument_error(
+                "start",
+                self.start.shape,
+                f"of shape ({self.size},), one number for each trained step",
+            )
+        self.spectrum()
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return 2 * self.depth - 1 if self.token_steps else self.depth
+
+    def spectrum(self, refine: int = 1) -> Spectrum:
+        """Return the quadrature of the loss, which integrates it exactly."""
+        degree = 2 * degree_of_residual(self.depth, self.token_steps)
+        return mean_spectrum(self.d, self.N, degree, refine)
+
+    def steps(self, params: ArrayLike) -> tuple[Array, Array]:
+        """Return the steps η and γ of the layers, (L,) each; the last γ is zero."""
+        return self._steps(self._checked(params))
+
+    def _steps(self, params: Array) -> tuple[Array, Array]:
+        eta = params[: self.depth]
+        gamma = np.zeros(self.depth)
+        if self.token_steps:
+            gamma[:-1] = params[self.depth :]
+        return eta, gamma
+
+    def residual(self, params: ArrayLike, eigenvalues: ArrayLike) -> Array:
+        """Return r at some eigenvalues of the prompt's covariance, (X,)."""
+        x = real_array("eigenvalues", eigenvalues, 1)
+        return _Residual(x, *self.steps(params)).values[-1]
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and its gradient, by a backward pass through the layers."""
+        x, weights, zeros = self.spectrum()
+        residual = _Residual(x, *self._steps(params))
+        r = residual.values[-1]
+        loss = weights @ r**2
+        by_residual = weights * r
+        if self.noise > 0.0 and math.isfinite(self.N):
+            variance = self.noise**2 / self.N
+            loss += variance * (weights / x) @ (1.0 - r) ** 2
+            by_residual -= variance * weights / x * (1.0 - r)
+        # Nothing is explained in a direction that the prompt does not show.
+        loss = 0.5 * (loss + zeros)
+        if not np.isfinite(loss):
+            return math.inf, np.zeros_like(params)
+        return float(loss), residual.back(by_residual)[: self.size]
+
+    def loss_error(self, params: ArrayLike) -> float:
+        """Estimate the error of the loss from above.
+
+        It is the difference to a finer grid, and the rounding of the density and of the
+        residual.
+        """
+        at = self._checked(params)
+        loss, _ = self.evaluate(at)
+        if math.isinf(loss):
+            return math.inf
+        x, weights, _ = self.spectrum()
+        finer, finer_weights, _ = self.spectrum(refine=2)
+        residual = _Residual(x, *self._steps(at))
+        refined = _Residual(finer, *self._steps(at))
+        change = weights @ residual.values[-1] ** 2
+        change -= finer_weights @ refined.values[-1] ** 2
+        density = 1000.0 + 8.0 * len(x) ** 0.5 * self.depth + 8.0 * self._root_length
+        blur = residual.rounding()
+        by_residual = weights @ (np.abs(residual.values[-1]) * blur + blur**2)
+        return float(abs(change) + ROUNDING * density * loss + by_residual)
+
+    @property
+    def _root_length(self) -> float:
+        return math.sqrt(self.N) if math.isfinite(self.N) else 0.0
+
+    def floor(self) -> float:
+        r"""Return a lower bound: the least loss of any polynomial r with r(0) = 1.
+
+        The polynomials have the degree of the residual. Without token steps and without
+        noise the layers reach it.
+        """
+        return self._floor
+
+    @cached_property
+    def _floor(self) -> float:
+        return least_of_polynomials(self)
+
+    def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
+        """The steps η and γ of the layers, (L,) each."""
+        eta, gamma = self._steps(params)
+        return {"value_steps": eta.copy(), "token_steps": gamma}
+
+    def sampled(self, batch: int, seed: int = 0) -> SampledLayers:
+        """Return the trainer on sampled prompts, with explicit tokens and labels."""
+        return SampledLayers(self, batch, seed)
+
+
+class _Residual:
+    """The residual of layers at some eigenvalues x, (X,), with its backward pass."""
+
+    def __init__(self, x: Array, eta: Array, gamma: Array) -> None:
+        self.eta = eta
+        self.gamma = gamma
+        # Before each layer: the eigenvalue of its tokens, and the residual so far.
+        self.eigenvalues = [x]
+        self.values = [np.ones_like(x)]
+        for eta_l, gamma_l in zip(eta, gamma, strict=True):
+            x = self.eigenvalues[-1]
+            self.values.append(self.values[-1] * (1.0 - eta_l * x))
+            self.eigenvalues.append(x * (1.0 - gamma_l * x) ** 2)
+
+    def back(self, by_residual: Array) -> Array:
+        """Return the derivatives by η and γ, (2L,), from those by the residuals."""
+        depth = len(self.eta)
+        gradient = np.empty(2 * depth)
+        by_value = by_residual
+        by_eigenvalue = np.zeros_like(by_residual)
+        for layer in reversed(range(depth)):
+            x = self.eigenvalues[layer]
+            eta = self.eta[layer]
+            gamma = self.gamma[layer]
+            kept = 1.0 - gamma * x
+            gradient[depth + layer] = -2.0 * by_eigenvalue @ (x**2 * kept)
+            gradient[layer] = -by_value @ (self.values[layer] * x)
+            by_eigenvalue = by_eigenvalue * kept * (kept - 2.0 * gamma * x)
+            by_eigenvalue = by_eigenvalue - by_value * self.values[layer] * eta
+            by_value = by_value * (1.0 - eta * x)
+        return gradient
+
+    def rounding(self) -> Array:
+        """Bound the rounding of the residual to first order, (X,)."""
+        factors = []
+        errors = []
+        # Relative to the size of λ before it is multiplied by (1 - γλ)².
+        blur_of_eigenvalue = np.zeros_like(self.eigenvalues[0])
+        for layer, (eta, gamma) in enumerate(zip(self.eta, self.gamma, strict=True)):
+            x = self.eigenvalues[layer]
+            factors.append(np.abs(1.0 - eta * x))
+            errors.append(abs(eta) * blur_of_eigenvalue + 2.0 + 2.0 * np.abs(eta * x))
+            kept = np.abs(1.0 - gamma * x)
+            slope = kept * np.abs(1.0 - 3.0 * gamma * x)
+            own = 4.0 * np.abs(x) * kept * (1.0 + np.abs(gamma * x))
+            blur_of_eigenvalue = slope * blur_of_eigenvalue + own
+        total = np.zeros_like(self.eigenvalues[0])
+        for layer, error in enumerate(errors):
+            others = factors[:layer] + factors[layer + 1 :]
+            total = total + error * np.prod(others, axis=0)
+        return np.asarray(ROUNDING * total)
+
+
+def least_of_polynomials(risk: LayersRisk) -> float:
+    r"""Return the least loss of polynomials r with r(0) = 1, of the residual's degree.
+
+    The loss is quadratic in r. With the measure :math:`\mu = \rho + (\sigma^2/N)
+    \rho/\lambda` it is half of
+
+    .. math:: \int r^2 d\mu - 2\frac{\sigma^2}{N} \int \frac{r}{\lambda}\,d\rho
+        + \frac{\sigma^2}{N} \int \frac{d\rho}{\lambda} ,
+
+    which is minimised over the coefficients in orthogonal polynomials of μ, subject to
+    the value at 0.
+    """
+    if math.isinf(risk.N):
+        # The only eigenvalue is 1, and one layer explains it.
+        return 0.0
+    x, weights, zeros = risk.spectrum()
+    degree = degree_of_residual(risk.depth, risk.token_steps)
+    ratio = risk.noise**2 / risk.N
+    measure = weights * (1.0 + ratio / x)
+    values, at_zero = _orthonormal(x, measure, degree)
+    linear = values @ (ratio * weights / x)
+    # Minimise |c|² - 2 c·linear with c·at_zero = 1.
+    multiplier = (1.0 - at_zero @ linear) / (at_zero @ at_zero)
+    coefficients = linear + multiplier * at_zero
+    r = coefficients @ values
+    squares = weights @ r**2 + ratio * (weights / x) @ (1.0 - r) ** 2
+    return 0.5 * float(squares + zeros) * (1.0 - 1e-9)
+
+
+def _orthonormal(x: Array, measure: Array, degree: int) -> tuple[Array, Array]:
+    """Orthonormal polynomials of a discrete measure, (degree + 1, X), and at zero.
+
+    Lanczos' method, with each polynomial orthogonalised twice against all before it.
+    """
+    root = np.sqrt(measure)
+    rows = [root / np.linalg.norm(root)]
+    at_zero = [1.0 / float(np.linalg.norm(root))]
+    for _ in range(degree):
+        row = x * rows[-1]
+        value = 0.0
+        basis = np.array(rows)
+        for _ in range(2):
+            projections = basis @ row
+            row = row - projections @ basis
+            value -= float(projections @ np.array(at_zero))
+        norm = float(np.linalg.norm(row))
+        rows.append(row / norm)
+        at_zero.append(value / norm)
+    return np.array(rows) / root, np.array(at_zero)
+
+
+class Prompts(NamedTuple):
+    """B prompts with their queries."""
+
+    tokens: Array  # (B, N, d)
+    labels: Array  # (B, N)
+    query: Array  # (B, d)
+    answer: Array  # to the query, without noise, (B,)
+
+
+@dataclass(frozen=True, eq=False)
+class SampledLayers(Trainer[Prompts]):
+    r"""Squared error of the layers on sampled prompts, token by token.
+
+    With :math:`h = X^\top y/N` a layer adds :math:`\eta\,h^\top x_q` to the prediction
+    and subtracts :math:`\eta Xh` from the labels. Then a token step subtracts
+    :math:`\gamma\hat\Sigma x` from each token x and from the query :math:`x_q`. This
+    trainer shares no formula with the population risk.
+
+    Parameters
+    ----------
+    risk : LayersRisk
+        The problem, with finite prompts.
+    batch, seed : int
+        Prompts in a step, and the seed.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or the prompts are infinite.
+    """
+
+    risk: LayersRisk
+    batch: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if math.isinf(self.risk.N):
+            raise argument_error(
+                "N", self.risk.N, "finite: infinite prompts cannot be sampled"
+            )
+        set_fields(self, batch=integer("batch", self.batch, minimum=1))
+        set_fields(self, seed=integer("seed", self.seed, minimum=0))
+        check_fits("batch", self.batch, 8.0 * self.batch * self._numbers)
+
+    @property
+    def _numbers(self) -> float:
+        """How many numbers a prompt takes in memory, with the derivatives."""
+        return 3.0 * (1.0 + self.risk.size) * (self.risk.N + 1.0) * (self.risk.d + 1.0)
+
+    @property
+    def initial(self) -> Array:
+        """Parameters at step 0, those of the risk."""
+        return self.risk.initial
+
+    def draw(self, rng: np.random.Generator, size: int) -> Prompts:
+        """Draw prompts."""
+        B = prompts_to_draw(rng, size, self._numbers)
+        N = int(self.risk.N)
+        tokens = rng.normal(size=(B, N, self.risk.d))
+        task = rng.normal(size=(B, self.risk.d))
+        query = rng.normal(size=(B, self.risk.d))
+        noise = self.risk.noise * rng.normal(size=(B, N))
+        labels = np.einsum("bnd,bd->bn", tokens, task) + noise
+        return Prompts(tokens, labels, query, np.sum(query * task, axis=1))
+
+    def losses_on(self, params: Array, prompts: Prompts) -> Array:
+        """Loss of each of B prompts, (B,)."""
+        X, y, query, answer = prompts
+        N = X.shape[1]
+        error = -answer
+        for eta, gamma in zip(*self.risk._steps(params), strict=True):
+            h = np.einsum("bnd,bn->bd", X, y) / N
+            error = error + eta * np.einsum("bd,bd->b", h, query)
+            y = y - eta * np.einsum("bnd,bd->bn", X, h)
+            if gamma != 0.0:
+                S = np.einsum("bnd,bne->bde", X, X) / N
+                X = X - gamma * (X @ S)
+                query = query - gamma * np.einsum("bde,be->bd", S, query)
+        return 0.5 * error**2
+
+    def evaluate_on(self, params: Array, prompts: Prompts) -> tuple[float, Array]:
+        """Mean loss of some prompts, and its gradient."""
+        errors, slopes = self._forward(params, prompts)
+        return 0.5 * float(np.mean(errors**2)), slopes @ errors / len(errors)
+
+    def _forward(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:
+        """Errors of the predictions, (B,), and their derivatives, (parameters, B).
+
+        The derivatives are carried forward through the layers. The variable ``dX`` has
+        the derivatives of X by all parameters along its first axis.
+        """
+        X, y, query, answer = prompts
+        N = X.shape[1]
+        P = len(params)
+        eta, gamma = self.risk._steps(params)
+        prediction = np.zeros(len(answer))
+        dX = np.zeros((P, *X.shape))
+        dy = np.zeros((P, *y.shape))
+        dquery = np.zeros((P, *query.shape))
+        dprediction = np.zeros((P, len(answer)))
+        for layer, (eta_l, gamma_l) in enumerate(zip(eta, gamma, strict=True)):
+            h = np.einsum("bnd,bn->bd", X, y) / N
+            dh = np.einsum("pbnd,bn->pbd", dX, y) + np.einsum("bnd,pbn->pbd", X, dy)
+            dh = dh / N
+            explained = np.einsum("bd,bd->b", h, query)
+            change = np.einsum("bnd,bd->bn", X, h)
+            dexplained = np.einsum("pbd,bd->pb", dh, query)
+            dexplained += np.einsum("bd,pbd->pb", h, dquery)
+            dchange = np.einsum("pbnd,bd->pbn", dX, h)
+            dchange += np.einsum("bnd,pbd->pbn", X, dh)
+            prediction = prediction + eta_l * explained
+            dprediction += eta_l * dexplained
+            dprediction[layer] += explained
+            y = y - eta_l * change
+            dy = dy - eta_l * dchange
+            dy[layer] -= change
+            if layer == len(eta) - 1 or not self.risk.token_steps:
+                continue
+            S = np.einsum("bnd,bne->bde", X, X) / N
+            half = np.einsum("pbnd,bne->pbde", dX, X) / N
+            dS = half + half.swapaxes(2, 3)
+            XS = X @ S
+            Sq = np.einsum("bde,be->bd", S, query)
+            dXS = dX @ S + np.einsum("bnd,pbde->pbne", X, dS)
+            dSq = np.einsum("pbde,be->pbd", dS, query)
+            dSq += np.einsum("bde,pbe->pbd", S, dquery)
+            own = len(eta) + layer
+            X = X - gamma_l * XS
+            dX = dX - gamma_l * dXS
+            dX[own] -= XS
+            query = query - gamma_l * Sq
+            dquery = dquery - gamma_l * dSq
+            dquery[own] -= Sq
+        return prediction - answer, dprediction

@@ -1,0 +1,326 @@
+r"""The loss of linear attention on given prompts, a quadratic form in Γ.
+
+The prediction :math:`x^\top\Gamma h` is linear in Γ, so that the mean squared error
+over M prompts depends only on their second and fourth sample moments. `EmpiricalRisk`
+reduces the prompts to d² + 1 equations or fewer, finds the modes, and gives descent in
+closed form. It is as exact as descent on the population loss.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from icl_theory._validate import (
+    LARGEST,
+    Array,
+    argument_error,
+    integer,
+    plain_numbers,
+    set_fields,
+)
+from icl_theory.engine.counting import ROUNDING, Counted, Steps
+from icl_theory.engine.risk import Risk, Solution, WithStart
+from icl_theory.engine.rules import Rule, is_plain_descent
+from icl_theory.memory import blocks, check_fits
+from icl_theory.papers.linear_attention.law import shaped
+
+# The singular values of larger systems of equations take minutes.
+LARGEST_SYSTEM = 1600
+# Prompts are reduced to equations in blocks of about so many numbers.
+BLOCK = 2**22
+
+
+class Equations(NamedTuple):
+    r"""Equations :math:`C\,\mathrm{vec}(\Gamma) = t` with the loss of M prompts.
+
+    The loss is half the squared norm of their residual.
+    """
+
+    rows: Array  # C, (r, d²), with r = min(M, d² + 1)
+    target: Array  # t, (r,)
+
+
+class EmpiricalModes(NamedTuple):
+    """Axes of Γ along which the loss is a sum of squares, and scales of these axes."""
+
+    s: Array  # singular values of C, (k,); those that are zero are left out
+    axes: Array  # unit vectors of d² entries, (k, d²)
+    reach: Array  # the product of s and the best coordinates, (k,)
+    rest: Array  # part of the target that no Γ reaches, (r,)
+
+
+def equations(query: ArrayLike, h: ArrayLike, answer: ArrayLike) -> Equations:
+    r"""Reduce M prompts to equations that have the same loss.
+
+    A prompt has the equation :math:`x^\top\Gamma h = y`. The QR decomposition of the
+    equations keeps the loss, and keeps the digits that the moments, which are squares,
+    would lose.
+
+    Parameters
+    ----------
+    query : array_like, (M, d)
+        Queries x.
+    h : array_like, (M, d)
+        Means :math:`h = \frac1N\sum_i y_ix_i` over the pairs of a prompt.
+    answer : array_like, (M,)
+        Labels y of the queries.
+
+    Returns
+    -------
+    Equations
+
+    Raises
+    ------
+    ValueError
+        The shapes contradict each other, or a number is not finite or exceeds 1e40.
+    """
+    query = plain_numbers("query", query, -LARGEST, LARGEST)
+    if query.ndim != 2 or query.size == 0:
+        raise argument_error("query", query.shape, "of shape (M, d)")
+    M, d = query.shape
+    h = shaped("h", h, (M, d))
+    answer = shaped("answer", answer, (M,))
+    size = d * d
+    check_fits("query", (M, d), 8.0 * min(M, size + 1) * (size + 1) + 16.0 * BLOCK)
+    system = np.zeros((0, size + 1))
+    for part in blocks(M, size + 1, BLOCK):
+        products = np.einsum("mi,mj->mij", query[part], h[part]).reshape(-1, size)
+        added = np.column_stack([products, answer[part]]) / math.sqrt(M)
+        system = np.concatenate([system, added])
+        if len(system) > size + 1:
+            _, system = np.linalg.qr(system)
+    return Equations(rows=system[:, :-1].copy(), target=system[:, -1].copy())
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalRisk(WithStart, Risk):
+    r"""The loss of M given prompts over the matrix Γ.
+
+    .. math:: \mathcal L_M(\Gamma) = \frac1{2M}\sum_{m=1}^M
+        \bigl(x_m^\top\Gamma h_m - y_m\bigr)^2
+        = \mathcal L_M^* + \tfrac12\sum_j\bigl(s_ja_j^\top\Gamma - r_j\bigr)^2
+
+    with the singular values :math:`s_j` and the axes :math:`a_j` of the equations. The
+    gradient is :math:`\sum_j s_j(s_ja_j^\top\Gamma - r_j)\,a_j`, and descent multiplies
+    a term's root by :math:`1 - \eta s_j^2` in each step. Directions that no prompt
+    sees stay at their start.
+
+    Parameters
+    ----------
+    equations : Equations
+        The prompts, from `equations`.
+    start : array_like, (d, d)
+        Γ at step 0.
+
+    Examples
+    --------
+    Two prompts in one dimension, whose answers contradict each other:
+
+    >>> import icl_theory as icl
+    >>> from icl_theory.papers.linear_attention.empirical import *
+    >>> system = equations([[1.0], [1.0]], [[1.0], [1.0]], [1.0, 3.0])
+    >>> risk = EmpiricalRisk(system, [[0.0]])
+    >>> risk.best.round(12).tolist(), round(risk.floor(), 12)
+    ([[2.0]], 0.5)
+    """
+
+    equations: Equations
+    start: Array
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.equations, Equations):
+            raise argument_error(
+                "equations", self.equations, "the result of empirical.equations"
+            )
+        d = math.isqrt(self.equations.rows.shape[1])
+        set_fields(self, start=shaped("start", self.start, (d, d)))
+
+    @cached_property
+    def modes(self) -> EmpiricalModes:
+        """The singular value decomposition of the equations."""
+        rows, target = self.equations
+        U, s, axes = np.linalg.svd(rows, full_matrices=False)
+        rounding = max(rows.shape) * np.finfo(float).eps * s[0]
+        is_seen = s > rounding
+        U = U[:, is_seen]
+        reach = target @ U
+        rest = target - U @ reach
+        # As many independent equations as equations: all of them can be solved, and
+        # the rest is rounding.
+        if U.shape[0] == U.shape[1]:
+            rest = np.zeros_like(rest)
+        return EmpiricalModes(s[is_seen], axes[is_seen], reach, rest)
+
+    @cached_property
+    def curvature(self) -> Array:
+        """Eigenvalues of the Hessian that are not zero, (k,)."""
+        return np.asarray(self.modes.s**2)
+
+    @cached_property
+    def best(self) -> Array:
+        """The matrix with the least loss that is nearest to the start, (d, d)."""
+        s, axes, reach, _ = self.modes
+        change = (reach - s * (axes @ self.start.ravel())) / s
+        return self.start + (change @ axes).reshape(self.start.shape)
+
+    def _gaps(self, params: Array) -> Array:
+        s, axes, reach, _ = self.modes
+        return np.asarray(s * (axes @ params.ravel()) - reach)
+
+    def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
+        """Loss and gradient."""
+        s, axes, _, _ = self.modes
+        gaps = self._gaps(params)
+        gradient = (s * gaps) @ axes
+        loss = self.floor() + 0.5 * float(gaps @ gaps)
+        return loss, gradient.reshape(params.shape)
+
+    def hessian_product(self, params: Array, direction: Array) -> Array:
+        """Product with the Hessian, which is the same for all Γ."""
+        axes = self.modes.axes
+        along_axes = self.curvature * (axes @ direction.ravel())
+        return (along_axes @ axes).reshape(direction.shape)
+
+    def excess(self, params: ArrayLike) -> float:
+        """Loss above the floor, a sum of squares."""
+        gaps = self._gaps(self._checked(params))
+        return 0.5 * float(gaps @ gaps)
+
+    def floor(self) -> float:
+        """Least loss of all matrices: zero if there are at most d² prompts."""
+        return self._floor
+
+    @cached_property
+    def _floor(self) -> float:
+        rest = self.modes.rest
+        return 0.5 * float(rest @ rest)
+
+    def loss_error(self, params: ArrayLike) -> float:
+        """Rounding of the loss, a sum of squares of differences."""
+        checked = self._checked(params)
+        gaps = self._gaps(checked)
+        return float(_rounding(self, checked.ravel(), gaps) + ROUNDING * self.floor())
+
+    def closed_form(self, eta: float, rule: str | Rule) -> Solution | None:
+        """Return the modes in closed form, or None.
+
+        They have one for plain gradient descent that does not diverge.
+        """
+        converges = eta * self.curvature.max(initial=0.0) <= 2.0
+        if not is_plain_descent(rule) or not converges:
+            return None
+        return EmpiricalSteps(self, eta)
+
+
+def gap_constant(d: int, N: int) -> float:
+    r"""Return M times the mean gap between test and training on M prompts.
+
+    For the least loss of M prompts of isotropic tokens and tasks without label noise,
+
+    .. math:: C = \lim_{M\to\infty} M\,E\bigl[\mathcal L(\hat\Gamma) - \mathcal
+        L_M(\hat\Gamma)\bigr] = E\,e^2\,|x|^2\,\frac{|h|^2}m
+
+    with the error e of the best matrix γI and the second moment mI of h. Half of the
+    gap is the excess of the population loss. The other half is how far the loss of the
+    set is below the population floor. Given the task, h is |w| times the first column
+    of a Wishart matrix. Its moments give
+
+    .. math:: C = \frac{d(d + 2)^2}{m}\bigl[\gamma^2(A_4 + 2\tfrac{d-1}NA_3 +
+        \tfrac{d^2-1}{N^2}A_2) - 2\gamma(A_3 + \tfrac{d-1}NA_2) + m\bigr]
+
+    with :math:`m = 1/\gamma = 1 + (d + 1)/N` and the moments :math:`A_k = N(N +
+    2)\cdots(N + 2k - 2)/N^k` of a mean of N squares. For long prompts C is :math:`2(d +
+    2)^2` times the floor.
+
+    Parameters
+    ----------
+    d, N : int
+        Dimension of the tokens, and pairs in a prompt.
+
+    Returns
+    -------
+    float, squared label units
+
+    References
+    ----------
+    Takeuchi 1976: the gap is the trace of the inverse Hessian times the covariance of
+    the gradient of a prompt.
+
+    Examples
+    --------
+    >>> from icl_theory.papers.linear_attention.empirical import gap_constant
+    >>> round(gap_constant(5, 20), 3)
+    56.092
+    """
+    d = integer("d", d, minimum=1, maximum=10**6)
+    N = integer("N", N, minimum=1, maximum=10**9)
+    A2 = (N + 2.0) / N
+    A3 = A2 * (N + 4.0) / N
+    A4 = A3 * (N + 6.0) / N
+    m = 1.0 + (d + 1.0) / N
+    across = (d - 1.0) / N
+    h_to_the_4 = A4 + 2.0 * across * A3 + across * (d + 1.0) / N * A2
+    h2_along_task = A3 + across * A2
+    # γ = 1/m
+    bracket = h_to_the_4 / m**2 - 2.0 * h2_along_task / m + m
+    return d * (d + 2.0) ** 2 / m * bracket
+
+
+class EmpiricalSteps(Counted):
+    r"""Descent on an `EmpiricalRisk` at a rate of at most 2 over its curvature.
+
+    After t steps the share :math:`1 - (1 - \eta s_j^2)^t` of the way to the best matrix
+    is covered along axis j.
+    """
+
+    risk: EmpiricalRisk
+
+    def __init__(self, risk: EmpiricalRisk, eta: float) -> None:
+        super().__init__(risk)
+        self.eta = eta
+        self.shrink = eta * risk.curvature
+        s, axes, reach, _ = risk.modes
+        self.way = reach / s - axes @ risk.start.ravel()
+
+    def states(self, steps: Steps) -> Array:
+        """Return Γ at these steps, (T, d, d)."""
+        column = np.asarray(steps, dtype=float)[:, None]
+        is_slow = self.shrink <= 0.5
+        log_factor = np.log1p(-np.where(is_slow, self.shrink, 0.0))
+        # For slow modes, this keeps the digits that a difference from 1 would lose.
+        covered_slowly = -np.expm1(column * log_factor)
+        covered = 1.0 - np.where(is_slow, 0.0, 1.0 - self.shrink) ** column
+        covered = np.where(is_slow, covered_slowly, covered)
+        change = (covered * self.way) @ self.risk.modes.axes
+        return self.risk.start + change.reshape(len(column), *self.risk.start.shape)
+
+    def blur(self, steps: Steps) -> Array:
+        """Return errors of the loss by rounding, (T,)."""
+        errors = []
+        for step, state in zip(steps, self.states(steps), strict=True):
+            gaps = self.risk._gaps(state)
+            # Rounding moves all singular values like the largest one, and the excess
+            # of a mode falls like exp(-2 η s² t).
+            s = self.risk.modes.s
+            slopes = 4.0 * self.eta * float(step) * s * s[0] * len(s)
+            by_rates = ROUNDING * float(np.sum(slopes * gaps**2))
+            errors.append(_rounding(self.risk, state.ravel(), gaps) + by_rates)
+        return np.array(errors)
+
+
+def _rounding(risk: EmpiricalRisk, params: Array, gaps: Array) -> float:
+    """Error of the loss by rounding of Γ and of the singular vectors."""
+    s, _, reach, _ = risk.modes
+    if s.size == 0:
+        return 0.0
+    # The decomposition is exact for equations that differ by rounding of the largest
+    # singular value.
+    size = float(s[0] * np.linalg.norm(params) + np.linalg.norm(reach))
+    length = float(np.linalg.norm(gaps))
+    return ROUNDING * math.sqrt(len(s)) * (size * length + ROUNDING * size**2)

@@ -1,0 +1,82 @@
+"""
+Training on a fixed set of prompts
+==================================
+
+Above: linear attention is trained on 100 prompts (dashed: their loss), and each iterate
+has a population loss (solid), which rises again while the loss of the set falls below
+the population floor (dotted). Training on the population ends there. Below: the mean
+excess of the population loss at the end of training on M prompts, with two standard
+errors, and its leading order C/(2M). Stopping at the best step helps if M is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import icl_theory as icl
+from icl_theory.cli.figures import script
+from icl_theory.papers.linear_attention.empirical import gap_constant
+from icl_theory.results.plots import Curve, Panel, draw_panels
+
+QUICK = {"repeats": 4, "sizes": (50, 200, 800)}
+BLUE = "#0072B2"
+
+
+def figure(
+    *,
+    d: int = 5,
+    N: int = 20,
+    M: int = 100,
+    sizes: Sequence[int] = (50, 100, 200, 500, 1000, 2000, 5000),
+    repeats: int = 40,
+    eta: float = 0.01,
+    steps: int = 10**4,
+    seed: int = 1,
+) -> Figure:
+    """Draw one run, and the excess at the end against the number of prompts."""
+    base = icl.LinearAttention(d=d, N=N, eta=eta, above=1e-12, max_steps=steps)
+    floor = base.law().floor
+    on_set = base.changed(dataset=M, dataset_seed=seed).simulate()
+    on_population = base.simulate()
+    exact = [on_population.at(step).loss for step in on_set.t.tolist()]
+    above = Panel(
+        [
+            Curve("M = ∞", on_set.t, exact),
+            Curve("new prompts", on_set.t, on_set.observed["population_loss"]),
+            Curve("the set", on_set.t, on_set.loss, style="--", colour=BLUE),
+        ],
+        "step",
+        "loss",
+        levels={"floor": floor},
+    )
+    at_end = []
+    at_best = []
+    for size in sizes:
+        problems = [base.changed(dataset=size, dataset_seed=s) for s in range(repeats)]
+        end, best = np.transpose([_excess(problem) for problem in problems])
+        at_end.append(end)
+        at_best.append(best)
+    numbers = np.array(sizes, dtype=float)
+    below = Panel(
+        [
+            Curve.mean("at the end", numbers, np.transpose(at_end).tolist()),
+            Curve.mean("best step", numbers, np.transpose(at_best).tolist(), "--"),
+            Curve("C/(2M)", numbers, gap_constant(d, N) / (2.0 * numbers), style=":"),
+        ],
+        "number of prompts M",
+        "excess population loss",
+    )
+    return draw_panels([above, below], size=(3.39, 2.3))
+
+
+def _excess(problem: icl.LinearAttention) -> tuple[float, float]:
+    """Return the population loss above its floor at the end, and at the best step."""
+    excess = problem.simulate().observed["population_excess"]
+    return float(excess[-1]), float(excess.min())
+
+
+if __name__ == "__main__":
+    script(__file__)

@@ -1,0 +1,405 @@
+r"""Laws of the number of tokens of a prompt.
+
+A law gives the number n of tokens of a kind the probability :math:`p_n`. Losses depend
+on it through its generating function and the derivatives of this function,
+
+.. math:: \varphi(G) = \sum_n p_n G^n, \qquad
+    \varphi^{(k)}(G) = \sum_n p_n\, n (n - 1) \cdots (n - k + 1)\, G^{n - k} ,
+
+which are sums of positive terms for :math:`0 \le G \le 1`. So a law has no other part
+in the integrals of `icl_theory.tokens.square`. See docs/theory.md, "Tokens".
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from icl_theory._validate import (
+    Array,
+    argument_error,
+    generator,
+    integer,
+    number,
+    real_array,
+)
+from icl_theory.memory import check_fits
+
+# Beyond this number of tokens, N - 1 and N hardly differ in float64.
+MOST_TOKENS = 10**15
+# A number whose logarithm is below this one counts as zero: exp() would be slow,
+# because its result is subnormal.
+LOG_ZERO = -700.0
+# Largest mean of a law without a largest number of tokens.
+LARGEST_MEAN = 1e12
+# How many powers of G are computed at a time.
+BLOCK = 2**16
+# Sampled prompts are cut at a number that is exceeded with a probability e^(-30).
+LOG_RARELY = -30.0
+
+
+class Lengths:
+    r"""A law of the number of tokens, with given probabilities.
+
+    .. math:: \varphi(G) = \sum_n p_n G^n, \qquad n = \text{first}, \text{first} + 1,
+        \ldots
+
+    `uniform`, `poisson` and `geometric` return laws with closed forms.
+
+    Parameters
+    ----------
+    probs : array_like, (n,)
+        Probabilities of ``first``, ``first + 1``, ... tokens. They sum to 1 to within
+        1e-6, and are then normalised.
+    first : int
+        The number of tokens to which the first probability belongs.
+
+    Attributes
+    ----------
+    least : int
+        The least number of tokens.
+    most : float
+        The largest number of tokens. A law without a largest number has numbers above
+        ``most`` with a probability below e^(-700), which float64 does not hold.
+    mean : float
+        Mean number of tokens.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range; the message names it.
+
+    Examples
+    --------
+    Half of all prompts have two tokens, the other half has four:
+
+    >>> import icl_theory as icl
+    >>> kind = icl.Kind(icl.Lengths([0.5, 0.0, 0.5], first=2), [0.5, 0.5], [0.0, 1.0])
+    >>> icl.TokenRisk(kind, target=1.0).loss([0.0, 0.0])
+    0.171875
+    """
+
+    least: int
+    most: float
+    mean: float
+    # Sampled prompts have places for this many tokens. A law without a largest number
+    # exceeds it with a probability below 1e-13.
+    places: int
+
+    def __init__(self, probs: ArrayLike, first: int = 1) -> None:
+        p = real_array("probs", probs, 1)
+        first = integer("first", first, minimum=0, maximum=MOST_TOKENS)
+        if (p < 0.0).any() or abs(p.sum() - 1.0) > 1e-6:
+            raise argument_error(
+                "probs", probs, f"numbers >= 0 that sum to 1 (sum: {p.sum():.9g})"
+            )
+        occurs = np.flatnonzero(p)
+        n = first + np.arange(occurs[0], occurs[-1] + 1.0)
+        p = p[occurs[0] : occurs[-1] + 1]
+        if n[-1] == 0.0:
+            raise argument_error("probs", probs, "positive for at least one token")
+        self.least = int(n[0])
+        self.most = float(n[-1])
+        self.places = int(n[-1])
+        self._probs = p / p.sum()
+        self.mean = float(n @ self._probs)
+
+    def __repr__(self) -> str:
+        return f"Lengths of {self.least} to {self.most:.0f} tokens, mean {self.mean:g}"
+
+    @staticmethod
+    def uniform(first: int, last: int) -> Lengths:
+        r"""Return the law in which ``first`` to ``last`` tokens are equally probable.
+
+        .. math:: \varphi(G) = \frac{1}{M} \sum_{n = \text{first}}^{\text{last}} G^n,
+            \qquad M = \text{last} - \text{first} + 1
+
+        With ``first = 1`` it is the law of training on all positions of a sequence.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> icl.Lengths.uniform(1, 100).mean
+        50.5
+        """
+        last = integer("last", last, minimum=1, maximum=MOST_TOKENS)
+        return UniformLengths(integer("first", first, minimum=0, maximum=last), last)
+
+    @staticmethod
+    def poisson(rate: float, least: int = 1) -> Lengths:
+        r"""Return the law of Poisson in which prompts have ``least`` tokens or more.
+
+        .. math:: p_n \propto \frac{\lambda^n}{n!}, \qquad n \ge \text{least}, \qquad
+            \varphi(G) = e^{\lambda (G - 1)} \;\text{ or }\;
+            \frac{e^{\lambda G} - 1}{e^\lambda - 1}
+
+        for ``least`` = 0 or 1, with the rate λ.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> round(icl.Lengths.poisson(2.0).mean, 3)
+        2.313
+        """
+        rate = number("rate", rate, minimum=1e-100, maximum=LARGEST_MEAN)
+        return _Poisson(rate, integer("least", least, minimum=0, maximum=1))
+
+    @staticmethod
+    def geometric(mean: float, least: int = 1) -> Lengths:
+        r"""Return the geometric law with a given mean, on ``least`` tokens or more.
+
+        .. math:: p_n = (1 - r)\, r^{n - \text{least}}, \qquad n \ge \text{least},
+            \qquad \varphi(G) = \frac{(1 - r)\, G^{\text{least}}}{1 - rG}
+
+        for ``least`` = 0 or 1. The mean is :math:`\text{least} + r/(1 - r)`.
+
+        Examples
+        --------
+        >>> import icl_theory as icl
+        >>> icl.Lengths.geometric(20.0).mean
+        20.0
+        """
+        least = integer("least", least, minimum=0, maximum=1)
+        mean = number("mean", mean, minimum=1e-12, maximum=LARGEST_MEAN)
+        if mean <= least:
+            raise argument_error("mean", mean, f"above {least}, the least number")
+        return _Geometric(mean, least)
+
+    def probabilities(self, most: int) -> Array:
+        """Return the probabilities of 0, 1, ... ``most`` tokens."""
+        most = integer("most", most, minimum=0)
+        check_fits("most", most, 8.0 * most)
+        result = np.zeros(most + 1)
+        part = self._probs[: max(most + 1 - self.least, 0)]
+        result[self.least : self.least + len(part)] = part
+        return result
+
+    def at_most(self, most: int) -> Lengths:
+        """Return the law of the numbers up to ``most``, which must be probable."""
+        probs = self.probabilities(most)
+        total = float(probs.sum())
+        if not total > 0.0:
+            raise argument_error("most", most, f"at least {self.least}")
+        return Lengths(probs / total, first=0)
+
+    def draw(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        """Draw the numbers of tokens of ``size`` prompts."""
+        rng = generator("rng", rng)
+        return self._drawn(rng, integer("size", size, minimum=0))
+
+    def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        index = rng.choice(len(self._probs), size, p=self._probs)
+        return np.asarray(self.least + index, dtype=np.int64)
+
+    def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
+        """Return the derivatives of φ of the orders 0 to ``order``, unchecked.
+
+        They are evaluated at G = ``mean``, an array of real or complex numbers, whose
+        logarithm is ``log``.
+        """
+        n = self.least + np.arange(len(self._probs))
+        # G^(n - order) is the lowest power that all derivatives share. For n < order
+        # the derivatives of order n and below are added one by one.
+        shared = np.zeros((order + 1, log.size), dtype=log.dtype)
+        is_long = n >= order
+        factors = _falling_factorials(n[is_long], order) * self._probs[is_long]
+        flat_log = log.ravel()
+        rows = max(1, BLOCK // max(log.size, 1))
+        for start in range(0, factors.shape[1], rows):
+            block = slice(start, start + rows)
+            exponents = n[is_long][block, None] - float(order)
+            shared += factors[:, block] @ _exp(exponents * flat_log)
+        derivatives = []
+        for k in range(order + 1):
+            derivative = shared[k].reshape(log.shape) * mean ** (order - k)
+            for short, p in zip(n[~is_long], self._probs[~is_long], strict=True):
+                if short >= k:
+                    factor = p * falling_factorial(float(short), k)
+                    derivative = derivative + factor * mean ** (short - k)
+            derivatives.append(derivative)
+        return derivatives
+
+
+class UniformLengths(Lengths):
+    """The law of `Lengths.uniform`."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.least = first
+        self.most = float(last)
+        self.places = last
+        self.mean = 0.5 * (first + last)
+
+    def __repr__(self) -> str:
+        return f"Lengths.uniform({self.least}, {self.most:.0f})"
+
+    def probabilities(self, most: int) -> Array:
+        """Return the probabilities of 0, 1, ... ``most`` tokens."""
+        n = np.arange(integer("most", most, minimum=0) + 1.0)
+        occurs = (n >= self.least) & (n <= self.most)
+        return occurs / (self.most - self.least + 1.0)
+
+    def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        return rng.integers(self.least, int(self.most) + 1, size)
+
+    def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
+        # The sum of G^m over 1 <= m <= M is built by doubling,
+        # Σ_{m <= 2M} G^m = (1 + G^M) Σ_{m <= M} G^m. All derivatives are positive, so
+        # that nothing cancels.
+        most = int(self.most)
+        number = most - max(self.least, 1) + 1
+        total = [np.zeros_like(log)] * (order + 1)
+        M = 0
+        for bit in f"{number:b}":
+            power = power_derivatives(mean, log, M, order)
+            total = _added(_product_derivatives(total, power), total)
+            M = 2 * M
+            if bit == "1":
+                M += 1
+                total = _added(total, power_derivatives(mean, log, M, order))
+        if self.least > 1:
+            before = power_derivatives(mean, log, self.least - 1, order)
+            total = _product_derivatives(total, before)
+        if self.least == 0:
+            total[0] = total[0] + 1.0
+        return [derivative / (most - self.least + 1.0) for derivative in total]
+
+
+class _Poisson(Lengths):
+    """The law of `Lengths.poisson`."""
+
+    def __init__(self, rate: float, least: int) -> None:
+        self.rate = rate
+        self.least = least
+        # Numbers above λ + t have a probability below exp(-t²/(2λ + 2t/3)).
+        beyond = 40.0 * math.sqrt(rate) + 500.0
+        self.most = float(math.ceil(rate + beyond))
+        self.places = math.ceil(rate + 9.0 * math.sqrt(rate) + 40.0)
+        self._share = -math.expm1(-rate) if least == 1 else 1.0  # P(n >= least)
+        self.mean = rate / self._share
+
+    def __repr__(self) -> str:
+        return f"Lengths.poisson({self.rate!r}, least={self.least})"
+
+    def probabilities(self, most: int) -> Array:
+        n = np.arange(integer("most", most, minimum=0) + 1.0)
+        log = np.zeros_like(n)
+        log[1:] = np.cumsum(math.log(self.rate) - np.log(n[1:]))
+        result = np.exp(log - self.rate) / self._share
+        result[: self.least] = 0.0
+        return result
+
+    def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        if self.least == 0:
+            return rng.poisson(self.rate, size)
+        # The tokens come at random times between 0 and 1. The first of them comes at
+        # a time with an exponential law, if this law is cut at 1.
+        first_time = -np.log1p(-self._share * rng.random(size)) / self.rate
+        remaining = np.maximum(self.rate * (1.0 - first_time), 0.0)
+        return 1 + rng.poisson(remaining)
+
+    def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
+        power = _exp(self.rate * np.expm1(log)) / self._share  # e^(λG - λ)
+        derivatives = [power * self.rate**k for k in range(order + 1)]
+        if self.least == 1:
+            # (e^(λG) - 1) e^(-λ), without the difference of two large numbers
+            derivatives[0] = power * -np.expm1(-self.rate * mean)
+        return derivatives
+
+
+class _Geometric(Lengths):
+    """The law of `Lengths.geometric`."""
+
+    def __init__(self, mean: float, least: int) -> None:
+        self.least = least
+        self.mean = mean
+        further = mean - least  # r/(1 - r)
+        self._ratio = further / (1.0 + further)
+        self._stop = 1.0 / (1.0 + further)  # 1 - r
+        log_ratio = math.log1p(-self._stop)
+        self.most = float(math.ceil(least + LOG_ZERO / log_ratio))
+        self.places = math.ceil(least + LOG_RARELY / log_ratio)
+
+    def __repr__(self) -> str:
+        return f"Lengths.geometric({self.mean!r}, least={self.least})"
+
+    def probabilities(self, most: int) -> Array:
+        n = np.arange(integer("most", most, minimum=0) + 1.0)
+        result = self._stop * self._ratio ** (n - self.least)
+        result[: self.least] = 0.0
+        return np.asarray(result)
+
+    def _drawn(self, rng: np.random.Generator, size: int) -> NDArray[np.int64]:
+        return self.least - 1 + rng.geometric(self._stop, size)
+
+    def _derivatives(self, mean: Array, log: Array, order: int) -> list[Array]:
+        # 1 - rG = (1 - r) + r (1 - G), a sum of positive numbers
+        inverse = 1.0 / (self._stop - self._ratio * np.expm1(log))
+        derivatives = []
+        term = self._stop * inverse
+        for k in range(1, order + 2):
+            derivatives.append(term)
+            term = term * (k * self._ratio * inverse)
+        if self.least == 0:
+            return derivatives
+        # d^k/dG^k (G f) = G f^(k) + k f^(k-1)
+        lower = [np.zeros_like(mean), *derivatives]
+        return [mean * derivatives[k] + k * lower[k] for k in range(order + 1)]
+
+
+def power_derivatives(
+    mean: Array, log: Array, n: float, order: int, scale: Array | float = 1.0
+) -> list[Array]:
+    """Return G^n and its derivatives by G, times ``scale``."""
+    # Derivatives above the n-th are zero. Only the lowest power of G needs exp(); the
+    # higher powers follow by multiplication.
+    highest = int(min(n, order))
+    log_power = log * (n - highest)
+    is_normal = log_power > LOG_ZERO
+    power = np.exp(np.maximum(log_power, LOG_ZERO, out=log_power), out=log_power)
+    power *= is_normal
+    power *= scale
+    derivatives = [np.zeros_like(log)] * (order + 1)
+    for k in range(highest, 0, -1):
+        derivatives[k] = power * falling_factorial(n, k)
+        power *= mean
+    derivatives[0] = power
+    return derivatives
+
+
+def falling_factorial(n: float, k: int) -> float:
+    """Return n (n - 1) ... (n - k + 1)."""
+    product = 1.0
+    for j in range(k):
+        product *= n - j
+    return product
+
+
+def _falling_factorials(n: NDArray[np.int64], order: int) -> Array:
+    """Return the falling factorials of the orders 0 to ``order``, (order + 1, n)."""
+    factors = np.ones((order + 1, len(n)))
+    for k in range(order):
+        factors[k + 1] = factors[k] * (n - k)
+    return factors
+
+
+def _exp(log: Array) -> Array:
+    """Return exp(log), with zero for results that are not normal numbers."""
+    is_normal = log.real > LOG_ZERO
+    return np.asarray(np.exp(np.where(is_normal, log, 0.0)) * is_normal)
+
+
+def _product_derivatives(first: list[Array], second: list[Array]) -> list[Array]:
+    """Return the derivatives of a product by Leibniz's rule."""
+    derivatives = []
+    for k in range(len(first)):
+        total = np.zeros_like(first[0])
+        for i in range(k + 1):
+            total = total + math.comb(k, i) * first[i] * second[k - i]
+        derivatives.append(total)
+    return derivatives
+
+
+def _added(first: list[Array], second: list[Array]) -> list[Array]:
+    return [x + y for x, y in zip(first, second, strict=True)]

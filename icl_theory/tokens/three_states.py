@@ -1,0 +1,264 @@
+r"""Counts of the windows of two symbols in a Markov chain of three states.
+
+The rows of the chain have Dirichlet laws with one concentration α for all entries, and
+the first symbol is uniform. Let :math:`n_{sy}` be the number of windows (s, y),
+:math:`r_s = \sum_y n_{sy}`, u the first symbol and v the last one. The probability that
+a sequence of T symbols has these counts follows from Whittle's formula,
+
+.. math:: P(u, v, n) = \frac{C}{3} \prod_s \frac{\prod_y g_\alpha(n_{sy})}
+    {g_{3\alpha}(r_s)}, \qquad
+    g_a(n) = \frac{\Gamma(a + n)}{\Gamma(a)\, n!},
+
+with the cofactor C of the entry (v, u) in the matrix
+:math:`\delta_{sy} - n_{sy}/r_s`, and with column sums
+:math:`\sum_s n_{sy} = r_y - [y = u] + [y = v]`. The rows of this matrix sum to zero, so
+C does not depend on u: for v = 0 it is a sum of positive terms,
+
+.. math:: C = a_0 (b_0 + b_1) + a_2 b_0, \qquad
+    a_y = \frac{n_{1y}}{r_1}, \qquad b_y = \frac{n_{2y}}{r_2} .
+
+By symmetry the last symbol may be called 0. If a model looks at row 0 and the column
+sums only, the other two rows are summed over. At given r this is a convolution of two
+polynomials in two variables. See docs/theory.md, "Three states".
+
+In the shapes below, A is the number of rows of a table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from icl_theory._validate import (
+    EXACT,
+    LARGEST,
+    Array,
+    flag,
+    integer,
+    number,
+    set_fields,
+)
+from icl_theory.engine.sampling import prompts_to_draw
+from icl_theory.memory import check_fits
+from icl_theory.tokens.counts import CountLaw, Drawn, Table, log_rising
+from icl_theory.tokens.sampled import chosen
+
+
+@dataclass(frozen=True, eq=False)
+class ThreeStateCounts(CountLaw):
+    r"""Counts of T symbols of a three-state Markov chain, seen from the last symbol.
+
+    The rows of the chain have the Dirichlet law with the parameter α for each symbol,
+    and the first symbol is uniform. The right label is the next symbol. Symbols are
+    renamed in each sequence: 0 is the last symbol, 1 is the one of the two others that
+    occurs more often, and 2 is the third one; two equally frequent ones keep their
+    order. A token stands for its symbol. There are six kinds of tokens: the tokens 0,
+    1, 2 that follow an equal of the last symbol, and the tokens 0, 1, 2 that do not.
+
+    Parameters
+    ----------
+    T : int
+        Number of symbols, at least 2. The table has about T⁴/150 rows, and T⁴/50 with
+        ``first``.
+    concentration : float
+        The Dirichlet parameter α. The default is 1, the uniform prior.
+    first : bool
+        Whether the first symbol is a token of one of three more kinds, 0, 1 and 2. By
+        default it is one of the tokens that do not follow an equal of the last symbol.
+
+    Raises
+    ------
+    ValueError
+        An argument is out of range, or there are more counts than fit in memory; the
+        message names it.
+
+    References
+    ----------
+    Whittle (1955), Some distribution and moment formulae for the Markov chain.
+    docs/theory.md, "Three states".
+
+    Examples
+    --------
+    Log losses in nats of three predictions after 100 symbols:
+
+    >>> from icl_theory.tokens import ThreeStateCounts
+    >>> for name, loss in ThreeStateCounts(100).predictors().items():
+    ...     print(f"{name} {loss:.6f}")
+    uniform 1.098612
+    unigram 0.988206
+    bigram 0.845184
+    """
+
+    T: int
+    concentration: float = 1.0
+    first: bool = False
+
+    queries = 1
+
+    def __post_init__(self) -> None:
+        set_fields(
+            self,
+            T=integer("T", self.T, minimum=2, maximum=EXACT),
+            concentration=number("concentration", self.concentration, maximum=LARGEST),
+            first=flag("first", self.first),
+        )
+        # three spectra for each row sum, and twice as much while they are made
+        check_fits("T", self.T, 100.0 * float(self.T) ** 3)
+        set_fields(self, values=np.tile(np.eye(3), (2 + self.first, 1)))
+
+    @cached_property
+    def table(self) -> Table:
+        """All counts of positive probability."""
+        rows = float(self.T) ** 4 / (50.0 if self.first else 150.0)
+        # once in parts and once as a whole, and as much again in `CountRisk`
+        check_fits("T", self.T, 8.0 * rows * 4.0 * (len(self.values) + 5))
+        return Table(*map(np.concatenate, zip(*self.parts(), strict=True)))
+
+    def parts(self) -> Iterator[Table]:
+        """Yield the table in parts, one for each number of the symbols 1."""
+        T = self.T
+        rows = _RowLaws.of(T, self.concentration)
+        for r1 in range(T):
+            # The symbols 2 are not more frequent than the symbols 1.
+            r2 = np.arange(min(r1, T - 1 - r1) + 1)
+            others = rows.others(r1, r2)
+            blocks = []
+            for r, of_others in zip(r2.tolist(), others, strict=True):
+                visits = (T - 1 - r1 - r, r1, r)
+                blocks.append(self._block(visits, rows.probability, of_others))
+            counts, probability, truth = map(np.concatenate, zip(*blocks, strict=True))
+            is_possible = probability > 0.0
+            yield Table(
+                counts[is_possible],
+                np.zeros(is_possible.sum(), dtype=np.intp),
+                probability[is_possible],
+                truth[is_possible],
+            )
+
+    def _block(
+        self, visits: tuple[int, int, int], probability: Array, of_others: Array
+    ) -> tuple[Array, Array, Array]:
+        """Return counts, probabilities and truth at given row sums r.
+
+        The array ``of_others`` has the probabilities of the column sums of rows 1 and
+        2, for the columns 1 and 2.
+        """
+        r0, r1, r2 = visits
+        n1, n2 = np.nonzero(np.add.outer(np.arange(r0 + 1), np.arange(r0 + 1)) <= r0)
+        own = np.column_stack([r0 - n1 - n2, n1, n2]).astype(float)  # row 0
+        probability_of_row = probability[r0, n1, n2]
+        # If 1 and 2 are not equally frequent, the sequence with both exchanged counts
+        # here, too.
+        probability_of_row = probability_of_row * (2.0 if r1 > r2 else 1.0)
+        totals = np.array([r0 + 1.0, r1, r2])  # how often each symbol occurs
+        truth = (self.concentration + own) / (3.0 * self.concentration + r0)
+        per_start = []
+        for u in range(3):
+            # column sums of rows 1 and 2
+            d1 = r1 - (u == 1) - n1
+            d2 = r2 - (u == 2) - n2
+            d0 = r1 + r2 - d1 - d2
+            # The way back to the last symbol leads from one of the others.
+            is_possible = (d1 >= 0) & (d2 >= 0) & (d0 >= (r1 + r2 > 0))
+            chance = np.zeros(len(n1))
+            chance[is_possible] = of_others[d1[is_possible], d2[is_possible]]
+            per_start.append(probability_of_row * chance)
+        if not self.first:
+            return np.hstack([own, totals - own]), np.sum(per_start, axis=0), truth
+        counts = []
+        for start in np.eye(3):
+            starts = np.broadcast_to(start, own.shape)
+            counts.append(np.hstack([own, totals - own - start, starts]))
+        return np.vstack(counts), np.concatenate(per_start), np.tile(truth, (3, 1))
+
+    def predictors(self) -> dict[str, float]:
+        """Return the log losses of three predictions, in nats.
+
+        They are the uniform one, the shares of all symbols (unigram), and the shares of
+        the symbols that followed equals of the last symbol (bigram). The latter two add
+        α to the count of each symbol. The bigram is the Bayes-optimal prediction.
+        """
+        alpha = self.concentration
+        unigram = 0.0
+        bigram = 0.0
+        for part in self.parts():
+            totals = part.counts.reshape(len(part.counts), -1, 3).sum(axis=1)
+            shares = (alpha + totals) / (3.0 * alpha + self.T)
+            right = part.truth
+            unigram -= float(part.probability @ (right * np.log(shares)).sum(axis=1))
+            bigram -= float(part.probability @ (right * np.log(right)).sum(axis=1))
+        return {"uniform": math.log(3.0), "unigram": unigram, "bigram": bigram}
+
+    def draw(self, rng: np.random.Generator, size: int) -> Drawn:
+        """Draw a chain for each sequence, and its symbols one after the other."""
+        size = prompts_to_draw(rng, size, numbers=6.0 * self.T)
+        chains = rng.dirichlet(np.full(3, self.concentration), (size, 3))
+        cumulated = np.cumsum(chains, axis=2)
+        sequence = np.arange(size)
+        symbols = np.empty((size, self.T + 1), dtype=np.intp)
+        symbols[:, 0] = rng.integers(0, 3, size)
+        for t, draws in enumerate(rng.random((self.T, size))):
+            symbols[:, t + 1] = chosen(draws, cumulated[sequence, symbols[:, t]])
+        symbols = self._renamed(symbols)
+        tokens = symbols[:, : self.T]
+        follows = tokens[:, :-1] == 0
+        kind = tokens.copy()
+        kind[:, 1:] += np.where(follows, 0, 3)
+        kind[:, 0] += 6 if self.first else 3
+        return Drawn(kind, np.zeros(size, dtype=np.intp), symbols[:, self.T])
+
+    def _renamed(self, symbols: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Call the last symbol 0, and the more frequent one of the others 1."""
+        last = symbols[:, self.T - 1]
+        counts = (symbols[:, : self.T, None] == np.arange(3)).sum(axis=1)
+        counts[np.arange(len(last)), last] = self.T + 1
+        order = np.argsort(-counts, axis=1, kind="stable")
+        return np.take_along_axis(np.argsort(order, axis=1), symbols, axis=1)
+
+
+class _RowLaws(NamedTuple):
+    """Laws of the counts of a row, for all row sums r up to T - 1.
+
+    The spectra are Fourier transforms over (n₁, n₂) of the probability times n₀/r, n₁/r
+    and n₂/r.
+    """
+
+    probability: Array  # of (n₁, n₂), (r, T, T)
+    spectra: NDArray[np.complex128]  # (3, r, T, T // 2 + 1)
+
+    @classmethod
+    def of(cls, T: int, alpha: float) -> _RowLaws:
+        log_g = log_rising(alpha, T - 1)
+        log_g_of_sum = log_rising(3.0 * alpha, T - 1)
+        probability = np.zeros((T, T, T))
+        spectra = np.zeros((3, T, T, T // 2 + 1), dtype=complex)
+        n1, n2 = np.indices((T, T))
+        for r in range(T):
+            n0 = r - n1 - n2
+            occurs = n0 >= 0
+            counts = np.stack([n0, n1, n2])[:, occurs]
+            log = log_g[counts].sum(axis=0) - log_g_of_sum[r]
+            probability[r, occurs] = np.exp(log)
+            if r == 0:
+                # A state that does not occur does not block the way to state 0.
+                spectra[0, 0] = 1.0
+                continue
+            for y in range(3):
+                share = np.zeros((T, T))
+                share[occurs] = probability[r, occurs] * counts[y] / r
+                spectra[y, r] = np.fft.rfft2(share)
+        return cls(probability, spectra)
+
+    def others(self, r1: int, r2: NDArray[np.intp]) -> Array:
+        """Return the mean of C over rows 1 and 2 with given column sums, (r2, T, T)."""
+        to_0, to_1, to_2 = self.spectra
+        tree = to_0[r1] * (to_0[r2] + to_1[r2]) + to_2[r1] * to_0[r2]
+        T = self.probability.shape[1]
+        # Rounding may leave small negative numbers.
+        return np.maximum(np.fft.irfft2(tree, s=(T, T)), 0.0)
