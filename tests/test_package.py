@@ -30,6 +30,7 @@ PAGES = [
     *(page for page in DOCS if "/_" not in page),
 ]  # built pages lie in folders like docs/_build
 LONG = (
+    "from-a-training-script",
     "induction-heads",
     "your-own-run",
     "linear-attention",
