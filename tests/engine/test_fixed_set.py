@@ -162,6 +162,8 @@ def test_coordinates_train_on_the_same_prompts() -> None:
         ("linear-attention", {"d": 3, "coordinates": "pair"}),
         ("linear-attention", {"d": 3, "coordinates": "heads", "heads": 2}),
         ("linear-attention", {"d": 3, "depth": 2}),
+        ("linear-attention", {"d": 3, "coordinates": "layer"}),
+        ("linear-attention", {"d": 3, "loss": "mse"}),
     ],
 )
 def test_every_family_with_a_sampler(family: str, parameters: dict[str, Any]) -> None:
@@ -172,7 +174,8 @@ def test_every_family_with_a_sampler(family: str, parameters: dict[str, Any]) ->
     population = problem.unreduced()
     for index in range(len(run.t)):
         state = run.states[index]
-        assert run.observed["population_loss"][index] == population.loss(state)
+        population_loss = problem.loss_factor * population.loss(state)
+        assert run.observed["population_loss"][index] == population_loss
     # The gradient is that of the loss, by a central difference along itself.
     state = risk.initial + 0.1
     gradient = risk.gradient(state)
