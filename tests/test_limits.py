@@ -25,6 +25,7 @@ FAMILIES = """
     regression L=(0,inf) delta=(0,inf) eta=(0,inf) K=2..1000000000 N=1..inf noise=[0,1e40] imbalance=(0,1)
     regression momentum=[0,1) beta1=[0,1) beta2=[0,1) weight_decay=[0,inf) clip=(0,inf)
     regression warmup=1.. decay_steps=1.. decay_factor=(0,inf)
+    regression dataset=1..inf dataset_seed=0.. dataset_batch=1..
     recall eta=(0,inf) V=3..1000000000 triggers=1.. outputs=1.. alpha=[0,1) H=3.. kappa=0..1 counts=1..
     recall gamma=(-inf,inf) v=(-inf,inf) M=1..inf seed=0.. max_steps=1.. epsilon=[1e-300,inf) above=[1e-300,inf)
     grouped-regression L=(0,inf) delta=(0,inf) eta=(0,inf) N=1..inf noise=[0,1e40]
@@ -183,7 +184,7 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "N=1..9007199254740992 of moments": lambda x: icl.linear_attention.wishart_moments(
         2, x, 2
     ),
-    "most=0..32": lambda x: icl.linear_attention.wishart_moments(2, 9, x),
+    "most=0..200": lambda x: icl.linear_attention.wishart_moments(2, 9, x),
     "depth=1..16 of a rule": lambda x: icl.linear_attention.quadrature(2, 9, x),
     "batch=1..* of a layer": lambda x: icl.LinearAttention(d=2).sampled(x),
     "seed=0.. of a layer": lambda x: icl.LinearAttention(d=2).sampled(4, x),

@@ -13,6 +13,7 @@ import pytest
 import icl_theory as icl
 from icl_theory.engine import ScaledRisk
 from icl_theory.families import list_families
+from icl_theory.papers.descent_layers.family import DescentLayers
 from tests.test_cli import run_main
 
 LINEAR: dict[str, Any] = {"L": 2.0, "delta": 1.0, "K": 4, "task": "linear"}
@@ -51,6 +52,7 @@ HALVES: dict[str, tuple[type[icl.Family], dict[str, Any]]] = {
     ),
     "few tasks": (icl.LinearAttention, {**COMMON, "tasks": 2, "above": 1e-3}),
     "sphere": (icl.Sphere, {"above": 1e-3}),
+    "layers": (DescentLayers, {"d": 2, "depth": 2, "eta": 0.04, "epsilon": 0.4}),
     "heads": (
         icl.SoftmaxHeads,
         {"d": 2, "N": 3, "eta": 0.1, "above": 1e-3, "max_steps": 3},

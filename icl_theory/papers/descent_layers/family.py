@@ -13,17 +13,18 @@ from icl_theory._validate import Array, argument_error, integer
 from icl_theory.engine.progress import counted
 from icl_theory.engine.pullback import Pullback
 from icl_theory.engine.risk import Risk
+from icl_theory.engine.starts import checked_start
 from icl_theory.engine.trajectory import Trajectory
 from icl_theory.families import (
     Column,
     Family,
     LazySlot,
-    Number,
+    NumberOrArray,
     Whole,
     Word,
     parameter,
 )
-from icl_theory.families.parameters import label_noise, learning_rate
+from icl_theory.families.parameters import label_noise, learning_rate, loss_form
 from icl_theory.papers.descent_layers.matrices import UnitMatrices
 from icl_theory.papers.descent_layers.risk import DEEPEST, LayersRisk
 
@@ -60,9 +61,12 @@ class DescentLayers(Family):
         which stay multiples of I: Q = -ηI and P = pI, with γ = ηp.
     noise : float
         Standard deviation of the label noise, label units.
-    start, seed : float, int
-        Standard deviation of the trained numbers at step 0, and the seed of their draw.
-    eta, epsilon, above, rule, method, max_steps
+    start : float or array_like, (L,) or (2L - 1,)
+        Standard deviation of the trained numbers at step 0, or these numbers: η and γ
+        of the layers, or the multiples of I in Q and P.
+    seed : int
+        Seed of their draw.
+    eta, epsilon, above, loss, rule, method, max_steps
         As for every `Family`.
 
     References
@@ -111,12 +115,13 @@ class DescentLayers(Family):
         "steps", kind=Word(words=COORDINATES), meaning="what is trained"
     )
     noise: float = label_noise(0.0, 1e6)
-    start: float = parameter(
+    start: Any = parameter(
         0.01,
-        kind=Number(zero=True, maximum=10.0),
+        kind=NumberOrArray(zero=True, maximum=10.0, ndim=(1,)),
         meaning="size of the trained numbers at step 0",
     )
     seed: int = parameter(0, kind=Whole(minimum=0), meaning="seed of the start")
+    loss: str = loss_form()
 
     def validate(self) -> None:
         """Build the risk, which checks its parts."""
@@ -135,12 +140,16 @@ class DescentLayers(Family):
     def risk(self) -> Risk:
         """Return the risk over what is trained."""
         layers = self.layers()
-        drawn = np.random.default_rng(self.seed).normal(0.0, self.start, layers.size)
+        if isinstance(self.start, float):
+            rng = np.random.default_rng(self.seed)
+            start = rng.normal(0.0, self.start, layers.size)
+        else:
+            start = checked_start(self.start, (layers.size,))
         if self.coordinates == "steps":
             return LayersRisk(
-                self.d, self.N, self.depth, layers.token_steps, self.noise, drawn
+                self.d, self.N, self.depth, layers.token_steps, self.noise, start
             )
-        matrices = drawn[:, None, None] * np.eye(self.d)
+        matrices = start[:, None, None] * np.eye(self.d)
         return Pullback(layers, UnitMatrices(matrices, self.depth))
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
