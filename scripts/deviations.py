@@ -2,6 +2,7 @@
 
     python scripts/deviations.py                     # 60 curves with, 200 without
     python scripts/deviations.py --float32           # the same, trained in float32
+    python scripts/deviations.py --seed 500          # other curves
     python scripts/deviations.py --model regression --only rate --unperturbed 0
 
 Each curve is trained by the NumPy layers of this file on prompts that the samplers of
@@ -351,13 +352,14 @@ def _optimiser(training: Training) -> Callable[[Array, int], Array]:
     return {"sgd": sgd, "momentum": momentum, "adam": adam}[training.optimiser]
 
 
-def planted(models: list[Model], only: str, precision: type) -> None:
+def planted(models: list[Model], only: str, precision: type, first_seed: int) -> None:
     """Print a row for each planted deviation, and how many are named."""
     named = []
     print("| model | planted | size | leaves | explanations, best first | named |")
     print("|" + "---|" * 6)
     for model in models:
-        for seed, (cause, size, run, curve) in enumerate(model.deviations(), 1):
+        deviations = enumerate(model.deviations(), first_seed)
+        for seed, (cause, size, run, curve) in deviations:
             if only not in ("", cause):
                 continue
             trained = train(model, replace(curve, precision=precision), seed)
@@ -404,13 +406,14 @@ def main() -> None:
     parser.add_argument("--model", choices=[*MODELS], help="one model, not both")
     parser.add_argument("--only", default="", help="one deviation, not all ten")
     parser.add_argument("--unperturbed", type=int, default=200, help="curves without")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first curve")
     parser.add_argument("--float32", action="store_true", help="train in float32")
     arguments = parser.parse_args()
     begin = time.perf_counter()
     models = [MODELS[arguments.model]] if arguments.model else [*MODELS.values()]
     precision = np.float32 if arguments.float32 else np.float64
     if arguments.only != "none":
-        planted(models, arguments.only, precision)
+        planted(models, arguments.only, precision, arguments.seed)
     if arguments.unperturbed:
         unperturbed(models, arguments.unperturbed, precision)
     print(f"{time.perf_counter() - begin:.0f} s")

@@ -158,11 +158,9 @@ def _named_positions(path: str, titles: list[str], column: str | None) -> _Posit
     """Return the positions of the columns that a header names."""
     step = _position(path, titles, "step")
     error = _position(path, titles, "error")
-    loss: int | None
+    loss = _position(path, titles, "loss") if column is None else None
     if column is not None:
         loss = _chosen(path, titles, column)
-    else:
-        loss = _position(path, titles, "loss")
     if step is None or loss is None:
         first = ",".join(titles)[:60]
         raise argument_error(

@@ -614,7 +614,8 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     """Return the explanations that fit a curve, best first.
 
     If step 0, before any update, shows a factor 2 or 1/2 of the loss, which does not
-    explain the curve alone, the explanations of the scaled curve are tried as well.
+    explain the curve alone, the explanations of the scaled curve are tried as well. If
+    nothing fits, a loss below the floor of the run is a sign of a fixed set.
     """
     trainings = Trainings(run, rule, evidence.windows, evidence.exact)
     search = _Search(trainings, time.monotonic() + PATIENCE)
@@ -623,11 +624,31 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     has_factor = any(explanation.name == "factor" for _, explanation in fitting)
     if factor is not None and not has_factor:
         fitting += search.fitting_with_factor(evidence, factor)
+    below = _below_floor(run, evidence)
+    if below is not None and not fitting:
+        fitting.append((math.inf, below))
     fitting.sort(key=lambda pair: pair[0])
     ranked = tuple(
         explanation for score, explanation in fitting if score <= fitting[0][0] + WORSE
     )
     return Explanations(ranked, tuple(search.untried))
+
+
+def _below_floor(run: Run, evidence: Evidence) -> Explanation | None:
+    """Return the explanation of losses that no parameters reach on the population."""
+    misses = (run.floor - evidence.means) / (
+        evidence.errors + evidence.rounding * run.floor + float(np.finfo(float).tiny)
+    )
+    if not run.floor > 0.0 or not misses.max() > evidence.limit:
+        return None
+    z = evidence.residual(evidence.windows.means(evidence.exact)).z
+    return Explanation(
+        "fixed set",
+        f"its losses fall below the floor {run.floor:.3g}, which no parameters pass: "
+        "it is trained on a fixed set of prompts, or on other prompts",
+        {},
+        float(np.mean(z**2)),
+    )
 
 
 def _factor_at_start(evidence: Evidence) -> float | None:

@@ -43,6 +43,7 @@ class Run(Protocol):
 
     t: Steps
     loss: Array
+    floor: float
     eta: float
     rule: str
     trained_by: Rule | None

@@ -219,7 +219,9 @@ class Trainings:
     def entries(self) -> Risk | None:
         """Return the risk over the parameters themselves, not over a reduction."""
         risk = self.risk
-        if self.run.family is not None:
+        # A fixed set has no symmetry that a reduction could use.
+        on_fixed_set = getattr(self.run, "on_fixed_set", False)
+        if self.run.family is not None and not on_fixed_set:
             risk = self.run.family.unreduced()
         if risk is None or not np.all(np.asarray(risk.metric) == 1.0):
             return None

@@ -503,15 +503,17 @@ class Family(RuleParameters, FixedSetParameters):
         self, batch: int, seed: int
     ) -> tuple[Risk, Trainer[Any]]:
         """Return the exact risk and the sampler, or refuse a set if they do not fit."""
+        assert self.dataset is not None
+        M = int(self.dataset)
         try:
             trainer = self.set_trainer(batch, seed)
         except ValueError as error:
-            raise ValueError(f"dataset = {self.dataset:.0f}: {error}") from None
+            raise ValueError(f"dataset = {M}: {error}") from None
         population = self.unreduced()
         if np.shape(population.initial) != np.shape(trainer.initial):
             raise argument_error(
                 "dataset",
-                f"{self.dataset:.0f}",
+                M,
                 f"left out: the family {self.name} has no exact loss over the "
                 "parameters that are trained on prompts",
             )

@@ -7,7 +7,12 @@ import pytest
 from numpy.typing import NDArray
 
 import icl_theory as icl
-from icl_theory.papers.linear_attention.empirical import EmpiricalRisk, equations
+from icl_theory.engine import FixedSetRisk
+from icl_theory.papers.linear_attention.empirical import (
+    EmpiricalRisk,
+    equations,
+    gap_constant,
+)
 
 Array = NDArray[np.float64]
 
@@ -128,3 +133,68 @@ def test_prompts_that_do_not_fit_are_named() -> None:
         EmpiricalRisk(None, np.zeros((2, 2)))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="start"):
         EmpiricalRisk(equations(x, h, y), np.zeros((3, 3)))
+
+
+@pytest.mark.parametrize("coordinates", ["merged", "pair"])
+def test_family_on_a_set_is_a_plain_loop_over_its_prompts(coordinates: str) -> None:
+    d, N, M, eta = 3, 5, 12, 0.02
+    problem = icl.LinearAttention(
+        d=d, N=N, noise=0.2, coordinates=coordinates, eta=eta, dataset=M, max_steps=30
+    )
+    risk = problem.trained_risk()
+    assert isinstance(risk, FixedSetRisk)
+    run = problem.simulate()
+    tokens, labels, queries, answers = risk.prompts
+    v = 1.0
+    A = 0.01 * np.eye(d)
+    if coordinates == "pair":
+        v, A = 0.01, 0.01 * np.eye(d) / np.sqrt(d)
+    losses = []
+    for _ in range(31):
+        gradient = np.zeros((d, d))
+        loss = 0.0
+        for X, y, x, answer in zip(tokens, labels, queries, answers, strict=True):
+            h = sum(y[i] * X[i] for i in range(N)) / N
+            error = x @ (v * A) @ h - answer
+            loss += 0.5 * error**2 / M
+            gradient += error * np.outer(x, h) / M
+        losses.append(loss)
+        if coordinates == "pair":
+            v, A = v - eta * np.sum(gradient * A), A - eta * v * gradient
+        else:
+            A = A - eta * gradient
+    for step in (0, 1, 13, 30):
+        assert run.at(step).loss == pytest.approx(losses[step], rel=1e-11)
+    law = problem.law()
+    assert run.at(30).observed["population_loss"] == pytest.approx(
+        law.dense.loss(problem.gamma(run.at(30).params)), rel=1e-12
+    )
+
+
+def test_the_constant_of_the_gap_is_its_definition() -> None:
+    # d = 1, N = 2: h = w (x₁² + x₂²)/2, averaged over a Gauss-Hermite grid.
+    nodes, weights = np.polynomial.hermite_e.hermegauss(8)
+    weights = weights / weights.sum()
+    square = (nodes[:, None] ** 2 + nodes[None, :] ** 2) / 2.0
+    weight = np.outer(weights, weights)
+    m = np.sum(weight * square**2)
+    gamma = np.sum(weight * square) / m
+    # e = x w (γ a - 1), and E x⁴ = E w⁴ = 3
+    mean = np.sum(weight * (gamma * square - 1.0) ** 2 * square**2)
+    assert gap_constant(1, 2) == pytest.approx(9.0 * mean / m, rel=1e-12)
+
+
+def test_the_constant_of_the_gap_is_that_of_samples() -> None:
+    d, N, size = 4, 15, 100_000
+    problem = icl.LinearAttention(d=d, N=N)
+    best = np.diag(problem.law().best)
+    prompts = problem.sampled(1, 0).draw(np.random.default_rng(0), size)
+    h = np.einsum("bn,bnd->bd", prompts.labels, prompts.tokens) / N
+    error = np.sum((prompts.query @ best) * h, axis=1) - prompts.answer
+    m = problem.law().second[0]
+    values = error**2 * np.sum(prompts.query**2, axis=1) * np.sum(h**2, axis=1) / m
+    z = (values.mean() - gap_constant(d, N)) / (values.std() / np.sqrt(size))
+    assert abs(z) < 4.0
+    # The limit of long prompts, in units of the floor.
+    law = icl.LinearAttention(d=d, N=10**8).law()
+    assert gap_constant(d, 10**8) == pytest.approx(2 * 36 * law.floor, rel=1e-6)
