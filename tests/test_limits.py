@@ -16,6 +16,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.families import Number, Whole
+from icl_theory.families.fixed_set import SET_PARAMETERS
 from icl_theory.families.rule_parameters import RULE_PARAMETERS
 from icl_theory.sweeps.grid import Grid
 
@@ -36,7 +37,7 @@ FAMILIES = """
     softmax-heads eta=(0,inf) d=1..1000 N=1..1000000000 noise=[0,1e15] heads=1..8 start=(0,10] seed=0..
     fixed-chain eta=(0,inf) p=(0,1) q=(0,1) e=(0,1e3] w=[-1e3,1e3] readout=[-1e3,1e3]
     single-location eta=(0,inf) N=2..1000000000 snr=[0,1e4] spread=(0,100] noise=[0,1e15] scale=(0,10] first=(0,1)
-    single-location d=4..1000000 seed=0..
+    single-location d=4..1000000 seed=0.. scale_decay=[0,1]
     token-selection eta=(0,inf) n=1..100 T=2..100 d=1..100 start=[0,1e3] seed=0..
     induction-heads eta=(0,inf) k=2..100 T=2..1000000 lags=2..20 concentration=[0.01,1e6] chains=1..
     induction-heads points=4..1048576 match=[-300,300] sink=[-300,300] ratio=[1e-9,1e9] stage=0.. seed=0..
@@ -254,12 +255,12 @@ def test_every_number_of_a_family_in_the_table_is_in_it() -> None:
         if row
         for each in row.split()[1:]
     }
-    # every family inherits the settings of the update rule, which the first one lists
+    # every family inherits the settings of the rule and of a fixed set, which the first lists
     everywhere = {
         "epsilon",
         "above",
         "max_steps",
-        *(set(RULE_PARAMETERS) & {key for _, key in listed}),
+        *({*RULE_PARAMETERS, *SET_PARAMETERS} & {key for _, key in listed}),
     }
     in_table = {name for name, _ in listed}
     for name, family in icl.list_families().items():
