@@ -81,7 +81,7 @@ def with_start(risk: Risk, start: ArrayLike) -> Risk:
     >>> from icl_theory.engine import with_start
     >>> risk = icl.PopulationRisk(icl.Features.simplex(3, 1.0), icl.tasks.Linear(2.0))
     >>> icl.descend(with_start(risk, np.eye(3)), eta=4.0, epsilon=1e-2).steps
-    23
+    18
     """
     instance("risk", risk, Risk, "a Risk")  # type: ignore[type-abstract]
     started = _Started(risk, Identity(checked_start(start, np.shape(risk.initial))))

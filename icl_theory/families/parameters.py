@@ -282,8 +282,10 @@ class Number(ParameterKind):
         must override this method, unless it refuses fractions only.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
-            # Integers stay integers: a float64 would round those beyond 2**53.
-            return values if values.dtype.kind in "iu" else values.astype(np.float64)
+            if self.whole and values.dtype.kind in "iu":
+                # They stay integers: a float64 would round those beyond 2**53.
+                return values.copy()
+            return values.astype(np.float64)
         listed = [*iterable(name, values, "a list of values")]
         if self.words and any(isinstance(value, str) for value in listed):
             raise argument_error(name, values, f"numbers, or {self.allowed} alone")

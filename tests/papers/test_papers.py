@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from remake import printed
 
 import icl_theory as icl
 from icl_theory.statements.audit import rows
 from tests.smaller import NAMES, said
-from tests.test_pages import differs, printed
+from tests.test_pages import differs
 
-NUMBERS = {claim[0]: number for number, claim in enumerate(printed()[0], start=1)}
+NUMBERS = {claim.name: number for number, claim in enumerate(printed()[0], start=1)}
 
 
 @pytest.mark.parametrize("name", [*NAMES["whole"], *NAMES["rows"]])
 def test_a_row_says_what_is_written(name: str) -> None:
     number = NUMBERS[name]
-    written = (
-        printed()[0][number - 1] if name in NAMES["whole"] else NAMES["rows"][name]
-    )
+    written = NAMES["rows"].get(name)
+    if name in NAMES["whole"]:
+        written = printed()[0][number - 1].cells()
     cells = rows()[number - 1](name not in NAMES["whole"]).cells()
     assert [differs(*pair) for pair in zip(written, cells, strict=True)] == [""] * len(
         cells

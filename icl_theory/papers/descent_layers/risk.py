@@ -90,8 +90,8 @@ class LayersRisk(WithStart, Risk):
     >>> round(2 * risk.loss([0.338, 2.091, 8.568, 0.297, 1.209]), 4)
     0.001
     >>> plain = LayersRisk(5, 20, depth=3, token_steps=False)
-    >>> round(2 * plain.loss([0.422, 0.688, 1.713]), 3)
-    0.116
+    >>> round(2 * plain.loss([0.422, 0.689, 1.714]), 3)
+    0.134
     """
 
     d: int
