@@ -135,6 +135,7 @@ NONLINEAR_REGRESSION = Paper(
                 dynamics.papers_rule,
                 dynamics.regimes,
                 dynamics.total_time,
+                dynamics.flat_at_high_accuracy,
                 experiments.larger_steps,
             ),
             question=questions.separation,

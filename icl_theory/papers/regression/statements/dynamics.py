@@ -302,6 +302,43 @@ def regimes(quick: bool) -> Claim:
     )
 
 
+@row(
+    "flat at high accuracy",
+    "paper, after Thm 2",
+    Status.MEASURED,
+    "T grows with L, at rates as 1/L²",
+)
+def flat_at_high_accuracy(quick: bool) -> Claim:
+    """for small ε the flat regime may converge faster"""
+    sizes = np.geomspace(0.01, 10.0, 7 if quick else 25)
+    epsilons = (1e-6, 1e-9, 1e-12)
+    falls_at_one_rate = 0
+    rises_at_own_rates = 0
+    cases = [*itertools.product((10, 100, 1000), epsilons)]
+    for K, epsilon in cases:
+        learnt = [L for L in sizes.tolist() if 0.25 * L**2 > epsilon]
+        at_one_rate = [_steps(L, 0.01, K, epsilon) for L in learnt]
+        # Each L gets the same multiple of its own largest stable rate.
+        at_own_rates = [_steps(L, 0.01 / L**2, K, epsilon) for L in learnt]
+        falls_at_one_rate += int(np.all(np.diff(at_one_rate) <= 0))
+        rises_at_own_rates += int(np.all(np.diff(at_own_rates) >= 0))
+    return Claim.of(
+        falls_at_one_rate == rises_at_own_rates == len(cases),
+        f"{len(cases)} pairs of K = 10, 100, 1000 and ε = {listed(epsilons, '.0e')},"
+        f" {len(sizes)} values of L = 0.01..10, exact counts; η = 0.01, and η = 0.01/L²",
+        f"at one rate T falls with L in {falls_at_one_rate} of {len(cases)} pairs; at"
+        f" rates as 1/L² it grows with L in {rises_at_own_rates}",
+        "holds only if the learning rate is chosen in proportion to 1/L²: at one rate"
+        " a larger L is faster at every ε",
+    )
+
+
+def _steps(L: float, eta: float, K: int, epsilon: float) -> float:
+    """Steps to ε, or infinity if there are more than can be counted."""
+    run = simulate(L, 1.0, eta, K=K, epsilon=epsilon, max_steps=2**62)
+    return math.inf if run.steps is None else float(run.steps)
+
+
 def _over_tail_ratio(K: int, epsilon: float, ratio: float) -> float:
     """``t ε 4η/(K-1)`` over its value at the end of Phase II.
 
