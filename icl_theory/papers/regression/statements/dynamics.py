@@ -316,7 +316,7 @@ def flat_at_high_accuracy(quick: bool) -> Claim:
     rises_at_own_rates = 0
     cases = [*itertools.product((10, 100, 1000), epsilons)]
     for K, epsilon in cases:
-        learnt = [L for L in sizes.tolist() if 0.25 * L**2 > epsilon]
+        learnt = [L for L in sizes.tolist() if epsilon < 0.25 * L**2]
         at_one_rate = [_steps(L, 0.01, K, epsilon) for L in learnt]
         # Each L gets the same multiple of its own largest stable rate.
         at_own_rates = [_steps(L, 0.01 / L**2, K, epsilon) for L in learnt]
@@ -325,7 +325,7 @@ def flat_at_high_accuracy(quick: bool) -> Claim:
     return Claim.of(
         falls_at_one_rate == rises_at_own_rates == len(cases),
         f"{len(cases)} pairs of K = 10, 100, 1000 and ε = {listed(epsilons, '.0e')},"
-        f" {len(sizes)} values of L = 0.01..10, exact counts; η = 0.01, and η = 0.01/L²",
+        f" {len(sizes)} values of L = 0.01..10, exact counts; η = 0.01, and 0.01/L²",
         f"at one rate T falls with L in {falls_at_one_rate} of {len(cases)} pairs; at"
         f" rates as 1/L² it grows with L in {rises_at_own_rates}",
         "holds only if the learning rate is chosen in proportion to 1/L²: at one rate"
