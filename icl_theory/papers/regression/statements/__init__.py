@@ -275,6 +275,7 @@ CLAIMS = Claims(
         dynamics.flow_solution,
         dynamics.phase_one,
         dynamics.total_time,
+        dynamics.flat_at_high_accuracy,
         dynamics.regimes,
         dynamics.papers_rule,
         dynamics.monotone,
