@@ -37,6 +37,7 @@ def report(
 
     Example: icl-theory report run.npz --out run.html
     """
+    # Refuse all arguments that cannot work before anything is read.
     check_targets(None, out=out)
     if out.suffix != ".html" or out.resolve() == found.resolve():
         raise argument_error(
@@ -51,6 +52,7 @@ def report(
             "a run written with --save, or a folder written with --store",
         )
     with Progress(quiet=quiet):
+        # A run is a file, and the store of a sweep is a folder.
         result = load(str(found)) if found.is_file() else load_sweep(found)
         if not isinstance(result, Trajectory):
             say_left_out(result.attrs.get("notes", "").splitlines())
