@@ -30,7 +30,7 @@ def audit(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the tables as JSON.")
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller grids.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use smaller grids.")] = False,
     claim: Annotated[
         int | None,
         typer.Option("--claim", help="Measure one claim only, by its number."),

@@ -16,19 +16,20 @@ from icl_theory.families.plug_ins import left_out
 
 def figures(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names of figures; all unless given.")
+        list[str] | None, typer.Argument(help="Names of figures; by default all.")
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the files, PDF and PNG.")
     ] = Path("figures"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer and shorter runs.")
+        bool, typer.Option("--quick", help="Make fewer and shorter runs.")
     ] = False,
     animate: Annotated[
-        bool, typer.Option("--animate", help="Attention maps over training, as a film.")
+        bool,
+        typer.Option("--animate", help="Write a film of attention maps in training."),
     ] = False,
     show: Annotated[
-        bool, typer.Option("--list", help="Print the names and titles.")
+        bool, typer.Option("--list", help="Print the names and titles of figures.")
     ] = False,
 ) -> int:
     """Reproduce the figures of the papers and of the documentation.

@@ -22,7 +22,7 @@ from icl_theory.sweeps.sweep import load_sweep
 
 
 def report(
-    found: Annotated[
+    source: Annotated[
         Path,
         typer.Argument(
             metavar="STORE|RUN",
@@ -39,25 +39,25 @@ def report(
     """
     # Refuse all arguments that cannot work before anything is read.
     check_targets(None, out=out)
-    if out.suffix != ".html" or out.resolve() == found.resolve():
+    if out.suffix != ".html" or out.resolve() == source.resolve():
         raise argument_error(
             "out",
             str(out),
             "a file name ending in .html, other than the one that is read",
         )
-    if not found.exists():
+    if not source.exists():
         raise argument_error(
             "path",
-            str(found),
+            str(source),
             "a run written with --save, or a folder written with --store",
         )
     with Progress(quiet=quiet):
         # A run is a file, and the store of a sweep is a folder.
-        result = load(str(found)) if found.is_file() else load_sweep(found)
+        result = load(str(source)) if source.is_file() else load_sweep(source)
         if not isinstance(result, Trajectory):
             say_left_out(result.attrs.get("notes", "").splitlines())
         text = html_report(
-            result, over=over, source=str(found), date=datetime.date.today()
+            result, over=over, source=str(source), date=datetime.date.today()
         )
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -66,16 +66,18 @@ def report(
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="Name of a paper; without one all are listed.")
+        str | None,
+        typer.Argument(help="Name of a paper; without it, all papers are listed."),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the pages and pictures.")
     ] = Path("reproduced"),
     only: Annotated[
-        str | None, typer.Option("--only", help="One statement, by its name.")
+        str | None,
+        typer.Option("--only", help="Name of the only statement to measure."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Smaller grids and shorter runs.")
+        bool, typer.Option("--quick", help="Use smaller grids and shorter runs.")
     ] = False,
 ) -> int:
     """Measure every statement of a paper; status 1 if an exact claim is violated.

@@ -22,7 +22,9 @@ FORMATS = (".png", ".pdf", ".svg")
 Over = Annotated[
     str | None,
     typer.Option(
-        "--over", help="Swept parameter that varies fastest from row to row; the first."
+        "--over",
+        help="Swept parameter that varies fastest from row to row; by default the"
+        " first.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]

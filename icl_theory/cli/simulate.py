@@ -69,7 +69,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         plot: PlotFile = None,
         save: Annotated[
             Path | None,
-            typer.Option("--save", help="Write the run, for icl_theory.load."),
+            typer.Option("--save", help="Write the run, which icl_theory.load reads."),
         ] = None,
         as_json: Annotated[
             bool,
@@ -101,7 +101,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         return _status(runs)
 
     simulate.__doc__ = (
-        f"Train on {family.title} until the target is reached, and say what happened."
+        f"Train on {family.title} until the target is reached, and print a summary."
         f" {STATUSES}"
     )
     return with_options(simulate, given=options_of(family, _help))

@@ -183,7 +183,8 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         store: Annotated[
             Path | None,
             typer.Option(
-                "--store", help="Folder that keeps finished chunks, to go on from."
+                "--store",
+                help="Folder for finished chunks; the same command continues from it.",
             ),
         ] = None,
         workers: Annotated[
@@ -201,7 +202,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
             ),
         ] = False,
         dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only say how much work it would be.")
+            bool, typer.Option("--dry-run", help="Only estimate time and memory.")
         ] = False,
         quiet: Quiet = False,
         *,
@@ -268,9 +269,9 @@ def _say_interrupted(dataset: xarray.Dataset, store: Path | None) -> None:
     """Print how many points were computed, and how the sweep can be continued."""
     size = dataset["status"].size
     done = size - count(dataset, PENDING)
-    how = "the same command continues from there"
+    how = "the same command continues the sweep"
     if store is None:
-        how = "with --store the same command could continue"
+        how = "with --store the same command could continue the sweep"
     print(
         f"icl-theory: interrupted after {done} of {size} points; {how}",
         file=sys.stderr,
@@ -311,7 +312,7 @@ def table(
     *,
     outputs: dict[str, Path],
 ) -> int:
-    """Make tables and figures of a stored sweep again, finished or not."""
+    """Make tables and figures of a stored sweep, finished or not."""
     files = Outputs(**outputs)
     with Progress(quiet=quiet):
         dataset = load_sweep(store)

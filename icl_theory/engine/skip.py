@@ -191,7 +191,7 @@ class Skipper(Iterates):
         One step of the run.
     tolerance : float
         The absolute tolerance on the scores.
-    known : dict of int to TrainingState, optional
+    known_states : dict of int to TrainingState, optional
         States of the run that are known already, by step.
     exact : int
         The number of steps that are taken one by one before the run tries to skip.
@@ -207,13 +207,13 @@ class Skipper(Iterates):
         self,
         update_map: UpdateMap,
         tolerance: float,
-        known: dict[int, TrainingState] | None = None,
+        known_states: dict[int, TrainingState] | None = None,
         *,
         exact: int = 0,
         budget: int = 200_000,
         flow: bool = False,
     ) -> None:
-        super().__init__(update_map, known)
+        super().__init__(update_map, known_states)
         # If the rule has a memory, this is a map of the whole state: the parameters and
         # the memory in one array. `params` then means the whole state in this class.
         self._map = skippable_map(update_map)

@@ -351,7 +351,7 @@ class Iterates(Solution):
     ----------
     update_map : UpdateMap
         One step of the run.
-    known : dict of int to TrainingState, optional
+    known_states : dict of int to TrainingState, optional
         States of the run that are known already, by step.
 
     Attributes
@@ -376,10 +376,12 @@ class Iterates(Solution):
     error: float | None = None
 
     def __init__(
-        self, update_map: UpdateMap, known: dict[int, TrainingState] | None = None
+        self,
+        update_map: UpdateMap,
+        known_states: dict[int, TrainingState] | None = None,
     ) -> None:
         self.update_map = update_map
-        self._states = known or {}
+        self._states = known_states or {}
         self.last_point: Point | None = None
         self._previous: _StepLoss | None = None
 
@@ -521,7 +523,7 @@ class SingleSteps(Iterates):
     ----------
     update_map : UpdateMap
         One step of the run.
-    known : dict of int to TrainingState, optional
+    known_states : dict of int to TrainingState, optional
         States of the run that are known already, by step.
     beyond : int
         The number of steps that calls of ``state`` may take beyond the last known step.
@@ -531,10 +533,10 @@ class SingleSteps(Iterates):
     def __init__(
         self,
         update_map: UpdateMap,
-        known: dict[int, TrainingState] | None = None,
+        known_states: dict[int, TrainingState] | None = None,
         beyond: int = 10_000,
     ) -> None:
-        super().__init__(update_map, known)
+        super().__init__(update_map, known_states)
         last_known = max(self._states, default=0)
         self._last_allowed = last_known + max(last_known, beyond)
 

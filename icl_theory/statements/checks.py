@@ -116,7 +116,7 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
         if "unexpected keyword argument" not in str(error):
             raise
         raise argument_error(
-            "options", sorted(options), f"those of the comparison ({error})"
+            "options", sorted(options), f"options of the comparison ({error})"
         ) from None
     return result
 

@@ -20,22 +20,22 @@ from icl_theory.sweeps.sweep import Plan
 
 
 def estimate(
-    planned: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 2000
+    planned: Plan, workers: int = 1, *, budget: float = 2.0, samples: int = 2000
 ) -> Iterator[str]:
     """Yield lines that estimate the points, the time and the memory of a sweep.
 
     There are two kinds of points: those computed in batches, and those simulated one by
-    one. Up to ``asked`` random points show how many points are of each kind. Sample
+    one. Up to ``samples`` random points show how many points are of each kind. Sample
     points of each kind are timed: for about ``budget`` seconds if they are simulated
     one by one, and for up to three times as long in batches.
     """
     grid = planned.grid
     rng = np.random.default_rng(0)
-    is_exact = grid.size <= asked
+    is_exact = grid.size <= samples
     if is_exact:
         index = rng.permutation(grid.size)
     else:
-        index = rng.integers(grid.size, size=asked)
+        index = rng.integers(grid.size, size=samples)
     is_batched = _is_batched(planned, index)
     batched = round(grid.size * float(is_batched.mean()))
     alone = grid.size - batched

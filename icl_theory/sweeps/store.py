@@ -439,10 +439,10 @@ def existing(path: str | os.PathLike[str]) -> Store:
     check_installed("pyarrow")
     load_whole(*TABLES)
     with plain_errors(folder):
-        found = _manifest(folder)
-    if found is None:
+        contents = _manifest(folder)
+    if contents is None:
         raise _no_store(folder, "a store made by a sweep")
-    return Store(folder, *found)
+    return Store(folder, *contents)
 
 
 def check_installed(*libraries: str, extra: str = "parquet") -> None:
@@ -467,7 +467,7 @@ def plain_errors(path: Path) -> Iterator[None]:
         reason = os.strerror(error.errno) if error.errno else str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full:
-            reason += "; what it had is safe, and the same call goes on from it"
+            reason += "; its chunks are safe, and the same call continues from them"
         one_line = OSError(f"store {str(path)!r} cannot be used: {reason}")
         one_line.errno = error.errno
         raise one_line from None

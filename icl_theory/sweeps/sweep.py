@@ -359,7 +359,7 @@ def run_with(
     if executor is not None:
         instance("executor", executor, Executor, "a concurrent.futures.Executor")
     if executor is not None and workers is not None:
-        raise argument_error("workers", workers, "left out where an executor is given")
+        raise argument_error("workers", workers, "left out if an executor is given")
     with contextlib.ExitStack() as stack:
         if workers is not None:
             count = integer("workers", workers, minimum=1, maximum=10_000)
