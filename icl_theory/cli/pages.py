@@ -54,11 +54,13 @@ def report(
     with Progress(quiet=quiet):
         # A run is a file, and the store of a sweep is a folder.
         result = load(str(source)) if source.is_file() else load_sweep(source)
+        # The notes of a sweep name ignored files and columns without values.
         if not isinstance(result, Trajectory):
             say_left_out(result.attrs.get("notes", "").splitlines())
         text = html_report(
             result, over=over, source=str(source), date=datetime.date.today()
         )
+    # A crash while the page is written leaves an earlier page as it was.
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return 0
@@ -90,6 +92,7 @@ def reproduce(
             (paper.name, paper.reference) for paper in reproduction.papers().values()
         )
         return 0
+    # A folder that cannot be written is refused before minutes of measurements.
     figures.check_folder(out)
     reproduced = reproduction.reproduce(name, only=only, quick=quick)
     paths = reproduced.write(out)

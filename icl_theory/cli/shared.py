@@ -19,6 +19,7 @@ from icl_theory.engine.progress import Progress
 
 # The endings of figures.
 FORMATS = (".png", ".pdf", ".svg")
+# Options that several commands have.
 Over = Annotated[
     str | None,
     typer.Option(
@@ -58,6 +59,7 @@ def print_facts(facts: Mapping[str, str]) -> None:
     """Print names and values as a table of two columns."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
+    # A long value is broken over several lines, and no part of it is left out.
     table.add_column(overflow="fold")
     for name, value in facts.items():
         table.add_row(name, value)
@@ -75,6 +77,7 @@ def print_rows(rows: Iterable[Iterable[str]], *headings: str) -> None:
 @Progress("making JSON")
 def print_json(value: Any) -> None:
     """Print a value as a JSON document; NaN is null, and infinite numbers are texts."""
+    # Values of types that JSON does not have become texts.
     print(json.dumps(_strict(value), allow_nan=False, default=str))
 
 

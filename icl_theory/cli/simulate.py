@@ -94,6 +94,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         # The results are printed first: writing a file may still fail.
         _show(simulations, as_json, certificates)
         _warn_of_unreachable_targets(simulations)
+        # `_problems` has refused to save several runs.
         if save is not None:
             runs[0].save(save)
         if plot is not None:
@@ -121,6 +122,7 @@ def _problems(
     for name, text in options.items():
         if name not in compared:
             settings[name] = parse_value(declared[name], text)
+    # A missing parameter is named here as an option; the family would name a field.
     require(family, settings)
     if not compared:
         return {"": family(**settings)}
@@ -167,6 +169,7 @@ def _simulated(problems: Mapping[str, Family], command: str) -> list[Simulation]
     simulations = []
     for label, problem in problems.items():
         run = problem.simulate()
+        # The run keeps the command line, with which it can be made again.
         run.command = command
         simulations.append(Simulation(label, problem, run))
         if run.interrupted:

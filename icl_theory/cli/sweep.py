@@ -118,6 +118,7 @@ class Outputs(NamedTuple):
             check_format(path, points)
         if over is not None:
             choice("over", over, swept)
+        # Here self is a tuple, and any() tells whether there is a file.
         if not swept and any(self):
             raise ValueError(
                 "a single point makes no table or figure: give a list or a range of"
@@ -285,12 +286,14 @@ def _show(
     say_left_out(dataset.attrs.get("notes", "").splitlines())
     size = dataset["status"].size
     done = size - count(dataset, PENDING)
+    # After Ctrl-C, tables have the points that were computed before it.
     if done:
         outputs.write(dataset, over)
     if as_json:
         print_json(dataset.to_dict())
     elif done:
         outputs.show(dataset, over, done)
+    # Points that failed do not spoil a table, but the exit status must show them.
     failures = count(dataset, FAILED)
     if not failures:
         return 0

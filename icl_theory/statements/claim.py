@@ -124,6 +124,7 @@ class Claim:
             The numbers with which the measured ones are compared, unless they are an
             argument of `row`.
         """
+        # The words of the verdict are for success, and would be wrong after a failure.
         if not holds:
             verdict = f"{Outcome.FAILS.value}: see measured"
         return cls("", "", "", Status.MEASURED, grid, measured, bound, verdict)
@@ -246,6 +247,7 @@ def identity(
     """
 
     def decorate(cases: Callable[[bool], Errors]) -> Row:
+        # `row` finds the statement in the docstring, which `wraps` takes from `cases`.
         @row(name, source, Status.EXACT, f"{allowed:.0e}")
         @functools.wraps(cases)
         def largest_error(quick: bool) -> Claim:

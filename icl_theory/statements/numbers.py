@@ -71,6 +71,7 @@ def minimum(
 
 def power(x: Any, y: Any) -> float:
     """Return the exponent b of the law y ~ x^b, fitted in logarithms."""
+    # The first coefficient of a fitted line is its slope.
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
@@ -81,6 +82,7 @@ def decade(error: float) -> str:
     """
     if not math.isfinite(error):
         return str(error)
+    # An error of zero has no logarithm; it counts as 1e-16, like all smaller errors.
     exponent = math.ceil(math.log10(max(error, 1e-300)))
     return f"1e{max(exponent, -16):d}"
 

@@ -187,6 +187,7 @@ class Claims:
                 rows |= dict.fromkeys(reading.rows)
                 if reading.question:
                     questions[reading.question] = None
+        # Rows and questions that are given take the place of those in the readings.
         set_fields(
             self,
             rows=self.rows or tuple(rows),

@@ -136,6 +136,7 @@ class Statement:
         says why.
         """
         assert self.sides is not None
+        # Outside its scope the sides may not even be defined, so they are not measured.
         if self.scope is not None:
             reason = self.scope.why_not(arguments[0])
             if reason:

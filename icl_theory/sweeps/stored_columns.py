@@ -75,6 +75,7 @@ class ColumnMatch:
         shared_or_missing = []
         for column in self.computed:
             kept = stored.get(column.name, column)
+            # A new description alone does not change the meaning of stored values.
             has_changed = (kept.dtype, kept.unit) != (column.dtype, column.unit)
             shared_or_missing.append(kept if has_changed else column)
         return (*shared_or_missing, *self.unknown)
