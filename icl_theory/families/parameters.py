@@ -461,7 +461,7 @@ class Object(ParameterKind):
     checker : callable
         Takes the name and the value, and returns the object or refuses the value.
     unfold : callable, optional
-        For an object that determines other parameters, as the task of `Recall` does.
+        For an object that determines other parameters, as the task of recall does.
         Takes the parameters of a sweep by name, the object among them, and returns them
         with the values that the object determines in its place.
     """
