@@ -388,7 +388,7 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(
     assert process.returncode == 130, err
     last = err.splitlines()[-1]
     found = re.fullmatch(
-        r"icl-theory: interrupted after (\d+) of 96 points; the same command continues from there",
+        r"icl-theory: interrupted after (\d+) of 96 points; the same command continues the sweep",
         last,
     )
     assert found, err

@@ -271,7 +271,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(
 def test_an_executor_and_workers_contradict_each_other() -> None:
     with (
         ThreadPoolExecutor(1) as threads,
-        pytest.raises(ValueError, match="left out where an executor is given"),
+        pytest.raises(ValueError, match="left out if an executor is given"),
     ):
         icl.sweep(1.0, 1.0, 1.0, executor=threads, workers=2)
 
@@ -443,11 +443,11 @@ def test_kinds_of_many_points_are_told_from_some(
         find("regression"),
         {"L": np.linspace(1, 2, 1600), "delta": 1, "eta": 4, "N": 50, "epsilon": 0.02},
     )
-    said = next(estimate(made, asked=1600))
+    said = next(estimate(made, samples=1600))
     assert said == "1,600 points in 1 chunk, 1,200 in batches and 400 one by one"
     about = re.fullmatch(
         r".* chunk, about ([\d,]+) in batches and ([\d,]+) one by one",
-        next(estimate(made, asked=400)),
+        next(estimate(made, samples=400)),
     )
     assert about is not None
     many, alone = (int(word.replace(",", "")) for word in about.groups())

@@ -1,4 +1,4 @@
-"""`icl-theory audit`."""
+"""`icl-theory audit`: measure claims and answer questions, print and write them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def audit(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the tables as JSON.")
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller grids.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Use smaller grids.")] = False,
     claim: Annotated[
         int | None,
         typer.Option("--claim", help="Measure one claim only, by its number."),
@@ -50,6 +50,7 @@ def audit(
 
     Example: icl-theory audit --question tightness --quick --plot tightness.png
     """
+    # Options that contradict each other are refused before anything is measured.
     check_targets(plot=plot, out=out)
     parts = {"claim": claim, "paper": paper, "question": question}
     given = [name for name, value in parts.items() if value is not None]
@@ -91,14 +92,15 @@ def _audit_claims(
         _print_audit(report)
     failures = {*report.failures}
     if claim is None:
-        # One claim needs no other family, so the others are not loaded to look.
+        # Families with faulty claims are named, too. One claim alone does not need the
+        # other families, so they are not loaded for this.
         failures |= {*all_claims()[1]}
     say_left_out(failures)
     return 1 if report.violations or report.failures else 0
 
 
 def _answer_question(name: str, plot: Path | None, as_json: bool, quick: bool) -> int:
-    """Answer a question, print and draw it, and return the exit status."""
+    """Answer a question, print and draw the answer, and return the exit status."""
     choice("question", name, questions())
     say_left_out(all_claims()[1])
     failures: list[str] = []
@@ -111,6 +113,7 @@ def _answer_question(name: str, plot: Path | None, as_json: bool, quick: bool) -
 
 
 def _print_answer(answer: Answer, plot: Path | None, as_json: bool) -> None:
+    """Print an answer as text or JSON, and draw its figure if ``plot`` is a file."""
     if as_json:
         words = {"question": answer.question, "answer": answer.answer}
         print(json.dumps(words, ensure_ascii=False))
@@ -123,11 +126,14 @@ def _print_answer(answer: Answer, plot: Path | None, as_json: bool) -> None:
 
 
 def _print_audit(report: Audit) -> None:
+    """Print the claims as a table, then the answers, times and violations."""
     console = Console(highlight=False)
+    # Three of the eight columns fit into a terminal; --json and --out have all.
     claims = Table(box=box.SIMPLE, pad_edge=False, show_lines=False, expand=False)
     for heading, ratio in (("claim", 2), ("measured", 4), ("verdict", 3)):
         claims.add_column(heading, ratio=ratio, overflow="fold")
     for claim in report.claims:
+        # A claim that need not hold stays black if it fails: that is a finding.
         style = "red" if claim in report.violations else None
         name = f"{claim.name} ({claim.status}; {claim.source})"
         claims.add_row(name, claim.measured, claim.finding, style=style)

@@ -16,19 +16,20 @@ from icl_theory.families.plug_ins import left_out
 
 def figures(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names of figures; all unless given.")
+        list[str] | None, typer.Argument(help="Names of figures; by default all.")
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the files, PDF and PNG.")
     ] = Path("figures"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer and shorter runs.")
+        bool, typer.Option("--quick", help="Make fewer and shorter runs.")
     ] = False,
     animate: Annotated[
-        bool, typer.Option("--animate", help="Attention maps over training, as a film.")
+        bool,
+        typer.Option("--animate", help="Write a film of attention maps in training."),
     ] = False,
     show: Annotated[
-        bool, typer.Option("--list", help="Print the names and titles.")
+        bool, typer.Option("--list", help="Print the names and titles of figures.")
     ] = False,
 ) -> int:
     """Reproduce the figures of the papers and of the documentation.
@@ -46,6 +47,7 @@ def figures(
     recipes.check_folder(out)
     if not animate:
         return _write_figures(chosen, out, quick)
+    # Only one figure has a film.
     for name in names or []:
         choice("figure", name, ["maps"])
     for path in recipes.animate(out, quick=quick):
@@ -60,6 +62,7 @@ def _write_figures(names: list[str], out: Path, quick: bool) -> int:
         try:
             with left_out(f"the figure {name}", failures):
                 for path in recipes.write(recipes.draw(name, quick=quick), out, name):
+                    # Figures take long: show each path as soon as its file is written.
                     print(path, flush=True)
         except KeyboardInterrupt:
             print(
@@ -73,12 +76,17 @@ def _write_figures(names: list[str], out: Path, quick: bool) -> int:
 
 
 def script(file: str) -> None:
-    """Run the script of a figure as `icl-theory figures` with its name and options."""
+    """Draw a figure from its own script, as `icl-theory figures NAME` would.
+
+    ``file`` is the path of the script, whose name is the name of the figure. Options of
+    the script are options of the command.
+    """
     from icl_theory.cli import main
 
     try:
         main(["figures", Path(file).stem, *sys.argv[1:]])
     except SystemExit as stop:
-        # A gallery that runs the script would also end by an exit in good order.
+        # Even a success would end a program that runs the script, such as the gallery
+        # of the documentation.
         if stop.code:
             raise

@@ -22,7 +22,7 @@ from icl_theory.sweeps.sweep import load_sweep
 
 
 def report(
-    found: Annotated[
+    source: Annotated[
         Path,
         typer.Argument(
             metavar="STORE|RUN",
@@ -37,26 +37,30 @@ def report(
 
     Example: icl-theory report run.npz --out run.html
     """
+    # Refuse all arguments that cannot work before anything is read.
     check_targets(None, out=out)
-    if out.suffix != ".html" or out.resolve() == found.resolve():
+    if out.suffix != ".html" or out.resolve() == source.resolve():
         raise argument_error(
             "out",
             str(out),
             "a file name ending in .html, other than the one that is read",
         )
-    if not found.exists():
+    if not source.exists():
         raise argument_error(
             "path",
-            str(found),
+            str(source),
             "a run written with --save, or a folder written with --store",
         )
     with Progress(quiet=quiet):
-        result = load(str(found)) if found.is_file() else load_sweep(found)
+        # A run is a file, and the store of a sweep is a folder.
+        result = load(str(source)) if source.is_file() else load_sweep(source)
+        # The notes of a sweep name ignored files and columns without values.
         if not isinstance(result, Trajectory):
             say_left_out(result.attrs.get("notes", "").splitlines())
         text = html_report(
-            result, over=over, source=str(found), date=datetime.date.today()
+            result, over=over, source=str(source), date=datetime.date.today()
         )
+    # A crash while the page is written leaves an earlier page as it was.
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return 0
@@ -64,16 +68,18 @@ def report(
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="Name of a paper; without one all are listed.")
+        str | None,
+        typer.Argument(help="Name of a paper; without it, all papers are listed."),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the pages and pictures.")
     ] = Path("reproduced"),
     only: Annotated[
-        str | None, typer.Option("--only", help="One statement, by its name.")
+        str | None,
+        typer.Option("--only", help="Name of the only statement to measure."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Smaller grids and shorter runs.")
+        bool, typer.Option("--quick", help="Use smaller grids and shorter runs.")
     ] = False,
 ) -> int:
     """Measure every statement of a paper; status 1 if an exact claim is violated.
@@ -86,6 +92,7 @@ def reproduce(
             (paper.name, paper.reference) for paper in reproduction.papers().values()
         )
         return 0
+    # A folder that cannot be written is refused before minutes of measurements.
     figures.check_folder(out)
     reproduced = reproduction.reproduce(name, only=only, quick=quick)
     paths = reproduced.write(out)

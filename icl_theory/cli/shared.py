@@ -17,11 +17,15 @@ from rich.table import Table
 from icl_theory._validate import argument_error
 from icl_theory.engine.progress import Progress
 
+# The endings of figures.
 FORMATS = (".png", ".pdf", ".svg")
+# Options that several commands have.
 Over = Annotated[
     str | None,
     typer.Option(
-        "--over", help="Swept parameter that varies fastest from row to row; the first."
+        "--over",
+        help="Swept parameter that varies fastest from row to row; by default the"
+        " first.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
@@ -31,7 +35,11 @@ PlotFile = Annotated[
 
 
 def check_targets(plot: Path | None, **others: Path | None) -> None:
-    """Refuse files that cannot be written, before anything is computed."""
+    """Refuse files that cannot be written; commands call this before they compute.
+
+    Files are given by the names of their options. The file of a figure must also have
+    one of the FORMATS.
+    """
     for name, path in {"plot": plot, **others}.items():
         if path is not None and not path.absolute().parent.is_dir():
             raise argument_error(name, str(path), "in a folder that exists")
@@ -42,15 +50,16 @@ def check_targets(plot: Path | None, **others: Path | None) -> None:
 
 
 def say_left_out(lines: Iterable[str]) -> None:
-    """Print lines on standard error: things that could not be measured or loaded."""
+    """Print on standard error what was left out, one line for each reason."""
     for line in sorted(lines):
         print(f"icl-theory: {line}", file=sys.stderr)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
-    """Print names and values as a table."""
+    """Print names and values as a table of two columns."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
+    # A long value is broken over several lines, and no part of it is left out.
     table.add_column(overflow="fold")
     for name, value in facts.items():
         table.add_row(name, value)
@@ -58,7 +67,7 @@ def print_facts(facts: Mapping[str, str]) -> None:
 
 
 def print_rows(rows: Iterable[Iterable[str]], *headings: str) -> None:
-    """Print rows as a table, with headings if there are some."""
+    """Print rows as a table, with headings if any are given."""
     table = Table(*headings, box=box.SIMPLE, pad_edge=False, show_header=bool(headings))
     for row in rows:
         table.add_row(*row)
@@ -67,11 +76,13 @@ def print_rows(rows: Iterable[Iterable[str]], *headings: str) -> None:
 
 @Progress("making JSON")
 def print_json(value: Any) -> None:
-    """Print a JSON document; NaN becomes null, and infinite numbers become texts."""
+    """Print a value as a JSON document; NaN is null, and infinite numbers are texts."""
+    # Values of types that JSON does not have become texts.
     print(json.dumps(_strict(value), allow_nan=False, default=str))
 
 
 def _strict(value: Any) -> Any:
+    """Return a value without numbers that strict JSON cannot have."""
     if isinstance(value, dict):
         return {name: _strict(entry) for name, entry in value.items()}
     if isinstance(value, list):

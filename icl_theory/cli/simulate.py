@@ -1,7 +1,7 @@
 """`icl-theory simulate`, and `simulate` of every family.
 
-One run, or one for each word of a parameter whose value is ``all``: they are read from
-the options, computed, shown side by side and written.
+The command makes one run. If the value of a parameter is ``all``, it makes a run for
+each word that this parameter may have, and shows the runs side by side.
 """
 
 from __future__ import annotations
@@ -41,7 +41,17 @@ STATUSES = (
 
 
 class Simulation(NamedTuple):
-    """A problem and its run; the label is the word of the compared parameter."""
+    """A problem and its run.
+
+    Attributes
+    ----------
+    label : str
+        The word of the compared parameter; empty if there is only one run.
+    problem : Family
+        The problem.
+    run : Trajectory
+        The run.
+    """
 
     label: str
     problem: Family
@@ -59,7 +69,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         plot: PlotFile = None,
         save: Annotated[
             Path | None,
-            typer.Option("--save", help="Write the run, for icl_theory.load."),
+            typer.Option("--save", help="Write the run, which icl_theory.load reads."),
         ] = None,
         as_json: Annotated[
             bool,
@@ -73,7 +83,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
             ),
         ] = False,
     ) -> int:
-        # Refuse what cannot be done before anything is computed.
+        # Everything that cannot work is refused before anything is computed.
         check_targets(plot, save=save)
         if certify:
             icl_theory.certified.check_installed()
@@ -81,8 +91,10 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         simulations = _simulated(problems, context.obj)
         runs = [simulation.run for simulation in simulations]
         certificates = [icl_theory.certify(run) for run in runs] if certify else []
+        # The results are printed first: writing a file may still fail.
         _show(simulations, as_json, certificates)
         _warn_of_unreachable_targets(simulations)
+        # `_problems` has refused to save several runs.
         if save is not None:
             runs[0].save(save)
         if plot is not None:
@@ -90,7 +102,7 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
         return _status(runs)
 
     simulate.__doc__ = (
-        f"Train on {family.title} until the target is reached, and say what happened."
+        f"Train on {family.title} until the target is reached, and print a summary."
         f" {STATUSES}"
     )
     return with_options(simulate, given=options_of(family, _help))
@@ -99,16 +111,23 @@ def simulate_command(family: type[Family]) -> Callable[..., int]:
 def _problems(
     family: type[Family], options: Mapping[str, str], save: Path | None
 ) -> dict[str, Family]:
-    """Return the problems to simulate by their labels; one alone has the label ""."""
+    """Return the problems to simulate by their labels.
+
+    ``options`` has the texts of the options. If no parameter is compared, there is one
+    problem, with the label "".
+    """
     declared = family.parameters()
     compared = _compared_parameters(declared, options)
     settings: dict[str, Any] = {}
     for name, text in options.items():
         if name not in compared:
             settings[name] = parse_value(declared[name], text)
+    # A missing parameter is named here as an option; the family would name a field.
     require(family, settings)
     if not compared:
         return {"": family(**settings)}
+    # If several parameters are compared, only the first varies; the others keep their
+    # defaults.
     name = compared[0]
     if save is not None:
         raise ValueError(
@@ -122,13 +141,17 @@ def _problems(
 def _compared_parameters(
     declared: Mapping[str, Parameter], options: Mapping[str, str]
 ) -> list[str]:
-    """Return the parameters whose value is ``all``, after a check of all words."""
+    """Return the parameters whose value is ``all``, after a check of all words.
+
+    The check is here and not in the family, because its message must name ``all``.
+    """
     compared = []
     for name, text in options.items():
         if not _has_words(declared[name]):
             continue
         words = (*declared[name].kind.words, ALL)
         kind = declared[name].kind
+        # A parameter with words may also be an array, which is checked later.
         if kind.is_array(text) or (kind.arrays and "," in text):
             continue
         if text not in words:
@@ -142,10 +165,11 @@ def _compared_parameters(
 
 @returns_runs
 def _simulated(problems: Mapping[str, Family], command: str) -> list[Simulation]:
-    """Simulate problems until one is interrupted."""
+    """Simulate problems one after the other; Ctrl-C ends this with the present run."""
     simulations = []
     for label, problem in problems.items():
         run = problem.simulate()
+        # The run keeps the command line, with which it can be made again.
         run.command = command
         simulations.append(Simulation(label, problem, run))
         if run.interrupted:
@@ -154,6 +178,7 @@ def _simulated(problems: Mapping[str, Family], command: str) -> list[Simulation]
 
 
 def _warn_of_unreachable_targets(simulations: list[Simulation]) -> None:
+    """Print a warning for each run whose target is not above the lowest loss."""
     for _, problem, run in simulations:
         if run.stop is Stop.FLOOR and problem.epsilon:
             print(
@@ -165,11 +190,13 @@ def _warn_of_unreachable_targets(simulations: list[Simulation]) -> None:
 
 
 def _draw(runs: list[Trajectory], path: Path, *, is_comparison: bool) -> None:
+    """Draw a run, or several runs in one figure, into a file."""
     axes = plots.compare_runs(runs) if is_comparison else runs[0].plot()
     plots.save(axes, str(path))
 
 
 def _status(runs: list[Trajectory]) -> int:
+    """Return the exit status of the command; 130 stands for Ctrl-C."""
     if any(run.interrupted for run in runs):
         return 130
     return 1 if any(_missed(run) for run in runs) else 0
@@ -183,11 +210,13 @@ def _missed(run: Trajectory) -> bool:
 
 
 def _help(declared: Parameter) -> str:
+    """Return the help text of a parameter, which mentions ``all`` if it is allowed."""
     text = help_text(declared)
     return f"{text[:-1]}; all compares them." if _has_words(declared) else text
 
 
 def _has_words(declared: Parameter) -> bool:
+    """Whether a parameter is one of several words, so that ``all`` makes sense."""
     return isinstance(declared.kind, Word) and declared.axis
 
 
@@ -196,7 +225,7 @@ def _show(
     as_json: bool,
     certificates: list[icl_theory.certified.Certificate],
 ) -> None:
-    """Print runs, and their certificates unless there are none."""
+    """Print runs, and the certificate of each run if there are certificates."""
     if as_json:
         _print_json(simulations, certificates)
         return
@@ -216,6 +245,7 @@ def _print_json(
     simulations: list[Simulation],
     certificates: list[icl_theory.certified.Certificate],
 ) -> None:
+    """Print one run, or several by their labels, with their certificates as JSON."""
     by_label = {label: run.to_dict() for label, _, run in simulations}
     for run, certificate in zip(by_label.values(), certificates, strict=False):
         run["proved"] = certificate.to_dict()
@@ -226,13 +256,15 @@ def _print_json(
 
 
 def _print_side_by_side(simulations: list[Simulation]) -> None:
+    """Print the facts of several runs as a table with a column for each run."""
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for simulation in simulations:
         table.add_column(simulation.label, ratio=1, overflow="fold")
     columns = [simulation.run.facts() for simulation in simulations]
-    # Runs may have different facts: a dict keeps each name once, in order.
+    # Runs may have different facts. The keys of a dict keep each name once, in order.
     names = dict.fromkeys(name for facts in columns for name in facts)
+    # The fact "run" describes a single run; the headings take its place.
     names.pop("run", None)
     for name in names:
         table.add_row(name, *(facts.get(name, "") for facts in columns))

@@ -1,7 +1,8 @@
 """`icl-theory sweep`, `sweep` of every family, and `icl-theory table`.
 
-A sweep is planned from the options and computed, or loaded from a store. Then its
-tables and figures are written, and a table is printed with the columns that fit.
+``sweep`` plans a sweep from its options and computes it, and ``table`` loads one from a
+store. Both then write its tables and figures, and print a table with the columns that
+fit into the terminal.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ from icl_theory.sweeps.workers import cluster
 if TYPE_CHECKING:
     import xarray
 
-# of the files, by the name of the option
+# The ending of each file, by the name of its option.
 ENDINGS = {"table": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
-# Roles of quantities in order of importance: the first are printed even if there is
-# little room.
+# The roles of quantities that are printed, in order of importance: if there is little
+# room, only the first ones are printed.
 IMPORTANT = (
     "steps",
     "status",
@@ -77,12 +78,14 @@ IMPORTANT = (
     "predicted",
 )
 SPELLING = "Numbers may be lists 1,2,5 or ranges 0.1:10:log:25 (or lin)."
-MOST_ROWS = 60  # of a printed table: about a screen
-MOST_POINTS = 10**6  # of a sweep whose transitions are found within seconds
+# The largest number of rows of a printed table, about a screen.
+MOST_ROWS = 60
+# The largest number of points of a sweep whose transitions are found within seconds.
+MOST_POINTS = 10**6
 
 
 class Outputs(NamedTuple):
-    """Files to write, or None for a file that nobody wants."""
+    """The files that a command writes; None for a file without its option."""
 
     table: Annotated[
         Path | None, typer.Option("--table", help="Write the table as Markdown (.md).")
@@ -100,7 +103,11 @@ class Outputs(NamedTuple):
     plot: PlotFile = None
 
     def check(self, over: str | None, swept: list[str], points: int) -> None:
-        """Refuse what cannot be written or drawn, before anything is computed."""
+        """Refuse files that cannot be written or drawn, before anything is computed.
+
+        ``swept`` has the names of the swept parameters, and ``points`` is the number of
+        points.
+        """
         check_targets(**self._asdict())
         for name, ending in ENDINGS.items():
             path = getattr(self, name)
@@ -111,6 +118,7 @@ class Outputs(NamedTuple):
             check_format(path, points)
         if over is not None:
             choice("over", over, swept)
+        # Here self is a tuple, and any() tells whether there is a file.
         if not swept and any(self):
             raise ValueError(
                 "a single point makes no table or figure: give a list or a range of"
@@ -124,7 +132,7 @@ class Outputs(NamedTuple):
             )
 
     def write(self, dataset: xarray.Dataset, over: str | None) -> None:
-        """Write the files."""
+        """Write the tables and the figure for which there is a file."""
         for path in (self.table, self.csv, self.latex, self.parquet):
             if path is not None:
                 write_table(dataset, path, over)
@@ -138,10 +146,12 @@ class Outputs(NamedTuple):
         done: int,
         most_points: int = MOST_POINTS,
     ) -> None:
-        """Print the table of ``done`` points unless there are files, and transitions.
+        """Print the table, unless there are files, and the transitions in it.
 
-        Transitions of more than ``most_points`` points would take minutes.
+        ``done`` is the number of computed points. To find transitions of more than
+        ``most_points`` points would take minutes, so they are left out.
         """
+        # A single point has no table, and its facts are printed instead.
         if not dataset.dims:
             facts = point_facts(dataset)
             print_facts({name: number(value) for name, value in facts.items()})
@@ -158,6 +168,7 @@ class Outputs(NamedTuple):
                 print(note)
 
 
+# The options of `Outputs` by name, which `with_options` adds to a command.
 OUTPUTS = get_type_hints(Outputs, include_extras=True)
 
 
@@ -173,7 +184,8 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         store: Annotated[
             Path | None,
             typer.Option(
-                "--store", help="Folder that keeps finished chunks, to go on from."
+                "--store",
+                help="Folder for finished chunks; the same command continues from it.",
             ),
         ] = None,
         workers: Annotated[
@@ -191,7 +203,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
             ),
         ] = False,
         dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only say how much work it would be.")
+            bool, typer.Option("--dry-run", help="Only estimate time and memory.")
         ] = False,
         quiet: Quiet = False,
         *,
@@ -210,6 +222,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
         }
         require(family, settings)
         with Progress(quiet=quiet):
+            # All options are checked before the first point is computed.
             planned = plan(family, settings)
             swept = [axis.name for axis in planned.grid.axes if axis.swept]
             files.check(over, swept, planned.grid.size)
@@ -227,6 +240,7 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
             status = _show(dataset, files, over, as_json)
             if dataset.attrs["interrupted"]:
                 _say_interrupted(dataset, store)
+                # By convention the exit status of a command that Ctrl-C has ended.
                 return 130
             return status
 
@@ -238,24 +252,27 @@ def sweep_command(family: type[Family]) -> Callable[..., int]:
 
 
 def _executor(address: str | None) -> contextlib.AbstractContextManager[Any]:
-    """Return a context with the workers of a Dask scheduler, or with None."""
+    """Return a context that provides the executor of a Dask scheduler, or None."""
     return contextlib.nullcontext() if address is None else cluster(address)
 
 
 def _print_estimate(lines: Iterator[str], as_json: bool) -> None:
+    """Print the lines of an estimate as text or JSON."""
     if as_json:
         print_json({"estimate": [*lines]})
         return
+    # The estimate takes seconds: show each line as soon as it is known.
     for line in lines:
         print(line, flush=True)
 
 
 def _say_interrupted(dataset: xarray.Dataset, store: Path | None) -> None:
+    """Print how many points were computed, and how the sweep can be continued."""
     size = dataset["status"].size
     done = size - count(dataset, PENDING)
-    how = "the same command continues from there"
+    how = "the same command continues the sweep"
     if store is None:
-        how = "with --store the same command could continue"
+        how = "with --store the same command could continue the sweep"
     print(
         f"icl-theory: interrupted after {done} of {size} points; {how}",
         file=sys.stderr,
@@ -265,16 +282,18 @@ def _say_interrupted(dataset: xarray.Dataset, store: Path | None) -> None:
 def _show(
     dataset: xarray.Dataset, outputs: Outputs, over: str | None, as_json: bool = False
 ) -> int:
-    """Write and print the results, say why points failed; return the exit status."""
+    """Write and print results, and say why points failed; return the exit status."""
     say_left_out(dataset.attrs.get("notes", "").splitlines())
     size = dataset["status"].size
     done = size - count(dataset, PENDING)
+    # After Ctrl-C, tables have the points that were computed before it.
     if done:
         outputs.write(dataset, over)
     if as_json:
         print_json(dataset.to_dict())
     elif done:
         outputs.show(dataset, over, done)
+    # Points that failed do not spoil a table, but the exit status must show them.
     failures = count(dataset, FAILED)
     if not failures:
         return 0
@@ -296,7 +315,7 @@ def table(
     *,
     outputs: dict[str, Path],
 ) -> int:
-    """Make tables and figures of a stored sweep again, finished or not."""
+    """Make tables and figures of a stored sweep, finished or not."""
     files = Outputs(**outputs)
     with Progress(quiet=quiet):
         dataset = load_sweep(store)
@@ -321,7 +340,7 @@ class Columns(NamedTuple):
     shown : list of str
         Columns of the printed table, in its order.
     constant : dict of str to str
-        Columns with the same cell in all rows, which become a sentence below it.
+        Columns with the same cell in all rows; a sentence below the table names them.
     unshown : list of str
         Columns for which there is no room.
     """
@@ -337,6 +356,7 @@ def _print_table(
     """Print up to ``most`` rows, with the columns that fit, and their meanings."""
     over = dimension(dataset, over)
     quantities = _important_quantities(dataset, over)
+    # Of a large sweep only the part that has the first rows is read.
     table = phase_table(first_part(dataset[["status", *quantities]], over), over)
     head = table.head(most)
     values = dict(contents(head))
@@ -367,7 +387,10 @@ def _print_table(
 
 
 def _print_remarks(console: Console, columns: Columns, rows: int, done: int) -> None:
-    """Say what a table of ``rows`` of ``done`` points does not show."""
+    """Print the number of rows that are not shown, and the constant columns.
+
+    The table shows ``rows`` of ``done`` computed points.
+    """
     if done > rows:
         console.print(
             f"... and {number(done - rows)} rows more: --table or --csv writes"
@@ -380,7 +403,10 @@ def _print_remarks(console: Console, columns: Columns, rows: int, done: int) -> 
 
 
 def _important_quantities(dataset: xarray.Dataset, over: str) -> list[str]:
-    """Return the quantities of a table; exponents only in the parameter ``over``."""
+    """Return the quantities of a table in order of importance.
+
+    Of the local exponents, only the one along the parameter ``over`` is among them.
+    """
     of_other_parameters = set()
     for name in with_role(dataset, "exponent"):
         if dataset[name].attrs.get("of") != over:
@@ -392,13 +418,25 @@ def _important_quantities(dataset: xarray.Dataset, over: str) -> list[str]:
 def _fitted(
     cells: dict[str, list[str]], axes: list[str], symbols: list[str], width: int
 ) -> Columns:
-    """Choose the columns that fit into a width: the axes, then the first symbols.
+    """Choose the columns that fit into a width: all axes, then the first symbols.
 
-    Columns with the same cell in all rows make room if not all columns fit.
+    If not all columns fit, columns with the same cell in all rows make room for others.
+
+    Parameters
+    ----------
+    cells : dict of str to list of str
+        The cells of each column, by the symbol of the column.
+    axes : list of str
+        The columns of the swept parameters.
+    symbols : list of str
+        The other columns, the most important ones first.
+    width : int
+        The width of the terminal, in characters.
     """
     widths = {}
     for name, column in cells.items():
         widths[name] = max(len(word) for word in (name, *column)) + 3
+    # The 3 characters are the space that the table puts between columns.
     room = width - sum(widths[name] for name in axes)
     candidates = [
         name
@@ -413,6 +451,7 @@ def _fitted(
     for name in candidates:
         if name in constant:
             continue
+        # A column that is too wide does not keep narrower ones behind it away.
         if widths[name] <= room:
             shown.append(name)
             room -= widths[name]
@@ -423,7 +462,7 @@ def _fitted(
 
 
 def _constant_cells(cells: dict[str, list[str]], names: list[str]) -> dict[str, str]:
-    """Return the cell of each column that has the same one in two rows or more."""
+    """Return, by column, the cell that all rows share, if there are several rows."""
     constant = {}
     for name in names:
         column = cells[name]

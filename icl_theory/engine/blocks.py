@@ -1,9 +1,9 @@
 """Independent blocks of parameters, and the modes of each block.
 
 A block is a part of the parameters that does not affect the other parts. `Blocks`
-splits the parameters of a run into n blocks, the rows of an array, and computes their
-moves: the changes of the parameters in one step. A mode of a block is an eigenvector of
-its Hessian, and the rate of a mode is η times the eigenvalue; `Modes` holds both.
+splits the parameters of a run into n blocks, the rows of an array, and computes the
+moves of the blocks: their changes in one step. A mode of a block is an eigenvector of
+its Hessian, and the rate of the mode is η times the eigenvalue; `Modes` holds both.
 
 A stride is an interval in x = ln(1 + t) on which a polynomial with s nodes approximates
 a block (`icl_theory.engine.collocation`). In the basis of the eigenvectors, Newton's
@@ -25,7 +25,8 @@ from icl_theory.engine.risk import Risk
 from icl_theory.engine.steps import UpdateMap
 from icl_theory.engine.whole_state import StateRisk
 
-# The eigenvectors of a larger Hessian would take too long.
+# The largest number of parameters in a block whose modes are computed: the eigenvectors
+# of a larger Hessian would take too long.
 MOST_MODES = 1024
 
 
@@ -43,8 +44,8 @@ class Blocks:
         One step of training.
     eigenvector_cost : int
         The cost of the eigenvectors, in gradients for each column of the Hessian. It
-        counts only if the columns are independent: their gradients are cheap, so the
-        eigenvectors take a large part of the time.
+        counts only if the columns are independent. Their gradients are then cheap, so
+        that the eigenvectors take a large part of the time.
 
     Attributes
     ----------
@@ -59,14 +60,14 @@ class Blocks:
         self.update_map = update_map
         risk = update_map.risk
         rule = update_map.rule
-        # Whether the derivative of a step is a known matrix for each mode. For
-        # normalised descent it is not.
+        # Whether the derivative of a step is known as a matrix for each mode. It is not
+        # for normalised descent.
         self._has_jacobian = rule.jacobian(np.zeros(1), update_map.eta) is not None
         self.column_gradients = None
         if self._has_jacobian and np.ndim(risk.metric) == 0:
             self.column_gradients = column_gradients_of(risk)
         self._shape = np.shape(risk.initial)
-        # The risk of the parameters alone, if `risk` is one of the whole state.
+        # The risk as a function of the parameters alone, without the rule's memory.
         self._parameter_risk = risk
         if isinstance(risk, StateRisk):
             self._parameter_risk = risk.risk
@@ -121,15 +122,16 @@ class Blocks:
         return self._reshaped(rows, self._shape)
 
     def _reshaped(self, rows: Array, shape: tuple[int, ...]) -> Array:
+        """Return the rows of all blocks as an array of this shape."""
         if self.column_gradients is not None:
             return np.ascontiguousarray(rows.T)
         return rows.reshape(shape)
 
     def moves(self, rows: Array, blocks: Index) -> Array:
-        """Moves of r states, (r, k m).
+        """Moves of r states, (r, k m): their changes in one step.
 
-        ``rows``, (r, k m), holds a state of one block in each row, and ``blocks``,
-        (r,), the indices of these blocks.
+        Each row of ``rows``, (r, k m), is a state of one block, and ``blocks``, (r,),
+        has the indices of these blocks.
         """
         if self.column_gradients is None:
             states = rows.reshape(-1, *self._shape)
@@ -167,6 +169,7 @@ class Blocks:
         k = len(jacobian)
         # The Kronecker product of W and J: its entry in row (a, i) and column (b, j) is
         # W_ab J_ij, for nodes a and b and for numbers i and j of the mode.
+        # The equations of a stride then have the matrix I - W J.
         coupled = weights[:, :, None, :, None] * jacobian[:, None, :]
         inverse = np.linalg.inv(np.eye(s * k) - coupled.reshape(n, s * k, s * k))
 
@@ -177,7 +180,7 @@ class Blocks:
         return changes
 
     def modes(self, rows: Array, x: Array) -> Modes | None:
-        """Compute the modes of all blocks at one state of each.
+        """Compute the modes of all blocks, each at one state of the block.
 
         Return None if the Hessian is not finite.
 
@@ -191,6 +194,7 @@ class Blocks:
         hessian = self._hessian(self.parameter_part(rows))
         metric = np.asarray(self._parameter_risk.metric, dtype=float)
         metric_root = self.rows(np.sqrt(np.broadcast_to(metric, self._parameter_shape)))
+        # With the metric M and the Hessian H this is M^(-1/2) H M^(-1/2).
         hessian = hessian / (metric_root[:, :, None] * metric_root[:, None])
         if not np.isfinite(hessian).all():
             return None
@@ -217,7 +221,7 @@ class Blocks:
     def _jacobian(self, rates: Array) -> Array:
         """Derivatives of a step for modes with these rates, (..., k, k).
 
-        They refer to the rows, which hold the memory times a scale.
+        They are derivatives of rows, in which the memory is multiplied by a scale.
         """
         jacobian = self.update_map.rule.jacobian(rates, self.update_map.eta)
         assert jacobian is not None
@@ -269,10 +273,10 @@ class Modes:
     ) -> Array:
         """Derivatives of a step for each mode at s times of each of b blocks.
 
-        The rates are known at the times ``self.x``. A mode that decays by more than
-        ``resting`` e-folds while t grows by a factor e is at rest, and its rate is
-        taken to be constant. The rates of the other modes are taken to fall like 1/t,
-        as in a power-law tail.
+        The rates are known only at the times ``self.x``. A mode that decays by more
+        than ``resting`` e-folds while t grows by a factor e is at rest, and its rate is
+        assumed to be constant. The rates of all other modes are assumed to fall like
+        1/t, as in a power-law tail.
 
         Parameters
         ----------
@@ -296,11 +300,11 @@ class Modes:
         return self._jacobian(rates * decay)
 
     def newton(self, weights: Array, places: Array, blocks: Index) -> Precondition:
-        """Return a function that turns residuals of strides into Newton's changes of Y.
+        """Return Newton's method for the equations of n strides.
 
-        The equations of a stride are Y = θ + W h(Y) for the states Y at its nodes.
-        Their Jacobian is I - W J, in which J is the derivative of the move h: a (k, k)
-        matrix for each mode and node.
+        The equations of a stride are Y = θ + W h(Y), with the state θ at its beginning,
+        the states Y at its nodes and the moves h(Y). Their Jacobian is I - W J, with
+        the derivative J of the move, a (k, k) matrix for each mode and node.
 
         Parameters
         ----------
@@ -310,6 +314,12 @@ class Modes:
             The values of x at the nodes.
         blocks : ndarray of shape (n,)
             The index of the block of each stride.
+
+        Returns
+        -------
+        callable
+            Takes the residuals of some strides and their positions among the n, and
+            returns the changes of Y.
         """
         jacobians = self.jacobians(self.rates, places, blocks)
         n, m, s, k, _ = jacobians.shape
@@ -321,7 +331,7 @@ class Modes:
                 * jacobians.transpose(0, 1, 3, 2, 4)[:, :, None]
             )
             equations = np.eye(s * k) - coupled.reshape(n, m, s * k, s * k)
-        # Strides without finite weights are not iterated, so that any matrix will do.
+        # Strides without finite weights are not iterated, so any matrix will do.
         is_finite = np.isfinite(equations).all(axis=(1, 2, 3))
         equations[~is_finite] = np.eye(s * k)
         inverse = inverse_or_nan(equations)
@@ -338,7 +348,7 @@ class Modes:
     def accumulated_changes(
         self, change: Array, x: Array, steps: Array, blocks: Index
     ) -> Array:
-        """Change of states that a constant change of their moves causes in many steps.
+        """Changes of states that constant changes of their moves cause in many steps.
 
         Parameters
         ----------
@@ -356,9 +366,9 @@ class Modes:
         # A growing mode is treated like one that decays at the same rate.
         jacobians = self.jacobians(np.abs(self.rates), x[:, None], blocks)[:, :, 0]
         components = self.to_components(change[:, None], blocks)[:, 0].swapaxes(1, 2)
-        # A constant change c of the moves changes the state by N c after few steps,
-        # N being their number, and by -J^-1 c after many steps of a resting mode. The
-        # formula (I/N - J)^-1 c joins the two.
+        # A constant change c of the moves changes the state by N c after N steps if N
+        # is small, and by -J^-1 c after many steps of a mode at rest. The formula
+        # (I/N - J)^-1 c joins these two.
         identity = np.eye(jacobians.shape[-1])
         damping = identity / steps[:, None, None, None] - jacobians
         settled = np.asarray(np.linalg.solve(damping, components[..., None]))[..., 0]

@@ -1,8 +1,9 @@
 r"""Collocation of strides: Radau's scheme for a difference equation, or for its flow.
 
-A stride is an interval in x = ln(1 + t). On it, a polynomial P in x approximates the
-solution of :math:`\theta(t+1) - \theta(t) = h(\theta(t))`, in which h is called the
-move. At Radau's nodes :math:`x_i` the polynomial satisfies
+A stride is an interval in x = ln(1 + t), with the step number t. On it, a polynomial P
+in x approximates the solution of :math:`\theta(t+1) - \theta(t) = h(\theta(t))`. The
+function h is called the move. At Radau's nodes :math:`x_i` in the stride, at which the
+step number is :math:`t_i`, the polynomial satisfies
 
 .. math::
     P(x_i + \delta_i) - P(x_i) = h(P(x_i)), \qquad
@@ -30,7 +31,9 @@ from numpy.typing import NDArray
 
 from icl_theory._validate import Array
 
+# Indices of blocks, or positions in an array.
 Index = NDArray[np.intp]
+# Whether each stride belongs to a selection.
 Mask = NDArray[np.bool_]
 # Takes r states of single blocks, (r, m), and the indices of these blocks, (r,).
 # Returns the moves, (r, m).
@@ -39,9 +42,10 @@ Moves = Callable[[Array, Index], Array]
 # arrays of `collocate`, (k,). Returns changes of the values at the nodes, (k, s, m).
 Precondition = Callable[[Array, Index], Array]
 
-# The error of the last iterate may exceed the extrapolated error by this factor. In
-# 1,774 strides it exceeded the extrapolated error at most 240 times, and 20 to 95 times
-# in one of a hundred strides. It was never more than 1.6 times the residual.
+# The error of the last iterate may exceed the error that is extrapolated from the
+# residuals by this factor. In 1,774 strides it was at most 240 times the extrapolated
+# error, and 20 to 95 times in one of a hundred strides. It was never more than 1.6
+# times the residual.
 EXTRAPOLATION_FACTOR = 30.0
 # If a residual grows by more than this factor in one iteration, the iteration diverges.
 DIVERGENCE_FACTOR = 10.0
@@ -61,8 +65,8 @@ class RadauScheme(NamedTuple):
         The matrix from the values at 0 and at the nodes to the Legendre coefficients.
     derivatives : ndarray of shape (s, s, s + 1)
         For each node, the matrix from the values at 0 and at the nodes to the
-        derivatives of orders 1 to s at that node. The unit of length is half of the
-        interval.
+        derivatives of orders 1 to s at this node. The unit of length for the
+        derivatives is half of the interval.
     """
 
     nodes: Array
@@ -75,10 +79,10 @@ class RadauScheme(NamedTuple):
 def radau(stages: int) -> RadauScheme:
     """Radau's scheme of order 2 s - 1 with s stages.
 
-    Its nodes are the zeros of P_s - P_(s-1), which is (x - 1) times the polynomial of
-    degree s - 1 that is orthogonal with the weight 1 - x. The zeros of the latter are
-    the eigenvalues of the symmetric matrix of its recurrence; one step of Newton's
-    method corrects their last digits.
+    Its nodes are the zeros of P_s - P_(s-1), with the Legendre polynomials P_j. This
+    difference is (x - 1) times the polynomial of degree s - 1 that is orthogonal with
+    the weight 1 - x. The zeros of that polynomial are the eigenvalues of the symmetric
+    matrix of its recurrence; one step of Newton's method corrects their last digits.
     """
     j = np.arange(stages - 1.0)
     diagonal = -1.0 / ((2.0 * j + 1.0) * (2.0 * j + 3.0))
@@ -116,9 +120,9 @@ def step_weights(
     .. math::
         P(x_i + \delta_i) - P(x_i) = \sum_{k=1}^{s} P^{(k)}(x_i)\, \delta_i^k / k!
 
-    are linear functions of the values at the nodes, and W is the inverse of their
-    matrix. The sum of derivatives is used because the difference itself would lose
-    digits in long strides, in which it is small.
+    are linear functions of the values at the nodes, and W is the inverse of the matrix
+    of these functions. The sum of derivatives is used because in a long stride the
+    difference is small, and computed directly it would lose digits.
 
     Parameters
     ----------
@@ -159,7 +163,7 @@ def inverse_or_nan(matrices: Array) -> Array:
     try:
         inverse = np.linalg.inv(invertible)
     except np.linalg.LinAlgError:
-        # NumPy inverts no matrix of the stack if one of them is singular, so each is
+        # If one matrix of the stack is singular, NumPy inverts none of them, so each is
         # inverted by itself. Rounding decides whether a nearly singular matrix counts
         # as singular.
         inverse = np.full(invertible.shape, np.nan)
@@ -231,7 +235,7 @@ def stride_weights(stages: int, begin: Array, length: Array, flow: bool) -> Arra
 
 
 class Solved(NamedTuple):
-    """The polynomials of n strides, as the solver has left them.
+    """The polynomials of n strides, which approximately solve their equations.
 
     Attributes
     ----------
@@ -265,7 +269,8 @@ class Solved(NamedTuple):
         """Estimated error of each polynomial, (n,); infinite if it is unsolved.
 
         The error of a polynomial of degree s is the first coefficient that it lacks,
-        the coefficient of order s + 1. It is extrapolated from the last four.
+        the coefficient of order s + 1. It is extrapolated from the last four
+        coefficients.
         """
         sizes = self._last_sizes
         # A single coefficient may be small by chance, so the larger of each pair of
@@ -281,7 +286,8 @@ class Solved(NamedTuple):
     def last_coefficient(self) -> Array:
         """Size of the last coefficient of each polynomial, (n,).
 
-        It is the error of the same stride with one node less, which lacks it.
+        It is the error of the same stride with one node less, whose polynomial lacks
+        this coefficient.
         """
         return np.asarray(np.abs(self.coefficients[:, -1]).max(axis=1))
 
@@ -335,9 +341,10 @@ def collocate(
 ) -> Solved:
     r"""Solve the equations :math:`Y = \theta + W h(Y)` of n strides.
 
-    The solution is found by fixed-point iteration with Anderson's mixing. A stride is
-    solved when its residual is small enough, and given up when its residual grows, is
-    not finite, or would not become small enough in ``max_iterations``.
+    The solution is found by fixed-point iteration with Anderson's mixing. The residual
+    is θ + W h(Y) - Y. A stride is solved when its residual is small enough. It is given
+    up when its residual grows or is not finite, or would not become small enough in
+    ``max_iterations``.
 
     Parameters
     ----------
@@ -353,8 +360,8 @@ def collocate(
     guess : ndarray of shape (n, s, m)
         A guess of the values Y at the nodes. It is overwritten.
     tolerance, noise : ndarray of shape (n,)
-        A stride is solved when its next residual is expected to be below its tolerance,
-        or below its rounding error, the noise.
+        A stride is solved when its next residual is expected to be at most its
+        tolerance, or at most its rounding error, the noise.
     precondition : callable, optional
         Newton's method: it takes residuals of k strides, (k, s, m), and the positions
         of these strides among the n, (k,), and returns the changes of Y, (k, s, m).
@@ -369,6 +376,7 @@ def collocate(
     Solved
     """
     n, stages, m = guess.shape
+    # Strides that are given up keep this error.
     solver_error = np.full(n, np.inf)
     iterations = np.zeros(n, dtype=np.int64)
     # The positions of the strides that are still iterated. `values` and `last_size`
@@ -393,8 +401,8 @@ def collocate(
         expected = np.where(np.isfinite(last_size), size * rate, size)
         is_small = expected <= np.maximum(tolerance, noise)[active]
         is_done = is_small & (iteration >= min_iterations)
-        # If the guess is good by chance, the first residual is small and the second one
-        # larger. So only a large growth counts as divergence.
+        # If the guess is good by chance, the first residual is small, and the second
+        # one is larger. So only a large growth counts as divergence.
         is_lost = ~np.isfinite(size) | (size > DIVERGENCE_FACTOR * last_size)
         if iteration > patient_iterations:
             at_the_end = expected * rate ** (max_iterations - iteration)
@@ -422,16 +430,24 @@ def collocate(
 class AndersonMixing:
     r"""Anderson's mixing of the iteration :math:`y \leftarrow y + g(y)`, by blocks.
 
-    The next iterate is a combination of the last sums y + g(y), at most ``depth`` + 1
-    of them,
+    The next iterate is a combination of at most ``depth`` + 1 of the last sums
+    y + g(y),
 
     .. math::
         y + g - \sum_j \mu_j\, \Delta_j(y + g), \qquad
         \mu = \arg\min_\mu \Bigl\lVert g - \sum_j \mu_j\, \Delta_j g \Bigr\rVert,
 
     in which :math:`\Delta_j` is the difference between two successive iterations. Each
-    block has its own coefficients :math:`\mu_j`. A block's y is flattened to ``size``
-    numbers.
+    block has its own coefficients :math:`\mu_j`.
+
+    Parameters
+    ----------
+    blocks : int
+        The number of blocks.
+    size : int
+        The number of entries of y for each block.
+    depth : int
+        The largest number of differences that are used.
     """
 
     def __init__(self, blocks: int, size: int, depth: int = 5) -> None:
@@ -460,6 +476,7 @@ class AndersonMixing:
         return (sums - correction).reshape(values.shape)
 
     def _append_differences(self, sums: Array, change: Array, last: _Iteration) -> None:
+        """Add the differences from the last iteration, and their scalar products."""
         place = self._count % self._depth
         self._count += 1
         np.subtract(sums, last.sums, out=self._sum_differences[:, place])
@@ -478,8 +495,8 @@ class AndersonMixing:
         diagonal = np.arange(depth)
         norms = np.sqrt(products[:, diagonal, diagonal]) + 1e-300
         products = products / (norms[:, :, None] * norms[:, None])
-        # Without the addition the matrix would be singular if a difference is a
-        # multiple of another one.
+        # Without the small addition, the matrix would be singular if one difference is
+        # a multiple of another one.
         products[:, diagonal, diagonal] = 1.0 + 1e-13
         products[~np.isfinite(products).all(axis=(1, 2))] = np.eye(depth)
         scaled = np.linalg.solve(

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from icl_theory._validate import INT64_MAX, Array
 from icl_theory.engine.risk import Risk, Solution
 
-ROUNDING = 2.0**-50  # relative rounding error of a loss
+# The relative rounding error of a loss.
+ROUNDING = 2.0**-50
+# Step numbers.
 Steps = NDArray[np.int64]
 # Takes one step for each of P losses, (P,). Returns the losses at these steps, or the
 # errors of these losses, (P,).
@@ -87,6 +89,11 @@ def first_steps(
 def _bisected(
     loss: AtSteps, epsilon: Array, high: Steps, is_reached: NDArray[np.bool_]
 ) -> Steps:
+    """Return the first step at which each loss is at most its target, by bisection.
+
+    ``high`` has a step for each loss, at which it is at most its target if
+    ``is_reached`` is True. Otherwise the result is ``high``.
+    """
     low = np.full(len(epsilon), -1, dtype=np.int64)
     is_open = is_reached & (high - low > 1)
     while is_open.any():
@@ -103,8 +110,9 @@ def _visible_decrease(
 ) -> Array:
     """Decrease of each loss in one step, (P,).
 
-    If rounding would hide the decrease in one step, the result is the mean decrease
-    over the next 2, 4, 8, ... steps, until it is visible.
+    ``decrease`` is the computed decrease in the step before ``steps``. If rounding may
+    hide it, the result is the mean decrease over the next 2, 4, 8, ... steps, as many
+    as make it visible.
     """
     visible = 2.0**-46 * epsilon
     width = np.ones_like(steps)
@@ -145,5 +153,6 @@ class Counted(Solution):
         return int(steps[0]), float(errors[0])
 
     def _losses(self, steps: Steps) -> Array:
+        """Return the losses at T steps, (T,)."""
         losses = [self.risk.evaluate(state)[0] for state in self.states(steps)]
         return np.array(losses)

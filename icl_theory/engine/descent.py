@@ -42,17 +42,20 @@ from icl_theory.engine.steps import (
 from icl_theory.engine.stops import Goal, StopRules
 from icl_theory.engine.trajectory import Stop, Trajectory, named, saved_steps
 
+# The methods of `descend`.
 METHODS = ("auto", "closed", "exact", "fast", "flow")
+# The largest number of steps of a run, unless given.
 MAX_STEPS = 10**15
+# The tolerance on the scores, unless given.
 TOLERANCE = 1e-7
-# An excess over the floor below this part of the floor is lost in rounding.
+# An excess over the floor that is less than this part of the floor is lost in rounding.
 VISIBLE = 1e-13
 # The number of steps that "auto" takes one by one before it skips.
 AUTO_STEPS = 4096
-# The largest number of steps from one call of a callback to the next.
+# A callback is called at least once in this many steps.
 CALLBACK_STEPS = 4096
-# A flow is smooth. Even with a thousandth of the usual tolerance it takes fewer
-# gradients than a run that skips steps.
+# The tolerance of a flow. It is a thousandth of the usual tolerance, and yet a flow
+# takes fewer gradients than a run that skips steps, because it is smooth.
 FLOW_TOLERANCE = 1e-10
 # The largest number of gradients that a flow may take.
 FLOW_BUDGET = 50_000
@@ -79,11 +82,11 @@ def descend(
 ) -> Trajectory:
     r"""Train a risk from its initial parameters.
 
-    The iteration is :math:`\theta \leftarrow \theta - \eta\, M^{-1}\nabla\mathcal
-    L(\theta)` with the metric :math:`M` of the risk's coordinates ("gd"), or the same
-    with the gradient divided by its norm :math:`\sqrt{\nabla\mathcal L^\top M^{-1}
-    \nabla\mathcal L}` ("ngd"). Sums are compensated, so that a million small steps lose
-    no digits.
+    By default (rule "gd") the iteration is :math:`\theta \leftarrow \theta - \eta\,
+    M^{-1}\nabla\mathcal L(\theta)`, with the parameters θ, the loss :math:`\mathcal L`
+    and the metric :math:`M` of the risk's coordinates. The rule "ngd" divides the
+    gradient by its norm :math:`\sqrt{\nabla\mathcal L^\top M^{-1} \nabla\mathcal L}`.
+    The sum of the steps is compensated, so that a million small steps lose no digits.
 
     Parameters
     ----------
@@ -92,59 +95,60 @@ def descend(
     eta : float
         Learning rate.
     epsilon : float, optional
-        Target loss; 0 goes on until another reason to stop.
+        Target loss. With 0 the run continues until there is another reason to stop.
     above : float, optional
         Target excess of the loss over the floor of the risk, instead of ``epsilon``.
     steps : int, optional
-        Largest number of steps; 10¹⁵ unless given. One of ``epsilon``, ``above`` and
-        ``steps`` is needed.
+        Largest number of steps; 10¹⁵ by default. One of ``epsilon``, ``above`` and
+        ``steps`` must be given.
     rule : str or Rule
-        One of "gd", "ngd", "ngd-blocks", "heavy-ball", "nesterov", "adam" and "adamw":
-        gradient descent; normalised gradient descent, whole or for each block of the
-        parameters; a rule with momentum; Adam or AdamW, each with its default
-        settings. Or a rule of `icl_theory.engine` with settings of your choice, a rule
-        around a rule (`Scheduled`, `Clipped`, `Decayed`, `Projected`), or a `Rule` of
-        your own.
+        The update rule. A name stands for a rule with its default settings: "gd" for
+        gradient descent, "ngd" for normalised gradient descent, "ngd-blocks" for the
+        same with each block of the parameters normalised alone, "heavy-ball" and
+        "nesterov" for descent with momentum, "adam" and "adamw". Otherwise give a rule
+        of `icl_theory.engine` with settings of your choice, a rule around a rule
+        (`Scheduled`, `Clipped`, `Decayed`, `Projected`), or a `Rule` of your own.
     method : {"exact", "auto", "closed", "fast", "flow"}
         "exact" takes every step. "closed" evaluates a closed form, if the risk has one.
         "fast" skips most steps and evaluates at most 200 000 gradients. "auto" uses
         the closed form if there is one; otherwise it takes 4096 steps one by one and
         then goes on like "fast", or takes every step if the risk draws data or the
         rule's steps cannot be skipped. "flow" integrates :math:`\theta' = -\eta
-        M^{-1}\nabla\mathcal L` with a tolerance of 1e-10, relative to
-        :math:`d\theta/d\ln(1 + t)` where that is small: it is the limit of small
-        steps, not the iteration.
+        M^{-1}\nabla\mathcal L`, the limit of small steps, and not the iteration. Its
+        tolerance is 1e-10, relative to :math:`d\theta/d\ln(1 + t)` if that is small.
     tolerance : float
         Absolute tolerance on the scores if steps are skipped. ``states_error`` of the
-        run is an estimate from above of their error, and ``notes["accuracy"]`` says so
-        if it exceeds the tolerance.
+        run is an estimate from above of the error of the scores. If it exceeds the
+        tolerance, ``notes["accuracy"]`` says so.
     give_up : bool, optional
-        Stop if ``epsilon`` seems out of reach: when the loss is within 0.1 % of a
-        floor that is above it, or settles while steps are taken one by one. It settles
-        if, while the number of steps grew tenfold, to 10⁴ at least, the loss fell by
-        less than 1e-3 of itself and less than is missing, and its slope by half or
-        more; if it did not fall at all; or if it fell by less than 1 % of what the
-        slope promises, as it does when steps of constant length go round in a cycle.
-        Whether the loss settles is not judged if the rule may take larger steps later.
-        True unless ``steps`` is given.
+        Whether to stop if ``epsilon`` seems out of reach: if the loss is within 0.1 %
+        of a floor that is above ``epsilon``, or if it settles while steps are taken one
+        by one. To judge this, the loss is compared with the loss at a tenth of the
+        number of steps, once there are 10⁴ steps. It has settled in three cases. First,
+        it did not fall. Second, it fell by less than 1e-3 of itself and by less than
+        its distance from ``epsilon``, and its slope fell by half or more. Third, it
+        fell as little as that, and by less than 1 % of the decrease that its slope
+        predicts, as it does when steps of constant length go round in a cycle. If the
+        rule may take larger steps later, this is not judged. True unless ``steps`` is
+        given.
     callback : callable, optional
-        Called with (step, loss) at the saved steps and every 4096th one, for progress
-        displays.
+        Called with (step, loss) at the saved steps and at every 4096th step, for
+        progress displays.
     progress : bool, optional
-        Show step, loss and speed once a run takes longer than a second, or never. By
-        default they are shown unless there is a ``callback``.
+        Whether to show step, loss and speed once a run has lasted a second. By default
+        they are shown unless there is a ``callback``.
 
     Returns
     -------
     Trajectory
-        The run up to the step at which it stopped: at ``epsilon``, at ``steps``, at the
-        floor, when the loss cannot change any more, or on Ctrl-C. ``stop_reason`` says
-        which.
+        The run up to the step at which it stopped. ``stop_reason`` says why: it reached
+        ``epsilon``, ``steps`` or the floor, its loss cannot change any more, or Ctrl-C
+        was pressed, for example.
 
     Raises
     ------
     ValueError
-        An argument out of range, named in the message.
+        An argument is out of range; the message names it.
 
     References
     ----------
@@ -179,7 +183,7 @@ def descend(
     with Progress("before the first step", "steps", quiet=not progress) as display:
         floor = risk.floor()
         target = _target(epsilon, above, floor)
-        # single losses of a risk that draws data decide nothing
+        # If a risk draws data, a single loss does not show whether the loss settles.
         goal = Goal(target, floor, last, give_up and not risk.stochastic)
         if method in ("auto", "closed"):
             solution = risk.closed_form(descent.eta, descent.rule)
@@ -196,7 +200,8 @@ def descend(
 
 
 def _check_risk(risk: Risk) -> None:
-    # isinstance() takes long for a protocol, and few risks do not inherit from it
+    """Refuse an object that is not a risk, and initial parameters that are no array."""
+    # isinstance() is slow for a protocol, and most risks inherit from it.
     if Risk not in type(risk).__mro__ and not isinstance(risk, Risk):
         raise argument_error(
             "risk", risk, "a Risk (with initial, evaluate, metric, observe and floor)"
@@ -212,7 +217,7 @@ def _last_step(epsilon: float | None, above: float | None, steps: int | None) ->
             "epsilon = None: give epsilon, above or steps; otherwise the run has no end"
         )
     if epsilon is not None and above is not None:
-        # An array is written in several lines, and an error in one.
+        # The text of an array may have several lines, but an error has one.
         shown = " ".join(repr(epsilon).split())
         raise argument_error(
             "above",
@@ -223,7 +228,10 @@ def _last_step(epsilon: float | None, above: float | None, steps: int | None) ->
 
 
 def _method(descent: UpdateMap, method: str) -> str:
-    """Return a method that can follow the rule and the risk."""
+    """Return the method, or "exact" for "auto" if steps cannot be skipped.
+
+    A method that cannot follow the rule and the risk is refused.
+    """
     choice("method", method, METHODS)
     if descent.skippable:
         if method == "flow" and descent.start().memory.size:
@@ -256,7 +264,7 @@ def _method(descent: UpdateMap, method: str) -> str:
 
 
 def _target(epsilon: float | None, above: float | None, floor: float) -> float:
-    """Return the target loss."""
+    """Return the target loss, from a loss or an excess over the floor; 0 if neither."""
     if above is None:
         return number("epsilon", 0.0 if epsilon is None else epsilon, zero=True)
     excess = number("above", above)
@@ -296,8 +304,8 @@ def follow(
 class _Curves:
     """The curves of a run in closed form, computed when it is called.
 
-    It is a class instead of a function within a function, so that such a run can be
-    pickled.
+    It is a class and not a function within a function, because such a function cannot
+    be pickled, and neither could a run that holds it.
     """
 
     solution: Solution
@@ -311,7 +319,10 @@ class _Curves:
 
 
 def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajectory:
-    """Return a run in closed form, whose curves are computed at their first use."""
+    """Return a run in closed form, whose curves are computed at their first use.
+
+    Only its last step is computed now.
+    """
     risk = descent.risk
     hit: int | None = None
     error: float | None = 0.0
@@ -347,8 +358,16 @@ def _closed_run(solution: Solution, descent: UpdateMap, goal: Goal) -> Trajector
 class _End(NamedTuple):
     """The end of a run.
 
-    ``stop`` and ``reason`` say why it ended, ``steps`` is the first step at the target,
-    None if it was not reached, and ``error`` is the error of ``steps``.
+    Attributes
+    ----------
+    stop : Stop
+        Why the run ended.
+    reason : str
+        The same in words.
+    steps : int or None
+        The first step at the target; None if the target was not reached.
+    error : float or None
+        The estimated error of ``steps``.
     """
 
     stop: Stop
@@ -366,7 +385,10 @@ def _followed_run(
     display: Progress,
     callback: Callback | None,
 ) -> Trajectory:
-    """Follow the iterates until the run ends, and return the run."""
+    """Follow the iterates until the run ends, and return the run.
+
+    Return what has been computed so far if Ctrl-C is pressed.
+    """
     descent = iterates.update_map
     rules = StopRules(goal, iterates, tolerance)
     end = _follow_to_end(iterates, goal, rules, display, callback)
@@ -454,7 +476,7 @@ def _first_stop(
             is_saved = point.step == rules.recorder.saved[-1].step
             if is_saved or point.step % CALLBACK_STEPS == 0:
                 callback(point.step, point.loss)
-        # Parameters may be large: hold this point no longer while the next one is made.
+        # Parameters may be large, so this point is freed before the next one is made.
         del point
     raise AssertionError("the points of a run go on until it is stopped")
 
@@ -462,7 +484,10 @@ def _first_stop(
 def attach(
     run: Trajectory, risk: Risk, tolerance: float = TOLERANCE, rule: Rule | None = None
 ) -> None:
-    """Attach the risk and the rule to a run, so that it can compute any step."""
+    """Attach the risk and the rule to a run, so that it can compute any step.
+
+    By default the rule is the one that the run names, with its default settings.
+    """
     run.trained_by = rule_of(run.rule if rule is None else rule)
     descent = UpdateMap(risk, run.eta, run.trained_by)
     run.risk = risk
@@ -473,7 +498,7 @@ def attach(
 
 
 def _saved_states(run: Trajectory) -> dict[int, TrainingState]:
-    """Return the states from which a run can go on, by step."""
+    """Return the saved states of a run by step; the run can continue from each."""
     states = {}
     for i, step in enumerate(run.t.tolist()):
         params = run.states[i]

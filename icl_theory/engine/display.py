@@ -1,8 +1,8 @@
 """Results that are shown in a notebook or drawn in a figure.
 
-A result names no module that draws. The package sets ``Displayable._display`` to the
-module of `icl_theory.results` with the functions ``html`` and ``plot``, which is loaded
-when a result is first shown. So the engine does not import what draws its results.
+The engine must not import the modules that draw its results. Therefore the package sets
+``Displayable._display`` to the name of a module of `icl_theory.results`, which has the
+functions ``html`` and ``plot`` and is loaded when a result is first shown.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class Displayable:
     """A result that a notebook shows."""
 
+    # The name of the module that shows results.
     _display: ClassVar[str]
 
     def _repr_html_(self) -> str:
@@ -26,7 +27,7 @@ class Displayable:
         return text
 
     def _module(self) -> Any:
-        """Load the module that shows results when it is first needed."""
+        """Return the module that shows results, loaded at its first use."""
         with deferred():
             return importlib.import_module(self._display)
 
@@ -40,13 +41,13 @@ class Plottable(Displayable):
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            Axes to draw on. Without them a figure is made, in which a run has its
-            attention below its loss.
+            Axes to draw on. By default a new figure is made; for a run it shows the
+            attention below the loss.
 
         Returns
         -------
         matplotlib Axes
-            The axes of the figure, those of the loss for a run.
+            The axes of the figure; for a run, the axes of the loss.
         """
         axes: Axes = self._module().plot(self, ax)
         return axes

@@ -1,8 +1,9 @@
-"""Reading and checking the loss curve that a user compares with a run.
+"""Read and check the loss curve that a user compares with a run.
 
-`loss_curve` takes the arguments of `Trajectory.compare`: numbers, the path of a CSV
-file, or a function of a state of the run. It returns a `LossCurve`: increasing steps,
-the losses at these steps, and the standard errors of the losses if they are known.
+`loss_curve` takes the arguments of `Trajectory.compare`. The losses may be numbers, the
+path of a CSV file, or a function of a state of the run. The result is a `LossCurve`:
+increasing steps, the losses at these steps, and the standard errors of the losses if
+they are known.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from icl_theory.engine.progress import counted
 from icl_theory.engine.rules import Rule
 
 Steps = NDArray[np.int64]
-# Relative errors of losses: those of float32 arithmetic, of six written digits, and of
-# an exact curve itself, which has eleven digits.
+# The relative errors of losses that float32 arithmetic has computed, of losses that are
+# written with six digits, and of the exact losses themselves, which have eleven digits.
 FLOAT32 = 1e-6
 SIX_DIGITS = 5e-6
 FLOAT64 = 1e-10
@@ -84,15 +85,16 @@ def loss_curve(
 
 
 def rounding_of(losses: Array) -> float:
-    """Relative error that the rounding of losses may make.
+    """Relative error of losses that their rounding may cause.
 
-    Losses that are written with six digits, or that are float32 numbers, have been
-    rounded before they are compared.
+    Losses with six digits, and losses that are float32 numbers, were rounded before
+    they were given to this package.
     """
     values = np.asarray(losses[: 4 * 256], dtype=float).tolist()
     if all(float(f"{value:.5e}") == value for value in values):
         return SIX_DIGITS
-    # str() writes the shortest decimal that float32 reads back, as programs do
+    # A program may write a float32 number exactly, or as the shortest decimal that
+    # becomes this number again, which str() returns.
     short = [np.float32(value) for value in values if abs(value) <= FLOAT32_MAX]
     if len(short) == len(values) and all(
         value in (float(single), float(str(single)))
@@ -103,6 +105,7 @@ def rounding_of(losses: Array) -> float:
 
 
 def _columns(run: Run, losses: Any, steps: Any, column: str | None) -> Columns:
+    """Return the steps, losses and errors that the arguments stand for, unchecked."""
     is_file = isinstance(losses, str | os.PathLike)
     if column is not None and not is_file:
         raise argument_error("column", column, "left out unless losses is a file")
@@ -119,6 +122,7 @@ def _columns(run: Run, losses: Any, steps: Any, column: str | None) -> Columns:
 
 
 def _loss_values(losses: Any) -> Array:
+    """Return losses as a row of numbers, (T,), or refuse them."""
     numbers = None if losses is None else floats(losses)
     if numbers is None:
         raise argument_error(
@@ -135,7 +139,8 @@ def _loss_values(losses: Any) -> Array:
 def _standard_errors(own: Any, errors: Any, t: Steps) -> Array | None:
     """Return the standard errors of the losses at T steps, (T,); None if unknown.
 
-    The argument ``errors`` overrules the curve's ``own`` errors.
+    ``own`` are the errors that the curve brings with it, from a file or from the losses
+    of single prompts. ``errors``, given by the user, take their place.
     """
     if errors is not None:
         values = real_array("errors", errors, dimensions(errors), LARGEST)
@@ -151,9 +156,10 @@ def _standard_errors(own: Any, errors: Any, t: Steps) -> Array | None:
 
 
 def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> Columns:
-    """Evaluate a function that returns one loss, or one loss for each prompt.
+    """Return the losses that a function of a state has at some steps of a run.
 
-    If there are several prompts at each step, their scatter gives the standard errors.
+    The function returns one loss, or one loss for each prompt. If there are several
+    prompts at each step, their scatter gives the standard errors.
     """
     losses_at = []
     for step in counted(steps.tolist(), "steps"):
@@ -171,7 +177,7 @@ def _evaluated(run: Run, function: Callable[[Any], Any], steps: Steps) -> Column
 
 
 def increasing(steps: Any) -> Steps:
-    """Check that steps are increasing integers."""
+    """Return steps as an array of integers, or refuse them if they do not increase."""
     values = real_array("steps", steps, 1, EXACT)
     if not values.size:
         raise argument_error("steps", steps, "at least one")

@@ -1,8 +1,9 @@
-"""How far a long computation is, drawn in a terminal once it has lasted a second.
+"""The progress of a long computation, drawn in a terminal after the first second.
 
-A computation that may last runs within a `Progress`, which it updates, or iterates over
-`counted` items. All of them share one `Display`, which draws with rich. It looks at the
-clock only when something is updated: there is no thread.
+A computation that may take long runs within a `Progress`, which it updates, or iterates
+over `counted` items. All of them share one `Display`, which draws with rich. The
+display starts no thread to watch the clock: it looks at the clock when a computation
+begins, is updated or ends.
 """
 
 from __future__ import annotations
@@ -21,10 +22,18 @@ T = TypeVar("T")
 
 
 class Progress(contextlib.ContextDecorator):
-    """A computation that is shown if it lasts: a context, or a decorator of a function.
+    """A computation that is shown if it takes long.
 
-    Before it is updated its line shows ``words`` and the time, and afterwards how many
-    of its ``unit`` are done. A ``quiet`` one is not shown, nor is any within it.
+    It is a context, or a decorator of a function.
+
+    Parameters
+    ----------
+    words : str
+        The text that is shown, with the time, until the first update.
+    unit : str
+        The plural noun of the things that are counted by updates.
+    quiet : bool
+        Whether neither this computation nor any computation within it is shown.
     """
 
     def __init__(
@@ -33,7 +42,7 @@ class Progress(contextlib.ContextDecorator):
         self.words = words
         self.unit = unit
         self.quiet = quiet
-        # negative: not known
+        # The numbers of things that are done and of all things; negative if unknown.
         self.done = -1
         self.total = -1
         self._loss = math.nan
@@ -54,9 +63,9 @@ class Progress(contextlib.ContextDecorator):
         DISPLAY.look()
 
     def update(self, done: int, total: int = -1, loss: float = math.nan) -> None:
-        """Take note of how much is done, cheaply.
+        """Record how many things are done, in little time.
 
-        The first call says how much was done before: the speed does not count it.
+        The first call says how many were done before, which do not count in the speed.
         """
         if self.done < 0:
             self._first_update = time.monotonic()
@@ -67,11 +76,11 @@ class Progress(contextlib.ContextDecorator):
         DISPLAY.look()
 
     def add(self, count: int = 1) -> None:
-        """Take note that ``count`` more are done."""
+        """Record that ``count`` more things are done."""
         self.update(self.done + count, self.total)
 
     def line(self) -> str:
-        """Say how far the computation is; the empty text if there is nothing to say."""
+        """Return the text that shows the progress; empty if there is none to show."""
         now = time.monotonic()
         if self.done < 0:
             return f"{self.words}, {duration(now - self.start)}" if self.words else ""
@@ -90,7 +99,7 @@ class Progress(contextlib.ContextDecorator):
 
 
 def counted(items: Iterable[T], unit: str) -> Iterator[T]:
-    """Yield the items, and show how many are done."""
+    """Yield the items, and show how many of them are done."""
     total = len(items) if isinstance(items, Sized) else -1
     with Progress("", unit) as progress:
         for done, item in enumerate(items):
@@ -101,26 +110,31 @@ def counted(items: Iterable[T], unit: str) -> Iterator[T]:
 class Display:
     """Draws a line for each computation that has lasted ``delay`` seconds.
 
-    The outermost comes first. `look` is called whenever one begins, is updated or ends.
+    The outermost computation comes first. `look` is called whenever a computation
+    begins, is updated or ends.
     """
 
     def __init__(self, delay: float = 1.0) -> None:
         self.delay = delay
+        # The running computations, the outermost first.
         self.works = list[Progress]()
-        # rich's display while something is drawn, and False if nothing can be drawn
+        # The display of rich while something is drawn; False if nothing can be drawn,
+        # and None as long as nothing has been drawn.
         self.live: Any = None
 
     def look(self) -> None:
         """Begin to draw once the outermost computation has lasted long enough.
 
-        End when it is over.
+        When this computation is over, end the display.
         """
         if SWALLOWED:
             raise_swallowed()
-        # a broken stream, or no more threads
+        # The stream may be broken, or rich may get no thread. A computation must not
+        # fail because its progress cannot be shown.
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             if not self.works:
-                # forgotten first: stopping it may fail
+                # The display is given up before it is stopped, because stopping it may
+                # fail.
                 live = self.live
                 self.live = None
                 if live:
@@ -132,13 +146,15 @@ class Display:
 
     def shown(self) -> list[Progress]:
         """Return the computations outside the first quiet one, the outermost first."""
-        # a copy, because a thread may end one meanwhile
+        # The list is copied, because another thread may end a computation meanwhile.
         return [*takewhile(lambda work: not work.quiet, [*self.works])]
 
     def _lasts(self, work: Progress) -> bool:
+        """Whether a computation has lasted long enough to be shown."""
         return time.monotonic() >= work.start + self.delay
 
     def _started_live(self) -> Any:
+        """Start a display of rich on standard error, and return it."""
         from rich.console import Console
         from rich.live import Live
 
@@ -154,6 +170,7 @@ class Display:
         return live
 
     def _table(self) -> Any:
+        """Return what is drawn: a bar and a line of text for each computation."""
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
@@ -172,7 +189,7 @@ DISPLAY = Display()
 
 
 def _is_terminal(stream: Any) -> bool:
-    # in a program without a console the stream is None
+    # In a program without a console the stream is None, and bool() is False.
     return bool(getattr(stream, "isatty", bool)())
 
 
@@ -180,13 +197,13 @@ def _is_taken() -> bool:
     """Whether another display of rich draws here, or this process is a worker."""
     from multiprocessing import parent_process
 
-    # a display of rich puts a proxy in place of the stream
+    # While a display of rich is drawn, a proxy is in the place of the stream.
     has_display = hasattr(sys.stderr, "rich_proxied_file")
     is_worker = parent_process() is not None
     return has_display or is_worker
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds."""
+    """Return a time as "hours:minutes:seconds"."""
     minutes, seconds = divmod(int(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

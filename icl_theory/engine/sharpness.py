@@ -1,8 +1,8 @@
 """Sharpness λ_max, the largest eigenvalue of the Hessian, along a run and at a minimum.
 
-Gradient descent stays at a minimum up to the learning rate 2/λ_max.
-`largest_stable_eta` finds a minimum by a trust-region method and by Newton's steps, and
-refuses a risk whose minimum lies at infinity.
+Gradient descent stays at a minimum if its learning rate is at most 2/λ_max.
+`largest_stable_eta` finds a minimum by a trust-region method, and then by the steps of
+Newton's method. It refuses a risk whose minimum lies at infinity.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stability(NamedTuple):
     params : ndarray
         The minimum.
     loss : float
-        The loss there.
+        The loss at the minimum.
     """
 
     eta: float
@@ -47,19 +47,23 @@ class Stability(NamedTuple):
 def sharpness_along(run: Trajectory, points: int = 50) -> tuple[Array, Array]:
     r"""Sharpness at up to ``points`` saved steps of a run.
 
-    Gradient descent is unstable while it exceeds 2/η. See docs/theory.md, "Sharpness".
+    Gradient descent with the learning rate η is unstable while the sharpness exceeds
+    2/η. See docs/theory.md, "Sharpness".
 
     Parameters
     ----------
     run : Trajectory
-        A run that has its risk: a new one, or a loaded run of a family.
+        A run that has its risk: a new run, or a loaded run of a family.
     points : int
-        Largest number of steps, evenly spread over the saved ones.
+        Largest number P of steps, spread evenly over the saved steps. The first and the
+        last saved step are always among them.
 
     Returns
     -------
-    (ndarray of int64, (P,), ndarray, (P,))
-        Steps and sharpness λ_max.
+    steps : ndarray of int64, (P,)
+        The steps.
+    sharpness : ndarray, (P,)
+        The sharpness λ_max at these steps.
 
     Examples
     --------
@@ -109,7 +113,8 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
     Raises
     ------
     ValueError
-        No minimum at finite parameters was found: Newton's steps do not shrink.
+        No minimum at finite parameters was found: the steps of Newton's method do not
+        become small.
 
     Examples
     --------
@@ -136,7 +141,10 @@ def largest_stable_eta(risk: Risk, start: ArrayLike | None = None) -> Stability:
 
 
 def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
-    """Search for a minimum by a trust-region method, as far as it gets."""
+    """Return the parameters at which a trust-region search for a minimum ends.
+
+    ``gradient_norm`` is the norm of the gradient at the ``origin``.
+    """
     from scipy.optimize import minimize
 
     shape = np.shape(origin)
@@ -151,10 +159,11 @@ def _near_minimum(risk: Risk, origin: Array, gradient_norm: float) -> Array:
         bent = risk.hessian_product(flat.reshape(shape), direction.reshape(shape))
         return np.ravel(bent)
 
-    # on a plateau the ratio of actual and predicted reduction is 0/0
+    # On a plateau the method divides an actual reduction of 0 by a predicted one of 0.
     ignored = np.errstate(divide="ignore", invalid="ignore")
     with Progress("", "steps") as display, ignored:
-        # whether the gradient is small enough is left to Newton's steps
+        # It does not matter if the gradient is not small enough: `_newton_minimum`
+        # continues from the result.
         result = minimize(
             objective,
             np.ravel(origin),
@@ -175,13 +184,14 @@ def _newton_minimum(
     small: float = 1e-6,
     eps: float = 1e-15,
 ) -> Array | None:
-    """Follow Newton's steps to a minimum nearby; None if there is none.
+    """Return the nearby minimum that Newton's method finds; None if there is none.
 
-    On the way to a minimum at infinity gradient and curvature vanish together in some
-    direction, and the steps do not shrink: for the function e^-x all have the length
-    1. A minimum is accepted if one of ``steps`` steps is smaller than ``small``,
-    relative to the way from ``origin``, or if the gradient is rounding: ``eps`` times
-    the curvature or the norm of the gradient at the origin.
+    A minimum is accepted if one of the first ``steps`` steps is smaller than ``small``,
+    relative to the distance from ``origin``. It is also accepted if the gradient is
+    only rounding: at most ``eps`` times the curvature, or times the norm of the
+    gradient at the origin. On the way to a minimum at infinity, gradient and curvature
+    vanish together in some direction, and the steps do not become smaller: for the
+    function e^-x all steps have the length 1.
     """
     sharpness = risk.sharpness(params)
     rounding = eps * max(first_gradient_norm, sharpness)
@@ -204,12 +214,13 @@ def _newton_minimum(
 def _newton_step(
     risk: Risk, params: Array, gradient: Array, flat: float, rounding: float
 ) -> Array | None:
-    """Solve ``H step = gradient`` by conjugate gradients.
+    """Solve ``H step = gradient`` for the step by conjugate gradients.
 
-    It returns None if a curvature is at most ``flat``. Directions that do not change
-    the loss, such as a constant added to all scores, have neither curvature nor
-    gradient, except for ``rounding`` of the gradient. So the iteration ends at a
-    residual as small as that, before it meets them.
+    H is the Hessian. The result is None if the curvature in some direction is at most
+    ``flat``. Directions that do not change the loss, such as a constant added to all
+    scores, have no curvature. Their gradient is zero except for ``rounding``. So the
+    iteration ends when the residual is as small as this rounding, before it reaches
+    these directions.
     """
     step = np.zeros_like(params)
     residual = gradient
@@ -217,7 +228,7 @@ def _newton_step(
     squared_norm = float(np.sum(residual**2))
     gradient_norm = float(np.linalg.norm(gradient))
     enough = max((NEWTON_RESIDUAL * gradient_norm) ** 2, rounding**2)
-    # rounding may ask for more steps than the dimension
+    # Without rounding as many steps as dimensions would be enough.
     for _ in range(4 * params.size + 20):
         bent = risk.hessian_product(params, direction)
         curvature = float(np.sum(direction * bent))

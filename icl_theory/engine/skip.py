@@ -2,10 +2,10 @@
 
 A `Skipper` takes single steps at first, and again whenever skipping does not pay.
 Otherwise it follows the run by strides: intervals of ln(1 + t) on which a polynomial
-approximates the parameters (`icl_theory.engine.strides`). Beside the run goes its
-shadow, a less accurate second run. The distance between run and shadow estimates the
-error. The shadow takes single steps whenever the run does, so that the estimate grows
-as errors grow.
+approximates the parameters (`icl_theory.engine.strides`). Together with the run it
+computes the shadow of the run, a less accurate second run. The distance between run and
+shadow estimates the error. The shadow takes single steps whenever the run does, so that
+the distance grows as errors grow.
 
 The move is the change of the parameters in one step. A block is a part of the
 parameters that does not affect the other parts; `Blocks` turns parameters into an array
@@ -38,12 +38,13 @@ from icl_theory.engine.strides import MARGIN, ROUNDING, SLACK, Strides
 from icl_theory.engine.trajectory import Stop
 from icl_theory.engine.whole_state import skippable_map
 
-# In x = ln(1 + t). Nothing is known yet of the error of a first stride.
+# The largest length of a first stride in x = ln(1 + t). It is short because nothing is
+# known yet about the error.
 LONGEST_FIRST_STRIDE = 0.05
 # If the distance between run and shadow, times MARGIN, exceeds this share of the
-# largest parameter, it is too large for an estimate of first order.
+# largest parameter, it is too large to estimate the error of the scores to first order.
 LARGEST_RELATIVE_DISTANCE = 0.05
-# The error of a score is then estimated by this many times the largest score so far.
+# The error of a score is then at least this many times the largest score so far.
 LOST_SCORE_FACTOR = 4.0
 # The parameters of a point have this rounding error, relative to their size.
 PARAMS_ROUNDING = 4.0 * ROUNDING
@@ -84,7 +85,7 @@ class Attempts:
         # The relative change of the move from one step to the next; infinite as long as
         # fewer than three iterates are known.
         self._move_change = math.inf
-        # The parameters of the last three iterates, from which it is computed.
+        # The parameters of the last three iterates, which give this change.
         self._recent: deque[Array] = deque(maxlen=3)
 
     def start(self, point: Point) -> None:
@@ -106,8 +107,8 @@ class Attempts:
     def first_length(self, step: int) -> float:
         """Length in x = ln(1 + t) of the first stride.
 
-        It is a fifth of the time in which the move changes by 100 %, but at most
-        LONGEST_FIRST_STRIDE and at least sixteen steps.
+        It is a fifth of the interval in which the move changes by 100 %, but at most
+        LONGEST_FIRST_STRIDE, and at least sixteen steps.
         """
         # The relative change of the move while x grows by 1. The bound avoids a
         # division by zero.
@@ -117,12 +118,12 @@ class Attempts:
         return max(min(LONGEST_FIRST_STRIDE, fifth), sixteen_steps)
 
     def finish(self, start: int, end: int, gradients: int) -> None:
-        """Set the next attempt after strides from the step ``start`` to ``end``.
+        """Set the step of the next attempt, after strides from ``start`` to ``end``.
 
         ``gradients`` is the number of gradients that these strides have taken.
         """
         skipped = end - start
-        # A single step of the run and of its shadow takes two gradients.
+        # A single step takes two gradients, one for the run and one for its shadow.
         if 2 * skipped > gradients:
             self._pause = self._shortest_pause
         else:
@@ -165,11 +166,10 @@ class ShadowLosses:
         self._losses.append(point.loss)
 
     def bracket(self, epsilon: float) -> tuple[int | None, int | None]:
-        """Return two steps between which the loss of the shadow falls to epsilon.
+        """Return two recorded steps between which the shadow's loss falls to epsilon.
 
-        The second is the first step with loss <= epsilon; the first is the step before
-        it among those on record, all of which have larger losses. Either is None if
-        there is no such step on record.
+        The second one is the first recorded step with loss <= epsilon. The first one is
+        the recorded step before it. Either is None if there is no such step.
         """
         last_above = None
         for step, loss in zip(self._steps, self._losses, strict=True):
@@ -191,7 +191,7 @@ class Skipper(Iterates):
         One step of the run.
     tolerance : float
         The absolute tolerance on the scores.
-    known : dict of int to TrainingState, optional
+    known_states : dict of int to TrainingState, optional
         States of the run that are known already, by step.
     exact : int
         The number of steps that are taken one by one before the run tries to skip.
@@ -207,13 +207,13 @@ class Skipper(Iterates):
         self,
         update_map: UpdateMap,
         tolerance: float,
-        known: dict[int, TrainingState] | None = None,
+        known_states: dict[int, TrainingState] | None = None,
         *,
         exact: int = 0,
         budget: int = 200_000,
         flow: bool = False,
     ) -> None:
-        super().__init__(update_map, known)
+        super().__init__(update_map, known_states)
         # If the rule has a memory, this is a map of the whole state: the parameters and
         # the memory in one array. `params` then means the whole state in this class.
         self._map = skippable_map(update_map)
@@ -250,13 +250,14 @@ class Skipper(Iterates):
             yield self._map.to_run_point(point)
 
     def _later(self, state: TrainingState, t: int) -> TrainingState:
+        # A new run starts at the state: this one must keep its strides and its shadow.
         update_map = UpdateMap(
             self.update_map.risk, self.update_map.eta, self.update_map.rule
         )
         skipper = type(self)(
             update_map, self.tolerance, budget=self.budget, flow=self.flow
         )
-        # Only a state is wanted, and no estimate of its error.
+        # The error of the state is not needed, and so neither is a shadow.
         skipper._has_shadow = False
         start = skipper._map.point_at(skipper._map.from_run_state(state))
         for point in skipper._points_after(start, np.array([t])):
@@ -267,10 +268,10 @@ class Skipper(Iterates):
     def _points_after(
         self, point: Point, schedule: Steps
     ) -> Generator[Point, None, None]:
-        """Yield the points after ``point``.
+        """Yield the points after ``point``, in turn by single steps and by strides.
 
-        These are all iterates while the run takes single steps, and the scheduled steps
-        while it skips.
+        While the run takes single steps, these are all iterates. While it skips, they
+        are the points at scheduled steps.
         """
         if self.flow:
             yield from self._skip(point, schedule, LONGEST_FIRST_STRIDE)
@@ -295,8 +296,8 @@ class Skipper(Iterates):
             if point.step > start:
                 iterates = self._take_single_steps(point)
             else:
-                # No step was skipped. The same iterators of single steps continue, so
-                # that the carry of their compensated sum is not lost.
+                # No step was skipped. The same iterator of single steps continues, so
+                # that the carry of its compensated sum is not lost.
                 self._shadow = shadow_before
             gradients = self._map.evaluations - gradients_before
             attempts.finish(start, point.step, gradients)
@@ -311,7 +312,7 @@ class Skipper(Iterates):
                 TrainingState(start.step, self._shadow, NO_MEMORY, no_carry)
             )
         for point in iterates:
-            # The next step of run and shadow takes two gradients.
+            # The next step takes two gradients, one for the run and one for its shadow.
             if self._map.evaluations + 2 > self.budget:
                 raise Ended(Stop.WORK, work=self.budget)
             if shadow_iterates is not None:
@@ -323,7 +324,7 @@ class Skipper(Iterates):
                 yield point
 
     def _remember_single_step(self, run: Point, shadow: Point) -> None:
-        """Keep the parameters at this step and at the step before, and no others."""
+        """Keep the parameters at this step and the step before, and no older ones."""
         previous = self._single_steps.get(run.step - 1)
         self._single_steps = {run.step: RunAndShadow(run.params, shadow.params)}
         if previous is not None:
@@ -347,8 +348,8 @@ class Skipper(Iterates):
                 except TooFast:
                     is_too_fast = True
                 else:
-                    # The run may end at the next point, and strides beyond it would be
-                    # wasted.
+                    # The run may end at the next point, and strides far beyond this
+                    # point would then be wasted.
                     distance_ahead = min(distance_ahead, 2.0)
             is_reached = np.log1p(remaining) <= strides.x.min() + SLACK
             reached = remaining[is_reached]
@@ -356,12 +357,14 @@ class Skipper(Iterates):
             yield from self._points_on(strides, reached)
             if reached.size:
                 last = int(reached[-1])
+        # Single steps continue from the last step that all blocks have reached.
         if is_too_fast and strides.last_step > last:
             yield from self._points_on(strides, np.array([strides.last_step]))
         if strides.oscillates and self._shadow is not None:
             self._shift_shadow_phase(strides, self._shadow)
 
     def _begin_strides(self, start: Point, first_length: float) -> Strides:
+        """Return new strides, of the run and of its shadow, which begin at a point."""
         blocks = self._blocks
         if self._shadow is None and self._has_shadow:
             self._shadow = nudged_by_rounding(start.params)
@@ -382,13 +385,14 @@ class Skipper(Iterates):
         return self._strides
 
     def _first_distance_ahead(self, strides: Strides) -> float:
-        """How far in x the first strides may go beyond the next scheduled step."""
+        """Distance in x that first strides may go beyond the next scheduled step."""
         n, m = strides.run_end.shape
-        # Strides of so many parameters take long. Short ones show progress.
+        # Strides of so many parameters take long. With a short distance, points come
+        # more often and show progress.
         if n * m > 2**18:
             return 0.5
-        # Blocks take their strides together, which is efficient while none of them has
-        # to wait at a scheduled step.
+        # Blocks take their strides together. This is efficient only as long as no block
+        # has to wait for others at a scheduled step.
         if n > 1:
             return 5.0
         return 2.0
@@ -396,9 +400,9 @@ class Skipper(Iterates):
     def _shift_shadow_phase(self, strides: Strides, shadow: Array) -> None:
         """Give the shadow the opposite phase of an oscillation of the run.
 
-        Rounding may decide which of its two phases a growing oscillation has. So the
-        error of the run may be as large as the distance between the two phases, and the
-        shadow then shows this distance.
+        A growing oscillation may have begun by rounding, which then decides which of
+        the two phases it has. So the error of the run may be as large as the distance
+        between the two phases. A shadow with the opposite phase shows this distance.
         """
         oscillation = self._blocks.rows(self._oscillation(strides))
         reversal = self._blocks.params(strides.phase_reversal(oscillation))
@@ -409,8 +413,8 @@ class Skipper(Iterates):
         """Twice the part of the parameters that changes its sign at each step.
 
         This is the difference between the two phases of an oscillation. It is computed
-        where the strides end, from the third difference of four moves, in which slow
-        changes cancel.
+        at the last step of the strides, from the third difference of four moves, in
+        which slow changes cancel.
         """
         t = strides.last_step
         params = self._run_at(strides, t)
@@ -429,9 +433,10 @@ class Skipper(Iterates):
         return self._blocks.params(run[0])
 
     def _points_on(self, strides: Strides, steps: Steps) -> Iterator[Point]:
-        """Yield the run's points at ``steps``.
+        """Yield the run's points at ``steps``, which strides have reached.
 
-        At each, update the error estimate from the distance to the shadow.
+        Before each point, the error estimate is updated from the distance between run
+        and shadow.
         """
         errors, distances = strides.worst_until(np.log1p(steps))
         run, shadow = strides.states(steps)
@@ -470,8 +475,8 @@ class Skipper(Iterates):
         gain = gain_at(self._map.risk, run)
         self._largest_score = max(self._largest_score, gain * size)
         if MARGIN * distance > LARGEST_RELATIVE_DISTANCE * size:
-            # This happens in chaos, or late in a drop of the loss. The true iterates
-            # may then be far from the run and from the shadow.
+            # This happens if training is chaotic, or late in a drop of the loss. The
+            # true iterates may then be far from both run and shadow.
             by_distance = MARGIN * gain * distance
             by_size = LOST_SCORE_FACTOR * self._largest_score
             self._worst_error = max(self._worst_error, by_distance, by_size)
@@ -488,14 +493,16 @@ class Skipper(Iterates):
         return hit.step, self._count_error(hit.step, epsilon)
 
     def _locate(self, epsilon: float, upper: Point) -> Point:
-        """The first point with loss <= epsilon, between the last two points.
+        """The first point with loss <= epsilon, after the last but one point.
 
-        Bisection on the recorded strides finds the step up to their error. Strides that
-        end at this step, which are more accurate, then correct it.
+        ``upper`` is the last point. Bisection on the recorded strides finds the step up
+        to their error. Strides that end at this step, which are more accurate, then
+        correct it.
         """
         strides = self._strides
         lowest = -1 if self._previous is None else self._previous.step
-        # There is no step between neighbouring ones, and no stride in single steps.
+        # Without strides, or if the points are neighbouring steps, there is no step
+        # between them that was skipped.
         if strides is None or upper.step - lowest == 1:
             return upper
         hit = self._bisect(strides, epsilon, lowest, upper)
@@ -506,6 +513,7 @@ class Skipper(Iterates):
     def _bisect(
         self, strides: Strides, epsilon: float, lowest: int, upper: Point
     ) -> Point:
+        """The first point with loss <= epsilon, between ``lowest`` and ``upper``."""
         low = lowest
         hit = upper
         while hit.step - low > 1:
@@ -527,7 +535,7 @@ class Skipper(Iterates):
         the method fails, the uncorrected point ``hit`` is returned.
         """
         t = hit.step
-        # One or two iterations suffice unless rounding hides the decrease of the loss.
+        # One or two iterations are enough, unless rounding hides the decrease.
         for _ in range(8):
             run, _ = strides.land(t - 1)
             before = self._map.point(self._blocks.params(run), t - 1)
@@ -576,6 +584,7 @@ class Skipper(Iterates):
         return max(whole_steps, late * float(margins.max()))
 
     def _run_and_shadow_at(self, strides: Strides, t: int) -> RunAndShadow:
+        """Parameters of run and shadow at a step, as accurate as possible."""
         if t in self._single_steps:
             return self._single_steps[t]
         run, shadow = strides.land(t)
@@ -595,7 +604,7 @@ class Skipper(Iterates):
     def _shadow_count(self, strides: Strides, epsilon: float) -> float:
         """First step at which the loss of the shadow is at most epsilon.
 
-        It is infinite if the shadow has not been followed that far.
+        It is infinite if the shadow has not reached epsilon yet.
         """
         low, high = self._shadow_losses.bracket(epsilon)
         if low is None:
@@ -627,10 +636,10 @@ class Skipper(Iterates):
 
 
 def nudged_by_rounding(params: Array) -> Array:
-    """Parameters changed as much as rounding changes them in many steps.
+    """Parameters that are changed as much as rounding changes them in many steps.
 
-    The shadow starts from them. If the training enlarges such a change, the distance
-    between run and shadow shows it.
+    The shadow starts from these parameters. If training amplifies such a change, the
+    distance between run and shadow shows it.
     """
     is_odd = np.arange(params.size) % 2
     factors = 1.0 + np.where(is_odd, 2.0**-44, -(2.0**-44))
@@ -638,10 +647,10 @@ def nudged_by_rounding(params: Array) -> Array:
 
 
 def oscillation_free_slope(update_map: UpdateMap, point: Point) -> float:
-    """Decrease of the loss in one step from a point, without an oscillation's part.
+    """Decrease of the loss in one step from a point, apart from an oscillation.
 
-    If the next move points back, the run oscillates, and the result is half of the
-    decrease in two steps.
+    If the next move goes back against this one, the run oscillates, and the result is
+    half of the decrease in two steps.
     """
     move, _ = point.update(update_map)
     after = update_map.point(point.params + move, point.step + 1)

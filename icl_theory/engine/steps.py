@@ -31,6 +31,7 @@ Update = tuple[Array, Array]
 # up to 10^4 steps, compared with arithmetic of 113 bits, it changed the loss by at most
 # 10 units in the last place.
 RUN_ROUNDING = 256.0 * 2.0**-52
+# Step numbers.
 Steps = NDArray[np.int64]
 
 
@@ -147,7 +148,7 @@ class UpdateMap:
 
     @property
     def skippable(self) -> bool:
-        """Whether steps may be skipped: they depend on nothing but the state."""
+        """Whether steps may be skipped, because they depend only on the state."""
         return self.rule.skippable and not self._changes
 
     @property
@@ -182,8 +183,9 @@ class UpdateMap:
         """Return the iterate with these parameters, with its loss and gradient."""
         self.evaluations += 1
         loss, gradient = self.risk.evaluate(params, step)
-        # NumPy would broadcast a gradient of another shape. The check runs at every
-        # step, so it asks for the slow np.shape only if the attributes differ.
+        # NumPy would broadcast a gradient of another shape without an error. The check
+        # runs at every step, so it calls the slow np.shape only if the attributes
+        # differ.
         same_shape = getattr(gradient, "shape", ()) == getattr(params, "shape", ())
         if not same_shape and np.shape(gradient) != np.shape(params):
             raise argument_error(
@@ -210,7 +212,10 @@ class UpdateMap:
         return point
 
     def update(self, point: Point) -> Update:
-        """Compute the step from a point. Call `Point.update`, which remembers it."""
+        """Compute the step from a point.
+
+        Callers use `Point.update` instead, which remembers the step.
+        """
         if not self._is_rule_checked:
             return self._checked_update(point)
         return self.rule.step(
@@ -244,6 +249,7 @@ class UpdateMap:
         return returned
 
     def _first_step(self, point: Point, gradient: Array) -> Update:
+        """Return the first step of a rule, or explain its error if it lacks `init`."""
         rule = self.rule
         try:
             return rule.step(
@@ -260,6 +266,7 @@ class UpdateMap:
             ) from error
 
     def _check_returned(self, returned: object, arguments: dict[str, Array]) -> None:
+        """Refuse a step unless it is a change and a memory of the right shapes."""
         rule_name = self.rule.name
         if not (isinstance(returned, tuple) and len(returned) == 2):
             allowed = "a pair of arrays: the change, and the memory"
@@ -344,7 +351,7 @@ class Iterates(Solution):
     ----------
     update_map : UpdateMap
         One step of the run.
-    known : dict of int to TrainingState, optional
+    known_states : dict of int to TrainingState, optional
         States of the run that are known already, by step.
 
     Attributes
@@ -369,10 +376,12 @@ class Iterates(Solution):
     error: float | None = None
 
     def __init__(
-        self, update_map: UpdateMap, known: dict[int, TrainingState] | None = None
+        self,
+        update_map: UpdateMap,
+        known_states: dict[int, TrainingState] | None = None,
     ) -> None:
         self.update_map = update_map
-        self._states = known or {}
+        self._states = known_states or {}
         self.last_point: Point | None = None
         self._previous: _StepLoss | None = None
 
@@ -419,11 +428,13 @@ class Iterates(Solution):
         return step, error
 
     def _ends_at_first_below(self, epsilon: float) -> bool:
+        """Whether the last point is the first of the run with loss <= epsilon."""
         if self.last_point is None or self.last_point.loss > epsilon:
             return False
         return self._previous is None or self._previous.loss > epsilon
 
     def _run_until(self, epsilon: float, last: int) -> None:
+        """Compute the run again, until a point has loss <= epsilon or step >= last."""
         self.last_point = None
         self._previous = None
         size = max(1, np.size(self.update_map.risk.initial))
@@ -441,6 +452,8 @@ class Iterates(Solution):
         point = self.last_point
         assert point is not None
         risk = self.update_map.risk
+        # The steps of a flow are times, which have no error as a count. The losses of
+        # sampled batches scatter far more than they are rounded.
         if self.flow or self.update_map._changes:
             return None
         if not np.isfinite(point.params).all():
@@ -497,7 +510,7 @@ class Iterates(Solution):
 
 
 class _StepLoss(NamedTuple):
-    """The number of a step, and the loss there."""
+    """The number of a step, and the loss at this step."""
 
     step: int
     loss: float
@@ -510,24 +523,25 @@ class SingleSteps(Iterates):
     ----------
     update_map : UpdateMap
         One step of the run.
-    known : dict of int to TrainingState, optional
+    known_states : dict of int to TrainingState, optional
         States of the run that are known already, by step.
     beyond : int
-        The number of steps that a call of ``state`` may take beyond the last known
-        step. If more steps led to the last known step, as many are allowed.
+        The number of steps that calls of ``state`` may take beyond the last known step.
+        It is raised to the number of the last known step if that is larger.
     """
 
     def __init__(
         self,
         update_map: UpdateMap,
-        known: dict[int, TrainingState] | None = None,
+        known_states: dict[int, TrainingState] | None = None,
         beyond: int = 10_000,
     ) -> None:
-        super().__init__(update_map, known)
+        super().__init__(update_map, known_states)
         last_known = max(self._states, default=0)
         self._last_allowed = last_known + max(last_known, beyond)
 
     def _points(self, schedule: Steps) -> Generator[Point, None, None]:
+        # All steps are taken, so these points include the scheduled ones.
         return self.update_map.iterates(self.update_map.start())
 
     def _first_below(self, epsilon: float) -> tuple[int, float | None]:

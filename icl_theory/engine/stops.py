@@ -1,9 +1,9 @@
 """The end of a run, and the states that are saved on the way.
 
 A `Goal` is the end that the user wants: a target loss or a number of steps. A
-`Recorder` saves states at log-spaced steps, and judges from them whether the loss still
-changes. At every point of a run, `StopRules` applies the rules by which a run may end,
-in a fixed order.
+`Recorder` saves states at log-spaced steps, and judges from these states whether the
+loss still changes. At every point of a run, `StopRules` applies the rules by which a
+run may end, in a fixed order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from icl_theory.engine.rules import NO_MEMORY
 from icl_theory.engine.steps import NOTHING, Iterates, Point, UpdateMap
 from icl_theory.engine.trajectory import Stop, named, saved_steps
 
-# A loss within this relative distance of the floor will not reach a target below it.
+# A loss within this relative distance of the floor counts as having reached the floor,
+# if the target is not above the floor.
 FLOOR_RTOL = 1e-3
 # A run is not judged to have stalled before this step.
 STALL_AFTER = 10_000
@@ -35,7 +36,8 @@ STALL_SLOPE = 0.5
 STALL_PROMISE = 0.01
 # Scores that move by less than this part of the tolerance are at rest.
 SETTLED = 0.1
-# They must not move by more than this many times their move in the doubling before.
+# Nor may scores at rest move by more than this many times their move during the last
+# but one doubling of the step number.
 SETTLED_GROWTH = 1.5
 # A direction that grows by a tenth of an e-fold leaves a saddle, because growth near a
 # degenerate saddle becomes faster and faster.
@@ -45,7 +47,7 @@ RATE_NOISE = 1e-11
 
 
 class Aim(NamedTuple):
-    """The loss at which a run ends, and the reason that it then gives."""
+    """The loss at which a run ends, and the reason for which it then ends."""
 
     loss: float
     stop: Stop
@@ -87,7 +89,7 @@ class Goal(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A saved iterate; ``slope`` is the decrease of the loss in the step from it."""
+    """A saved iterate; ``slope`` is the decrease of the loss in the next step."""
 
     step: int
     loss: float
@@ -123,7 +125,7 @@ class Recorder:
     def save(self, point: Point, slope: float = 0.0) -> None:
         """Add a point, unless it is already saved or not finite.
 
-        The first point is always kept, so that a run has a state.
+        The first point is always added, so that a run has at least one state.
         """
         if self.saved:
             is_later = point.step > self.saved[-1].step
@@ -147,6 +149,7 @@ class Recorder:
         self.due = self._next_step(point.step)
 
     def _next_step(self, step: int) -> int:
+        """Return the next scheduled step, or INT64_MAX if there is none."""
         for later in self._later_steps:
             if later > step:
                 return later
@@ -191,12 +194,12 @@ class Recorder:
     def has_stalled(self, epsilon: float) -> bool:
         """Whether the loss settles above ``epsilon``.
 
-        The judgement uses the decrease of the least loss while the step number last
-        grew tenfold. The loss settles in three cases. First, the decrease is rounding.
+        The judgement uses the decrease of the least loss since a tenth of the present
+        step number. The loss settles in three cases. First, the decrease is rounding.
         Second, the decrease is small (less than 1e-3 of the loss, and less than the
         distance from ``epsilon``) and the slope has fallen by half; on a plateau before
-        learning the slope stays or rises. Third, the decrease is small and less than 1
-        % of the decrease that the slopes predict; then the steps go round in a cycle.
+        learning, the slope stays or rises. Third, the decrease is small and less than
+        1 % of the decrease that the slopes predict; the steps then go round in a cycle.
         """
         last = self.saved[-1]
         if last.step < STALL_AFTER:
@@ -217,11 +220,12 @@ class Recorder:
     def has_settled(self, least: float, move: float, after: int = 256) -> bool:
         """Whether the scores have come to rest.
 
-        There are three conditions. While the step number last doubled, the scores moved
-        by at most ``least``. They did not move much further than during the doubling
-        before: a slow beginning moves twice as far with every doubling. In the last
-        step they moved by at most ``least``, because an oscillation returns to its
-        place within a doubling but moves in each step.
+        There are three conditions. First, since half of the present step number the
+        scores have moved by at most ``least``. Second, this is not much more than their
+        move from a quarter to half of the step number: at a slow beginning of learning
+        they move twice as far with every doubling. Third, they moved by at most
+        ``least`` in the last step: scores that oscillate may return to their place
+        within a doubling, but they move in each step.
 
         Parameters
         ----------
@@ -248,18 +252,20 @@ class Recorder:
 
 
 def _all_finite(observed: dict[str, Array]) -> bool:
+    """Whether all observations are finite."""
     return all(np.isfinite(value).all() for value in observed.values())
 
 
 def _distance(earlier: Saved, later: Saved) -> float:
+    """Return the largest change of a parameter between two saved iterates."""
     return float(np.abs(later.params - earlier.params).max(initial=0.0))
 
 
 class StopRules:
     """The rules by which a run may end, in the order in which they are applied.
 
-    A run may end for other reasons, too: the iterates leave the range of float64, the
-    budget is used up (both raise `Ended`), or the user presses Ctrl-C.
+    A run may also end for other reasons: the iterates leave the range of float64 or use
+    up their budget, both of which raise `Ended`, or the user presses Ctrl-C.
 
     Parameters
     ----------
@@ -270,8 +276,8 @@ class StopRules:
     tolerance : float
         The tolerance on the scores if steps are skipped.
     patience : int
-        The largest number of steps that anybody takes one by one. A saddle that is
-        left only later counts as rest.
+        The largest number of steps that anybody takes one by one. If a run would leave
+        a saddle only after more steps, it counts as being at rest there.
     """
 
     def __init__(
@@ -294,7 +300,10 @@ class StopRules:
         self._saddle = Saddle(run.update_map)
 
     def stop(self, point: Point) -> Stop | None:
-        """Return why the run ends at a point, or None; save the point if it is due."""
+        """Return why the run ends at a point, or None if it continues.
+
+        The point is saved if its step is due.
+        """
         if point.loss <= self._target:
             return Stop.REACHED
         if point.loss <= self._lowest:
@@ -312,7 +321,7 @@ class StopRules:
         if not np.isfinite(point.params).all():
             return Stop.PARAMETERS
         steps_left = self._last - point.step
-        # All remaining steps together cannot change the loss by more than rounding.
+        # Whether all remaining steps together change the loss only by rounding.
         is_unmoved = slope * steps_left <= 2.0**-52 * abs(point.loss)
         # A run that skips steps can wait for the end of any plateau.
         judges_stall = (
@@ -332,6 +341,7 @@ class StopRules:
         return stop
 
     def _has_settled(self, point: Point) -> bool:
+        """Whether the scores have come to rest within the tolerance."""
         least = SETTLED * self._tolerance
         return self.recorder.has_settled(least, self._descent.pace(point))
 
@@ -356,13 +366,13 @@ class Saddle:
         """Whether some direction grows by ``growth`` e-folds within ``steps`` steps.
 
         Rates below ``noise`` times the largest curvature are rounding, and count as
-        zero. The Hessian is computed again once the step number has doubled.
+        zero. The Hessian is computed again only once the step number has doubled.
         """
         # Imported here because few runs come to rest.
         from icl_theory.engine.blocks import Blocks
 
         blocks = Blocks(self._descent)
-        # Nothing moves parameters that are exactly zero away from a saddle.
+        # Parameters that are exactly zero stay at a saddle: no rounding moves them.
         if not blocks.can_find_modes or not point.params.any():
             return False
         if self._growth_rate < 0.0 or point.step >= 2 * self._computed_at:

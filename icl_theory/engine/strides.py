@@ -12,10 +12,11 @@ stride
     one block. See `icl_theory.engine.collocation`. Each block has its own strides.
 shadow
     A less accurate second run, which takes the same strides with one node less. The
-    distance between run and shadow, the largest difference of two entries, estimates
-    the error of the run.
+    distance between run and shadow is the largest difference of two entries. It
+    estimates the error of the run.
 mode
-    An eigenvector of the Hessian of a block, with its decay rate.
+    An eigenvector of the Hessian of a block. Its rate is the learning rate times the
+    eigenvalue.
 pace
     The size of dθ/dx.
 gain
@@ -52,13 +53,13 @@ from icl_theory.engine.trajectory import Stop
 # The numbers of nodes in a stride of the run, and in a stride of its shadow.
 NODES = 9
 SHADOW_NODES = NODES - 1
-# Twice the derivatives of the Legendre polynomials at 1, which are j (j + 1)/2. Their
-# product with the coefficients of a stride, divided by its length, is the slope in x at
-# its end.
+# Twice the derivatives of the Legendre polynomials at 1, which are j (j + 1)/2. The
+# product of these numbers with the coefficients of a stride, divided by the length of
+# the stride, is the slope in x at the end of the stride.
 END_SLOPES = np.arange(NODES + 1.0) * np.arange(1.0, NODES + 2.0)
 # The solver may leave a larger error in the equations of the shadow than in the
-# equations of the run, by this factor: 3 % of the allowed error of a stride, instead of
-# a thousandth.
+# equations of the run, by this factor. By default it is 3 % of the allowed error of a
+# stride, instead of a thousandth.
 SHADOW_TOLERANCE_FACTOR = 30.0
 # The solver's error in one stride may displace the later run by this many times itself.
 SOLVER_ERROR_FACTOR = 2.0
@@ -66,9 +67,10 @@ SOLVER_ERROR_FACTOR = 2.0
 MARGIN = 2.0
 # A stride may add this many times the error that is estimated for it.
 STRIDE_ERROR_FACTOR = 4.0
+# The relative spacing of float64 numbers.
 ROUNDING = 2.0**-52
-# Times x that differ by less are the same time: rounding separates the end of a stride
-# from the beginning of the next one.
+# Times x that differ by less than this are the same time: rounding separates the end of
+# a stride from the beginning of the next one.
 SLACK = 1e-14
 # Avoids division by zero, and is below every number that matters.
 TINY = 1e-300
@@ -76,10 +78,10 @@ TINY = 1e-300
 SMALLEST_CHANGE = 1e-200
 # The largest rounding error of a state, relative to its largest entry.
 STATE_ROUNDING = 2.0**-47
-# The rounding error of a move may be this many times as large as in a single trial.
+# The rounding error of a move may be this many times as large as a single trial shows.
 ROUNDING_MARGIN = 8.0
-# A hundred times the rounding error of a state, relative to its size. No stride must be
-# more accurate.
+# A hundred times the rounding error of a state, relative to its size. No stride needs
+# to be more accurate than this.
 SMALLEST_STRIDE_ERROR = 2.3e-14
 # The length by which states are displaced along the fastest mode, relative to the size
 # of the state or to 1.
@@ -90,20 +92,23 @@ FASTEST_SMOOTH_RATE = 0.95
 
 # The next stride is at most this many times as long as the last one.
 LARGEST_GROWTH = 2.0
-# The same after a stride whose equations took more than HARD_ITERATIONS iterations. A
-# longer stride would be even harder to solve.
+# The next stride is at most this many times as long if the equations of the last stride
+# took more than HARD_ITERATIONS iterations. A longer stride would be even harder.
 GROWTH_AFTER_HARD_STRIDE = 0.8
 HARD_ITERATIONS = 7
-# The same after a refused stride, which must become shorter.
+# The next stride is at most this many times as long after a refused stride, which must
+# become shorter.
 GROWTH_AFTER_REFUSAL = 0.7
-# The same after a stride whose equations were not solved, so that its error is unknown.
+# The next stride is this many times as long after a stride whose equations were not
+# solved, so that its error is unknown.
 GROWTH_AFTER_FAILURE = 0.4
 # The next stride is at least this many times as long as the last one: an error estimate
 # far above the allowed error is unreliable.
 SMALLEST_GROWTH = 0.2
-# In x: a flow whose strides become shorter cannot be followed.
+# A flow cannot be followed if its strides become shorter than this length in x.
 SHORTEST_FLOW_STRIDE = 1e-13
-# The ratio of successive lengths is extrapolated, but not below this value.
+# If lengths shrink, they are expected to shrink again by the same ratio, but the ratio
+# is not taken to be smaller than this.
 SMALLEST_TREND = 0.5
 
 
@@ -113,11 +118,11 @@ class StrideErrors(NamedTuple):
     Attributes
     ----------
     error : ndarray of shape (n,)
-        Largest error of the run in the stride.
+        The largest error of the run in each stride.
     distance : ndarray of shape (n,)
-        Largest distance between run and shadow in the stride.
+        The largest distance between run and shadow in each stride.
     margin : ndarray of shape (n,)
-        The error of the run over its distance from the shadow.
+        The error of the run divided by its distance from the shadow.
     """
 
     error: Array
@@ -205,8 +210,8 @@ class RunErrors:
     Attributes
     ----------
     solver_error : ndarray of shape (n,)
-        The part of the error that is left because the equations of the strides are
-        solved approximately. The distance from the shadow does not show this part.
+        The part of the error that comes from solving the equations of the strides only
+        approximately. The distance from the shadow does not show this part.
     margin : ndarray of shape (n,)
         The error of the run divided by its distance from the shadow.
     """
@@ -217,7 +222,10 @@ class RunErrors:
         self._error = np.zeros(count)
 
     def continued(self) -> RunErrors:
-        """Return the errors with which later strides begin, before a shadow starts."""
+        """Return the errors with which later strides of the same blocks begin.
+
+        `start` sets the errors that depend on the distance from the shadow.
+        """
         errors = RunErrors(len(self.margin))
         errors.solver_error[:] = self.solver_error
         errors.margin[:] = self.margin
@@ -272,9 +280,9 @@ class RunErrors:
         self.solver_error[blocks] = (
             inherited_solver_error + SOLVER_ERROR_FACTOR * run.solver_error
         )
-        # Single steps that follow the stride enlarge the error at its end, not the
+        # Single steps after the stride enlarge the error at its end, and not the
         # largest error inside. So the margin must not be less than the margin at the
-        # end, unless the latter exceeds MARGIN.
+        # end, or MARGIN if that is smaller.
         margin_at_end = error_after / np.maximum(distance_after, TINY)
         margin_inside = error / np.maximum(distance, TINY)
         margin = np.maximum(margin_inside, np.minimum(MARGIN, margin_at_end))
@@ -283,9 +291,11 @@ class RunErrors:
 
 
 def _grown_error(inherited: Array, growth: Array, distance_after: Array) -> Array:
-    """The errors at the beginnings of strides, multiplied by the growth of distances.
+    """The errors at the ends of n strides that come from errors before them, (n,).
 
-    All arrays have the shape (n,), for n strides.
+    They are the errors at the beginnings, ``inherited``, multiplied by the ``growth``
+    of the distances between run and shadow, and bounded. All arrays have the shape
+    (n,).
     """
     grown = growth * inherited
     # If the distance is far below the error, it does not show how errors grow: the
@@ -316,11 +326,11 @@ def distance_growth(
 ) -> Growth:
     """Estimate how much strides enlarge the distance between run and shadow.
 
-    The shadow's own error in a stride may add to the distance. The growth of the rest
-    is then the smallest that is possible. The shadow's own error may instead cancel
-    part of the distance while the run's own error stays. The true growth is then
-    larger. So the ``cautious`` growth is a weighted mean of the smallest possible
-    growth and of the possible growth that is nearest to 1.
+    The error that the shadow makes in a stride may add to the distance. The distance
+    from before has then grown by the smallest possible factor. But this error may also
+    cancel part of the distance, while the error of the run remains. The true factor is
+    then larger. So the ``cautious`` factor is a weighted mean of the smallest possible
+    factor and of the possible factor that is nearest to 1.
 
     Parameters
     ----------
@@ -356,8 +366,8 @@ class StrideLengths:
     first : float
         The length of the first strides, in x.
     aim : float
-        A stride's length, divided by the length at which its error would equal the
-        allowed error. With a value below 1 fewer strides are refused.
+        The length of a stride, divided by the length at which its error would be equal
+        to the allowed error. With a value below 1 fewer strides are refused.
 
     Attributes
     ----------
@@ -394,7 +404,7 @@ class StrideLengths:
         is_accepted : ndarray of shape (k,)
             Whether the stride was accepted.
         """
-        # The error scales like length^(NODES + 1).
+        # The error is proportional to length^(NODES + 1).
         with np.errstate(divide="ignore", over="ignore"):
             factor = self._aim * error_ratio ** (-1.0 / (NODES + 1))
         is_hard = iterations > HARD_ITERATIONS
@@ -419,8 +429,8 @@ class StrideLengths:
 class StrideDebts:
     """The gradients that strides have cost in excess of single steps, for each block.
 
-    Run and shadow need two gradients for a single step. So a stride pays if it takes
-    less than two gradients for each step that it skips.
+    A single step of run and shadow takes two gradients. So a stride pays if it takes
+    fewer than two gradients for each step that it skips.
 
     Attributes
     ----------
@@ -432,10 +442,10 @@ class StrideDebts:
         self.gradients = np.zeros(count)
 
     def charge(self, blocks: Index, gradients: float, skipped: Array) -> None:
-        """Add the gradients of one stride, less two for each step that it skips.
+        """Add the gradients of one stride of k blocks, less two for each skipped step.
 
-        ``gradients`` is their number for one block, and ``skipped``, (k,), is the
-        number of steps that each of the k blocks has skipped.
+        ``gradients`` is the number of gradients for one block, and ``skipped``, (k,),
+        has the number of steps that each block has skipped.
         """
         debt = self.gradients[blocks] + gradients - 2.0 * skipped
         self.gradients[blocks] = np.maximum(0.0, debt)
@@ -602,6 +612,7 @@ class Strides:
             behind = self._blocks_behind(x)
 
     def _blocks_behind(self, x: Array | float) -> Index:
+        """Return the blocks that have not reached the time x and are still followed."""
         return np.flatnonzero((self.x < x - SLACK) & ~self.abandoned)
 
     def _stride(self, blocks: Index) -> None:
@@ -628,8 +639,8 @@ class Strides:
                 raise Ended(Stop.FLOW)
         else:
             skipped = np.expm1(problem.end) - np.expm1(problem.begin)
-            # The gradients as if all n blocks had taken a stride, because a gradient of
-            # some blocks counts as a fraction of a whole gradient.
+            # This is the number of gradients if all n blocks had taken a stride: a
+            # gradient of some blocks counts as a fraction of a whole gradient.
             spent = (self._spent - spent_before) * len(self.x) / len(blocks)
             self._charge(blocks, spent, np.where(is_accepted, skipped, 0.0))
         self._look_for_modes(run)
@@ -656,7 +667,7 @@ class Strides:
         self._abandon(is_in_debt | (next_steps < fewest_steps))
 
     def _abandon(self, mask: Mask) -> None:
-        """Abandon the blocks in ``mask``; raise `TooFast` if all are one run's."""
+        """Abandon the blocks in ``mask``; raise `TooFast` if all blocks are one run."""
         if mask.any() and not self._separate:
             raise TooFast
         self.abandoned |= mask
@@ -666,10 +677,10 @@ class Strides:
     ) -> None:
         """Compute the modes once they would have saved more gradients than they cost.
 
-        With the modes a stride takes about ``easy_iterations`` iterations; the other
-        iterations of ``run`` count as saved. An iteration over few numbers takes as
-        long as one over ``least_numbers``, because calls of NumPy take most of its
-        time.
+        With the modes a stride takes about ``easy_iterations`` iterations, so that all
+        further iterations of ``run`` would have been saved. An iteration over few
+        numbers takes as long as one over ``least_numbers``, because it spends most of
+        its time in calls of NumPy.
         """
         is_solved = np.isfinite(run.solver_error)
         saved = np.where(is_solved, run.iterations - easy_iterations, run.iterations)
@@ -685,10 +696,11 @@ class Strides:
 
     @property
     def _spent(self) -> float:
+        """The number of gradients so far, including a fraction."""
         return self._map.evaluations + self._uncounted
 
     def _moves(self, rows: Array, blocks: Index) -> Array:
-        """Count and return the moves of r states, (r, m).
+        """Return the moves of r states, (r, m), and count their gradients.
 
         ``rows``, (r, m), holds a state of one block in each row, and ``blocks``, (r,),
         the indices of these blocks.
@@ -706,10 +718,10 @@ class Strides:
     def _next_problem(self, blocks: Index) -> StrideProblem:
         """Set up the next strides of k blocks.
 
-        Two or three moves of each block are computed in one call: the move at its
-        state gives the first guess; the move a little along the fastest mode gives the
-        rate of that mode; and, if the modes are known, the move of a state with other
-        last bits gives the rounding error.
+        Two or three moves of each block are computed in one call. The move at the state
+        of the block gives the first guess. The move at a state that is displaced a
+        little along the fastest mode gives the rate of this mode. If the modes are
+        known, the move at a state with other last bits gives the rounding error.
         """
         start = self.run_end[blocks]
         begin = self.x[blocks]
@@ -732,7 +744,7 @@ class Strides:
             accumulated = self._modes.accumulated_changes(
                 rounded_moves[0] - move, begin, steps, blocks
             )
-            # The change of a single trial may be small by chance.
+            # The change in a single trial may be small by chance.
             noise += ROUNDING_MARGIN * np.abs(accumulated).max(axis=1)
         return StrideProblem(blocks, begin, length, start, noise)
 
@@ -768,25 +780,26 @@ class Strides:
             is_too_fast[blocks[change_norm > largest_rate * nudge_norm]] = True
             self.oscillates = bool(is_too_fast.any())
             self._abandon(is_too_fast)
-        # A smaller change has no direction that rounding would leave.
+        # The direction of a smaller change would be lost in rounding.
         is_visible = change_norm > SMALLEST_CHANGE
         unit = change[is_visible] / change_norm[is_visible, None]
         self._direction[blocks[is_visible]] = unit
 
     def _allowed_error(self, states: Array, pace: Array) -> Array:
-        """The error that strides may have that end at k states, (k,).
+        """The allowed errors of k strides, (k,), which end at ``states``.
 
-        It is a share of the tolerance in the parameters, or of the tolerance times the
-        pace if the latter is less: an error δx of the time displaces the parameters by
-        δx dθ/dx, and δx may not exceed the tolerance either.
-
-        ``states`` has the shape (k, m), and ``pace``, (k,), is the size of dθ/dx there.
+        An allowed error is a share of the tolerance on the parameters, or of the
+        tolerance times the pace if this is less. The second limit keeps the error δx of
+        the time below the tolerance, because such an error displaces the parameters by
+        δx dθ/dx. ``states`` has the shape (k, m), and ``pace``, (k,), is the size of
+        dθ/dx at the states.
         """
         size = np.abs(states).max(axis=1)
         gain = self._gain
         if len(self.x) == 1 and np.isfinite(states).all():
-            # The only block holds all parameters, so their gain can be computed. The
-            # gain at the start serves otherwise.
+            # The only block holds all parameters, so their gain can be computed. With
+            # several blocks, or parameters that are not finite, the gain at the start
+            # is used.
             gain = gain_at(self._map.risk, self._blocks.params(states))
         relative = self._tolerance * size if self._flow else 0.0
         largest = np.maximum(self._tolerance / gain, relative)

@@ -55,15 +55,17 @@ FACTS = (
     "stop",
     "family",
 )
-# Names that no observation may have, because runs and their exports use them.
+# Names that no observation may have, because runs and their exports use them for other
+# entries.
 TAKEN = frozenset({*FACTS, *CURVES, "t", "query", "memory", "carry"})
 # Stands for an array that is computed later.
 _NOT_COMPUTED = np.zeros(0)
-# A summary mentions an estimated error of the step count above this number of steps.
+# A summary mentions the estimated error of the step count if it exceeds this number of
+# steps.
 SMALLEST_STATED_ERROR = 0.1
-# The largest number of saved steps in a factor of ten, for small states.
+# The number of saved steps in a factor of ten if states are small.
 STEPS_PER_DECADE = 32.0
-# The smallest number, for large states.
+# The smallest such number if states are large.
 FEWEST_STEPS_PER_DECADE = 4.0
 # The number of floats that all saved states together aim at: 256 MB.
 SAVED_NUMBERS = 2**25
@@ -92,7 +94,7 @@ class Phases(dict[str, Interval | None]):
 
 
 class Label(NamedTuple):
-    """The names of a parameter: symbol as text and as TeX, unit, and meaning."""
+    """How a parameter is shown: its symbol as text and as TeX, its unit and meaning."""
 
     text: str
     tex: str
@@ -141,7 +143,8 @@ class Trajectory(Plottable):
     Attributes
     ----------
     t : ndarray of int64, (T,)
-        Saved steps, increasing; the first is 0, and at the last the run stopped.
+        Saved steps, increasing. The first is 0, and the last is the step at which the
+        run stopped.
     loss : ndarray, (T,)
         Loss at the saved steps, in squared label units (nats for recall).
     states : ndarray, (T, ...)
@@ -149,7 +152,7 @@ class Trajectory(Plottable):
     observed : dict of ndarray, each (T, ...)
         The observations of the risk, by name.
     steps : int or None
-        First step with loss <= epsilon; None if it was not reached.
+        First step with loss <= epsilon; None if epsilon was not reached.
     converged : bool
         Whether ``epsilon`` was reached.
     stop : Stop
@@ -164,12 +167,12 @@ class Trajectory(Plottable):
     eta, epsilon : float
         Learning rate and target loss.
     error : float or None
-        Estimated absolute error of ``steps``. If it is below 1, single steps would give
-        the same ``steps``: the losses at this step and at the step before differ from
-        ``epsilon`` by more than their errors. If one of these two losses equals
-        ``epsilon`` up to rounding, the error is 1 or more, whatever the method. It is
-        None for a flow, whose steps are times, and for a run that took every step and
-        whose two losses differ from ``epsilon`` by more than rounding.
+        Estimated absolute error of ``steps``. If it is below 1, a run that takes every
+        step has the same ``steps``: the losses at this step and at the step before
+        differ from ``epsilon`` by more than their errors. If one of these two losses
+        equals ``epsilon`` up to rounding, the error is 1 or more, whichever the method.
+        It is None for a flow, whose steps are times, and for a run that took every step
+        and whose two losses differ from ``epsilon`` by more than rounding.
     states_error : float or None
         Estimated absolute error of the scores at the saved steps; None if no step was
         skipped.
@@ -184,17 +187,18 @@ class Trajectory(Plottable):
     labels : dict of str to Label
         Symbols, units and meanings of these parameters.
     family : Family or None
-        The problem that the run belongs to, if a family made it or its file names one.
+        The problem of which this is the run, if a family made the run or its file names
+        the problem.
     command : str or None
         Command line or Python call that makes the run again; None if it is unknown.
     version : str or None
-        Version of the package that made the run; None if its file does not say.
+        Version of the package that made the run; None if its file does not state it.
     memory : ndarray, (T, ...), or None
         The memory of the update rule at the saved steps, empty for a rule without one;
         None for a closed form.
     carry : ndarray, (T, ...), or None
-        The rounding error of the parameters at the saved steps. With it a run continues
-        from a saved step with the same bits as without the interruption.
+        The rounding error of the parameters at the saved steps. With it a run that is
+        continued from a saved step has the same bits as an uninterrupted run.
     trained_by : Rule or None
         The update rule with its settings; None if they are unknown.
     """
@@ -231,10 +235,11 @@ class Trajectory(Plottable):
     def later(cls, curves: Callable[[], dict[str, Any]], **fields: Any) -> Trajectory:
         """Make a run that computes its loss, states and observations at first use.
 
-        ``curves`` is called then, and returns the three by name.
+        ``curves`` is called at that time, and returns the three by name.
         """
         run = cls(loss=_NOT_COMPUTED, states=_NOT_COMPUTED, observed={}, **fields)
-        # Python calls __getattr__ for an attribute that an object does not have.
+        # Python calls __getattr__ only for an attribute that an object does not have,
+        # so the placeholders are deleted.
         for name in CURVES:
             del run.__dict__[name]
         run.__dict__["curves"] = curves
@@ -264,11 +269,12 @@ class Trajectory(Plottable):
         if self.family is not None:
             return bool(getattr(self.family, "on_fixed_set", False))
         if self.risk is not None:
-            # Loaded here, because few runs need it.
+            # Imported here because few runs need it.
             from icl_theory.engine.fixed_set import FixedSetRisk
 
             return isinstance(self.risk, FixedSetRisk)
-        # A run from a file that does not say what was trained.
+        # The run is from a file that does not say what was trained, but only training
+        # on a fixed set observes the population loss.
         return "population_loss" in self.observed
 
     @property
@@ -289,7 +295,7 @@ class Trajectory(Plottable):
     def at(self, t: int) -> State:
         """State at any step, also between or beyond the saved steps.
 
-        It is computed from the nearest saved step before it.
+        A state that was not saved is computed from the nearest saved state before it.
 
         Parameters
         ----------
@@ -305,8 +311,8 @@ class Trajectory(Plottable):
         Raises
         ------
         ValueError
-            The step is not saved and the file of the run does not say what was
-            trained, or the run cannot be followed to the step.
+            The step is not saved, and either the run was loaded from a file that does
+            not say what was trained, or the run cannot be followed to the step.
 
         Examples
         --------
@@ -338,6 +344,7 @@ class Trajectory(Plottable):
         return State(t, params, loss, self.risk.observe(params, t))
 
     def _saved_state(self, index: int) -> State:
+        """Return the saved state at an index of ``t``."""
         params = np.asarray(self.states[index])
         observed = {
             name: np.asarray(values[index]) for name, values in self.observed.items()
@@ -347,9 +354,9 @@ class Trajectory(Plottable):
     def first(self, condition: Callable[[State], bool], after: int = 0) -> int | None:
         """First step at which a condition holds.
 
-        The condition is tried at the saved steps. Between the first of them at which it
-        holds and the one before, the step is found by bisection, which is right if the
-        condition goes on to hold once it holds.
+        The condition is tested at the saved steps. Between the first saved step at
+        which it holds and the saved step before, the result is found by bisection. This
+        is right if the condition, once it holds, holds at all later steps.
 
         Parameters
         ----------
@@ -405,45 +412,47 @@ class Trajectory(Plottable):
     ) -> CurveComparison:
         """Compare a loss curve of another trainer, such as your own, with this run.
 
-        Both curves are averaged over at most 24 windows of steps, of equal length in
-        ln(t + 1), of which step 0 is one. In each window the means are compared. The
-        limit is such that, for a curve from the same training, any window exceeds it
-        once in a thousand times.
+        Both curves are averaged over at most 24 windows of steps: step 0, and windows
+        of equal length in ln(t + 1). In each window the two means are compared. The
+        limit on their difference is such that, for a curve from the same training, some
+        window exceeds it in one of a thousand cases.
 
-        If the curves part, trainings that differ from the run in one respect are
+        If the curves differ, trainings that differ from the run in one respect are
         followed exactly: another learning rate or factor of the loss, one token more
         or less, momentum 0.9 or Adam, another start, label noise in the answers, a
         fixed set of prompts, losses after the update, a mean over positions. The
-        result names those with which the curve agrees.
+        result names the trainings with which the curve agrees.
 
         Parameters
         ----------
         losses : array_like, path or callable
-            At least two losses, each computed *before* the update of its step; or the
-            path of a file of at most 64 MB: comma-separated values with the columns
-            ``step``, ``loss`` and optionally ``error``, those of TensorBoard or Weights
-            & Biases, or numbers without a header, as ``numpy.savetxt`` writes them; or
-            a function of a `State` that returns one loss, or the losses of single
-            prompts.
+            At least two losses, each computed *before* the update of its step. Or the
+            path of a file of at most 64 MB with comma-separated values: it has the
+            columns ``step``, ``loss`` and optionally ``error``, or the columns that
+            TensorBoard or Weights & Biases write, or numbers without a header, as
+            ``numpy.savetxt`` writes them. Or a function of a `State` that returns one
+            loss, or the losses of single prompts.
         steps : array_like of int, optional
             The increasing steps of the losses. By default they are 0, 1, 2, ...; for a
             function they are the saved steps.
         batch : int, optional
-            Number of prompts in a batch, if the losses are batch losses of SGD. If
-            there are no other standard errors, or if the curve leaves with these, the
-            standard errors come from runs of SGD with such batches, made by the
-            family's sampler. They include the distance of SGD from the exact run.
+            Number of prompts in a batch, if the losses are batch losses of SGD. The
+            standard errors then come from runs of SGD with such batches, made by the
+            family's sampler, and include the distance of SGD from the exact run. If a
+            file or the losses of single prompts also give standard errors, these runs
+            are made only if the curve differs from the run by more than these errors.
         errors : array_like, optional
             Standard errors, if ``batch`` is not given: one for all losses or one for
-            each, in the unit of ``losses``; 0 for losses without chance. A file may
-            contain them, and they are computed from the losses of single prompts.
+            each, in the unit of ``losses``; 0 for losses without chance. They need not
+            be given if a file contains them, or if a function returns the losses of
+            single prompts, from which they are computed.
         scale : float, optional
             Factor by which the losses are multiplied.
         runs, seed : int
             Number of runs of SGD, 4 to 1000, and the seed of their prompts.
         column : str, optional
-            Title of the column with the losses, if losses is a file, or the number of
-            the column, from 1, if the file has no header.
+            If ``losses`` is a file: the title of the column with the losses, or the
+            number of this column, from 1, if the file has no header.
 
         Returns
         -------
@@ -454,7 +463,7 @@ class Trajectory(Plottable):
         Raises
         ------
         ValueError
-            The losses are no curve, neither or both of ``batch`` and ``errors`` are
+            The losses are not a curve, neither or both of ``batch`` and ``errors`` are
             given, or the run cannot be sampled.
 
         References
@@ -493,7 +502,7 @@ class Trajectory(Plottable):
                 "of their mean)"
             )
         if batch is not None and has_errors:
-            # it may not be needed, and would then not be checked
+            # The batch may turn out not to be needed. It would then not be checked.
             batch = integer("batch", batch, minimum=1)
         runs = integer("runs", runs, minimum=4, maximum=1000)
         seed = integer("seed", seed, minimum=0)
@@ -508,7 +517,7 @@ class Trajectory(Plottable):
         return "\n".join(paragraphs)
 
     def facts(self) -> dict[str, str]:
-        """Return the lines of `summary`: a text for each name."""
+        """Return the facts of `summary`: a text for each name."""
         parameters = []
         for name, value in self.info.items():
             if value is not None:
@@ -539,7 +548,7 @@ class Trajectory(Plottable):
         return facts | self.notes
 
     def to_xarray(self) -> xarray.Dataset:
-        """Return loss and observations over the dimension ``t``.
+        """Return loss and observations as a dataset with the dimension ``t``.
 
         An observation with one value for each query also has the dimension ``query``.
         """
@@ -580,8 +589,8 @@ class Trajectory(Plottable):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one file, a NumPy archive without pickle.
 
-        The run is first written to a temporary file, which then replaces ``path``. So a
-        crash or a full disk leaves an existing file as it was.
+        The run is first written to a temporary file, which then replaces ``path``.
+        Therefore a crash or a full disk leaves an existing file as it was.
         """
         # Imported here because few runs are saved.
         from icl_theory.files import replacing
@@ -600,7 +609,7 @@ class Trajectory(Plottable):
             )
 
     def holds(self) -> dict[str, Any]:
-        """Return facts about the arrays, by which a reader checks a saved file."""
+        """Return facts about the arrays, with which a reader can check a saved file."""
         least = float(self.loss.min())
         shapes = {
             name: list(values.shape) for name, values in sorted(self.observed.items())
@@ -608,6 +617,7 @@ class Trajectory(Plottable):
         return {"observed": shapes, "least": least, "below": least < self.floor}
 
     def _meta(self) -> dict[str, Any]:
+        """Return the FACTS as values that JSON can hold."""
         meta = {name: getattr(self, name) for name in FACTS}
         if self.phases is not None:
             meta["phases"] = {
@@ -638,6 +648,7 @@ def named(observed: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _attention(observed: dict[str, Array]) -> Array:
+    """Return the observed attention, or raise an error if it was not observed."""
     if "attention" not in observed:
         raise argument_error(
             "attention",
@@ -650,8 +661,8 @@ def _attention(observed: dict[str, Array]) -> Array:
 def saved_steps(last: int, size: int) -> NDArray[np.int64]:
     """Log-spaced steps from 0 to ``last``, to save states of ``size`` numbers.
 
-    There are 32 steps in a factor of ten; if states are large there are fewer, but at
-    least 4.
+    There are 32 steps in each factor of ten. If states are large, there are fewer, but
+    at least 4.
 
     Raises
     ------
@@ -671,7 +682,7 @@ def saved_steps(last: int, size: int) -> NDArray[np.int64]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as strict JSON can hold it: infinity and objects become text."""
+    """Return a value that strict JSON can hold; infinity and objects become text."""
     if isinstance(value, np.ndarray | tuple):
         return np.asarray(value).tolist()
     if isinstance(value, float) and not math.isfinite(value):
@@ -682,7 +693,10 @@ def _plain(value: Any) -> Any:
 
 
 def _short(value: Any, most: int = 16) -> str:
-    """Return a value as a summary shows it: large arrays by their shapes."""
+    """Return a value as the text in a summary, which shows only shapes of arrays.
+
+    Arrays of up to ``most`` numbers are shown in full.
+    """
     if isinstance(value, tuple) and np.size(np.asarray(value)) > most:
         shape = " x ".join(map(str, np.shape(value)))
         return f"({shape} numbers)"

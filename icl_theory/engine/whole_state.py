@@ -2,8 +2,8 @@
 
 The whole state of a run is one array: the parameters and, below them, the memory of the
 update rule. It determines the next step, as the parameters alone do for a rule without
-memory. In the whole state the memory is multiplied by a scale, a power of two that
-brings it to the size of the parameters, so that one tolerance suits both.
+memory. In the whole state the memory is multiplied by a scale that brings it to the
+size of the parameters, so that one tolerance suits both.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from icl_theory.engine.steps import Point, TrainingState, Update, UpdateMap
 
 
 class StateRisk(Risk):
-    """A risk of the parameters, called with the whole state.
+    """A risk of the parameters as a function of the whole state.
 
-    The memory in the whole state does not change its value.
+    It does not depend on the memory in the whole state.
 
     Parameters
     ----------
@@ -83,12 +83,12 @@ class StateRisk(Risk):
         return state[: self.shape[0]]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient by the whole state, zero for the memory."""
+        """Loss, and its gradient by the whole state, which is zero for the memory."""
         loss, gradient = self.risk.evaluate(self.params_of(params), step)
         return loss, self.join(gradient, np.zeros_like(gradient))
 
     def gain(self, params: Array) -> float:
-        """The gain of the parameters, which holds for the scaled memory as well."""
+        """The gain of the parameters, which is used for the scaled memory as well."""
         return gain_at(self.risk, self.params_of(params))
 
     @property
@@ -147,8 +147,9 @@ class WholeStateMap(UpdateMap):
                 allowed,
             )
         if rule.jacobian(np.zeros(1), eta) is None:
-            # A memory decays within a stride, the interval that is skipped at once.
-            # Without Newton's method its equations would take many iterations.
+            # A memory decays within a stride, the interval that is skipped at once. The
+            # equations of such a stride would take many iterations without Newton's
+            # method, which needs the derivatives.
             allowed = "derivatives of a step with a memory, or skippable must be False"
             raise argument_error(
                 f"jacobian of the skippable rule {rule.name!r}", None, allowed
@@ -163,7 +164,7 @@ class WholeStateMap(UpdateMap):
 
     @property
     def evaluations(self) -> int:  # type: ignore[override]
-        """Number of gradients computed so far."""
+        """Number of gradients computed so far, by this map and the map of the run."""
         return self.run_map.evaluations
 
     @evaluations.setter
@@ -233,7 +234,7 @@ class WholeStateMap(UpdateMap):
         return np.stack(changes)
 
     def iterates(self, state: TrainingState) -> Generator[Point, None, None]:
-        """Yield every iterate from a state on, with the same bits as in the run."""
+        """Yield every iterate from a whole state on, with the same bits as the run."""
         for run_point in self.run_map.iterates(self.to_run_state(state)):
             whole = self.from_run_state(run_point.state)
             gradient = self.risk.join(
@@ -252,7 +253,7 @@ class WholeStateMap(UpdateMap):
 
 
 def skippable_map(update_map: UpdateMap) -> UpdateMap:
-    """Return a step of training as a map of one array, whose steps can be skipped.
+    """Return a step of training as a map of a single array, so that it can be skipped.
 
     The array is the whole state if the rule has a memory, and otherwise the parameters.
     """

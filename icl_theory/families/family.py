@@ -1,11 +1,11 @@
 """Families of problems: frozen dataclasses whose fields are parameters.
 
-A family is a class; an object of it is a problem: a risk to train, with all parameters
-of the training. The family declares each parameter once, by `parameter`, and must
-define one method, `Family.risk`. A slot is an attribute or method of `Family` that a
-family may override. Everything that the package does with a family (commands, files,
-sweeps, tables, figures, the audit) follows from its parameters and slots, so that no
-other code of the package needs to name a family.
+A family is a class, and an object of it is a problem: a risk to train, together with
+all parameters of the training. The family declares each parameter once, by `parameter`,
+and must define one method, `Family.risk`. A slot is an attribute or method of `Family`
+that a family may override. Everything that the package does with a family (commands,
+files, sweeps, tables, figures, the audit) follows from its parameters and slots, so
+that no other code of the package needs to name a family.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from icl_theory.families.rule_parameters import (
 )
 from icl_theory.sweeps.grid import MESSAGE, NOT_REACHED, REACHED, STATUS, Column
 
-# The kind of a target loss. The minimum keeps it a normal number of float64.
+# The kind of a target loss. Smaller numbers than the minimum lose digits in float64.
 TARGET = Number(optional=True, minimum=1e-300)
 # Parameters that every family has, in the order in which commands and tables show them.
 SHARED = (
@@ -89,8 +89,8 @@ class Family(RuleParameters, FixedSetParameters):
     r"""A family of problems; inherit from it, declare parameters and define ``risk``.
 
     `risk` is the only slot that a family has to fill; all others have defaults. The
-    table below shows what each slot is used for. A family can ignore the slots of a
-    part of the package that it does not need.
+    table below shows the use of each slot. A family can ignore the slots of a part of
+    the package that it does not need.
 
     ============================ ======================================================
     slots                        used for
@@ -119,9 +119,9 @@ class Family(RuleParameters, FixedSetParameters):
     ============================ ======================================================
 
     Most families need none of these five slots: `update`, `levels`, `limits`, `batched`
-    and `expected_steps`. Induction heads use `update` and `levels`, regression uses
-    `limits`, regression and linear attention use `batched`, and these two and
-    regression on Gaussian inputs use `expected_steps`.
+    and `expected_steps`. Induction heads use `update` and `levels`. Regression uses
+    `limits`, `batched` and `expected_steps`, linear attention uses `batched` and
+    `expected_steps`, and regression on Gaussian inputs uses `expected_steps`.
 
     Every family has the following parameters in addition to its own.
 
@@ -135,9 +135,9 @@ class Family(RuleParameters, FixedSetParameters):
         Target excess of the loss over its floor, instead of ``epsilon``. The default
         target is the family's ``goal``.
     loss : {"half", "mse"}, optional
-        The loss that is trained, of families with a squared loss (`loss_form`): half
-        the mean squared error, or all of it. The learning rate, targets and losses are
-        in its units.
+        The loss that is trained: half the mean squared error, or all of it. Only
+        families with a squared loss have this parameter (`loss_form`). The learning
+        rate, targets and losses are in the units of the chosen loss.
     rule, momentum, beta1, beta2, weight_decay, clip, schedule, warmup, decay_steps,
     decay_factor, milestones
         The update rule, its settings, and the schedule of the learning rate; see
@@ -146,7 +146,7 @@ class Family(RuleParameters, FixedSetParameters):
         Training on a fixed set of prompts instead of the population; see
         `icl_theory.families.FixedSetParameters`.
     method : {"auto", "closed", "exact", "fast", "flow"}
-        How steps are computed, see `icl_theory.descend`.
+        How the steps are computed; see `icl_theory.descend`.
     max_steps : int
         Largest number of steps.
 
@@ -162,11 +162,11 @@ class Family(RuleParameters, FixedSetParameters):
     phase_names : tuple of str
         Names of the phases that `describe` may set.
     columns : tuple of Column
-        Columns that `measure` adds to sweeps; every family has some more.
+        Columns that `measure` adds to the columns that every family has in sweeps.
     claims : Claims, optional
-        Papers, rows of the audit, open questions, checks of runs and comparison with
-        samples. If the family does not define this slot, plug-ins may (`PlugIn`). The
-        same holds for ``explorer`` and ``theory_columns``.
+        Papers, rows of the audit, open questions, checks of runs and the comparison
+        with samples. If the family does not define this slot, plug-ins may define it
+        (`PlugIn`). The same holds for ``explorer`` and ``theory_columns``.
     figures : dict of path or callable
         Figures for ``icl-theory figures`` by name: scripts, or functions that return a
         matplotlib figure and have a default for each of their parameters.
@@ -221,6 +221,7 @@ class Family(RuleParameters, FixedSetParameters):
 
     def __post_init__(self) -> None:
         declarations = self.parameters()
+        # Fields of a frozen dataclass can be set only by object.__setattr__.
         if self.epsilon is None and self.above is None and self.goal is not None:
             object.__setattr__(self, *self.goal)
         for name, declared in declarations.items():
@@ -262,7 +263,8 @@ class Family(RuleParameters, FixedSetParameters):
             A field was not declared by `parameter`, the class was not made a dataclass,
             or the name of a parameter is used for something else.
         """
-        # Fields that the decorator has not turned into parameters are still here.
+        # The decorator replaces each Field in the class by its default or removes it.
+        # A Field that is still in the class shows that the decorator was forgotten.
         if any(isinstance(value, dataclasses.Field) for value in vars(cls).values()):
             raise argument_error(
                 cls.__name__, cls, "decorated by @dataclass(frozen=True, eq=False)"
@@ -307,7 +309,7 @@ class Family(RuleParameters, FixedSetParameters):
 
     @classmethod
     def _taken_names(cls) -> set[str]:
-        """Return names that options, slots and columns have, and no parameter may."""
+        """Return the names that no parameter may have: options, slots and columns."""
         parameters = {field.name for field in dataclasses.fields(Family)}
         columns = {column.name for column in cls.own_columns()}
         # The parameter "method" and the column of this name mean the same.
@@ -336,6 +338,7 @@ class Family(RuleParameters, FixedSetParameters):
     @classmethod
     @cache
     def _labels(cls) -> Mapping[str, Label]:
+        """Return the labels of `labels`, one mapping that all callers share."""
         declared = cls.parameters()
         return {name: declared[name].label(cls.loss_unit) for name in declared}
 
@@ -353,9 +356,7 @@ class Family(RuleParameters, FixedSetParameters):
         """Refuse parameters that contradict each other.
 
         The package calls this method when it creates a problem, after it has checked
-        each parameter alone. It calls `describe` and `measure` with runs of this
-        problem only, so neither needs to check its argument; use `described` and
-        `measured` for any other run.
+        each parameter alone.
         """
 
     def stable_rate(self) -> float:
@@ -411,13 +412,18 @@ class Family(RuleParameters, FixedSetParameters):
         return self.sampled(batch, seed)
 
     def describe(self, run: Trajectory) -> None:
-        """Add phases, regime and notes to a run of this problem."""
+        """Add phases, regime and notes to a run of this problem.
+
+        The package calls this method with runs of this problem only, so that it need
+        not check its argument. Call `described` with any other run.
+        """
 
     def measure(self, run: Trajectory) -> dict[str, Any]:
         """Return the values of the family's ``columns`` for a run, by name.
 
-        A column that is left out has no value, which sweeps show as NaN, -1 or the
-        empty text.
+        A column that is left out has no value; sweeps then show NaN, -1 or the empty
+        text. The package calls this method with runs of this problem only, so that it
+        need not check its argument. Call `measured` with any other run.
         """
         return {}
 
@@ -445,7 +451,13 @@ class Family(RuleParameters, FixedSetParameters):
         Parameters
         ----------
         arguments : mapping
-            The parameters that are words and have the same value at all points.
+            The parameters whose values are words, with the value that each has at all
+            points of the sweep.
+
+        Returns
+        -------
+        mapping of str to tuple of two floats
+            For the name of each parameter x, the exponent at small x and at large x.
         """
         mapping("arguments", arguments, "parameters")
         return {}
@@ -454,7 +466,9 @@ class Family(RuleParameters, FixedSetParameters):
     def batched(
         cls, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
-        """Compute P points of a sweep together, with the results of single simulations.
+        """Compute P points of a sweep together.
+
+        The results must be the same as those of a simulation of each point.
 
         Parameters
         ----------
@@ -467,9 +481,10 @@ class Family(RuleParameters, FixedSetParameters):
         -------
         mapping of str to array_like, each (P,) or one value for all, or None
             Columns of `every_column` by name; columns without a value may be left out.
-            ``stop`` names the `icl_theory.engine.Stop` of points whose ``steps`` are
-            -1; it is ``"STEPS"`` by default. Points whose ``loss`` is NaN are simulated
-            one by one. If the result is None, all points are simulated one by one.
+            A point that did not reach its target has ``steps`` -1, and the further
+            column ``stop`` then names its `icl_theory.engine.Stop`, ``"STEPS"`` by
+            default. Points whose ``loss`` is NaN are simulated one by one. If the
+            result is None, all points are simulated one by one.
 
         Notes
         -----
@@ -488,8 +503,8 @@ class Family(RuleParameters, FixedSetParameters):
 
     @cached_property
     def _set_risk(self) -> Risk:
-        """The loss of the fixed set, in the coordinates of the problem."""
-        # Loaded here, because most problems have no fixed set.
+        """The loss on the fixed set of prompts, in the coordinates of the problem."""
+        # Imported here because most problems have no fixed set.
         from icl_theory.engine.fixed_set import FixedSetRisk
 
         assert self.dataset is not None
@@ -502,7 +517,10 @@ class Family(RuleParameters, FixedSetParameters):
     def _population_and_trainer(
         self, batch: int, seed: int
     ) -> tuple[Risk, Trainer[Any]]:
-        """Return the exact risk and the sampler, or refuse a set if they do not fit."""
+        """Return the exact risk, and the sampler of the prompts of the fixed set.
+
+        A fixed set is refused if the two do not have the same parameters.
+        """
         assert self.dataset is not None
         M = int(self.dataset)
         try:
@@ -521,15 +539,18 @@ class Family(RuleParameters, FixedSetParameters):
 
     @property
     def own_start(self) -> bool:
-        """Whether training starts elsewhere than ``theory`` supposes.
+        """Whether training starts at other parameters than ``theory`` supposes.
 
-        A family overrides it if its theory is for one start only.
+        A family whose theory is for one start only overrides this property.
         """
         return False
 
     @property
     def outside_theory(self) -> str:
-        """Why no theory applies whatever the rule, or the empty text."""
+        """The reason why no theory covers this training, or the empty text.
+
+        Only reasons that do not depend on the update rule count.
+        """
         if self.on_fixed_set:
             return "this is training on a fixed set of prompts"
         if self.own_start:
@@ -540,20 +561,24 @@ class Family(RuleParameters, FixedSetParameters):
 
     @property
     def _has_mse(self) -> bool:
+        """Whether the trained loss has no factor 1/2."""
         return getattr(self, "loss", HALF) == MSE
 
     @property
     def _is_plain(self) -> bool:
-        """Whether twice the loss is the same as twice the learning rate."""
+        """Whether the rule is plain descent.
+
+        Training on twice the loss is then the same as training at twice the rate.
+        """
         return is_plain_descent(self.update())
 
     @cached_property
     def half(self) -> Self:
         """The same training in units of half the squared error.
 
-        It is the problem itself unless ``loss="mse"``. Targets are halved, and the
-        learning rate of plain descent is doubled, so that its steps are the same.
-        Slots and theory are for this problem.
+        It is the problem itself unless ``loss="mse"``. In that case targets are halved,
+        and the learning rate of plain descent is doubled so that its steps are the
+        same. Slots and theory are about the problem in these units.
         """
         if not self._has_mse:
             return self
@@ -566,7 +591,9 @@ class Family(RuleParameters, FixedSetParameters):
         return dataclasses.replace(self, **values)
 
     def _check_half(self) -> None:
+        """Refuse a problem whose parameters are out of range in the other units."""
         try:
+            # The property makes the problem, which checks its parameters.
             self.half  # noqa: B018
         except ValueError as error:
             raise ValueError(
@@ -581,7 +608,8 @@ class Family(RuleParameters, FixedSetParameters):
     def trained_risk(self) -> Risk:
         """Return the risk that is trained.
 
-        It is `risk`, or the loss of the fixed set; and twice that if ``loss="mse"``.
+        It is `risk`, or the loss on the fixed set of prompts; with ``loss="mse"`` it is
+        twice that risk.
         """
         risk = self._set_risk if self.on_fixed_set else self.risk()
         if not self._has_mse:
@@ -592,12 +620,10 @@ class Family(RuleParameters, FixedSetParameters):
         return ScaledRisk(risk, self.loss_factor)
 
     def rate(self) -> float:
-        """Return the learning rate as a number.
-
-        A stable rate for twice the loss is half as large.
-        """
+        """Return the learning rate as a number, also if it is "auto"."""
         if not isinstance(self.eta, str):
             return self.eta
+        # A stable rate for twice the loss is half as large.
         return self.stable_rate() / self.loss_factor
 
     def changed(self, **parameters: Any) -> Self:
@@ -684,10 +710,17 @@ class Family(RuleParameters, FixedSetParameters):
         return run.observed.keys() == observed.keys()
 
     def described(self, run: Trajectory) -> Trajectory:
-        """Return a run, to which the family's phases, regime and notes are added."""
+        """Add the family's phases, regime and notes to a run, and return it.
+
+        Raises
+        ------
+        ValueError
+            The run is not a run of this problem.
+        """
         return self._described(self._own(run))
 
     def _described(self, run: Trajectory) -> Trajectory:
+        """Do the same as `described`, without the check."""
         self._named(run)
         if self._has_mse:
             self._describe_half(run)
@@ -699,7 +732,7 @@ class Family(RuleParameters, FixedSetParameters):
         return run
 
     def _describe_half(self, run: Trajectory) -> None:
-        """Add what the family says of the same run of half the loss."""
+        """Add the phases, regime and notes of this run in units of half the loss."""
         half = self.half._described(self._halved(run))
         run.phases = half.phases
         run.regime = half.regime
@@ -711,6 +744,8 @@ class Family(RuleParameters, FixedSetParameters):
         run.notes |= half.notes
 
     def _halved(self, run: Trajectory) -> Trajectory:
+        """Return a run of twice the loss in units of half the squared error."""
+        # Imported here because few problems need it.
         from icl_theory.families.loss_units import in_half_units
 
         return in_half_units(run, self.half, self._is_plain)
@@ -718,12 +753,14 @@ class Family(RuleParameters, FixedSetParameters):
     def in_theory_units(self, run: Trajectory) -> Trajectory:
         """Return a run of this problem in units of half the squared error.
 
-        The theory is written in them. It is the run itself unless ``loss="mse"``.
+        The theory is written in these units. The result is the run itself unless
+        ``loss="mse"``.
 
         Raises
         ------
         ValueError
-            The rule is not plain descent, and has no rate in these units.
+            The run is not a run of this problem; or ``loss="mse"`` and the rule is not
+            plain descent, so that no learning rate gives the same run in these units.
         """
         run = self._own(run)
         if not self._has_mse:
@@ -738,13 +775,20 @@ class Family(RuleParameters, FixedSetParameters):
         return self._halved(run)
 
     def named(self, run: Trajectory) -> Trajectory:
-        """Add this problem and its parameters to a run, and return it."""
+        """Add this problem and its parameters to a run, and return it.
+
+        Raises
+        ------
+        ValueError
+            The run is not a run of this problem.
+        """
         return self._named(self._own(run))
 
     def _named(self, run: Trajectory) -> Trajectory:
+        """Do the same as `named`, without the check."""
         run.family = self
-        # Parameters that `run.info` leaves out: those of the computation, and settings
-        # of the rule that have their defaults.
+        # Parameters that `run.info` leaves out: how the run is computed, and settings
+        # of the rule and of the fixed set that have their defaults.
         hidden = {"method", "max_steps"}
         if not self._has_mse:
             hidden.add("loss")
@@ -805,7 +849,13 @@ class Family(RuleParameters, FixedSetParameters):
         )
 
     def measured(self, run: Trajectory) -> dict[str, Any]:
-        """Return every column of a run, with its status and message."""
+        """Return the value of each column for a run, and its status and message.
+
+        Raises
+        ------
+        ValueError
+            The run is not a run of this problem.
+        """
         run = self._own(run)
         if self._has_mse:
             from icl_theory.families.loss_units import in_mse
@@ -835,6 +885,7 @@ class Family(RuleParameters, FixedSetParameters):
 
 
 def _phase_column(name: str) -> Column:
+    """Return the column with the length of a phase in steps."""
     return Column(
         f"T_{name}",
         "i8",
@@ -848,6 +899,7 @@ def _phase_column(name: str) -> Column:
 
 
 def _error_of_steps(run: Trajectory) -> float:
+    """Return the estimated error of ``run.steps``, or NaN if it is unknown."""
     if run.error is not None:
         return run.error
     return 0.0 if run.method == "exact" else math.nan
@@ -879,14 +931,15 @@ def check_points(
     family.refuse_unknown([*points, *common])
     _check_arrays(family, points)
     for name, value in common.items():
-        # By max_steps = 0 a sweep finds out which points can be computed together.
+        # No problem may have max_steps = 0, but a sweep passes it to find out which
+        # points can be computed together.
         if name == "max_steps" and value == 0:
             continue
         family.parameters()[name].check(value)
     for name, declared in family.parameters().items():
         if name in points or name in common or name in RULE_PARAMETERS:
             continue
-        # Losses have the factor 1/2 unless told otherwise.
+        # This parameter may be left out: losses then have the factor 1/2.
         if isinstance(declared.kind, LossForm):
             continue
         if declared.default is not None:
@@ -898,6 +951,7 @@ def check_points(
 
 
 def _check_arrays(family: type[Family], points: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse ``points`` unless they are arrays of one length with allowed values."""
     lengths = set()
     for name, values in points.items():
         if not isinstance(values, np.ndarray) or values.ndim != 1 or not values.size:
@@ -905,7 +959,8 @@ def _check_arrays(family: type[Family], points: Mapping[str, NDArray[Any]]) -> N
                 f"points[{name!r}]", values, "an array of one value for each point"
             )
         declared = family.parameters()[name]
-        # The smallest and the largest number are checked, and each word once.
+        # check_all looks only at the extremes of an array of numbers. It would check
+        # every entry of an array of words, so it gets each word once.
         is_numeric = declared.kind.numeric
         declared.check_all(values if is_numeric else np.unique(values).tolist())
         lengths.add(values.size)
@@ -916,6 +971,7 @@ def _check_arrays(family: type[Family], points: Mapping[str, NDArray[Any]]) -> N
 
 
 def _is_plain(value: Any) -> bool:
+    """Whether a value is a number, a text or a nested tuple of these."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, int | float | str)

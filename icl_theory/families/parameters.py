@@ -32,8 +32,10 @@ from icl_theory._validate import (
 from icl_theory.engine.trajectory import Label
 
 LOSS = "(units of the loss)"  # stands for the loss unit of the family
+# The default of a parameter that has none.
 REQUIRED = dataclasses.MISSING
-# Arguments of sweeps, options of commands and names of results.
+# Names that no parameter may have: arguments of sweeps, options of commands and names
+# of results.
 RESERVED = (
     "as_json",
     "certify",
@@ -61,6 +63,7 @@ RESERVED = (
     "version",
     "workers",
 )
+# The unit of a Lipschitz constant.
 LIPSCHITZ = "label units per feature unit"
 # Endings of the files from which arrays are read.
 ENDINGS = (".npy", ".npz", ".csv", ".txt")
@@ -69,7 +72,7 @@ HALF = "half"
 MSE = "mse"
 
 
-# ---- texts of arrays
+# ---- arrays as text on the command line
 
 
 def is_array_file(value: Any) -> bool:
@@ -83,26 +86,26 @@ def is_array_text(text: str) -> bool:
 
 
 def parsed_array(name: str, text: str) -> Any:
-    """Read the text of an array.
+    """Read an array that is given as text.
 
     Parameters
     ----------
     name : str
-        The parameter, for errors.
+        The name of the parameter, for error messages.
     text : str
         The name of a file, numbers separated by commas, or rows separated by
         semicolons.
 
     Returns
     -------
-    str, list of float or list of lists
-        The name of the file, which is read when its parameter is checked; or the
-        numbers.
+    str, list of float or list of lists of float
+        The name of the file, which is read later, when the value is checked; or the
+        numbers of a vector, or the rows of a matrix.
 
     Raises
     ------
     ValueError
-        The text is no array.
+        The text is not an array.
     """
     if is_array_file(text):
         return text
@@ -133,14 +136,14 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 class ParameterKind:
     """The values that a parameter may have.
 
-    ``check`` returns an allowed value or refuses it, and ``parse`` reads a text.
-    Another kind inherits from this class and defines `value`, and also `parse` if the
-    command line can spell its values.
+    `check` returns an allowed value or refuses it, and `parse` reads a value from text.
+    A kind of your own inherits from this class and defines `value`, and also `parse` if
+    its values can be given on the command line.
 
     Parameters
     ----------
     words : tuple of str
-        Words that are allowed, too.
+        Words that are allowed in addition to the values that `value` accepts.
     optional : bool
         Whether None is allowed.
     """
@@ -148,10 +151,10 @@ class ParameterKind:
     words: tuple[str, ...] = ()
     optional: bool = False
 
-    text = False  # whether the command line and TOML files can spell the values
+    text = False  # whether the command line and TOML files can give the values
     numeric = False  # whether the values other than words are numbers
     whole = False  # whether these numbers are integers
-    varied = True  # whether sweeps vary it unless its declaration says otherwise
+    varied = True  # whether a sweep may vary the parameter, unless declared otherwise
 
     @property
     def arrays(self) -> bool:
@@ -159,16 +162,16 @@ class ParameterKind:
         return False
 
     def is_array(self, value: Any) -> bool:
-        """Whether a value stands for one array, so that no sweep varies it.
+        """Whether a value is one array and not a list of values for a sweep.
 
-        It is an array of two dimensions or more, or the text of an array.
+        Such a value has two dimensions or more, or is a text that can only be an array.
         """
         if isinstance(value, str):
             return self.arrays and is_array_text(value)
         return self.arrays and _validate.dimensions(value) > 1
 
     def check(self, name: str, value: Any) -> Any:
-        """Return an allowed value, or refuse it with an error that names it."""
+        """Return an allowed value, or refuse it; ``name`` is for error messages."""
         if not isinstance(name, str):
             raise argument_error("name", name, "a text")
         if value is None and self.optional:
@@ -186,33 +189,34 @@ class ParameterKind:
             raise ValueError(f"{error}, or {self.allowed}{suggestion}") from None
 
     def value(self, name: str, value: Any) -> Any:
-        """Check a value that is neither None nor one of the words.
+        """Return a value that is neither None nor one of the words, or refuse it.
 
-        The name is not checked: `check` does so.
+        `check` calls this method after it has checked the name.
         """
         return value
 
     def plain(self, value: Any) -> Any:
-        """Return an allowed value as saved runs hold it, from which `check` makes it.
+        """Return an allowed value in the form in which runs are saved.
 
-        Saved runs hold numbers, texts and nested tuples of these.
+        The form consists of numbers, texts and nested tuples of these. `check` turns it
+        into the value again.
         """
         return value
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
-        """Return the values if all are allowed, or refuse the first that is not."""
+        """Return the values if all are allowed, or refuse the first other value."""
         return [
             self.check(name, value)
             for value in iterable(name, values, "a list of values")
         ]
 
     def parse(self, name: str, text: str) -> Any:
-        """Read a value from the command line; `check` comes after."""
+        """Return the value that a text of the command line stands for, unchecked."""
         return _validate.text(_validate.text("name", name), text)
 
     @property
     def allowed(self) -> str:
-        """The words, for help texts."""
+        """The words, for help texts and error messages."""
         return ", ".join(self.words)
 
 
@@ -231,11 +235,20 @@ def _tuples(entries: Any) -> Any:
 
 @dataclass(frozen=True)
 class Number(ParameterKind):
-    """A finite float between ``minimum`` and ``maximum``, and positive.
+    """A positive, finite float between ``minimum`` and ``maximum``.
 
-    With ``zero`` it may be zero. With ``signed`` it may be negative, and ``maximum``
-    limits its size. With ``matrix`` it may also be a matrix of such numbers, or a file
-    of one, which becomes a tuple of its rows.
+    Parameters
+    ----------
+    zero : bool
+        Whether the number may also be zero.
+    minimum, maximum : float
+        The smallest and the largest number.
+    signed : bool
+        Whether the number may also be zero or negative; ``maximum`` then limits its
+        absolute value.
+    matrix : bool
+        Whether the value may also be a matrix of such numbers, or the name of a file
+        that holds one. `check` turns it into a tuple of rows.
     """
 
     zero: bool = False
@@ -253,9 +266,9 @@ class Number(ParameterKind):
         return self.matrix
 
     def value(self, name: str, value: Any) -> Any:
-        """Return the float, or the rows."""
+        """Return the float or the rows of the matrix, or refuse the value."""
         if self.matrix and is_array_file(value):
-            # Imported here because few problems have files.
+            # Imported here because few problems read arrays from files.
             from icl_theory.families.array_files import read_array
 
             value = read_array(name, value, (2,))
@@ -268,6 +281,7 @@ class Number(ParameterKind):
         )
 
     def _rows(self, name: str, matrix: Any) -> tuple[tuple[float, ...], ...]:
+        """Return the rows of a matrix whose entries are all allowed numbers."""
         rows = _validate.real_array(name, matrix, 2).tolist()
         return tuple(self._row(name, row) for row in rows)
 
@@ -275,11 +289,11 @@ class Number(ParameterKind):
         return tuple(self.value(name, entry) for entry in row)
 
     def check_all(self, name: str, values: Iterable[Any]) -> Any:
-        """Return the values if all are allowed.
+        """Return the values if all are allowed, or refuse the first other value.
 
-        Only the smallest and the largest number of an array are checked. This is enough
-        unless a subclass refuses a number between two allowed numbers. Such a subclass
-        must override this method, unless it refuses fractions only.
+        Of an array of numbers, only the smallest and the largest are checked, and
+        whether all are integers if they must be. A subclass that refuses other numbers
+        between two allowed ones must override this method.
         """
         if isinstance(values, np.ndarray) and self._has_sound_extremes(name, values):
             if self.whole and values.dtype.kind in "iu":
@@ -289,10 +303,11 @@ class Number(ParameterKind):
         listed = [*iterable(name, values, "a list of values")]
         if self.words and any(isinstance(value, str) for value in listed):
             raise argument_error(name, values, f"numbers, or {self.allowed} alone")
-        # This checks the values one by one, and names the one that is not sound.
+        # This checks the values one by one, and names the first that is not allowed.
         return super().check_all(name, listed)
 
     def _has_sound_extremes(self, name: str, values: np.ndarray[Any, Any]) -> bool:
+        """Whether an array holds numbers whose extremes show that all are allowed."""
         if values.dtype.kind not in "iuf" or not values.size:
             return False
         if _validate.is_masked(values):
@@ -307,7 +322,7 @@ class Number(ParameterKind):
         return math.isfinite(low) and math.isfinite(high)
 
     def parse(self, name: str, text: str) -> Any:
-        """Read a number, one of the words or, with ``matrix``, an array."""
+        """Return the number, word or, with ``matrix``, array that a text stands for."""
         text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
@@ -325,7 +340,7 @@ class Fraction(Number):
     """A number strictly between 0 and 1, and between ``minimum`` and ``maximum``."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return the float."""
+        """Return the float, or refuse the value."""
         return super().value(name, _validate.fraction(name, value))
 
 
@@ -333,7 +348,8 @@ class Fraction(Number):
 class Whole(Number):
     """An integer between ``minimum`` and ``maximum``.
 
-    With ``infinite`` it is at most 2**53, or ``math.inf``.
+    With ``infinite`` it may also be ``math.inf``. It is then at most 2**53, because it
+    is kept as a float.
     """
 
     minimum: float = 1
@@ -343,12 +359,12 @@ class Whole(Number):
     whole = True
 
     def value(self, name: str, value: Any) -> float:
-        """Return an int, or a float if infinity is allowed."""
+        """Return the number as an int, or as a float if infinity is allowed."""
         check = _validate.whole_or_infinite if self.infinite else integer
         return check(name, value, minimum=int(self.minimum), maximum=int(self.maximum))
 
     def parse(self, name: str, text: str) -> Any:
-        """Read an integer, which may be spelt 1e6."""
+        """Return the integer that a text such as "1000" or "1e3" stands for."""
         text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
@@ -364,18 +380,18 @@ class Whole(Number):
 
 @dataclass(frozen=True)
 class Word(ParameterKind):
-    """One of some words."""
+    """One of the words given as ``words``."""
 
     text = True
 
     def value(self, name: str, value: Any) -> Any:
-        """Refuse everything but words."""
+        """Refuse the value, because `check` has accepted the words."""
         raise argument_error(name, value, f"one of {self.allowed}")
 
 
 @dataclass(frozen=True)
 class Wholes(ParameterKind):
-    """One or more positive integers up to ``maximum``, as a tuple; ``1,19`` as text."""
+    """A tuple of one or more positive integers up to ``maximum``; as text ``1,19``."""
 
     maximum: float = INT64_MAX
 
@@ -383,7 +399,7 @@ class Wholes(ParameterKind):
     varied = False
 
     def value(self, name: str, value: Any) -> tuple[int, ...]:
-        """Return the integers."""
+        """Return the integers; a single integer is a tuple of one."""
         try:
             entries = tuple(value)
         except TypeError:
@@ -396,25 +412,25 @@ class Wholes(ParameterKind):
         )
 
     def parse(self, name: str, text: str) -> Any:
-        """Read integers separated by commas."""
+        """Return the integers of a text, which are separated by commas."""
         text = _validate.text(_validate.text("name", name), text)
         return [Whole().parse(name, part) for part in text.split(",")]
 
 
 @dataclass(frozen=True)
 class Probabilities(ParameterKind):
-    """Positive numbers that sum to 1, as a tuple of floats; ``0.5,0.3,0.2`` as text.
+    """A tuple of positive floats that sum to 1; as text ``0.5,0.3,0.2``.
 
-    Their sum may be off by 1e-6. The floats stay as they are given, and the risk that
-    is made of them normalises them: if that were done twice, their last bits might
-    change.
+    The sum may differ from 1 by 1e-6. The floats are kept as they are given, and the
+    risk of the problem normalises them. If they were normalised twice, their last bits
+    might change.
     """
 
     text = True
     varied = False
 
     def value(self, name: str, value: Any) -> tuple[float, ...]:
-        """Return the numbers."""
+        """Return the numbers as floats, or refuse the value."""
         try:
             size = len(value)
         except TypeError:
@@ -425,7 +441,7 @@ class Probabilities(ParameterKind):
         return tuple(map(float, value))
 
     def parse(self, name: str, text: str) -> Any:
-        """Read numbers separated by commas, or one of the words."""
+        """Return the numbers of a text, separated by commas, or one of the words."""
         text = _validate.text(_validate.text("name", name), text)
         if text in self.words:
             return text
@@ -440,16 +456,16 @@ class Probabilities(ParameterKind):
 
 @dataclass(frozen=True)
 class Object(ParameterKind):
-    """A parameter whose value is a Python object, or one of its words.
+    """A Python object, or one of the words.
 
     Parameters
     ----------
     checker : callable
         Takes the name and the value, and returns the object or refuses the value.
     unfold : callable, optional
-        For an object that carries values of other parameters: takes the parameters of a
-        sweep, by name, and returns them with the values that the object among them
-        carries.
+        For an object that determines other parameters, as the task of recall does.
+        Takes the parameters of a sweep by name, the object among them, and returns them
+        with the values that the object determines in its place.
     """
 
     checker: Callable[[str, Any], Any] = lambda name, value: value
@@ -457,24 +473,24 @@ class Object(ParameterKind):
 
     @property
     def text(self) -> bool:  # type: ignore[override]
-        """Whether there are words."""
+        """Whether the command line can give the value: it can give words only."""
         return bool(self.words)
 
     def value(self, name: str, value: Any) -> Any:
-        """Return the object that the checker makes."""
+        """Return the object that the checker returns, or refuse the value."""
         return self.checker(name, value)
 
 
 @dataclass(frozen=True)
 class _WithArrays(ParameterKind):
-    """Adds arrays to the values of another kind, from which a class inherits, too.
+    """Adds arrays to the values of another kind, which is the next base class.
 
     Parameters
     ----------
     ndim : tuple of int
-        The allowed numbers of dimensions; all from 1 on if it is empty.
+        The allowed numbers of dimensions; if it is empty, any number from 1 on.
     largest : float
-        Largest size of an entry.
+        Largest absolute value of an entry.
     checker : callable, optional
         Takes the name and the array, and returns an array or refuses it.
     """
@@ -491,21 +507,21 @@ class _WithArrays(ParameterKind):
         return True
 
     def check(self, name: str, value: Any) -> Any:
-        """Return an allowed value, or refuse it with an error that names it."""
-        # A file is no misspelt word.
+        """Return an allowed value, or refuse it; ``name`` is for error messages."""
+        # The name of a file is not a misspelt word.
         if is_array_file(value):
             return self.value(name, value)
         return super().check(name, value)
 
     def value(self, name: str, value: Any) -> Any:
-        """Return an array as nested tuples, and any other value as the other kind."""
+        """Return an array as nested tuples; the other kind checks any other value."""
         shown = value
         if is_array_file(value):
-            # Imported here because few problems have files.
+            # Imported here because few problems read arrays from files.
             from icl_theory.families.array_files import read_array
 
             value = read_array(name, value, self.ndim)
-            # An array of a file has dimensions, but the checks below name the file.
+            # A number in place of an array would pass the checks below.
             if value.ndim == 0:
                 raise argument_error(name, shown, "a file of an array, not of a number")
         elif isinstance(value, str) or _validate.dimensions(value) == 0:
@@ -518,6 +534,7 @@ class _WithArrays(ParameterKind):
             raise ValueError(f"{error} (from {shown!r})") from None
 
     def _array(self, name: str, value: Any) -> _validate.Array:
+        """Return an array of floats with an allowed shape and entries, or refuse it."""
         ndim = _validate.dimensions(value)
         if self.ndim and ndim not in self.ndim:
             allowed = " or ".join(map(str, self.ndim))
@@ -528,7 +545,7 @@ class _WithArrays(ParameterKind):
         return array if self.checker is None else self.checker(name, array)
 
     def parse(self, name: str, text: str) -> Any:
-        """Read the text of an array, or of another value."""
+        """Return the array, or the value of the other kind, that a text stands for."""
         text = _validate.text(_validate.text("name", name), text)
         if self.is_array(text) or "," in text:
             return parsed_array(name, text)
@@ -546,7 +563,7 @@ class Numbers(_WithArrays):
     varied = False
 
     def value(self, name: str, value: Any) -> Any:
-        """Return the array as nested tuples."""
+        """Return the array as nested tuples, or refuse the value."""
         if not is_array_file(value) and (
             isinstance(value, str) or _validate.dimensions(value) == 0
         ):
@@ -554,7 +571,7 @@ class Numbers(_WithArrays):
         return super().value(name, value)
 
     def parse(self, name: str, text: str) -> Any:
-        """Read the text of an array."""
+        """Return the array, or one of the words, that a text stands for."""
         text = _validate.text(_validate.text("name", name), text)
         return text if text in self.words else parsed_array(name, text)
 
@@ -576,7 +593,7 @@ class WordOrArray(_WithArrays, Word):
 
 @dataclass(frozen=True)
 class LossForm(Word):
-    """Whether the squared error has a factor 1/2 in the loss."""
+    """The word "half" or "mse": whether the loss is half the squared error or all."""
 
     words: tuple[str, ...] = (HALF, MSE)
 
@@ -595,7 +612,7 @@ class Parameter(NamedTuple):
 
     @property
     def required(self) -> bool:
-        """Whether it has no default."""
+        """Whether the parameter has no default."""
         return self.default is REQUIRED
 
     def check(self, value: Any) -> Any:
@@ -607,7 +624,7 @@ class Parameter(NamedTuple):
         return self.kind.check_all(self.name, values)
 
     def label(self, loss_unit: str) -> Label:
-        """Return its label for tables, plots and reports."""
+        """Return the label of the parameter for tables, plots and reports."""
         if not isinstance(loss_unit, str):
             raise argument_error("loss_unit", loss_unit, "a text")
         unit = loss_unit if self.unit == LOSS else self.unit
@@ -634,14 +651,15 @@ def parameter(
     default : object
         The default value; a parameter without a default must be given.
     kind : ParameterKind
-        The values that it may have: `Number`, `Whole`, `Fraction`, `Word`, `Wholes`,
-        `Probabilities`, `Object`, or one of the kinds with arrays: `Numbers`,
+        The values that the parameter may have: `Number`, `Whole`, `Fraction`, `Word`,
+        `Wholes`, `Probabilities`, `Object`, or one of the kinds with arrays, `Numbers`,
         `NumberOrArray`, `WholeOrArray` and `WordOrArray`.
     meaning : str
         A description in a few words.
     symbol, tex : str
-        The symbol as plain text, and as TeX without dollars. The default is the name; a
-        single letter is its own TeX.
+        The symbol as plain text, and as TeX without dollar signs. By default the symbol
+        is the name of the parameter, and the TeX is the symbol in upright letters, or
+        the symbol itself if it is a single letter.
     unit : str
         The unit; ``LOSS`` stands for the unit of the family's loss.
     axis : bool, optional
@@ -650,7 +668,7 @@ def parameter(
     Returns
     -------
     dataclasses.Field
-        A field whose value is given by keyword.
+        A field of a dataclass, whose value is given by keyword.
 
     References
     ----------
@@ -668,7 +686,10 @@ def parameter(
 def unfolded(
     declared: Mapping[str, Parameter], values: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return a sweep's parameters, with the values that objects among them carry."""
+    """Return a sweep's parameters with those values that objects among them determine.
+
+    See ``unfold`` of `Object`.
+    """
     for name, parameter in declared.items():
         kind = parameter.kind
         if name in values and isinstance(kind, Object) and kind.unfold is not None:
@@ -680,7 +701,7 @@ def unfolded(
 
 
 def learning_rate(default: Any = REQUIRED) -> Any:
-    """Declare η."""
+    """Declare η, the learning rate; the word "auto" is allowed."""
     return parameter(
         default,
         kind=Number(words=("auto",)),
@@ -691,7 +712,7 @@ def learning_rate(default: Any = REQUIRED) -> Any:
 
 
 def lipschitz_constant(default: Any = REQUIRED, maximum: float = math.inf) -> Any:
-    """Declare L."""
+    """Declare L, the Lipschitz constant of the tasks."""
     return parameter(
         default,
         kind=Number(maximum=maximum),
@@ -702,7 +723,7 @@ def lipschitz_constant(default: Any = REQUIRED, maximum: float = math.inf) -> An
 
 
 def feature_gap() -> Any:
-    """Declare Δ."""
+    """Declare Δ, the distance between features."""
     return parameter(
         kind=Number(),
         symbol="Δ",
@@ -713,7 +734,7 @@ def feature_gap() -> Any:
 
 
 def prompt_length() -> Any:
-    """Declare N."""
+    """Declare N, the prompt length, which may be infinite and is so by default."""
     return parameter(
         math.inf,
         kind=Whole(infinite=True),
@@ -724,7 +745,7 @@ def prompt_length() -> Any:
 
 
 def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
-    """Declare σ."""
+    """Declare σ, the standard deviation of the label noise."""
     return parameter(
         default,
         kind=Number(zero=True, maximum=maximum),
@@ -736,7 +757,10 @@ def label_noise(default: float = 0.0, maximum: float = LARGEST) -> Any:
 
 
 def starting_parameters(ndim: tuple[int, ...] = ()) -> Any:
-    """Declare ``start``, the parameters at step 0 as an array."""
+    """Declare ``start``, an array of the parameters at step 0, or None.
+
+    ``ndim`` is the allowed numbers of dimensions; if it is empty, any number from 1 on.
+    """
     return parameter(
         None,
         kind=Numbers(optional=True, ndim=ndim),
@@ -765,13 +789,13 @@ def is_mse(values: Mapping[str, Any]) -> bool:
 class LazySlot:
     """A slot of a family that is loaded from another module when it is first used.
 
-    The theory of a family imports the family, so the family cannot import it. Besides,
-    most commands do not need it.
+    The theory of a family imports the family, so the module of the family cannot import
+    the theory. Moreover, most commands need no theory and start faster without it.
 
     Parameters
     ----------
     place : str
-        ``"package.module:NAME"``, as an entry point is written.
+        The place of the object, ``"package.module:NAME"``, as in an entry point.
     """
 
     def __init__(self, place: str) -> None:
@@ -788,8 +812,8 @@ class Panel(NamedTuple):
     Attributes
     ----------
     folder : Path
-        The folder of the scripts. ``panel.js`` exports the panel, and may require the
-        other scripts.
+        The folder of the scripts. The script ``panel.js`` exports the panel and may
+        require the other scripts.
     scripts : tuple of str
         File names, with their endings.
     constants : callable
@@ -809,7 +833,8 @@ class Panel(NamedTuple):
 class LazyMethod(LazySlot):
     """A method whose function is loaded when it is first called.
 
-    It is bound to the object whose method it is, or to the class if that is asked.
+    As an attribute of an object it is bound to the object, and as an attribute of a
+    class to the class.
     """
 
     def __get__(self, instance: object, owner: type) -> Any:

@@ -1,10 +1,10 @@
 """Reading saved runs.
 
 `load` reads the arrays of a file (`_arrays`) and checks them, together with the facts
-that the file states in JSON (`_read_run`). If the family and its parameters are known,
-it also makes the problem of the run again (`_revive`), so that the run can compute any
-step. A file may come from a stranger: nothing is allocated or trusted before it is
-checked.
+of the run, such as its learning rate, which the file states in JSON (`_read_run`). If
+the facts include the family and its parameters, `load` also makes the problem of the
+run again (`_revive`), so that the run can compute any step. A file may come from a
+stranger: nothing is allocated or trusted before it is checked.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from icl_theory.families.parameters import is_array_file
 from icl_theory.files import checked_path
 from icl_theory.memory import check_fits
 
-# Another release may have better formulas, and give losses that differ by this relative
-# amount.
+# The losses of a file may differ by this relative amount from the losses computed here,
+# because another release may have better formulas.
 LOSS_TOLERANCE = 1e-6
-# On another processor, the same formula gives losses that differ by at most this part
-# of the largest loss.
+# They may also differ by this part of the largest loss, because the same formula is
+# rounded in other ways on other processors.
 PROCESSOR_TOLERANCE = 1e-12
-# The largest number of arrays in a file.
+# The largest number of arrays in a file; no saved run has nearly as many.
 MOST_ARRAYS = 100
 # Reading a file takes this many times its size in memory.
 MEMORY_PER_BYTE = 3.0
@@ -82,9 +82,9 @@ def load(path: str | os.PathLike[str]) -> Trajectory:
     Returns
     -------
     Trajectory
-        The run as it was saved. If its parameters are numbers and words, the file says
-        which problem was trained. The problem is then made again, so that the run can
-        compute any step. Other runs have only their saved steps. If the problem cannot
+        The run as it was saved. If the parameters of its problem are numbers and words,
+        they stand in the file. The problem is then made again, so that the run can
+        compute any step. Any other run has only its saved steps. If the problem cannot
         be made here, or gives other losses at the saved states, the run also has only
         its saved steps, and ``notes["family"]`` says why. If the family defines its own
         `simulate`, a step that was not saved is computed by simulating the whole run.
@@ -116,16 +116,16 @@ def loaded(
     path : path-like
         The file.
     find : callable
-        Returns the family of a name.
+        Takes the name of a family and returns the family.
     """
     run, problem = _read(path)
     if problem is None:
         return run
     try:
         _revive(run, _problem(find(problem["name"]), problem["parameters"]))
-    # The family may be missing or have another version, and the problem may be too
-    # large for this machine or differ from the run's. A family of another package may
-    # raise any exception.
+    # The family may be missing or of another version. The problem may be too large for
+    # this machine, or give other losses than the file has. A family of another package
+    # may raise any exception.
     except Exception as error:
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         run.notes["family"] = (
@@ -142,8 +142,8 @@ class _Saved(NamedTuple):
     run : Trajectory
         The run with its saved steps.
     problem : dict or None
-        The ``name`` of the family and the ``parameters`` of the problem; None if the
-        file does not say them.
+        The ``name`` of the family and the ``parameters`` of the problem; None if they
+        do not stand in the file.
     """
 
     run: Trajectory
@@ -151,6 +151,7 @@ class _Saved(NamedTuple):
 
 
 def _read(path: str | os.PathLike[str]) -> _Saved:
+    """Read a file and check it, but do not make its problem again."""
     try:
         file = checked_path(path)
         if file.is_dir():
@@ -174,10 +175,10 @@ def _read(path: str | os.PathLike[str]) -> _Saved:
 
 
 def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
-    """Read the arrays of an archive, after checking that they fit into memory.
+    """Read the arrays of an archive by name, after a check that they fit into memory.
 
-    The caller has checked that the file fits, and this function refuses an archive
-    whose arrays claim to be larger than the file.
+    The caller has checked that the file fits. This function refuses an archive whose
+    arrays claim to be larger than the file.
     """
     with ZipFile(stream) as archive:
         members = archive.infolist()
@@ -197,7 +198,7 @@ def _arrays(stream: BinaryIO) -> dict[str, NDArray[Any]]:
 
 
 def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
-    """Check the arrays and the facts of a file, and make a run of them.
+    """Check the arrays and the facts of a file, and return the run that they describe.
 
     ``meta`` holds the facts as JSON gives them.
     """
@@ -208,8 +209,8 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     for name in ("memory", "carry"):
         if name in arrays:
             restarts[name] = arrays.pop(name)
+    # All other arrays are observations, one for each quantity that the risk observes.
     observed = {}
-    # All other arrays are observations.
     for name, values in arrays.items():
         observed[name.removeprefix("observed_")] = values
     observed = named(observed)
@@ -220,6 +221,7 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
     run = Trajectory(
         t=t, loss=loss, states=states, observed=observed, **restarts, **facts
     )
+    # Parts of the same file must not contradict each other.
     holds = run.holds()
     if meta["holds"] != holds:
         raise ValueError(f"it says that it holds {meta['holds']}, and holds {holds}")
@@ -227,6 +229,7 @@ def _read_run(arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> _Saved:
 
 
 def _check_arrays(t: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse arrays unless each has finite numbers at increasing steps t from 0 on."""
     has_steps = t.dtype == np.int64 and t.ndim == 1 and t.size > 0
     if not has_steps or t[0] != 0 or (np.diff(t) <= 0).any():
         raise ValueError("t has no increasing steps from 0 on")
@@ -251,6 +254,8 @@ def _check_arrays(t: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> None:
 
 class _Facts:
     """The facts of a run other than its arrays, read from the JSON of a file.
+
+    ``readers`` has a function for each fact, which returns its value or refuses it.
 
     Parameters
     ----------
@@ -285,7 +290,7 @@ class _Facts:
         }
 
     def read(self) -> dict[str, Any]:
-        """Return the facts by name, or refuse the first that a run cannot have."""
+        """Return the facts by name, or refuse the first one that is not possible."""
         absent = {name for name in OPTIONAL_FACTS if self.meta[name] is None}
         facts = {}
         for name, reader in self.readers.items():
@@ -302,7 +307,7 @@ class _Facts:
         return Phases({name: self._interval(ends) for name, ends in value.items()})
 
     def _interval(self, ends: Any) -> Interval | None:
-        # A phase that did not begin is null.
+        # A phase that did not begin is null in the file.
         if ends is None:
             return None
         if not isinstance(ends, list) or len(ends) != 2:
@@ -333,6 +338,7 @@ class _Facts:
 
 
 def _text(value: Any) -> str:
+    """Return a text, or refuse any other value."""
     return instance("text", value, str, "text")
 
 
@@ -352,7 +358,7 @@ def _problem(family: type[Family], parameters: Mapping[str, Any]) -> Family:
 
 
 def _revive(run: Trajectory, problem: Family) -> None:
-    """Attach the problem to its run, or refuse a problem that is not the run's."""
+    """Attach a problem to a run, or refuse it if it did not produce the run."""
     risk = problem.trained_risk()
     _refuse_other_losses(run, risk)
     if type(problem).simulate is Family.simulate:
@@ -369,6 +375,7 @@ def _revive(run: Trajectory, problem: Family) -> None:
 
 
 def _refuse_other_training(run: Trajectory, problem: Family, rule: Rule) -> None:
+    """Refuse a problem whose rule or learning rate differs from the run's."""
     if rule.name != run.rule:
         raise ValueError(
             f"the run was trained by {run.rule}, and its problem is by {rule.name}"
@@ -385,7 +392,7 @@ def _refuse_other_training(run: Trajectory, problem: Family, rule: Rule) -> None
 
 def _refuse_other_memory(run: Trajectory, rule: Rule, risk: Risk) -> None:
     """Refuse a run without the memory of its rule: it could not continue."""
-    # A closed form needs no memory.
+    # A closed form gives any iterate directly and needs no memory.
     if run.method == "closed":
         return
     needed = rule.init(risk, risk.initial).shape
@@ -446,14 +453,15 @@ def _from_the_ends(count: int) -> Iterator[int]:
 
 
 class _Rerun(Solution):
-    """The iterates of a run that is simulated again when one of them is needed."""
+    """The iterates of a run, which is simulated again when one of them is needed."""
 
     def __init__(self, problem: Family) -> None:
         self._problem = problem
-        # The run once it is simulated. (A functools.cache cannot be pickled.)
+        # The run after it was simulated. (A functools.cache could not be pickled.)
         self._simulated: Trajectory | None = None
 
     def _run(self) -> Trajectory:
+        """Return the simulated run, which is the same object at each call."""
         if self._simulated is None:
             self._simulated = self._problem.simulate()
         return self._simulated

@@ -33,10 +33,11 @@ def step_bounds(
 
     A step is ``u <- u + c a s²``, with the gap u between the score of the target and
     the other scores, the attention a on the target, and s = 1 - a. The growth g = a s²
-    has its peak at a = 1/3, where u = u_p. Before the peak g increases, so each step
-    takes at most one unit of the time τ of gradient flow. Beyond it g decreases, and
-    each step takes at least one unit. With :math:`R = e^{2 c\,4/27}`, which bounds the
-    ratio of g before and after a step,
+    has its peak at a = 1/3; there u is :math:`u_p`. Let :math:`\tau(u, u')` be the time
+    of gradient flow from u to u'. Before the peak g increases, so each step takes at
+    most one unit of this time. After the peak g decreases, and each step takes at least
+    one unit. With :math:`R = e^{2 c\,4/27}`, which bounds the ratio of g before and
+    after a step,
 
     .. math:: \tau(0, u_p) + \tau(u_p + c g_p, u) - \rho\ln\frac{g_p}{g(u)} \le n \le
         \tau(0, u) + \ln\frac{g_p}{g_0} + 1, \quad \rho = \frac{R - 1}{\ln R}.
@@ -76,7 +77,8 @@ def step_bounds(
     peak = np.maximum(0.0, log_wrong - np.log(2.0))
 
     def log_growth(position: Array) -> Array:
-        # ln(a s²), with ln a = -ln(1 + w) and ln s = ln w + ln a
+        # The result is ln(a s²). With w = (K - 1) e^(-u), the weight of the wrong
+        # features, ln a = -ln(1 + w) and ln s = ln w + ln a.
         log_w = log_wrong - position
         return 2.0 * log_w - 3.0 * np.logaddexp(0.0, log_w)
 
@@ -90,6 +92,7 @@ def step_bounds(
         # R bounds the ratio of g before and after a step.
         log_ratio = 2.0 * c * 4.0 / 27.0
         rho = np.where(log_ratio < 700.0, np.expm1(log_ratio) / log_ratio, np.inf)
+        # A run passes the peak by at most one step of the largest growth.
         after_peak = np.where(peak > 0, peak + c * np.exp(log_growth_at_peak), 0.0)
         # If rho is infinite, its product with zero would be NaN.
         log_fall = log_growth_at_peak - log_growth_at_end
@@ -105,6 +108,7 @@ def step_bounds(
         excess = np.where(
             ends_before_peak, log_growth_at_end - log_growth_at_start, excess_over_peak
         )
+        # The bounds are widened, so that rounding of the times cannot falsify them.
         rounding = 1e-12 * (1.0 + time)
         lower = np.maximum(0.0, low - rounding)
         upper = time + excess + rounding
@@ -170,7 +174,7 @@ def after_phase_one(
     Returns
     -------
     ndarray
-        Steps.
+        Upper bound on T - T₁, in steps.
 
     Examples
     --------
@@ -211,7 +215,7 @@ def worst_prediction(
     Returns
     -------
     float
-        The largest error, label units.
+        The largest error, in label units.
     ndarray, (K,)
         Values of a function that attains it.
 
@@ -238,6 +242,7 @@ def worst_prediction(
     unit = L * distances.max()
     if unit == 0.0:
         return 0.0, np.zeros(K)
+    # All ordered pairs of different features: two inequalities bound |f_m - f_j|.
     first, second = np.nonzero(~np.eye(K, dtype=bool))
     values = eye_array(K, format="csr")
     value_of_query = (0.0, 0.0)
@@ -255,7 +260,8 @@ def worst_prediction(
 def step_rate(risk: PopulationRisk, eta: float) -> Array:
     r"""Certified growth g_k of 1/ℓ_k in one step of gradient descent.
 
-    At the attention a_k the growth is at least g_k times its square,
+    Here ℓ_k is the loss of query k. At the attention a_k the growth is at least g_k
+    times the square of a_k,
 
     .. math:: \frac{1}{\ell_k(n+1)} \ge \frac{1}{\ell_k(n)} + g_k\,a_k(n)^2, \qquad
         g_k = \Bigl(1 - \frac{\eta\lambda_k}{2}\Bigr) \frac{4\eta p_k K}{K-1}, \quad
@@ -267,8 +273,8 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
     Returns
     -------
     ndarray, (K,)
-        g_k, per squared label unit. It is zero or negative if the learning rate is too
-        large for the bound to say anything.
+        g_k, per squared label unit. If the learning rate is too large for the bound, it
+        is zero or negative and says nothing.
     """
     instance("risk", risk, PopulationRisk, "a PopulationRisk")
     p = risk.features.probs
@@ -282,25 +288,25 @@ def step_rate(risk: PopulationRisk, eta: float) -> Array:
 def tail_steps(start: float, end: float, c: float, rate: float) -> float:
     r"""Certified bound on the number of steps between two losses of a run; N = ∞.
 
-    The losses are ``start`` < c/2 and ``end``. At the loss ℓ the attention a is at
-    least 1 - s with :math:`s = \sqrt{2\ell/c}`. With F of `flow_time`, and :math:`s_0`,
-    :math:`s_n` at the first and the last loss,
+    The losses are ``start``, which is below c/2, and ``end``. At the loss ℓ the
+    attention a is at least 1 - s with :math:`s = \sqrt{2\ell/c}`. With F of
+    `flow_time`, and with :math:`s_0` and :math:`s_n` at the first and the last loss,
 
     .. math:: n \le \frac{4}{c\,g} \bigl[F(1 - s_n) - F(1 - s_0)\bigr]
         + 2 \ln\frac{1 - s_n}{1 - s_0}.
 
-    For a target that is not a loss of the run, add 1: the first step with a loss of at
-    most ``end`` comes at most one step after the bound, because the loss of the step
-    before it is larger. See docs/tail-laws.md, "One step".
+    If ``end`` is a target and not itself a loss of the run, add 1: the first step with
+    a loss of at most ``end`` comes at most one step after the bound, because the loss
+    one step earlier is larger than ``end``. See docs/tail-laws.md, "One step".
 
     Parameters
     ----------
     start, end : float
-        Losses ℓ_k of the query at two steps of the run, squared label units.
+        Losses ℓ_k of the query at two steps of the run, in squared label units.
     c : float
-        Non-degeneracy constant of the query, see `Task.nondegeneracy`.
+        Non-degeneracy constant of the query; see `Task.nondegeneracy`.
     rate : float
-        Certified growth g of 1/ℓ in a step, see docs/tail-laws.md.
+        Certified growth g of 1/ℓ in a step; see `step_rate`.
 
     Returns
     -------

@@ -1,8 +1,8 @@
 """In-context regression as a family: one-layer softmax attention over K features.
 
 `Regression` declares the parameters of a problem and chooses its risk. If all queries
-are exchangeable, the risk is a function of one number. Otherwise it is a function of
-K x K scores.
+are exchangeable, so that relabelling the features changes nothing, the risk is a
+function of one number. Otherwise it is a function of K x K scores.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ from icl_theory.regression.risks.stability import (
 from icl_theory.regression.tasks import Task, exchangeable_gamma
 from icl_theory.sweeps.grid import Column
 
+# The laws of tasks that have a name; each function makes a task from L.
 LAWS: dict[str, Callable[[float], Task]] = {
     "exchangeable": tasks.Exchangeable,
     "linear": tasks.Linear,
@@ -80,8 +81,7 @@ LAWS: dict[str, Callable[[float], Task]] = {
     "halfspace": tasks.Halfspace,
 }
 
-# Meaning of the column of a theorem: 1 if the theorem holds, 0 if it fails, -1 if its
-# hypotheses fail.
+# The values of a column that judges a theorem.
 HELD = "1 holds, 0 fails, -1 where its hypotheses do"
 
 COLUMNS: tuple[Column, ...] = (
@@ -163,6 +163,10 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def _task(name: str, value: Any) -> Any:
+    """Return the word for a law, or another law of tasks itself, or refuse the value.
+
+    With the word, a problem and its saved run are the same however the law was given.
+    """
     for word, law in LAWS.items():
         if value is law:
             return word
@@ -178,7 +182,7 @@ class FeatureVectors(Numbers):
     """A Features object, or an array of vectors, (K, d), which are equally likely."""
 
     def value(self, name: str, value: Any) -> Any:
-        """Return the features."""
+        """Return the features, or refuse the value."""
         if isinstance(value, Features):
             return value
         if not is_array_file(value) and dimensions(value) != 2:
@@ -190,7 +194,10 @@ class FeatureVectors(Numbers):
             raise ValueError(f"{name}: {error}") from None
 
     def plain(self, value: Any) -> Any:
-        """Return the vectors, if they are equally likely."""
+        """Return the vectors if they are equally likely, and else the features.
+
+        A saved run cannot hold probabilities in this parameter.
+        """
         is_array = isinstance(value, Features) and value.uniform
         return nested(value.vectors) if is_array else value
 
@@ -208,7 +215,7 @@ class Regression(Family):
     loss
         As in `icl_theory.simulate`, which makes a `Regression` and trains it.
     eta, epsilon, above, rule, method, max_steps
-        As for every `Family`. With ``eta="auto"`` the learning rate is that of
+        As for every `Family`. With ``eta="auto"`` the learning rate is the result of
         `stable_rate`.
 
     Examples
@@ -285,7 +292,11 @@ class Regression(Family):
             self._validate_start()
 
     def _validate_start(self) -> None:
-        """Refuse a start of another shape before anything large is made."""
+        """Refuse a start of another shape.
+
+        The shape is checked before the risk exists, because a wrong one may ask for
+        more memory than there is.
+        """
         shape = np.shape(self.start)
         d = self.K if self.features is None else self.features.vectors.shape[1]
         size = self.K if self.coordinates == "class" else d
@@ -299,6 +310,7 @@ class Regression(Family):
             )
 
     def _validate_features(self, features: Features) -> None:
+        """Refuse features that contradict the probabilities, the gap Δ or K."""
         if self.probs is not None:
             raise argument_error(
                 "probs",
@@ -325,7 +337,7 @@ class Regression(Family):
         return super().changed(**parameters)
 
     def law(self) -> Task:
-        """Return the law of the tasks."""
+        """Return the law of the tasks, made from L unless the parameter is a `Task`."""
         law = self.task
         if not isinstance(law, Task):
             make = LAWS[law] if isinstance(law, str) else law
@@ -343,9 +355,10 @@ class Regression(Family):
         return law
 
     def risk(self) -> Risk:
-        """Return the risk, of one number if the queries are exchangeable.
+        """Return the risk in the coordinates of the problem.
 
-        Otherwise it is a function of K x K scores, in the coordinates of the problem.
+        It is a function of one number if the queries are exchangeable, and otherwise of
+        K x K scores.
         """
         is_symmetric = (
             self.task == "exchangeable" and self.features is None and self.probs is None
@@ -364,10 +377,11 @@ class Regression(Family):
             )
             if reduced is not None:
                 return reduced
-        # Loaded here, because problems with a closed form do not need it.
+        # Imported here because problems with a closed form do not need it.
         from icl_theory.regression.risks.population import PopulationRisk
 
         population = PopulationRisk(features, law, self.N, self.noise)
+        # The factors have a start of their own shape, which the coordinates take.
         if self.coordinates == "factored":
             return in_coordinates(
                 population, "factored", features.vectors, start=self.start
@@ -381,7 +395,7 @@ class Regression(Family):
 
     @property
     def own_start(self) -> bool:
-        """Whether training starts elsewhere than the theory says."""
+        """Whether training starts at other parameters than the theory supposes."""
         return self.start is not None
 
     def unreduced(self) -> Risk:
@@ -442,10 +456,14 @@ class Regression(Family):
         )
 
     def describe(self, run: Trajectory) -> None:
-        """Add phases and regime, and the paper's own rule if an imbalance is given."""
+        """Add phases and regime to a run.
+
+        If an imbalance is given, a note has the regime by the paper's own criterion.
+        """
         has_theory = self.theory.applies(run)
         tail = None
         if isinstance(run.solution, ExchangeableSteps):
+            # The closed form finds both ends of Phase II without any states.
             starts = run.solution.first_missing(0.5, tail_start(self.K))
             run.phases = phases_of(int(run.t[-1]), *starts)
         else:
@@ -474,7 +492,7 @@ class Regression(Family):
         """
         risk = run.risk
         if isinstance(risk, ExchangeableRisk) and math.isinf(risk.N) and has_theory:
-            # L Δ, because γ = L²Δ²/2
+            # This is L Δ, because γ = L²Δ²/2, and the crossover for Δ = 1 is L* Δ.
             scaled_L = math.sqrt(2.0 * risk.gamma)
             is_sharp = scaled_L > crossover(run.epsilon, 1.0, self.K)
             return "sharp" if is_sharp else "flat"
@@ -487,7 +505,8 @@ class Regression(Family):
     def expected_steps(self) -> float | None:
         """Return the number of steps to the target at leading order in K.
 
-        The formula is for the exchangeable case, and is only an estimate otherwise.
+        The formula is for the exchangeable case with N = ∞, and a rough estimate for
+        any other.
         """
         eta = self.rate() * self._speed()
         gamma = exchangeable_gamma(self.L, self.delta)
@@ -502,19 +521,21 @@ class Regression(Family):
         return float(steps)
 
     def _speed(self) -> float:
+        """Return the factor with which the learning rate acts on the scores."""
         return embedding_speed(self.delta) if self.coordinates == "embedding" else 1.0
 
     @classmethod
     def limits(cls, arguments: Mapping[str, Any]) -> Mapping[str, tuple[float, float]]:
         """Return the limits of the exponent of the number of steps in each parameter.
 
-        One limit holds if most steps are spent on learning to attend, and the other if
-        most are spent in the tail. The stable learning rate ("auto") is of the order
-        K/(L²Δ²) in class coordinates and is divided by Δ⁴/4 in embedding coordinates.
-        So the exponents for it differ from the exponents for a fixed learning rate.
+        One of the two limits holds if most steps are spent on learning to attend, and
+        the other if most are spent in the tail. With the stable learning rate ("auto"),
+        which is of the order K/(L²Δ²) in class coordinates, and of this order divided
+        by Δ⁴/4 in embedding coordinates, the exponents are different from the exponents
+        with a fixed learning rate.
         """
         mapping("arguments", arguments, "parameters")
-        # Most steps may be spent on forgetting another start.
+        # From another start most steps may be spent on forgetting it.
         if arguments.get("start") is not None:
             return {}
         if arguments.get("eta") == "auto":
@@ -535,4 +556,5 @@ class Regression(Family):
 
 
 def _has_infinite_prompts(risk: Risk | None) -> bool:
+    """Whether a risk is exchangeable with N = ∞, the case of the exact theory."""
     return isinstance(risk, ExchangeableRisk) and math.isinf(risk.N)

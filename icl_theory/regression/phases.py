@@ -1,12 +1,12 @@
 r"""Phases and regimes of a run.
 
-The target attention a is the attention on the query's own feature. Phase I lasts until
-it is ½, as a mean over the prompts that contain this feature. Phase III is the tail, in
-which the loss ℓ falls like 1/t towards its limit ℓ_∞. Phase II lies between the two.
-With K features, infinite prompts and the learning rate η, the *tail ratio*
-t·(ℓ − ℓ_∞)·4η/(K−1) tends to 1. The tail begins when this ratio falls to 2 for good. In
-gradient flow the elapsed time has a term that grows like 1/s², with the attention
-deficit s = 1 − a; it then makes up half of the time.
+The target attention a is the attention on the query's own feature, as a mean over the
+prompts that contain this feature. Phase I lasts until it is ½. Phase III is the tail,
+in which the loss ℓ falls like 1/t, with the step t, towards its limit ℓ_∞. Phase II
+lies between the two. With K features, infinite prompts and the learning rate η, the
+*tail ratio* t·(ℓ − ℓ_∞)·4η/(K−1) tends to 1. The tail begins when this ratio falls to 2
+for good. In gradient flow one term of the elapsed time grows like 1/s², with the
+attention deficit s = 1 − a. When the tail begins, this term is half of the time.
 
 A run is *flat* if it reaches its target before the tail, and *sharp* otherwise.
 """
@@ -59,7 +59,7 @@ def tail_start(K: int) -> float:
     Returns
     -------
     float
-        Between 0 and 1 - 1/K.
+        The deficit s*, between 0 and 1 - 1/K.
 
     Examples
     --------
@@ -72,10 +72,11 @@ def tail_start(K: int) -> float:
 
 @cache
 def _tail_start(K: int) -> float:
+    """Return the attention deficit s* of `tail_start`, computed once for each K."""
     if K == 2:
         return 0.5
-    # Newton's method for w = Φ in w = 1/s², in which the equation is nearly linear:
-    # d(w - Φ)/dw = 1 - 1/(2a²).
+    # With w = 1/s² and Φ(s) = F(1 - s) - F(1/K), the equation is w = Φ. It is nearly
+    # linear in w, with d(w - Φ)/dw = 1 - 1/(2a²), so Newton's method solves it.
     w = 2.0 * K + 8.0
     step = math.inf
     size_before = math.inf
@@ -83,7 +84,7 @@ def _tail_start(K: int) -> float:
         s = 1.0 / math.sqrt(w)
         slope = 1.0 - 0.5 / (1.0 - s) ** 2
         step = (w - flow_to(s, K)) / slope
-        # If a step is not smaller than the last one, both are rounding.
+        # If a step of the method is not smaller than the last one, both are rounding.
         if abs(step) >= size_before:
             break
         w = w - step
@@ -112,7 +113,7 @@ def crossover(
     Returns
     -------
     float
-        L*, label units per feature unit.
+        L*, in label units per feature unit.
 
     Examples
     --------
@@ -133,11 +134,13 @@ def crossover(
 def half_way(epsilon: float, delta: float, K: int = 20) -> float:
     r"""Lipschitz constant at which the exponent d ln T/d ln L of gradient flow is -1.
 
-    Along the flow :math:`c\,T = \Phi(s) = F(1 - s) - F(1/K)` with :math:`s \propto 1/L`
-    and :math:`c \propto L^2`, so that :math:`d\ln T/d\ln L = 1/(a^2 s^2 \Phi) - 2`.
-    This is half-way between its limits -2 and 0 if :math:`a^2 s^2 \Phi(s) = 1`. The
-    tail start of `crossover` solves :math:`s^2 \Phi(s) = 1`. See docs/theory.md, "Where
-    the transition lies".
+    T is the time to the target loss, and F the function of `flow_time`. Along the flow
+    :math:`c\,T = \Phi(s) = F(1 - s) - F(1/K)`, with the attention deficit :math:`s
+    \propto 1/L` at the target and the step constant :math:`c \propto L^2`. Therefore
+    :math:`d\ln T/d\ln L = 1/(a^2 s^2 \Phi) - 2`, with a = 1 - s. This is half-way
+    between its limits -2 and 0 if :math:`a^2 s^2 \Phi(s) = 1`. The tail start of
+    `crossover` solves :math:`s^2 \Phi(s) = 1`. See docs/theory.md, "Where the
+    transition lies".
 
     Parameters
     ----------
@@ -149,7 +152,7 @@ def half_way(epsilon: float, delta: float, K: int = 20) -> float:
     Returns
     -------
     float
-        Label units per feature unit.
+        The constant, in label units per feature unit.
 
     Examples
     --------
@@ -195,7 +198,7 @@ def papers_regime(L: float, delta: float, imbalance: float) -> str:
     L, delta
         As for `simulate`.
     imbalance : float
-        δ of the concentration event, see `concentration_probability`.
+        δ of the concentration event; see `concentration_probability`.
 
     Examples
     --------
@@ -281,8 +284,9 @@ def _phases_of_query(
 ) -> Phases:
     """Return the phases of query k.
 
-    Phase I ends when the attention is ``half``. The excess of the loss over ``floor``,
-    times t, tends to ``tail``, which is None if the limit is not known.
+    Phase I ends when the attention of the query reaches ``half``. The excess of its
+    loss over ``floor``, times t, tends to ``tail``; ``tail`` is None if this limit is
+    not known.
     """
 
     def excess(state: State) -> float:
@@ -301,8 +305,9 @@ def _tail_begins(
 ) -> int | None:
     """First step from which on t times an excess is at most twice its limit ``tail``.
 
-    ``saved`` has the excess at the saved steps ``run.t``, and ``excess`` returns it for
-    any state. "From which on" is judged by the saved steps.
+    ``saved`` has the excess at the saved steps ``run.t``, and ``excess`` returns the
+    excess of any state. If the product rises above twice the limit again, this is
+    noticed only at saved steps.
     """
     above = run.t[run.t * saved > TAIL_RATIO * tail]
     last_above = int(above[-1]) if above.size else 0
@@ -315,8 +320,8 @@ def _tail_begins(
 def _presence(risk: Risk | None) -> Array:
     """Probability that a prompt contains the query's feature.
 
-    It is (K,) for K features, (G,) for G groups, and () if all queries are equal. For a
-    risk that is not over features it is 1.
+    It is an array of shape (K,) for K features, (G,) for G groups, and () if all
+    queries have the same one. For a risk that is not over features it is 1.
     """
     from icl_theory.regression.risks.population import PopulationRisk
     from icl_theory.regression.risks.prompts import presence
@@ -358,21 +363,21 @@ def phases_of(last: int, first: int | None, second: int | None) -> Phases:
 def run_phases(
     run: Trajectory, tail: float | None, tail_deficit: float | None = None
 ) -> Phases:
-    """Return the phases of any run, from its states.
+    """Return the phases of any run, found from its states.
 
-    They are the phases of the query with the least attention, as a mean over the
-    prompts that contain its feature.
+    At each step, the attention of the run is the least attention of a query, as a mean
+    over the prompts that contain its feature.
 
     Parameters
     ----------
     run : Trajectory
         A run with ``attention`` among its observations.
     tail : float or None
-        Limit of t·(loss − floor), see `tail_constant`; if None, Phase II lasts to the
-        end.
+        Limit of t times the excess of the loss; see `tail_limit`. If it is None, Phase
+        II lasts to the end of the run.
     tail_deficit : float, optional
-        Attention deficit 1 - a at which Phase III begins, if it is known (see
-        `tail_start`). It takes precedence over ``tail``.
+        Attention deficit 1 - a at which Phase III begins, if it is known; see
+        `tail_start`. It is used instead of ``tail``.
 
     Returns
     -------
@@ -387,6 +392,8 @@ def run_phases(
     present = _presence(run.risk)
 
     def first_with_attention(a: float) -> int | None:
+        # Unconditional attention is divided by the probability that the feature is in
+        # the prompt.
         return run.first(lambda state: bool(np.min(state.attention / present) >= a))
 
     attends = first_with_attention(0.5)

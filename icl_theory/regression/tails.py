@@ -1,12 +1,13 @@
 r"""The tail of a run: the limit of η t (L - L_∞), with the loss L at step t.
 
 Here η is the learning rate and L_∞ the loss that the run approaches. A *margin* is a
-difference of two scores that must have a certain size. The limit is the squared norm of
-the smallest scores with all margins of the problem. `tail_constant` returns it for a
-whole risk, and `query_constants` for each query over class scores. Divided by the
-learning rate, they become `tail_limit` and `tail_limits`, with which runs are compared.
-`resting_loss` and `infima_of` return the losses that a run and its queries approach.
-See docs/tail-laws.md for the theorems and their proofs.
+lower bound on the difference of two scores. The limit is the squared norm of the
+smallest scores that respect all margins of the problem. `tail_constant` returns this
+limit for a whole risk, and `query_constants` returns it for each query over class
+scores. `tail_limit` and `tail_limits` are the same constants divided by the learning
+rate, with which runs are compared. `resting_loss` and `infima_of` return the losses
+that a run and its queries approach. See docs/tail-laws.md for the theorems and their
+proofs.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from icl_theory.regression.risks.symmetric import SymmetricRisk
 
 # Over more margins than this, the search for the smallest matrix takes too long.
 MOST_MARGINS = 1000
-# The margin of every pair with N = ∞. It is ½, because the loss falls like e^(-2d) with
-# a difference d of scores.
+# The margin of every pair of features with N = ∞. It is ½ because the loss falls like
+# e^(-2d) with the difference d of the scores.
 MARGIN = 0.5
-# A margin counts as met with equality if it exceeds its least value by less than this.
+# A difference of scores counts as equal to its margin if it exceeds it by less than
+# this.
 TIGHT = 1e-6
 
 
 def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
-    r"""The constant of the tail law: the limit of η t times the excess loss.
+    r"""Constant of the tail law: the limit of η t times the excess of the loss.
 
     Near its infimum, the loss is the infimum plus a sum of exponentials of differences
     of scores. Descent drifts in the direction in which all exponentials fall fastest,
@@ -60,10 +62,11 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
         coordinates.
     proved : bool
         Whether to return the constant only if the limit is proved. In embedding
-        coordinates with N = ∞ the proof needs a condition: a wrong feature whose margin
-        exceeds ½ must not have an error that is negatively correlated with the error of
-        another feature. With False the constant is returned in all cases; most runs
-        tend to it, but not all.
+        coordinates with N = ∞ the proof needs a condition: if the score of a wrong
+        feature stays below the score of the right one by more than ½, the error of the
+        wrong feature must not be negatively correlated with the error of another
+        feature. With False the constant is returned in all cases; most runs tend to it,
+        but not all.
 
     Returns
     -------
@@ -107,8 +110,8 @@ def tail_constant(risk: Risk, *, proved: bool = True) -> float | None:
 def query_constants(risk: Risk) -> Array | None:
     """Limits of η t p_k (ℓ_k - inf ℓ_k) over class scores, or None if unknown.
 
-    There is a limit for each query of a `PopulationRisk`, or for each group of a
-    `SymmetricRisk`.
+    Here ℓ_k is the loss of query k and p_k its probability. There is a limit for each
+    query of a `PopulationRisk`, or for each group of a `SymmetricRisk`.
     """
     if isinstance(risk, PopulationRisk):
         members = np.ones((risk.features.K, risk.features.K))
@@ -134,7 +137,7 @@ def query_constants(risk: Risk) -> Array | None:
 def tail_limits(risk: Risk, eta: float) -> Array | None:
     """Limits of t (ℓ_k - inf ℓ_k) over class scores, or None if unknown.
 
-    There is a limit for each query, or for each group.
+    Here ℓ_k is the loss of query k. There is a limit for each query, or for each group.
     """
     constants = query_constants(risk)
     if constants is None:
@@ -143,9 +146,9 @@ def tail_limits(risk: Risk, eta: float) -> Array | None:
 
 
 def infima_of(risk: Risk) -> Array:
-    """Infima of the ℓ_k that descent approaches, for risks with `tail_limits`.
+    """Infima of the queries' losses ℓ_k that descent from zero scores approaches.
 
-    Descent starts from zero scores.
+    The risk must be one that has `tail_limits`.
     """
     assert isinstance(risk, PopulationRisk | SymmetricRisk)
     if risk.levels:
@@ -156,7 +159,7 @@ def infima_of(risk: Risk) -> Array:
 def resting_loss(risk: Risk | None, floor: float) -> float:
     """Loss that descent from zero scores approaches.
 
-    It is the ``floor``, the lowest infimum that is known; or it is larger, if descent
+    It is the ``floor``, the lowest infimum that is known, or a larger number if descent
     approaches another infimum.
     """
     over_scores = risk
@@ -175,9 +178,10 @@ def resting_loss(risk: Risk | None, floor: float) -> float:
 
 
 def tail_limit(risk: Risk, eta: float) -> float | None:
-    """Limit of t (loss - `resting_loss`).
+    """Limit of t (loss - `resting_loss`), or None.
 
-    It is None if no limit is known, or if it is 0 because the loss falls faster.
+    It is None if no limit is known, and if the limit is 0 because the loss falls
+    faster.
     """
     constant = tail_constant(risk, proved=False)
     if not constant:
@@ -186,18 +190,21 @@ def tail_limit(risk: Risk, eta: float) -> float | None:
 
 
 class _Pair(NamedTuple):
-    """A query and a wrong feature."""
+    """The indices of a query and of a wrong feature, other than the query's own."""
 
     query: int
     wrong: int
 
 
 def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | None:
-    """Constant for descent on the Q of scores ``X Q X^T``, or None if unknown."""
+    """Constant for descent on the matrix Q of scores ``X Q X^T``, or None if unknown.
+
+    ``vectors``, (K, d), are the rows of X.
+    """
     K = len(vectors)
     if K * (K - 1) > MOST_MARGINS:
         return None
-    # In units of the largest entry, squares of the features do not underflow.
+    # With the largest entry as unit, squares of the features do not underflow.
     scale = float(np.abs(vectors).max())
     x = vectors / scale
     pairs = [_Pair(k, m) for k in range(K) for m in range(K) if m != k]
@@ -215,14 +222,21 @@ def _embedded(risk: PopulationRisk, vectors: Array, proved: bool) -> float | Non
 
 
 def _margin(x: Array, query: int, first: int, second: int) -> Array:
-    """The row m with ``m · Q = (x_first - x_second)^T Q x_query``, (d²,)."""
+    """The row m with ``m · Q = (x_first - x_second)^T Q x_query``, (d²,).
+
+    Its product with Q, as a vector, is the difference of the scores of two features.
+    """
     return np.outer(x[first] - x[second], x[query]).ravel()
 
 
 def _smallest_for_infinite_prompts(
     risk: PopulationRisk, pairs: Sequence[_Pair], rows: Array, proved: bool
 ) -> Array | None:
-    """The smallest matrix Q whose scores have all margins, or None if unknown."""
+    """The smallest matrix Q whose scores respect all margins, (d²,).
+
+    The result is None if there is none, or if the tail law is not proved for it and
+    ``proved`` is True. ``rows`` has the row of `_margin` for each pair.
+    """
     if not risk.nondegenerate:
         return None
     smallest = smallest_above(rows, np.full(len(rows), MARGIN))
@@ -234,7 +248,10 @@ def _smallest_for_infinite_prompts(
 
 
 def _smallest_for_levels(levels_of_queries: Sequence[Levels], x: Array) -> Array | None:
-    """The smallest matrix with the gaps of all levels, and equal scores within each."""
+    """The smallest matrix Q with the gaps between all levels, (d²,).
+
+    The features of a level have equal scores. The result is None if there is none.
+    """
     rows: list[Array] = []
     gaps: list[float] = []
     within: list[Array] = []
@@ -250,11 +267,11 @@ def _smallest_for_levels(levels_of_queries: Sequence[Levels], x: Array) -> Array
 def _is_proved(
     risk: PopulationRisk, pairs: Sequence[_Pair], margins: Array, tight: float = TIGHT
 ) -> bool:
-    """Whether Theorem 3 of docs/tail-laws.md covers these margins.
+    """Whether Theorem 3 of docs/tail-laws.md covers these differences of scores.
 
-    It does so if no wrong feature whose margin exceeds ½ has a negative entry in its
-    row of the error form. A negative entry is a negative correlation with another
-    error.
+    ``margins`` has the difference for each pair. The theorem covers them if no wrong
+    feature whose difference exceeds ½ has a negative entry in its row of the error
+    form. A negative entry is a negative correlation with the error of another feature.
     """
     variogram = risk.task.variogram(risk.features)
     tolerance = tight * variogram.max()
@@ -272,15 +289,16 @@ def smallest_above(
 ) -> Array | None:
     r"""Return the smallest s with ``rows @ s >= least`` and ``zero @ s = 0``, if any.
 
-    Lawson and Hanson's least distance programme: with :math:`E = (\text{rows},
-    \text{least})^\top` and the residual r of :math:`\min_{u \ge 0} \lVert Eu -
-    e_{d+1}\rVert`, the solution is :math:`-r_{1..d}/r_{d+1}`.
+    This is the least distance programme of Lawson and Hanson. With :math:`E =
+    (\text{rows}, \text{least})^\top` and the residual r of :math:`\min_{u \ge 0} \lVert
+    Eu - e_{d+1}\rVert`, the solution is :math:`-r_{1..d}/r_{d+1}`.
     """
     from scipy.linalg import null_space
     from scipy.optimize import nnls
 
     if not len(rows):
         return np.zeros(rows.shape[-1])
+    # Solutions of zero @ s = 0 are combinations of the columns of this basis.
     basis = np.eye(rows.shape[1])
     if zero is not None and len(zero):
         basis = null_space(zero)

@@ -1,7 +1,8 @@
 """The audit: every claim of the theory measured, and the open questions answered.
 
-`audit` measures the rows of all families, which their slots ``claims`` list, and
-`answer` answers one question. The result is two tables, an `Audit`.
+Each family lists its rows and questions in its slot ``claims``. `audit` measures all
+rows and answers all questions; its result, an `Audit`, holds two tables, one of claims
+and one of answers. `answer` answers a single question.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ from icl_theory.statements.claim import (
 from icl_theory.statements.paper import Claims, Paper
 from icl_theory.statements.statement import OURS
 
+# The command fails if a claim of one of these kinds is violated. An order of magnitude
+# or an observation may turn out wrong: that is a finding.
 BINDING = (Status.EXACT, Status.CERTIFIED)
+# The columns of the table of answers: each is an attribute of `Answer`.
 ANSWER_HEADINGS = ("question", "answer", "command")
-# Whose statement a claim judges, in words, by `Claim.formula`.
+# For each value of `Claim.formula`: how the summary says whose formula was judged.
 WHOSE = {
     "paper": "in a paper's own words",
     RECONSTRUCTED: "in formulas that we reconstructed",
@@ -43,17 +47,17 @@ Result = TypeVar("Result", Claim, Answer)
 
 
 def all_claims() -> tuple[dict[str, Claims], list[str]]:
-    """Return the claims of each family by name, and a line for each faulty slot."""
+    """Return the claims by the name of their family, and a line per faulty slot."""
     lines: list[str] = []
     claims = dict(claims_in_order(lines))
     return claims, lines
 
 
 def claims_in_order(lines: list[str]) -> Iterator[tuple[str, Claims]]:
-    """Yield the name and the claims of each family, in the order of the table.
+    """Yield the name and the claims of each family, in the order of the audit's table.
 
-    A family is loaded when its turn comes. A slot ``claims`` that cannot be loaded adds
-    a line.
+    A family is loaded when its turn comes. If its slot ``claims`` cannot be loaded, the
+    family is passed over and the reason is appended to ``lines``.
     """
     for family in _families_in_order():
         slot = f"the slot claims of the family {family.name}"
@@ -67,6 +71,7 @@ def claims_in_order(lines: list[str]) -> Iterator[tuple[str, Claims]]:
 
 
 def _families_in_order() -> Iterator[type[Family]]:
+    """Yield all families, the default one as early as the plug-ins allow."""
     # Most rows are of the default family. It comes first unless a plug-in asks for an
     # earlier place, and it can be yielded before any other family is loaded.
     default_is_first = all(plug_in.order >= 0.0 for plug_in in discover()[0])
@@ -79,7 +84,7 @@ def _families_in_order() -> Iterator[type[Family]]:
 
 
 def rows() -> tuple[Row, ...]:
-    """Return the rows of every family, in the order of the table."""
+    """Return the rows of every family, in the order of the audit's table."""
     return tuple(row for claims in all_claims()[0].values() for row in claims.rows)
 
 
@@ -99,15 +104,15 @@ class Audit(Displayable):
     Attributes
     ----------
     claims : tuple of Claim
-        One row a claim.
+        The measured claims; each is a row of the first table.
     answers : tuple of Answer
-        One row a question.
+        The answered questions; each is a row of the second table.
     failures : tuple of str
         A line for each row, question or family that could not be measured; there should
         be none.
     seconds : mapping of str to float
-        Processor time of the rows and questions of each paper, by its name. A row of
-        two papers counts for both.
+        Processor time of the rows and questions of each paper, by the name of the
+        paper. A row that belongs to two papers counts for both.
     """
 
     claims: tuple[Claim, ...]
@@ -136,9 +141,9 @@ class Audit(Displayable):
 
     @property
     def summary(self) -> str:
-        """Whose statements were judged, and whose of them fail, in two sentences.
+        """Two sentences: whose statements were judged, and whose statements fail.
 
-        It is empty if there is no claim.
+        The text is empty if there is no claim.
         """
         if not self.claims:
             return ""
@@ -152,7 +157,7 @@ class Audit(Displayable):
 
     @property
     def columns(self) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-        """Return both tables by columns."""
+        """The tables of claims and of answers, each as its cells by heading."""
         cells = [claim.cells() for claim in self.claims]
         claims: dict[str, list[str]] = {}
         for index, heading in enumerate(HEADINGS):
@@ -165,6 +170,7 @@ class Audit(Displayable):
     def to_markdown(self) -> str:
         """Return both tables as Markdown."""
         claims, answers = self.columns
+        # A reader of the page sees claims and not the attributes of `Claim`.
         claims = {"claim": claims.pop("name")} | claims
         answers["command"] = [f"`{command}`" for command in answers["command"]]
         parts = ["# Audit"]
@@ -178,9 +184,9 @@ class Audit(Displayable):
         return "\n\n".join(parts) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return tables and counts as text and numbers, for strict JSON.
+        """Return the tables and counts as text and numbers, for strict JSON.
 
-        The data of the figures are left out.
+        The curves of the answers are left out.
         """
 
         def by_heading(claim: Claim) -> dict[str, str]:
@@ -198,10 +204,12 @@ class Audit(Displayable):
 
 
 def _number(claims: int) -> str:
+    """Return "1 claim is" or "n claims are"."""
     return f"{claims} claim is" if claims == 1 else f"{claims} claims are"
 
 
 def _listed(parts: list[str]) -> str:
+    """Join parts as in "a, b and c"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
@@ -213,24 +221,25 @@ def audit(
     Parameters
     ----------
     quick : bool
-        Smaller grids.
+        Measure on smaller grids.
     claim : int, optional
-        Measure one claim, the one with this number in the table (the first is 1), and
+        Measure only the claim with this number in the table (the first is 1), and
         answer no question.
     paper : str, optional
-        Name of a paper, to measure its claims and answer its questions alone.
+        Measure only the claims of the paper with this name, and answer only its
+        questions.
 
     Returns
     -------
     Audit
-        The same tables at every call. What raises an exception is left out, with a line
-        in ``failures``.
+        The same tables at every call. A row or question that raises an exception is
+        left out of them, and ``failures`` has a line about it.
 
     Raises
     ------
     ValueError
-        There is no claim with the number ``claim``, or no such paper, or both are
-        given.
+        No claim has the number ``claim``, no paper has the name ``paper``, or both
+        arguments are given.
 
     References
     ----------
@@ -274,7 +283,7 @@ def audit(
 
 
 def _claims_of(name: str, claims_by_family: Mapping[str, Claims]) -> dict[str, Claims]:
-    """Return the claims of one paper, under the family that it is about."""
+    """Return the claims of one paper by the name of the family that it is about."""
     families_and_papers = {}
     for family, claims in claims_by_family.items():
         for paper in claims.papers:
@@ -284,6 +293,10 @@ def _claims_of(name: str, claims_by_family: Mapping[str, Claims]) -> dict[str, C
 
 
 def _seconds_of(paper: Paper, seconds: Mapping[Row | str, float]) -> float:
+    """Return the processor time that a paper's rows and questions took together.
+
+    ``seconds`` holds the time of each row, and of each question by its name.
+    """
     claims = Claims(papers=(paper,))
     measured: list[Row | str] = [*claims.rows]
     measured += [question.name for question in claims.questions]
@@ -291,15 +304,17 @@ def _seconds_of(paper: Paper, seconds: Mapping[Row | str, float]) -> float:
 
 
 def _row_at(number: int) -> tuple[str, Row]:
-    """Return the row with a number in the table, and the name of its family.
+    """Return the name of a family, and its row that has this number in the table.
 
-    The claims of families behind it are not loaded.
+    Families that come after this one in the table are not loaded, because loading
+    takes longer than most rows.
     """
     rows: list[tuple[str, Row]] = []
     for family, claims in claims_in_order([]):
         rows += [(family, row) for row in claims.rows]
         if type(number) is int and 1 <= number <= len(rows):
             return rows[number - 1]
+    # Only now is the number of rows known, which the message of a refusal states.
     number = integer("claim", number, minimum=1, maximum=len(rows))
     return rows[number - 1]
 
@@ -310,9 +325,10 @@ def _measured(
     failures: list[str],
     seconds: dict[Row | str, float],
 ) -> tuple[Claim, ...]:
-    """Measure rows of families; each that raises an exception adds a failure.
+    """Return the claims that rows measure; each row comes with its family's name.
 
-    The processor time of each row is added to ``seconds``.
+    A row that raises an exception yields no claim but a line in ``failures``. The
+    processor time of each row is entered into ``seconds``.
     """
     claims: list[Claim] = []
     for family, row in counted(rows, "claims"):
@@ -329,6 +345,7 @@ def name_of(row: Row) -> str:
 
 
 def _checked(result: Any, kind: type[Result]) -> Result:
+    """Return the result of a row or question, or raise if it is of another kind."""
     if not isinstance(result, kind):
         article = "a" if kind is Claim else "an"
         raise TypeError(f"it must return {article} {kind.__name__}, not {result!r}")
@@ -341,19 +358,21 @@ def answer(name: str, *, quick: bool = False) -> Answer:
     Parameters
     ----------
     name : str
-        "linear" or the name of another question; ``icl-theory audit`` prints them all.
+        Name of the question, for example "linear"; ``icl-theory audit`` prints all
+        names.
     quick : bool
-        Shorter runs.
+        Use shorter runs.
 
     Returns
     -------
     Answer
-        With the data of its figure (`icl_theory.results.plots.plot_answer`).
+        The answer in words and the curves that show it, which
+        `icl_theory.results.plots.plot_answer` draws.
 
     Raises
     ------
     ValueError
-        An unknown name.
+        There is no question with this name.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Runs compared with the theory and with samples, as their family declares."""
+"""Compare a run with the theory and with samples, as the claims of its family say."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ from icl_theory.statements.statement import BoundChecks
 
 
 def check_bounds(run: Trajectory) -> BoundChecks:
-    """Evaluate every statement of the theory of its family on one run.
+    """Evaluate on one run every statement that the theory makes about its family.
 
     Parameters
     ----------
     run : Trajectory
-        From `simulate`, or from `descend` on a regression risk; a file must say what
-        was trained.
+        A run of `simulate`, or of `descend` on a regression risk. A run that was read
+        from a file must name the family and the parameters that were trained.
 
     Returns
     -------
     BoundChecks
-        A `BoundCheck` for each statement, with ``holds`` None where its hypotheses
-        fail.
+        A `BoundCheck` for each statement; its ``holds`` is None if the run does not
+        satisfy the hypotheses of the statement.
 
     Raises
     ------
     ValueError
-        A run of a family without such statements, or of a risk about which they say
-        nothing.
+        The family of the run has no statements, or they do not cover the trained risk.
 
     References
     ----------
@@ -59,6 +58,7 @@ def check_bounds(run: Trajectory) -> BoundChecks:
             "of a family that has statements to check",
         )
     if run.family is not None:
+        # The statements are about half the squared error, whichever loss was trained.
         run = run.family.in_theory_units(run)
     checks: BoundChecks = family.claims.check(run)
     return checks
@@ -67,27 +67,29 @@ def check_bounds(run: Trajectory) -> BoundChecks:
 def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     """Compare the exact loss and gradient of a run with sampled data.
 
-    A family may have its own comparison: for regression see
-    `icl_theory.regression.crosscheck`. For any other that can be sampled,
-    losses and gradients are compared at the first, a middle and the last saved state.
+    A family may have its own comparison; for regression it is
+    `icl_theory.regression.crosscheck`. In any other family that can be sampled, losses
+    and gradients are compared at the first, the middle and the last saved state.
 
     Parameters
     ----------
     run_or_risk : Trajectory or Risk
         A run of a problem, or a risk of regression.
     **options
-        The options of the family's own comparison; for other families ``batch`` (512)
-        prompts, ``batches`` (64) and ``seed`` (0).
+        The options of the family's own comparison. If it has none, they are ``batch``,
+        the number of prompts in a batch (512), ``batches``, the number of batches (64),
+        and ``seed`` (0).
 
     Returns
     -------
     CrossCheck
-        If there is no error, all comparisons pass in 999 of 1,000 cases.
+        All comparisons, and whether they pass. If the code is right, all of them pass
+        in 999 of 1,000 cases.
 
     Raises
     ------
     ValueError
-        A run that cannot be sampled, an option that is not known, or one out of range.
+        The run cannot be sampled, or an option is unknown or out of range.
 
     References
     ----------
@@ -110,10 +112,11 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
     try:
         result: CrossCheck = comparison(run_or_risk, **options)
     except TypeError as error:
+        # An unknown option is a mistake of the caller; any other TypeError is ours.
         if "unexpected keyword argument" not in str(error):
             raise
         raise argument_error(
-            "options", sorted(options), f"those of the comparison ({error})"
+            "options", sorted(options), f"options of the comparison ({error})"
         ) from None
     return result
 
@@ -121,6 +124,7 @@ def crosscheck(run_or_risk: Trajectory | Risk, **options: Any) -> CrossCheck:
 def _with_samples(
     run: Trajectory, *, batch: int = 512, batches: int = 64, seed: int = 0
 ) -> CrossCheck:
+    """Compare exact and sampled losses and gradients at three states of a run."""
     batch = integer("batch", batch, minimum=1)
     seed = integer("seed", seed, minimum=0)
     batches = integer("batches", batches, minimum=4)
@@ -133,12 +137,14 @@ def _with_samples(
     checks = compare(problem.risk(), problem.sampled(batch, seed), points, batches)
 
     def smallest_error(quantity: str) -> float:
+        """Return the smallest error of a quantity that every check of it detects."""
         # The name of a check is "quantity at state".
         of_quantity = [
             check for check in checks if quantity in check.name.split(" at ")[0]
         ]
         return max(detectable(check, batches - 1) for check in of_quantity)
 
+    # Only the comparison of regression trains on samples and has curves to show.
     no_curve = np.zeros(0)
     return CrossCheck(
         checks=tuple(checks),
@@ -152,4 +158,5 @@ def _with_samples(
 
 
 def _family(run: Trajectory) -> type[Family]:
+    """Return the family of a run; a run of `descend` counts as regression."""
     return default() if run.family is None else type(run.family)

@@ -1,7 +1,8 @@
 """Rows of the audit (`Claim`) and answered open questions (`Answer`).
 
-`row` and `identity` make functions that measure a statement into rows; `question` makes
-a function that returns an answer in words and curves into a question.
+The decorators `row` and `identity` turn a function that measures a statement into a row
+of the audit. The decorator `question` turns a function that returns an answer in words,
+and the curves that show it, into a question.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ from icl_theory.statements.statement import Statement as Statement
 from icl_theory.statements.statement import Status as Status
 from icl_theory.statements.statement import words
 
+# `Claim.formula` if a formula of ours stands in for the paper's own.
 RECONSTRUCTED = "as reconstructed"
 OURS_ALONE = "This concerns our formula, not the published one"
-# The end of a paper's source, if the formula that is measured is not the paper's own.
+# The endings of a claim's source that mark a formula as ours and not the paper's own.
 REMARKS = (
     "(reconstructed)",
     "(exact form)",
     "(our constant)",
     "(our constants)",
 )
+# The columns of the table of claims: each is an attribute of `Claim`.
 HEADINGS = (
     "name",
     "source",
@@ -50,6 +53,8 @@ HEADINGS = (
 class Outcome(Enum):
     """Whether measurements confirm a statement; a verdict begins with one of these."""
 
+    # The order matters: `Claim.outcome` takes the first value with which the verdict
+    # begins, and "holds" and "fails" begin some of the others.
     LOOSE = "holds, loose"
     ONLY = "holds only"
     HOLDS = "holds"
@@ -66,12 +71,13 @@ class Claim:
     ----------
     name, source, statement : str
         As in `BoundCheck`. A source ends in "(reconstructed)" if the text of the paper
-        lacks the formula, so that it is ours, and in "(exact form)" or "(our
-        constants)" if the text has an order of magnitude only.
+        lacks the formula, so that the formula is ours. It ends in "(exact form)" or
+        "(our constants)" if the paper gives only an order of magnitude.
     status : Status
-        What is claimed.
+        Whether the statement is an identity, an inequality, an order of magnitude or an
+        observation.
     grid : str
-        Where it was checked.
+        The cases that were measured.
     measured, bound : str
         The measured numbers, and the numbers with which they are compared, in words.
     verdict : str
@@ -103,20 +109,22 @@ class Claim:
         verdict: str = Outcome.HOLDS.value,
         bound: str = "",
     ) -> Claim:
-        """Return what a row measured; `row` adds the name and the statement.
+        """Return the measurements of a row; `row` adds its name and statement.
 
         Parameters
         ----------
         holds : bool
-            Whether the measurements are as expected. If not, the claim fails, whatever
-            the verdict says.
+            Whether the measurements are as expected. If they are not, the claim fails,
+            and ``verdict`` is not used.
         grid, measured : str
-            Where it was checked, and the figures in words.
+            The cases that were measured, and the measured numbers in words.
         verdict : str
             The verdict if the measurements are as expected.
         bound : str
-            What the figures are compared with, unless `row` says it.
+            The numbers with which the measured ones are compared, unless they are an
+            argument of `row`.
         """
+        # The words of the verdict are for success, and would be wrong after a failure.
         if not holds:
             verdict = f"{Outcome.FAILS.value}: see measured"
         return cls("", "", "", Status.MEASURED, grid, measured, bound, verdict)
@@ -143,22 +151,24 @@ class Claim:
         """The verdict, which also says if the formula is ours and not the paper's."""
         if self.formula != RECONSTRUCTED:
             return self.verdict
-        # A failure of our formula must not be read, or quoted, as one of the paper's.
+        # A failure of our formula must not be read or quoted as a failure of the paper.
         remark = f". {OURS_ALONE}" if self.violated else ""
         return f"{RECONSTRUCTED}: {self.verdict}{remark}"
 
     def cells(self) -> tuple[str, ...]:
-        """Return all attributes as text, with the finding for the verdict."""
+        """Return the cells of the table's row, with the finding as the verdict."""
         attributes = [str(getattr(self, name)) for name in HEADINGS[:-1]]
         return (*attributes, self.finding)
 
     @property
     def violated(self) -> bool:
-        """Whether the figures contradict the statement."""
+        """Whether the measurements contradict the statement."""
         return self.outcome in (Outcome.FAILS, Outcome.LIMIT, Outcome.COUNTEREXAMPLE)
 
 
+# A row of the audit; its argument is ``quick``.
 Row = Callable[[bool], Claim]
+# Yields errors, or pairs of arrays that should agree, and returns the grid in words.
 Errors = Generator[Any, None, str]
 
 
@@ -168,16 +178,23 @@ def row(
     status: Status = Status.MEASURED,
     bound: str = "",
 ) -> Callable[[Callable[[bool], Claim]], Row]:
-    """Make a function that measures a statement into a row of the audit.
+    """Turn a function that measures a statement into a row of the audit.
 
     The function is called with ``quick``, a bool, and returns its measurements by
-    `Claim.of`. The row adds name, source, statement and status.
+    `Claim.of`. Its docstring is the statement. The row adds name, source, statement
+    and status to the measurements.
 
     Parameters
     ----------
     name, source, status, bound
-        As in `Claim`. The docstring of the function is the statement. A ``Statement``
-        that runs are checked for brings its own name, source, words and status.
+        As in `Claim`. Instead of a name, a `Statement` may be given; its name, source,
+        words and status are then used, so that the same statement serves rows and
+        checks of runs.
+
+    Returns
+    -------
+    callable
+        A decorator, which turns the function into the row.
 
     Examples
     --------
@@ -222,14 +239,15 @@ def row(
 def identity(
     name: str | Statement, source: str = OURS, allowed: float = 1e-10
 ) -> Callable[[Callable[[bool], Errors]], Row]:
-    """Make a generator of errors into a row of the audit.
+    """Turn a generator of errors into a row of the audit, for an exact identity.
 
-    The row holds if the largest error is at most ``allowed``. The generator may also
-    yield pairs of arrays, of which the largest relative difference counts. It returns
-    the grid.
+    The generator yields numbers, or pairs of arrays; the error of a pair is the largest
+    relative difference between its arrays. It returns the grid in words. The row holds
+    if the largest error is at most ``allowed``.
     """
 
     def decorate(cases: Callable[[bool], Errors]) -> Row:
+        # `row` finds the statement in the docstring, which `wraps` takes from `cases`.
         @row(name, source, Status.EXACT, f"{allowed:.0e}")
         @functools.wraps(cases)
         def largest_error(quick: bool) -> Claim:
@@ -243,8 +261,10 @@ def identity(
 
 
 def _errors_and_grid(cases: Errors) -> tuple[list[float], str]:
+    """Exhaust a generator of errors; return its errors and the grid that it returns."""
     errors: list[float] = []
     while True:
+        # A for loop would lose the value that the generator returns at its end.
         try:
             case = next(cases)
         except StopIteration as end:
@@ -271,9 +291,9 @@ def curves(
 def along(
     label: str, run: Trajectory, values: NDArray[Any], points: bool = False
 ) -> Series:
-    """Return a curve of values along a run.
+    """Return a curve of the values at the saved states of a run.
 
-    It begins at the first step, because axes of steps are logarithmic.
+    The curve leaves out the initial state, because axes of steps are logarithmic.
     """
     return Series(label, run.t[1:], values[1:], points)
 
@@ -281,9 +301,9 @@ def along(
 def above(
     least: float, label: str, x: NDArray[Any], y: NDArray[Any], points: bool = False
 ) -> Series:
-    """Return the part of a curve that is above a number.
+    """Return the points of a curve whose ordinate is above a number.
 
-    On a logarithmic axis what lies below is zero or rounding.
+    It keeps zeros and rounding errors off a logarithmic axis.
     """
     is_above = y > least
     return Series(label, x[is_above], y[is_above], points)
@@ -296,11 +316,11 @@ class Answer(Plottable):
     Attributes
     ----------
     name : str
-        What the command line calls it.
+        Name of the question on the command line.
     question, answer : str
-        In words; the answer with its figures.
+        The question, and the answer with its numbers, in words.
     series : tuple of Series
-        The curves that show it.
+        The curves that show the answer.
     x, y : str
         Labels of the axes.
     x_scale, y_scale : {"log", "linear"}
@@ -337,8 +357,8 @@ def question(
 ) -> Callable[[Callable[[bool], tuple[str, Iterable[Series]]]], Question]:
     """Turn a function that returns an answer and its curves into a ``Question``.
 
-    The docstring of the function is the question; the other arguments are as in
-    `Answer`.
+    The function is called with ``quick``, a bool, and its docstring is the question.
+    The arguments of this decorator are as in `Answer`.
     """
     text("name", name)
     text("x", x)

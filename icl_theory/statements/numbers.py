@@ -15,24 +15,30 @@ from icl_theory.engine.risk import Risk
 
 
 def off(measured: Any, expected: Any) -> float:
-    """Return the largest relative difference."""
+    """Return the largest difference, relative to the expected numbers."""
     return float(np.max(np.abs(np.asarray(measured) / expected - 1.0)))
 
 
 def apart(measured: Any, expected: Any) -> float:
-    """Return the largest difference."""
+    """Return the largest absolute difference."""
     return float(np.max(np.abs(np.asarray(measured) - expected)))
 
 
 def losses(trainer: Risk, params: Array, count: int, first: int = 0) -> Array:
-    """Return losses at some parameters, on ``count`` of a trainer's own batches."""
+    """Return the losses of a trainer on ``count`` of its batches, (count,).
+
+    All losses are at the same parameters. ``first`` is the step of the first batch.
+    """
     return np.array(
         [trainer.evaluate(params, first + step)[0] for step in range(count)]
     )
 
 
 def deviations(samples: Any, expected: Any) -> Array:
-    """Return the deviations of sample means from expectations, in standard errors."""
+    """Return the distances of sample means from expectations, in standard errors.
+
+    The first axis of ``samples`` counts the samples.
+    """
     mean = np.mean(samples, axis=0)
     standard_error = np.std(samples, axis=0, ddof=1) / math.sqrt(len(samples))
     return np.abs(z_score(mean - expected, standard_error, np.asarray(expected)))
@@ -45,7 +51,8 @@ def minimum(
 ) -> Array:
     """Return the parameters at which a quasi-Newton descent ends.
 
-    ``evaluate`` returns loss and gradient. The result has the shape of the start.
+    ``evaluate`` returns loss and gradient, and ``gtol`` is the largest entry of the
+    gradient at which the descent ends. The result has the shape of the start.
     """
     from scipy.optimize import minimize  # few rows need it, and it loads slowly
 
@@ -64,31 +71,33 @@ def minimum(
 
 def power(x: Any, y: Any) -> float:
     """Return the exponent b of the law y ~ x^b, fitted in logarithms."""
+    # The first coefficient of a fitted line is its slope.
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
 def decade(error: float) -> str:
-    """Round an error up to a power of ten, at least 1e-16.
+    """Return an error rounded up to a power of ten, at least 1e-16, as text.
 
-    More digits of an error differ between machines.
+    More digits would differ between machines.
     """
     if not math.isfinite(error):
         return str(error)
+    # An error of zero has no logarithm; it counts as 1e-16, like all smaller errors.
     exponent = math.ceil(math.log10(max(error, 1e-300)))
     return f"1e{max(exponent, -16):d}"
 
 
 def span(values: Iterable[float], digits: str) -> str:
-    """Return the least and the largest of some numbers, in a format."""
+    """Return "least..largest" of some numbers, each formatted by ``digits``."""
     numbers = list(values)
     return f"{min(numbers):{digits}}..{max(numbers):{digits}}"
 
 
 def listed(values: Iterable[Any], digits: str = "") -> str:
-    """Return numbers in a format, with commas between them."""
+    """Return numbers with commas between them, each formatted by ``digits``."""
     return ", ".join(f"{value:{digits}}" for value in values)
 
 
 def named(values: Mapping[str, Any], digits: str = "") -> str:
-    """Return names, each with its number in a format."""
+    """Return names with their numbers, as in "a 1, b 2", formatted by ``digits``."""
     return ", ".join(f"{name} {value:{digits}}" for name, value in values.items())

@@ -1,7 +1,7 @@
 """The claims of a family: its papers, and the rows and checks that test them.
 
-The slot ``claims`` of a family holds a `Claims`. Each `Paper` in it has a `Reading` for
-each of its statements.
+The slot ``claims`` of a family holds a `Claims`. It lists the papers about the family,
+and each `Paper` has a `Reading` for each of its statements.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class Reading:
     rows : tuple of callable
         Rows of the audit that measure it.
     question : Question, optional
-        An open question that belongs to it.
+        An open question about the statement.
     figure : str
-        Name of the figure that shows it, one of `icl_theory.figures.available`, if any.
+        Name of the figure that shows the statement, one of
+        `icl_theory.figures.available`; empty if there is none.
     reconstructed : str
-        The constants or formulas of the statement that were reconstructed; empty if
-        none were.
+        The constants or formulas of the statement that we reconstructed because the
+        text of the paper lacks them; empty if there are none.
     """
 
     name: str
@@ -45,14 +46,14 @@ class Reading:
 
 
 class Setting(NamedTuple):
-    """What the explorer shows of a paper.
+    """A setting of the explorer that shows the model of a paper.
 
     Attributes
     ----------
     place : str
-        Address of a setting in the explorer, ``"regression?K=50&L=4"`` say.
+        Address of the setting in the explorer, for example ``"regression?K=50&L=4"``.
     text : str
-        What is to be seen there.
+        A description of the view at that address.
     """
 
     place: str
@@ -65,11 +66,11 @@ class ModelEntry(NamedTuple):
     Attributes
     ----------
     data : str
-        What prompts are made of.
+        The data of which prompts are made.
     attention : str
-        Which attention it has.
+        The kind of attention.
     trained : str
-        What is trained.
+        The parameters that are trained.
     command : str
         A command that runs the model.
     """
@@ -87,21 +88,21 @@ class Paper:
     Attributes
     ----------
     name : str
-        What the command line calls it: small letters, digits and dashes.
+        Name of the paper on the command line: small letters, digits and dashes.
     title, authors : str
-        As on the paper.
+        As on the title page.
     year : int
-        Of the version that is meant.
+        Year of the version that was read.
     identifier : str
-        "arXiv:2507.20443", or where else it is found.
+        Its identifier, for example "arXiv:2507.20443", or its journal or address.
     readings : tuple of Reading
-        Its statements, in their order.
+        Its statements, in the order of the paper.
     setting : Setting, optional
-        What the explorer shows of the paper.
+        The setting of the explorer that shows its model.
     credit : str
-        What to cite the paper for.
+        The results for which the paper should be cited.
     related : str
-        Works that belong to it, as Markdown, which are cited beside it.
+        Works to cite beside the paper, as Markdown.
     entry : ModelEntry, optional
         Its line in the table of models.
     folder : Path, optional
@@ -137,7 +138,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Claims:
-    """All that is claimed of a family, for the slot ``claims`` of a `Family`.
+    """All claims about a family, for the slot ``claims`` of a `Family`.
 
     Attributes
     ----------
@@ -159,7 +160,7 @@ class Claims:
     Raises
     ------
     ValueError
-        Rows, questions or papers of another kind.
+        ``rows``, ``questions`` or ``papers`` is not a tuple of such objects.
     """
 
     rows: tuple[Row, ...] = ()
@@ -177,7 +178,8 @@ class Claims:
             raise argument_error("questions", self.questions, "a tuple of Questions")
         if not _is_tuple_of(self.papers, Paper):
             raise argument_error("papers", self.papers, "a tuple of Papers")
-        # Several readings may share a row or a question: dicts keep the first of each.
+        # Several readings may share a row or a question. The keys of a dict keep each
+        # of them once, in order.
         rows: dict[Row, None] = {}
         questions: dict[Question, None] = {}
         for paper in self.papers:
@@ -185,6 +187,7 @@ class Claims:
                 rows |= dict.fromkeys(reading.rows)
                 if reading.question:
                     questions[reading.question] = None
+        # Rows and questions that are given take the place of those in the readings.
         set_fields(
             self,
             rows=self.rows or tuple(rows),
@@ -206,6 +209,7 @@ class Claims:
 
 
 def _is_tuple_of(values: Any, kind: type) -> bool:
+    """Whether ``values`` is a tuple with entries of one kind only."""
     return isinstance(values, tuple) and all(
         isinstance(value, kind) for value in values
     )

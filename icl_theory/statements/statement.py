@@ -1,7 +1,7 @@
-"""A statement of the theory, and the result of a check of it on one run.
+"""A statement of the theory (`Statement`), and its check on one run (`BoundCheck`).
 
-A function that measures both sides of a statement on a run becomes a `Statement` by
-`stated`; its docstring is the statement.
+The decorator `stated` turns a function into a `Statement`. The function measures both
+sides of the statement on a run, and its docstring is the statement in words.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ import numpy as np
 from icl_theory.engine.display import Displayable
 from icl_theory.engine.scope import Scope, Training
 
+# The source of a statement that is not from a paper.
 OURS = "this package"
 
 
 class Status(StrEnum):
-    """What is claimed: an identity, an inequality, an order, or an observation."""
+    """The kind of a claim."""
 
-    EXACT = "exact"
-    CERTIFIED = "certified"
-    ORDER = "order-wise"
-    MEASURED = "measured"
+    EXACT = "exact"  # an identity
+    CERTIFIED = "certified"  # an inequality with all its constants
+    ORDER = "order-wise"  # an order of magnitude, whose constants are fitted
+    MEASURED = "measured"  # an observation
 
 
 class BoundCheck(NamedTuple):
@@ -35,23 +36,26 @@ class BoundCheck(NamedTuple):
     Attributes
     ----------
     name, source, statement : str
-        What it is called, where it comes from (paper and number, or "this package"),
-        and what it says.
+        Its name, its source (the paper and the number in it, or "this package"), and
+        its words.
     kind : {"identity", "upper", "lower", "two-sided", "order-wise"}
-        How ``measured`` and ``bound`` should compare.
+        The relation between ``measured`` and ``bound`` that the statement asserts.
     measured : float or None
         The measured side; None if the hypotheses fail.
     bound : float or tuple of float or None
-        The other side, or the lower and the upper one; for an order-wise statement with
-        its fitted constants.
+        The other side, or a lower and an upper bound; None if the hypotheses fail. The
+        bounds of an order-wise statement contain its fitted constants.
     holds : bool or None
-        None if the hypotheses fail; ``note`` then says which.
+        Whether the relation holds; None if the hypotheses fail, and ``note`` then says
+        which hypothesis.
     slack : float or None
-        Identity: relative difference. Upper and order-wise: bound / measured, for Θ the
-        smaller of the ratios of the two sides. Lower: measured / bound. Two-sided:
-        width of the interval relative to the measured side.
+        The distance from equality. For an identity it is the relative difference, for
+        an upper bound and an order-wise one bound / measured, for a lower bound
+        measured / bound. For an order-wise statement with two bounds it is the smaller
+        of these two ratios, and for a two-sided one the width of the interval divided
+        by the measured side. None if it is infinite or the hypotheses fail.
     note : str
-        Reason or remark.
+        The hypothesis that fails, or a remark.
     """
 
     name: str
@@ -73,7 +77,7 @@ class BoundCheck(NamedTuple):
         slack: float | None = None,
         note: str = "",
     ) -> BoundCheck:
-        """Return both sides of a statement on a run; ``Statement.check`` names it."""
+        """Return both sides of a statement on a run; ``Statement.check`` adds words."""
         return cls("", "", "", "", measured, bound, holds, slack, note)
 
 
@@ -82,7 +86,7 @@ class BoundChecks(Displayable, list[BoundCheck]):
 
 
 class UnstatedError(Exception):
-    """A statement says nothing about a run, for the reason given."""
+    """A statement says nothing about a run; the message is the reason."""
 
 
 def require(condition: bool, reason: str) -> None:
@@ -95,9 +99,18 @@ def require(condition: bool, reason: str) -> None:
 class Statement:
     """A statement of the theory, written once for checks of runs and rows of the audit.
 
-    The first four attributes are those of its `BoundCheck`. ``sides`` measures both
-    sides on a run, or raises `UnstatedError` if a hypothesis of the statement fails.
-    The ``scope`` is the training about which it speaks, or None for any training.
+    Attributes
+    ----------
+    name, source, statement, kind : str
+        As in `BoundCheck`.
+    status : Status
+        As in a row of the audit.
+    sides : callable, optional
+        Takes a run and returns a `BoundCheck` with both sides measured, or raises
+        `UnstatedError` if a hypothesis of the statement fails. A statement without it
+        serves only rows of the audit.
+    scope : Scope, optional
+        The training to which the statement applies; None for any training.
     """
 
     name: str
@@ -109,15 +122,21 @@ class Statement:
     scope: Scope | None = field(default=None, kw_only=True)
 
     def applies(self, run: Training) -> bool:
-        """Whether it speaks about the training of a run; `check` tests hypotheses."""
+        """Whether the statement covers the training of a run.
+
+        Its hypotheses are not tested; `check` does this.
+        """
         return self.scope is None or self.scope.applies(run)
 
     def check(self, *arguments: Any) -> BoundCheck:
         """Evaluate the statement on one run.
 
-        If it says nothing about the run, there are no figures, and the note says why.
+        The arguments are passed to ``sides``; the first of them is the run. If the
+        statement says nothing about this run, the check has no numbers, and its note
+        says why.
         """
         assert self.sides is not None
+        # Outside its scope the sides may not even be defined, so they are not measured.
         if self.scope is not None:
             reason = self.scope.why_not(arguments[0])
             if reason:
@@ -127,10 +146,11 @@ class Statement:
         except UnstatedError as error:
             return self.unstated(str(error))
         assert check.bound is not None
+        # An infinite side is an overflow and would confirm any bound.
         figures = [check.measured, *np.atleast_1d(check.bound)]
         if not np.isfinite(np.array(figures, dtype=float)).all():
             return self.unstated("beyond the range of float64")
-        # The slack alone may be infinite, if one of the sides is zero.
+        # Even if both sides are finite, the slack is infinite if one of them is zero.
         if check.slack is not None and not np.isfinite(check.slack):
             check = check._replace(slack=None)
         return self.complete(check)
@@ -166,9 +186,10 @@ def stated(
     status: Status = Status.CERTIFIED,
     scope: Scope | None = None,
 ) -> Callable[[Callable[..., BoundCheck]], Statement]:
-    """Make a function that measures both sides of a statement into the `Statement`.
+    """Turn a function that measures both sides on a run into a `Statement`.
 
-    Its docstring is the statement.
+    The docstring of the function is the statement; the arguments of this decorator are
+    as in `Statement`.
     """
 
     def decorate(sides: Callable[..., BoundCheck]) -> Statement:

@@ -1,4 +1,4 @@
-"""Estimates of the time and memory of a sweep, from timing a few of its points."""
+"""Estimates of the time and memory of a sweep, made by timing a few of its points."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from icl_theory.sweeps.sweep import Plan
 
 
 def estimate(
-    planned: Plan, workers: int = 1, *, budget: float = 2.0, asked: int = 2000
+    planned: Plan, workers: int = 1, *, budget: float = 2.0, samples: int = 2000
 ) -> Iterator[str]:
-    """Estimate the points of a sweep, its time and its memory, in a line each.
+    """Yield lines that estimate the points, the time and the memory of a sweep.
 
-    Sample points of each kind are timed for about ``budget`` seconds; ``asked`` random
-    points show how many points each kind has.
+    There are two kinds of points: those computed in batches, and those simulated one by
+    one. Up to ``samples`` random points show how many points are of each kind. Sample
+    points of each kind are timed: for about ``budget`` seconds if they are simulated
+    one by one, and for up to three times as long in batches.
     """
     grid = planned.grid
     rng = np.random.default_rng(0)
-    is_exact = grid.size <= asked
+    is_exact = grid.size <= samples
     if is_exact:
         index = rng.permutation(grid.size)
     else:
-        index = rng.integers(grid.size, size=asked)
+        index = rng.integers(grid.size, size=samples)
     is_batched = _is_batched(planned, index)
     batched = round(grid.size * float(is_batched.mean()))
     alone = grid.size - batched
@@ -43,7 +45,8 @@ def estimate(
         f"{about}{batched:,} in batches and {alone:,} one by one"
     )
     single = _time_alone(planned, index[~is_batched], budget)
-    # The points of a chunk share more work than random points do.
+    # A batch is timed on the points of a chunk, which share more work than random
+    # points do.
     chunk = grid.where(grid.chunks // 2)
     beside = chunk[_is_batched(planned, chunk)]
     if not beside.size:
@@ -60,10 +63,12 @@ def estimate(
 
 
 def _counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural unless the count is 1."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _memory(planned: Plan) -> str:
+    """Return a line on the memory that the results take and that is free."""
     columns = planned.model.columns
     needed = decimal(int(bytes_of(columns, planned.grid.size)))
     line = f"{needed} of memory for the results"
@@ -75,14 +80,14 @@ def _memory(planned: Plan) -> str:
 
 
 class Timing(NamedTuple):
-    """The time of sample points.
+    """The time that sample points take.
 
     Parameters
     ----------
     seconds : float
-        The time of a point.
+        The mean time of a point.
     errors : list of str
-        Why some of the points failed.
+        The messages of the points that failed.
     """
 
     seconds: float
@@ -90,12 +95,20 @@ class Timing(NamedTuple):
 
 
 def _is_batched(planned: Plan, index: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each of P points is computed in a batch, (P,).
+
+    ``index``, (P,), has the flat indices of the points in the grid.
+    """
+    # With no steps to take, the family only decides which points it can compute.
     values = planned.model.batched(planned.grid.points(index), max_steps=0)
     return ~np.isnan(values["loss"])
 
 
 def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Timing:
-    """Time larger and larger batches of points of a chunk, as long as time allows."""
+    """Time batches of points that grow fourfold, as long as the budget lasts.
+
+    The mean time of a point comes from the largest batch.
+    """
     count = 0
     last = 0.0
     errors = list[str]()
@@ -111,18 +124,19 @@ def _time_together(planned: Plan, index: NDArray[np.int64], budget: float) -> Ti
 
 
 def _time_alone(planned: Plan, index: NDArray[np.int64], budget: float) -> Timing:
-    """Time points that are simulated one by one, and return their mean time."""
+    """Time points that are simulated one by one, as long as the budget lasts."""
     times = list[float]()
     errors = list[str]()
     end = time.perf_counter() + budget
-    # The first point comes twice: its first run loads the modules that all share.
+    # The first point is simulated twice, and its first run is not counted: it also
+    # loads modules, which the other runs need no longer load.
     for place in (*index[:1, None], *index[:, None]):
         start = time.perf_counter()
         remaining = 0.0
         try:
             remaining = _run(planned, planned.grid.points(place), budget)
         except Exception as error:
-            # The sweep, too, records any error of a point.
+            # As in the sweep itself, a point that fails does not end the estimate.
             errors.append(one_line(error))
         times.append(time.perf_counter() - start + remaining)
         if time.perf_counter() > end:
@@ -138,12 +152,15 @@ class Progressed(NamedTuple):
 
 
 def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> float:
-    """Simulate a point; return how much longer it would take if it is cut short."""
+    """Simulate a point for up to ``budget`` seconds; return the seconds left after it.
+
+    The result is 0 if the run ends in time. If not, it is an estimate.
+    """
     moments: list[Progressed] = []
 
     def watch(step: int, loss: float) -> None:
         moments.append(Progressed(time.perf_counter(), step))
-        # Three moments are enough to tell how the run goes on.
+        # `_remaining` needs three moments to estimate the rest of the run.
         is_late = moments[-1].clock - moments[0].clock > budget
         if len(moments) > 2 and is_late:
             raise TimeoutError
@@ -152,6 +169,7 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
     try:
         problem.measured(problem.simulate(callback=watch))
     except TimeoutError:
+        # The run would have ended at the target, or at the last step allowed.
         predicted = None
         if problem.theory.applies(problem.half):
             predicted = problem.half.expected_steps()
@@ -163,10 +181,11 @@ def _run(planned: Plan, point: Mapping[str, NDArray[Any]], budget: float) -> flo
 
 
 def _remaining(moments: list[Progressed], last: float, takes_every_step: bool) -> float:
-    """Return how much longer a run takes to step ``last``, by its second half so far.
+    """Return how many more seconds a run needs to reach step ``last``.
 
-    The steps grow in proportion to time if every one is taken, and exponentially if
-    steps are skipped.
+    If the run takes every step, the step grows in proportion to time. If it skips
+    steps, the step grows exponentially, at the rate of the second half of the time
+    spent so far. The result is 0 if there are too few moments to tell.
     """
     if len(moments) < 3 or last <= moments[-1].step or not math.isfinite(last):
         return 0.0

@@ -1,8 +1,9 @@
-"""Grids evaluated tile by tile, in this process or on any executor.
+"""Evaluate grids tile by tile, in this process or on any executor.
 
-Every tile is evaluated with one BLAS thread and put in its place, so that results have
-the same bits however they were computed. A point that fails is recorded with its
-message and the rest goes on.
+A tile is a block of points, and a chunk is a tile as a unit of work. Every tile is
+evaluated with one BLAS thread and put in its place, so that the bits of the results do
+not depend on the number or the order of the workers. A point that fails is recorded
+with its message, and the evaluation continues.
 """
 
 from __future__ import annotations
@@ -44,18 +45,20 @@ from icl_theory.sweeps.grid import (
 from icl_theory.sweeps.store import Store
 from icl_theory.sweeps.stored_columns import ColumnMatch
 
-# The largest array, in bytes, whose memory glibc can be told to keep when it is freed.
+# The largest array, in bytes, whose memory glibc can be told to keep when it is freed:
+# the limit of glibc, 32 MiB, less room for the bookkeeping of the allocator.
 KEPT = 2**25 - 2**16
-# The largest numbers of chunks, and of points in them, that an executor has at a time.
+# An executor has at most this many chunks at a time, with this many points in all.
 MOST_CHUNKS = 1024
 MOST_POINTS = 2**24
-# Tells this process from workers on other machines that have the same process number.
+# This text distinguishes this process from a worker on another machine that has the
+# same process number.
 _HOME = uuid.uuid4().hex
 Progress = Callable[[int, int], None]
 
 
 class Model(Protocol):
-    """A model that sweeps evaluate. Other processes can evaluate a picklable one."""
+    """A model that sweeps evaluate; it must be picklable for workers to evaluate it."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -74,7 +77,7 @@ class Evaluated(NamedTuple):
     Parameters
     ----------
     values : dict
-        The columns, (size,) each; none if they were not to be held.
+        The columns by name, (size,) each; empty if ``hold`` was False.
     interrupted : bool
         Whether Ctrl-C ended the evaluation.
     """
@@ -99,26 +102,28 @@ def evaluate(
     grid, model : Grid, Model
         The points, and what to evaluate there.
     executor : concurrent.futures.Executor, optional
-        Who evaluates the chunks; this process unless given.
+        The executor that evaluates the chunks; this process does so by default.
     storage : Store, optional
-        Chunks it has are not evaluated; new ones are added to it as they are finished.
-        It keeps the columns that it was made with, and so does the result; columns that
-        it lacks are without values.
+        The store of the sweep. Chunks in it are not evaluated again, and new chunks are
+        added as they are finished. The store keeps the columns with which it was made.
+        The result has these columns, too, and columns that the store lacks have no
+        values.
     progress : callable, optional
-        Called with the numbers of points done and in all, first for those of the
-        storage, then after every chunk.
+        Called with the number of finished points and the number of all points: first
+        with the points in the store, then after every chunk.
     hold : bool
-        Return the values, and not only store them.
+        Whether to return the values, and not only store them.
 
     Returns
     -------
     Evaluated
-        On Ctrl-C with what is done; the other points have the status "pending".
+        The values. After Ctrl-C, points that were not evaluated have the status
+        "pending".
 
     Raises
     ------
     ChildProcessError
-        A worker of the executor died, and no other took over.
+        A worker of the executor died, and no other worker took over.
 
     Examples
     --------
@@ -135,8 +140,8 @@ def evaluate(
     >>> evaluate(grid, Square()).values["square"]
     array([0., 1., 4., 9.])
     """
-    # This array is never touched. Freeing it tells glibc to keep freed memory for the
-    # next tile.
+    # The array is freed at once and takes no memory, because nothing is written to it.
+    # By freeing it, glibc learns to keep memory of this size for the next tile.
     np.empty(min(KEPT, 64 * grid.size), dtype=np.uint8)
     stored = model.columns if storage is None else storage.columns
     match = ColumnMatch(stored, model.columns)
@@ -175,12 +180,12 @@ class Finished(NamedTuple):
     Parameters
     ----------
     chunk : int
-        Its number.
+        The number of the chunk.
     values : dict
-        Its columns.
+        The columns of its points, by name.
     keep : bool
-        Whether it belongs into a store. False if the executor failed: another try may
-        succeed.
+        Whether a store may keep the chunk. It is False if the executor failed, because
+        another attempt may succeed.
     """
 
     chunk: int
@@ -195,7 +200,10 @@ def _finished_chunks(
     executor: Executor | None,
     task: Callable[[int], Values],
 ) -> Generator[Finished, None, None]:
-    """Evaluate chunks, and yield them as they are finished."""
+    """Evaluate chunks, and yield each as soon as it is finished.
+
+    ``chunks`` has their numbers, and ``task`` evaluates the chunk of a number.
+    """
     if executor is None:
         for chunk in chunks.tolist():
             yield Finished(chunk, task(chunk), keep=True)
@@ -209,8 +217,8 @@ def _finished_chunks(
                 except (BrokenExecutor, CancelledError):
                     raise
                 except Exception as error:
-                    # An error of the executor: the errors of a model are caught by
-                    # `attempt`, and kept as messages of its points.
+                    # `attempt` catches the errors of the model and keeps them as
+                    # messages of the points, so this is an error of the executor.
                     size = int(grid.sizes[chunk])
                     values = failed(model.columns, size, error)
                     finished = Finished(chunk, values, keep=False)
@@ -222,7 +230,21 @@ def _finished_chunks(
 
 
 class _Running:
-    """Chunks at an executor: a limited number at a time, so that no results pile up."""
+    """The chunks that an executor evaluates at present.
+
+    Their number is limited, so that results do not pile up in memory.
+
+    Parameters
+    ----------
+    executor : Executor
+        The executor.
+    task : callable
+        Evaluates the chunk of a number.
+    chunks : list of int
+        The numbers of all chunks to evaluate.
+    tile_size : int
+        The largest number of points in a chunk.
+    """
 
     def __init__(
         self,
@@ -238,15 +260,18 @@ class _Running:
         self._chunk_of: dict[Future[Values], int] = {}
 
     def submit(self) -> bool:
-        """Submit as many chunks as may run; return False if nothing runs any more."""
+        """Submit as many waiting chunks as the limit allows.
+
+        Return False if there is no chunk left to submit or to wait for.
+        """
         free = self._most - len(self._chunk_of)
         for chunk in itertools.islice(self._waiting, free):
             self._chunk_of[self._executor.submit(self._task, chunk)] = chunk
         return bool(self._chunk_of)
 
     def completed(self) -> Iterator[tuple[int, Future[Values]]]:
-        """Yield the chunks that are finished, after a second at the latest."""
-        # Some systems do not notice Ctrl-C during a wait without an end.
+        """Wait up to a second for a chunk; yield finished chunks and their futures."""
+        # Some systems notice Ctrl-C only after a wait, so the wait must end.
         done = wait(self._chunk_of, timeout=1.0, return_when=FIRST_COMPLETED).done
         for future in done:
             yield self._chunk_of.pop(future), future
@@ -260,7 +285,12 @@ class _Running:
 def _evaluate_chunk(
     model: Model, grid: Grid, home: tuple[str, int], chunk: int
 ) -> Values:
-    """Return the columns of a tile as `once` gives them, to send, place and write."""
+    """Evaluate the points of a chunk, and return its columns as `once` gives them.
+
+    ``home`` identifies the process that runs the sweep. A column whose values are all
+    the same is a single value, so that it is cheap to send and to store.
+    """
+    # This is a worker and not the process that runs the sweep.
     if home != (_HOME, os.getpid()):
         _prepare(os.getpid())
     columns = attempt(model, grid.points_of(chunk))
@@ -270,7 +300,10 @@ def _evaluate_chunk(
 
 
 def attempt(model: Model, points: Mapping[str, NDArray[Any]]) -> Values:
-    """Evaluate points; if the model fails, halve them to find the ones at fault."""
+    """Evaluate points; if the model fails, try each half of them alone.
+
+    In the end only the points that cause an error have the status "failed".
+    """
     size = len(next(iter(points.values())))
     try:
         return model.evaluate(points)
@@ -289,7 +322,7 @@ def failed(columns: tuple[Column, ...], size: int, error: Exception) -> Values:
 
 
 def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
-    """Return messages of limited length that can be encoded as UTF-8."""
+    """Return messages of at most LONGEST characters that can be encoded as UTF-8."""
     messages = texts.ravel().tolist()
     if all(len(text) <= LONGEST and text.isascii() for text in messages):
         return texts
@@ -298,12 +331,15 @@ def _plain_texts(texts: NDArray[Any]) -> NDArray[Any]:
 
 
 def _encodable(text: str) -> str:
-    """Return a text in which escapes stand for lone surrogates, which UTF-8 has not."""
+    """Return a text with escapes for lone surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def one_line(error: BaseException) -> str:
-    """Return the text of an error in one line, with its type unless a ValueError."""
+    """Return the message of an error on one line.
+
+    The type of the error stands before it, unless that is ValueError.
+    """
     text = " ".join(str(error).split())
     if not (isinstance(error, ValueError) and text):
         text = f"{type(error).__name__}: {text}".rstrip(": ")
@@ -312,12 +348,13 @@ def one_line(error: BaseException) -> str:
 
 @cache
 def _prepare(pid: int) -> None:
-    """Let a worker use one BLAS thread and keep freed memory for its next tile.
+    """Make a worker use one BLAS thread and keep freed memory for its next tile.
 
-    Dask tells its workers to give freed memory back to the system.
+    Workers of Dask otherwise give freed memory back to the system. The result is
+    cached by the number of the process, so that this is done once in each.
     """
     threadpool_limits(limits=1)
-    # Only glibc has these options.
+    # Only glibc has mallopt with these options; elsewhere nothing is changed.
     with contextlib.suppress(AttributeError, OSError, TypeError):
         trim_threshold = -1
         mmap_threshold = -3

@@ -1,4 +1,4 @@
-"""Local exponents: by which power of a parameter steps grow."""
+"""Local exponents: the power of a parameter with which the steps to the target grow."""
 
 from __future__ import annotations
 
@@ -13,10 +13,25 @@ if TYPE_CHECKING:
 
 
 def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
-    r"""Local exponent :math:`d\ln T/d\ln x` along a dimension.
+    r"""Local exponent :math:`d\ln T/d\ln x` of the steps T along a dimension.
 
-    It is computed by centred differences, one-sided at the ends. Steps below 1 are
-    missing; the exponent is NaN wherever the difference needs them.
+    It is computed by centred differences, which are one-sided at the ends. A number of
+    steps below 1 means that there is none; the exponent is NaN at each point whose
+    difference needs such a number.
+
+    Parameters
+    ----------
+    steps : ndarray
+        The steps T at the points of a grid.
+    values : ndarray of shape (n,)
+        The values x of the parameter along the dimension, in any order.
+    dimension : int
+        The dimension of ``steps`` along which the parameter varies; it has length n.
+
+    Returns
+    -------
+    ndarray
+        The exponents, in the shape of ``steps``.
     """
     order = np.argsort(values)
     logs = np.log(np.where(steps > 0, steps, np.nan)).take(order, dimension)
@@ -26,9 +41,13 @@ def local_exponent(steps: Array, values: Array, dimension: int) -> Array:
 
 
 def exponent_along(steps: xarray.DataArray, values: Array, name: str) -> Any:
-    """Return `local_exponent` of labelled steps, in memory or lazy as they are."""
+    """Return `local_exponent` of labelled steps along the dimension ``name``.
+
+    The result is a NumPy array, or a Dask array if the steps are one.
+    """
     dimension = steps.dims.index(name)
     if steps.chunks is None:
         return local_exponent(steps.values, values, dimension)
+    # The differences need whole lines along the dimension.
     lines = steps.data.rechunk({dimension: -1})
     return lines.map_blocks(local_exponent, values, dimension, dtype=np.float64)

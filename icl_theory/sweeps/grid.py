@@ -1,8 +1,8 @@
 """Grids of parameters: axes, columns, and the tiles in which grids are evaluated.
 
-A grid is cut into tiles of at most a given number of points, whatever the number of
-workers. A tile is a block of the grid, so that it is also a chunk of the array in which
-a column is kept.
+A grid is cut into tiles of at most a given number of points, which does not depend on
+the number of workers. A tile is a block of the grid, so that it is also a chunk of the
+array in which a column is kept. "Chunk" also stands for the number of a tile.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     import xarray
 
 T = TypeVar("T")
+# The statuses of a point.
 PENDING, FAILED = "pending", "failed"
 REACHED, NOT_REACHED = "reached", "not reached"
+# The statuses of a point that was evaluated.
 DONE = REACHED, NOT_REACHED, FAILED
 # The missing value of a column, by the first letter of its dtype.
 FILL: dict[str, Any] = {
@@ -45,6 +47,7 @@ FILL: dict[str, Any] = {
 LARGEST_CHUNK = 2**20
 # The largest number of characters of a message that is kept.
 LONGEST = 1000
+# The columns of some points by name, one value for each point.
 Values = dict[str, NDArray[Any]]
 # Modules that xarray loads for its first dataset.
 LABELLED = (
@@ -115,7 +118,7 @@ class Axis(NamedTuple):
 
     @property
     def plain(self) -> NDArray[Any]:
-        """Words, or numbers as float64."""
+        """The values as words or, if they are numbers, as float64."""
         if self.values.dtype.kind == "U":
             return self.values
         return self.values.astype(np.float64)
@@ -143,10 +146,10 @@ class Grid:
     Parameters
     ----------
     axes : tuple of Axis
-        The last one varies fastest.
+        The axes; the last one varies fastest.
     chunk : int
-        Largest number of points in a tile, up to 2**20. There are at most 2**17 tiles,
-        and fewer if more than four axes are swept.
+        Largest number of points in a tile, up to 2**20. It must be large enough that
+        there are at most 2**17 tiles, or fewer if more than four axes are swept.
 
     Examples
     --------
@@ -176,8 +179,9 @@ class Grid:
     def cut(cls, axes: tuple[Axis, ...], chunk: int) -> Grid:
         """Cut a grid into tiles of ``chunk`` points, or into larger ones if needed."""
         size = math.prod(len(axis.values) for axis in axes)
-        # A tile has more than half of ``chunk`` points, and the last tile along an axis
-        # may have a single one: a factor of two each.
+        # There may be four times as many tiles as size / chunk: a tile may have little
+        # more than half of ``chunk`` points, and the last tile along an axis may have a
+        # single point.
         enough = 4 * size // _most_chunks(axes)
         return cls(axes, min(max(chunk, enough), LARGEST_CHUNK))
 
@@ -193,7 +197,10 @@ class Grid:
 
     @cached_property
     def tile(self) -> tuple[int, ...]:
-        """Lengths of a tile: long along the last axis, then along the one before."""
+        """Lengths of a tile along the axes.
+
+        A tile is as long as possible along the last axis, then along the axis before.
+        """
         lengths = []
         available = self.chunk
         for axis_length in reversed(self.shape):
@@ -216,7 +223,7 @@ class Grid:
         return math.prod(self.tiles)
 
     def of_swept(self, items: Iterable[T]) -> tuple[T, ...]:
-        """Return the items that belong to swept axes, of one item for each axis."""
+        """Return the items of swept axes; ``items`` has one for each axis."""
         pairs = zip(items, self.axes, strict=True)
         return tuple(item for item, axis in pairs if axis.swept)
 
@@ -225,13 +232,13 @@ class Grid:
         """Numbers of points of the tiles, (chunks,)."""
         sizes = np.ones((), dtype=np.int64)
         for length, part, tiles in zip(self.shape, self.tile, self.tiles, strict=True):
-            # The last tile along an axis has whatever the others leave.
+            # The last tile along an axis has the points that the others leave.
             lengths = np.minimum(part, length - part * np.arange(tiles))
             sizes = np.multiply.outer(sizes, lengths)
         return sizes.ravel()
 
     def region(self, chunk: int) -> tuple[slice, ...]:
-        """Return the block of the grid that a tile is, as a slice of each axis."""
+        """Return the block of the grid that a tile covers, as a slice of each axis."""
         slices = []
         places = np.unravel_index(chunk, self.tiles)
         for place, part, length in zip(places, self.tile, self.shape, strict=True):
@@ -244,16 +251,19 @@ class Grid:
         return np.ravel_multi_index(np.ogrid[self.region(chunk)], self.shape).ravel()
 
     def points(self, index: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Return the parameters of points by name: words, or numbers as float64."""
+        """Return the parameters of points by name, (P,) each; numbers are float64.
+
+        ``index``, (P,), has the flat indices of the points.
+        """
         places = np.unravel_index(index, self.shape)
         return {
             axis.name: axis.plain[i] for axis, i in zip(self.axes, places, strict=True)
         }
 
     def points_of(self, chunk: int, plain: bool = True) -> dict[str, NDArray[Any]]:
-        """Return the parameters of the points of a tile, in C order.
+        """Return the parameters of the points of a tile by name, in C order.
 
-        Numbers are float64; if not ``plain``, whole numbers are int64.
+        Numbers are float64. If ``plain`` is False, whole numbers are int64.
         """
         parts = []
         for axis, part in zip(self.axes, self.region(chunk), strict=True):
@@ -267,17 +277,18 @@ class Grid:
 
 
 def _most_chunks(axes: tuple[Axis, ...], most: int = 2**17) -> int:
-    """Return how many tiles a grid may have: up to ``most`` it opens quickly.
+    """Return the largest number of tiles that a grid may have.
 
     Results that are larger than memory are cut anew along each dimension, which takes
-    time for every tile and dimension.
+    time for every tile and dimension. With up to ``most`` tiles and four dimensions
+    they can be opened quickly.
     """
     dimensions = sum(axis.swept for axis in axes)
     return 4 * most // max(4, dimensions)
 
 
 def blank(columns: tuple[Column, ...], size: int) -> Values:
-    """Return columns without values, status and message among them."""
+    """Return columns of missing values that can be written, with status and message."""
     check_fits("points", size, bytes_of(columns, size))
     return {name: values.copy() for name, values in uniform(columns, size, {}).items()}
 
@@ -290,10 +301,10 @@ def empty(column: Column) -> Any:
 def uniform(
     columns: tuple[Column, ...], size: int, values: Mapping[str, Any]
 ) -> Values:
-    """Return read-only columns, with status and message.
+    """Return read-only columns of ``size`` points, with status and message.
 
-    ``values`` has one value for all points or one for each; a column without values has
-    its missing value.
+    ``values`` has, by the name of the column, one value for all points or one for each
+    point. A column that it lacks gets its missing value.
     """
     result = {}
     for column in (*columns, STATUS, MESSAGE):
@@ -304,15 +315,15 @@ def uniform(
 
 
 def as_block(values: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
-    """Return a column of a tile in its shape; a single value stands for the whole."""
+    """Return a column of a tile in the shape of the tile, or its single value."""
     return values if values.size == 1 else values.reshape(lengths)
 
 
 def once(values: NDArray[Any]) -> NDArray[Any]:
-    """Return a column of a tile, (P,); or one value, (1,), if all bits are the same."""
-    # Compared as integers, NaN equals itself and 0 differs from -0.
+    """Return a column of a tile, (P,), or its only value, (1,), if it is constant."""
+    # As integers, NaN equals itself, and 0 differs from -0.
     bits = values.view(np.int64) if values.dtype.kind == "f" else values
-    # A column that varies mostly differs at its ends, which is quick to see.
+    # Most columns that vary differ at their ends, which is quick to see.
     if bits[-1] != bits[0]:
         return values
     is_constant = (bits == bits[0]).all()
@@ -320,16 +331,17 @@ def once(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def bytes_of(columns: Iterable[Column], size: int) -> float:
-    """Return the memory that points take, without the texts of their messages."""
+    """Return the bytes that points take, without the texts of their messages."""
     every_column = (*columns, STATUS, MESSAGE)
     per_point = sum(np.dtype(column.dtype).itemsize for column in every_column)
     return float(size) * per_point
 
 
 def room(most: float, share: float = 0.25) -> float:
-    """Return how many bytes results may take: at most a share of the free memory.
+    """Return the number of bytes that results may take, at most ``most``.
 
-    Tables and figures of the results need the rest.
+    It is also at most a share of the free memory, because tables and figures of the
+    results need the rest.
     """
     return min(most, share * free())
 
@@ -340,7 +352,7 @@ def is_large(columns: tuple[Column, ...], grid: Grid, most: float = 2**30) -> bo
 
 
 class Filled:
-    """Columns of a grid that are filled tile by tile."""
+    """Columns of a grid, filled tile by tile; at first every point is pending."""
 
     def __init__(self, columns: tuple[Column, ...], grid: Grid) -> None:
         check_fits("points", grid.size, bytes_of(columns, grid.size))
@@ -354,9 +366,10 @@ class Filled:
     def place(
         self, chunk: int, values: Values | Iterable[tuple[str, NDArray[Any]]]
     ) -> None:
-        """Put the columns of a tile, (P,) or as from `once`, into their places.
+        """Put the columns of a tile, (P,) each or as from `once`, into their places.
 
-        After Ctrl-C the tile is pending again, with none of its columns.
+        If Ctrl-C interrupts this, the tile becomes pending again: a point must not have
+        only some of its columns.
         """
         region = self._grid.region(chunk)
         columns = values.items() if isinstance(values, dict) else values
@@ -370,7 +383,7 @@ class Filled:
             raise
 
     def values(self) -> Values:
-        """Return every column, (size,)."""
+        """Return every column by name, (size,) each."""
         return {name: held.ravel() for name, held in self._held.items()}
 
 
@@ -402,8 +415,8 @@ def assembled(
     variables = {}
     for column in (*columns, STATUS, MESSAGE):
         array = values[column.name].reshape(shape)
-        # The fast path takes the array as it is. Otherwise xarray would look for types
-        # of its own among a million messages.
+        # The fast path takes the array as it is. Otherwise xarray would search a
+        # million messages for objects that it can convert.
         variables[column.name] = xarray.Variable(
             names, array, described(column), fastpath=True
         )
@@ -411,7 +424,7 @@ def assembled(
 
 
 def described(quantity: Axis | Column) -> dict[str, Any]:
-    """Return the attributes that a quantity has in a dataset, without empty ones."""
+    """Return the attributes of a quantity in a dataset, without empty texts."""
     attributes: dict[str, Any] = {}
     if quantity.unit:
         attributes["units"] = quantity.unit
@@ -429,10 +442,11 @@ def described(quantity: Axis | Column) -> dict[str, Any]:
 def axis_values(
     name: str, argument: Any, check_all: Callable[[Iterable[Any]], Sequence[Any]]
 ) -> tuple[NDArray[Any], bool]:
-    """Axis values (unique) and whether the axis is swept (False for a scalar).
+    """Return the values of an axis, and whether it is swept.
 
-    ``check_all`` returns the values if they are allowed numbers or words, and refuses
-    them otherwise.
+    An axis is swept if the argument is a sequence, and not if it is a single value.
+    Duplicates are refused. ``check_all`` returns the values if they are allowed numbers
+    or words, and refuses them otherwise.
     """
     if isinstance(argument, str | bytes) or dimensions(argument) == 0:
         return _array(name, check_all([argument])), False
@@ -455,12 +469,13 @@ def axis_values(
 
 
 def _array(name: str, values: Sequence[Any]) -> NDArray[Any]:
+    """Return words as an array of texts, or numbers as float64."""
     are_words = len(values) > 0 and isinstance(values[0], str)
     if are_words:
         return np.asarray(values, dtype=np.str_)
     numbers = np.asarray(values, dtype=np.float64)
-    # Every integer up to EXACT is a float64. A larger one may be rounded to its
-    # neighbour, and the point would be that of another problem.
+    # Every integer up to EXACT is a float64. A larger one may be rounded to another
+    # integer, and the sweep would compute another problem.
     for value in np.asarray(values)[np.abs(numbers) >= EXACT].tolist():
         if isinstance(value, int) and abs(value) > EXACT:
             raise argument_error(
@@ -470,6 +485,6 @@ def _array(name: str, values: Sequence[Any]) -> NDArray[Any]:
 
 
 def whole_numbers(values: Array) -> NDArray[Any]:
-    """Return the values of a parameter that counts, as int64 if all of them fit."""
+    """Return the values of an integer parameter, as int64 if all of them fit."""
     fits = np.isfinite(values).all() and (np.abs(values) < 2.0**63).all()
     return values.astype(np.int64) if fits else values

@@ -1,7 +1,7 @@
-"""The JSON file of a store: which sweep the store is of, and which commands filled it.
+"""The JSON file of a store: it says which sweep the store holds and how it was filled.
 
 `Manifest.written` makes the bytes of the file, `parsed` reads them again, and
-`difference` says in which arguments two sweeps differ.
+`difference` says how two sweeps differ.
 
 Axes, columns, arguments and commands determine every byte of the file. If one byte
 differs, the file is damaged or another program has written it. The file may come from a
@@ -24,18 +24,20 @@ import numpy as np
 from icl_theory._version import __version__
 from icl_theory.sweeps.grid import MESSAGE, STATUS, Axis, Column, Grid
 
+# The number of this format of files; a change of the format needs another number.
 FORMAT = 3
 MOST_AXES = 30  # so that NumPy can index the grid
 MOST_CHARACTERS = 2**25  # of the words of an axis, each as long as the longest
+# The type of an axis in the file, by the kind of its NumPy dtype, and its dtype.
 AXIS_TYPES = {"f": "float64", "i": "int64", "U": "str"}
 AXIS_DTYPES: dict[str, Any] = {"float64": np.float64, "int64": np.int64, "str": np.str_}
 COLUMN_TYPES = {"f8", "i8", "i1", "O", *(f"U{length}" for length in range(1, 1000))}
 # Attributes that every column has in a dataset.
 ATTRIBUTES = {"units", "description", "symbol", "tex", "role"}
-# JSON has no infinite numbers.
+# JSON has no infinite numbers, so the file has words for them.
 INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 INFINITE_NAMES = {value: name for name, value in INFINITE.items()}
-# What a file that no sweep has written raises while it is read as a manifest.
+# The exceptions that a file may raise while it is read, if no sweep has written it.
 UNREADABLE = (
     ValueError,
     TypeError,
@@ -48,12 +50,12 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class Manifest:
-    """The sweep that a store is of.
+    """The sweep that a store holds.
 
     Parameters
     ----------
     grid : Grid
-        Its points.
+        The points of the sweep.
     columns : tuple of Column
         The columns that the store keeps, with status and message.
     arguments : mapping
@@ -85,7 +87,7 @@ class Manifest:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The plain JSON that tells this sweep from any other."""
+        """The plain JSON that distinguishes this sweep from any other."""
         return {
             "format": FORMAT,
             "arguments": plain(self.arguments),
@@ -96,7 +98,7 @@ class Manifest:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of `facts`."""
+        """The digest of `facts`, which the names of the store's parts depend on."""
         return digest(_bytes(self.facts))
 
     def written(self, commands: Sequence[str]) -> bytes:
@@ -106,13 +108,17 @@ class Manifest:
 
 
 def parsed(content: bytes) -> tuple[Manifest, list[str]]:
-    """Read the manifest and the commands; refuse a file that `written` has not made."""
+    """Return the manifest and the commands that the bytes of a file stand for.
+
+    Bytes that `Manifest.written` has not made are refused.
+    """
     problem = "it is damaged, or no sweep has written it"
     with contextlib.suppress(*UNREADABLE):
         document = json.loads(content.decode("utf-8"))
         if document["format"] == FORMAT:
             manifest, commands = _from_document(document)
             has_status = manifest.columns[-2:] == (STATUS, MESSAGE)
+            # Any deviation from the bytes that are written now shows damage.
             if has_status and manifest.written(commands) == content:
                 return manifest, commands
         else:
@@ -121,7 +127,8 @@ def parsed(content: bytes) -> tuple[Manifest, list[str]]:
 
 
 def _from_document(document: dict[str, Any]) -> tuple[Manifest, list[str]]:
-    # One axis too many is enough for Manifest to refuse them.
+    """Return the manifest and the commands of a document, whose sizes are bounded."""
+    # The first MOST_AXES + 1 axes are enough for Manifest to refuse too many.
     axes = tuple(_axis(**facts) for facts in document["axes"][: MOST_AXES + 1])
     columns = tuple(_column(**facts) for facts in document["columns"])
     grid = Grid(axes, document["chunk"])
@@ -132,7 +139,7 @@ def _from_document(document: dict[str, Any]) -> tuple[Manifest, list[str]]:
 
 
 def _other_format(document: dict[str, Any]) -> str:
-    """Name the format of the file, and the version of the package that wrote it."""
+    """Return a sentence on the format of a file and the version that wrote it."""
     arguments = document.get("arguments")
     writer = ""
     if isinstance(arguments, dict) and "version" in arguments:
@@ -144,27 +151,28 @@ def _other_format(document: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Return a few characters of a stranger's value, in one line."""
+    """Return the first few characters of a value, which may be long, on one line."""
     return " ".join(str(value)[:20].split())
 
 
 def digest(*parts: bytes) -> str:
-    """Return sixteen hexadecimal digits that other parts do not have."""
-    # With the lengths in front, b"ab", b"" and b"a", b"b" have different digests.
+    """Return a digest of parts, sixteen hexadecimal digits."""
+    # With the length before each part, (b"ab", b"") and (b"a", b"b") differ.
     joined = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
     return sha256(joined).hexdigest()[:16]
 
 
 def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as JSON gives them back, in the order of their names."""
+    """Return arguments as they are after JSON has written and read them, by name."""
     text = json.dumps(dict(arguments), allow_nan=False, sort_keys=True)
     return dict(json.loads(text))
 
 
 def difference(stored: dict[str, Any], wanted: dict[str, Any], most: int = 4) -> str:
-    """Name the first few facts in which two sweeps differ; "" if they are the same.
+    """Return the first few differences of two sweeps, or "" if they are the same.
 
-    A column that only one of them has is no difference: see `stored_columns`.
+    The sweeps are given by `Manifest.facts`. A column that only one of them has does
+    not count as a difference; see `icl_theory.sweeps.stored_columns`.
     """
     pairs = {"chunk": (stored["chunk"], wanted["chunk"])}
     pairs |= _pairs(stored["arguments"], wanted["arguments"])
@@ -186,10 +194,12 @@ def difference(stored: dict[str, Any], wanted: dict[str, Any], most: int = 4) ->
 
 
 def _by_name(quantities: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the facts of axes or columns by the name of each."""
     return {quantity["name"]: quantity for quantity in quantities}
 
 
 def _pairs(old: dict[str, Any], new: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the old and the new fact of each name, with None for a missing one."""
     return {name: (old.get(name), new.get(name)) for name in sorted({*old, *new})}
 
 
@@ -204,6 +214,7 @@ def _brief(fact: Any) -> str:
 
 
 def _brief_axis(values: list[Any], swept: bool) -> str:
+    """Return the values of an axis, or their number and ends if they are many."""
     if not swept:
         return str(values[0])
     if len(values) <= 3:
@@ -212,6 +223,7 @@ def _brief_axis(values: list[Any], swept: bool) -> str:
 
 
 def _axis_facts(axis: Axis) -> dict[str, Any]:
+    """Return an axis as plain JSON; `_axis` reads it."""
     values = [INFINITE_NAMES.get(value, value) for value in axis.values.tolist()]
     return axis._asdict() | {
         "values": values,
@@ -220,6 +232,7 @@ def _axis_facts(axis: Axis) -> dict[str, Any]:
 
 
 def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
+    """Return the axis that plain JSON describes, or refuse it."""
     if not values or not (swept or len(values) == 1):
         raise ValueError("an axis has a value, and several only if it is swept")
     # NumPy gives all words of an array the length of the longest.
@@ -233,17 +246,19 @@ def _axis(values: list[Any], type: str, swept: bool, **words: str) -> Axis:
 
 
 def _column_facts(column: Column) -> dict[str, Any]:
+    """Return a column as plain JSON; `_column` reads it."""
     # Through JSON, so that tuples are lists, as they are in a file that is read.
     return dict(json.loads(json.dumps(column._asdict())))
 
 
 def _column(extra: list[list[Any]], **words: str) -> Column:
+    """Return the column that plain JSON describes, or refuse it."""
     _check_texts(words.values())
     attributes: list[tuple[str, Any]] = []
     for name, value in extra:
         _check_texts([name])
-        # A stored column may be one that no code knows. Its attributes become those of
-        # a dataset, and must not replace the ones that every column has.
+        # The present code may not know a stored column, so its further attributes enter
+        # the dataset unchecked. They must not replace an attribute of every column.
         if name in ATTRIBUTES:
             raise ValueError("a column has further attributes of other names")
         if isinstance(value, list):
@@ -257,9 +272,11 @@ def _column(extra: list[list[Any]], **words: str) -> Column:
 
 
 def _check_texts(values: Iterable[Any]) -> None:
+    """Refuse values unless all are texts."""
     if not all(isinstance(value, str) for value in values):
         raise TypeError("a quantity is described by texts")
 
 
 def _bytes(document: Any) -> bytes:
+    """Return a document as JSON, always with the same bytes."""
     return json.dumps(document, sort_keys=True, allow_nan=False).encode()

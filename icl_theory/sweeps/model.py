@@ -1,7 +1,7 @@
-"""A family as a model on a grid.
+"""A family as a model that a sweep evaluates at the points of a grid.
 
-The family computes as many points as it can as one batch. The others are simulated one
-by one.
+The family computes as many points as it can in one batch, which is a computation with
+whole arrays. All other points are simulated one by one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FamilyModel:
     family : type of Family
         The family that is simulated.
     common : mapping
-        The parameters that all points share: those that are not axes of the grid.
+        The parameters that are not axes of the grid, so that all points share them.
     """
 
     family: type[Family]
@@ -52,7 +52,10 @@ class FamilyModel:
         return self.family.every_column()
 
     def evaluate(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        """Measure points in one batch; simulate the points that a batch cannot have."""
+        """Return every column of P points, (P,) each.
+
+        Points that cannot be computed in the batch are simulated one by one.
+        """
         batch_values = self.batched(points)
         not_batched = np.flatnonzero(np.isnan(batch_values["loss"]))
         if not not_batched.size:
@@ -62,14 +65,18 @@ class FamilyModel:
         )
         values = {}
         for name, batch_column in batch_values.items():
-            # The columns of a batch are read-only views of one value.
+            # A column of a batch may be a read-only view of one value.
             column = np.array(batch_column)
             column[not_batched] = simulated[name]
             values[name] = column
         return values
 
     def batched(self, points: Mapping[str, NDArray[Any]], **common: Any) -> Values:
-        """Compute points as one batch; the loss is NaN at points that need a run."""
+        """Return every column of P points, (P,) each, computed in one batch.
+
+        Points that must be simulated alone have the loss NaN. ``common`` replaces
+        parameters that all points share.
+        """
         size = _size(points)
         with np.errstate(
             over="ignore", invalid="ignore", divide="ignore", under="ignore"
@@ -89,12 +96,14 @@ class FamilyModel:
     def _batch(
         self, points: Mapping[str, NDArray[Any]], common: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the columns that the family computes in whole arrays, if it can."""
+        """Return the columns that the family computes in whole arrays, if any."""
         if has_fixed_set({**common, **points}):
-            return {}  # arrays of a family are for the population
+            # Families compute arrays for the population loss only.
+            return {}
         theory = self.family.theory_columns
         if theory is not None and theory.batch is None:
-            return {}  # the columns of that theory need a run of each point
+            # The columns of this theory need a run at each point.
+            return {}
         if is_mse(common):
             # Imported here because few sweeps need it.
             from icl_theory.families.loss_units import batched_mse
@@ -103,7 +112,10 @@ class FamilyModel:
         return self.family.batched(points, common) or {}
 
     def one_by_one(self, points: Mapping[str, NDArray[Any]]) -> Values:
-        """Simulate each point alone; an error becomes the message of its point."""
+        """Return every column of P points, (P,) each, from a simulation of each point.
+
+        If a simulation raises an error, the error is the message of its point.
+        """
         size = _size(points)
         values = blank(self.columns, size)
         for i in range(size):
@@ -121,7 +133,7 @@ class FamilyModel:
         return values
 
     def problem(self, point: Mapping[str, Any], **changes: Any) -> Family:
-        """Return the problem at a point."""
+        """Return the problem at a point, with ``changes`` to its parameters."""
         parameters = dict(self.common)
         for name, value in point.items():
             parameters[name] = np.asarray(value).item()
@@ -129,10 +141,12 @@ class FamilyModel:
 
 
 def _size(points: Mapping[str, NDArray[Any]]) -> int:
+    """Return the number of points."""
     return len(next(iter(points.values())))
 
 
 def _statuses(missed_target: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return the status of each point of a batch."""
     return np.where(missed_target, NOT_REACHED, REACHED).astype(STATUS.dtype)
 
 
@@ -142,7 +156,11 @@ def _messages(
     points: Mapping[str, NDArray[Any]],
     values: Values,
 ) -> NDArray[Any]:
-    """Say at each point that missed its target why its run stopped."""
+    """Return the message of each point of a batch.
+
+    The message of a point that missed its target says why its run stopped. ``stop`` has
+    the name of a `Stop` for each point.
+    """
     floor = values["floor"]
     if "epsilon" in points:
         target = points["epsilon"]

@@ -1,15 +1,15 @@
 """Sweeps on disk: a folder with a Parquet file for each chunk and a JSON manifest.
 
-`opened` opens or makes the store of a sweep to write to it, `existing` reads one, and
-`lazy_values` reads its columns a chunk at a time.
+`opened` opens or makes the store of a sweep for writing, `existing` opens one for
+reading, and `lazy_values` reads its columns a chunk at a time.
 
-A chunk is a block of points that is computed at once, and a part is the file of one
+A chunk is a block of points that are computed together, and a part is the file of one
 chunk. A part is written under a temporary name and renamed when it is complete. Its
 name contains the number of the chunk, the size of the file, and a digest of the sweep,
-the chunk and the content. So an incomplete part is computed again, and a part that was
-changed, renamed or copied from another sweep is refused. A run may end at any moment,
-and loses only the chunks that it was computing. A lock ensures that only one run writes
-at a time.
+the chunk and the content. Therefore an incomplete part is computed again, and a part
+that was changed, renamed or copied from another sweep is refused. A run may end at any
+moment, and then loses only the chunks that it was computing. A lock ensures that only
+one run writes at a time.
 
 A store may come from a stranger. Therefore only plain files of bounded size are read,
 and links are never followed.
@@ -62,16 +62,20 @@ if TYPE_CHECKING:
 MANIFEST = "_sweep.json"
 # The largest size of a manifest in bytes, so that parsing one takes little memory.
 LARGEST = 2**25
-# The modules that reading or writing a first table loads.
+# The modules that are loaded when the first table is read or written.
 TABLES = (
     "numpy.ma",
     "pandas",
     "pyarrow.parquet",
     "pyarrow.pandas_compat",
 )
+# The name of the lock, and the beginning of the temporary names.
 LOCK, PASSING = ".lock", ".passing-"
+# The name of a part: the number of its chunk, its size and its digest.
 PART = re.compile(r"part-(\d{6})-([0-9a-f]{8})-[0-9a-f]{16}\.parquet")
 AGAIN = "without this file the same call computes its points again"
+# Open a file for reading, but follow no link and do not wait at a pipe. Some systems
+# lack some of these flags.
 _FLAGS = (
     os.O_RDONLY
     | getattr(os, "O_BINARY", 0)
@@ -81,7 +85,7 @@ _FLAGS = (
 
 
 class Store:
-    """The chunks of one sweep on disk, from `opened` or `existing`.
+    """The chunks of one sweep on disk; `opened` and `existing` return it.
 
     Attributes
     ----------
@@ -90,13 +94,13 @@ class Store:
     manifest : Manifest
         The sweep.
     commands : list of str
-        The calls and command lines that filled it, each once, in their order.
-    done : array of bool
-        Which chunks are complete.
-    names : dict
-        The file names of these chunks.
+        The calls and command lines that filled the store, each once, in their order.
+    done : ndarray of bool, shape (chunks,)
+        Whether each chunk is complete.
+    names : dict of int to str
+        The file name of each complete chunk, by the number of the chunk.
     foreign : list of str
-        Files in the folder that no sweep has written, and that are ignored.
+        Files in the folder that no sweep has written; they are ignored.
     """
 
     def __init__(self, path: Path, manifest: Manifest, commands: list[str]) -> None:
@@ -112,31 +116,33 @@ class Store:
                     self._find(entry)
 
     def _find(self, entry: os.DirEntry[str]) -> None:
-        """Add a part if it is complete, or note a foreign file."""
+        """Enter a file of the folder as a part, if it is complete, or as foreign."""
         if not entry.name.lower().endswith(".parquet"):
             self.foreign.append(entry.name)
             return
-        # Other Parquet files are refused: readers of tables would take any of them for
-        # a part.
+        # Other Parquet files are refused, because programs that read the folder as a
+        # table would take them for parts.
         match = PART.fullmatch(entry.name)
         chunk = int(match[1]) if match else len(self.done)
         if match is None or chunk >= len(self.done) or chunk in self.names:
             raise damaged(self.path, entry.name, "no sweep has written it there")
+        # A part with too few bytes is incomplete, and its chunk is computed again.
         expected_size = int(match[2], 16)
         if entry.stat(follow_symlinks=False).st_size >= expected_size:
             self._add(chunk, entry.name)
 
     def _add(self, chunk: int, name: str) -> None:
+        """Enter the file ``name`` as the part of a chunk."""
         self.names[chunk] = name
         self.done[chunk] = True
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Columns of the store, without status and message."""
+        """The columns of the store, without status and message."""
         return self.manifest.columns[:-2]
 
     def note(self, most: int = 3) -> str:
-        """Return a sentence that names ignored files, up to ``most``, or ""."""
+        """Return a sentence that names up to ``most`` ignored files, or ""."""
         if not self.foreign:
             return ""
         names = ", ".join(map(repr, sorted(self.foreign)[:most]))
@@ -154,7 +160,7 @@ class Store:
             columns[name] = once(parameter)
         for column in self.manifest.columns:
             columns[column.name] = values[column.name]
-        # Columns with few different values: a dictionary makes their file small.
+        # These columns have few different values, so a dictionary saves space.
         few_valued = [
             name
             for name, array in columns.items()
@@ -180,14 +186,15 @@ class Store:
         self._add(chunk, name)
 
     def read(self, chunk: int, columns: Sequence[Column] = ()) -> Values:
-        """Return columns of the P points of a chunk, (P,) each; refuse a changed part.
+        """Return columns of the P points of a chunk by name, (P,) each.
 
-        By default these are all columns of the store.
+        By default these are all columns of the store. A part that was changed is
+        refused.
         """
         return dict(_read(self.path, self.manifest, chunk, self.names[chunk], columns))
 
     def fill(self, columns: Filled) -> None:
-        """Read all complete chunks into columns, with a progress display."""
+        """Read all complete chunks into ``columns``, with a progress display."""
         for chunk in counted(np.flatnonzero(self.done).tolist(), "chunks of the store"):
             name = self.names[chunk]
             columns.place(chunk, _read(self.path, self.manifest, chunk, name))
@@ -197,6 +204,7 @@ def part_name(manifest: Manifest, chunk: int, content: bytes | mmap.mmap) -> str
     """Return the name of the file that holds a chunk: its number, size and digest."""
     size = b"%08x" % len(content)
     checksum = b"%08x" % zlib.crc32(content)
+    # The digest of the sweep and the chunk binds the file to its place.
     bound = digest(manifest.digest.encode(), b"%d" % chunk, size, checksum)
     return f"part-{chunk:06d}-{size.decode()}-{bound}.parquet"
 
@@ -208,10 +216,11 @@ def _read(
     name: str,
     columns: Sequence[Column] = (),
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield columns of the P points of a chunk by name, (P,) each; by default all.
+    """Yield the names and values of columns of a chunk of P points, (P,) each.
 
-    Columns are read one at a time, because a column may take much more memory than the
-    file, which may store a constant column as a single value.
+    By default these are all columns of the store. They are read one at a time, because
+    a column may take much more memory than the file, which may store a constant column
+    as a single value.
     """
     from pyarrow import ArrowException, BufferReader
     from pyarrow.parquet import ParquetFile
@@ -229,7 +238,8 @@ def _read(
         )
     texts = [column.name for column in manifest.columns if column.dtype[0] in "UO"]
     try:
-        # Texts are read as codes, so that nothing takes more memory than its file.
+        # Texts are read as codes of a dictionary. As texts, many copies of a long one
+        # would take far more memory than the file.
         file = ParquetFile(BufferReader(content), read_dictionary=texts)
         _check_rows(file, count)
         part = _Part(file, count)
@@ -255,7 +265,7 @@ def _read(
 
 
 def _largest_part(manifest: Manifest, count: int) -> int:
-    """Return the most bytes that the file of a chunk of ``count`` points can have."""
+    """Return the largest possible size, in bytes, of a part with ``count`` points."""
     columns = sum(np.dtype(column.dtype).itemsize for column in manifest.columns)
     parameters = 8 * len(manifest.grid.axes)
     message = 4 * LONGEST
@@ -264,9 +274,9 @@ def _largest_part(manifest: Manifest, count: int) -> int:
 
 
 def _check_rows(file: ParquetFile, count: int) -> None:
-    """Refuse a file with another number of rows, or a compressed file.
+    """Refuse a file that does not have ``count`` rows, or that is compressed.
 
-    A small compressed file may take any amount of memory.
+    A compressed file may be small and yet take any amount of memory.
     """
     rows = file.metadata.row_group(0)
     is_plain = all(
@@ -285,7 +295,7 @@ class _Part:
         self._count = count
 
     def values(self, column: Column) -> NDArray[Any]:
-        """Return a column, (P,)."""
+        """Return the values of a column, (P,)."""
         table = self._file.read([column.name], use_threads=False)
         return _values(table.column(column.name), column, self._count)
 
@@ -310,6 +320,7 @@ class _Part:
             self._check_reached(name, values < 0)
 
     def _check_reached(self, name: str, is_missing: NDArray[np.bool_]) -> None:
+        """Refuse a column that lacks a value at a point that reached its target."""
         if not is_missing.any():
             return
         if (self.values(STATUS)[is_missing] == REACHED).any():
@@ -317,6 +328,7 @@ class _Part:
 
 
 def _check_status(values: NDArray[Any]) -> None:
+    """Refuse statuses that no evaluated point has."""
     is_allowed = np.zeros(values.shape, dtype=bool)
     # np.isin would sort the values, which takes many times as long.
     for word in DONE:
@@ -328,7 +340,7 @@ def _check_status(values: NDArray[Any]) -> None:
 
 
 def _table(columns: Values, count: int) -> pyarrow.Table:
-    """Return columns as a table of ``count`` rows."""
+    """Return columns as a table of ``count`` rows; a single value fills its column."""
     import pyarrow
 
     arrays = []
@@ -348,7 +360,10 @@ def _table(columns: Values, count: int) -> pyarrow.Table:
 
 
 def _values(stored: pyarrow.ChunkedArray, column: Column, count: int) -> NDArray[Any]:
-    """Return a column of a table as an array; a single text is a view of one value."""
+    """Return a column of a table as an array, (count,), or refuse it.
+
+    If all points have the same text, the array is a read-only view of a single value.
+    """
     dtype = np.dtype(column.dtype)
     array = stored.combine_chunks()
     if array.null_count or len(array) != count:
@@ -382,18 +397,18 @@ def opened(
     Parameters
     ----------
     path : path-like
-        Its folder.
+        The folder of the store.
     grid, columns, arguments
         The sweep; the columns are without status and message. A store keeps the columns
-        that it was made with, so that `Store.columns` may differ from these.
+        with which it was made, so that `Store.columns` may differ from these.
     command : str, optional
-        The call or command line that opens it, which is kept for the record.
+        The call or command line that opens the store, which is kept as a record.
 
     Raises
     ------
     ValueError
-        The folder is no store, is damaged, is a store of another sweep or version, or
-        is open elsewhere.
+        The folder has other files, the store is damaged, it holds another sweep or one
+        of another version, or another run has it open.
     """
     folder = checked_path(path, "store")
     check_installed("pyarrow", "filelock")
@@ -404,7 +419,7 @@ def opened(
             _stored(folder, manifest)
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(folder))
-            # another run may have made it just now
+            # Another run may have made the store before this one had the lock.
             stored = _stored(folder, manifest)
             commands = []
             if stored is not None:
@@ -424,14 +439,14 @@ def existing(path: str | os.PathLike[str]) -> Store:
     check_installed("pyarrow")
     load_whole(*TABLES)
     with plain_errors(folder):
-        found = _manifest(folder)
-    if found is None:
+        contents = _manifest(folder)
+    if contents is None:
         raise _no_store(folder, "a store made by a sweep")
-    return Store(folder, *found)
+    return Store(folder, *contents)
 
 
 def check_installed(*libraries: str, extra: str = "parquet") -> None:
-    """Refuse to go on if a library is missing, with the command that installs it."""
+    """Raise an error that says how to install the libraries if one is missing."""
     if not all(find_spec(name) for name in libraries):
         raise ValueError(
             f"this store needs {' and '.join(libraries)}: {install(extra)}"
@@ -445,21 +460,21 @@ def damaged(folder: Path, name: str, why: str) -> ValueError:
 
 @contextlib.contextmanager
 def plain_errors(path: Path) -> Iterator[None]:
-    """Turn an error of the system into one line that names the store."""
+    """Turn an error of the operating system into one line that names the store."""
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         if full:
-            reason += "; what it had is safe, and the same call goes on from it"
+            reason += "; its chunks are safe, and the same call continues from them"
         one_line = OSError(f"store {str(path)!r} cannot be used: {reason}")
         one_line.errno = error.errno
         raise one_line from None
 
 
 def _manifest(folder: Path) -> tuple[Manifest, list[str]] | None:
-    """Return the manifest and the commands of a store, None if it has no manifest."""
+    """Return the manifest and the commands of a store; None if it has no manifest."""
     content = _content(folder, MANIFEST, LARGEST)
     try:
         return None if content is None else parsed(content)
@@ -468,9 +483,9 @@ def _manifest(folder: Path) -> tuple[Manifest, list[str]] | None:
 
 
 def _stored(folder: Path, wanted: Manifest) -> tuple[Manifest, list[str]] | None:
-    """Return the manifest and the commands of a store, None if it is to be made.
+    """Return the manifest and the commands of a store; None if it must still be made.
 
-    A store of another sweep and a folder of other files are refused.
+    A store of another sweep than ``wanted`` and a folder of other files are refused.
     """
     stored = _manifest(folder)
     if stored is None:
@@ -489,11 +504,12 @@ def _stored(folder: Path, wanted: Manifest) -> tuple[Manifest, list[str]] | None
 
 
 def _is_unused(folder: Path) -> bool:
-    """Whether a folder has nothing but what a run leaves that was ended early."""
+    """Whether a folder is empty, apart from files that an interrupted run left."""
     return all(name.startswith((LOCK, PASSING)) for name in os.listdir(folder))
 
 
 def _no_store(folder: Path, wanted: str) -> ValueError:
+    """Return the error for a folder that is not a store; ``wanted`` says what is."""
     if (folder / "zarr.json").exists():
         return ValueError(
             f"store {str(folder)!r} was written by an earlier version of the package "
@@ -504,9 +520,10 @@ def _no_store(folder: Path, wanted: str) -> ValueError:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other runs out, and remove incomplete files of a run that was killed.
+    """Lock a folder against other runs, and remove the incomplete files in it.
 
-    The system releases the lock of a run that was killed.
+    If a run is killed, the operating system releases its lock, but its incomplete files
+    stay.
     """
     import filelock
 
@@ -527,14 +544,18 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove incomplete files."""
+    """Remove incomplete files, which still have their temporary names."""
     for name in os.listdir(folder):
         if name.startswith(PASSING):
             (folder / name).unlink(missing_ok=True)
 
 
 def _write(folder: Path, content: bytes) -> None:
-    """Replace the manifest, once the disk has all of the new one."""
+    """Replace the manifest by ``content``.
+
+    A power failure leaves either the old file or the complete new one, because the disk
+    has all of the new file before it gets its name.
+    """
     if len(content) > LARGEST:
         raise argument_error(
             "store",
@@ -550,7 +571,7 @@ def _write(folder: Path, content: bytes) -> None:
 
 
 def _content(folder: Path, name: str, most: int) -> bytes | None:
-    """Return the content of a plain file, None if there is none.
+    """Return the content of a plain file; None if there is no file of this name.
 
     Links, pipes and files of more than ``most`` bytes are refused.
     """
@@ -563,7 +584,7 @@ def _content(folder: Path, name: str, most: int) -> bytes | None:
             raise damaged(folder, name, "it is no plain file") from None
         raise
     with open(handle, "rb") as file:
-        # Of the open file: the name may be that of another file by now.
+        # The checks are about the open file: by now another file may have its name.
         status = os.fstat(handle)
         size = status.st_size
         if not stat.S_ISREG(status.st_mode):
@@ -577,11 +598,12 @@ def _content(folder: Path, name: str, most: int) -> bytes | None:
 
 @lru_cache(maxsize=4)
 def _parsed_once(content: bytes) -> Manifest:
+    """Return the manifest of a file; the bytes of a file are parsed only once."""
     return parsed(content)[0]
 
 
 def _manifest_of(folder: Path, wanted: str) -> Manifest:
-    """Return the present manifest of a store, if its digest is the wanted one."""
+    """Return the manifest that a store has now, or refuse it for another digest."""
     with plain_errors(folder):
         content = _content(folder, MANIFEST, LARGEST)
     if content is None:
@@ -611,7 +633,11 @@ def _block(
     wanted: str,
     block_id: tuple[int, ...],
 ) -> NDArray[Any]:
-    """Return a chunk of one column from the file ``name``; missing values if pending.
+    """Return a chunk of one column, in the shape of its tile along swept axes.
+
+    Dask calls this function with ``name``, an array of one file name, and ``block_id``,
+    the place of the tile. If the name is empty, the chunk is pending, and its values
+    are missing.
 
     Anything may have happened to the folder since the dataset was made. So the manifest
     is read again for each chunk and compared with ``wanted``, its digest at that time.
@@ -619,6 +645,7 @@ def _block(
     folder = Path(path)
     manifest = _manifest_of(folder, wanted)
     grid = manifest.grid
+    # A tile has place 0 along a fixed axis, which is no dimension of the dataset.
     swept = iter(block_id)
     place = [next(swept) if axis.swept else 0 for axis in grid.axes]
     chunk = int(np.ravel_multi_index(place, grid.tiles)) if place else 0
@@ -627,22 +654,24 @@ def _block(
     )
     file = name.item().decode()
     if not file:
-        # One value in memory, however many points a stranger's store claims.
+        # This is one value in memory, however many points a stranger's store claims.
         return np.broadcast_to(np.asarray(empty(column), dtype=column.dtype), lengths)
     [(_, values)] = _read(folder, manifest, chunk, file, [column])
     return values.reshape(lengths)
 
 
-# Complete tiles of a lazily read store, by the name of the Dask array of its status.
+# Which tiles of a lazily read store are complete, by the name of the Dask array of its
+# status. Tiles that are known to be pending need not be read.
 _tiles_done: dict[str, NDArray[np.bool_]] = {}
 MOST_REMEMBERED = 64
 
 
 def tiles_done(status: Any) -> NDArray[np.bool_] | None:
-    """Return which tiles of a lazily read status are complete, in their places.
+    """Return which tiles are complete, for the status of a lazily read store.
 
-    None if this is unknown: for an array in memory, a part of a status, or a status
-    from another process.
+    The result has an entry for each tile, with the tiles along each swept axis as a
+    dimension. It is None if this is unknown: for an array in memory, for a part of a
+    status, or for a status from another process.
     """
     return _tiles_done.get(getattr(status, "name", ""))
 
@@ -650,8 +679,9 @@ def tiles_done(status: Any) -> NDArray[np.bool_] | None:
 def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
     """Return every column of a store as a Dask array, which reads a chunk at a time.
 
-    The arrays have the chunks that are complete now. Chunks that another run adds stay
-    pending. Columns that are ``missing`` in the store have missing values only.
+    The arrays have the chunks that are complete now; chunks that another run adds later
+    stay pending. The columns in ``missing`` are not in the store, and all their values
+    are missing.
     """
     from dask.array import from_array, full, map_blocks
 
@@ -677,7 +707,7 @@ def lazy_values(store: Store, missing: Sequence[Column] = ()) -> Values:
             block, parts, chunks=chunks, dtype=meta.dtype, meta=meta
         )
     for column in missing:
-        # Dask makes such a block of one value in memory, however large it is.
+        # Such a block of Dask is one value in memory, however large it is.
         values[column.name] = filling(
             grid.of_swept(grid.shape), empty(column), column.dtype, chunks=chunks
         )

@@ -1,12 +1,12 @@
 """The columns that a store keeps, beside the columns that the present code computes.
 
-A store keeps the columns that it was made with. If a family gains or loses a column
-later, or a plug-in brings one, the two differ, and the store can still be read and gone
-on with:
+A store keeps the columns with which it was made. If a family gains or loses a column
+later, or a plug-in adds one, the stored columns and the computed ones differ. The store
+can still be read, and its sweep continued:
 
     match = ColumnMatch(stored, computed)
     match.every              # columns of the dataset
-    match.conform(values)    # what the store keeps of newly computed values
+    match.conform(values)    # the stored columns, from newly computed values
     match.notes(path)        # sentences for ``attrs["notes"]``
 """
 
@@ -67,19 +67,21 @@ class ColumnMatch:
     def every(self) -> tuple[Column, ...]:
         """Columns of the dataset: the computed ones in their order, then the unknown.
 
-        A column in both is described by the present code, unless its unit or its type
-        has changed since: then the stored description is the one that fits the values.
+        A column in both is described as in the present code. If its unit or type has
+        changed since, it is described as in the store, because the stored values have
+        that unit and type.
         """
         stored = {column.name: column for column in self.stored}
         shared_or_missing = []
         for column in self.computed:
             kept = stored.get(column.name, column)
+            # A new description alone does not change the meaning of stored values.
             has_changed = (kept.dtype, kept.unit) != (column.dtype, column.unit)
             shared_or_missing.append(kept if has_changed else column)
         return (*shared_or_missing, *self.unknown)
 
     def check_kinds(self, path: Path) -> None:
-        """Refuse a store with a number that is a text in the present code, say."""
+        """Refuse a store with a column of another kind, such as a text for a number."""
         computed = {column.name: column for column in self.computed}
         for column in self.stored:
             other = computed.get(column.name, column)
@@ -94,10 +96,10 @@ class ColumnMatch:
                 )
 
     def conform(self, values: Values) -> Values:
-        """Return the columns that the store keeps of computed values.
+        """Return the stored columns, by name, from computed values.
 
-        A column that is not computed any more has its missing value, once for all
-        points.
+        A column that is no longer computed has a single missing value, which stands for
+        all points.
         """
         kept = {}
         for column in (*self.stored, STATUS, MESSAGE):
@@ -108,7 +110,7 @@ class ColumnMatch:
         return kept
 
     def notes(self, path: Path) -> list[str]:
-        """Return a sentence on the unknown and one on the missing columns, if any."""
+        """Return a sentence on the unknown columns and one on the missing, if any."""
         notes = []
         if self.unknown:
             notes.append(

@@ -1,7 +1,8 @@
 """Sweeps: a family simulated over a grid of parameters.
 
-`sweep` plans the grid, evaluates it (on one processor or a cluster, with or without a
-store) and labels the results. `load_sweep` reads the results of a store.
+`sweep` plans the grid (`plan`), evaluates it, on one processor or a cluster and with or
+without a store (`run_with`), and labels the results (`labelled`). `load_sweep` reads
+the results in a store.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ from icl_theory.sweeps.workers import processes
 if TYPE_CHECKING:
     import xarray
 
-# The number of points in a chunk if all of them have a closed form; such a chunk takes
-# a twentieth of a second.
+# The number of points in a chunk if all of them have a closed form. Such a chunk takes
+# about a twentieth of a second.
 CLOSED_CHUNK = 2**16
 # The number of points in a chunk if they are simulated one by one.
 CHUNK = 8
-# Roles of columns that hold for training by certain rules only.
+# Roles of columns whose values are right only for training by certain rules.
 THEORY_ROLES = ("predicted", "boundary", "verdict")
 
 
@@ -94,40 +95,42 @@ def sweep(
     Parameters
     ----------
     *family_and_values
-        The family, a class or its name; in-context regression unless given. Values
-        after it are those of its first parameters (``L, delta, eta`` of regression).
+        The family, a class or its name; by default in-context regression. The values
+        after it belong to its first parameters (``L, delta, eta`` of regression).
     executor : concurrent.futures.Executor, optional
-        Who computes the chunks of the grid: a pool of processes, or
-        ``client.get_executor()`` of a Dask client. This process unless given.
+        The executor that computes the chunks of the grid: a pool of processes, or
+        ``client.get_executor()`` of a Dask client. By default this process computes
+        them.
     workers : int, optional
-        Start this many processes for the sweep instead.
+        Number of processes to start for the sweep, instead of an executor.
     store : path-like, optional
-        Folder of Parquet files, which pandas, polars and DuckDB read, in which finished
-        chunks are kept; the same call goes on where a run was ended.
+        Folder in which finished chunks are kept, as Parquet files, which pandas, polars
+        and DuckDB read. If a run was ended, the same call continues it.
     progress : bool
-        Show in a terminal how far it is.
+        Show in a terminal how many points are finished.
     **parameters
         Parameters of the family. A sequence of numbers or words becomes a dimension of
         the result, in the order of the family's parameters. ``eta="auto"`` takes the
-        stable learning rate of each point, where the family has one.
+        stable learning rate of each point, if the family has one.
 
     Returns
     -------
     xarray.Dataset
-        One variable a quantity, with unit, symbol and description as attributes;
-        besides what each point gives, the local exponents ``exponent_L`` = d ln T/d ln
-        L and so on along every swept parameter that is positive, by centred differences
-        in logarithms (one-sided at the ends; NaN where steps are missing or zero).
-        Points that fail have the status "failed" and a message. After Ctrl-C the points
-        not done have the status "pending" and ``attrs["interrupted"]`` is 1. If the
-        results would take 1 GB, or a quarter of the free memory, and there is a store,
-        they stay in it: the variables are Dask arrays that read it a chunk at a time.
+        A variable for each column of the family, with its unit, symbol and description
+        as attributes. In addition, there are the local exponents ``exponent_L`` =
+        d ln T/d ln L, and so on for every swept parameter that is positive. They are
+        centred differences of logarithms, one-sided at the ends, and NaN if a number of
+        steps is missing or zero. Points that fail have the status "failed" and a
+        message. After Ctrl-C the points that were not computed have the status
+        "pending", and ``attrs["interrupted"]`` is 1. If the results would take 1 GB or
+        a quarter of the free memory, and there is a store, they stay in the store: the
+        variables are Dask arrays that read it a chunk at a time.
 
     Raises
     ------
     ValueError
-        An argument out of range or unknown, an empty sequence, duplicates, or a store
-        of another sweep.
+        An argument is unknown or out of range, a sequence is empty or has duplicates,
+        or the store holds another sweep.
     OSError
         The store cannot be written.
 
@@ -173,13 +176,13 @@ def sweep(
 def _family_and_values(
     arguments: tuple[Any, ...],
 ) -> tuple[type[Family], tuple[Any, ...]]:
-    """Split positional arguments into the family and the values after it."""
+    """Return the family and the values after it, from the positional arguments."""
     if not arguments:
         return default(), ()
     first, *rest = arguments
     if isinstance(first, type):
         return sound(first), tuple(rest)
-    # "auto" is the word for a learning rate, and no family.
+    # "auto" is a learning rate and not the name of a family.
     if isinstance(first, str) and first != "auto":
         return find(first), tuple(rest)
     return default(), arguments
@@ -187,7 +190,7 @@ def _family_and_values(
 
 def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     """Check the parameters of a sweep and lay out its grid."""
-    # NumPy loads this module for the next steps; Ctrl-C must not leave half of it.
+    # NumPy loads this module in the next steps; Ctrl-C must not leave it half loaded.
     load_whole("numpy.ma")
     family.refuse_unknown(given)
     parameters = _with_goal(family, given)
@@ -205,6 +208,7 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
             common[name] = declared.check(value)
             continue
         values, swept = axis_values(name, value, declared.check_all)
+        # A single number is an axis of length 1, but a single word is not an axis.
         is_word = values.dtype.kind == "U"
         if is_word and not swept:
             common[name] = str(values[0])
@@ -213,11 +217,15 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
             values = whole_numbers(values)
         symbol, tex, unit, meaning = family.labels()[name]
         axes.append(Axis(name, values, unit, meaning, swept, symbol, tex))
+    # The size of the chunks depends on the model, and the first grid only serves to
+    # find it.
     grid = Grid.cut(tuple(axes), CHUNK)
     model = FamilyModel(family, common)
     _refuse_hopeless(grid, model)
     arguments = {"version": __version__, "family": family.name}
     declarations = family.parameters()
+    # Parameters without a value and the usual loss are left out: no argument means that
+    # the parameter has not been set.
     for name, value in common.items():
         is_usual_loss = isinstance(declarations[name].kind, LossForm) and value == HALF
         if value is not None and not is_usual_loss:
@@ -226,7 +234,7 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
 
 
 def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters with the goal of the family, unless they have a goal."""
+    """Return the parameters, with the family's goal if they contain no target."""
     goals = [name for name in ("epsilon", "above") if given.get(name) is not None]
     if len(goals) == 2:
         raise argument_error(
@@ -245,7 +253,7 @@ def _may_be_axis(declared: Parameter, value: Any) -> bool:
         return False
     is_word = isinstance(value, str)
     if declared.kind.numeric:
-        # A word for a number, such as "auto", is no value of an axis.
+        # A word that stands for a number, such as "auto", cannot be on an axis.
         return not is_word
     is_sequence = dimensions(value) > 0 and not isinstance(value, bytes)
     return is_word or is_sequence
@@ -266,7 +274,10 @@ def _count(family: type[Family], given: Mapping[str, Any]) -> int:
 
 
 def _refuse_hopeless(grid: Grid, model: FamilyModel) -> None:
-    """Raise the error of the first point if the last point has the same one."""
+    """Refuse a sweep whose first and last point fail with the same error.
+
+    Then most likely all points fail. Otherwise errors become messages of their points.
+    """
     reasons = []
     ends = {0, grid.size - 1}
     for point in ends:
@@ -288,10 +299,11 @@ def _chunk(
     """Return the number of points in a chunk, so that a chunk takes a second or two.
 
     A chunk is computed as one batch, and Ctrl-C loses the chunk that is being computed.
-    The family says how it would compute ``tried`` points along each axis. If at most a
-    share ``unbatched`` of them cannot be computed in a batch, a chunk has up to
-    ``numbers`` model parameters, or CLOSED_CHUNK points if all have a closed form. The
-    time is not measured, because a chunk must have the same size when the sweep
+    The family says how it would compute ``tried`` points along each axis. If more than
+    a share ``unbatched`` of them cannot be computed in a batch, a chunk has CHUNK
+    points. If not, it has CLOSED_CHUNK points if all have a closed form, and otherwise
+    so many points that their models have up to ``numbers`` parameters together. The
+    time is not measured, because a chunk must have the same size when an ended sweep
     continues.
     """
     index = _points_along_axes(grid, tried)
@@ -307,13 +319,16 @@ def _chunk(
             for end in (0, -1)
         )
     except Exception:
-        # Each point will say why it fails when it is computed.
+        # The error will come again as the message of each point that causes it.
         return CHUNK
     return max(CHUNK, min(numbers // 4, numbers // size))
 
 
 def _points_along_axes(grid: Grid, tried: int) -> NDArray[np.int64]:
-    """Return the flat indices of points along each axis from the first point."""
+    """Return the flat indices of ``tried`` points along each axis.
+
+    On all other axes these points have the first value.
+    """
     places = set()
     for dimension, axis in enumerate(grid.axes):
         along = np.linspace(0, len(axis.values) - 1, tried).astype(int)
@@ -335,15 +350,16 @@ def run_with(
     progress: bool = True,
     command: str | None = None,
 ) -> xarray.Dataset:
-    """Evaluate a planned sweep, with an executor or workers, a store and progress.
+    """Evaluate a planned sweep and return its dataset.
 
-    ``command`` is the call or command line that makes the sweep, if it is known. The
-    store and the dataset keep it.
+    The first three arguments are the fields of a `Plan`, and the others are as in
+    `sweep`. ``command`` is the call or command line that makes the sweep, if it is
+    known; the store and the dataset keep it.
     """
     if executor is not None:
         instance("executor", executor, Executor, "a concurrent.futures.Executor")
     if executor is not None and workers is not None:
-        raise argument_error("workers", workers, "left out where an executor is given")
+        raise argument_error("workers", workers, "left out if an executor is given")
     with contextlib.ExitStack() as stack:
         if workers is not None:
             count = integer("workers", workers, minimum=1, maximum=10_000)
@@ -386,17 +402,18 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
     Returns
     -------
     xarray.Dataset
-        As `sweep` returns it; if it is large, it stays on the disk. Points not done
-        have the status "pending". ``attrs["command"]`` has the command lines or calls
-        that filled the store, one on each line. Columns that the store has and the
-        family has not are kept, with their stored description; columns that the store
-        lacks have no values: NaN, -1 or the empty text. ``attrs["notes"]`` names both.
+        As `sweep` returns it; if it is large, it stays on the disk. Points that were
+        not computed have the status "pending". ``attrs["command"]`` has the command
+        lines or calls that filled the store, one on each line. Columns of the store
+        that the family does not have are kept, with their stored description. Columns
+        of the family that the store lacks have no values: NaN, -1 or the empty text.
+        ``attrs["notes"]`` names both kinds of columns.
 
     Raises
     ------
     ValueError
-        It is no store of a sweep, a file in it is damaged or has another format, or
-        there is not enough memory for its points.
+        The folder is not the store of a sweep, a file in it is damaged or has another
+        format, or there is not enough memory for its points.
     """
     kept = existing(path)
     grid = kept.manifest.grid
@@ -424,6 +441,7 @@ def load_sweep(path: str | os.PathLike[str]) -> xarray.Dataset:
 
 
 def _check_sweep_of_a_family(kept: Store) -> None:
+    """Refuse a store that cannot be a sweep of a family, such as one of `evaluate`."""
     names = {column.name for column in kept.columns}
     for name in ("steps", "loss"):
         if name not in names:
@@ -441,7 +459,7 @@ def _check_sweep_of_a_family(kept: Store) -> None:
 
 
 def _add_notes(dataset: xarray.Dataset, kept: Store, match: ColumnMatch) -> None:
-    """Name the ignored files of a store, and its unknown and missing columns."""
+    """Add sentences on a store's ignored files and its unknown and missing columns."""
     notes = match.notes(kept.path)
     if kept.foreign:
         notes.insert(0, kept.note())
@@ -457,7 +475,7 @@ def labelled(
     arguments: Mapping[str, Any],
     interrupted: bool,
 ) -> xarray.Dataset:
-    """Return the dataset of results, with local exponents of the steps."""
+    """Return results as a dataset, with the local exponents of the steps."""
     attributes = {
         "version": arguments["version"],
         "family": family.name,
@@ -479,7 +497,11 @@ def _add_theory(
     grid: Grid,
     arguments: Mapping[str, Any],
 ) -> None:
-    """Add the limits of exponents, or the reason why the theory does not apply."""
+    """Add the limits of exponents, or the reason why the theory does not apply.
+
+    Both are attributes: ``limits`` of a coordinate, or ``not_applicable`` of the
+    dataset.
+    """
     rules = rules_of_points({axis.name: axis.values for axis in grid.axes}, arguments)
     method = str(arguments.get("method", ""))
     limits = {
@@ -499,7 +521,7 @@ def _add_theory(
 
 
 def _has_exponent(axis: Axis) -> bool:
-    """Whether steps can grow by a power of the values of an axis."""
+    """Whether an axis has several values and all have logarithms."""
     is_numeric = axis.values.dtype.kind in "if"
     if not (axis.swept and len(axis.values) > 1 and is_numeric):
         return False
@@ -507,6 +529,7 @@ def _has_exponent(axis: Axis) -> bool:
 
 
 def _add_exponent(dataset: xarray.Dataset, axis: Axis) -> None:
+    """Add the local exponent of the steps along an axis as a variable."""
     steps = dataset["steps"]
     name = f"local exponent d ln steps / d ln {axis.name}"
     attributes = {
@@ -521,7 +544,10 @@ def _add_exponent(dataset: xarray.Dataset, axis: Axis) -> None:
 
 
 def check_picklable(model: FamilyModel) -> None:
-    """Refuse a model that cannot be sent to other processes, by its first parameter."""
+    """Refuse a model that cannot be sent to other processes.
+
+    The error names the first parameter that cannot be pickled, or else the family.
+    """
     allowed = dict.fromkeys(
         model.common, "an object or a named function that can be sent to workers"
     )
@@ -535,7 +561,7 @@ def check_picklable(model: FamilyModel) -> None:
 
 
 def _identity(value: Any) -> Any:
-    """Return plain JSON that other values do not have: the value itself, or a text."""
+    """Return plain JSON that identifies a value: the value itself, or a text."""
     is_finite = isinstance(value, float) and math.isfinite(value)
     if isinstance(value, bool | int | str) or is_finite:
         return value
@@ -545,6 +571,7 @@ def _identity(value: Any) -> Any:
         module = getattr(value, "__module__", "")
         name = getattr(value, "__qualname__", repr(value))
         return f"{module}.{name}"
-    # Two objects may be printed alike, and then differ in their pickles.
+    # Two different objects may be printed in the same way, but they differ in their
+    # pickles.
     checksum = zlib.crc32(pickle.dumps(value, protocol=4))
     return f"{value!r} #{checksum:08x}"

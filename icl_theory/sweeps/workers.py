@@ -15,39 +15,45 @@ from typing import Any
 from icl_theory._extras import install
 from icl_theory._validate import argument_error
 
-TIMEOUT = 7.0  # seconds until a scheduler that does not answer is given up
+# The time in seconds after which a scheduler that does not answer is given up.
+TIMEOUT = 7.0
 
 
 @contextlib.contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Start worker processes that end with this one, and on Ctrl-C at once."""
+    """Provide a pool of ``count`` worker processes.
+
+    The workers end with this process, even if it is killed, and at once on Ctrl-C.
+    """
     earlier_children = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker)
     try:
         with _without_interrupts():
-            # Each task starts a process, now that Ctrl-C does not reach it.
+            # Each task starts a process. Ctrl-C does not reach processes that start in
+            # this block.
             for _ in range(count):
                 pool.submit(os.getpid)
         yield pool
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - earlier_children:
-            # Its results are here already, or are not wanted any more.
+            # The results of the process are here already, or no longer needed.
             process.terminate()
-            # The pool's own thread also waits for its processes. If it learns first
-            # that one has ended, join() returns before this process knows it.
+            # A thread of the pool also waits for the process. If that thread learns
+            # first that the process has ended, join() returns while is_alive() is still
+            # true.
             while process.is_alive():
                 process.join(timeout=0.01)
 
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Block Ctrl-C here for a while, and for good in processes that start now."""
+    """Block Ctrl-C during the block, and for ever in processes that start in it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Started later, the tracker would unblock Ctrl-C again.
+    # If multiprocessing started its tracker within the block, it would unblock Ctrl-C.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -57,7 +63,8 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _start_worker() -> None:
-    # The parent answers Ctrl-C.
+    """Prepare a worker: it ignores Ctrl-C and ends when its parent ends."""
+    # The parent handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -71,10 +78,11 @@ def _start_worker() -> None:
 
 @contextlib.contextmanager
 def cluster(address: str) -> Iterator[Executor]:
-    """Connect to a running Dask cluster by the address of its scheduler.
+    """Provide the executor of a running Dask cluster.
 
-    ``dask scheduler`` prints the address. If a worker dies, another one computes its
-    chunk. If no scheduler or no worker answers within seconds, a ValueError is raised.
+    ``address`` is the address of its scheduler, which ``dask scheduler`` prints. If a
+    worker dies, another worker computes its chunk. If no scheduler or no worker answers
+    within TIMEOUT, a ValueError is raised.
     """
     import asyncio
     import logging
@@ -84,7 +92,7 @@ def cluster(address: str) -> Iterator[Executor]:
         from distributed.comm.core import connect
     except ModuleNotFoundError:
         raise ValueError(f"a cluster needs dask: {install('distributed')}") from None
-    # The errors below say what matters.
+    # The errors below say all that matters, so Dask need not log its own.
     for name in ("distributed", "distributed.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -94,7 +102,8 @@ def cluster(address: str) -> Iterator[Executor]:
 
     wanted = "the address of a running scheduler, which `dask scheduler` prints"
     try:
-        # A client without a scheduler would take long to end.
+        # Test the connection first, because a client without a scheduler takes long to
+        # end.
         asyncio.run(probe())
     except Exception as error:  # of any type: anything may answer at the address
         reason = str(error) or type(error).__name__
@@ -110,7 +119,7 @@ def cluster(address: str) -> Iterator[Executor]:
                 address,
                 f"a scheduler that has workers: start one with `dask worker {address}`",
             ) from None
-        # Otherwise Dask would compare all chunks to find equal ones.
+        # With pure=True, Dask would compare all chunks to find equal ones.
         yield client.get_executor(pure=False)
     finally:
         client.close(timeout=TIMEOUT)

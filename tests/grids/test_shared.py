@@ -100,7 +100,7 @@ def test_a_full_disk_is_said_and_the_chunk_is_written_again(
         with monkeypatch.context() as patch:
             patch.setattr("pyarrow.parquet.write_table", full)
             with pytest.raises(
-                OSError, match=r"No space left on device; what it had is safe"
+                OSError, match=r"No space left on device; its chunks are safe"
             ):
                 kept.write(2, values)
         kept.write(2, values)

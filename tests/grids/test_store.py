@@ -381,7 +381,7 @@ def test_a_disk_that_fails_is_one_line_and_loses_nothing(
     monkeypatch.undo()
     assert os.strerror(number) in str(failure.value)
     assert "\n" not in str(failure.value)
-    assert ("the same call goes on from it" in str(failure.value)) == (
+    assert ("the same call continues from them" in str(failure.value)) == (
         number != errno.EIO
     )
     assert sum(done(path)) >= 2

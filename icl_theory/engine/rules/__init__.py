@@ -1,7 +1,8 @@
 """Update rules, by which gradients become steps.
 
-`RULES` lists the rules that have a name, with their default settings. Rules around
-other rules change the gradient, the learning rate or the step of these.
+`RULES` has the rules that have a name on the command line, with their default settings.
+A `Wrapper` is a rule around another rule, whose gradient, learning rate or step it
+changes.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ __all__ = [
 def _named_rules() -> dict[str, Rule]:
     """Return the rules that the modules of this folder list in ``NAMED``, by name."""
     rules: dict[str, Rule] = {}
-    # Gradient descent and its variants are the first that messages offer.
+    # Messages offer the rules in this order, so gradient descent comes first.
     modules = sorted(
         (item.name for item in pkgutil.iter_modules(__path__)),
         key=lambda module: (module != "descent", module != "momentum", module),
@@ -62,16 +63,19 @@ def _named_rules() -> dict[str, Rule]:
     return rules
 
 
+# The rules with a name, with their default settings.
 RULES = _named_rules()
 
 
 def rule_of(rule: str | Rule) -> Rule:
-    """Return the rule with a name and its default settings, or the rule itself.
+    """Return the rule that a name stands for, with its default settings.
+
+    A rule that is not a name is returned as it is.
 
     Raises
     ------
     ValueError
-        An unknown name, or an object that is no rule.
+        The name is unknown, or the object is not a rule.
     """
     if isinstance(rule, str) and rule in RULES:
         return RULES[rule]
@@ -88,6 +92,6 @@ def rule_of(rule: str | Rule) -> Rule:
 def is_plain_descent(rule: str | Rule) -> bool:
     """Whether a rule is gradient descent with a constant learning rate.
 
-    Most theory speaks of it.
+    Most of the theory is about this rule.
     """
     return type(rule_of(rule)) is GradientDescent

@@ -1,4 +1,4 @@
-"""Adam and AdamW, which scale the step of each entry by its own gradients."""
+"""Adam and AdamW, which scale the step of each parameter by its own gradients."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from icl_theory._validate import Array, argument_error, below_one, number, set_f
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.rule import Rule
 
+# The default settings, as in PyTorch.
 BETA1 = 0.9
 BETA2 = 0.999
 EPSILON = 1e-8
@@ -20,7 +21,8 @@ ADAMW_DECAY = 0.01
 class Adam(Rule):
     r"""Adam: running means of the gradient and of its square, for each entry by itself.
 
-    With the gradient g, :math:`g \leftarrow g + \lambda\theta`, the memory holds
+    Let g be the gradient of the loss plus the decay :math:`\lambda\theta`. The memory
+    holds the running means m and v,
 
     .. math::
         m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad
@@ -28,16 +30,16 @@ class Adam(Rule):
 
     and the step is :math:`\Delta = -\eta\,\hat m/(\sqrt{\hat v} + \varepsilon)` with
     :math:`\hat m = m/(1 - \beta_1^{t+1})` and :math:`\hat v = v/(1 - \beta_2^{t+1})`.
-    It is ``torch.optim.Adam``, with its defaults.
+    This is ``torch.optim.Adam`` with the same default settings.
 
     Parameters
     ----------
     beta1, beta2 : float
-        :math:`\beta_1, \beta_2`, from 0 to below 1.
+        :math:`\beta_1` and :math:`\beta_2`, from 0 to below 1.
     stabiliser : float
-        :math:`\varepsilon`, PyTorch's ``eps``.
+        :math:`\varepsilon`, which PyTorch calls ``eps``.
     weight_decay : float
-        The decay λ, whose term is added to the gradient as in PyTorch. `AdamW` adds it
+        The decay λ. Its term is added to the gradient, as in PyTorch; `AdamW` adds it
         to the step instead.
 
     References
@@ -76,7 +78,10 @@ class Adam(Rule):
         )
 
     def init(self, risk: Risk, params: Array) -> Array:
-        """Return both running means at step 0, which are zero, (2, ...)."""
+        """Return both running means at step 0, which are zero.
+
+        The shape is (2, ...) for parameters of shape (...).
+        """
         return np.zeros((2, *np.shape(params)))
 
     def step(
@@ -98,7 +103,7 @@ class Adam(Rule):
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and both running means.
 
-        The gradient already contains the decay, if there is one.
+        ``gradient`` already contains the decay, if there is one.
         """
         mean = self.beta1 * memory[0] + (1.0 - self.beta1) * gradient
         mean_square = self.beta2 * memory[1] + (1.0 - self.beta2) * np.square(gradient)
@@ -107,8 +112,8 @@ class Adam(Rule):
         unbiased_mean = mean / (1.0 - self.beta1 ** (t + 1))
         unbiased_square = mean_square / (1.0 - self.beta2 ** (t + 1))
         change = -eta * unbiased_mean / (np.sqrt(unbiased_square) + self.stabiliser)
-        # `refuse_reduced` allows no other metric than 1 in training. The division makes
-        # this method consistent with the other rules if it is called directly.
+        # In training the metric is always 1, because `refuse_reduced` refuses all other
+        # metrics. The division makes direct calls consistent with the other rules.
         return np.asarray(change / risk.metric), np.stack([mean, mean_square])
 
 
@@ -116,15 +121,15 @@ class Adam(Rule):
 class AdamW(Adam):
     r"""Adam with decoupled weight decay.
 
-    The step is that of Adam without decay, plus :math:`-\eta\lambda\theta`. It is
-    ``torch.optim.AdamW``, with its defaults.
+    The step is the step of Adam without decay, plus :math:`-\eta\lambda\theta`. This is
+    ``torch.optim.AdamW`` with the same default settings.
 
     Parameters
     ----------
     beta1, beta2, stabiliser : float
-        See `Adam`.
+        As in `Adam`.
     weight_decay : float
-        λ.
+        The decay λ.
 
     References
     ----------
@@ -156,8 +161,8 @@ def refuse_reduced(risk: Risk, rule: Rule) -> None:
     Raises
     ------
     ValueError
-        The rule is not reducible, and the metric of the risk is not 1: its parameters
-        are a reduction of larger ones.
+        The rule is not reducible, and the metric of the risk is not 1, which shows that
+        its parameters are a reduction of larger ones.
     """
     if rule.reducible or np.all(np.asarray(risk.metric) == 1.0):
         return
@@ -169,5 +174,5 @@ def refuse_reduced(risk: Risk, rule: Rule) -> None:
     )
 
 
-# With their default settings, these have a name on the command line.
+# These rules, with their default settings, have a name on the command line.
 NAMED = (Adam(), AdamW())

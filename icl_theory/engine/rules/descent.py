@@ -14,7 +14,10 @@ from icl_theory.engine.rules.rule import NO_MEMORY, Rule
 
 @dataclass(frozen=True)
 class GradientDescent(Rule):
-    r"""Gradient descent, :math:`\Delta = -\eta M^{-1}g` in a metric M."""
+    r"""Gradient descent, :math:`\Delta = -\eta M^{-1}g`.
+
+    Here Δ is the step, η the learning rate, g the gradient and M = `Risk.metric`.
+    """
 
     name = "gd"
     skippable = True
@@ -33,13 +36,16 @@ class GradientDescent(Rule):
         return -eta * gradient / risk.metric, NO_MEMORY
 
     def jacobian(self, rates: Array, eta: float) -> Array:
-        """Return minus the rate, (..., 1, 1)."""
+        """Return the derivative of a step, which is minus the rate, (..., 1, 1)."""
         return np.asarray(-rates)[..., None, None]
 
 
 @dataclass(frozen=True)
 class Normalised(Rule):
-    r"""Steps of length η, :math:`\Delta = -\eta M^{-1}g/\sqrt{g^\top M^{-1}g}`."""
+    r"""Steps of length η, :math:`\Delta = -\eta M^{-1}g/\sqrt{g^\top M^{-1}g}`.
+
+    Here Δ is the step, g the gradient and M = `Risk.metric`.
+    """
 
     name = "ngd"
     skippable = True
@@ -60,7 +66,7 @@ class Normalised(Rule):
 
 @dataclass(frozen=True)
 class NormalisedBlocks(Rule):
-    """Steps of length η for each block of the parameters, see `Risk.blocks`."""
+    """Normalised steps of length η for each block of the parameters (`Risk.blocks`)."""
 
     name = "ngd-blocks"
     skippable = True
@@ -76,7 +82,7 @@ class NormalisedBlocks(Rule):
         t: int,
     ) -> tuple[Array, Array]:
         """Return the change of the parameters, and no memory."""
-        # a risk of one number may return a float, which has no blocks
+        # A risk of one number may return a float, which cannot be split into blocks.
         gradient = np.asarray(gradient)
         check_blocks(risk, gradient.shape)
         change = np.empty_like(gradient)
@@ -85,15 +91,16 @@ class NormalisedBlocks(Rule):
             risk.blocks(change), risk.blocks(gradient), risk.blocks(metric), strict=True
         )
         for change_block, gradient_block, metric_block in blocks:
-            # the blocks are views, so that this fills the change
+            # The blocks are views, so this fills `change`.
             change_block[...] = _step_of_length(eta, gradient_block, metric_block)
         return change, NO_MEMORY
 
 
 def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
-    """Refuse blocks that are copies, overlap, or leave entries out.
+    """Refuse a risk whose blocks are copies, overlap, or leave entries out.
 
-    The step in an entry that no block covers would not be defined.
+    The step of an entry that no block covers would not be defined. ``shape`` is the
+    shape of the parameters.
 
     Raises
     ------
@@ -103,7 +110,7 @@ def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
     times_covered = np.zeros(shape)
     blocks = risk.blocks(times_covered)
     for block in blocks:
-        block += 1  # in place if it is a view
+        block += 1  # changes times_covered only if the block is a view
     if (times_covered != 1).any():
         shapes = [np.shape(block) for block in blocks]
         raise argument_error(
@@ -116,27 +123,29 @@ def check_blocks(risk: Risk, shape: tuple[int, ...]) -> None:
 def norm_in(metric: float | Array, gradient: Array) -> float:
     r"""Return the norm :math:`\sqrt{g^\top M^{-1}g}` of a gradient g.
 
-    For a reduced gradient it is the norm of the full one.
+    For the gradient of reduced parameters it is the norm of the full gradient.
     """
     largest = float(np.abs(gradient).max(initial=0.0))
+    # Zero, infinity and NaN are returned as they are.
     if not 0.0 < largest < math.inf:
         return largest
-    # squares of tiny gradients would be zero
+    # The squares of tiny gradients would be zero, so the largest entry is scaled to 1.
     scaled = gradient / largest
     return largest * math.sqrt(float(np.sum(scaled * (scaled / metric))))
 
 
 def _step_of_length(eta: float, gradient: Array, metric: float | Array) -> Array:
-    """Return the step of length ``eta`` down a gradient, 0 if that is 0."""
+    """Return the step of length ``eta`` down a gradient; 0 if the gradient is 0."""
     largest = float(np.abs(gradient).max(initial=0.0))
+    # A gradient that is zero, infinite or NaN has no direction.
     if not 0.0 < largest < math.inf:
         return -eta * gradient / metric
-    # squares of tiny gradients would be zero
+    # The squares of tiny gradients would be zero, so the largest entry is scaled to 1.
     scaled = gradient / largest
     direction = scaled / metric
     norm = math.sqrt(float(np.sum(scaled * direction)))
     return np.asarray(-eta * direction / norm)
 
 
-# With their default settings, these have a name on the command line.
+# These rules, with their default settings, have a name on the command line.
 NAMED = (GradientDescent(), Normalised(), NormalisedBlocks())

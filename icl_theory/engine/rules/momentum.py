@@ -1,4 +1,4 @@
-"""Rules with momentum: gradient descent with a velocity."""
+"""Rules with momentum: gradient descent with a velocity, a sum of past gradients."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from icl_theory._validate import Array, below_one, number, set_fields
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.rule import Rule
 
+# The default momentum.
 MOMENTUM = 0.9
 
 
@@ -44,7 +45,11 @@ class Velocity(Rule):
         return np.zeros_like(params)
 
     def downhill(self, risk: Risk, params: Array, gradient: Array) -> Array:
-        r"""Return :math:`d = M^{-1}g + \lambda\theta`."""
+        r"""Return the direction :math:`d = M^{-1}g + \lambda\theta`, uphill.
+
+        Here g is the gradient of the loss, M = `Risk.metric`, and θ the parameters. A
+        step goes against d.
+        """
         downhill = np.asarray(gradient / risk.metric)
         if self.weight_decay:
             downhill = downhill + self.weight_decay * params
@@ -55,16 +60,17 @@ class Velocity(Rule):
 class HeavyBall(Velocity):
     r"""Heavy ball: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta v`.
 
-    With :math:`d = M^{-1}g + \lambda\theta` it is ``torch.optim.SGD(momentum=β,
-    weight_decay=λ)``, except that β is 0.9 unless given: PyTorch's default of 0 is
-    gradient descent.
+    Here v is the velocity, Δ the step, η the learning rate, and :math:`d = M^{-1}g +
+    \lambda\theta` the direction of `Velocity.downhill`. This is
+    ``torch.optim.SGD(momentum=β, weight_decay=λ)``, except that the default of β is
+    0.9; PyTorch's default of 0 is gradient descent.
 
     Parameters
     ----------
     momentum : float
-        β, from 0 to below 1.
+        The momentum β, from 0 to below 1.
     weight_decay : float
-        λ.
+        The decay λ.
 
     References
     ----------
@@ -98,9 +104,9 @@ class HeavyBall(Velocity):
         return -eta * velocity, velocity
 
     def memory_scale(self, eta: float) -> float:
-        """Return how far a velocity of 1 moves the parameters until it has died out.
+        """Return the distance that a velocity of 1 moves the parameters in all.
 
-        The moves are η, η β, η β² and so on, which sum to η / (1 - β).
+        Its moves are η, η β, η β² and so on, and their sum is η / (1 - β).
         """
         return eta / (1.0 - self.momentum)
 
@@ -123,17 +129,18 @@ class HeavyBall(Velocity):
 class Nesterov(Velocity):
     r"""Nesterov: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta(d + \beta v)`.
 
-    With :math:`d = M^{-1}g + \lambda\theta` it is ``torch.optim.SGD(nesterov=True,
-    momentum=β, weight_decay=λ)``. The method is usually written with two sequences of
-    parameters. Here θ is the sequence at which the gradient is taken; it is one step of
-    the velocity ahead of the other sequence.
+    Here v is the velocity, Δ the step, η the learning rate, and :math:`d = M^{-1}g +
+    \lambda\theta` the direction of `Velocity.downhill`. This is
+    ``torch.optim.SGD(nesterov=True, momentum=β, weight_decay=λ)``. The method is
+    usually written with two sequences of parameters. Here θ is the sequence at which
+    the gradient is taken; it is one step of the velocity ahead of the other sequence.
 
     Parameters
     ----------
     momentum : float
-        β, from 0 to below 1.
+        The momentum β, from 0 to below 1.
     weight_decay : float
-        λ.
+        The decay λ.
 
     References
     ----------
@@ -158,5 +165,5 @@ class Nesterov(Velocity):
         return -eta * (downhill + self.momentum * velocity), velocity
 
 
-# With their default settings, these have a name on the command line.
+# These rules, with their default settings, have a name on the command line.
 NAMED = (HeavyBall(), Nesterov())

@@ -24,29 +24,29 @@ class Rule(Protocol):
     rule and the step t. One step is :math:`(\Delta, m_{t+1}) = \mathrm{step}(\theta_t,
     g_t, m_t, t)` and :math:`\theta_{t+1} = \theta_t + \Delta`. The engine calls
     ``step`` once for each step. It saves the memory with the parameters, so that a run
-    goes on from any saved step as if it had never stopped. So a rule keeps nothing in
-    itself, and changes none of its arguments.
+    continues from any saved step as if it had never stopped. Therefore a rule must not
+    keep anything of a run in itself, and must not change its arguments.
 
     Attributes
     ----------
     name : str
         The name that runs and the command line show.
     skippable : bool
-        Whether runs may skip steps. It needs a step that does not depend on t. A memory
-        must forget, have the shape of the parameters, and come with a `jacobian`. False
-        unless a rule says otherwise: then "auto" takes every step.
+        Whether runs may skip steps. This requires a step that does not depend on t. If
+        there is a memory, it must decay, have the shape of the parameters, and come
+        with a `jacobian`. False by default; the method "auto" then takes every step.
     may_stagnate : bool
-        Whether a run that makes no more progress may be stopped. It may not if later
-        steps can be larger than the present ones, as in training by stages or during a
-        warm-up. False unless a rule says otherwise.
+        Whether a run that makes no more progress may be stopped. It must not be stopped
+        if later steps can be larger than the present ones, as in training by stages or
+        during a warm-up. False by default.
     reducible : bool
-        Whether the rule commutes with reductions of the parameters (`Risk.metric`):
-        training the few numbers of a reduced risk is then training the matrices that it
-        stands for. Rules that treat each entry by its own size, such as Adam, do not
-        commute. True unless a rule says otherwise.
+        Whether the rule commutes with reductions of the parameters (`Risk.metric`). If
+        it does, training the few numbers of a reduced risk gives the same result as
+        training the matrices for which they stand. Rules that treat each entry by its
+        own size, such as Adam, do not commute. True by default.
     horizon : int or None
         The step at which runs by this rule end at the latest, because the learning rate
-        is zero from there on; None unless a rule says otherwise.
+        is zero from this step on; None by default.
 
     Examples
     --------
@@ -123,10 +123,10 @@ class Rule(Protocol):
     def jacobian(self, rates: Array, eta: float) -> Array | None:
         r"""Return the derivative of a step along an eigenvector of the Hessian.
 
-        A rule with a memory changes two numbers along an eigenvector in each step, the
-        parameter and the memory: k = 2. A rule without a memory changes the parameter
-        alone: k = 1. With the derivative, runs that skip steps can pass over modes that
-        are at rest. The steps of a rule with a memory cannot be skipped without it.
+        Along an eigenvector, a rule with a memory changes k = 2 numbers in each step,
+        the parameter and the memory; a rule without a memory changes k = 1 number, the
+        parameter. With the derivative, runs that skip steps can pass over modes that
+        are at rest. Without it, the steps of a rule with a memory cannot be skipped.
 
         Parameters
         ----------
@@ -139,14 +139,14 @@ class Rule(Protocol):
         Returns
         -------
         ndarray of shape (..., k, k), or None
-            The derivative of the changes by the k numbers; None if it is not known.
+            The derivative of the k changes by the k numbers; None if it is not known.
         """
         return None
 
 
 def is_rule(value: object) -> TypeGuard[Rule]:
-    """Whether an object is a rule, and not the class of one."""
+    """Whether an object is a rule, and not the class or the name of a rule."""
     if isinstance(value, str | type):
         return False
-    # isinstance() takes long for a protocol, and most rules inherit from it
+    # isinstance() is slow for a protocol, and most rules inherit from it.
     return Rule in type(value).__mro__ or isinstance(value, Rule)

@@ -27,22 +27,24 @@ from icl_theory._validate import (
 from icl_theory.engine.risk import Risk
 from icl_theory.engine.rules.wrappers import Wrapper
 
-DECAY_FACTOR = 0.1  # of PyTorch's StepLR and MultiStepLR
+# The default factor of StepLR and MultiStepLR in PyTorch.
+DECAY_FACTOR = 0.1
 
 
 @runtime_checkable
 class Schedule(Protocol):
     """The factor on the learning rate in each step.
 
-    Inherit from it and define ``name`` and ``factor``.
-    Any function of the step number will do as well.
+    Inherit from this class and define ``name`` and ``factor``. In its place
+    `Scheduled` also takes any function of the step number.
 
     Attributes
     ----------
     name : str
         The name that runs show.
     horizon : int or None
-        The step from which on the rate is zero, if there is one: runs end there.
+        The step from which on the rate is zero, and at which runs therefore end; None
+        by default.
     """
 
     name: str
@@ -68,17 +70,17 @@ class Constant(Schedule):
 class Cosine(Schedule):
     r"""The factor :math:`f + \tfrac12(1 - f)(1 + \cos(\pi t/T))`, half a cosine.
 
-    It falls from 1 to ``final`` at step T and stays there. It is
-    ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)`` up to step T;
-    beyond it PyTorch's rises again.
+    It falls from 1 at step 0 to f at step T, and stays there. Up to step T it is
+    ``torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T, eta_min=f η)``; after it the
+    schedule of PyTorch rises again.
 
     Parameters
     ----------
     steps : int
-        T.
+        The step T.
     final : float
-        f, from 0 to below 1. With 0 a run ends at step T, because the rate is zero from
-        there on.
+        The last factor f, from 0 to 1. With f = 0 a run ends at step T, because the
+        rate is zero from this step on.
     """
 
     steps: int
@@ -92,7 +94,7 @@ class Cosine(Schedule):
 
     @property
     def horizon(self) -> int | None:  # type: ignore[override]
-        """T if the rate is zero there."""
+        """The step T if the rate is zero from there on, and otherwise None."""
         return self.steps if self.final == 0.0 else None
 
     def factor(self, t: int) -> float:
@@ -103,7 +105,7 @@ class Cosine(Schedule):
 
 
 def _power(t: int, base: float, exponent: int) -> float:
-    """Return a power for step t, which must be within the range of float64."""
+    """Return ``base**exponent``; refuse step t if that leaves the range of float64."""
     try:
         return float(base**exponent)
     except OverflowError:
@@ -114,16 +116,16 @@ def _power(t: int, base: float, exponent: int) -> float:
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    r"""The factor :math:`f^{\lfloor t/s \rfloor}`: one more f every s steps.
+    r"""The factor :math:`f^{\lfloor t/s \rfloor}`: one more factor f every s steps.
 
-    It is ``torch.optim.lr_scheduler.StepLR``.
+    This is ``torch.optim.lr_scheduler.StepLR``.
 
     Parameters
     ----------
     steps : int
-        s.
+        The number of steps s.
     decay : float
-        f.
+        The factor f.
     """
 
     steps: int
@@ -143,14 +145,14 @@ class StepDecay(Schedule):
 
 @dataclass(frozen=True)
 class Piecewise(Schedule):
-    """One more factor from each milestone on.
+    """A power of a factor, whose exponent is the number of milestones reached so far.
 
-    It is ``torch.optim.lr_scheduler.MultiStepLR``.
+    This is ``torch.optim.lr_scheduler.MultiStepLR``.
 
     Parameters
     ----------
     milestones : sequence of int
-        The steps, increasing.
+        Increasing steps; each counts from its own step on.
     decay : float
         The factor.
     """
@@ -187,7 +189,7 @@ class InverseSqrt(Schedule):
     Parameters
     ----------
     steps : int
-        s; 1 makes it :math:`1/\sqrt{t + 1}`.
+        The number of steps s; with 1 the factor is :math:`1/\sqrt{t + 1}`.
     """
 
     steps: int = 1
@@ -206,16 +208,16 @@ class InverseSqrt(Schedule):
 class WarmUp(Schedule):
     r"""The factor :math:`(t + 1)/w` in the first w steps, and then another schedule.
 
-    It is ``torch.optim.lr_scheduler.SequentialLR`` of ``LinearLR(start_factor=1/w,
-    total_iters=w-1)`` and the other schedule; PyTorch's LinearLR starts at one third
-    unless told otherwise.
+    This is ``torch.optim.lr_scheduler.SequentialLR`` of ``LinearLR(start_factor=1/w,
+    total_iters=w-1)`` and the other schedule; by default LinearLR of PyTorch starts at
+    one third.
 
     Parameters
     ----------
     steps : int
-        w.
+        The number of steps w.
     after : Schedule
-        The schedule that follows, from its start.
+        The schedule that follows; its step 0 is step w.
     """
 
     steps: int
@@ -227,7 +229,7 @@ class WarmUp(Schedule):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The name of the schedule that follows, and the length of the warm-up."""
+        """The name of the schedule that follows, with the length of the warm-up."""
         return f"{self.after.name} after a warm-up of {self.steps:,} steps"
 
     @property
@@ -261,7 +263,7 @@ class Function(Schedule):
     def name(self) -> str:  # type: ignore[override]
         """The name of the function."""
         name = str(getattr(self.function, "__name__", "<unnamed>"))
-        # "<lambda>", say
+        # Python's name of a function without one is "<lambda>".
         if name.startswith("<"):
             return "a schedule of your own"
         return f"schedule {name}"
@@ -275,15 +277,15 @@ class Function(Schedule):
 class Scheduled(Wrapper):
     r"""A rule whose learning rate is :math:`\eta` times the factor of a schedule.
 
-    Every step is taken, because steps differ, and stagnation is not judged, because the
-    rate may rise again.
+    A run by this rule takes every step, because the steps differ. It is not stopped if
+    it makes no progress, because the rate may rise again.
 
     Parameters
     ----------
     rule : Rule
-        The rule.
+        The wrapped rule.
     schedule : Schedule or callable
-        The factors.
+        The schedule, or a function that returns the factor in a step.
 
     Examples
     --------
@@ -330,6 +332,7 @@ class Scheduled(Wrapper):
 
     @property
     def _schedule(self) -> Schedule:
+        """The schedule; `__post_init__` has made a function a `Function`."""
         assert isinstance(self.schedule, Schedule)
         return self.schedule
 
@@ -351,7 +354,7 @@ class Scheduled(Wrapper):
         Raises
         ------
         ValueError
-            It is not a positive number.
+            The factor is not a positive number.
         """
         factor = self._schedule.factor(t)
         if np.ndim(factor) != 0:

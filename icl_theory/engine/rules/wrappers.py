@@ -24,7 +24,7 @@ CLIP_GUARD = 1e-6
 class Wrapper(Rule):
     """A rule that changes the input or the step of a wrapped rule.
 
-    It has the memory of the wrapped rule.
+    Its memory is the memory of the wrapped rule.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Decayed(Wrapper):
         return self.rule.memory_scale(eta)
 
     def jacobian(self, rates: Array, eta: float) -> Array | None:
-        """The Jacobian of the wrapped rule, with the decay of the parameter."""
+        """The Jacobian of the wrapped rule, plus the decay of the parameter."""
         inner = self.rule.jacobian(rates, eta)
         if inner is None:
             return None
@@ -125,7 +125,7 @@ class Decayed(Wrapper):
 class Clipped(Wrapper):
     r"""A rule that gets clipped gradients, :math:`g\,\min(1, c/(|g| + 10^{-6}))`.
 
-    No clipped gradient is longer than c. The formula is that of PyTorch's
+    No clipped gradient is longer than c. The formula is the one in
     ``torch.nn.utils.clip_grad_norm_``. The norm is :math:`|g| = \sqrt{g^\top M^{-1}g}`
     with M = `Risk.metric`. For reduced parameters it equals the norm of the full
     gradient.
@@ -192,6 +192,7 @@ class Clipped(Wrapper):
         return clipped
 
     def _factor(self, norm: float) -> float:
+        """Return the number by which a gradient of this norm is multiplied."""
         return min(1.0, self.norm / (norm + CLIP_GUARD))
 
 
@@ -262,7 +263,8 @@ class Projected(Wrapper):
                 factor_block[...] = self._factor(block, metric_block)
         else:
             factor[...] = self._factor(moved, risk.metric)
-        # A factor of 1 keeps the digits of a small change.
+        # Parameters inside the ball keep the change itself: factor * moved - params
+        # would lose the digits of a small change.
         kept = np.equal(factor, 1.0)
         return np.where(kept, change, factor * moved - params), memory
 
