@@ -557,3 +557,14 @@ def test_runs_side_by_side_have_all_facts_and_each_its_command_and_proof(
     assert [line.index("its own") for line in lines] == [
         head.index(name) for name in found
     ]
+
+
+def test_one_parameter_is_compared_at_a_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--L", "2", "--delta", "1", "--eta", "0.1", "--K", "4"]
+    compared = ["--rule", "all", "--coordinates", "all"]
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", *options, *compared])
+    assert stop.value.code == 2
+    assert "one parameter is compared at a time" in capsys.readouterr().err

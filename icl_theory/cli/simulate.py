@@ -126,9 +126,12 @@ def _problems(
     require(family, settings)
     if not compared:
         return {"": family(**settings)}
-    # If several parameters are compared, only the first varies; the others keep their
-    # defaults.
-    name = compared[0]
+    name, *others = compared
+    if others:
+        raise ValueError(
+            f"{others[0]} = 'all': must be one word with {flag(name)} all; one"
+            " parameter is compared at a time"
+        )
     if save is not None:
         raise ValueError(
             f"save = {str(save)!r}: a file holds one run, and {flag(name)} all makes"
