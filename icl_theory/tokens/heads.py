@@ -362,9 +362,16 @@ class GaussianHeadsRisk(WithStart, Risk):
     def _queries(self, omega: Array) -> tuple[tuple[float, Array, HeadsRisk], ...]:
         return self._nodes(reach_of(float(np.abs(omega).max())))
 
+    # A risk lives as long as its run, and so may the cache.
     @lru_cache(maxsize=4)  # noqa: B019
     def _nodes(self, largest: float) -> tuple[tuple[float, Array, HeadsRisk], ...]:
-        """For each length: its probability, the scores for ω = 1, and the risk."""
+        """Nodes in the length r of the query, fine enough for all |ω| <= ``largest``.
+
+        Each has its probability, the scores rX of the tokens for ω = 1, and the risk of
+        the heads.
+        """
+        # Labels are linear in β. The coefficient of β along the query stands for a
+        # label (see `Kind`): X for a token, and r for the answer.
         queries = []
         # The variance of a label comes from the d - 1 components across the query, and
         # from the noise.

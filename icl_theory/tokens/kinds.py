@@ -341,7 +341,10 @@ def _independent(
 def _over_lengths(
     together: Together, kinds: _Kinds, tokens: _Tokens, sums: _Sums, weights: Array
 ) -> _Integrand:
-    """Return the integrand for kinds that grow together."""
+    """Return the integrand for kinds whose numbers of tokens depend on one length.
+
+    It is a mean over the lengths.
+    """
     N = together.numbers
     q, K, D, J = sums.g.shape
     P = _exp(N @ tokens.log) * together.probs[:, None] * weights  # (q, L, J)

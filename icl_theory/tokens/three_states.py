@@ -196,7 +196,11 @@ class ThreeStateCounts(CountLaw):
         return {"uniform": math.log(3.0), "unigram": unigram, "bigram": bigram}
 
     def draw(self, rng: np.random.Generator, size: int) -> Drawn:
-        """Draw a chain for each sequence, and its symbols one after the other."""
+        """Draw ``size`` sequences, each from a chain of its own.
+
+        The symbols are renamed so that the last one, the query, is 0. The label is the
+        symbol that follows.
+        """
         size = prompts_to_draw(rng, size, numbers=6.0 * self.T)
         chains = rng.dirichlet(np.full(3, self.concentration), (size, 3))
         cumulated = np.cumsum(chains, axis=2)
@@ -208,6 +212,8 @@ class ThreeStateCounts(CountLaw):
         symbols = self._renamed(symbols)
         tokens = symbols[:, : self.T]
         follows = tokens[:, :-1] == 0
+        # A token with the symbol x has the kind x if it follows an equal of the query,
+        # x + 3 if not, and x + 6 if it is the first one and has a score of its own.
         kind = tokens.copy()
         kind[:, 1:] += np.where(follows, 0, 3)
         kind[:, 0] += 6 if self.first else 3

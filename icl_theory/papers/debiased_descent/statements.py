@@ -145,7 +145,10 @@ class InterpolatedHeads(WithStart, Risk):
     def of(
         cls, risk: GaussianHeadsRisk, nodes: int, reach: float = 0.7
     ) -> InterpolatedHeads:
-        """Interpolate the moments of a risk."""
+        """Return a risk whose moments are interpolated in ω.
+
+        There are ``nodes`` Chebyshev nodes on [-reach, reach].
+        """
         x = np.cos(np.pi * (np.arange(nodes) + 0.5) / nodes)
         to_coefficients = np.linalg.inv(chebyshev.chebvander(x, nodes - 1))
         gram, means = risk.quadratic(reach * x)

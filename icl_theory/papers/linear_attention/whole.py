@@ -3,8 +3,9 @@ r"""All matrices of a layer of linear attention with several heads.
 The prompt is the matrix :math:`E` with columns :math:`(x_i, y_i)` and :math:`(x, 0)`,
 and the prediction is the last entry of :math:`\frac1N\sum_h P_hEE^\top K_h(x, 0)`.
 `WholeLayer` maps the matrices to the tensor on which the prediction depends, and
-`TensorRisk` is the risk over this tensor. `MergedHeads` maps the parameters of heads
-whose other entries are zero to the matrix Γ.
+`TensorRisk` is the risk over this tensor. `MergedHeads` is for heads of which only the
+value :math:`v_h` and the block :math:`A_h` of keys and queries are not zero. It maps
+these to the matrix :math:`\Gamma = \sum_h v_hA_h` of the prediction.
 """
 
 from __future__ import annotations

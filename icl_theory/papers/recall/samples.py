@@ -209,9 +209,10 @@ def failure_bound(task: RecallTask, M: int, epsilon: float) -> float:
     r"""Upper bound on `failure_probability` in closed form.
 
     It is a union bound over the triggers and a Chernoff bound for the noise:
-    :math:`\sum_q (1-p_q)^M`, the expected number of missing triggers, plus with noise
-    :math:`e^{-M D(a_-\|\alpha)} + e^{-M D(a_+\|\alpha)}` with the frequencies
-    :math:`a_\pm` of noise that cost ε. See docs/theory.md, "How many sentences".
+    :math:`\sum_q (1-p_q)^M` is the expected number of missing triggers. With noise,
+    :math:`e^{-M D(a_-\|\alpha)} + e^{-M D(a_+\|\alpha)}` is added, with the relative
+    entropy D of two coins. The frequencies of noise :math:`a_\pm`, below and above α,
+    are those at which the excess loss is ε. See docs/theory.md, "How many sentences".
 
     Parameters
     ----------

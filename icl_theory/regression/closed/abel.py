@@ -332,7 +332,12 @@ class _Counting:
         self.late = np.zeros(size, dtype=np.int64)
 
     def result(self, single: Selection) -> Count:
-        """Return the counts. The points ``single`` have no real number of steps."""
+        """Return the counts; this changes ``real``.
+
+        The steps of the points ``single`` were taken one by one, so that their counts
+        are whole numbers, and ``real`` is zero. Their error is the distance from the
+        earliest to the latest possible step.
+        """
         limit = (INT64_MAX - self.offset).astype(np.float64)
         # Also true if the number is NaN.
         is_never = ~(self.real < limit)
@@ -341,11 +346,14 @@ class _Counting:
         earliest = _rounded_up(self.least, self.offset - self.early)
         latest = _rounded_up(self.real + self.error, self.offset + self.late)
 
-        error = self.error
+        error = self.error.copy()
         error[single] = (self.early + self.late)[single]
+        # An error that allows several integers is at least one whole step. A point that
+        # surely never arrives has no error.
         is_unsure = earliest < latest
         sure_error = np.where(is_never, 0.0, error)
         error = np.where(is_unsure, np.ceil(error), sure_error)
+        # A point that may arrive is late by at most the way to its earliest step.
         may_be_reached = is_never & is_unsure
         error[may_be_reached] = (steps - earliest)[may_be_reached]
         return Count(steps, error, earliest, latest)

@@ -126,7 +126,9 @@ def _search(query: Query, above: Mask) -> Levels | None:
 
 
 def _best_alone(query: Query, above: Mask) -> int | None:
-    """Return the class that should be the highest of the classes not in ``above``.
+    """Return the class that should get the next level, far above the others.
+
+    The classes in ``above`` have higher levels already.
 
     Without noise, a prompt that contains this class b is answered best by b alone. No
     mixture with other classes j is better, because the error form has C_bj >= C_bb for

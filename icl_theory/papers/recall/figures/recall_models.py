@@ -2,12 +2,13 @@
 In-context recall: five models, in and out of distribution
 ==========================================================
 
-Normalised gradient descent on fresh sentences with one planted bigram: one strength per
-trigger, the same with a value scale, all of W, and all matrices; without noise on the
-left, with noise on the right. On outputs that training has never shown, models that
-train the whole of 𝒱 do worse than the uniform guess. With noise and H = 256 words the
-value scale of softmax attention starts in the wrong direction, and that model does not
-learn.
+Normalised gradient descent on fresh sentences with one planted bigram. Five models are
+trained: one strength per trigger (linear attention), strengths and a value scale
+(softmax), all of W (linear), and all matrices (linear and softmax). The left panels are
+without noise, the right ones with noise. On outputs that training has never shown,
+models that train the whole of 𝒱 do worse than the uniform guess. With noise and H = 256
+words the value scale of softmax attention starts in the wrong direction, and that model
+does not learn.
 """
 
 from __future__ import annotations

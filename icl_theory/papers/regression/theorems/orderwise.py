@@ -535,7 +535,8 @@ def extremes_along(statement: OrderStatement, limit: Limit) -> list[Extremes]:
 def fitted_constants() -> dict[str, Constants]:
     """Fit the constant of every statement on 400 runs of the inner law.
 
-    The inner law has K <= 30, δ >= 0.03 and ε >= 10⁻³ of the first loss. See
+    The runs are drawn from the inner part of the law of problems: K <= 30, δ >= 0.03,
+    and ε is at least 10⁻³ times the initial loss. See
     docs/theory.md, "The paper's orders of magnitude".
 
     Returns
