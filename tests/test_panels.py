@@ -842,7 +842,8 @@ def test_dots_are_on_their_curves_and_inside_the_axes(
 ) -> None:
     """At a step or a setting between points of the curve, as far as these are apart."""
     figures = call(FIGURES, name, changes)
-    figures.pop("function", None)  # its dots are predictions, without a curve
+    for without_axes in ("function", "model"):  # predictions are on no curve
+        figures.pop(without_axes, None)
     if plane := figures.pop(
         "plane", None
     ):  # a path, which turns: its end is that of the run

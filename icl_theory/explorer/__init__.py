@@ -31,6 +31,7 @@ SHARED = (
     "settings",
     "training",
     "figures",
+    "diagram",
     "tour",
     "shell",
 )

@@ -2,7 +2,7 @@
 "use strict";
 
 const { Card, element, palette } = require("figures");
-const { complete, read, written, defaults, fromFragment, toFragment, copies } = require("settings");
+const { complete, typed, written, defaults, fromFragment, toFragment, copies } = require("settings");
 const { tour } = require("tour");
 const { random, sampled } = require("training");
 
@@ -82,6 +82,13 @@ class Shell {
     box.hidden = !problems.length;
   }
 
+  // while somebody types; a run that plays would write over it
+  unmark(field) {
+    this.stop();
+    field.removeAttribute("aria-invalid");
+    this.complain([]);
+  }
+
   // a panel, which begins to play unless it is to be `still`
   show(name, values, problems, still) {
     if (this.name) this.kept[this.name] = this.values;
@@ -143,17 +150,24 @@ class Shell {
     const id = `set-${setting.name}`, { name } = setting;
     const label = element("label", { for: id }, element("b", {}, setting.symbol), ` ${setting.meaning}`,
       setting.unit ? element("small", {}, ` (${setting.unit})`) : "");
-    const take = (text) => {
-      const { value, problem } = read(setting, text);
-      this.set({ [name]: value }, problem ? [problem] : []);
+    // what cannot be used is marked where it was typed, and changes nothing
+    const take = (text, input) => {
+      const { value, problem } = typed(setting, text, this.values[name]);
+      if (!problem) return this.set({ [name]: value });
+      this.stop();
+      input.setAttribute("aria-invalid", "true");
+      this.complain([problem]);
     };
     if (setting.words) {
-      const choice = element("select", { id, onchange: () => take(choice.value) },
+      const choice = element("select", { id, onchange: () => take(choice.value, choice) },
         ...Object.entries(setting.words).map(([value, words]) => element("option", { value }, words)));
       return { node: element("div", { class: "control" }, label, choice), update: (value) => { choice.value = value; } };
     }
-    const field = element("input", { id, type: "text", inputmode: setting.text ? "text" : "decimal", autocomplete: "off", spellcheck: "false", oninput: () => this.complain([]), onchange: () => take(field.value) });
-    const write = (value) => { field.value = written(setting, value); };
+    const field = element("input", { id, type: "text", inputmode: setting.text ? "text" : "decimal", autocomplete: "off", spellcheck: "false", "aria-describedby": "problems", oninput: () => this.unmark(field), onchange: () => take(field.value, field) });
+    const write = (value) => {
+      field.value = written(setting, value);
+      field.removeAttribute("aria-invalid");
+    };
     if (setting.text) {
       const again = element("button", { type: "button", onclick: () => this.set({ [name]: setting.random() }) }, "Random");
       return { node: element("div", { class: "control text" }, label, field, again), update: write };

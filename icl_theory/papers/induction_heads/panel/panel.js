@@ -5,6 +5,7 @@ const { spread } = require("drawing");
 const { count, short, percent } = require("numbers");
 const { along, batch, course, lasting, step } = require("training");
 const { Run, evaluate, mostSteps, trainer } = require("./closed");
+const { figure: drawn } = require("./picture");
 
 const settings = [
   { name: "T", value: 30, low: 4, high: 100, minimum: 4, maximum: 100 },
@@ -14,6 +15,7 @@ const settings = [
   { name: "ratio", symbol: "ρ", meaning: "learning rate of the first layer over that of the second", value: 1, low: 0.01, high: 100, log: true, minimum: 1e-3, maximum: 100 },
   { name: "match", symbol: "b₀", value: 0.01, low: -2, high: 2, steps: 80, minimum: -10, maximum: 10 },
   { name: "sink", symbol: "c₀", value: 6, low: -4, high: 10, steps: 56, minimum: -20, maximum: 20 },
+  { name: "sequence", symbol: "s", meaning: "number of the sequence in the drawn model", value: 1, low: 1, high: 100, whole: true, minimum: 1, maximum: 1e6, moving: true },
   batch,
   { ...step(100), high: 5000, maximum: 5000 },
 ];
@@ -93,5 +95,5 @@ module.exports = {
   found({ run }, now) {
     return { steps: null, t: now.t, loss: now.loss, lag1: now.lag1, share: now.share, phases: lasting({ uniform: [0, run.begun], unigram: [run.begun, run.last], bigram: [run.last, run.most] }) };
   },
-  figures: [loss, layers, plane],
+  figures: [drawn, loss, layers, plane],
 };

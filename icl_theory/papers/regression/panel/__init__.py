@@ -21,4 +21,4 @@ def constants() -> dict[str, Any]:
     }
 
 
-PANEL = Panel(Path(__file__).parent, ("closed.js", "panel.js"), constants)
+PANEL = Panel(Path(__file__).parent, ("closed.js", "picture.js", "panel.js"), constants)

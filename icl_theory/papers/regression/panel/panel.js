@@ -5,6 +5,7 @@ const { spread } = require("drawing");
 const { count, short, percent, plural } = require("numbers");
 const { against, along, batch, course, random, step, when } = require("training");
 const { Run, predicted, trainer } = require("./closed");
+const { figure: drawn } = require("./picture");
 
 const PEAK = 4 / 27; // of the speed a s² of that gap
 const MOST = 24; // features that are drawn
@@ -20,16 +21,16 @@ function functionValues(text, K) {
 
 const within = (value) => Math.max(-0.5, Math.min(0.5, value));
 
-// what a function's values are read as, and a sentence where some are not used as they stand; null if they are none
+// the function that a text stands for, and what is wrong with it; null if it has no values at all
 function readFunction(text) {
   const plain = text.trim().toLowerCase().replaceAll("−", "-");
   if (/^random \d{1,9}$/.test(plain)) return { value: plain };
   const given = plain.split(/[,;]\s*|\s+/).filter(Boolean).map(Number);
   if (!given.length || given.some(Number.isNaN)) return null;
-  const values = given.slice(0, MOST).map(within), problems = [];
-  if (given.length > MOST) problems.push(`f has ${given.length} values: the first ${MOST} are used.`);
-  if (values.some((value, i) => value !== given[i])) problems.push("Values of f have to be between −½ and ½: those beyond are set to the nearest one.");
-  return { value: values.join(","), problem: problems.join(" ") };
+  const values = given.slice(0, MOST).map(within), faults = [];
+  if (given.length > MOST) faults.push(`f has ${given.length} values, of ${MOST} that are allowed`);
+  if (values.some((value, i) => value !== given[i])) faults.push("values of f have to be between −½ and ½");
+  return { value: values.join(","), fault: faults.join(", and ") };
 }
 
 const settings = [
@@ -39,6 +40,7 @@ const settings = [
   { name: "K", value: 20, low: 2, high: 1e6, log: true },
   { name: "epsilon", value: 1e-3, low: 1e-12, high: 1, log: true, unit: "", minimum: 1e-300, maximum: 1e30 },
   { name: "f", symbol: "f", meaning: "a function, in units of LΔ from −½ to ½: draw it below, or type values; those left out are 0", value: "random 1", text: readFunction, random: () => `random ${Math.floor(1e6 * Math.random())}`, moving: true },
+  { name: "query", symbol: "q", meaning: "feature that is asked for in the drawn model", value: 2, low: 1, high: MOST, whole: true, minimum: 1, maximum: MOST, moving: true },
   batch,
   step(100),
 ];
@@ -63,6 +65,12 @@ const tour = [
 ];
 
 const parameters = ({ L, delta, eta, K, epsilon }) => ({ L, delta, eta, K, epsilon });
+
+// the query is one of the features that are drawn
+function sound({ K, query }) {
+  const most = Math.min(K, MOST);
+  return query <= most ? {} : { changes: { query: most }, problem: `With K = ${count(K)} the query is one of ${most} features: q = ${most} is used.` };
+}
 
 // steps to ε by L, with the two laws it follows
 function transition(values, run) {
@@ -205,8 +213,8 @@ const steps = against({
 module.exports = {
   tab: "Regression",
   lead: "In-context regression: softmax attention learns to find the query among K features, on tasks that are L-Lipschitz. Infinite prompts, exchangeable tasks: the whole run of gradient descent in closed form.",
-  settings, presets, tour, compute, moment, words, parameters,
+  settings, presets, tour, compute, moment, words, parameters, sound,
   trainer: (values, draw) => (values.K > 1000 ? null : trainer(values, draw)), // scores of so many features fit into memory
   found: ({ run }, now) => ({ steps: run.reached ? run.steps : null, error: run.error, regime: run.regime, phases: Object.fromEntries(run.phases.map(({ name, from, to }) => [name, [from, to]])), t: now.t, loss: now.loss, attention: now.attention }),
-  figures: [loss, steps, attention, map, prediction],
+  figures: [drawn, loss, steps, attention, map, prediction],
 };
