@@ -324,6 +324,20 @@ DRIVEN = """
   seen.back = JSON.stringify(shell.values) === JSON.stringify(values);
   document.getElementById("start-tour").click();
   seen.stops = 0;
+  for (const { title } of shell.panel.story ?? []) {
+    seen.stops += 1;
+    await frames();
+    const current = document.querySelector("#story [aria-current]"), [back, on] = document.querySelectorAll("#story .open .row button");
+    if (!current.ariaLabel.endsWith(title) || back.disabled !== (seen.stops === 1)) seen.wayBack = seen.stops;
+    document.querySelector("#story .attempt button").click();  // what the scene says to try
+    await frames();
+    if (seen.stops === 2 && !seen.returned) {
+      back.click();
+      seen.returned = document.querySelector("#story [aria-current]").textContent.replace(/^1 .*/, "1 of the scenes");
+      on.click();
+    }
+    on.click();
+  }
   while (document.getElementById("tour")) {
     seen.stops += 1;
     await frames();

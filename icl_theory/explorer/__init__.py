@@ -33,6 +33,7 @@ SHARED = (
     "figures",
     "diagram",
     "tour",
+    "story",
     "shell",
 )
 

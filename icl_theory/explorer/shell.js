@@ -3,6 +3,7 @@
 
 const { Card, element, palette } = require("figures");
 const { complete, typed, written, defaults, fromFragment, toFragment, copies } = require("settings");
+const { Story } = require("story");
 const { tour } = require("tour");
 const { random, sampled } = require("training");
 
@@ -18,6 +19,10 @@ class Shell {
       const panel = require(`${name}/panel`), family = require(`${name}/family`);
       this.panels[name] = { ...panel, family, settings: panel.settings.map((one) => complete(one, family.parameters)) };
     } catch (error) { this.broken.push(`The panel of the family ${name} is left out: ${error}`); }
+    this.story = new Story(document.getElementById("story"), (scene, ghost, play) => {
+      this.begin(scene, ghost);
+      if (play) this.play();
+    });
     this.tabs();
     this.buttons();
     addEventListener("hashchange", () => this.open(location.hash));
@@ -48,7 +53,7 @@ class Shell {
       this.theme = (this.theme ?? system) === "dark" ? "light" : "dark";
       this.repaint();
     });
-    on("reset", () => this.begin({}));
+    on("reset", () => this.restart({}));
     on("play", () => this.play());
     on("keep", () => this.keep(this.ghosts[this.name] ? null : this.values));
     on("copy", (event) => this.copy(event.target));
@@ -97,6 +102,12 @@ class Shell {
     if (!still && this.panel.settings.some(({ play }) => play) && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
   }
 
+  // the same, away from the story
+  restart(values, ghost) {
+    this.story.close();
+    this.begin(values, ghost);
+  }
+
   // settings to start from, and changes of them to compare with
   begin(values, ghost) {
     this.set({ ...defaults(this.panel.settings), ...values });
@@ -120,9 +131,10 @@ class Shell {
       tab.tabIndex = here ? 0 : -1;
     }
     document.getElementById("panel").setAttribute("aria-labelledby", `tab-${this.panel.under ?? name}`);
+    document.getElementById("start-tour").textContent = this.panel.story ? "Story" : "Tour";
     document.getElementById("clock").hidden = !this.panel.settings.some((setting) => setting.play);
     document.getElementById("lead").textContent = this.panel.lead;
-    const places = { sliders: document.getElementById("sliders"), timeline: document.getElementById("timeline") };
+    const places = { sliders: document.getElementById("controls"), timeline: document.getElementById("timeline") };
     for (const place of Object.values(places)) place.replaceChildren();
     const together = this.together(name);
     if (together.length > 1) {
@@ -135,8 +147,10 @@ class Shell {
       places[setting.play ? "timeline" : "sliders"].append(control.node);
       return control;
     });
+    this.choose();
+    this.story.load(this.panel.story);
     document.getElementById("presets").replaceChildren(...this.panel.presets.map(({ name: word, sentence, values, ghost }) =>
-      element("li", {}, element("button", { type: "button", onclick: () => this.begin(values, ghost) }, word),
+      element("li", {}, element("button", { type: "button", onclick: () => this.restart(values, ghost) }, word),
         element("span", {}, sentence))));
     const shown = this.papers.filter(({ place }) => together.includes(place.split("?")[0])), list = document.getElementById("papers");
     list.previousElementSibling.hidden = !shown.length;
@@ -144,6 +158,18 @@ class Shell {
       element("button", { type: "button", title, onclick: () => { location.hash = place; } }, word), element("span", {}, text))));
     this.cards = this.panel.figures.map((figure) => new Card(figure, (values) => this.set(values)));
     document.getElementById("figures").replaceChildren(...this.cards.map((card) => card.node));
+  }
+
+  // On a phone one setting is shown at a time, so that there is room for what it moves: a row of symbols to choose it.
+  choose() {
+    const settings = this.panel.settings.map((setting, i) => ({ ...setting, node: this.controls[i].node })).filter(({ play }) => !play);
+    const buttons = settings.map(({ symbol, meaning, node }) => element("button", { type: "button", "aria-label": `${symbol}, ${meaning}`, onclick: () => show(node) }, symbol));
+    const show = (shown) => settings.forEach(({ node }, i) => {
+      node.classList.toggle("chosen", node === shown);
+      buttons[i].setAttribute("aria-pressed", node === shown);
+    });
+    document.getElementById("chooser").replaceChildren(...buttons);
+    show(settings[0]?.node);
   }
 
   control(setting) {
@@ -292,6 +318,7 @@ class Shell {
   }
 
   guide() {
+    if (this.panel.story) return this.story.go(0);
     this.endTour?.();
     const button = document.getElementById("start-tour");
     this.endTour = tour(this.panel.tour, (values, play) => {

@@ -54,14 +54,25 @@ const presets = [
   { name: "10¹⁴ steps", sentence: "A target that takes a hundred million million steps, counted by one formula.", values: { L: 2, epsilon: 5e-14, t: 1e10 } },
 ];
 
-const tour = [
-  { text: "A transformer with one layer is trained to predict f(x) from examples in its prompt. Everything on this page follows from a formula: move any slider, and the whole run of training is there, to its last step.", values: {}, figure: "loss" },
-  { text: "This is the loss while it trains, on logarithmic axes, from the first step to far beyond the target ε. Press Play at any time, or drag in the figure, to move through training.", values: { t: 0 }, figure: "loss", play: true },
-  { text: "Attention explains it. In Phase I the target's share of attention creeps up from 1/K to one half. In Phase II it becomes nearly everything. In Phase III only a tail is left.", values: { t: 400 }, figure: "attention" },
-  { text: "The same as a map: rows are queries, columns are features of the prompt. Learning is the diagonal filling.", values: { t: 900 }, figure: "map" },
-  { text: "Now a prediction. Bars are a function that the model has never seen, dots what it says. The band is proved: no L-Lipschitz function can be missed by more. Draw in the figure to change the function.", values: { t: 150 }, figure: "function" },
-  { text: "How long does it take? With many features, here 1000, it falls like 1/L² for small L, and hardly depends on L for large L. The bend at L* is the phase transition. Drag the dot through it.", values: { K: 1000, L: 0.2, t: 1e7 }, figure: "steps" },
-  { text: "Far above L* the tail decides: T is close to (K − 1)/(4ηε), whatever L is. (Where L is shaded red, single steps are so large that one of them may end the run.) All counts here are the integers that the Python package prints; at the bottom left is the code that prints them.", values: { K: 1000, L: 40 }, figure: "steps" },
+const story = [
+  { title: "Looking everywhere", figure: "model", values: { t: 0 },
+    text: "At step 0 the query attends to all K features alike, so that the prediction is the mean of all values, whatever the query.",
+    attempt: { text: "ask for another feature (click its row). The prediction does not move.", values: { query: 5 } } },
+  { title: "Learning to look", figure: "model", values: { t: 273 },
+    text: "Phase I ends at step 273, the first at which the query gives half of its attention to its own feature. More than two thirds of the loss are gone.",
+    attempt: { text: "double L. The gradients are four times as large, and Phase I takes a quarter of the steps.", values: { L: 4, t: 69 } } },
+  { title: "The tail", figure: "loss", values: { t: 5000 },
+    text: "In Phase III the attention that is left on other features melts slowly, and the loss falls like 1/t.",
+    attempt: { text: "go on to step 10 000. Twice the steps halve the loss, nearly.", values: { t: 10000 } } },
+  { title: "No tail", figure: "loss", values: { L: 0.2, t: 35000 },
+    text: "With flat functions, L = 0.2, the loss is at ε before the tail begins: every step goes into learning where to look.",
+    attempt: { text: "raise L to 1, above L* = 0.63. The run has a tail, and takes a fifth of the steps.", values: { L: 1, t: 7000 } } },
+  { title: "The transition", figure: "steps", values: { K: 1000, L: 0.2, t: 1e7 },
+    text: "With many features, here 1000, the number of steps falls like 1/L² for small L, and hardly depends on L for large L. The bend at L* is the phase transition.",
+    attempt: { text: "drag the red dot to L = 40, far above L*. T is close to (K − 1)/(4ηε), whatever L is.", values: { L: 40, t: 100000 } } },
+  { title: "Any function", figure: "function", values: { t: 150 },
+    text: "Bars are a function that the model has never seen, dots its predictions. The band is proved: the prediction of no L-Lipschitz function can be off by more.",
+    attempt: { text: "draw another function in the figure. The dots stay in the band.", values: { f: "random 2" } } },
 ];
 
 const parameters = ({ L, delta, eta, K, epsilon }) => ({ L, delta, eta, K, epsilon });
@@ -213,7 +224,7 @@ const steps = against({
 module.exports = {
   tab: "Regression",
   lead: "In-context regression: softmax attention learns to find the query among K features, on tasks that are L-Lipschitz. Infinite prompts, exchangeable tasks: the whole run of gradient descent in closed form.",
-  settings, presets, tour, compute, moment, words, parameters, sound,
+  settings, presets, story, compute, moment, words, parameters, sound,
   trainer: (values, draw) => (values.K > 1000 ? null : trainer(values, draw)), // scores of so many features fit into memory
   found: ({ run }, now) => ({ steps: run.reached ? run.steps : null, error: run.error, regime: run.regime, phases: Object.fromEntries(run.phases.map(({ name, from, to }) => [name, [from, to]])), t: now.t, loss: now.loss, attention: now.attention }),
   figures: [drawn, loss, steps, attention, map, prediction],
