@@ -313,6 +313,9 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
             0.01,
         )
     ),
+    "Adam. With a small learning rate": lambda said: near(
+        said.steps(rule="heavy-ball", momentum=0.9) / said.steps(), 40.0, 0.02
+    ),
     "10¹⁴ steps. A target that takes a hundred million million steps": lambda said: (
         near(said.steps(), 1e14, 0.1)
     ),
