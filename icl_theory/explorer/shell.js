@@ -129,6 +129,7 @@ class Shell {
       const here = tab.id === `tab-${this.panel.under ?? name}`;
       tab.setAttribute("aria-selected", here);
       tab.tabIndex = here ? 0 : -1;
+      if (here) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.offsetLeft - 16; // on a phone the row is cut
     }
     document.getElementById("panel").setAttribute("aria-labelledby", `tab-${this.panel.under ?? name}`);
     document.getElementById("start-tour").textContent = this.panel.story ? "Story" : "Tour";
