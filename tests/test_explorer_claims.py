@@ -28,12 +28,14 @@ const papers = given[1].map(({ place, text }) => {
   return { ...found, parameters: panels[name].parameters(values, panels[name].compute(values)) };
 });
 return papers.concat(given[0].flatMap((name) => {
-  const { settings, presets, tour, parameters, compute, sound } = require(`${name}/panel`);
+  const { settings, presets, tour = [], story = [], parameters, compute, sound } = require(`${name}/panel`);
   const family = require(`${name}/family`);
   const first = defaults(settings.map((one) => complete(one, family.parameters)));
   const filled = (values) => ({ ...first, ...values, ...(sound?.({ ...first, ...values }).changes ?? {}) });
   const said = [...presets.map(({ name, sentence, values }) => [`${name}. ${sentence}`, values]),
-    ...tour.map(({ text, values }) => [text, values])];
+    ...tour.map(({ text, values }) => [text, values]),
+    ...story.map(({ text, values }) => [text, values]),
+    ...story.map(({ values, attempt }) => [attempt.text, { ...values, ...attempt.values }])];
   return said.map(([text, given]) => {
     const values = filled(given);
     return { panel: name, text, values, problems: [], parameters: parameters(values, compute(values)) };
@@ -144,6 +146,11 @@ def band(said: Said) -> bool:
     values = np.random.default_rng(0).uniform(-0.5, 0.5, (1000, int(said.values["K"])))
     rest = (values.sum(axis=1) - values[:, 0]) / (said.values["K"] - 1)
     return bool(np.all(np.abs(off * (rest - values[:, 0])) <= off))
+
+
+def even(said: Said) -> bool:
+    """The same attention on all features predicts the same for every query."""
+    return near(float(said.run().at(0).attention), 1 / said.values["K"], 1e-12)
 
 
 def bend(said: Said) -> bool:
@@ -306,20 +313,42 @@ CLAIMS: dict[str, Callable[[Said], bool]] = {
             0.01,
         )
     ),
+    "Adam. With a small learning rate": lambda said: near(
+        said.steps(rule="heavy-ball", momentum=0.9) / said.steps(), 40.0, 0.02
+    ),
     "10¹⁴ steps. A target that takes a hundred million million steps": lambda said: (
         near(said.steps(), 1e14, 0.1)
     ),
-    "A transformer with one layer is trained to predict": lambda said: (
-        said.run().method == "closed"
+    "At step 0 the query attends to all K features alike": even,
+    "ask for another feature": even,
+    "Phase I ends at step 273": lambda said: (
+        said.run().phases.present()["I"] == (0, 273)
+        and float(said.run().at(272).attention) < 0.5
+        and said.run().at(273).loss < said.run().at(0).loss / 3
     ),
-    "This is the loss while it trains": reaches,
-    "Attention explains it. In Phase I the target's share": phases_explained,
-    "The same as a map": lambda said: (
-        said.run().at(int(said.values["t"])).attention > 5 * said.run().at(0).attention
+    "double L": lambda said: near(
+        said.run(L=2.0).phases.present()["I"][1] / said.run().phases.present()["I"][1],
+        4.0,
+        0.02,
     ),
-    "Now a prediction. Bars are a function that the model has never seen": band,
-    "How long does it take? With many features, here 1000, it falls like 1/L²": bend,
-    "Far above L* the tail decides: T is close to": far_above,
+    "In Phase III the attention that is left": lambda said: (
+        said.run().phases.present()["III"][0] < 5000
+        and near(said.run().at(5000).loss / said.run().at(2500).loss, 0.5, 0.15)
+        and near(said.run().at(10**6).loss / said.run().at(10**5).loss, 0.1, 0.05)
+    ),
+    "go on to step 10 000": lambda said: near(
+        said.run().at(10000).loss / said.run().at(5000).loss, 0.5, 0.1
+    ),
+    "With flat functions": lambda said: "III" not in said.run().phases.present(),
+    "raise L to 1": lambda said: (
+        "III" in said.run().phases.present()
+        and near(icl.regression.crossover(1e-3, 1.0, 20), 0.63, 0.01)
+        and near(said.steps(L=0.2) / said.steps(), 5.0, 0.03)
+    ),
+    "With many features, here 1000": bend,
+    "drag the red dot to L = 40": far_above,
+    "Bars are a function that the model has never seen": band,
+    "draw another function": band,
     "No noise. Every sentence can be completed without doubt": lambda said: (
         noise_is_known(said) and straight(said)
     ),
@@ -405,6 +434,28 @@ def resting(said: Said, t: int) -> bool:
     return near(float(said.run().at(t).loss), unigram, 0.025)
 
 
+def predictors(said: Said, **changes: Any) -> dict[str, float]:
+    problem: Any = list_families()["induction-heads"](**said.parameters | changes)
+    return dict(problem.predictors)
+
+
+def gain(said: Said, **changes: Any) -> float:
+    losses = predictors(said, **changes)
+    return losses["unigram"] - losses["Bayes"]
+
+
+def at_lag_1(said: Said) -> float:
+    return float(said.run().at(int(said.values["t"])).observed["first"][1])
+
+
+def sink_first(said: Said) -> bool:
+    """The sink's score is c, and no other score is above the match."""
+    T, match, sink = (said.parameters[name] for name in ("T", "match", "sink"))
+    share = math.exp(sink) / (math.exp(sink) + T * math.exp(match))
+    start = float(said.run().at(0).loss)
+    return share > 0.9 and near(start, predictors(said)["uniform"], 0.04)
+
+
 def levels(said: Said) -> bool:
     """A run goes through all plateaus, from near the loss of the first to near that of the last."""
     problem: Any = list_families()["induction-heads"](**said.parameters)
@@ -472,14 +523,33 @@ INDUCTION: dict[str, Callable[[Said], bool]] = {
         emergence(said) < emergence(said, concentration=1.0)
         and said.run().risk.floor() < 0.5 * said.run(concentration=1.0).risk.floor()
     ),
-    "Sequences of T symbols, each from a chain": lambda said: (
-        said.run().regime == "induction"
+    "At the start the sink takes more than nine tenths": sink_first,
+    "lower the sink's score": lambda said: near(
+        float(said.run().at(0).loss), predictors(said)["unigram"], 0.01
     ),
-    "The loss begins where both symbols are alike": lambda said: (
-        levels(said) and resting(said, 140) and resting(said, 290)
+    "With a slow first layer": lambda said: resting(said, 200) and resting(said, 600),
+    "set ρ back to 1": lambda said: near(
+        emergence(said, ratio=0.03) / emergence(said), 9, 0.1
     ),
-    "Why it falls: the first layer learns": head,
+    "The first layer turns to the symbol before": lambda said: at_lag_1(said) > 0.9,
+    "train the first layer at a tenth": lambda said: 0.5 < at_lag_1(said) < 0.7,
+    "The second layer attends to symbols that followed": lambda said: (
+        head(said) and near(said.run().at(2000).loss, predictors(said)["Bayes"], 0.01)
+    ),
+    # the excess of the square loss is the mean square distance to the best prediction
+    "look at other sequences": lambda said: near(
+        math.sqrt(said.run().at(2000).loss - predictors(said)["Bayes"]), 0.03, 0.05
+    ),
     "The same run as a path over the loss": steeper,
+    "start from a negative match": lambda said: (
+        said.run().regime == "induction"
+        and abs(float(said.run().at(150).observed["match"])) < 0.3
+    ),
+    "If the rows of the chains are nearly certain": lambda said: (
+        emergence(said) < emergence(said, concentration=1.0)
+        and said.run().risk.floor() < 0.5 * said.run(concentration=1.0).risk.floor()
+    ),
+    "set α to 10": lambda said: gain(said) < 0.1 * gain(said, concentration=1.0),
 }
 if "induction-heads" in PANELS:
     CLAIMS |= INDUCTION

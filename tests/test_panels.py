@@ -294,6 +294,34 @@ def test_the_panel_on_the_sphere_computes_what_python_does(number: int) -> None:
     assert counted > 0.2 * number
 
 
+CURVES = """
+const panel = require("sphere/panel"), { Tokens } = require("sphere/closed");
+const usual = Object.fromEntries(panel.settings.map(({ name, value }) => [name, value]));
+return given[0].map((changes) => {
+  const values = { ...usual, ...changes };
+  Object.assign(values, panel.sound(values).changes);
+  const { run, kappas, valley, lengths, best } = panel.compute(values), error = [0, 0];
+  for (const i of [1, 9, 25, 58]) error[0] = Math.max(error[0], Math.abs(valley[i] / run.tokens.at(kappas[i]).loss - 1));
+  for (const i of [0, 3, lengths.length - 1]) error[1] = Math.max(error[1], Math.abs(best[i] / new Tokens({ ...values, N: lengths[i] }).best() - 1));
+  return error;
+});
+"""
+
+
+def test_curves_on_the_sphere_are_interpolated_to_six_digits() -> None:
+    rng = np.random.default_rng(8)
+    settings = [
+        {
+            "N": float(np.floor(10 ** rng.uniform(0.5, 4.5))),
+            "d": float(rng.integers(3, 21)),
+            "L": float(10 ** rng.uniform(-1, 0.7)),
+            "noise": float(rng.uniform(0.1, 3)),
+        }
+        for _ in range(8)
+    ]
+    assert np.max(call(CURVES, settings)) < 1e-6
+
+
 @pytest.mark.parametrize(
     "changes", [{}, {"N": 40, "d": 7, "L": 2.0, "noise": 0.6, "start": 1.0, "t": 30}]
 )
@@ -842,7 +870,8 @@ def test_dots_are_on_their_curves_and_inside_the_axes(
 ) -> None:
     """At a step or a setting between points of the curve, as far as these are apart."""
     figures = call(FIGURES, name, changes)
-    figures.pop("function", None)  # its dots are predictions, without a curve
+    for without_axes in ("function", "model"):  # predictions are on no curve
+        figures.pop(without_axes, None)
     if plane := figures.pop(
         "plane", None
     ):  # a path, which turns: its end is that of the run

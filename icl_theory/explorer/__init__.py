@@ -31,7 +31,9 @@ SHARED = (
     "settings",
     "training",
     "figures",
+    "diagram",
     "tour",
+    "story",
     "shell",
 )
 

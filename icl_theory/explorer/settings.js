@@ -20,26 +20,36 @@ function complete(declared, parameters) {
 
 const written = (setting, value) => (typeof value === "string" ? value : setting.whole ? count(value) : short(value, 4));
 
-// a sound value of what was typed or stands in a URL, and a sentence where it is not what was asked for
-function read(setting, text) {
+// The value of a text, or the allowed one that is nearest, and a sentence on what is wrong with it. `value` is null if nothing is
+// near, as for what is no number.
+function checked(setting, text) {
   const name = setting.symbol;
   if (setting.words) {
     if (Object.hasOwn(setting.words, text)) return { value: text };
-    return { value: setting.value, problem: `${name} = “${text}” is none of ${Object.keys(setting.words).join(", ")}: ${setting.value} is used.` };
+    return { value: null, fault: `${name} = “${text}” is none of ${Object.keys(setting.words).join(", ")}` };
   }
-  if (setting.text) {
-    const found = setting.text(text);
-    return found === null ? { value: setting.value, problem: `${name} = “${text}” cannot be read: the default is used.` } : found;
-  }
+  if (setting.text) return setting.text(text) ?? { value: null, fault: `${name} = “${text}” cannot be read` };
   const number = parse(text);
-  if (number === null) {
-    return { value: setting.value, problem: `${name} = “${text}” is not a number: ${written(setting, setting.value)} is used.` };
-  }
+  if (number === null) return { value: null, fault: `${name} = “${text}” is not a number${/\d,\d/.test(text) ? ": decimals follow a point" : ""}` };
   const { minimum, maximum, whole } = setting;
   const value = Math.min(maximum ?? Infinity, Math.max(minimum ?? -Infinity, whole ? Math.round(number) : number));
   if (value === number) return { value };
   const allowed = Math.round(number) === value ? "whole" : value > number ? `at least ${short(minimum)}` : `at most ${short(maximum)}`;
-  return { value, problem: `${name} = ${short(number)} has to be ${allowed}: ${written(setting, value)} is used.` };
+  return { value, fault: `${name} = ${short(number)} has to be ${allowed}` };
+}
+
+// A sound value of what stands in a URL, and a sentence where it is not what was asked for: a page that opens shows something.
+function read(setting, text) {
+  const { value, fault } = checked(setting, text);
+  if (!fault) return { value };
+  const used = value ?? setting.value;
+  return { value: used, problem: `${fault}: ${written(setting, used)} is used.` };
+}
+
+// What was typed, or a sentence on why it changes nothing.
+function typed(setting, text, present) {
+  const { value, fault } = checked(setting, text);
+  return fault ? { problem: `${fault}; it stays ${written(setting, present)}.` } : { value };
 }
 
 const defaults = (settings) => Object.fromEntries(settings.map(({ name, value }) => [name, value]));
@@ -96,4 +106,4 @@ function copies(family, parameters, more = {}) {
   };
 }
 
-module.exports = { complete, read, written, defaults, fromFragment, toFragment, copies };
+module.exports = { complete, read, typed, written, defaults, fromFragment, toFragment, copies };

@@ -2,7 +2,8 @@
 "use strict";
 
 const { Card, element, palette } = require("figures");
-const { complete, read, written, defaults, fromFragment, toFragment, copies } = require("settings");
+const { complete, typed, written, defaults, fromFragment, toFragment, copies } = require("settings");
+const { Story } = require("story");
 const { tour } = require("tour");
 const { random, sampled } = require("training");
 
@@ -18,6 +19,10 @@ class Shell {
       const panel = require(`${name}/panel`), family = require(`${name}/family`);
       this.panels[name] = { ...panel, family, settings: panel.settings.map((one) => complete(one, family.parameters)) };
     } catch (error) { this.broken.push(`The panel of the family ${name} is left out: ${error}`); }
+    this.story = new Story(document.getElementById("story"), (scene, ghost, play) => {
+      this.begin(scene, ghost);
+      if (play) this.play();
+    });
     this.tabs();
     this.buttons();
     addEventListener("hashchange", () => this.open(location.hash));
@@ -48,7 +53,7 @@ class Shell {
       this.theme = (this.theme ?? system) === "dark" ? "light" : "dark";
       this.repaint();
     });
-    on("reset", () => this.begin({}));
+    on("reset", () => this.restart({}));
     on("play", () => this.play());
     on("keep", () => this.keep(this.ghosts[this.name] ? null : this.values));
     on("copy", (event) => this.copy(event.target));
@@ -82,12 +87,25 @@ class Shell {
     box.hidden = !problems.length;
   }
 
+  // while somebody types; a run that plays would write over it
+  unmark(field) {
+    this.stop();
+    field.removeAttribute("aria-invalid");
+    this.complain([]);
+  }
+
   // a panel, which begins to play unless it is to be `still`
   show(name, values, problems, still) {
     if (this.name) this.kept[this.name] = this.values;
     if (name !== this.name) this.build(name);
     this.set(values, problems);
     if (!still && this.panel.settings.some(({ play }) => play) && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
+  }
+
+  // the same, away from the story
+  restart(values, ghost) {
+    this.story.close();
+    this.begin(values, ghost);
   }
 
   // settings to start from, and changes of them to compare with
@@ -111,11 +129,13 @@ class Shell {
       const here = tab.id === `tab-${this.panel.under ?? name}`;
       tab.setAttribute("aria-selected", here);
       tab.tabIndex = here ? 0 : -1;
+      if (here) tab.parentElement.scrollLeft = tab.offsetLeft - tab.parentElement.offsetLeft - 16; // on a phone the row is cut
     }
     document.getElementById("panel").setAttribute("aria-labelledby", `tab-${this.panel.under ?? name}`);
+    document.getElementById("start-tour").textContent = this.panel.story ? "Story" : "Tour";
     document.getElementById("clock").hidden = !this.panel.settings.some((setting) => setting.play);
     document.getElementById("lead").textContent = this.panel.lead;
-    const places = { sliders: document.getElementById("sliders"), timeline: document.getElementById("timeline") };
+    const places = { sliders: document.getElementById("controls"), timeline: document.getElementById("timeline") };
     for (const place of Object.values(places)) place.replaceChildren();
     const together = this.together(name);
     if (together.length > 1) {
@@ -128,8 +148,10 @@ class Shell {
       places[setting.play ? "timeline" : "sliders"].append(control.node);
       return control;
     });
+    this.choose();
+    this.story.load(this.panel.story);
     document.getElementById("presets").replaceChildren(...this.panel.presets.map(({ name: word, sentence, values, ghost }) =>
-      element("li", {}, element("button", { type: "button", onclick: () => this.begin(values, ghost) }, word),
+      element("li", {}, element("button", { type: "button", onclick: () => this.restart(values, ghost) }, word),
         element("span", {}, sentence))));
     const shown = this.papers.filter(({ place }) => together.includes(place.split("?")[0])), list = document.getElementById("papers");
     list.previousElementSibling.hidden = !shown.length;
@@ -139,21 +161,40 @@ class Shell {
     document.getElementById("figures").replaceChildren(...this.cards.map((card) => card.node));
   }
 
+  // On a phone one setting is shown at a time, so that there is room for what it moves: a row of symbols to choose it.
+  choose() {
+    const settings = this.panel.settings.map((setting, i) => ({ ...setting, node: this.controls[i].node })).filter(({ play }) => !play);
+    const buttons = settings.map(({ symbol, meaning, node }) => element("button", { type: "button", "aria-label": `${symbol}, ${meaning}`, onclick: () => show(node) }, symbol));
+    const show = (shown) => settings.forEach(({ node }, i) => {
+      node.classList.toggle("chosen", node === shown);
+      buttons[i].setAttribute("aria-pressed", node === shown);
+    });
+    document.getElementById("chooser").replaceChildren(...buttons);
+    show(settings[0]?.node);
+  }
+
   control(setting) {
     const id = `set-${setting.name}`, { name } = setting;
     const label = element("label", { for: id }, element("b", {}, setting.symbol), ` ${setting.meaning}`,
       setting.unit ? element("small", {}, ` (${setting.unit})`) : "");
-    const take = (text) => {
-      const { value, problem } = read(setting, text);
-      this.set({ [name]: value }, problem ? [problem] : []);
+    // what cannot be used is marked where it was typed, and changes nothing
+    const take = (text, input) => {
+      const { value, problem } = typed(setting, text, this.values[name]);
+      if (!problem) return this.set({ [name]: value });
+      this.stop();
+      input.setAttribute("aria-invalid", "true");
+      this.complain([problem]);
     };
     if (setting.words) {
-      const choice = element("select", { id, onchange: () => take(choice.value) },
+      const choice = element("select", { id, onchange: () => take(choice.value, choice) },
         ...Object.entries(setting.words).map(([value, words]) => element("option", { value }, words)));
       return { node: element("div", { class: "control" }, label, choice), update: (value) => { choice.value = value; } };
     }
-    const field = element("input", { id, type: "text", inputmode: setting.text ? "text" : "decimal", autocomplete: "off", spellcheck: "false", oninput: () => this.complain([]), onchange: () => take(field.value) });
-    const write = (value) => { field.value = written(setting, value); };
+    const field = element("input", { id, type: "text", inputmode: setting.text ? "text" : "decimal", autocomplete: "off", spellcheck: "false", "aria-describedby": "problems", oninput: () => this.unmark(field), onchange: () => take(field.value, field) });
+    const write = (value) => {
+      field.value = written(setting, value);
+      field.removeAttribute("aria-invalid");
+    };
     if (setting.text) {
       const again = element("button", { type: "button", onclick: () => this.set({ [name]: setting.random() }) }, "Random");
       return { node: element("div", { class: "control text" }, label, field, again), update: write };
@@ -278,6 +319,7 @@ class Shell {
   }
 
   guide() {
+    if (this.panel.story) return this.story.go(0);
     this.endTour?.();
     const button = document.getElementById("start-tour");
     this.endTour = tour(this.panel.tour, (values, play) => {

@@ -3,6 +3,15 @@
 
 const { element } = require("figures");
 
+// frame a figure, or none, and scroll to it
+function mark(name, scrolls = true) {
+  document.querySelectorAll("figure.shown").forEach((figure) => figure.classList.remove("shown"));
+  const figure = name && document.getElementById(`figure-${name}`);
+  if (!figure) return;
+  figure.classList.add("shown");
+  if (scrolls) figure.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+}
+
 // `stops` is a list of { text, values, figure }; `show` sets values, `after` is told when it ends
 function tour(stops, show, after) {
   let at = 0;
@@ -20,13 +29,6 @@ function tour(stops, show, after) {
     after();
   };
   const keys = (event) => { if (event.key === "Escape") close(); };
-  const mark = (name) => {
-    document.querySelectorAll("figure.shown").forEach((figure) => figure.classList.remove("shown"));
-    const figure = name && document.getElementById(`figure-${name}`);
-    if (!figure) return;
-    figure.classList.add("shown");
-    figure.scrollIntoView({ block: "center", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
-  };
   const go = (next) => {
     if (next >= stops.length) return close();
     at = Math.max(0, next);
@@ -45,4 +47,4 @@ function tour(stops, show, after) {
   return close;
 }
 
-module.exports = { tour };
+module.exports = { mark, tour };

@@ -27,19 +27,30 @@ function firstStep(loss, target, most) {
   return found(steps, close ? Math.ceil(error) : error);
 }
 
-// A run step by step, from params on by `next`, up to some most; it ends early where params stay as they are.
+// A run step by step, from params on by `next`, up to some most; it ends early where params stay as they are. If its loss
+// `falls` at every step, steps are taken when they are first asked for: few of them are needed to find the first at the target.
 class Path {
-  constructor(start, next, loss, floor, above, most = 2e4) {
-    Object.assign(this, { states: [start], loss, floor, most });
-    for (let now = start; this.states.length <= most;) {
-      const then = next(now);
-      if (then.every((value, i) => Math.abs(value - now[i]) <= 1e-16 * Math.abs(value))) break;
-      this.states.push(now = then);
+  constructor(start, next, loss, floor, above, most = 2e4, falls = false) {
+    Object.assign(this, { states: [start], next, rests: false, loss, floor, most });
+    const lossAt = (t) => this.at(t).loss;
+    let last = falls ? 0 : most;
+    while (last < most && lossAt(last) > floor + above) last = Math.min(most, 2 * last + 1);
+    const found = firstStep(lossAt, floor + above, last);
+    Object.assign(this, found, { last: found.steps ?? most });
+    this.extend(falls ? 0 : most);
+  }
+
+  extend(t) {
+    const { states } = this, end = Math.min(t, this.most);
+    while (!this.rests && states.length <= end) {
+      const now = states.at(-1), then = this.next(now);
+      if (then.every((value, i) => Math.abs(value - now[i]) <= 1e-16 * Math.abs(value))) this.rests = true;
+      else states.push(then);
     }
-    Object.assign(this, firstStep((t) => this.at(t).loss, floor + above, most));
   }
 
   at(t) {
+    this.extend(t);
     const params = this.states[Math.min(t, this.states.length - 1)], loss = this.loss(params);
     return { t, params, loss, excess: Math.max(loss - this.floor, 0) };
   }

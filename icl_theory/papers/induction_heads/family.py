@@ -403,7 +403,9 @@ class InductionHeads(Family):
     name: ClassVar[str] = "induction-heads"
     title: ClassVar[str] = "two layers of attention on Markov chains"
     claims = LazySlot("icl_theory.papers.induction_heads.statements:CLAIMS")
-    explorer = Panel(Path(__file__).parent / "panel", ("closed.js", "panel.js"))
+    explorer = Panel(
+        Path(__file__).parent / "panel", ("closed.js", "picture.js", "panel.js")
+    )
     goal: ClassVar[tuple[str, float] | None] = None
     loss_unit: ClassVar[str] = "squared probabilities, or nats"
     phase_names: ClassVar[tuple[str, ...]] = ("uniform", "unigram", "bigram")

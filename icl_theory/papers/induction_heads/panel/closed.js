@@ -29,18 +29,24 @@ function exactRows({ T, concentration }) {
   return Float64Array.from(rows.flat());
 }
 
-// the same of sequences that are drawn, whose next symbol is known: each symbol by what followed its like before, as an urn does
-function drawnRows({ T, concentration, batch }, draw) {
-  const rows = Array.from({ length: batch }, () => {
-    const counts = [[0, 0], [0, 0]], start = draw() < 0.5 ? 0 : 1;
-    let now = start, next = start;
-    for (let i = 0; i < T; i++) {
-      if (i) counts[now][next]++;
-      now = next;
-      const [stay, leave] = [counts[now][now] + concentration, counts[now][1 - now] + concentration];
-      next = draw() * (stay + leave) < stay ? now : 1 - now;
-    }
-    return [1 / batch, next === now ? 0 : 1, counts[now][now], counts[now][1 - now], counts[1 - now][now], counts[1 - now][1 - now], start === now ? 1 : 0];
+// A sequence, the symbol after it, and its counts of pairs: each symbol by what followed its like before, as an urn does.
+function sequence({ T, concentration }, draw) {
+  const counts = [[0, 0], [0, 0]], symbols = [];
+  let next = draw() < 0.5 ? 0 : 1;
+  for (let i = 0; i < T; i++) {
+    if (i) counts[symbols[i - 1]][next]++;
+    symbols.push(next);
+    const [stay, leave] = [counts[next][next] + concentration, counts[next][1 - next] + concentration];
+    if (!(draw() * (stay + leave) < stay)) next = 1 - next;
+  }
+  return { symbols, next, counts };
+}
+
+// rows of sequences that are drawn, whose next symbol is known
+function drawnRows(values, draw) {
+  const rows = Array.from({ length: values.batch }, () => {
+    const { symbols, next, counts } = sequence(values, draw), now = symbols.at(-1), other = 1 - now;
+    return [1 / values.batch, next === now ? 0 : 1, counts[now][now], counts[now][other], counts[other][now], counts[other][other], symbols[0] === now ? 1 : 0];
   });
   return Float64Array.from(rows.flat());
 }
@@ -94,4 +100,4 @@ function trainer(values, draw) {
   return Object.assign(next, { params, work: values.batch * values.T });
 }
 
-module.exports = { Run, exactRows, evaluate, mostSteps, trainer };
+module.exports = { Run, sequence, exactRows, evaluate, mostSteps, trainer };

@@ -5,6 +5,7 @@ const { spread } = require("drawing");
 const { count, short, percent } = require("numbers");
 const { along, batch, course, lasting, step } = require("training");
 const { Run, evaluate, mostSteps, trainer } = require("./closed");
+const { figure: drawn } = require("./picture");
 
 const settings = [
   { name: "T", value: 30, low: 4, high: 100, minimum: 4, maximum: 100 },
@@ -14,6 +15,7 @@ const settings = [
   { name: "ratio", symbol: "ρ", meaning: "learning rate of the first layer over that of the second", value: 1, low: 0.01, high: 100, log: true, minimum: 1e-3, maximum: 100 },
   { name: "match", symbol: "b₀", value: 0.01, low: -2, high: 2, steps: 80, minimum: -10, maximum: 10 },
   { name: "sink", symbol: "c₀", value: 6, low: -4, high: 10, steps: 56, minimum: -20, maximum: 20 },
+  { name: "sequence", symbol: "s", meaning: "number of the sequence in the drawn model", value: 1, low: 1, high: 100, whole: true, minimum: 1, maximum: 1e6, moving: true },
   batch,
   { ...step(100), high: 5000, maximum: 5000 },
 ];
@@ -25,11 +27,25 @@ const presets = [
   { name: "Nearly certain", sentence: "Chains whose rows are nearly certain: what followed before says nearly all, and the head emerges sooner.", values: { concentration: 0.2, t: 100 }, ghost: { concentration: 1 } },
 ];
 
-const tour = [
-  { text: "Sequences of T symbols, each from a chain of its own: two numbers say how often a 0 and a 1 are followed by a 1. What comes next? Only what came in the same sequence tells.", values: {}, figure: "loss" },
-  { text: "The loss begins where both symbols are alike, rests where the more frequent one is predicted, the unigram, and ends nearly at the Bayes risk. The first layer trains at a tenth of the rate here. Press Play.", values: { t: 0, ratio: 0.1 }, figure: "loss", play: true },
-  { text: "Why it falls: the first layer learns to attend to the symbol before, lag 1, and the second to tokens whose symbol before equals the last one. That is an induction head.", values: { t: 500 }, figure: "layers" },
-  { text: "The same run as a path over the loss, which is low where it is dark. Descent goes right, to a larger match, and up, to lag 1; the larger the match, the steeper the way up.", values: { t: 1000 }, figure: "plane" },
+const story = [
+  { title: "The sink", figure: "model", values: { t: 0 },
+    text: "At the start the sink takes more than nine tenths of the attention, so that every prediction is near one half.",
+    attempt: { text: "lower the sink's score c₀ to 0. All symbols count alike, and the loss starts at that of the unigram, the share of ones.", values: { sink: 0 } } },
+  { title: "The unigram", figure: "loss", values: { ratio: 0.03, t: 400 },
+    text: "With a slow first layer, ρ = 0.03, the loss rests at the unigram's: the more frequent symbol is predicted.",
+    attempt: { text: "set ρ back to 1. The head emerges nine times as early.", values: { ratio: 1, t: 200 } } },
+  { title: "One symbol back", figure: "model", values: { t: 300 },
+    text: "The first layer turns to the symbol before, lag 1: at step 300 it has more than 90 % of its attention there.",
+    attempt: { text: "train the first layer at a tenth of the rate, ρ = 0.1. At the same step it has less than 70 % there.", values: { ratio: 0.1 } } },
+  { title: "The head", figure: "model", values: { t: 2000 },
+    text: "The second layer attends to symbols that followed a copy of the last one: an induction head. The loss is within one percent of the Bayes risk.",
+    attempt: { text: "look at other sequences (s). Dot and bar differ by 3 points in the root mean square.", values: { sequence: 5 } } },
+  { title: "A path", figure: "plane", values: { t: 1000 },
+    text: "The same run as a path over the loss, which is low where it is dark. Descent goes right, to a larger match, and up, to lag 1; the larger the match, the steeper the way up.",
+    attempt: { text: "start from a negative match, b₀ = −2, without a strong sink. The match shrinks first, and the head emerges all the same.", values: { match: -2, sink: 0, t: 200 } } },
+  { title: "Easy chains", figure: "loss", values: { concentration: 0.2, t: 100 },
+    text: "If the rows of the chains are nearly certain, α = 0.2, what followed before says nearly all, and the head emerges sooner.",
+    attempt: { text: "set α to 10, for chains that are close to coin flips. A head has less than a tenth as much to gain as with α = 1.", values: { concentration: 10 } } },
 ];
 
 // a run is as long as the page has time for
@@ -88,10 +104,10 @@ const plane = {
 module.exports = {
   tab: "Induction heads",
   lead: "Two layers of attention on two-state Markov chains: the first looks back by a lag, the second compares what it finds with the last symbol. Descent on the exact loss, a sum over counts of pairs.",
-  settings, presets, tour, compute, trainer, moment, words, sound,
+  settings, presets, story, compute, trainer, moment, words, sound,
   parameters: ({ T, concentration, objective, eta, ratio, match, sink }) => ({ T, concentration, objective, eta, ratio, match, sink, max_steps: mostSteps({ T }) }),
   found({ run }, now) {
     return { steps: null, t: now.t, loss: now.loss, lag1: now.lag1, share: now.share, phases: lasting({ uniform: [0, run.begun], unigram: [run.begun, run.last], bigram: [run.last, run.most] }) };
   },
-  figures: [loss, layers, plane],
+  figures: [drawn, loss, layers, plane],
 };

@@ -21,4 +21,8 @@ def constants() -> dict[str, Any]:
     }
 
 
-PANEL = Panel(Path(__file__).parent, ("closed.js", "panel.js"), constants)
+PANEL = Panel(
+    Path(__file__).parent,
+    ("closed.js", "rules.js", "picture.js", "panel.js"),
+    constants,
+)

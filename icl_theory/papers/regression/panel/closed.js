@@ -279,4 +279,4 @@ function trainer({ K, L, delta, eta, batch }, draw) {
   return Object.assign(next, { params: scores, work: batch * K });
 }
 
-module.exports = { StepCounter, Run, trainer, tailStart, halfWayDeficit, predicted };
+module.exports = { StepCounter, Run, attention, trainer, tailStart, halfWayDeficit, predicted };

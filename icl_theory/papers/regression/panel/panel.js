@@ -5,6 +5,8 @@ const { spread } = require("drawing");
 const { count, short, percent, plural } = require("numbers");
 const { against, along, batch, course, random, step, when } = require("training");
 const { Run, predicted, trainer } = require("./closed");
+const { figure: drawn } = require("./picture");
+const { MOMENTUM, MOST: MOST_STEPS, NAMES, runOf } = require("./rules");
 
 const PEAK = 4 / 27; // of the speed a s² of that gap
 const MOST = 24; // features that are drawn
@@ -20,16 +22,16 @@ function functionValues(text, K) {
 
 const within = (value) => Math.max(-0.5, Math.min(0.5, value));
 
-// what a function's values are read as, and a sentence where some are not used as they stand; null if they are none
+// the function that a text stands for, and what is wrong with it; null if it has no values at all
 function readFunction(text) {
   const plain = text.trim().toLowerCase().replaceAll("−", "-");
   if (/^random \d{1,9}$/.test(plain)) return { value: plain };
   const given = plain.split(/[,;]\s*|\s+/).filter(Boolean).map(Number);
   if (!given.length || given.some(Number.isNaN)) return null;
-  const values = given.slice(0, MOST).map(within), problems = [];
-  if (given.length > MOST) problems.push(`f has ${given.length} values: the first ${MOST} are used.`);
-  if (values.some((value, i) => value !== given[i])) problems.push("Values of f have to be between −½ and ½: those beyond are set to the nearest one.");
-  return { value: values.join(","), problem: problems.join(" ") };
+  const values = given.slice(0, MOST).map(within), faults = [];
+  if (given.length > MOST) faults.push(`f has ${given.length} values, of ${MOST} that are allowed`);
+  if (values.some((value, i) => value !== given[i])) faults.push("values of f have to be between −½ and ½");
+  return { value: values.join(","), fault: faults.join(", and ") };
 }
 
 const settings = [
@@ -37,8 +39,10 @@ const settings = [
   { name: "delta", value: 1, low: 0.1, high: 10, log: true, ...RANGE },
   { name: "eta", value: 1, low: 1e-4, high: 1e4, log: true, ...RANGE },
   { name: "K", value: 20, low: 2, high: 1e6, log: true },
+  { name: "rule", symbol: "optimiser", meaning: "", value: "gd", words: NAMES },
   { name: "epsilon", value: 1e-3, low: 1e-12, high: 1, log: true, unit: "", minimum: 1e-300, maximum: 1e30 },
   { name: "f", symbol: "f", meaning: "a function, in units of LΔ from −½ to ½: draw it below, or type values; those left out are 0", value: "random 1", text: readFunction, random: () => `random ${Math.floor(1e6 * Math.random())}`, moving: true },
+  { name: "query", symbol: "q", meaning: "feature that is asked for in the drawn model", value: 2, low: 1, high: MOST, whole: true, minimum: 1, maximum: MOST, moving: true },
   batch,
   step(100),
 ];
@@ -49,20 +53,50 @@ const presets = [
   { name: "Flat beside sharp", sentence: "In grey dashes the run of L = 0.2: it takes longer to learn where to look, and has no tail.", values: { L: 5, t: 1000 }, ghost: { L: 0.2 } },
   { name: "Far above L*", sentence: "The number of steps hardly depends on L any more: only ε, η and K count.", values: { K: 1000, L: 40, t: 10000 } },
   { name: "K = 10⁶", sentence: "A million features: the first phase takes K²/(ηγ) steps, γ = L²Δ²/2; all of them are counted, at no cost.", values: { K: 1e6, L: 20, t: 1e9 } },
+  { name: "Adam", sentence: "With a small learning rate, 0.01, Adam takes a fortieth of the steps of momentum, as it divides the gradient by its running size. The other optimisers are dotted.", values: { rule: "adam", eta: 0.01, t: 100 } },
   { name: "10¹⁴ steps", sentence: "A target that takes a hundred million million steps, counted by one formula.", values: { L: 2, epsilon: 5e-14, t: 1e10 } },
 ];
 
-const tour = [
-  { text: "A transformer with one layer is trained to predict f(x) from examples in its prompt. Everything on this page follows from a formula: move any slider, and the whole run of training is there, to its last step.", values: {}, figure: "loss" },
-  { text: "This is the loss while it trains, on logarithmic axes, from the first step to far beyond the target ε. Press Play at any time, or drag in the figure, to move through training.", values: { t: 0 }, figure: "loss", play: true },
-  { text: "Attention explains it. In Phase I the target's share of attention creeps up from 1/K to one half. In Phase II it becomes nearly everything. In Phase III only a tail is left.", values: { t: 400 }, figure: "attention" },
-  { text: "The same as a map: rows are queries, columns are features of the prompt. Learning is the diagonal filling.", values: { t: 900 }, figure: "map" },
-  { text: "Now a prediction. Bars are a function that the model has never seen, dots what it says. The band is proved: no L-Lipschitz function can be missed by more. Draw in the figure to change the function.", values: { t: 150 }, figure: "function" },
-  { text: "How long does it take? With many features, here 1000, it falls like 1/L² for small L, and hardly depends on L for large L. The bend at L* is the phase transition. Drag the dot through it.", values: { K: 1000, L: 0.2, t: 1e7 }, figure: "steps" },
-  { text: "Far above L* the tail decides: T is close to (K − 1)/(4ηε), whatever L is. (Where L is shaded red, single steps are so large that one of them may end the run.) All counts here are the integers that the Python package prints; at the bottom left is the code that prints them.", values: { K: 1000, L: 40 }, figure: "steps" },
+const story = [
+  { title: "Looking everywhere", figure: "model", values: { t: 0 },
+    text: "At step 0 the query attends to all K features alike, so that the prediction is the mean of all values, whatever the query.",
+    attempt: { text: "ask for another feature (click its row). The prediction does not move.", values: { query: 5 } } },
+  { title: "Learning to look", figure: "model", values: { t: 273 },
+    text: "Phase I ends at step 273, the first at which the query gives half of its attention to its own feature. More than two thirds of the loss are gone.",
+    attempt: { text: "double L. The gradients are four times as large, and Phase I takes a quarter of the steps.", values: { L: 4, t: 69 } } },
+  { title: "The tail", figure: "loss", values: { t: 5000 },
+    text: "In Phase III the attention that is left on other features melts slowly, and the loss falls like 1/t.",
+    attempt: { text: "go on to step 10 000. Twice the steps halve the loss, nearly.", values: { t: 10000 } } },
+  { title: "No tail", figure: "loss", values: { L: 0.2, t: 35000 },
+    text: "With flat functions, L = 0.2, the loss is at ε before the tail begins: every step goes into learning where to look.",
+    attempt: { text: "raise L to 1, above L* = 0.63. The run has a tail, and takes a fifth of the steps.", values: { L: 1, t: 7000 } } },
+  { title: "The transition", figure: "steps", values: { K: 1000, L: 0.2, t: 1e7 },
+    text: "With many features, here 1000, the number of steps falls like 1/L² for small L, and hardly depends on L for large L. The bend at L* is the phase transition.",
+    attempt: { text: "drag the red dot to L = 40, far above L*. T is close to (K − 1)/(4ηε), whatever L is.", values: { L: 40, t: 100000 } } },
+  { title: "Any function", figure: "function", values: { t: 150 },
+    text: "Bars are a function that the model has never seen, dots its predictions. The band is proved: the prediction of no L-Lipschitz function can be off by more.",
+    attempt: { text: "draw another function in the figure. The dots stay in the band.", values: { f: "random 2" } } },
 ];
 
-const parameters = ({ L, delta, eta, K, epsilon }) => ({ L, delta, eta, K, epsilon });
+function parameters({ L, delta, eta, K, epsilon, rule }) {
+  const plain = { L, delta, eta, K, epsilon };
+  if (rule === "gd") return plain;
+  return { ...plain, rule, ...(rule === "adam" ? {} : { momentum: MOMENTUM }), max_steps: MOST_STEPS };
+}
+
+// the query is one of the features that are drawn; rules with memory take every step
+function sound({ K, query, rule, t }) {
+  const most = Math.min(K, MOST), changes = {}, problems = [];
+  if (query > most) {
+    changes.query = most;
+    problems.push(`With K = ${count(K)} the query is one of ${most} features: q = ${most} is used.`);
+  }
+  if (rule !== "gd" && t > MOST_STEPS) {
+    changes.t = MOST_STEPS;
+    problems.push(`The page takes at most ${count(MOST_STEPS)} steps of ${NAMES[rule]}: t = ${count(MOST_STEPS)} is used.`);
+  }
+  return problems.length ? { changes, problem: problems.join(" ") } : {};
+}
 
 // steps to ε by L, with the two laws it follows
 function transition(values, run) {
@@ -79,9 +113,19 @@ function transition(values, run) {
   };
 }
 
+// the other optimisers with the same loss, gradient and learning rate, to draw behind the one that is chosen
+function rivals(values, end) {
+  if (values.rule === "gd") return [];
+  return Object.keys(NAMES).filter((rule) => rule !== values.rule).map((rule) => {
+    const run = runOf({ ...values, rule }), last = Math.min(end, run.most);
+    const times = [0.5, ...spread(1, last, 150).map(Math.round)];
+    return { name: NAMES[rule], steps: run.steps, reached: run.reached, times, states: times.map((t) => run.at(Math.floor(t))) };
+  });
+}
+
 function compute(values) {
-  const run = new Run(values);
-  return { run, ...course(run, 1000, 500), transition: transition(values, run) };
+  const run = runOf(values), made = course(run, 1000, 500);
+  return { run, ...made, transition: transition(values, run), rivals: rivals(values, made.end) };
 }
 
 function moment({ run }, values) {
@@ -91,7 +135,19 @@ function moment({ run }, values) {
   return { ...state, size, truth, guess, band: state.deficit * size, ratio: (state.t * state.loss * 4 * values.eta) / (values.K - 1) };
 }
 
-function words(model, now, { L, epsilon, eta, K }) {
+// what a rule with memory comes to, beside the others
+function wordsOfRule({ run, rivals: others }, now, { L, epsilon, rule }) {
+  const long = ({ reached, steps: taken }) => (reached ? `**${count(taken)}**` : `more than ${count(MOST_STEPS)}`);
+  const name = NAMES[rule][0].toUpperCase() + NAMES[rule].slice(1);
+  const headline = run.reached ? `**${name}**: the loss is at ε = ${short(epsilon)} after **${plural(run.steps, "step")}**.`
+    : `**${name}**: after ${count(run.last)} steps, all that the page takes, the loss is still ${short(run.at(run.last).loss)}, above ε = ${short(epsilon)}.`;
+  return [headline,
+    `With the same loss, gradient and η: ${others.map((other) => `${other.name} takes ${long(other)} steps`).join(", ")}. L is ${short(L / run.boundary)} times L* = ${short(run.boundary)}, the bend of gradient descent.`,
+    `At step **${count(now.t)}**: loss **${short(now.loss, 4)}**, attention on the target **${percent(now.attention)}**, predictions off by at most ${short(now.band)}.`];
+}
+
+function words(model, now, { L, epsilon, eta, K, rule }) {
+  if (model.rivals.length) return wordsOfRule(model, now, { L, epsilon, rule });
   const { run } = model;
   const place = `L is ${short(L / run.boundary)} times L* = ${short(run.boundary)}`;
   const headline = run.steps === 0
@@ -110,18 +166,28 @@ function words(model, now, { L, epsilon, eta, K }) {
   return [headline, ...lines];
 }
 
+// dotted curves of the other optimisers, with their names in the corner that is empty
+function behind(axes, { rivals: others }, number, names) {
+  others.forEach(({ name, times, states }, i) => {
+    const colour = ["orange", "green"][i];
+    axes.curve(times, states.map(number), colour, { width: 1.7, dash: [2, 3] });
+    axes.text(`dotted: ${name}`, axes.left + 8, names === "top" ? axes.top + 12 + 15 * i : axes.bottom - 12 - 15 * i, colour);
+  });
+}
+
 const COLOURS = { I: "orange", II: "blue", III: "green" };
 const phases = ({ run }) => run.phases.map(({ name, from, to }) => [name, from, to, COLOURS[name]]);
 
 const loss = along({
-  name: "loss", title: "Loss", caption: "by gradient descent, phases shaded", samples: "sampled functions and queries",
+  name: "loss", title: "Loss", caption: "with the phases of gradient descent shaded; with another optimiser, the others dotted", samples: "sampled functions and queries",
   y({ run, states }, { epsilon }) {
     const low = Math.max(1e-300, Math.min(epsilon, Math.max(states.at(-1).loss, epsilon * 1e-3)) / 5);
     return { low, high: Math.max(run.initial, epsilon, 10 * low) * 3, log: true, label: "loss" };
   },
   phases,
   marks(axes, model, { K, eta, epsilon }) {
-    axes.law((t) => (K - 1) / (4 * eta * t), "muted", "(K − 1)/(4ηt)", 0.3, { below: true });
+    behind(axes, model, (state) => state.loss, "bottom");
+    if (!model.rivals.length) axes.law((t) => (K - 1) / (4 * eta * t), "muted", "(K − 1)/(4ηt)", 0.3, { below: true });
     axes.horizontal(epsilon, "red", { word: `ε = ${short(epsilon)}` });
   },
   describe: ({ run }, now, { epsilon }) => `It starts at ${short(run.initial)}, is ${short(now.loss)} at step ${now.t}, and reaches ${short(epsilon)} ${when(run)}.`,
@@ -132,7 +198,10 @@ const attention = along({
   caption: "on the target, and on each of the other K − 1 features.",
   y: () => ({ low: 0, high: 1.02, label: "attention" }),
   phases,
-  marks: (axes) => axes.horizontal(0.5, "axis"),
+  marks(axes, model) {
+    axes.horizontal(0.5, "axis");
+    behind(axes, model, (state) => state.attention, "top");
+  },
   curves: ({ K }) => [[(state) => state.attention, "blue"], [(state) => state.deficit / (K - 1), "red", { dot: 4 }]],
   describe: (model, now, { K }) => `${percent(now.attention)} on the target, ${percent(now.deficit / (K - 1))} on each other feature at step ${now.t}.`,
 });
@@ -182,7 +251,7 @@ const prediction = {
 
 const steps = against({
   name: "steps", title: "Steps to ε, against L", setting: "L",
-  caption: "with the power laws of the flat and the sharp regime, and the crossover between them. Shaded red: steps are so large that a single one may end the run. Drag to change L.",
+  caption: "by gradient descent, with the power laws of the flat and the sharp regime, and the crossover between them. Shaded red: steps are so large that a single one may end the run. The dot is the optimiser that is chosen. Drag to change L.",
   scales({ run, transition: { low, high, steps: all, tail } }) {
     const most = Math.max(10 * tail, ...all), bottom = Math.max(0.5, Math.min(tail / 20, Math.max(run.steps, 1) / 3));
     return [{ low, high, log: true, label: "Lipschitz constant L" }, { low: bottom, high: Math.max(most * 3, 100 * bottom), log: true, label: "steps T" }];
@@ -205,8 +274,8 @@ const steps = against({
 module.exports = {
   tab: "Regression",
   lead: "In-context regression: softmax attention learns to find the query among K features, on tasks that are L-Lipschitz. Infinite prompts, exchangeable tasks: the whole run of gradient descent in closed form.",
-  settings, presets, tour, compute, moment, words, parameters,
-  trainer: (values, draw) => (values.K > 1000 ? null : trainer(values, draw)), // scores of so many features fit into memory
+  settings, presets, story, compute, moment, words, parameters, sound,
+  trainer: (values, draw) => (values.K > 1000 || values.rule !== "gd" ? null : trainer(values, draw)), // scores of so many features fit into memory; samples are for descent
   found: ({ run }, now) => ({ steps: run.reached ? run.steps : null, error: run.error, regime: run.regime, phases: Object.fromEntries(run.phases.map(({ name, from, to }) => [name, [from, to]])), t: now.t, loss: now.loss, attention: now.attention }),
-  figures: [loss, steps, attention, map, prediction],
+  figures: [drawn, loss, steps, attention, map, prediction],
 };

@@ -5,6 +5,7 @@
 const { Path, normal } = require("training");
 
 const STEP = 0.2; // of the trapezoid rule in x, N s = exp(x − exp(−x))
+const COARSE = 60; // nodes for the curve of the best κ, to 10⁻⁶
 const POINTS = 40; // of the interpolation between the start and the best κ
 
 const range = (size, f) => Array.from({ length: size + 1 }, (_, i) => f(i));
@@ -24,11 +25,15 @@ class Tokens {
     const { N, L, below, own, probs } = this, turn = below.map((gap) => (kappa < 0 ? 2 : 0) - gap);
     const weights = turn.map((gap) => Math.exp(kappa * gap)), count = Math.floor((8.25 + 2 * Math.abs(kappa)) / STEP);
     let loss = 0, slope = 0;
-    for (let j = 0; j <= count; j++) {
+    // before x = −2.6, N s < e⁻¹⁶, and the integrand goes like its square
+    for (let j = 7; j <= count; j++) {
       const left = Math.exp(4 - STEP * j), logS = STEP * j - 4 - left - Math.log(N), s = Math.exp(logS);
       let near = 0, mean = 0, falls = 0, twice = 0, grows = 0, drawn = 0, shift = 0;
       for (let u = 0; u < weights.length; u++) {
-        const y = logS < 500 ? Math.min(weights[u] * s, 300) : Math.exp(Math.min(kappa * turn[u] + logS, Math.log(300))), fall = Math.expm1(-y), part = y < 1 ? 1 + fall : Math.exp(-y), b = probs[u] * y * part, change = b * turn[u];
+        const y = logS < 500 ? Math.min(weights[u] * s, 300) : Math.exp(Math.min(kappa * turn[u] + logS, Math.log(300)));
+        // one exponential is enough: e^(−y) and its distance from 1 both keep their digits
+        const small = y < 1 ? Math.expm1(-y) : Math.exp(-y), fall = y < 1 ? small : small - 1, part = y < 1 ? 1 + small : small;
+        const b = probs[u] * y * part, change = b * turn[u];
         near += probs[u] * fall;
         mean += probs[u] * part;
         falls -= change;
@@ -38,7 +43,7 @@ class Tokens {
         grows += own[u] * change * y * (2 - y);
       }
       const log = near > -0.5 ? Math.log1p(near) : Math.log(mean);
-      if ((N - 2) * log < -700) break;
+      if ((N - 2) * log < -60) break; // what follows is below e⁻⁶⁰ of the rest
       const weight = 0.5 * STEP * (1 + left) * N * Math.exp((N - 2) * log), whole = (N - 1) * drawn ** 2 + mean * twice;
       loss += weight * whole;
       slope += weight * (2 * (N - 1) * drawn * shift + falls * twice + mean * grows + ((N - 2) / mean) * falls * whole);
@@ -46,12 +51,12 @@ class Tokens {
     return { loss, slope };
   }
 
-  // the κ with the least loss: doubled until the slope is positive, then its root by false position, where the slope at an end
-  // that stays counts half
-  best() {
-    let low = 0, high = 1 / 16, down = -1, up, stays = 0, place = high, change = 1;
+  // The κ with the least loss, to a relative `tolerance`: doubled from a value below it until the slope is positive, then the
+  // root of the slope by false position, where the slope at an end that stays counts half.
+  best(below = 0, tolerance = 1e-15) {
+    let low = below, high = below ? 1.3 * below : 1 / 16, down = below ? this.at(below).slope : -1, up, stays = 0, place = high, change = 1;
     while ((up = this.at(high).slope) < 0) [low, high, down] = [high, 2 * high, up];
-    for (let i = 0; i < 100 && change > 1e-15 * place; i++) {
+    for (let i = 0; i < 100 && change > tolerance * place; i++) {
       const next = (low * up - high * down) / (up - down), { slope } = this.at(next), side = Math.sign(slope);
       if (side < 0) [low, down, up] = [next, slope, side === stays ? up / 2 : up];
       else [high, up, down] = [next, slope, side === stays ? down / 2 : down];
@@ -61,17 +66,34 @@ class Tokens {
   }
 }
 
-// loss and slope between two values of κ, from POINTS of them in ln(1 + κ)
-function interpolated(from, to, f) {
-  const [low, high] = [from, to].map(Math.log1p), places = range(POINTS, (i) => Math.cos((Math.PI * i) / POINTS));
-  const found = places.map((place) => f(Math.expm1(low + (0.5 + 0.5 * place) * (high - low))));
+// The best κ for each length of prompts, which grows with the length: each search begins at the one before. They do not depend
+// on the other settings, so that the last ones are kept while these move.
+const kept = { key: "", found: [] };
+function bestByLength(values, lengths) {
+  const { d, L, noise } = values, key = [d, L, noise, lengths.length].join();
+  if (kept.key !== key) {
+    let below = 0;
+    kept.found = lengths.map((N) => (below = new Tokens({ d, L, noise, N }, COARSE).best(0.999999 * below, 1e-7)));
+    kept.key = key;
+  }
+  return kept.found;
+}
+
+// Loss and slope between two values of κ, from some of them, by default POINTS, in ln(1 + κ): the barycentric formula in Chebyshev
+// points.
+function interpolated(from, to, f, points = POINTS) {
+  const [low, high] = [from, to].map(Math.log1p), places = Float64Array.from(range(points, (i) => Math.cos((Math.PI * i) / points)));
+  const found = Array.from(places, (place) => f(Math.expm1(low + (0.5 + 0.5 * place) * (high - low))));
+  const tables = Object.fromEntries(["loss", "slope"].map((name) => [name, Float64Array.from(found, (one) => one[name])]));
   return (kappa, name) => {
-    const x = (2 * (Math.log1p(kappa) - low)) / (high - low) - 1;
-    let over = 0, under = 0;
-    for (let i = 0; i <= POINTS; i++) {
-      if (x === places[i]) return found[i][name];
-      const weight = ((i % 2 ? -1 : 1) * (i % POINTS ? 1 : 0.5)) / (x - places[i]);
-      over += weight * found[i][name];
+    const x = (2 * (Math.log1p(kappa) - low)) / (high - low) - 1, table = tables[name];
+    let over = 0, under = 0, sign = 0.5;
+    for (let i = 0; i <= points; i++) {
+      const distance = x - places[i];
+      if (distance === 0) return table[i];
+      const weight = (i < points ? sign : 0.5 * sign) / distance;
+      sign = i ? -sign : -1;
+      over += weight * table[i];
       under += weight;
     }
     return over / under;
@@ -82,9 +104,9 @@ class Run extends Path {
   constructor(values) {
     const tokens = new Tokens(values), best = tokens.best(), { start, above, rate } = values;
     const near = interpolated(Math.min(start, best), Math.max(start, best) * (1 + 1e-9), (kappa) => tokens.at(kappa)), floor = tokens.at(best).loss;
-    const curved = range(16, (i) => start + ((best - start) * i) / 16).map((kappa) => (tokens.at(kappa + 1e-4).slope - tokens.at(kappa - 1e-4).slope) / 2e-4);
+    const curved = range(16, (i) => start + ((best - start) * i) / 16).map((kappa) => (near(kappa + 1e-4, "slope") - near(kappa - 1e-4, "slope")) / 2e-4);
     const eta = Number((rate / Math.max(...curved)).toPrecision(4));
-    super([start], ([kappa]) => [kappa - eta * near(kappa, "slope")], ([kappa]) => near(kappa, "loss"), floor, above, 1e5);
+    super([start], ([kappa]) => [kappa - eta * near(kappa, "slope")], ([kappa]) => near(kappa, "loss"), floor, above, 1e5, true);
     Object.assign(this, { tokens, best, eta });
   }
 }
@@ -118,4 +140,4 @@ function trainer({ d, N, L, noise, start, eta, batch }, draw) {
   return Object.assign(next, { params, work: 2 * batch * N * d });
 }
 
-module.exports = { Tokens, Run, trainer };
+module.exports = { Tokens, Run, bestByLength, interpolated, trainer };

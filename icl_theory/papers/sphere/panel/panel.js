@@ -4,7 +4,7 @@
 const { spread } = require("drawing");
 const { count, short } = require("numbers");
 const { against, along, batch, course, headline, step } = require("training");
-const { Tokens, Run, trainer } = require("./closed");
+const { Run, bestByLength, interpolated, trainer } = require("./closed");
 
 const settings = [
   { name: "N", value: 100, low: 2, high: 1e5, log: true, minimum: 2, maximum: 1e5 },
@@ -17,6 +17,8 @@ const settings = [
   batch,
   { ...step(20), high: 1e5, maximum: 1e5 },
 ];
+
+const VALLEY = 30; // of the curve of the loss against κ, which is interpolated between that many exact values, to 10⁻⁶
 
 const presets = [
   { name: "Longer prompts", sentence: "Ten times as many pairs leave room for a narrower window: the best κ nearly doubles.", values: { N: 1000, t: 300 }, ghost: { N: 100 } },
@@ -43,7 +45,8 @@ const fits = (size, N) => sound({ ...size, N }).changes === undefined;
 function compute(values) {
   const run = new Run(values), lengths = spread(2, 1e5, 18).map(Math.round).filter((N) => fits(values, N));
   const kappas = spread(0, 2 * Math.max(run.best, values.start), 60, false);
-  return { run, ...course(run, 100, 260), kappas, valley: kappas.map((kappa) => run.tokens.at(kappa).loss), lengths, best: lengths.map((N) => new Tokens({ ...values, N }).best()) };
+  const valley = interpolated(0, kappas.at(-1), (kappa) => run.tokens.at(kappa), VALLEY);
+  return { run, ...course(run, 100, 260), kappas, valley: kappas.map((kappa) => valley(kappa, "loss")), lengths, best: bestByLength(values, lengths) };
 }
 
 // the tokens and, in long prompts, the attention within a degree of an angle, in percent
