@@ -68,9 +68,18 @@ COLUMNS = {
     "bound": "bound",
     "verdict": "finding",
 }
+# Below the table of findings: the words of its last two columns.
+LEGEND = (
+    "*Formula* says whose formula was measured: *the paper's* is a statement as our"
+    " text of the paper words it, *reconstructed* a formula that we derived because"
+    " this text does not state it, and *ours* a statement of this package. A verdict"
+    " names in brackets the rows of Evidence that it comes from. A *loose* bound holds"
+    " with room to spare, *holds only* gives the condition that a statement needs, and"
+    " *our formula fails* concerns our reconstruction."
+)
 PENDING = (
-    "A formula is called reconstructed if the text that we had lacks it. Its verdict"
-    " concerns our formula, not the published one. A comparison of the two is pending."
+    "A verdict on a reconstructed formula concerns our formula alone. If the paper has"
+    " one of its own, a comparison of the two is pending."
 )
 
 
@@ -315,11 +324,11 @@ class Reproduction:
             for name, drawn in self.drawings.items():
                 shown = self.prose.pictures.get(name, Picture(name, drawn.title))
                 blocks.append(_Shown(name, self._filled(shown.caption)))
-            blocks += [_Table(self.overview), *self._evidence()]
+            blocks += [_Table(self.overview), _Words(LEGEND), *self._evidence()]
         else:
             for heading in (IN_SHORT, MODEL, FINDINGS):
                 blocks += [_Heading(heading), *self._prose(heading)]
-            blocks.append(_Table(self.overview))
+            blocks += [_Table(self.overview), _Words(LEGEND)]
             blocks += [_Heading(BEYOND), *self._prose(BEYOND)]
             if self.prose.flags:
                 blocks += [_Heading(FLAGS), _Words(self.prose.flags)]
