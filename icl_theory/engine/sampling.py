@@ -60,7 +60,7 @@ class Trainer(OnPrompts[P], Risk):
 
     The prompts of a step are a function of the seed and the step. A subclass defines
     ``initial``, ``batch`` and ``seed``, and the methods ``draw``, ``losses_on`` and
-    ``evaluate_on`` of `OnPrompts`.
+    ``evaluate_on`` of ``OnPrompts``.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Samplable(OnPrompts[P], Risk):
     """An exact risk that can also be sampled: inherit from it instead of `Risk`.
 
     Beside ``initial`` and ``evaluate`` a subclass defines the methods ``draw``,
-    ``losses_on`` and ``evaluate_on`` of `OnPrompts`. Then `sampled` trains on drawn
+    ``losses_on`` and ``evaluate_on`` of ``OnPrompts``. Then `sampled` trains on drawn
     prompts, and `Trajectory.compare` accepts a ``batch``.
 
     Examples

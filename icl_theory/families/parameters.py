@@ -136,9 +136,9 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
 class ParameterKind:
     """The values that a parameter may have.
 
-    `check` returns an allowed value or refuses it, and `parse` reads a value from text.
-    A kind of your own inherits from this class and defines `value`, and also `parse` if
-    its values can be given on the command line.
+    ``check`` returns an allowed value or refuses it, and `parse` reads a value from
+    text. A kind of your own inherits from this class and defines `value`, and also
+    `parse` if its values can be given on the command line.
 
     Parameters
     ----------
@@ -191,15 +191,15 @@ class ParameterKind:
     def value(self, name: str, value: Any) -> Any:
         """Return a value that is neither None nor one of the words, or refuse it.
 
-        `check` calls this method after it has checked the name.
+        ``check`` calls this method after it has checked the name.
         """
         return value
 
     def plain(self, value: Any) -> Any:
         """Return an allowed value in the form in which runs are saved.
 
-        The form consists of numbers, texts and nested tuples of these. `check` turns it
-        into the value again.
+        The form consists of numbers, texts and nested tuples of these. ``check`` turns
+        it into the value again.
         """
         return value
 
@@ -248,7 +248,7 @@ class Number(ParameterKind):
         absolute value.
     matrix : bool
         Whether the value may also be a matrix of such numbers, or the name of a file
-        that holds one. `check` turns it into a tuple of rows.
+        that holds one. ``check`` turns it into a tuple of rows.
     """
 
     zero: bool = False
@@ -385,7 +385,7 @@ class Word(ParameterKind):
     text = True
 
     def value(self, name: str, value: Any) -> Any:
-        """Refuse the value, because `check` has accepted the words."""
+        """Refuse the value, because ``check`` has accepted the words."""
         raise argument_error(name, value, f"one of {self.allowed}")
 
 

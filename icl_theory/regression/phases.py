@@ -373,8 +373,8 @@ def run_phases(
     run : Trajectory
         A run with ``attention`` among its observations.
     tail : float or None
-        Limit of t times the excess of the loss; see `tail_limit`. If it is None, Phase
-        II lasts to the end of the run.
+        Limit of t times the excess of the loss; see ``tail_limit``. If it is None,
+        Phase II lasts to the end of the run.
     tail_deficit : float, optional
         Attention deficit 1 - a at which Phase III begins, if it is known; see
         `tail_start`. It is used instead of ``tail``.

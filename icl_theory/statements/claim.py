@@ -187,9 +187,9 @@ def row(
     Parameters
     ----------
     name, source, status, bound
-        As in `Claim`. Instead of a name, a `Statement` may be given; its name, source,
-        words and status are then used, so that the same statement serves rows and
-        checks of runs.
+        As in `Claim`. Instead of a name, a ``Statement`` may be given; its name,
+        source, words and status are then used, so that the same statement serves rows
+        and checks of runs.
 
     Returns
     -------

@@ -107,7 +107,7 @@ class Paper:
         Its line in the table of models.
     folder : Path, optional
         Folder of its prose, a Markdown file with the name of the paper
-        (`icl_theory.results.prose`). ``reproduce`` refuses a paper without one.
+        (``icl_theory.results.prose``). ``reproduce`` refuses a paper without one.
 
     Examples
     --------

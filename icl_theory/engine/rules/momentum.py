@@ -61,7 +61,7 @@ class HeavyBall(Velocity):
     r"""Heavy ball: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta v`.
 
     Here v is the velocity, Δ the step, η the learning rate, and :math:`d = M^{-1}g +
-    \lambda\theta` the direction of `Velocity.downhill`. This is
+    \lambda\theta` the direction of ``Velocity.downhill``. This is
     ``torch.optim.SGD(momentum=β, weight_decay=λ)``, except that the default of β is
     0.9; PyTorch's default of 0 is gradient descent.
 
@@ -130,7 +130,7 @@ class Nesterov(Velocity):
     r"""Nesterov: :math:`v \leftarrow \beta v + d,\ \Delta = -\eta(d + \beta v)`.
 
     Here v is the velocity, Δ the step, η the learning rate, and :math:`d = M^{-1}g +
-    \lambda\theta` the direction of `Velocity.downhill`. This is
+    \lambda\theta` the direction of ``Velocity.downhill``. This is
     ``torch.optim.SGD(nesterov=True, momentum=β, weight_decay=λ)``. The method is
     usually written with two sequences of parameters. Here θ is the sequence at which
     the gradient is taken; it is one step of the velocity ahead of the other sequence.

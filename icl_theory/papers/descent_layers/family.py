@@ -165,7 +165,7 @@ class DescentLayers(Family):
         """Search for the steps with the least loss, by quasi-Newton descents.
 
         Several minima exist. The result is the lowest that was found; it need not be
-        the lowest of all. `LayersRisk.floor` is a lower bound.
+        the lowest of all. ``LayersRisk.floor`` is a lower bound.
 
         Parameters
         ----------

@@ -506,8 +506,8 @@ class LinearAttention(Family):
         :math:`2\|\Gamma^*\|_F` for (v, A) and for merged heads, or by
         :math:`3s^{4/3}` for separate ones, with the sum s of the R largest singular
         values of Γ*. For a layer it is :math:`1/(2\|\Gamma^*\|_F)` over the largest
-        curvature of `TensorRisk`. On a fixed set, the curvature and Γ* are those of its
-        loss.
+        curvature of ``TensorRisk``. On a fixed set, the curvature and Γ* are those of
+        its loss.
         """
         law = self.law()
         risk = self.risk()

@@ -160,7 +160,7 @@ class SampledRisk(WithStart, Trainer[Prompts]):
         return 0.5 * np.mean(errors**2, axis=1), gradients
 
     def cheaper(self) -> Trainer[Any]:
-        """Return `ReducedRisk`, for which h is drawn without the tokens."""
+        """Return ``ReducedRisk``, for which h is drawn without the tokens."""
         return ReducedRisk(self)
 
     def _passes(self, params: Array, prompts: Prompts) -> tuple[Array, Array]:

@@ -10,8 +10,8 @@ N = ∞ the loss ℓ and a step of descent with the learning rate η are
     ℓ = ½ γ K/(K−1) s²,    u ← u + c g(u),    g = a s²,    c = η γ K/(K−1)².
 
 `ExchangeableRisk` is the loss for infinite and for finite prompts.
-`reduce_to_one_number` returns it for a problem that has this form, and `expanded` goes
-back to the scores.
+`reduce_to_one_number` returns it for a problem that has this form, and ``expanded``
+goes back to the scores.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class ExchangeableRisk(Risk):
     def sampled(self, batch: int, seed: int = 0) -> Trainer[Any]:
         """Return the trainer of the K x K scores on sampled prompts.
 
-        It is in the coordinates of the original problem, see `expanded`.
+        It is in the coordinates of the original problem, see ``expanded``.
 
         Raises
         ------
