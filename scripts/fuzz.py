@@ -109,6 +109,8 @@ UNCHECKED: tuple[tuple[type, set[str]], ...] = (
         },
     ),
     (icl.engine.Trainer, {"evaluate_on", "evaluate_runs", "losses_on"}),
+    # it asks a question of any value
+    (icl.families.ParameterKind, {"is_array"}),
     (icl.engine.Map, {"bend", "blocks", "inward", "outward", "push", "stretch"}),
     (
         icl.engine.Rule,

@@ -32,6 +32,7 @@ CORE = {
     "rich",
     "threadpoolctl",
     "jinja2",
+    "markdown-it-py",
     "lazy-loader",
 }
 
@@ -179,13 +180,14 @@ def test_the_source_distribution_has_what_is_needed_to_test_it(built: Built) -> 
             for member in archive.getmembers()
             if member.isfile()
         }
-    folders = (".github", "icl_theory", "tests", "scripts", "docs", "paper")
+    folders = (".github", "conda", "icl_theory", "tests", "scripts", "docs", "paper")
     expected = set().union(*(files(ROOT / folder) for folder in folders))
     single = {
         "README.md",
         "CHANGELOG.md",
         "CITATION.cff",
         "CODE_OF_CONDUCT.md",
+        "SECURITY.md",
         "LICENSE",
         "Makefile",
         "hatch_build.py",

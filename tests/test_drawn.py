@@ -639,7 +639,7 @@ def test_learning_rates_at_which_linear_attention_diverges_are_not_used() -> Non
 # What the page shows before anything is set. As with defaults in Python, no other test
 # would notice a change.
 STARTS = {
-    "regression": "L=2 delta=1 eta=1 K=20 epsilon=0.001 f=random 1 batch=8 t=100",
+    "regression": "L=2 delta=1 eta=1 K=20 rule=gd epsilon=0.001 f=random 1 query=2 batch=8 t=100",
     "recall": "triggers=4 V=50 alpha=0.2 eta=0.1 counts=1 above=0.001 batch=8 t=60",
     "linear-attention": "d=8 decay=1 N=20 noise=0.5 eta=0.02 start=0.001 above=0.001 test_N=20 test_noise=0.5"
     " test_decay=1 batch=8 t=300",

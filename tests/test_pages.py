@@ -122,7 +122,8 @@ FIGURES = [
 ]
 
 # Rows that take more than five seconds each, three quarters of the time of the audit.
-# They are measured on their smaller grids here, and at full length by `make pages`.
+# tests/papers/test_audit.py measures them on their smaller grids, and `make pages` at
+# full length.
 LONG = {
     "Phase I, proved",
     "step count, proved",
@@ -195,14 +196,6 @@ def test_a_row_of_the_audit_is_what_is_measured(name: str) -> None:
     assert [
         differs(*pair) for pair in zip(printed.cells(), claim.cells(), strict=True)
     ] == [""] * len(HEADINGS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(LONG))
-def test_a_long_row_comes_to_its_verdict_on_a_smaller_grid(name: str) -> None:
-    number = NUMBERS[name]
-    claim = rows()[number - 1](True)
-    assert claim.outcome is remake.printed()[0][number - 1].outcome
 
 
 @pytest.mark.slow
