@@ -14,9 +14,9 @@ test: lint suite
 # a test runs on one processor: threads of BLAS would take turns with those of the other tests
 suite test-slow test-lowest answers-kernels: export OMP_NUM_THREADS = 1
 
-# the tests of `make test` alone
+# the tests of `make test` alone; `make suite TESTS=tests` leaves out the examples of docstrings
 suite: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest $(TESTS) -n auto --maxprocesses 4 --dist worksteal -m "not slow"
 
 # the tests that take longest, which `make test` leaves out
 test-slow: $(VENV)/.installed-test
