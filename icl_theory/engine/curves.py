@@ -120,9 +120,9 @@ class CurveComparison(Comparison, Plottable):
         if len(self.explanations) == 1:
             return f"explained if {sentences[0]}"
         listed = "; or if ".join(sentences)
-        others = self.explanations[NAMED_EXPLANATIONS:]
-        if others:
-            listed += f"; or by {', '.join(item.name for item in others)}"
+        unnamed = self.explanations[NAMED_EXPLANATIONS:]
+        if unnamed:
+            listed += f"; or by {', '.join(item.name for item in unnamed)}"
         return (
             f"explained if {listed}; the curve cannot tell these "
             f"{len(self.explanations)} explanations apart, the first fits best"

@@ -361,8 +361,8 @@ def prompts_by_run(prompts: P, runs: int) -> Iterator[P]:
 def _of_type(prompts: P, parts: Sequence[Any]) -> P:
     """Build prompts of the same type from other arrays."""
     make = getattr(type(prompts), "_make", type(prompts))
-    made: P = make(parts)
-    return made
+    rebuilt: P = make(parts)
+    return rebuilt
 
 
 def check_prompts(trainer: Trainer[P], prompts: P) -> P:
