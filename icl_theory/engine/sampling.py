@@ -385,20 +385,8 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
     if count == 0:
         raise argument_error("prompts", 0, "at least one prompt")
     fields = getattr(example, "_fields", range(len(example)))
-    for name, part, of_example in zip(fields, prompts, example, strict=True):
-        name = f"{name} of the prompts"
-        if (part is None) != (of_example is None):
-            allowed = "None" if of_example is None else "an array"
-            raise argument_error(name, part, f"{allowed}, as this trainer draws them")
-        if part is None:
-            continue
-        if np.ndim(part) != np.ndim(of_example):
-            raise argument_error(
-                name, np.shape(part), f"an array with {np.ndim(of_example)} axes"
-            )
-        is_numbers = np.asarray(part).dtype.kind in "biuf"
-        if not is_numbers or not np.isfinite(part).all():
-            raise argument_error(name, part, "finite numbers")
+    for name, part, example_part in zip(fields, prompts, example, strict=True):
+        _check_part(f"{name} of the prompts", part, example_part)
     # Other lengths of axes are allowed if the trainer can use them, because prompts may
     # have random lengths.
     try:
@@ -412,6 +400,22 @@ def check_prompts(trainer: Trainer[P], prompts: P) -> P:
             "prompts", prompts, f"such that each has a loss, not {np.shape(losses)}"
         )
     return prompts
+
+
+def _check_part(name: str, part: Any, example: Any) -> None:
+    """Refuse a part of given prompts unless it is like the same part of drawn ones."""
+    if example is None:
+        if part is not None:
+            raise argument_error(name, part, "None, as this trainer draws them")
+        return
+    if part is None:
+        raise argument_error(name, part, "an array, as this trainer draws them")
+    axes = np.ndim(example)
+    if np.ndim(part) != axes:
+        raise argument_error(name, np.shape(part), f"an array with {axes} axes")
+    is_numeric = np.asarray(part).dtype.kind in "biuf"
+    if not is_numeric or not np.isfinite(part).all():
+        raise argument_error(name, part, "finite numbers")
 
 
 def prompts_to_draw(rng: np.random.Generator, size: int, numbers: float) -> int:

@@ -222,15 +222,23 @@ def plan(family: type[Family], given: Mapping[str, Any]) -> Plan:
     grid = Grid.cut(tuple(axes), CHUNK)
     model = FamilyModel(family, common)
     _refuse_hopeless(grid, model)
-    arguments = {"version": __version__, "family": family.name}
+    final_grid = Grid.cut(tuple(axes), _chunk(grid, model))
+    return Plan(final_grid, model, _arguments(family, common))
+
+
+def _arguments(family: type[Family], common: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a plan: its version, family and common parameters.
+
+    Parameters without a value and the usual loss are left out: no argument means that
+    the parameter has not been set.
+    """
+    arguments: dict[str, Any] = {"version": __version__, "family": family.name}
     declarations = family.parameters()
-    # Parameters without a value and the usual loss are left out: no argument means that
-    # the parameter has not been set.
     for name, value in common.items():
         is_usual_loss = isinstance(declarations[name].kind, LossForm) and value == HALF
         if value is not None and not is_usual_loss:
             arguments[name] = _identity(value)
-    return Plan(Grid.cut(tuple(axes), _chunk(grid, model)), model, arguments)
+    return arguments
 
 
 def _with_goal(family: type[Family], given: Mapping[str, Any]) -> dict[str, Any]:

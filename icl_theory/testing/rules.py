@@ -183,11 +183,11 @@ def _step(
     return change, memory_after
 
 
-def _finite(value: Array, shape: tuple[int, ...], what: str) -> None:
+def _finite(value: Array, shape: tuple[int, ...], subject: str) -> None:
     """Check that a result of a step is a finite array of float64 of a shape."""
-    expect(value.shape == shape, what, f"an array of shape {shape}", value.shape)
-    expect(value.dtype == float, what, "float64", value.dtype)
-    expect(np.isfinite(value).all(), what, "finite numbers", value)
+    expect(value.shape == shape, subject, f"an array of shape {shape}", value.shape)
+    expect(value.dtype == float, subject, "float64", value.dtype)
+    expect(np.isfinite(value).all(), subject, "finite numbers", value)
 
 
 def _repeat(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:
@@ -232,9 +232,9 @@ def _independent_of_time(
             change, after = rule.step(
                 risk, state.params, state.gradient, eta, state.memory, t
             )
-            what = f"of a skippable rule in step {state.t}, asked for as step {t}"
-            expect_same(state.change, change, f"change {what}")
-            expect_same(state.memory_after, after, f"memory {what}")
+            subject = f"of a skippable rule in step {state.t}, asked for as step {t}"
+            expect_same(state.change, change, f"change {subject}")
+            expect_same(state.memory_after, after, f"memory {subject}")
 
 
 def _as_trained(rule: Rule, risk: Risk, eta: float, states: list[RuleState]) -> None:

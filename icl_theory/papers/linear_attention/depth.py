@@ -106,22 +106,19 @@ def _trace_moment(d: int, N: int, k: int) -> Fraction:
 
 
 def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction:
-    """Return the term of (a, b, 1, ..., 1), given as (a, b, number of ones)."""
-    first, second, ones = partition
-    rows = [first, second, *[1] * ones]
+    """Return the term of (a, b, 1, ..., 1), given as (a, b, number of rows of 1)."""
+    first, second, short_rows = partition
+    row_lengths = [first, second, *[1] * short_rows]
     numerator = 1
     denominator = 1
-    for i, length in enumerate(rows):
+    for i, length in enumerate(row_lengths):
         for j in range(length):
             if (i, j) != (0, 0):
                 numerator *= 2 * j - i
             numerator *= (d + 2 * j - i) * (N + 2 * j - i)
+            # The boxes to the right of box (i, j), and those below it.
             arm = length - j - 1
-            if j == 0:
-                # The first column has a box in every row that is not empty.
-                leg = (1 if second > 0 else 0) + ones - i
-            else:
-                leg = 1 if i == 0 and j < second else 0
+            leg = sum(j < lower for lower in row_lengths[i + 1 :])
             denominator *= (2 * arm + leg + 1) * (2 * arm + leg + 2)
     return Fraction(numerator, denominator)
 

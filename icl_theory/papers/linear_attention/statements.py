@@ -614,10 +614,68 @@ def levels(quick: bool) -> Claim:
 
 def _distance_from_level(t: Any, excess: Array, level: float) -> float:
     """The relative distance from a level where the excess falls slowest near it."""
+    slowest = _slowest_near_level(t, excess, level)
+    return abs(float(excess[slowest]) / level - 1.0)
+
+
+def _slowest_near_level(t: Any, excess: Array, level: float) -> int:
+    """Return the saved state near a level at which the excess falls slowest."""
     near = np.flatnonzero(np.abs(np.log(excess[1:] / level)) < 0.2)
     slopes = (excess[near] - excess[near + 1]) / (t[near + 1] - t[near])
-    slowest = near[np.argmin(slopes)] + 1
-    return abs(float(excess[slowest]) / level - 1.0)
+    return int(near[np.argmin(slopes)]) + 1
+
+
+@row("linear attention: early stopping", STAIRS.format("section 4"), bound="-> 0")
+def early_stopping(quick: bool) -> Claim:
+    """stopped while m directions are learnt, the layer predicts as regression on the
+    first m principal components does
+    """
+    lengths = (30, 300) if quick else (30, 300, 3000)
+    base = LinearAttention(
+        d=3,
+        decay=1.0,
+        coordinates="heads",
+        heads=3,
+        eta=0.1,
+        start=1e-3,
+        above=1e-4,
+        method="fast",
+    )
+    gaps = np.array([_gaps_to_component_regression(base, N) for N in lengths])
+    worst = gaps.max(axis=1)
+    exponent = power(lengths, worst)
+    return Claim.of(
+        exponent < -0.9,
+        f"d = H = 3, λ_j = 1/j, N = {listed(lengths)}, heads from 1e-3, stopped where"
+        " the loss falls slowest; mean squared gap between both predictions over the"
+        " mean square of the regression's",
+        f"largest gap of m = 1, 2 {listed(worst, '.2g')}, like N^{exponent:.2f}",
+        "holds for long prompts; in short ones the layer shrinks the components",
+    )
+
+
+def _gaps_to_component_regression(base: LinearAttention, N: int) -> list[float]:
+    """Return the gaps for one and two learnt directions, for prompts of N pairs.
+
+    A gap is the mean squared difference of two predictions xᵀΓh, relative to the mean
+    square of the second. Regression on the first m principal components has the
+    matrix Γ with 1/λ_j for j <= m, and zeros.
+    """
+    problem = base.changed(N=N)
+    law = problem.law()
+    run = problem.simulate()
+    excess = run.observed["excess"]
+    gaps = []
+    for m in (1, 2):
+        stop = _slowest_near_level(run.t, excess, law.rank_excess(m))
+        is_component = np.arange(law.d) < m
+        regression = np.diag(np.where(is_component, 1.0 / law.covariance, 0.0))
+        difference = problem.gamma(run.states[stop]) - regression
+        # E (xᵀDh)² = Σ λ_i D_ij² M_j for a matrix D.
+        weights = np.multiply.outer(law.covariance, law.second)
+        square_gap = np.sum(weights * difference**2)
+        gaps.append(float(square_gap / np.sum(weights * regression**2)))
+    return gaps
 
 
 def times_at_levels(problem: LinearAttention, start: float) -> Array:
@@ -884,6 +942,11 @@ PAPERS = (
                 figure="depth",
             ),
             Reading(
+                "Theorem 2",
+                "For isotropic data the best two layers with symmetric matrices may be taken diagonal.",
+                (layers.two_layers,),
+            ),
+            Reading(
                 "Theorem 3",
                 "If tasks have the covariance Σ⁻¹, layers that descend with multiples of Σ⁻¹ are critical, and"
                 " training finds them.",
@@ -893,6 +956,11 @@ PAPERS = (
                 "Theorem 4",
                 "Layers with more freedom (GD++) also change the tokens: the prompt is better conditioned.",
                 (layers.plus_plus,),
+            ),
+            Reading(
+                "Theorem 5",
+                "With ReLU scores and isotropic data the best layer is a step of gradient descent, too.",
+                (layers.relu_attention,),
             ),
         ),
         setting=Setting(
@@ -991,6 +1059,11 @@ PAPERS = (
                 "Heads of rank R have conspicuous plateaus only at the levels of 0, R, 2R, ... directions.",
                 (rank_of_heads,),
                 reconstructed="λ_j = 1/j: the paper does not say which eigenvalues its Figure 4 has",
+            ),
+            Reading(
+                "Early stopping",
+                "A layer whose training is stopped early does regression on the first principal components.",
+                (early_stopping,),
             ),
         ),
         setting=Setting(
