@@ -75,8 +75,8 @@ def checked_depth(depth: object) -> int:
         raise argument_error(
             "depth",
             depth,
-            f"{allowed}: the moments of {L} layers would take about {seconds:.0e} s and"
-            f" {gigabytes:.0e} GB"
+            f"{allowed}: the moments of {L} layers would take about {seconds:.2g} s and"
+            f" {gigabytes:.2g} GB"
             " (the asymptotic `limit_loss` takes up to 100)",
         )
     return L
