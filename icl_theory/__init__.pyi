@@ -18,6 +18,7 @@ from .families.saved import load as load
 from .papers import linear_attention as linear_attention
 from .papers import recall as recall
 from .papers.debiased_descent.family import SoftmaxHeads as SoftmaxHeads
+from .papers.depth_covariance.family import DepthCovariance as DepthCovariance
 from .papers.descent_layers.family import DescentLayers as DescentLayers
 from .papers.fixed_chain.family import FixedChain as FixedChain
 from .papers.induction_heads.family import InductionHeads as InductionHeads

@@ -69,6 +69,13 @@ STARTS: dict[str, tuple[str, dict[str, Any], Any]] = {
     "softmax": ("single-location", {}, [0.5, 0.1, 0.4, -0.2, 0.3]),
     "manifold": ("single-location", {"attention": "erf"}, [0.5, 0.1, 0.4, -0.2]),
     "sphere": ("single-location", {"attention": "linear"}, rng.normal(size=(2, 4))),
+    "depth": ("depth-covariance", {"d": 2}, [0.2, 0.3]),
+    "depth, multiple": ("depth-covariance", {"coordinates": "multiple"}, [0.2]),
+    "depth, matrix": (
+        "depth-covariance",
+        {"d": 2, "coordinates": "matrix"},
+        [[0.2, 0.1], [0.1, 0.3]],
+    ),
     "layers": ("descent-layers", {"d": 2, "depth": 2}, [0.2, 0.3, 0.1]),
     "chain": ("fixed-chain", {}, [0.6, -0.2]),
     "chain, u and b": (
