@@ -70,16 +70,9 @@ COLUMNS = {
 }
 # Below the table of findings: the words of its last two columns.
 LEGEND = (
-    "*Formula* says whose formula was measured: *the paper's* is a statement as our"
-    " text of the paper words it, *reconstructed* a formula that we derived because"
-    " this text does not state it, and *ours* a statement of this package. A verdict"
-    " names in brackets the rows of Evidence that it comes from. A *loose* bound holds"
-    " with room to spare, *holds only* gives the condition that a statement needs, and"
-    " *our formula fails* concerns our reconstruction."
-)
-PENDING = (
-    "A verdict on a reconstructed formula concerns our formula alone. If the paper has"
-    " one of its own, a comparison of the two is pending."
+    "*Formula* says whose formula was measured: *the paper's*, one that we"
+    " *reconstructed* because our text of the paper lacks it, or one of *ours*. A"
+    " verdict on a reconstructed formula concerns our formula alone."
 )
 
 
@@ -334,13 +327,7 @@ class Reproduction:
                 blocks += [_Heading(FLAGS), _Words(self.prose.flags)]
             blocks += self._evidence()
             blocks += [_Heading(UNREAD), *self._prose(UNREAD)]
-        if any(claim.formula == RECONSTRUCTED for claim in self._claims):
-            blocks.append(_Words(PENDING))
-        closing = f"`{self.command}` writes this page."
-        if self.only is None and self.parts:
-            first = self.parts[0].reading.name
-            closing += f' With `--only "{first}"` it measures one statement.'
-        return [*blocks, _Words(closing)]
+        return [*blocks, _Words(f"`{self.command}` writes this page.")]
 
     def _prose(self, heading: str) -> list[Any]:
         blocks: list[Any] = []
@@ -356,19 +343,21 @@ class Reproduction:
         shown = set(self.drawings) if self.only else set(self.prose.pictures)
         blocks: list[Any] = [_Heading(EVIDENCE)]
         for part in self.parts:
-            inner: list[Any] = [_Words(part.reading.says)]
+            stated = {"the paper states": [part.reading.says]}
             if part.reading.reconstructed:
-                inner.append(_Words(f"*Reconstructed:* {part.reading.reconstructed}"))
+                stated["we reconstructed"] = [part.reading.reconstructed]
+            inner: list[Any] = [_Table(stated)]
             if part.claims:
                 inner.append(_Table(part.table))
             if part.answer:
-                words = f"*{part.answer.question}* {part.answer.answer}"
-                inner.append(_Words(words))
+                question = [part.answer.question]
+                answered = [part.answer.answer]
+                inner.append(_Table({"question": question, "answer": answered}))
             for drawn in part.drawn:
                 if drawn.name not in shown:
                     shown.add(drawn.name)
                     inner.append(_Shown(drawn.name, drawn.title))
-            blocks.append(_Fold(part.reading.name, tuple(filter(_has_text, inner))))
+            blocks.append(_Fold(part.reading.name, tuple(inner)))
         return blocks
 
     def to_markdown(self) -> str:
@@ -408,10 +397,6 @@ class Reproduction:
             pictures.append(Path(folder, f"{name}.png"))
             save(drawn.figure, pictures[-1])
         return [*pages, *pictures]
-
-
-def _has_text(block: Any) -> bool:
-    return not isinstance(block, _Words) or bool(block.text)
 
 
 def papers() -> dict[str, Paper]:
