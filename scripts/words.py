@@ -25,7 +25,7 @@ WRITTEN_LIST = re.compile(
     r"^<!-- papers -->$.*?^<!-- end -->$", re.DOTALL | re.MULTILINE
 )
 TABLE_ROW = re.compile(r"^ *\|.*$", re.MULTILINE)
-TAG = re.compile(r"<[^<>\n]+>")
+TAG = re.compile(r"</?[a-z][^<>]*>")
 ADDRESS = re.compile(r"\]\([^)\s]*\)")
 INLINE = re.compile(r"\$[^$]+\$|`[^`]+`")
 

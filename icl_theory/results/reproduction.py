@@ -68,11 +68,10 @@ COLUMNS = {
     "bound": "bound",
     "verdict": "finding",
 }
-# Below the table of findings: the words of its last two columns.
+# Below the table of findings: docs/papers/index.md explains its words.
 LEGEND = (
-    "*Formula* says whose formula was measured: *the paper's*, one that we"
-    " *reconstructed* because our text of the paper lacks it, or one of *ours*. A"
-    " verdict on a reconstructed formula concerns our formula alone."
+    "*Formula* says whose formula was measured; a verdict on a *reconstructed* formula"
+    " concerns our formula alone."
 )
 
 
