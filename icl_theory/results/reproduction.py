@@ -177,17 +177,19 @@ class _Words(NamedTuple):
 
 
 class _Shown(NamedTuple):
-    """A figure with its caption."""
+    """A figure with its caption, or without one below its question."""
 
     name: str
     caption: str
 
     def to_markdown(self, drawings: Mapping[str, Drawn]) -> str:
         title = drawings[self.name].title
-        return f"![{title}]({self.name}.png)\n\n*{self.caption}*"
+        image = f"![{title}]({self.name}.png)"
+        return f"{image}\n\n*{self.caption}*" if self.caption else image
 
     def to_html(self, drawings: Mapping[str, Drawn]) -> str:
-        return notebook.figure(picture(drawings[self.name].figure), self.caption)
+        drawn = drawings[self.name]
+        return notebook.figure(picture(drawn.figure), self.caption or drawn.title)
 
 
 class _Table(NamedTuple):
@@ -310,7 +312,7 @@ class Reproduction:
 
     def blocks(self) -> list[Any]:
         """Return the page as headings, text, figures and tables."""
-        blocks: list[Any] = [_Words(self.paper.reference)]
+        blocks: list[Any] = [_Words(self.paper.source)]
         if self.only is not None:
             blocks.append(_Heading(FINDINGS))
             for name, drawn in self.drawings.items():
@@ -355,7 +357,10 @@ class Reproduction:
             for drawn in part.drawn:
                 if drawn.name not in shown:
                     shown.add(drawn.name)
-                    inner.append(_Shown(drawn.name, drawn.title))
+                    is_answer = (
+                        part.answer is not None and drawn.name == part.answer.name
+                    )
+                    inner.append(_Shown(drawn.name, "" if is_answer else drawn.title))
             blocks.append(_Fold(part.reading.name, tuple(inner)))
         return blocks
 

@@ -144,10 +144,10 @@ def test_a_page_of_one_statement_has_its_finding_figures_and_evidence() -> None:
     assert len(page.images) == 1
     assert all(
         each in page.text
-        for each in (command, found.paper.reference, found.parts[0].reading.says)
+        for each in (command, found.paper.source, found.parts[0].reading.says)
     )
     assert text.count(command) == 1
-    assert all(each in text for each in (found.paper.reference, "](degenerate.png)"))
+    assert all(each in text for each in (found.paper.source, "](degenerate.png)"))
     assert "In short" not in text
 
 
@@ -255,7 +255,7 @@ def test_a_page_has_its_parts_in_order(
     page = reproduce("theirs", quick=True)
     text = page.to_markdown()
     order = (
-        "# T\n\nA. T. 2025. x.\n\n## In short",
+        "# T\n\nA. 2025. x.\n\n## In short",
         "## The model",
         "## What we find",
         "![A disc.](disc.png)\n\n*See disc.*",
