@@ -109,7 +109,7 @@ def shown(page: str) -> list[Shown]:
     text = (DOCS / "papers" / f"{page}.md").read_text(encoding="utf-8")
     return [
         Shown(*found)
-        for found in re.findall(r"^!\[(.+)\]\((\S+)\)\n\n\*.+\*$", text, re.MULTILINE)
+        for found in re.findall(r"^!\[(.+)\]\((\S+)\)$", text, re.MULTILINE)
     ]
 
 

@@ -66,6 +66,7 @@ SHORT = {
     "trainings/nguyen": ["--into OUT --steps 30"],
     "trainings/svm": ["--into OUT --steps 30"],
     "trainings/zhang": ["--into OUT --steps 50"],
+    "words": [""],
 }
 RUN = 'if __name__ == "__main__":'
 NEEDS = {

@@ -486,7 +486,7 @@ def continued(T: int, seeds: int, quick: bool) -> str:
 
 def _by_heart(own: Array, head: Array, new: Array, last: Any) -> str:
     return (
-        "The Bayes-optimal prediction for these chains knows them by heart: in"
+        "The Bayes-optimal prediction for these chains memorises them: in"
         f" pretraining it is better than the head by {listed(own, '.2f')}. On new"
         f" chains it has {listed(new, '.2f')}, and the head {listed(head, '.2f')}: from"
         f" {last} chains on it is better there, too."

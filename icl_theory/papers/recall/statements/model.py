@@ -494,9 +494,9 @@ def _exponents_of_unseen(
 
 @row("recall: why all matrices fail", OURS, Status.CERTIFIED, "0")
 def unseen_rows(quick: bool) -> Claim:
-    """where F reads no E(x): ∂L/∂𝒱_xz = E[(p_x - 1(answer x)) a_z], a ≥ 0 what ReLU or
-    softmax attention gathers; so row x of 𝒱 never grows for a word x that is never an
-    answer
+    """if F does not read E(x): ∂L/∂𝒱_xz = E[(p_x - 1(answer x)) a_z], a ≥ 0 the output
+    of ReLU or softmax attention; so row x of 𝒱 never grows for a word x that is never
+    an answer
     """
     steps = 100 if quick else 400
     rows = []

@@ -294,7 +294,7 @@ def _recalls(last: dict[str, float]) -> str:
     if abs(last["unseen_loss"] / last["seen_loss"] - 1.0) < 1e-9:
         return "yes, at the same loss"
     if last["unseen_accuracy"] < 0.1 < 0.9 < last["seen_accuracy"]:
-        return "no, it learns the seen outputs by heart"
+        return "no, it memorises the seen outputs"
     return f"in {last['unseen_accuracy']:.0%} of the sentences"
 
 
