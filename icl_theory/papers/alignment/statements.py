@@ -433,7 +433,7 @@ ALIGNMENT = Paper(
         data="isotropic normal inputs, linear functions of two covariances",
         attention="linear",
         trained="one matrix, on k tasks and n prompts",
-        command="icl-theory reproduce task-alignment",
+        command="icl-theory linear-attention simulate --tasks 8 --noise 0.1",
     ),
     folder=Path(__file__).parent,
 )
