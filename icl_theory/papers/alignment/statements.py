@@ -167,7 +167,7 @@ def limit(quick: bool) -> Claim:
         f"d = {listed(sizes)}, N = k = 2d, C_train = C_test = diag(1/j), σ = 0.1",
         f"the mean error is above the limit by {listed(100.0 * excess, '.1f')} %, an"
         f" exponent of {exponent:.2f}",
-        "holds: with a relative departure of about 0.8/d",
+        "holds: with a relative departure of the order 1/d",
     )
 
 
