@@ -33,7 +33,6 @@ from icl_theory.engine.trajectory import Phases, Trajectory
 from icl_theory.families import (
     Column,
     Family,
-    LazySlot,
     Number,
     NumberOrArray,
     Numbers,
@@ -187,7 +186,6 @@ class LinearAttention(Family):
         ),
     )
     explorer = Panel(Path(__file__).parent / "panel", ("closed.js", "panel.js"))
-    claims = LazySlot("icl_theory.papers.linear_attention.statements:CLAIMS")
 
     eta: float | str = learning_rate("auto")
     d: int = parameter(
