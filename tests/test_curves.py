@@ -14,6 +14,7 @@ import pytest
 
 import icl_theory as icl
 from icl_theory.cli import main
+from icl_theory.engine.sampling import joined, prompts_by_run
 from icl_theory.results import plots
 
 PROBLEM = icl.Regression(L=2.0, delta=1.0, eta=4.0, K=4, N=12, noise=0.1, above=1e-3)
@@ -55,17 +56,17 @@ def test_standard_errors_are_how_far_sgd_strays_from_the_exact_curve(rule: str) 
     run = problem.changed(max_steps=LAST).simulate()
     steps, losses = np.arange(0, LAST, 3), trained(1)[::3]
     found = run.compare(losses, steps, batch=BATCH, runs=5, seed=7)
-    strays = []
-    for seed in np.random.SeedSequence(7).generate_state(5):
-        trainer = problem.sampled(BATCH, int(seed))
-        scores, along = trainer.initial, []
-        for step in range(LAST):
-            loss, gradient = trainer.evaluate(scores, step)
-            along.append(loss)
-            scores = scores - eta * gradient / (
-                np.linalg.norm(gradient) if rule == "ngd" else 1.0
-            )
-        strays.append(np.array(along)[::3])
+    own_seed = int(np.random.SeedSequence(7).generate_state(1)[0])
+    trainer = problem.sampled(BATCH, own_seed)
+    scores = [trainer.initial] * 5
+    along = np.empty((5, LAST))
+    for step in range(LAST):
+        drawn = joined(trainer.draw_runs(trainer.generator(step), 5))
+        for i, prompts in enumerate(prompts_by_run(drawn, 5)):
+            along[i, step], gradient = trainer.evaluate_on(scores[i], prompts)
+            norm = np.linalg.norm(gradient) if rule == "ngd" else 1.0
+            scores[i] = scores[i] - eta * gradient / norm
+    strays = along[:, ::3]
     exact = np.array([run.at(int(step)).loss for step in steps])
     place = [int(24 * math.log(step + 1) / math.log(steps[-1] + 2)) for step in steps]
     assert len(found.checks) == len(found.windows) == len({*place})
@@ -83,7 +84,7 @@ def test_standard_errors_are_how_far_sgd_strays_from_the_exact_curve(rule: str) 
         assert check.z == pytest.approx(
             (check.sampled - check.population) / check.standard_error, rel=1e-9
         )
-        single = math.sqrt(np.mean((np.array(strays)[:, inside] - exact[inside]) ** 2))
+        single = math.sqrt(np.mean((strays[:, inside] - exact[inside]) ** 2))
         assert found.errors[inside] == pytest.approx(single, rel=1e-9)
 
 

@@ -134,6 +134,28 @@ class Trainer(OnPrompts[P], Risk):
         """
         return self
 
+    def draw_runs(self, rng: np.random.Generator, runs: int) -> list[P]:
+        """Draw a batch of prompts for each of several independent runs.
+
+        By default the batches are drawn one after the other. A trainer overrides this
+        method if it can draw the prompts of all runs at once: `drawn_at_once` does so
+        if the prompts of one call of ``draw`` are independent.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            The source of randomness.
+        runs : int
+            Number of runs.
+
+        Returns
+        -------
+        list of NamedTuple
+            Its prompts in their order are those of the first run, then those of the
+            second run, and so on. A list of one tuple has the prompts of all runs.
+        """
+        return [self.draw(rng, self.batch) for _ in range(runs)]
+
     def evaluate_runs(self, params: Array, prompts: P) -> tuple[Array, Array]:
         """Mean losses and gradients of R runs, each on prompts of its own.
 
@@ -290,6 +312,11 @@ def trainer_of(risk: Risk, batch: int, seed: int = 0) -> Trainer[Any]:
         "sampled", sampled(batch, seed), Trainer, "a method that returns a Trainer"
     )
     return trainer
+
+
+def drawn_at_once(trainer: Trainer[P], rng: np.random.Generator, runs: int) -> list[P]:
+    """Draw the prompts of several runs by one call, see `Trainer.draw_runs`."""
+    return [trainer.draw(rng, runs * trainer.batch)]
 
 
 def prompt_count(prompts: tuple[Any, ...]) -> int:

@@ -216,6 +216,14 @@ class ScaledTrainer(ScaledRisk, Trainer[Any]):
         """Return the prompts of a step, those of the inner trainer."""
         return self.risk.prompts(step)
 
+    def generator(self, step: int) -> np.random.Generator:
+        """Return the generator of a step, that of the inner trainer."""
+        return self.risk.generator(step)
+
+    def draw_runs(self, rng: np.random.Generator, runs: int) -> list[Any]:
+        """Draw prompts of the inner trainer for several runs."""
+        return self.risk.draw_runs(rng, runs)
+
     def cheaper(self) -> ScaledTrainer:
         """Return the cheaper inner trainer, times c."""
         return ScaledTrainer(self.risk.cheaper(), self.factor)

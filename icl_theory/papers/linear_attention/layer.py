@@ -25,6 +25,7 @@ from icl_theory._validate import (
 from icl_theory.engine.risk import WithStart
 from icl_theory.engine.sampling import (
     Trainer,
+    drawn_at_once,
     prompts_per_run,
     prompts_to_draw,
 )
@@ -252,6 +253,10 @@ class ReducedRisk(Trainer[Means]):
         length = np.sqrt(np.maximum(y_y, 0.0))
         h = (e * s_y[:, None] + across * length[:, None]) @ token_root / N
         return Means(h, query, np.sum(query * task, axis=1))
+
+    def draw_runs(self, rng: np.random.Generator, runs: int) -> list[Means]:
+        """Draw the prompts of several runs at once."""
+        return drawn_at_once(self, rng, runs)
 
     def losses_on(self, params: Array, prompts: Means) -> Array:
         """Loss of each of B prompts, (B,)."""
