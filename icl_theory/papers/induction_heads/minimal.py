@@ -33,7 +33,11 @@ from icl_theory.papers.induction_heads.minimal_risk import (
 )
 from icl_theory.papers.induction_heads.phases import Levels, plateau_phases
 from icl_theory.papers.induction_heads.positions import position_losses
-from icl_theory.papers.induction_heads.sequences import Sequences, running_totals
+from icl_theory.papers.induction_heads.sequences import (
+    Sequences,
+    refuse_many,
+    running_totals,
+)
 
 # Largest initial score: sums of a few of these are far from overflow.
 LARGEST = 300.0
@@ -70,7 +74,8 @@ class MinimalHeads(Family):
         themselves.
     mask : {"causal", "none"}
         "causal": tokens of the first layer see no later tokens. "none": they see all
-        tokens, and later ones have the score of lag 0, as in the authors' code.
+        tokens, and later ones have the score of lag 0, as in the authors' code. Then
+        all predictions but the last one depend on the symbols that they predict.
     positions : {"all", "last"}
         Whether the loss is the mean over all predictions, or that of the last one.
     chains : {"dirichlet", "circulant"}
@@ -191,7 +196,11 @@ class MinimalHeads(Family):
     )
 
     def validate(self) -> None:
-        """Check the parameters against each other, and make the risk."""
+        """Check the parameters against each other.
+
+        The risk is made when it is needed: for long sequences its baselines take
+        seconds.
+        """
         if self.lags is not None and self.lags > self.T:
             raise argument_error("lags", self.lags, f"at most T = {self.T}")
         if self.is_circulant and self.k > 3:
@@ -205,7 +214,8 @@ class MinimalHeads(Family):
             # The sequences, and the products of all pairs of symbols in a pass.
             numbers = 4.0 * self.T * self.k * (self.k + 2.0)
             check_fits("sequences", self.sequences, 8.0 * self.sequences * numbers)
-        self.risk()
+        else:
+            refuse_many(self.k, self.T)
 
     @property
     def lag_count(self) -> int:
@@ -382,10 +392,10 @@ class MinimalHeads(Family):
         It is the standard error of the mean excess over the Bayes loss; for more than
         three symbols that of the Bayes loss is not included.
         """
-        divergences = self.risk().divergences(params)
+        excesses = self.risk().excesses(params)
         if not self.is_drawn:
             return 0.0
-        return float(np.std(divergences)) / math.sqrt(len(divergences))
+        return float(np.std(excesses)) / math.sqrt(len(excesses))
 
     def outcome(self, params: ArrayLike) -> str:
         """Return what parameters have learnt.

@@ -167,27 +167,36 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         """The first layer and the second one."""
         return np.split(array, [self.attention.lags])
 
+    @property
+    def leaks(self) -> bool:
+        """Whether predictions depend on the symbols that they predict.
+
+        Without a mask the mixtures of the first layer have later symbols in them.
+        """
+        return not (self.attention.is_causal or self.last_only)
+
     def floor(self) -> float:
-        """Loss of the Bayes-optimal prediction."""
-        return self.bayes
+        """Loss of the Bayes-optimal prediction; 0 if predictions see later symbols."""
+        return 0.0 if self.leaks else self.bayes
 
     def excess(self, params: ArrayLike) -> float:
-        """Loss above the Bayes-optimal one, a mean of divergences."""
-        divergences = self._divergence(self._checked(params)).losses
-        return float(divergences @ self._weights)
+        """Loss above the floor."""
+        params = self._checked(params)
+        excess = float(self._excess(params).losses @ self._weights)
+        return self.bayes + excess if self.leaks else excess
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
         """Loss and its gradient."""
-        losses, gradient = self._divergence(params)
+        losses, gradient = self._excess(params)
         return float(self.bayes + losses @ self._weights), gradient
 
     @property
     def _weights(self) -> Array:
         return self.sequences.probability
 
-    def divergences(self, params: ArrayLike) -> Array:
-        """Divergence of the predictions of each sequence from the best ones, (M,)."""
-        return self._divergence(self._checked(params)).losses
+    def excesses(self, params: ArrayLike) -> Array:
+        """Loss of each sequence above that of the Bayes-optimal prediction, (M,)."""
+        return self._excess(self._checked(params)).losses
 
     def observe(self, params: Array, step: int = 0) -> dict[str, Array]:
         """Scores of the lags, and b and c of W."""
@@ -207,22 +216,32 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
         layers = _layers(self, self.sequences.symbols, self._checked(params))
         return softmax(layers.logits)[0]
 
-    def _divergence(self, params: Array) -> _Pass:
+    def _excess(self, params: Array) -> _Pass:
         layers = _layers(self, self.sequences.symbols, params)
-        costs = self._compare(layers, self._following, self._weights)
-        return _Pass(costs.losses - self._entropies, costs.gradient)
-
-    @property
-    def _following(self) -> Array:
-        """Law of the next symbol, (P, M, k)."""
-        following = self.sequences.following
-        return following[-1:] if self.last_only else following
+        costs = self._compare(layers, self._labels, self._weights)
+        return _Pass(costs.losses - self._bayes_losses, costs.gradient)
 
     @cached_property
-    def _entropies(self) -> Array:
-        """Mean entropy of the next symbols of each sequence, (M,)."""
-        following = self._following
-        return -np.sum(following * np.log(following), axis=2).mean(axis=0)
+    def _labels(self) -> Array:
+        """Law of the next symbol, (P, M, k).
+
+        Predictions that depend on the next symbol itself need this symbol as their
+        label, as far as the sequence has it.
+        """
+        following = self.sequences.following
+        if self.last_only:
+            return following[-1:]
+        if not self.leaks:
+            return following
+        return np.concatenate(
+            [np.eye(self.k)[self.sequences.symbols[1:]], following[-1:]]
+        )
+
+    @cached_property
+    def _bayes_losses(self) -> Array:
+        """Loss of the Bayes-optimal prediction on each sequence, (M,)."""
+        log_best = np.log(self.sequences.following[-len(self._labels) :])
+        return -np.sum(self._labels * log_best, axis=2).mean(axis=0)
 
     def _compare(self, layers: _Layers, following: Array, weights: Array) -> _Pass:
         """Return the cross entropies of predictions with laws of the next symbol."""

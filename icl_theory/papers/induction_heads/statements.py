@@ -22,6 +22,17 @@ from icl_theory.engine import Risk, descend, in_coordinates
 from icl_theory.engine.pullback import core_risk
 from icl_theory.engine.risk import WithStart
 from icl_theory.papers.induction_heads.family import InductionHeads, dirichlet_points
+from icl_theory.papers.induction_heads.minimal_statements import (
+    baselines,
+    counts_as_logits,
+    first_signal,
+    linear_first_layer,
+    minimal_plateaus,
+    minimal_useless_unigrams,
+    odd_lags,
+    published_mask,
+    rates,
+)
 from icl_theory.papers.induction_heads.phases import Levels
 from icl_theory.papers.induction_heads.plateaus import Slowest, slowest
 from icl_theory.statements.claim import (
@@ -1030,6 +1041,41 @@ HEADS = Paper(
             " docs/theory/induction-heads.md.",
             (short_sequences,),
             which_basin,
+        ),
+        Reading(
+            "Baselines",
+            "Predictions by uniform, unigram and bigram counts, with one added to each"
+            " count, are the levels of the loss.",
+            (baselines,),
+        ),
+        Reading(
+            "Minimal model, phases",
+            "A model with linear attention into cross entropy goes through the phases,"
+            " too.",
+            (minimal_plateaus, counts_as_logits),
+            figure="minimal_heads",
+            reconstructed="The model and its rates are those of the authors' code; its"
+            " mask is applied here. The statement is from their summary.",
+        ),
+        Reading(
+            "Minimal model, first steps",
+            "At first there is a signal for the second layer and none for the first,"
+            " and then odd lags have larger signals than even ones.",
+            (first_signal, odd_lags),
+            reconstructed="Both are stated in words in the authors' summary.",
+        ),
+        Reading(
+            "Minimal model, rates",
+            "The coupling of both layers makes plateaus, and their lengths depend on"
+            " the rates.",
+            (rates, linear_first_layer, published_mask),
+            reconstructed="The exponents are ours.",
+        ),
+        Reading(
+            "Minimal model, simplicity bias",
+            "Without useful unigrams the minimal model learns the head faster.",
+            (minimal_useless_unigrams,),
+            reconstructed="Times are compared; no rate is claimed.",
         ),
         Reading(
             "Task diversity",
