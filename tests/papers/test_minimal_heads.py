@@ -44,7 +44,7 @@ def written_out(problem: MinimalHeads, params: Array, x: tuple[int, ...]) -> Arr
     m = problem.lag_count
     v = params[:m]
     W = params[m] * np.eye(k)
-    if problem.common is not None:
+    if problem.second == "matrix":
         W = np.full((k, k), params[m + 1])
         np.fill_diagonal(W, params[m])
     mixtures = []
@@ -90,6 +90,7 @@ def random_problem(rng: np.random.Generator) -> MinimalHeads:
     """Return a problem with at most 125 labelled sequences."""
     k, T = [(2, 3), (2, 4), (2, 5), (3, 2), (3, 3), (4, 2), (5, 2)][rng.integers(7)]
     lags = int(rng.integers(2, T + 1))
+    second = "matrix" if rng.random() < 0.6 else "number"
     return MinimalHeads(
         k=k,
         T=T,
@@ -100,7 +101,8 @@ def random_problem(rng: np.random.Generator) -> MinimalHeads:
         chains="circulant" if k <= 3 and rng.random() < 0.3 else "dirichlet",
         concentration=float(rng.uniform(0.2, 3.0)),
         match=float(rng.normal()),
-        common=float(rng.normal()) if rng.random() < 0.6 else None,
+        second=second,
+        common=float(rng.normal()) if second == "matrix" else None,
         scores=rng.normal(size=lags),
     )
 
@@ -239,11 +241,11 @@ def test_the_best_counts_are_those_of_all_sequences(positions: str) -> None:
     assert level.loss == pytest.approx(loss, rel=1e-10)
     # A head with all attention on lag 1 has these logits.
     scores = np.array([-60.0, 60.0, *np.full(4, -60.0)])
-    risk = problem.changed(common=None).risk()
+    risk = problem.changed(second="number").risk()
     head = risk.loss(np.append(scores, b))
     # The first token has no lag 1: it attends to itself.
     assert head == pytest.approx(loss, abs=0.2)
-    linear = problem.changed(common=None, first="linear").risk()
+    linear = problem.changed(second="number", first="linear").risk()
     assert linear.loss(np.append(np.eye(6)[1], b)) == pytest.approx(loss, rel=1e-12)
 
 
@@ -365,6 +367,7 @@ def test_a_run_goes_from_unigrams_to_an_induction_head() -> None:
         (lambda: MinimalHeads(T=5, scores=[0.0, 1.0]), "^scores"),
         (lambda: MinimalHeads(T=5, k=4, chains="circulant"), "^k = 4"),
         (lambda: MinimalHeads(T=100, sequences=10**9), "^sequences = 1000000000"),
+        (lambda: MinimalHeads(T=5, second="number", common=0.1), "^common = 0.1"),
         (lambda: MinimalHeads(T=5, first="relu"), "^first = 'relu'"),
         (lambda: PositionLosses(4, 100), "^k = 4: must be 2 or 3: the counts"),
         (lambda: PositionLosses(3, 10**5), "^T = 100000: must be smaller"),
@@ -376,6 +379,15 @@ def test_a_run_goes_from_unigrams_to_an_induction_head() -> None:
 def test_wrong_values_are_named(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("rule", ["gd", "adam", "nesterov"])
+def test_rules_train_the_head(rule: str) -> None:
+    problem = MinimalHeads(
+        k=2, T=6, second="number", match=0.1, ratio=1.0, rule=rule, eta=0.1
+    )
+    run = problem.changed(max_steps=60).simulate()
+    assert run.loss[-1] < run.loss[0]
 
 
 def test_parts_of_the_risk_are_named() -> None:

@@ -41,6 +41,8 @@ from icl_theory.papers.induction_heads.sequences import (
 
 # Largest initial score: sums of a few of these are far from overflow.
 LARGEST = 300.0
+# All entries of W at step 0 in the authors' code.
+COMMON = 0.01
 
 
 class CountLevel(NamedTuple):
@@ -87,8 +89,13 @@ class MinimalHeads(Family):
     sequences : int, optional
         Train on this number of drawn sequences, with the law of each next symbol as its
         label. By default the loss is a sum over all sequences, which is for short ones.
-    match, common : float
-        b and c at step 0. If ``common`` is None, c is 0 and is not trained.
+    second : {"matrix", "number"}
+        "matrix": all entries of W are trained. "number": W = bI with one number b;
+        rules that scale each number by itself, such as Adam, need this and ``ratio=1``.
+    match : float
+        b at step 0.
+    common : float, optional
+        c at step 0, for a matrix; 0.01 by default.
     scores : array_like, (m,), optional
         v at step 0; zeros by default.
     ratio : float
@@ -168,6 +175,9 @@ class MinimalHeads(Family):
         symbol="M",
         meaning="drawn sequences; by default all",
     )
+    second: str = parameter(
+        "matrix", kind=Word(words=("matrix", "number")), meaning="what W is"
+    )
     match: float = parameter(
         0.0,
         kind=Number(signed=True, maximum=LARGEST),
@@ -175,10 +185,10 @@ class MinimalHeads(Family):
         meaning="match b at step 0",
     )
     common: float | None = parameter(
-        0.01,
+        None,
         kind=Number(signed=True, optional=True, maximum=LARGEST),
         tex="c_0",
-        meaning="part c of all entries of W at step 0",
+        meaning="part c of all entries of W at step 0; by default 0.01",
     )
     scores: Any = parameter(
         None,
@@ -203,6 +213,8 @@ class MinimalHeads(Family):
         """
         if self.lags is not None and self.lags > self.T:
             raise argument_error("lags", self.lags, f"at most T = {self.T}")
+        if self.second == "number" and self.common is not None:
+            raise argument_error("common", self.common, "left out if W is a number")
         if self.is_circulant and self.k > 3:
             # With more symbols the law changes when symbols are renamed.
             raise argument_error("k", self.k, "2 or 3 for circulant chains")
@@ -261,8 +273,9 @@ class MinimalHeads(Family):
         )
         scores = np.zeros(self.lag_count) if self.scores is None else self.scores
         second = [self.match]
-        if self.common is not None:
-            second = [self.match + self.common, self.common]
+        if self.second == "matrix":
+            common = COMMON if self.common is None else self.common
+            second = [self.match + common, common]
         return MinimalRisk(
             attention,
             self.k,

@@ -203,7 +203,7 @@ def linear_first_layer(quick: bool) -> Claim:
     uniform predictions, and passes the unigram's without a plateau
     """
     base = QUICK if quick else SHORT.changed(T=30)
-    linear = base.changed(first="linear", match=0.01, common=None)
+    linear = base.changed(first="linear", second="number", match=0.01)
     ratios = np.array([1.0, 10.0] if quick else [1.0, 10.0, 100.0])
     points = [slowest_point(linear.changed(ratio=ratio)) for ratio in ratios.tolist()]
     starts = [point.start for point in points]
