@@ -22,6 +22,7 @@ from .papers.depth_covariance.family import DepthCovariance as DepthCovariance
 from .papers.descent_layers.family import DescentLayers as DescentLayers
 from .papers.fixed_chain.family import FixedChain as FixedChain
 from .papers.induction_heads.family import InductionHeads as InductionHeads
+from .papers.induction_heads.minimal import MinimalHeads as MinimalHeads
 from .papers.linear_attention import LinearAttention as LinearAttention
 from .papers.recall import Recall as Recall
 from .papers.representation.family import Representation as Representation
