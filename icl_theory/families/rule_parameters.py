@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from icl_theory._validate import argument_error, below_one, instance
+from icl_theory._validate import argument_error, below_one, instance, nearest
 from icl_theory.engine.rules import (
     RULES,
     Clipped,
@@ -44,7 +44,6 @@ from icl_theory.families.parameters import (
     Whole,
     Wholes,
     Word,
-    nearest,
     parameter,
 )
 
