@@ -91,7 +91,21 @@ def _schedule(name: str, value: Any) -> Any:
 
 
 def update_rule(default: str = "gd", meaning: str = "update rule") -> Any:
-    """Declare the rule."""
+    """Declare the update rule as a field of a family, with another default.
+
+    Parameters
+    ----------
+    default : str
+        Name of a rule, such as ``"gd"`` or ``"adam"``.
+    meaning : str
+        What help texts and tables say of it.
+
+    Returns
+    -------
+    dataclasses.Field
+        To be assigned in the body of a `Family`, whose other settings of the rule are
+        those of `RuleParameters`.
+    """
     kind = RuleKind(words=tuple(RULES))
     instance("meaning", meaning, str, "a text")
     return parameter(kind.check("default", default), kind=kind, meaning=meaning)

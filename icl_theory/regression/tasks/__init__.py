@@ -33,3 +33,7 @@ __all__ = [
     "Task",
 ]
 __getattr__ = _suggesting(__name__, __all__)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
