@@ -226,7 +226,7 @@ class Shell {
     if (fresh) {
       this.model = this.panel.compute(this.values);
       clearTimeout(this.drawing);
-      if (this.panel.trainer) this.drawing = setTimeout(() => this.sample(), 300);
+      this.drawing = setTimeout(() => this.finish(), 300);
     }
     this.moment = this.panel.moment(this.model, this.values);
     this.panel.settings.forEach(({ name }, i) => this.controls[i].update(this.values[name]));
@@ -234,9 +234,13 @@ class Shell {
     this.soon();
   }
 
-  // a sampled run beside the exact one, once the settings rest
-  sample() {
-    this.model.drawn = sampled(this.panel.trainer(this.values, random(1), this.model), this.model.end);
+  // what takes longer than a frame, once the settings rest: a sampled run beside the exact one
+  finish() {
+    const { refine, trainer } = this.panel;
+    refine?.(this.model);
+    if (trainer) {
+      this.model.drawn = sampled(trainer(this.values, random(1), this.model), this.model.end);
+    }
     this.redraw(true);
   }
 

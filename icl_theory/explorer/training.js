@@ -90,11 +90,14 @@ function sampled(next, end, most = 3e6) {
   return { times, losses, last };
 }
 
-// states of a run at steps on a logarithmic scale, to a power of ten well beyond its end
-function course(run, least, size) {
-  const end = Math.min(run.most ?? 1e15, 10 ** Math.ceil(Math.log10(Math.max(least, 3 * run.last))));
-  const times = [0.5, ...spread(1, end, size).map(Math.round).filter((t, i, all) => t !== all[i - 1])];
-  return { end, times, states: times.map((t) => run.at(Math.floor(t))) };
+// Steps on a logarithmic scale, to a power of ten well beyond the end of a run, and its states
+// there, which are `at` a step.
+function course(run, least, size, at = (t) => run.at(t)) {
+  const long = 10 ** Math.ceil(Math.log10(Math.max(least, 3 * run.last)));
+  const end = Math.min(run.most ?? 1e15, long);
+  const steps = spread(1, end, size).map(Math.round);
+  const times = [0.5, ...steps.filter((t, i) => t !== steps[i - 1])];
+  return { end, times, states: times.map((t) => at(Math.floor(t))) };
 }
 
 // A figure along the steps, to be dragged through training: curves of numbers of a state, [number, colour, look], by default of

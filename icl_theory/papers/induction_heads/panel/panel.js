@@ -4,7 +4,7 @@
 const { spread } = require("drawing");
 const { count, short, percent } = require("numbers");
 const { along, batch, course, lasting, step } = require("training");
-const { Run, evaluate, mostSteps, trainer } = require("./closed");
+const { Run, excessAt, mostSteps, trainer } = require("./closed");
 const { figure: drawn } = require("./picture");
 
 const settings = [
@@ -54,15 +54,30 @@ function sound({ T, t }) {
   return t <= most ? {} : { changes: { t: most }, problem: `With T = ${count(T)} the page takes ${count(most)} steps: t = ${count(most)} is used.` };
 }
 
-function compute(values) {
-  const run = new Run(values), made = course(run, run.most, 200), ends = [...run.states.filter((_, i) => i % 50 === 0), run.states.at(-1)];
-  const wide = 1.3 * Math.max(1, ...ends.map(([, b]) => Math.abs(b))), tall = 1.3 * Math.max(2, ...ends.map(([gap]) => Math.abs(gap)));
-  const sink = run.states.at(-1)[2], gaps = spread(-tall, tall, 23, false), matches = spread(-wide, wide, 31, false);
-  const plane = gaps.map((gap) => matches.map((b) => evaluate(run.rows, run.objective, [gap, b, sink]).excess));
-  return { run, ...made, states: made.states.map((state) => run.seen(state)), gaps, matches, plane };
+// The loss over the plane of gap and match, as many rows of cells as there is time for. The
+// sink's score is that at the end of the run.
+function planeOf(run, rows) {
+  const ends = [...run.states.filter((_, i) => i % 50 === 0), run.states.at(-1)];
+  const wide = 1.3 * Math.max(1, ...ends.map(([, b]) => Math.abs(b)));
+  const tall = 1.3 * Math.max(2, ...ends.map(([gap]) => Math.abs(gap)));
+  const gaps = spread(-tall, tall, rows - 1, false), matches = spread(-wide, wide, Math.round(rows * 4 / 3) - 1, false);
+  const sink = run.states.at(-1)[2];
+  const plane = gaps.map((gap) => matches.map((b) => excessAt(run.rows, run.objective, [gap, b, sink]).excess));
+  return { gaps, matches, plane };
 }
 
-const moment = ({ run }, { t }) => run.seen(run.at(t));
+// While a slider moves, the plane has few cells; `refine` makes them smaller once it rests.
+const COARSE_CELLS = 5e4;
+function compute(values) {
+  const run = new Run(values), cells = COARSE_CELLS / (run.rows.length / 7);
+  const rows = Math.round(Math.min(12, Math.max(5, Math.sqrt(0.75 * cells))));
+  const made = course(run, run.most, 100, (t) => run.seen(t));
+  return { run, ...made, ...planeOf(run, rows) };
+}
+
+const refine = (model) => Object.assign(model, planeOf(model.run, 24));
+
+const moment = ({ run }, { t }) => run.seen(t);
 const learnt = ([gap, b]) => `${b < 0 ? "anti-" : ""}${gap > 0 ? "induction" : "lag 0"}`;
 
 function words({ run }, now) {
@@ -104,7 +119,7 @@ const plane = {
 module.exports = {
   tab: "Induction heads",
   lead: "Two layers of attention on two-state Markov chains: the first looks back by a lag, the second compares what it finds with the last symbol. Descent on the exact loss, a sum over counts of pairs.",
-  settings, presets, story, compute, trainer, moment, words, sound,
+  settings, presets, story, compute, refine, trainer, moment, words, sound,
   parameters: ({ T, concentration, objective, eta, ratio, match, sink }) => ({ T, concentration, objective, eta, ratio, match, sink, max_steps: mostSteps({ T }) }),
   found({ run }, now) {
     return { steps: null, t: now.t, loss: now.loss, lag1: now.lag1, share: now.share, phases: lasting({ uniform: [0, run.begun], unigram: [run.begun, run.last], bigram: [run.last, run.most] }) };

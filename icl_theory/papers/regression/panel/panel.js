@@ -117,7 +117,9 @@ function transition(values, run) {
 function rivals(values, end) {
   if (values.rule === "gd") return [];
   return Object.keys(NAMES).filter((rule) => rule !== values.rule).map((rule) => {
-    const run = runOf({ ...values, rule }), last = Math.min(end, run.most);
+    const run = runOf({ ...values, rule });
+    // steps are taken one by one, and beyond a thousand times its count a curve is off the axes
+    const last = Math.min(end, run.most, 1000 * Math.max(1, run.last));
     const times = [0.5, ...spread(1, last, 150).map(Math.round)];
     return { name: NAMES[rule], steps: run.steps, reached: run.reached, times, states: times.map((t) => run.at(Math.floor(t))) };
   });

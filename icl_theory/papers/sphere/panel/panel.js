@@ -4,7 +4,7 @@
 const { spread } = require("drawing");
 const { count, short } = require("numbers");
 const { against, along, batch, course, headline, step } = require("training");
-const { Run, bestByLength, interpolated, trainer } = require("./closed");
+const { COARSE, Run, Tokens, bestByLength, interpolated, trainer } = require("./closed");
 
 const settings = [
   { name: "N", value: 100, low: 2, high: 1e5, log: true, minimum: 2, maximum: 1e5 },
@@ -45,7 +45,8 @@ const fits = (size, N) => sound({ ...size, N }).changes === undefined;
 function compute(values) {
   const run = new Run(values), lengths = spread(2, 1e5, 18).map(Math.round).filter((N) => fits(values, N));
   const kappas = spread(0, 2 * Math.max(run.best, values.start), 60, false);
-  const valley = interpolated(0, kappas.at(-1), (kappa) => run.tokens.at(kappa), VALLEY);
+  const coarse = new Tokens(values, COARSE);
+  const valley = interpolated(0, kappas.at(-1), (kappa) => coarse.at(kappa), VALLEY);
   return { run, ...course(run, 100, 260), kappas, valley: kappas.map((kappa) => valley(kappa, "loss")), lengths, best: bestByLength(values, lengths) };
 }
 
