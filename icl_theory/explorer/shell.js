@@ -8,12 +8,14 @@ const { tour } = require("tour");
 const { random, sampled } = require("training");
 
 const SECONDS = 9; // that playing takes
+// A page inside a cell of a notebook has no address that it could change or hand out.
+const EMBEDDED = globalThis.location?.protocol === "about:";
 
 // **bold** as elements
 const marked = (text) => text.split("**").map((part, i) => (i % 2 ? element("b", {}, part) : part));
 
 class Shell {
-  constructor(names, papers) {
+  constructor(names, papers, place = "") {
     Object.assign(this, { papers, panels: {}, broken: [], kept: {}, ghosts: {}, colours: palette() }); // kept: values of panels not shown
     for (const name of names) try {
       const panel = require(`${name}/panel`), family = require(`${name}/family`);
@@ -30,7 +32,7 @@ class Shell {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.repaint());
     addEventListener("beforeprint", () => this.repaint("light", true));
     addEventListener("afterprint", () => this.repaint());
-    this.open(location.hash);
+    this.open(location.hash || place);
   }
 
   tabs() {
@@ -276,7 +278,7 @@ class Shell {
   // what can wait until nothing moves: the URL, the copies, descriptions for screen readers
   settle() {
     this.fragment = toFragment(this.name, this.panel.settings, this.values, this.ghosts[this.name]?.values);
-    if (this.fragment !== location.hash) history.replaceState(null, "", this.fragment);
+    if (!EMBEDDED && this.fragment !== location.hash) history.replaceState(null, "", this.fragment);
     for (const card of this.cards) card.describe(this.model, this.moment, this.values);
     document.getElementById("spoken").textContent = document.getElementById("headline").textContent;
     const { family, parameters, found } = this.panel;
@@ -288,7 +290,7 @@ class Shell {
     const target = button.dataset?.copy;
     if (!target) return;
     this.settle();
-    const source = target === "link" ? location.href : document.getElementById(`copy-${target}`).textContent;
+    const source = target === "link" ? (EMBEDDED ? this.fragment : location.href) : document.getElementById(`copy-${target}`).textContent;
     try {
       await navigator.clipboard.writeText(source);
     } catch {
