@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from icl_theory._names import suggesting as _suggesting
 from icl_theory._validate import argument_error, choice, flag, integer, number
 from icl_theory.engine.interrupts import load_whole
 from icl_theory.engine.progress import Progress
@@ -29,6 +30,7 @@ Recipe = str | os.PathLike[str] | Callable[..., Any]
 ENDINGS = (".pdf", ".png")
 
 __all__ = ["animate", "available", "draw", "parameters", "write"]
+__getattr__ = _suggesting(__name__, __all__)
 
 
 def __dir__() -> list[str]:

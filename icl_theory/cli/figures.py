@@ -10,13 +10,18 @@ import typer
 
 from icl_theory import figures as recipes
 from icl_theory._validate import choice
+from icl_theory.cli import completion
 from icl_theory.cli.shared import print_rows, say_left_out
 from icl_theory.families.plug_ins import left_out
 
 
 def figures(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names of figures; by default all.")
+        list[str] | None,
+        typer.Argument(
+            help="Names of figures; by default all.",
+            autocompletion=completion.of_words(completion.figures),
+        ),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Folder for the files, PDF and PNG.")
