@@ -29,6 +29,7 @@ from icl_theory.engine.rules import (
     is_plain_descent,
 )
 from icl_theory.engine.sampling import trainer_of
+from icl_theory.engine.scaled import scaled_like
 from icl_theory.engine.trainings import (
     MOST_WORK,
     FixedSet,
@@ -263,7 +264,7 @@ def _factor(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate]:
 def _fitted_factor(trainings: Trainings, evidence: Evidence) -> float:
     """Return the factor of the exact losses that agrees best, by least squares."""
     weights = evidence.weights()
-    expected = evidence.windows.means(trainings.exact)
+    expected = evidence.windows.means(trainings.exact) + evidence.shift
     square = float(np.sum(weights * expected**2))
     if square == 0.0:
         return 0.0
@@ -447,7 +448,8 @@ def _label_noise(trainings: Trainings, evidence: Evidence) -> Iterator[Candidate
     if family is not None and not hasattr(family, "noise"):
         return
     weights = evidence.weights()
-    difference = evidence.means - evidence.windows.means(trainings.exact)
+    expected = evidence.windows.means(trainings.exact) + evidence.shift
+    difference = evidence.means - expected
     constant = float(np.sum(weights * difference) / np.sum(weights))
     if not 0.0 < constant < math.inf:
         return
@@ -531,7 +533,7 @@ def _sets(trainings: Trainings) -> list[FixedSet]:
             if run.family is None:
                 trainer = trainer_of(trainings.risk, SET_SIZE, seed)
             else:
-                trainer = run.family.sampled(SET_SIZE, seed)
+                trainer = scaled_like(run.risk, run.family.sampled(SET_SIZE, seed))
         except ValueError:
             return []
         sets.append(FixedSet(trainer))

@@ -438,7 +438,8 @@ class Trajectory(Plottable):
         batch : int, optional
             Number of prompts in a batch, if the losses are batch losses of SGD. The
             standard errors then come from runs of SGD with such batches, made by the
-            family's sampler, and include the distance of SGD from the exact run. If a
+            family's sampler, and include the distance of SGD from the exact run. If
+            their mean leaves the exact curve, the losses are compared with it. If a
             file or the losses of single prompts also give standard errors, these runs
             are made only if the curve differs from the run by more than these errors.
         errors : array_like, optional
