@@ -420,8 +420,9 @@ class Trajectory(Plottable):
         If the curves differ, trainings that differ from the run in one respect are
         followed exactly: another learning rate or factor of the loss, one token more
         or less, momentum 0.9 or Adam, another start, label noise in the answers, a
-        fixed set of prompts, losses after the update, a mean over positions. The
-        result names the trainings with which the curve agrees.
+        fixed set of prompts, losses after the update, a mean over positions; and
+        schedules of the rate if none of these fits. The result names the trainings with
+        which the curve agrees.
 
         Parameters
         ----------
