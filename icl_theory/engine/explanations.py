@@ -672,8 +672,8 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
 
     If step 0, before any update, shows a factor 2 or 1/2 of the loss, which does not
     explain the curve alone, the explanations of the scaled curve are tried as well. If
-    nothing fits, schedules are tried, and a loss below the floor of the run is a sign
-    of a fixed set.
+    nothing fits, a loss below the floor of the run is a sign of a fixed set, and
+    otherwise schedules are tried.
     """
     trainings = Trainings(run, rule, evidence.windows, evidence.exact)
     search = _Search(trainings, time.monotonic() + PATIENCE)
@@ -682,11 +682,11 @@ def explain(run: Run, rule: Rule, evidence: Evidence) -> Explanations:
     has_factor = any(explanation.name == "factor" for _, explanation in fitting)
     if factor is not None and not has_factor:
         fitting += search.fitting_with_factor(evidence, factor)
-    if not fitting:
-        fitting = search.fitting(evidence, LAST_EXPLAINERS)
     below = _below_floor(run, evidence)
     if below is not None and not fitting:
         fitting.append((math.inf, below))
+    if not fitting:
+        fitting = search.fitting(evidence, LAST_EXPLAINERS)
     fitting.sort(key=lambda pair: pair[0])
     ranked = tuple(
         explanation for score, explanation in fitting if score <= fitting[0][0] + WORSE
