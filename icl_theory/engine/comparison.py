@@ -102,10 +102,15 @@ class Comparison(Displayable):
         """The sentence below the table."""
         return self.note
 
+    @property
+    def reference_title(self) -> str:
+        """Title of the column of expected values."""
+        return "population"
+
     def to_markdown(self) -> str:
         """Return the comparisons as a Markdown table, with the remarks below it."""
         lines = [
-            "| check | population | sampled | std. error | z | limit | |",
+            f"| check | {self.reference_title} | sampled | std. error | z | limit | |",
             "|" + "---|" * 7,
         ]
         for check in self.checks:

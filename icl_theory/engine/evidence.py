@@ -17,6 +17,9 @@ the order of
 .. math:: \chi^2 + \ln\det C + 2\,k ,
 
 where k is the number of fitted parameters.
+
+The noise of small batches may move the mean loss of SGD away from the exact loss. This
+shift is estimated for the run, and added to the losses of all trainings.
 """
 
 from __future__ import annotations
@@ -100,6 +103,8 @@ class Evidence:
     is_smooth : bool
         Whether successive losses differ by far less than their standard errors say, as
         they do if all belong to the same prompts.
+    shift : ndarray, (W,), or float
+        What the noise of batches adds to the exact means.
     """
 
     windows: Windows
@@ -111,6 +116,7 @@ class Evidence:
     rounding: float
     errors_of_curve: bool
     is_smooth: bool
+    shift: Array | float = 0.0
 
     def scaled(self, factor: float) -> Evidence:
         """Return the evidence of the curve times a factor."""
@@ -123,6 +129,7 @@ class Evidence:
         The curve's own covariance is diagonal. The modes add a matrix of low rank, so
         that its inverse follows from a system of D equations.
         """
+        expected = expected + self.shift
         difference = self.means - expected
         if modes is None:
             z = _clipped(z_score(difference, self.errors, expected, self.rounding))

@@ -176,9 +176,15 @@ class Trainings:
         return self._between(at_knots)
 
     def check_work(
-        self, trainings: int, risk: Risk | None = None, most: int = MOST_WORK
+        self,
+        trainings: int,
+        risk: Risk | None = None,
+        most: int = MOST_WORK,
+        rule: Rule | None = None,
     ) -> None:
         """Refuse trainings without a closed form that take too many gradients.
+
+        A ``rule`` other than that of the run takes every step.
 
         Raises
         ------
@@ -186,9 +192,11 @@ class Trainings:
             They do.
         """
         risk = self.risk if risk is None else risk
-        if risk is None or risk.closed_form(self.run.eta, self.rule) is not None:
+        trained_by = self.rule if rule is None else rule
+        if risk is None or risk.closed_form(self.run.eta, trained_by) is not None:
             return
-        gradients = trainings * min(self.last, SINGLE_STEPS)
+        steps = self.last if rule is not None else min(self.last, SINGLE_STEPS)
+        gradients = trainings * steps
         if gradients * math.sqrt(np.size(risk.initial)) > most:
             raise TooLongError
 
