@@ -76,16 +76,7 @@ def product(
     nodes = _Nodes(probs, errors, D)
     of_s = _head(first, counts, step)
     of_t = _head(second, counts, step)
-    # A term has the factor π once. It is part of the function of s.
-    x = _Factors(probs[:, None] * of_s.decay, probs[:, None] * of_s.y * of_s.decay)
-    z = _Factors(of_t.decay, of_t.y * of_t.decay)
-    sums = []
-    for count in counts:
-        mean = _generating_function(count.rows, probs, of_s, of_t, x, z)
-        sums.append(_sums(count.rows, nodes, mean, x, z))
-    jacobian = np.multiply.outer(of_s.weights, of_t.weights)
-    P = _ProductDerivatives(counts, [kind.mean for kind in sums], jacobian)
-    pairs = [[_paired(kind.b, another.c) for another in sums] for kind in sums]
+    P, sums, pairs, x, z = _parts(nodes, of_s, of_t, counts)
     slope_of_x = x.slope(of_s.y)
     slope_of_z = z.slope(of_t.y)
     by_first = []
@@ -96,6 +87,50 @@ def product(
         by_second.append(_terms(count.rows, nodes, fields, x, slope_of_z))
     value = float(_integrand(P, sums, pairs).sum())
     return value, _gradient(by_first), _gradient(by_second)
+
+
+def mean_product(
+    first: Array,
+    second: Array,
+    probs: Array,
+    errors: Array,
+    D: Array,
+    counts: Sequence[TokenCount],
+    step: float = 0.22,
+) -> float:
+    """Return the value of `product` alone, without its gradients."""
+    nodes = _Nodes(probs, errors, D)
+    of_s = _head(first, counts, step)
+    of_t = _head(second, counts, step)
+    parts = _parts(nodes, of_s, of_t, counts)
+    return float(_integrand(parts.P, parts.sums, parts.pairs).sum())
+
+
+def _parts(
+    nodes: _Nodes, of_s: _Head, of_t: _Head, counts: Sequence[TokenCount]
+) -> _Parts:
+    probs = nodes.probs
+    # A term has the factor π once. It is part of the function of s.
+    x = _Factors(probs[:, None] * of_s.decay, probs[:, None] * of_s.y * of_s.decay)
+    z = _Factors(of_t.decay, of_t.y * of_t.decay)
+    sums = []
+    for count in counts:
+        mean = _generating_function(count.rows, probs, of_s, of_t, x, z)
+        sums.append(_sums(count.rows, nodes, mean, x, z))
+    jacobian = np.multiply.outer(of_s.weights, of_t.weights)
+    P = _ProductDerivatives(counts, [kind.mean for kind in sums], jacobian)
+    pairs = [[_paired(kind.b, another.c) for another in sums] for kind in sums]
+    return _Parts(P, sums, pairs, x, z)
+
+
+class _Parts(NamedTuple):
+    """The parts of the integrand: derivatives of P, sums over nodes, and factors."""
+
+    P: _ProductDerivatives
+    sums: list[_Sums]
+    pairs: list[list[Array]]  # b_κ·C c_λ, by kind and kind
+    x: _Factors
+    z: _Factors
 
 
 class _Nodes(NamedTuple):

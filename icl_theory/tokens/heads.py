@@ -24,7 +24,7 @@ from icl_theory._validate import (
     set_fields,
 )
 from icl_theory.engine.risk import Risk, WithStart
-from icl_theory.tokens.cross import product
+from icl_theory.tokens.cross import mean_product, product
 from icl_theory.tokens.gaussian import gaussian_queries, reach_of
 from icl_theory.tokens.risk import NUMBERS_OF_TOKEN, DrawnTokens, Kind, TokenRisk
 from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
@@ -152,7 +152,7 @@ class HeadsRisk(Risk):
             raise argument_error(
                 "scores", checked.shape, f"of shape (H, {columns}), a row for each head"
             )
-        gram = np.sum([p * gram for p, gram, _ in self._products(checked)], axis=0)
+        gram = np.sum([p * gram for p, gram in self._grams(checked)], axis=0)
         return moments_of_averages(gram)
 
     def best_output(self, scores: ArrayLike) -> Array:
@@ -223,6 +223,38 @@ class HeadsRisk(Risk):
             np.concatenate([by_output[:, :, None], by_scores], axis=2),
         )
 
+    def _grams(self, scores: Array) -> Iterator[tuple[float, Array]]:
+        """Yield what `_products` does without the slopes, in half of its time."""
+        tokens = self.tokens
+        H = len(scores)
+        of_heads = scores.reshape(H, *tokens.own.shape)
+        moments = [tokens.moments(theta) for theta in of_heads]
+        for q, (errors, y) in enumerate(zip(tokens.errors, self._target, strict=True)):
+            gram = np.empty((H + 1, H + 1))
+            gram[H, H] = y @ y
+            for h in range(H):
+                gram[h, h] = 2.0 * moments[h].loss[q]
+                gram[h, H] = self._with_target(moments[h].attention[:, q], q)
+                gram[H, h] = gram[h, H]
+                for k in range(h):
+                    gram[h, k] = gram[k, h] = mean_product(
+                        of_heads[h, :, q],
+                        of_heads[k, :, q],
+                        tokens.probs,
+                        errors,
+                        tokens.own[:, q],
+                        tokens.counts,
+                    )
+            yield tokens.asked[q], gram
+
+    def _with_target(self, attention: Array, q: int) -> float:
+        """Return E[(o - y)·y] for the mean attention (U,) of a query."""
+        # It is computed as E[o·y] - |y|². The attention sums to 1 only up to rounding,
+        # and the mean of the errors themselves would multiply this rounding by |y|².
+        y = self._target[q]
+        mean_average = attention @ ((self.tokens.errors[q] + y) @ y)
+        return float(mean_average - y @ y)
+
     def _products(self, scores: Array) -> Iterator[Products]:
         """Yield the mean products of the heads' errors and the target, for each query.
 
@@ -241,11 +273,7 @@ class HeadsRisk(Risk):
                 moments = errors_squared[h]
                 gram[h, h] = 2.0 * moments.loss[q]
                 slopes[h, h] = moments.gradient[:, q]
-                # E[(o - y)·y] is computed as E[o·y] - |y|². The attention sums to 1
-                # only up to rounding, and the mean of the errors themselves would
-                # multiply this rounding by |y|².
-                mean_average = moments.attention[:, q] @ ((errors + y) @ y)
-                gram[h, H] = mean_average - gram[H, H]
+                gram[h, H] = self._with_target(moments.attention[:, q], q)
                 gram[H, h] = gram[h, H]
                 # (o - y)·y = ½ (|o|² - |o - y|² - |y|²)
                 slopes[h, H] = averages_squared[h].gradient[:, q]

@@ -333,6 +333,19 @@ def _products(
     return missing, P * slope * np.exp(whole - shift + (P - 1) * log)
 
 
+def _joined(starts: Array, length: int) -> Array:
+    """Return the integers, ascending, of ranges of one length that may overlap."""
+    starts = np.unique(starts)
+    # Hundreds of ranges may overlap, so each begins where the one before it ends.
+    after_last = np.append(starts[:1], starts[:-1] + length)
+    firsts = np.maximum(starts, after_last)
+    ranges = [
+        np.arange(first, start + length)
+        for first, start in zip(firsts.tolist(), starts.tolist(), strict=True)
+    ]
+    return np.concatenate(ranges)
+
+
 def _nodes(
     breaks: Array,
     last: float,
@@ -354,8 +367,10 @@ def _nodes(
     first = float(breaks.min()) - spread - 2.0
     # No gap may lie where ln s is not yet equal to u.
     places = np.append(breaks, first + before - after)
-    around = np.arange(-spread - before, after + step, step)
-    number = np.unique(np.rint((places[:, None] + around - first) / step))
+    number = _joined(
+        np.rint((places - spread - before - first) / step),
+        math.ceil((spread + before + after) / step) + 1,
+    )
     u = first + step * number
     u = u[(u > first - 3.8) & (u < last + after + step)]
     tail = np.exp(-(u - first))

@@ -293,8 +293,10 @@ REFUSED = [
     ("![See disc.]", "![]", "the figure disc has no caption"),
     ("disc.png", "star.png", "no statement has the figure star"),
     ("(holds)", "(fails)", "written for the verdict 'fails', and the measurements"),
-    ("Found of", "{{row | a ratio}} of", "quotes no row or question"),
-    ("Found of", "{{<row> | factor ?}} of", "is not what the row says"),
+    ("Found of", "{{row | a ratio}} of", "quotes no row or question; there are"),
+    ("Found of", "{{<row> | a factor}} of", "has no question mark for a number"),
+    ("Found of", "{{<row> | factor ?}} of", "is not what the row says, which is"),
+    ("- Claim (holds)", "- Claim (true)", "begins with '- Claim (holds):'"),
 ]
 
 

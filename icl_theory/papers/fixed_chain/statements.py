@@ -22,6 +22,9 @@ DYNAMICS = "Makkuva et al. 2406.03072, {} (reconstructed)"
 # p + q < 1 and p + q > 1
 LAZY = (0.2, 0.3)
 SWITCHING = (0.5, 0.8)
+# Numbers of e and of w at which runs start.
+GRID = (6, 9)
+QUICK_GRID = (2, 4)
 
 
 @identity(
@@ -93,10 +96,13 @@ def curvature(quick: bool) -> Claim:
     )
 
 
-def _problems(quick: bool, **parameters: Any) -> list[FixedChain]:
-    """Return problems on a grid of starts, for p + q < 1 and then for p + q > 1."""
-    embeddings = np.linspace(0.15, 2.5, 3 if quick else 6)
-    weights = np.linspace(-2.1, 1.9, 5 if quick else 9)
+def _problems(shape: tuple[int, int], **parameters: Any) -> list[FixedChain]:
+    """Return problems on a grid of starts, for p + q < 1 and then for p + q > 1.
+
+    The grid has as many e and w as its shape says.
+    """
+    embeddings = np.linspace(0.15, 2.5, shape[0])
+    weights = np.linspace(-2.1, 1.9, shape[1])
     return [
         FixedChain(p=p, q=q, e=e, w=w, **parameters)
         for (p, q), e, w in itertools.product((LAZY, SWITCHING), embeddings, weights)
@@ -113,7 +119,8 @@ def _end(problem: FixedChain) -> str:
 @identity("one layer: energy", DYNAMICS.format("energy"), 1e-7)
 def energy(quick: bool) -> Errors:
     """gradient flow with the best bias keeps e² - w² - sign(w) ln|w|"""
-    problems = _problems(True, eta=0.1, method="flow", max_steps=100)
+    shape = (2, 3) if quick else (3, 5)
+    problems = _problems(shape, eta=0.1, method="flow", max_steps=100)
     for problem in problems:
         e, w = problem.simulate().states.T
         energies = e**2 - w**2 - np.sign(w) * np.log(np.abs(w))
@@ -134,7 +141,8 @@ def basins(quick: bool) -> Claim:
     the saddle's, and for p + q > 1 if w > 0, or w > -1/√2 and the energy is below the
     saddle's; else at the bigram
     """
-    problems = _problems(quick, eta=0.1, method="flow", max_steps=10**6)
+    shape = QUICK_GRID if quick else GRID
+    problems = _problems(shape, eta=0.1, method="flow", max_steps=10**6)
     ends = [_end(problem) for problem in problems]
     basins = [problem.basin() for problem in problems]
     right = sum(end == basin for end, basin in zip(ends, basins, strict=True))
@@ -188,7 +196,8 @@ def steps(quick: bool) -> Claim:
     etas = (0.1, 1.0, 4.0)
     wrong_ends = []
     for eta in etas:
-        problems = _problems(quick, eta=eta, max_steps=4000)
+        shape = QUICK_GRID if quick else GRID
+        problems = _problems(shape, eta=eta, max_steps=4000)
         is_wrong = [_end(problem) != problem.basin() for problem in problems]
         wrong_ends.append(sum(is_wrong))
     small, middle, large = wrong_ends

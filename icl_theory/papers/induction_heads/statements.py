@@ -372,7 +372,7 @@ class Plateaus(NamedTuple):
 def which_plateau(quick: bool) -> tuple[str, list[Series]]:
     """How long is the unigram plateau?"""
     ratios = np.array([1.0, 0.01, 0.005]) if quick else np.geomspace(1.0, 1e-3, 7)
-    lengths = (20,) if quick else (20, 50, 100)
+    lengths = (12,) if quick else (20, 50, 100)
     plateaus = [Plateaus.of(T, ratios) for T in lengths]
     deviation = max(abs(plateau.exponent + 1.0) for plateau in plateaus)
     law = " The first layer sets the length." if deviation < 0.15 else ""
@@ -431,7 +431,7 @@ def pretrained(T: int, chains: int, seed: int) -> Pretrained:
 def continued(T: int, seeds: int, quick: bool) -> str:
     """Say how runs on few chains change if they go on."""
     sizes = (1,) if quick else (1, 2)
-    steps = 500 if quick else 3000
+    steps = 200 if quick else 3000
     new = LOG.changed(T=T)
     risk = new.risk()
     unit = new.predictors["unigram"] - new.predictors["Bayes"]
@@ -481,8 +481,8 @@ def _first_size(sizes: list[int], is_reached: NDArray[np.bool_]) -> Any:
 def how_many_chains(quick: bool) -> tuple[str, list[Series]]:
     """From how many chains on does the head generalise to new ones?"""
     sizes = [1, 4, 16] if quick else [1, 2, 4, 8, 16, 32, 64]
-    seeds = 3 if quick else 10
-    T = 20 if quick else 50
+    seeds = 2 if quick else 10
+    T = 12 if quick else 50
     shape = (len(sizes), seeds)
     runs = [pretrained(T, chains, seed) for chains in sizes for seed in range(seeds)]
     outcomes = np.reshape([run.outcome for run in runs], shape)
@@ -787,7 +787,11 @@ def stages(quick: bool) -> Claim:
     """
     square = InductionHeads(T=25, edge="complete", eta=10.0, ratio=20.0)
     log = InductionHeads(
-        T=50, objective="log", sink=math.log(2.0), eta=10.0, ratio=10.0
+        T=20 if quick else 50,
+        objective="log",
+        sink=math.log(2.0),
+        eta=10.0,
+        ratio=10.0,
     )
     steps = (200, 300) if quick else (1500, 500)
     words = []
@@ -809,8 +813,8 @@ def stages(quick: bool) -> Claim:
         )
     return Claim.of(
         all(is_expected),
-        "two states, uniform rows, lags 0 and 1; square loss, T = 25, and log loss,"
-        f" T = 50; steps {listed(steps)}",
+        f"two states, uniform rows, lags 0 and 1; square loss, T = {square.T}, and log"
+        f" loss, T = {log.T}; steps {listed(steps)}",
         f"above the Bayes loss in stages and together: {'; '.join(words)}",
         "holds only for b > 0",
     )
@@ -858,7 +862,7 @@ def reduction(quick: bool) -> Claim:
         exact_run = descend(exact, 4.0, steps=steps)
         z_scores = []
         for i, state in enumerate(run.states[::stride], start=1):
-            samples = losses(sampled, state, 30, 1000 * i)
+            samples = losses(sampled, state, 10 if quick else 30, 1000 * i)
             z_scores.append(deviations(samples, exact.loss(state)))
         largest.append(float(np.max(z_scores)))
         distances.append(float(np.abs(run.params - exact_run.params).max()))
@@ -879,16 +883,23 @@ class Departure(NamedTuple):
     step: int | None  # None if it does not depart
 
 
-def departure(pair: TransformerPair, steps: int) -> Departure:
-    """Train the full transformer, and compare its loss with that of the reduction."""
+def departure(
+    pair: TransformerPair, steps: int, states: int, batches: int
+) -> Departure:
+    """Train the full transformer, and compare its loss with that of the reduction.
+
+    The loss at some states is the mean over batches of prompts.
+    """
     name = pair.name
     floor = pair.exact.floor()
     full = replace(pair.sampled, trained="all", batch=256)
     run = descend(full, 0.5, steps=steps)
     exact_run = descend(pair.exact, 0.5, steps=steps)
-    saved = np.unique(np.linspace(0, len(run.t) - 1, 20).astype(int))
+    saved = np.unique(np.linspace(0, len(run.t) - 1, states).astype(int))
     t = run.t[saved]
-    full_loss = np.array([losses(full, run.states[i], 10, 1000).mean() for i in saved])
+    full_loss = np.array(
+        [losses(full, run.states[i], batches, 1000).mean() for i in saved]
+    )
     reduced_loss = np.interp(t, exact_run.t, exact_run.loss)
     initial_excess = exact_run.loss[0] - floor
     is_off = np.abs(full_loss - reduced_loss) > 0.1 * np.ptp(exact_run.loss)
@@ -919,8 +930,8 @@ def leaving(quick: bool) -> tuple[str, Iterable[Series]]:
     """Which matrix of a two-layer transformer leaves the reduced model, when, and how
     far?
     """
-    steps = 30 if quick else 400
-    departures = [departure(pair, steps) for pair in _settings()]
+    steps, states, batches = (30, 6, 4) if quick else (400, 20, 10)
+    departures = [departure(pair, steps, states, batches) for pair in _settings()]
     sentences = " ".join(departure.sentence for departure in departures)
     times = [departure.step for departure in departures if departure.step is not None]
     many = (

@@ -218,17 +218,18 @@ def positions(quick: bool) -> Claim:
     learnt, from either one
     """
     shares = (0.5,) if quick else (0.2, 0.5, 0.9)
+    N = 3 if quick else 4
     positional = (0.0, 0.0, 1.0, 0.0, 4.0)
     semantic = (3.0, 0.0, 1.0, 0.0, 0.0)
     distances = []
     for share in shares:
-        problem = SingleLocation(N=4, first=share)
+        problem = SingleLocation(N=N, first=share)
         for start in (positional, semantic):
             end = minimum(problem.risk().evaluate, start)
             distances.append(float(np.abs(end - problem.bayes()).max()))
     return Claim.of(
         max(distances) < 1e-5,
-        f"N = 4, snr = 4, first position with probability {listed(shares)}; from"
+        f"N = {N}, snr = 4, first position with probability {listed(shares)}; from"
         " attention to it, or to k*, alone",
         f"(κ, ν, b) off the Bayes predictor's by less than {decade(max(distances))}",
     )

@@ -117,7 +117,8 @@ def ends_of_runs(quick: bool) -> Claim:
     if not quick:
         cases = [(1, 0.0), (3, 0.0), (5, 0.0), (7, 0.0), (7, 2.0)]
     problems = [TokenSelection(seed=seed, start=start) for seed, start in cases]
-    return selection(problems, [1e6, 1e9, 1e14], "local", 0.97)
+    steps = [1e6, 1e14] if quick else [1e6, 1e9, 1e14]
+    return selection(problems, steps, "local", 0.97)
 
 
 def stays(problem: TokenSelection, selected: NDArray[np.intp]) -> bool:
@@ -133,18 +134,22 @@ def starts_at_solutions(quick: bool) -> Claim:
     optimal, else it leaves
     """
     seeds = (4,) if quick else (2, 4)
+    choices = [*itertools.product(range(3), range(3))]
+    if quick:
+        choices = choices[5:]
     from_local: list[bool] = []
     from_rest: list[bool] = []
     for seed in seeds:
         problem = TokenSelection(n=2, T=3, d=4, seed=seed)
-        for choice in itertools.product(range(3), range(3)):
+        for choice in choices:
             selected = np.array(choice)
             group = from_local if problem.is_local(selected) else from_rest
             group.append(stays(problem, selected))
+    which = "some choices" if quick else "each choice"
     has_both = bool(from_local) and bool(from_rest)
     return Claim.of(
         has_both and all(from_local) and not any(from_rest),
-        f"n = 2, T = 3, d = 4, each choice of tokens in {len(seeds)} draws,"
+        f"n = 2, T = 3, d = 4, {which} of tokens in {len(seeds)} draws,"
         " from 9p*, 1e12 steps",
         f"{sum(from_local)} of {len(from_local)} stay where tokens are locally"
         f" optimal, {sum(from_rest)} of {len(from_rest)} where not",

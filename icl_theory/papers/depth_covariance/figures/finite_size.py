@@ -18,6 +18,8 @@ from icl_theory.papers.depth_covariance.family import DepthCovariance
 from icl_theory.papers.depth_covariance.statements import departure
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# One for each depth, so that the curves can be told apart in grey.
+STYLES = ("-", "--", "-.", ":")
 QUICK = {"sizes": (10, 20), "depths": (1, 2), "deepest": 3}
 
 
@@ -30,10 +32,10 @@ def figure(
 ) -> Figure:
     """Draw the departures against the size, and the losses against the depth."""
     shares = []
-    for depth, colour in zip(depths, CYCLE, strict=False):
+    for depth, colour, style in zip(depths, CYCLE, STYLES, strict=False):
         share = [departure(np.arange(1.0, size + 1.0) ** -1.0, depth) for size in sizes]
         name = f"{depth} layer{'s' if depth > 1 else ''}"
-        shares.append(Curve(name, sizes, share, colour=colour))
+        shares.append(Curve(name, sizes, share, style=style, colour=colour))
     layers = np.arange(1, deepest + 1)
     limit = []
     exact_there = []
@@ -48,7 +50,7 @@ def figure(
     losses = [
         Curve("limit, at its best Γ", layers, limit, style="--", colour=CYCLE[0]),
         Curve("exact, at this Γ", layers, exact_there, colour=CYCLE[1]),
-        Curve("exact, at its best Γ", layers, least, colour=CYCLE[2]),
+        Curve("exact, at its best Γ", layers, least, style="-.", colour=CYCLE[2]),
     ]
     panels = [
         Panel(

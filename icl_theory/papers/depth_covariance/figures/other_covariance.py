@@ -3,8 +3,8 @@ Layers on another covariance
 ============================
 
 Mean squared error of layers with Γ = LΣ⁻¹, which solve infinite prompts of the
-covariance Σ, on prompts of a rotated covariance. Depth helps up to the dashed angle,
-where an eigenvalue of I − Σ⁻¹Σ′ reaches 1, and harms beyond.
+covariance Σ, on prompts of a rotated covariance. Depth helps up to the angle of the
+grey line, where an eigenvalue of I − Σ⁻¹Σ′ reaches 1, and harms beyond.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from icl_theory.papers.depth_covariance.risk import SymmetricRisk
 from icl_theory.papers.depth_covariance.statements import rotated_covariance
 from icl_theory.results.plots import CYCLE, Curve, Panel, draw_panels
 
+# One for each depth, so that the curves can be told apart in grey.
+STYLES = ("-", "--", "-.", ":")
 QUICK = {"points": 5, "depths": (1, 2)}
 
 
@@ -39,9 +41,9 @@ def figure(
             risk = SymmetricRisk(rotated, math.inf, depth)
             errors[line, column] = 2.0 * risk.loss(depth * inverse)
     curves = []
-    for depth, error, colour in zip(depths, errors, CYCLE, strict=False):
+    for depth, error, style, colour in zip(depths, errors, STYLES, CYCLE, strict=False):
         name = f"{depth} layer{'s' if depth > 1 else ''}"
-        curves.append(Curve(name, angles, error, colour=colour))
+        curves.append(Curve(name, angles, error, style=style, colour=colour))
     # The radius grows with the angle on this range.
     edge = float(np.interp(1.0, radii, angles))
     curves.append(
@@ -49,8 +51,8 @@ def figure(
             "an eigenvalue at 1",
             [edge, edge],
             [errors.min(), errors.max()],
-            style="--",
-            colour="black",
+            style="-",
+            colour="grey",
         )
     )
     scales = ("linear", "log")

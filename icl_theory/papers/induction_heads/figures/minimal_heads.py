@@ -67,10 +67,13 @@ def figure(
         losses.append(Curve("", ends, level, style=":", colour=colours[name]))
     risk = problem.risk()
     predictions = [risk.predictions(params) for params in run.states]
+    # Styles tell the curves apart in grey.
+    styles = {"uniform": ":", "unigram": "-", "bigram": "--"}
     distances = []
     for name, strategy in strategies(problem).items():
         away = [divergence(strategy, predicted) for predicted in predictions]
-        distances.append(Curve(name, t, np.array(away), colour=colours[name]))
+        curve = Curve(name, t, np.array(away), style=styles[name], colour=colours[name])
+        distances.append(curve)
     scales = ("log", "linear")
     panels = [
         Panel(losses, "step + 1", "loss, nats", "", scales, legend=True),

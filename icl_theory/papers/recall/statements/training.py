@@ -515,13 +515,13 @@ def softmax_rates(quick: bool, eta: float) -> list[float]:
 
     s is the least share of the output.
     """
-    far = 80.0 if quick else 300.0
+    far = 30.0 if quick else 300.0
     sizes = (1, 5) if quick else (1, 5, 25)
     ratios = []
     for Q in sizes:
         risk = RecallRisk(PLANTED(Q), "softmax", tied=True, weights="identity")
         ratios.append(final_rate(risk, eta, far) / eta)
-    far = 60.0 if quick else 150.0
+    far = 30.0 if quick else 150.0
     # the least share of the output is 1/2 under both laws
     shared = Counts(np.array([[0.0, 0.0], [0.3, 0.7]]))
     unequal = (Counts.fixed(1, 1), Counts.fixed(2, 1), Counts.fixed(3))
@@ -641,7 +641,10 @@ def starts(quick: bool) -> Claim:
     for strength, v in ((0.5, 0.5), (0.25, 0.0), (0.24, 0.0)):
         end = _excess_from((strength, v), risks[0.2], eta, steps)
         ends.append(end)
-    line = [risks[0.2].excess([x, x]) for x in np.linspace(0.0, 0.3, 61).tolist()]
+    line = [
+        risks[0.2].excess([x, x])
+        for x in np.linspace(0.0, 0.3, 13 if quick else 61).tolist()
+    ]
     return Claim.of(
         learnt == downhill and max(ends[:2]) < 0.01 and ends[2] > 3.0,
         f"the paper's setting, V = 60, H = 256, one trigger, η = {eta:g}, α ="

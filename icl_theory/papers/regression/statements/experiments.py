@@ -653,7 +653,7 @@ def block(quick: bool) -> Claim:
     the query's own feature
     """
     steps = 500 if quick else 10_000
-    adam_steps = 2000 if quick else 5000
+    adam_steps = 1000 if quick else 5000
     seeds = (0,) if quick else (0, 1, 2)
     # Cosines of random frequency, which the paper may mean, and of one frequency.
     free, *_ = _block_ends(tasks.RandomFourier(3.0), steps // 4, 0)
