@@ -124,6 +124,7 @@ def test_the_prose_of_a_paper_is_whole(paper: Paper) -> None:
     prose = read_prose(paper)
     short, model = prose.parts["In short"], prose.parts["The model"]
     assert 3 <= len(re.findall(r"\.(?=\s|$)", short)) <= 5
+    assert short.endswith(".")
     assert "```math" in model
     assert "| here | meaning |" in model
     assert "```python\nimport icl_theory as icl\n" in model

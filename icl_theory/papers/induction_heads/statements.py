@@ -1003,7 +1003,7 @@ def circuits(quick: bool) -> Claim:
         " is gone",
         f"exponent {fixed:.3f}, with trained output {free:.3f}; from 90 to 50 % of ln 2"
         f" it takes {drops[0]:.0e} and {drops[1]:.0e} of the time",
-        "holds only for a given output",
+        "holds only for a fixed output weight",
     )
 
 
