@@ -36,7 +36,7 @@ from icl_theory.engine.sampling import Samplable
 from icl_theory.memory import check_fits
 from icl_theory.tokens.gaussian import gaussian_queries, usual_step
 from icl_theory.tokens.risk import Kind, TokenRisk
-from icl_theory.tokens.sampled import Pass, Sampled, first_places, softmax
+from icl_theory.tokens.sampled import Indices, Pass, Sampled, first_places, softmax
 
 VALUES = ("separate", "next")
 # The relative error of the rule in the length of the query at its usual step. Half the
@@ -60,7 +60,7 @@ class CopyPrompts(NamedTuple):
     keys: Array  # (B, N, d)
     values: Array  # (B, N, D)
     query: Array  # (B, d)
-    match: Array  # place of the key that the query matches, (B,)
+    match: Indices  # place of the key that the query matches, (B,)
 
 
 def draw_prompts(
@@ -93,9 +93,8 @@ def draw_prompts(
     choice("values", values, VALUES)
     tokens = rng.normal(size=(size, N + 1, d))
     keys = tokens[:, :-1]
-    if values == "next":
-        copied = tokens[:, 1:]
-    else:
+    copied = tokens[:, 1:]
+    if values == "separate":
         copied = rng.normal(size=(size, N, d))
     match = rng.integers(0, N, size)
     noise = math.sqrt(1.0 - correlation**2) * rng.normal(size=(size, d))
@@ -165,7 +164,7 @@ class CopyRisk(WithStart, Risk):
         return loss, np.array([slope])
 
     def loss_error(self, params: ArrayLike) -> float:
-        """Estimate of the error of the loss: the rule's, and lengths that are left out."""
+        """Estimate of the error of the loss, from the rule and lengths left out."""
         return RULE_ERROR * self.loss(params) + math.exp(-DIGITS)
 
     def error(self, params: ArrayLike) -> float:
@@ -184,7 +183,7 @@ class CopyRisk(WithStart, Risk):
             # The errors of two other tokens share v_m and have the mean product 1. Each
             # has the variance 1 beside it. The match has no error.
             match = Kind(1, probs, 0.0 * X)
-            others = Kind(self.N - 1, probs, 1.0 + 0.0 * X, spread=1.0)
+            others = Kind(self.N - 1, probs, 1.0 + 0.0 * X, 1.0 + 0.0 * X)
             along = rho * r + math.sqrt(1.0 - rho**2) * X
             scores = r * np.concatenate([along, X])
             queries.append(_Query(prob, scores, TokenRisk([match, others])))
@@ -302,7 +301,8 @@ class CopySampleRisk(WithStart, Samplable[CopyPrompts]):
         """Draw prompts from the fixed ones, with replacement."""
         rows = rng.integers(0, len(self.prompts.query), size)
         check_fits("batch", size, 8.0 * size * self.prompts.keys[0].size)
-        return CopyPrompts(*(part[rows] for part in self.prompts))
+        keys, values, query, match = self.prompts
+        return CopyPrompts(keys[rows], values[rows], query[rows], match[rows])
 
     def losses_on(self, params: Array, prompts: CopyPrompts) -> Array:
         """Loss of each of B prompts, (B,)."""
