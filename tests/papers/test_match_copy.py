@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from icl_theory.papers.match_copy.direct import direct_loss
 from icl_theory.papers.match_copy.family import MatchCopy
@@ -239,3 +240,29 @@ def test_all_prompts_have_no_margin() -> None:
 def test_all_prompts_keep_the_contract() -> None:
     problem = {"d": 2, "N": 2, "correlation": 0.5, "max_steps": 10}
     check_family(MatchCopy, rows=False, prompts=math.inf, eta=0.2, **problem)
+
+
+@pytest.mark.slow
+def test_three_keys_have_the_ties_of_the_tail() -> None:
+    """The coefficient of 1/ω is the density of all ties, extrapolated from two ω."""
+    d, correlation = 4, 0.8
+    x, weight = np.polynomial.legendre.leggauss(200)
+    lengths = 5.5 * (x + 1.0)
+    probs = weight * np.exp((d - 1) * np.log(lengths) - lengths**2 / 2)
+    probs /= probs.sum()
+    z = np.linspace(-9.0, 9.0, 2001)
+    spread = math.sqrt(1.0 - correlation**2)
+    wrong = ties = 0.0
+    for r, prob in zip(lengths, probs, strict=True):
+        step = r * (z[1] - z[0])
+        match = norm(correlation * r**2, spread * r)
+        density = norm.pdf(z) / r
+        below = norm.cdf(z)
+        at_match = match.pdf(r * z)
+        wrong += prob * (1.0 - np.sum(at_match * below**2) * step)
+        with_match = np.sum(2.0 * at_match * density * below)
+        of_wrong = np.sum(density**2 * match.cdf(r * z))
+        ties += prob * (with_match + of_wrong) * step
+    risk = CopyRisk(d, 3, correlation)
+    at_4, at_8 = (omega * (wrong - risk.loss([omega])) for omega in (4.0, 8.0))
+    assert 2.0 * at_8 - at_4 == pytest.approx(ties, rel=0.02)

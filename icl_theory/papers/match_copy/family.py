@@ -66,17 +66,17 @@ class MatchCopy(Family):
 
     Examples
     --------
-    On twenty prompts W grows towards the direction of the largest margin. The loss over
+    On eight prompts W grows towards the direction of the largest margin. The loss over
     all prompts is least at a finite ω:
 
     >>> import math
     >>> from icl_theory.papers.match_copy.family import MatchCopy
-    >>> sample = MatchCopy(d=8, N=4, prompts=20, epsilon=1e-6, method="flow")
+    >>> sample = MatchCopy(d=4, N=4, prompts=8, epsilon=1e-6, method="flow")
     >>> sample.measure(sample.simulate())["cosine"] > 0.9
     True
     >>> population = sample.changed(prompts=math.inf)
     >>> round(population.risk().best, 2)
-    1.12
+    1.03
     """
 
     name: ClassVar[str] = "match-copy"
