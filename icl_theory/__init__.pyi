@@ -24,6 +24,7 @@ from .papers.fixed_chain.family import FixedChain as FixedChain
 from .papers.induction_heads.family import InductionHeads as InductionHeads
 from .papers.induction_heads.minimal import MinimalHeads as MinimalHeads
 from .papers.linear_attention import LinearAttention as LinearAttention
+from .papers.match_copy.family import MatchCopy as MatchCopy
 from .papers.recall import Recall as Recall
 from .papers.representation.family import Representation as Representation
 from .papers.single_location.family import SingleLocation as SingleLocation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ STARTS: dict[str, tuple[str, dict[str, Any], Any]] = {
         {"d": 2, "coordinates": "matrix"},
         [[0.2, 0.1], [0.1, 0.3]],
     ),
+    "match": ("match-copy", {"d": 2, "prompts": 3}, [[0.1, 0.2], [0.0, 0.3]]),
+    "match, all": ("match-copy", {"d": 2, "prompts": math.inf}, [0.2]),
     "layers": ("descent-layers", {"d": 2, "depth": 2}, [0.2, 0.3, 0.1]),
     "chain": ("fixed-chain", {}, [0.6, -0.2]),
     "chain, u and b": (
