@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test suite test-slow test-lowest answers-kernels lint docs pages benchmark clean
+.PHONY: demo test suite suite-of-python test-slow test-lowest answers-kernels lint docs pages benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py --out demo
@@ -12,11 +12,19 @@ demo: $(VENV)/.installed
 test: lint suite
 
 # a test runs on one processor: threads of BLAS would take turns with those of the other tests
-suite test-slow test-lowest answers-kernels: export OMP_NUM_THREADS = 1
+suite suite-of-python test-slow test-lowest answers-kernels: export OMP_NUM_THREADS = 1
 
-# the tests of `make test` alone; `make suite TESTS=tests` leaves out the examples of docstrings
+# the tests of `make test` alone
 suite: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(TESTS) -n auto --maxprocesses 4 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not slow"
+
+# Of these the tests whose answer may depend on the version of Python: commands, files, processes, pickles, messages, and each
+# family, rule and plug-in as a whole. Left out are numbers of regression and of papers, pages, examples, and JavaScript.
+suite-of-python: $(VENV)/.installed-test
+	$(BIN)/python -m pytest tests -n auto --maxprocesses 4 --dist worksteal -m "not slow" \
+	  --ignore tests/regression --ignore tests/papers --ignore tests/recall --ignore tests/linear_attention \
+	  --ignore tests/test_pages.py --ignore-glob 'tests/test_explorer*' --ignore tests/test_panels.py \
+	  --deselect tests/test_package.py::test_code_on_the_page_runs
 
 # the tests that take longest, which `make test` leaves out
 test-slow: $(VENV)/.installed-test

@@ -96,11 +96,15 @@ def _trace_moment(d: int, N: int, k: int) -> Fraction:
         {\prod_{(i,j)} (2\alpha + \lambda + 1)(2\alpha + \lambda + 2)} .
     """
     total = Fraction(0)
+    # A term with more than d or N rows has a factor 0.
+    most_rows = min(d, N)
     for first in range(1, k + 1):
         for second in range(min(first, k - first) + 1):
             ones = k - first - second
+            number_of_rows = 1 + min(second, 1) + ones
             # A column of ones needs a second row above it.
-            if second > 0 or ones == 0:
+            is_partition = second > 0 or ones == 0
+            if is_partition and number_of_rows <= most_rows:
                 total += _partition_term(d, N, (first, second, ones))
     return 2 * k * total
 
