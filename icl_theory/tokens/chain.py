@@ -758,6 +758,7 @@ class ChainRisk(WithStart, Risk):
         summed = np.bincount(
             attended.place.ravel(), attended.attention.ravel(), params.size
         )
+        # A symbol that is never the last one has no attention: 0/1 and not 0/0.
         return {"attention": summed.reshape(params.shape) / np.maximum(number_last, 1)}
 
     def _attend(self, params: Array, prompts: Sequences) -> _Attended:

@@ -143,7 +143,7 @@ class _Kinds(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Tokens under the integral."""
+    """Factors of the integrand for each token, at J values of s for q queries."""
 
     y: Array  # s w, (q, C, J)
     t: Array  # π y e^(-y)/G, (q, C, J)
@@ -343,7 +343,7 @@ def _over_lengths(
 ) -> _Integrand:
     """Return the integrand for kinds whose numbers of tokens depend on one length.
 
-    It is a mean over the lengths.
+    The integrand is averaged over the lengths.
     """
     N = together.numbers
     q, K, D, J = sums.g.shape

@@ -466,7 +466,7 @@ class SampledDepth(Trainer[Prompts]):
 
     @property
     def initial(self) -> Array:
-        """Parameters at step 0, those of the risk."""
+        """Parameters at step 0, as in the risk."""
         return self.risk.initial
 
     @property

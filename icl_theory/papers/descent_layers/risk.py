@@ -366,7 +366,7 @@ class SampledLayers(Trainer[Prompts]):
 
     @property
     def initial(self) -> Array:
-        """Parameters at step 0, those of the risk."""
+        """Parameters at step 0, as in the risk."""
         return self.risk.initial
 
     def draw(self, rng: np.random.Generator, size: int) -> Prompts:

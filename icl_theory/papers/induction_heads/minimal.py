@@ -275,6 +275,7 @@ class MinimalHeads(Family):
         second = [self.match]
         if self.second == "matrix":
             common = COMMON if self.common is None else self.common
+            # W = bI + c 11^T has b + c on its diagonal and c elsewhere.
             second = [self.match + common, common]
         return MinimalRisk(
             attention,

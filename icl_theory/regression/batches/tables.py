@@ -228,14 +228,15 @@ class TabulatedLosses:
 
 
 def first_position(holds: Callable[[Array], NDArray[np.bool_]], size: int) -> Array:
-    """Least u from which on a condition holds, or `LAST` if it holds nowhere.
+    """Least position u from which a condition holds, or `LAST` if it holds nowhere.
 
     It is found by bisection for P points at once.
 
     Parameters
     ----------
     holds : callable
-        Maps a position for each point, (P,), to whether the condition holds there.
+        Takes a position for each point, (P,), and returns a mask, (P,), of the points
+        whose condition holds at their position.
     size : int
         The number of points P.
     """

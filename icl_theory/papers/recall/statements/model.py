@@ -501,7 +501,7 @@ def unseen_rows(quick: bool) -> Claim:
     steps = 100 if quick else 400
     rows = []
     for attention, alpha in itertools.product(("relu", "softmax"), (0.0, 0.2)):
-        rows.append(_value_rows(attention, alpha, steps))
+        rows.append(_train_value_matrix(attention, alpha, steps))
     growth, of_answers, of_unseen = zip(*rows, strict=True)
     return Claim.of(
         np.max(growth) <= 1e-15 and min(of_answers) > 0.1,
@@ -515,11 +515,19 @@ def unseen_rows(quick: bool) -> Claim:
     )
 
 
-def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float, float]:
-    """Largest growth of a row of 𝒱 for a word that is never an answer.
+def _train_value_matrix(
+    attention: str, alpha: float, steps: int
+) -> tuple[float, float, float]:
+    """Train W and 𝒱 from zero, and measure the rows of 𝒱.
 
-    With it the means, at the end, of 𝒱_yy over the outputs and of 𝒱_xx over the words
-    that are never an answer.
+    Returns
+    -------
+    growth : float
+        Largest growth of an entry of 𝒱 in the row of a word that is never an answer,
+        along minus the gradient and as a share of the largest entry of the gradient.
+    of_answers, of_unseen : float
+        Means of the diagonal entries 𝒱_xx at the end, over the outputs x and over the
+        words x that are never an answer.
     """
     problem = Training(
         attention=attention,
@@ -535,7 +543,8 @@ def _value_rows(attention: str, alpha: float, steps: int) -> tuple[float, float,
     )
     full = problem.transformer
     task = problem.task
-    # F is held, and reads no E(x): the rows of 𝒱 are read out by themselves
+    # The statement needs an F that does not read E(x) for these words x. The fixed F
+    # does not, and a trained one would. Without noise there is no F.
     if alpha:
         full = dataclasses.replace(full, trained=("attention", "value"), gamma=0.0)
     rule = RULES["ngd-blocks"]
