@@ -61,7 +61,7 @@ class TokenCount(NamedTuple):
 
 
 class GeneratingFunction(NamedTuple):
-    """G of a kind at the nodes of the rule, and ln G."""
+    """G of a kind for q queries at J values of s, and ln G; (q, J) each."""
 
     mean: Array
     log: Array

@@ -226,7 +226,10 @@ class _Residual:
             self.eigenvalues.append(x * (1.0 - gamma_l * x) ** 2)
 
     def back(self, by_residual: Array) -> Array:
-        """Return the derivatives by η and γ, (2L,), from those by the residuals."""
+        """Return the derivatives with respect to η and γ, (2L,).
+
+        They are computed from the derivatives with respect to the residuals.
+        """
         depth = len(self.eta)
         gradient = np.empty(2 * depth)
         by_value = by_residual

@@ -128,7 +128,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     start : ndarray, (m + 1,) or (m + 2,)
         Initial parameters.
     ratio : float
-        Learning rate of the first layer over that of the second one.
+        Learning rate of the first layer, divided by the rate of the second one.
     last_only : bool
         Whether the loss is that of the symbol after the last token, or the mean over
         the symbols after each token.

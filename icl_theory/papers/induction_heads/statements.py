@@ -327,9 +327,9 @@ class Plateaus(NamedTuple):
     """Unigram plateaus at one T, by the ratio of the rates."""
 
     T: int
-    ratios: Array
-    rests: NDArray[np.bool_]  # whether there is one
-    lengths: Array  # of the plateaus that exist
+    ratios: Array  # (R,)
+    rests: NDArray[np.bool_]  # whether a ratio has a plateau, (R,)
+    lengths: Array  # ηt of the plateaus that exist
 
     @classmethod
     def of(cls, T: int, ratios: Array) -> Plateaus:

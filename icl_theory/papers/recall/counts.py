@@ -23,7 +23,8 @@ from icl_theory._validate import (
     set_fields,
 )
 
-# counts, and words of a random sentence: a joint table has (H/2)² probabilities
+# Largest count, and largest number H of words of a random sentence: its joint table
+# has (H/2)² probabilities.
 LONGEST = 4001
 
 

@@ -47,12 +47,12 @@ ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
 class Activations(NamedTuple):
-    """Attention weights at nodes of a normal score."""
+    """Attention weights at J nodes of a normal score, (J,) each."""
 
     x: Array  # nodes of a standard normal variable
     probs: Array  # of the nodes
     f: Array  # activation of the score at a node
-    slope: Array  # derivative of the activation by the score
+    slope: Array  # derivative of the activation with respect to the score
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +212,8 @@ class SoftmaxRisk(WithStart, Risk):
             "uq,uqp,q->p", moments.gradient, slopes, by_moment
         )
         by_k = np.zeros(2)
-        # At r = 0 the direction of k is undefined, but the derivative by r is 0.
+        # At r = 0 the direction of k is undefined, but the derivative with respect to r
+        # is 0.
         if r:
             by_k = by_r * np.array([kappa, kappa_rest]) / r
         by_v = 2.0 * square * np.array([nu, nu_rest]) + [overlap, 0.0]

@@ -37,7 +37,7 @@ from icl_theory.statements.numbers import (
 )
 from icl_theory.statements.statement import OURS, Statement, Status
 
-# law of the sentences and weights: the paper's setting and ours
+# Law of the sentences and form of the weights, in the paper's setting and in ours.
 SETTINGS = (("planted", "identity"), ("markov", "projection"))
 PAPER = "recall paper, {} (reconstructed)"
 # task of the paper's setting with noise; it takes alpha
@@ -55,7 +55,7 @@ def sentence_counts(quick: bool) -> Claim:
     for seed, (H, alpha) in enumerate(cases):
         p_values += _counted(np.random.default_rng(seed), H, alpha, size)
     least = min(p_values)
-    # of so many tests, one in a thousand runs may have a smaller p-value by chance
+    # Bonferroni: all tests together raise a false alarm in one run of a thousand.
     allowed = 1e-3 / len(p_values)
     return Claim.of(
         least > allowed,
@@ -97,7 +97,7 @@ def _places(rng: np.random.Generator, size: int) -> float:
     noise_first = tokens[np.arange(size), first + 1] == task.noise_word
     cases = np.stack([first, second, noise_first])
     _, frequencies = np.unique(cases, axis=1, return_counts=True)
-    # one of them does not occur
+    # A case that should occur never does.
     if len(frequencies) != 2 * math.comb(task.H - 3, 2):
         return 0.0
     return float(chisquare(frequencies).pvalue)
@@ -108,7 +108,8 @@ def _word_by_word(
 ) -> tuple[Words, Words]:
     """Counts in sequences drawn from left to right.
 
-    Only sequences count that end with the trigger and have an output after it.
+    Only sequences that end with the trigger, and in which an output follows an earlier
+    trigger, are sentences of the task.
     """
     c = np.zeros(size, dtype=np.intp)
     c_tau = np.zeros(size, dtype=np.intp)
@@ -119,7 +120,7 @@ def _word_by_word(
         c = c + (after_trigger & ~wrong)
         c_tau = c_tau + (after_trigger & wrong)
         after_trigger = ~after_trigger & (uniform < 0.25)
-    # the flag is set if the last word of the sequence is the trigger
+    # After the loop the flag tells whether the last word is the trigger.
     is_sentence = after_trigger & (c > 0)
     return c[is_sentence], c_tau[is_sentence]
 

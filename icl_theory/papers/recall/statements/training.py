@@ -130,7 +130,7 @@ def _cost_of_triggers(sizes: NDArray[np.int64], sets: int) -> tuple[str, list[Se
         f"{missing[i]:.2g} ± {doubt[i]:.1g} ({predicted[i]:.2g}) for M = {sizes[i]}"
         for i in shown
     )
-    # in larger sets no trigger is missing, and there is nothing to compare
+    # In large sets almost never is a trigger missing, so there is nothing to compare.
     likely = doubt > 0.02 * math.log(task.V) * task.probs.min() / math.sqrt(sets)
     z = float(np.max(np.abs(missing - predicted)[likely] / doubt[likely]))
     return (
@@ -149,7 +149,7 @@ def _cost_of_noise(sizes: NDArray[np.int64], quick: bool) -> tuple[str, list[Ser
     task = RecallTask(50, 4, 8, alpha=0.2, probs=[0.5, 0.3, 0.15, 0.05], counts=ONCE)
     sets = 20 if quick else 60
     steps = 100 if quick else 200
-    # every other size, the first and the last among them
+    # Every other size saves time, and includes the first and the last one.
     measured_sizes = sizes[::2]
     mean_costs = [
         np.mean(costs(task, M, sets, "gd", 4.0, steps)) for M in measured_sizes.tolist()
