@@ -31,7 +31,7 @@ from icl_theory.families import (
 from icl_theory.families.plug_ins import left_out
 
 OF_FAMILIES = ("simulate", "sweep")
-# where other commands are, unless in a module of this folder with their name
+# Modules of the commands that are not in a module of their own name in this folder.
 MODULES = {
     "table": "icl_theory.cli.sweep",
     "report": "icl_theory.cli.pages",

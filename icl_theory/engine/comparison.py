@@ -193,9 +193,9 @@ def z_score(
 ) -> Number:
     """Difference between two values, in standard errors.
 
-    If the samples do not scatter, the standard error is zero. The result is then of
-    size 1 for a difference as small as the ``rounding`` of ``scale``, which is relative
-    to it, and very large for a larger difference.
+    The standard error is zero if the samples do not scatter. Therefore the rounding
+    error of the values, ``rounding * abs(scale)``, is added to it: a difference by
+    rounding has a z-score of about 1, and any larger difference a very large one.
     """
     # The tiny number avoids 0/0.
     tiny = float(np.finfo(float).tiny)

@@ -35,11 +35,11 @@ from icl_theory.engine.windows import (
 
 # The factors of time that a comparison tries.
 FACTORS = np.geomspace(1 / 16, 16, 401)
-# Losses are smooth if the squares of their successive differences are below this part
-# of the squares of independent losses, in so many pairs of steps or more.
+# Losses are smooth if the squares of their successive differences are below the share
+# SMOOTH of what independent losses have, in at least FEWEST_PAIRS pairs of steps.
 SMOOTH = 0.25
 FEWEST_PAIRS = 8
-# The remarks name so many explanations.
+# Number of explanations that the remarks name.
 NAMED_EXPLANATIONS = 3
 
 
@@ -226,7 +226,7 @@ def compare_with_run(
     of_sgd = None
     if curve.errors is None:
         assert batch is not None
-        # before the exact losses, which take long, because it may refuse
+        # This may raise an error, so it comes before the exact losses, which take long.
         of_sgd = sgd_losses(run, t, batch, runs, seed)
     exact = np.array([run.at(step).loss for step in counted(t.tolist(), "steps")])
     curves = _Curves(

@@ -44,11 +44,11 @@ from icl_theory.engine.trainings import (
 )
 from icl_theory.engine.windows import Windows
 
-# No further explanation is tried after so many seconds.
+# Seconds after which no further explanation is tried.
 PATIENCE = 60.0
-# Random starts and fixed sets are drawn so many times.
+# Number of draws of random starts and of fixed sets.
 DRAWS = 6
-# A few of them show which size of a start agrees best.
+# Number of these draws that are used to find the size of a start that agrees best.
 DRAWS_OF_FIT = 3
 # Prompts of the fixed sets that show how the gap grows.
 SET_SIZE = 256
@@ -68,8 +68,8 @@ REASON = 4.0
 # Explanations are left out if their score is higher than the best one by more than
 # this.
 WORSE = 20.0
-# Grids of fitted numbers become finer so many times, until the score is higher than
-# that of interpolated losses by less than this.
+# Grids of fitted numbers are refined up to MOST_GRIDS times. They are fine enough if
+# the score exceeds the score of interpolated losses by less than GOOD_ENOUGH.
 MOST_GRIDS = 4
 GOOD_ENOUGH = 0.5
 # Factors of the loss with a known reason.
@@ -84,7 +84,7 @@ SCHEDULES: tuple[tuple[Callable[[int], Schedule], str], ...] = (
     (partial(StepDecay, decay=0.5), "is halved about every {:,} steps"),
     (partial(StepDecay, decay=0.1), "is divided by 10 about every {:,} steps"),
 )
-# They are tried for curves of so many steps or more.
+# Number of steps of the shortest curve for which schedules are tried.
 SHORTEST_SCHEDULE = 16
 
 

@@ -245,7 +245,7 @@ class DrawnTrainer(Trainer[P]):
 
     @property
     def initial(self) -> Array:
-        """Parameters at step 0, those of the risk."""
+        """Parameters at step 0, as in the risk."""
         return self.risk.initial
 
     @property

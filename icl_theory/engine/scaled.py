@@ -185,7 +185,7 @@ class ScaledTrainer(ScaledRisk, AroundTrainer):
         super().__post_init__()
 
     def cheaper(self) -> ScaledTrainer:
-        """Return the cheaper inner trainer, times c."""
+        """Return the cheaper version of the inner trainer, multiplied by c."""
         return ScaledTrainer(self.risk.cheaper(), self.factor)
 
     def losses_on(self, params: Array, prompts: Any) -> Array:

@@ -20,11 +20,11 @@ from icl_theory.engine.sampling import Trainer, joinable, joined, trainer_of
 from icl_theory.engine.scaled import scaled_like
 from icl_theory.memory import keep_freed
 
-# The largest number of steps of an SGD run. A run of so many steps takes minutes.
+# The largest number of steps of an SGD run, which then takes minutes.
 LONGEST_SGD = 10**6
-# Runs are advanced together if all their prompts fit into so many bytes. The arrays
-# that are computed from the prompts take a few times as much, and should fit into the
-# cache of a processor.
+# Runs are advanced together if all their prompts fit into this number of bytes. The
+# arrays that are computed from the prompts take a few times as much, and should fit
+# into the cache of a processor.
 TOGETHER = 2**22
 
 

@@ -30,7 +30,8 @@ LONGEST = 20_000
 # An explanation is not tried if its trainings take more gradients than this, each
 # counted as often as the square root of the number of parameters.
 MOST_WORK = 100_000
-# Losses are computed at so many points of a window, and interpolated between these.
+# The number of points of a window at which losses are computed. Between them, losses
+# are interpolated.
 KNOTS_PER_WINDOW = 8
 
 

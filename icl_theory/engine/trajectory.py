@@ -126,9 +126,9 @@ class State(NamedTuple):
     """One point of a run: step number, parameters, loss and observations."""
 
     t: int
-    params: Array
+    params: Array  # of the shape of the risk's parameters
     loss: float
-    observed: dict[str, Array]
+    observed: dict[str, Array]  # the risk's observations by name
 
     @property
     def attention(self) -> Array:

@@ -601,7 +601,7 @@ class Family(RuleParameters, FixedSetParameters):
 
     @property
     def loss_factor(self) -> float:
-        """The losses of a run over those of `risk`: 1, or 2 if ``loss="mse"``."""
+        """Factor from the losses of `risk` to those of a run: 1, or 2 for "mse"."""
         return 2.0 if self._has_mse else 1.0
 
     def trained_risk(self) -> Risk:

@@ -139,7 +139,9 @@ class Reproduced(NamedTuple):
 
 
 def _first_clause(verdict: str) -> str:
-    """Return a verdict up to its first stop; a longer one has its reasons behind it.
+    """Return a verdict up to its first punctuation mark; its reasons stand after it.
+
+    The colon of "fails: ..." does not count.
 
     Examples
     --------
@@ -147,9 +149,9 @@ def _first_clause(verdict: str) -> str:
     >>> _first_clause("fails: counterexample Halfspace, where c_k = 0")
     'fails: counterexample Halfspace'
     """
-    begin = re.match(r"fails: |", verdict)
-    start = begin.end() if begin else 0
-    return verdict[:start] + re.split(r"[,;:.](?:\s|$)", verdict[start:])[0]
+    prefix = "fails: " if verdict.startswith("fails: ") else ""
+    clauses = re.split(r"[,;:.](?:\s|$)", verdict.removeprefix(prefix))
+    return prefix + clauses[0]
 
 
 class _Heading(NamedTuple):

@@ -456,7 +456,7 @@ def _closed_form(
         f"{distance:.1g} off",
     )
     if last + 2 <= exact_steps:
-        # the whole steps that the estimated error can amount to
+        # The number of steps by which the estimated error allows the count to be off.
         doubt = math.ceil(max(0.0, (closed.error or 0.0) - 0.1))
         agrees = closed.steps == exact.steps
         # None: the run ended above its target.

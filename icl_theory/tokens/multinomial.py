@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from icl_theory._validate import Array
 from icl_theory.tokens.sampled import Indices, choose
 
-# λ is below N by so many standard deviations of M. Two prompts of a hundred then have
-# M > N.
+# Number of standard deviations of M by which λ is below N. Two prompts of a hundred
+# then have M > N.
 BELOW = 2.0
 # With fewer tokens for each cell all of them are drawn one by one.
 FEWEST = 2.0
 # Poisson numbers are looked up in a table for each mean. Larger means, or more tables,
-# would take too much memory. NumPy then draws the counts, or up to so many tokens for
-# each cell are drawn one by one.
+# would take too much memory. Then the tokens are drawn one by one if there are at most
+# MOST_TOKENS_OF_CELL for each cell, and otherwise NumPy draws the counts.
 LARGEST_MEAN = 500.0
 MOST_TABLES = 32
 MOST_TOKENS_OF_CELL = 10

@@ -473,7 +473,7 @@ class TokenRisk(Risk):
             )
 
         def form(queries: NDArray[np.intp], rows: slice, z: Array, out: Array) -> None:
-            # C z = e (eᵀ z)
+            # C z = e (eᵀ z) takes fewer products than C = e eᵀ itself.
             mean_error = np.matmul(e[queries][:, rows].swapaxes(1, 2), z)
             np.matmul(e[queries], mean_error, out=out)
 

@@ -28,7 +28,7 @@ from icl_theory.memory import check_fits
 
 Indices = NDArray[np.intp]
 # The losses of prompts, the places (in the flat array) of the parameters on which they
-# depend, and the derivatives by these parameters.
+# depend, and the derivatives with respect to these parameters.
 Pass = tuple[Array, Indices, Array]
 
 

@@ -29,7 +29,7 @@ class Resolvent(NamedTuple):
     """
 
     F: Array  # eigenvalues of the mean resolvent, (d,)
-    F_slope: Array  # its derivative by ν, (d,)
+    F_slope: Array  # its derivative with respect to ν, (d,)
 
     @property
     def M(self) -> float:
@@ -38,7 +38,7 @@ class Resolvent(NamedTuple):
 
     @property
     def M_slope(self) -> float:
-        """Its derivative by ν."""
+        """Its derivative with respect to ν."""
         return float(self.F_slope.mean())
 
 

@@ -231,7 +231,7 @@ class DepthCovariance(Family):
         return checked_start(self.start, shape)
 
     def risk(self) -> Risk:
-        """Return the risk over what is trained."""
+        """Return the risk over the trained parameters."""
         return self._risk
 
     def measure(self, run: Trajectory) -> dict[str, Any]:

@@ -27,7 +27,7 @@ ROUNDING = 2.0**-52
 
 
 class Derivatives(NamedTuple):
-    """A loss and its derivatives by the traces p_1 ... p_2L and q_0 ... q_2L."""
+    """A loss and its derivatives with respect to p_1 ... p_2L and q_0 ... q_2L."""
 
     loss: Any
     by_p: Array  # (2L,)

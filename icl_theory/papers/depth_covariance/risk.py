@@ -110,8 +110,8 @@ class DepthRisk(WithStart, Risk):
         Standard deviation σ of the label noise, label units.
     rotated : bool
         Whether Σ and Ω are rotated together, at random, in each prompt. Then Γ = γI is
-        trained; the entries of a gradient on all of Γ are the derivative by γ over d,
-        which is the metric.
+        trained; the entries of a gradient on all of Γ are the derivative with respect
+        to γ, divided by d, which is the metric.
     leading : bool
         Keep only the terms that remain for d and N in proportion: the asymptotic loss.
     start : array_like, (d,) or (1,), optional
@@ -466,7 +466,7 @@ class SampledDepth(Trainer[Prompts]):
 
     @property
     def initial(self) -> Array:
-        """Parameters at step 0, those of the risk."""
+        """Parameters at step 0, as in the risk."""
         return self.risk.initial
 
     @property

@@ -230,7 +230,7 @@ class InductionRisk(Pullback):
     last_probs : ndarray, (k,)
         Probabilities of the last symbol of a sequence.
     ratio : float
-        Learning rate of the first layer over that of the second one.
+        Learning rate of the first layer, divided by the rate of the second one.
     added : float
         Loss that the next symbol adds to the inner risk.
     least : float
@@ -378,7 +378,7 @@ class InductionHeads(Family):
         each symbol. By default there is no such token. If c is large, predictions are
         uniform in the beginning.
     ratio : float
-        Learning rate of the first layer over that of the second one, ``eta``.
+        Learning rate of the first layer, divided by the rate ``eta`` of the second.
     stage : int
         Train the first layer alone for this number of steps, and then the second one
         alone; 0 trains both together.

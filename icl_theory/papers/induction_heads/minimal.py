@@ -79,7 +79,7 @@ class MinimalHeads(Family):
         tokens, and later ones have the score of lag 0, as in the authors' code. Then
         all predictions but the last one depend on the symbols that they predict.
     positions : {"all", "last"}
-        Whether the loss is the mean over all predictions, or that of the last one.
+        Whether the loss is the mean over all predictions or the last one's loss.
     chains : {"dirichlet", "circulant"}
         "dirichlet": the rows are independent. "circulant": they are one row, shifted,
         so that all symbols are equally frequent and unigrams say nothing; this is for
@@ -99,7 +99,7 @@ class MinimalHeads(Family):
     scores : array_like, (m,), optional
         v at step 0; zeros by default.
     ratio : float
-        Learning rate of v over that of W, ``eta``.
+        Learning rate of v, divided by the learning rate ``eta`` of W.
     seed : int
         Seed of the drawn sequences.
     eta, epsilon, above, rule, method, max_steps
@@ -246,7 +246,7 @@ class MinimalHeads(Family):
 
     @property
     def last_only(self) -> bool:
-        """Whether the loss is that of the last prediction."""
+        """Whether only the last prediction has a loss."""
         return self.positions == "last"
 
     @cached_property
@@ -275,6 +275,7 @@ class MinimalHeads(Family):
         second = [self.match]
         if self.second == "matrix":
             common = COMMON if self.common is None else self.common
+            # W = bI + c 11^T has b + c on its diagonal and c elsewhere.
             second = [self.match + common, common]
         return MinimalRisk(
             attention,

@@ -128,7 +128,7 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     start : ndarray, (m + 1,) or (m + 2,)
         Initial parameters.
     ratio : float
-        Learning rate of the first layer over that of the second one.
+        Learning rate of the first layer, divided by the rate of the second one.
     last_only : bool
         Whether the loss is that of the symbol after the last token, or the mean over
         the symbols after each token.
@@ -293,7 +293,15 @@ def _layers(risk: MinimalRisk, symbols: Symbols, params: Array) -> _Layers:
 
 
 class _Layers:
-    """A forward pass through both layers, and the way back.
+    """A forward pass through both layers, and its gradient.
+
+    The names ``by_A``, ``by_scores`` ... are derivatives of the loss with respect to A,
+    the scores and so on. With the mixtures f_s = Σ_r A_sr e(x_r) of the first layer and
+    their masses Σ_r A_sr, a token s has the score
+
+        b (entry of f_s at the query) + c (mass of f_s)
+
+    in the logit of its own symbol x_s.
 
     Attributes
     ----------
@@ -327,7 +335,10 @@ class _Layers:
         raise NotImplementedError
 
     def gradient(self, by_logits: Array) -> tuple[Array, float, float]:
-        """Return the derivatives by v, (m,), b and c."""
+        """Return the derivatives of the loss with respect to v, (m,), b and c.
+
+        The argument has its derivatives with respect to the logits, (P, M, k).
+        """
         raise NotImplementedError
 
 
@@ -343,7 +354,8 @@ class LastPosition(_Layers):
         self.logits = np.einsum("sm,smy->my", scores, self.one_hot)[None]
 
     def gradient(self, by_logits: Array) -> tuple[Array, float, float]:
-        """Return the derivatives by v, (m,), b and c."""
+        """Return the derivatives of the loss with respect to v, (m,), b and c."""
+        # The score of token s is a term of the logit of its symbol only, (T, M).
         columns = np.arange(self.symbols.shape[1])
         by_scores = by_logits[0][columns, self.symbols]
         by_mass = by_scores.sum(axis=1)
@@ -375,11 +387,13 @@ class EveryPosition(_Layers):
         self.logits = self.b * self.matches + self.c * self.totals
 
     def gradient(self, by_logits: Array) -> tuple[Array, float, float]:
-        """Return the derivatives by v, (m,), b and c."""
+        """Return the derivatives of the loss with respect to v, (m,), b and c."""
         T, count, k = self.one_hot.shape
-        # A token s has a part in all logits from position s on.
+        # Token s contributes to the logits at position s and at all later positions t.
         later = np.cumsum(by_logits[::-1], axis=0)[::-1]
         by_mass = _row(later, self.symbols).sum(axis=1)
+        # With respect to f_s: the query at t selects an entry q of the mixture, and the
+        # symbol of token s selects the logit y.
         pairs = np.einsum("tmq,tmy->tmyq", self.one_hot, by_logits)
         by_mixtures = _row(np.cumsum(pairs[::-1], axis=0)[::-1], self.symbols)
         flat = self.one_hot.reshape(T, count * k)

@@ -10,7 +10,7 @@ from icl_theory._validate import Array
 from icl_theory.engine import descend
 from icl_theory.papers.induction_heads.minimal import MinimalHeads
 from icl_theory.papers.induction_heads.phases import Levels
-from icl_theory.papers.induction_heads.plateaus import Slowest, slowest
+from icl_theory.papers.induction_heads.plateaus import SpeedMinimum, deepest_minimum
 from icl_theory.papers.induction_heads.positions import position_losses
 from icl_theory.papers.induction_heads.sequences import Sequences, running_totals
 from icl_theory.statements.claim import Claim, row
@@ -29,9 +29,9 @@ def count_levels(problem: MinimalHeads) -> Levels:
     return Levels(math.log(problem.k), counts["unigram"].loss, counts["bigram"].loss)
 
 
-def slowest_point(problem: MinimalHeads) -> Slowest:
-    """Follow a run half of the way from unigram to bigram counts."""
-    return slowest(problem.risk(), problem.rate(), count_levels(problem))
+def speed_minimum(problem: MinimalHeads) -> SpeedMinimum:
+    """Follow a run halfway from unigram to bigram counts; see `deepest_minimum`."""
+    return deepest_minimum(problem.risk(), problem.rate(), count_levels(problem))
 
 
 def emergence_time(problem: MinimalHeads) -> float:
@@ -135,17 +135,17 @@ def minimal_plateaus(quick: bool) -> Claim:
     problem = QUICK if quick else AUTHORS
     problem = problem.changed(max_steps=1200 if quick else 2000)
     levels = count_levels(problem)
-    rest = slowest_point(problem)
+    rest = speed_minimum(problem)
     run = problem.simulate()
     error = problem.average_error(run.params)
     end = float(run.loss[-1])
-    at_once = rest.start > 0.5
+    at_once = rest.start_speed > 0.5
     ends_at_counts = abs(end - levels.bigram) < 0.01
     return Claim.of(
         at_once and rest.rests_at(levels.unigram) and ends_at_counts,
         f"k = 3, T = {problem.T}, W = 0.01, η = {problem.rate():g}, ratio"
         f" {problem.ratio:g}, {problem.sequences} drawn sequences",
-        f"speed at step 0 {rest.start:.2f} of the largest; least at the loss"
+        f"speed at step 0 {rest.start_speed:.2f} of the largest; least at the loss"
         f" {rest.loss:.4f} (unigram counts {levels.unigram:.4f}), {rest.slowdown:.1f}"
         f" times less than on both sides; at the end {end:.4f} ± {error:.4f} (bigram"
         f" counts {levels.bigram:.4f}, bigram {problem.predictors['bigram']:.4f})",
@@ -182,7 +182,7 @@ def rates(quick: bool) -> Claim:
     ratios = np.array([3.0, 10.0] if quick else [0.3, 1.0, 10.0, 100.0])
     base = QUICK if quick else SHORT.changed(eta=0.03)
     lengths = [
-        slowest_point(base.changed(ratio=ratio)).length for ratio in ratios.tolist()
+        speed_minimum(base.changed(ratio=ratio)).length for ratio in ratios.tolist()
     ]
     slow = power(ratios[:2], lengths[:2])
     fast = power(ratios[-2:], lengths[-2:])
@@ -205,8 +205,8 @@ def linear_first_layer(quick: bool) -> Claim:
     base = QUICK if quick else SHORT.changed(T=30)
     linear = base.changed(first="linear", second="number", match=0.01)
     ratios = np.array([1.0, 10.0] if quick else [1.0, 10.0, 100.0])
-    points = [slowest_point(linear.changed(ratio=ratio)) for ratio in ratios.tolist()]
-    starts = [point.start for point in points]
+    points = [speed_minimum(linear.changed(ratio=ratio)) for ratio in ratios.tolist()]
+    starts = [point.start_speed for point in points]
     slowdowns = [point.slowdown for point in points]
     exponent = power(ratios, [point.length for point in points])
     return Claim.of(

@@ -197,9 +197,9 @@ class PositionLosses:
     def best_logits(self, positions: range | None = None) -> tuple[float, float]:
         """Return the best b of the prediction softmax(b n), and its mean loss.
 
-        These are the least losses of a minimal model whose second layer counts exactly
-        the symbols that followed the last one: it adds matches, and does not divide by
-        their number.
+        n are the counts of the symbols that followed the last one. No minimal model
+        whose second layer counts these symbols exactly has a smaller loss: it adds
+        matches, and does not divide by their number.
 
         Parameters
         ----------
@@ -213,8 +213,8 @@ class PositionLosses:
             return float(np.mean([law.loss_of_logits(b) for law in laws]))
 
         # The loss is convex in b.
-        end = minimize_scalar(mean_loss, bracket=(0.0, 0.1), tol=1e-9)
-        return float(end.x), float(end.fun)
+        minimum = minimize_scalar(mean_loss, bracket=(0.0, 0.1), tol=1e-9)
+        return float(minimum.x), float(minimum.fun)
 
     def _row_probability(self, counts: Array) -> Array:
         """Probability ρ of a row of counts, in any order."""

@@ -34,7 +34,7 @@ from icl_theory.papers.induction_heads.minimal_statements import (
     rates,
 )
 from icl_theory.papers.induction_heads.phases import Levels
-from icl_theory.papers.induction_heads.plateaus import Slowest, slowest
+from icl_theory.papers.induction_heads.plateaus import SpeedMinimum, deepest_minimum
 from icl_theory.statements.claim import (
     Claim,
     Errors,
@@ -107,11 +107,11 @@ def on_chains(
     )
 
 
-def slowest_point(problem: InductionHeads) -> Slowest:
-    """Follow a run half of the way from unigram to bigram; find its slowest point."""
+def speed_minimum(problem: InductionHeads) -> SpeedMinimum:
+    """Follow a run halfway from unigram to bigram; see `deepest_minimum`."""
     losses = problem.predictors
     levels = Levels(losses["uniform"], losses["unigram"], losses["bigram"])
-    return slowest(problem.risk(), problem.rate(), levels)
+    return deepest_minimum(problem.risk(), problem.rate(), levels)
 
 
 @row(
@@ -127,20 +127,20 @@ def three_phases(quick: bool) -> Claim:
     slow = LOG.changed(sink=8.0, ratio=0.003, eta=2.0, max_steps=20000)
     if quick:
         slow = slow.changed(T=20, ratio=0.01)
-    rest = slowest_point(slow)
-    equal = slowest_point(slow.changed(ratio=1.0))
+    rest = speed_minimum(slow)
+    equal = speed_minimum(slow.changed(ratio=1.0))
     run = slow.simulate()
     levels = slow.predictors
     unigram = levels["unigram"]
     excess = float(run.loss[-1]) - levels["bigram"]
-    is_slow_at_first = rest.start < 0.1
+    is_slow_at_first = rest.start_speed < 0.1
     phases = is_slow_at_first and rest.rests_at(unigram) and not equal.rests_at(unigram)
     return Claim.of(
         phases and run.regime == "induction" and excess < 0.01,
         f"k = 2, Beta(1, 1), T = {slow.T}, log loss, c = 8 and b = 0.01 at first, ratio"
         f" {slow.ratio} and 1",
-        f"speed at step 0 {rest.start:.0e} of the largest; between the half-way points"
-        f" it is least at the loss {rest.loss:.4f} (unigram {unigram:.4f}),"
+        f"speed at step 0 {rest.start_speed:.0e} of the largest; between the half-way"
+        f" points it is least at the loss {rest.loss:.4f} (unigram {unigram:.4f}),"
         f" {rest.slowdown:.1f} times less than on both sides, with equal rates"
         f" {equal.slowdown:.1f}; at the end {excess:.3f} above the bigram",
     )
@@ -327,9 +327,9 @@ class Plateaus(NamedTuple):
     """Unigram plateaus at one T, by the ratio of the rates."""
 
     T: int
-    ratios: Array
-    rests: NDArray[np.bool_]  # whether there is one
-    lengths: Array  # of the plateaus that exist
+    ratios: Array  # (R,)
+    rests: NDArray[np.bool_]  # whether a ratio has a plateau, (R,)
+    lengths: Array  # ηt of the plateaus that exist
 
     @classmethod
     def of(cls, T: int, ratios: Array) -> Plateaus:
@@ -338,7 +338,7 @@ class Plateaus(NamedTuple):
             LOG.changed(T=T, sink=6.0, eta=2.0, ratio=ratio)
             for ratio in ratios.tolist()
         ]
-        points = [slowest_point(problem) for problem in problems]
+        points = [speed_minimum(problem) for problem in problems]
         level = problems[0].predictors["unigram"]
         rests = np.array([point.rests_at(level) for point in points], dtype=bool)
         lengths = np.array([point.length for point in points])
@@ -348,7 +348,7 @@ class Plateaus(NamedTuple):
     def exponent(self) -> float:
         """Exponent of the length in the ratio; NaN for fewer than two plateaus.
 
-        It is that of the two slowest first layers.
+        It is computed from the two slowest first layers.
         """
         if len(self.lengths) < 2:
             return math.nan

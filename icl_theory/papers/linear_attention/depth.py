@@ -130,8 +130,8 @@ def _partition_term(d: int, N: int, partition: tuple[int, int, int]) -> Fraction
 class Quadrature(NamedTuple):
     """Nodes and weights for the mean spectrum of Σ̂; the first node is 0."""
 
-    nodes: Array
-    weights: Array
+    nodes: Array  # (J,)
+    weights: Array  # (J,)
 
 
 def quadrature(d: int, N: float, depth: int) -> Quadrature:

@@ -33,7 +33,7 @@ from icl_theory.papers.linear_attention.law import shaped
 
 # The singular values of larger systems of equations take minutes.
 LARGEST_SYSTEM = 1600
-# Prompts are reduced to equations in blocks of about so many numbers.
+# Prompts are reduced to equations in blocks of about this many numbers.
 BLOCK = 2**22
 
 

@@ -330,7 +330,8 @@ class SampledLoop(SampledRisk):
         # The rate of each prompt's run.
         rate = np.repeat(params / self.depth, size, axis=0)
         rate_slope = 1.0 / self.depth
-        # The estimate of the task, and its derivative by γ, from layer to layer.
+        # The estimate of the task, and its derivative with respect to γ, from layer to
+        # layer.
         weight = np.zeros_like(query)
         weight_slope = np.zeros_like(query)
         for _ in range(self.depth):

@@ -47,12 +47,12 @@ ON_MANIFOLD = np.eye(9)[[0, 2, 5, 7, 8]]
 
 
 class Activations(NamedTuple):
-    """Attention weights at nodes of a normal score."""
+    """Attention weights at J nodes of a normal score, (J,) each."""
 
     x: Array  # nodes of a standard normal variable
     probs: Array  # of the nodes
     f: Array  # activation of the score at a node
-    slope: Array  # derivative of the activation by the score
+    slope: Array  # derivative of the activation with respect to the score
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,17 @@ class SeparateRisk(WithStart, Risk):
         return array[0], array[1]
 
     def evaluate(self, params: Array, step: int = 0) -> tuple[float, Array]:
-        """Loss, and its gradient, which is tangential to both spheres."""
+        """Loss, and its gradient, which is tangential to both spheres.
+
+        The output f V + O has the part of the informative token, with the activation f
+        of its score and its value V = v·X_J, and the part O of the n = N - 1 others.
+        The loss is E[f²V²]/2 - E[f V y] + E[f V O] + E[y²]/2 + E[O²]/2, where
+
+            E[O²] = n (ρ² E[h²z²] + (1 - ρ²) E[h²]) + n (n - 1) (ρ E[hz])²
+
+        for the activation h = f(z) of a normal score z and ρ = k·v. O is independent of
+        the label y, whose mean is zero, so that E[y O] = 0.
+        """
         lengths = np.linalg.norm(params, axis=1, keepdims=True)
         unit = params / lengths
         k, v = unit
@@ -93,13 +103,13 @@ class SeparateRisk(WithStart, Risk):
 
         scale = p.scale_at(step)
         x, probs, f, slope = self._activations(a * k[0], g, scale)
-        # An uninformative token has a score z, the weight h, and a value whose
-        # covariance with z is ρ. Its part of the output has the mean square
-        # ρ² odd + (1 - ρ²) even.
+        # An uninformative token has a normal score z, the activation h, and a normal
+        # value whose covariance with z is ρ.
         z, z_probs, h, _ = self._activations(0.0, 1.0, scale)
-        hz = float(z_probs @ (h * z))
-        even = float(z_probs @ h**2)
-        odd = float(z_probs @ (h * z) ** 2)
+        mean_hz = float(z_probs @ (h * z))
+        mean_h2 = float(z_probs @ h**2)
+        mean_h2z2 = float(z_probs @ (h * z) ** 2)
+        mean_square = rho * rho * mean_h2z2 + (1.0 - rho * rho) * mean_h2
 
         # Given x, the informative token's value and label are normal with means u and
         # y, the value has the variance `rest`, and their covariance is `joint`.
@@ -107,22 +117,24 @@ class SeparateRisk(WithStart, Risk):
         y = g * eta * x
         rest = g * g * (1.0 - rho**2)
         joint = g * g * (nu - rho * eta)
-        # mean of the uninformative tokens' part of the output
-        mean_other = n * rho * hz
+        mean_other = n * rho * mean_hz  # E[O]
 
         loss = float(
             probs
             @ (f * f * (0.5 * (u * u + rest)) - f * (u * y + joint - mean_other * u))
         )
-        loss += 0.5 * (
-            g * g + p.noise**2 + n * (rho * rho * odd + (1.0 - rho * rho) * even)
-        )
-        loss += 0.5 * n * (n - 1.0) * (rho * hz) ** 2
+        loss += 0.5 * (g * g + p.noise**2 + n * mean_square)
+        loss += 0.5 * n * (n - 1.0) * (rho * mean_hz) ** 2
 
+        # Derivatives at each node x, and then with respect to the overlaps κ = k·k*,
+        # η = k·v*, θ = v·k*, ν = v·v* and ρ. The overlap ρ enters u, rest, joint, E[O]
+        # and E[O²].
         by_f = f * (u * u + rest) - u * y - joint + mean_other * u
         by_u = f * (f * u - y + mean_other)
-        by_rho = probs @ (g * x * by_u - g * g * f * (rho * f - eta) + n * hz * f * u)
-        by_rho += n * rho * (odd - even) + n * (n - 1.0) * rho * hz**2
+        by_rho = probs @ (
+            g * x * by_u - g * g * f * (rho * f - eta) + n * mean_hz * f * u
+        )
+        by_rho += n * rho * (mean_h2z2 - mean_h2) + n * (n - 1.0) * rho * mean_hz**2
         by_kappa = a * (probs @ (by_f * slope))
         by_eta = -(probs @ (f * g * (u * x - g * rho)))
         by_theta = a * (probs @ by_u)
@@ -200,7 +212,8 @@ class SoftmaxRisk(WithStart, Risk):
             "uq,uqp,q->p", moments.gradient, slopes, by_moment
         )
         by_k = np.zeros(2)
-        # At r = 0 the direction of k is undefined, but the derivative by r is 0.
+        # At r = 0 the direction of k is undefined, but the derivative with respect to r
+        # is 0.
         if r:
             by_k = by_r * np.array([kappa, kappa_rest]) / r
         by_v = 2.0 * square * np.array([nu, nu_rest]) + [overlap, 0.0]

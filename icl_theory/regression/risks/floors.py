@@ -236,8 +236,8 @@ def _gap_coefficient(
     next_weights = np.zeros(len(top.level))
     next_weights[next_classes] = lower.weights[0]
     change = float(moments.gradient @ next_weights)
-    # The size of the terms that may cancel in the change: the probability of a token of
-    # the next level over that of a token of this level, times the cost of an error.
+    # The size of the terms that may cancel in the change: the odds of a token of the
+    # next level against one of this level, times the cost of an error.
     attention = float(moments.attention[top.level].sum())
     next_probability = float(query.probs @ next_weights)
     odds = next_probability / float(query.probs[top.level].sum())

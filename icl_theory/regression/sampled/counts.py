@@ -213,6 +213,8 @@ class CountedRisk(Trainer["CountedPrompts"]):
         weight = np.exp(params - params.max(axis=1, keepdims=True))
         forward = _with_one_query(weight, prompts, query)
         prediction = forward.prediction[:, None]
+        # The derivative with respect to S_mk from the docstring of the class, with its
+        # factors in another order.
         slopes = prompts.labels - prompts.counts * prediction
         slopes *= forward.rows * (forward.error / (forward.total * size))[:, None]
         # Sum over the prompts of each run and query, which stand next to each other if

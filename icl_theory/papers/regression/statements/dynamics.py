@@ -658,9 +658,9 @@ def _random_plane(seed: int) -> PopulationRisk:
 
 
 def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
-    """``η t L`` at the end of a flow on Q over the constant of the margins.
+    """Compare ``η t L`` at the end of a flow on Q with the constant of the tail law.
 
-    It is None if the margins cannot all be met.
+    Return their ratio, or None if the margins cannot all be met.
     """
     over_q = in_coordinates(risk, "embedding", risk.features.vectors)
     constant = tail_constant(over_q, proved=False)
@@ -671,8 +671,9 @@ def _embedded_ratio(risk: PopulationRisk, steps: int) -> float | None:
 
 
 def correlated_example() -> PopulationRisk:
-    """Three features in the plane; a query's error at one of the others is undone by
-    that at the third.
+    """Return three features in the plane whose errors are negatively correlated.
+
+    A query's error at one of the other features is undone by its error at the third.
     """
     points = np.array(
         [
@@ -688,8 +689,10 @@ def correlated_example() -> PopulationRisk:
 
 
 def nested_example(noise: float = 0.0) -> PopulationRisk:
-    """Three features; without the first, and without the third, the best answer is the
-    second alone.
+    """Return three features that lie nearly on a line.
+
+    If a prompt lacks the first or the third feature, the best answer is the value of
+    the second one alone.
     """
     points = np.array([[0.0, 0.0], [1.0, 0.3], [3.0, 0.0]])
     return PopulationRisk(
