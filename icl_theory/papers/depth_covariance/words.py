@@ -152,7 +152,7 @@ def _standard_loop(loop: Gaps) -> Gaps:
 
 
 class Counts(NamedTuple):
-    r"""The loss of L layers as a polynomial, with whole numbers as coefficients.
+    r"""The loss of L layers as a polynomial with integer coefficients.
 
     With the traces :math:`p_n = \mathrm{tr}\,A^n` and :math:`q_m =
     \mathrm{tr}(\tilde\Omega A^m)` of :math:`A = \Sigma^{1/2}\Gamma\Sigma^{1/2}/L` it is
@@ -164,9 +164,8 @@ class Counts(NamedTuple):
     \prod_n p_n^{e_{un}}` with :math:`\varphi(z) = (1 - (1 - z)^L)^2/z`.
     """
 
-    exponents: NDArray[
-        np.int64
-    ]  # e, (U, 2L): of p_1 ... p_2L in each product of traces
+    # e, (U, 2L): exponents of p_1 ... p_2L in each product of traces.
+    exponents: NDArray[np.int64]
     bias: Array  # (U, R, 2L + 1)
     noise: Array  # (U, R)
 
@@ -213,13 +212,18 @@ def _bias_terms(depth: int) -> Terms:
 
 
 def _noise_terms(depth: int) -> Terms:
-    """Terms of the mean of tr A φ(SA), of power zero."""
-    fitted = [0, *(-comb(depth, i) * (-1) ** i for i in range(1, depth + 1))]
-    square = np.convolve(fitted, fitted).tolist()
+    """Terms of the mean of tr A φ(SA), which have no q_m, that is, the power zero.
+
+    With f(z) = 1 - (1 - z)^L, φ(z) = f(z)²/z is a polynomial with the powers n = 1 ...
+    2L - 1.
+    """
+    f = [0, *(-comb(depth, i) * (-1) ** i for i in range(1, depth + 1))]
+    f_squared = np.convolve(f, f).tolist()
     terms: defaultdict[Monomial, int] = defaultdict(int)
     for n in range(1, 2 * depth):
-        # A (SA)^n has A at both ends, which the trace joins.
+        coefficient = f_squared[n + 1]
+        # A (SA)^n has A at both ends, which the trace joins to A².
         for monomial, count in mean_of_word((1,) * (n - 1)).items():
             traces = tuple(sorted((*monomial.traces, monomial.power + 2)))
-            terms[Monomial(0, traces, monomial.order)] += square[n + 1] * count
+            terms[Monomial(0, traces, monomial.order)] += coefficient * count
     return dict(terms)

@@ -225,8 +225,8 @@ class MinimalRisk(WithStart, Samplable[Labelled]):
     def _labels(self) -> Array:
         """Law of the next symbol, (P, M, k).
 
-        Predictions that depend on the next symbol itself need this symbol as their
-        label, as far as the sequence has it.
+        If predictions depend on the next symbol itself, it is their label. Only the
+        last label is then a law, because the sequence does not contain its symbol.
         """
         following = self.sequences.following
         if self.last_only:

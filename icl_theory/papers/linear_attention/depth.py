@@ -37,10 +37,10 @@ from icl_theory.papers.linear_attention.risks import (
     BestKnown,
 )
 
-# Most layers. The nodes are sums over orthogonal polynomials of this degree in
-# fractions, whose digits grow with the square of the depth.
+# Largest number of layers. The nodes come from orthogonal polynomials of this degree.
+# Their coefficients are exact fractions, whose digits grow like the squared depth.
 DEEPEST = 16
-# The largest order of a moment. All moments up to it take some seconds.
+# The largest order of a moment. Computing all moments up to it takes some seconds.
 MOST_MOMENTS = 200
 # LoopedRisk.best looks for the least minimum on a grid, because there may be several.
 SEARCH_POINTS = 2000

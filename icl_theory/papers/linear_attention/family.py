@@ -77,13 +77,14 @@ from icl_theory.sweeps.grid import blank
 COORDINATES = ("merged", "pair", "merged-heads", "heads", "layer", "separate-layer")
 # Coordinates with any number of heads, which start at random numbers.
 WITH_HEADS = ("merged-heads", "heads", "layer", "separate-layer")
-# Those whose keys and queries are separate, so that a head has three factors.
+# Coordinates whose keys and queries are separate, so that a head has three factors.
 SEPARATE = ("heads", "separate-layer")
-# Those with all entries of the values and of the scores.
+# Coordinates that train all entries of the values and of the scores.
 WHOLE = ("layer", "separate-layer")
 # Beyond this a matrix of d² numbers, and its eigenvectors, cost too much.
 LARGEST_DENSE = 4000
-# Layers in a loop are for isotropic tokens and tasks: these keep their defaults.
+# Parameters that keep their defaults for layers in a loop, whose tokens and tasks are
+# isotropic.
 ISOTROPIC = (
     "decay",
     "coordinates",

@@ -90,8 +90,8 @@ def off_the_manifold(quick: bool) -> Claim:
     """erf: from anywhere on the spheres descent ends at (k*, v*), up to signs, or with
     k and v in swapped roles
     """
-    # Runs that escape late still move after 1e5 steps: their losses would be above the
-    # loss at which they end.
+    # Runs that escape late still move after 1e5 steps, when their losses have not yet
+    # reached the loss of the end.
     steps = 2 * 10**4 if quick else 10**6
     base = PUBLISHED.changed(start="sphere", max_steps=steps)
     runs = [base.changed(seed=seed).simulate() for seed in range(2 if quick else 8)]

@@ -110,7 +110,7 @@ def descend(points: Points, max_steps: int, small: float = 1.0 / 40.0) -> Batch:
     Returns
     -------
     Batch
-        The points at their ends, with ``doubts`` and ``columns``.
+        The state of each point at the end of its run, with ``doubts`` and ``columns``.
     """
     losses = TabulatedLosses(
         points.K,

@@ -275,7 +275,10 @@ def _lowest_infima(queries: Sequence[Query], infima: Array) -> Array:
 
 
 def _lowest_infima_together(queries: Sequence[Query], infima: Array) -> Array:
-    """Search from many starts for queries with the same number of classes."""
+    """Search for losses below the infima of several queries, from many starts.
+
+    All queries have the same number of classes, so that they are searched together.
+    """
     above = np.array([_answered_exactly(query) for query in queries])
     most_free = int((~above).sum(axis=1).max())
     if most_free < 2 or queries[0].N == 1:

@@ -178,9 +178,9 @@ def ends_of_phases(quick: bool) -> Claim:
     for K, c, deficit in itertools.product(sizes, (0.03, 1.0), deficits):
         ends.append(_ends(K, c, deficit))
     ratios = {
-        "own/ln K at T₁": [end.first_own for end in ends],
-        "own/ln(K LΔ ε^-½)": [end.last_own for end in ends],
-        "(1-Attn) LΔ ε^-½": [end.missed for end in ends],
+        "own/ln K at T₁": [end.first_score_ratio for end in ends],
+        "own/ln(K LΔ ε^-½)": [end.last_score_ratio for end in ends],
+        "(1-Attn) LΔ ε^-½": [end.deficit_ratio for end in ends],
     }
     smallest = np.min(list(ratios.values()))
     largest = np.max(list(ratios.values()))
@@ -206,18 +206,25 @@ class Ends(NamedTuple):
         Whether Phase I ends at the attention 1/2.
     error : float
         Difference of the gaps at both ends from plain iteration.
-    first_own, last_own, missed : float
-        Own scores at both ends, and 1 - Attn, over their orders of magnitude.
+    first_score_ratio, last_score_ratio : float
+        Own score at the end of Phase I, divided by ln K, and at the end of training,
+        divided by ln(K LΔ ε^-½).
+    deficit_ratio : float
+        1 - Attn at the end of training, divided by √ε/(LΔ).
     """
 
     attends: bool
     error: float
-    first_own: float
-    last_own: float
-    missed: float
+    first_score_ratio: float
+    last_score_ratio: float
+    deficit_ratio: float
 
 
 def _ends(K: int, c: float, deficit: float) -> Ends:
+    """Simulate an exchangeable run until 1 - Attn is ``deficit``, L = 2 and Δ = 1.
+
+    ``c`` is the parameter of the map of the gap, see `common.iterated_gaps`.
+    """
     gamma = 2.0
     epsilon = 0.5 * gamma * K / (K - 1.0) * deficit**2
     eta = c * (K - 1.0) ** 2 / (K * gamma)
@@ -227,17 +234,17 @@ def _ends(K: int, c: float, deficit: float) -> Ends:
     first = run.phases.I[1]
     iterated = common.iterated_gaps(K, c, run.steps)
     gaps = np.array([float(run.at(first).params), float(run.params)])
-    first_own, last_own = gaps * (K - 1.0) / K
-    # L Δ ε^-½, for L = 2 and Δ = 1
-    scale = 2.0 / math.sqrt(epsilon)
+    # The scores of a query sum to zero, so its own score is (K - 1)/K of the gap.
+    first_own_score, last_own_score = gaps * (K - 1.0) / K
+    scale = 2.0 / math.sqrt(epsilon)  # L Δ ε^-½
     # The attention is 1/2 at the gap ln(K-1).
     half = math.log(K - 1.0)
     return Ends(
         attends=bool(iterated[first] >= half > iterated[first - 1]),
         error=apart(gaps, iterated[[first, run.steps]]),
-        first_own=first_own / math.log(K),
-        last_own=last_own / math.log(K * scale),
-        missed=scale / (1.0 + math.exp(iterated[run.steps] - half)),
+        first_score_ratio=first_own_score / math.log(K),
+        last_score_ratio=last_own_score / math.log(K * scale),
+        deficit_ratio=scale / (1.0 + math.exp(iterated[run.steps] - half)),
     )
 
 
