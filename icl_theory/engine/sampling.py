@@ -138,7 +138,7 @@ class Trainer(OnPrompts[P], Risk):
         """Draw a batch of prompts for each of several independent runs.
 
         By default the batches are drawn one after the other. A trainer overrides this
-        method if it can draw the prompts of all runs at once: `drawn_at_once` does so
+        method if it can draw the prompts of all runs at once: ``drawn_at_once`` does so
         if the prompts of one call of ``draw`` are independent.
 
         Parameters

@@ -108,7 +108,7 @@ def check_rule(
     skip steps, its steps do not depend on their number. Training by the engine gives
     the parameters of the loop over ``step`` at every step, and `Trajectory.at` has the
     same bits as an uninterrupted run. If the rule says that it commutes with reductions
-    (`Rule.reducible`), one number that stands for three equal ones is trained as they
+    (``Rule.reducible``), one number that stands for three equal ones is trained as they
     are; this is tried on a bowl, and only if no ``risk`` is given.
 
     Parameters

@@ -523,7 +523,7 @@ class TokenRisk(Risk):
         return self.errors.transpose(1, 0, 2).reshape(-1, self.errors.shape[2])
 
     def _losses_on(self, params: Array, prompts: DrawnTokens) -> Pass:
-        """Return losses and derivatives on the prompts of R runs, see `Sampled`."""
+        """Return losses and derivatives on the prompts of R runs, see ``Sampled``."""
         query, node, is_missing, noise = prompts
         of_token = node * len(self.asked) + query
         place = first_places(params, len(node)) + of_token
@@ -535,7 +535,7 @@ class TokenRisk(Risk):
     def losses_of_scores(
         self, scores: Array, place: Indices, of_token: Indices, noise: Array
     ) -> Pass:
-        """Return losses and derivatives of B prompts of N tokens, see `Sampled`.
+        """Return losses and derivatives of B prompts of N tokens, see ``Sampled``.
 
         Parameters
         ----------

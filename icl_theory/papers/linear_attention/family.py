@@ -131,14 +131,13 @@ class LinearAttention(Family):
         j^{-\mathrm{decay}}`.
     N, noise
         As for `PromptLaw`.
-    coordinates : {"merged", "pair", "merged-heads", "heads", "layer", \
-"separate-layer"}
-        What is trained: the matrix Γ; :math:`(v, A)` with :math:`\Gamma = vA`; heads
-        with merged keys and queries, :math:`\Gamma = \sum_h v_hA_h`; heads with
-        separate ones, :math:`\Gamma = \sum_h v_hQ_h^\top K_h`; or, for normal tasks
-        and queries, all entries of a layer of heads: matrices :math:`P_h, K_h` with
-        merged keys and queries ("layer"), or values, keys and queries
-        ("separate-layer").
+    coordinates : str
+        What is trained: "merged", the matrix Γ; "pair", :math:`(v, A)` with
+        :math:`\Gamma = vA`; "merged-heads", heads with merged keys and queries,
+        :math:`\Gamma = \sum_h v_hA_h`; "heads", heads with separate ones,
+        :math:`\Gamma = \sum_h v_hQ_h^\top K_h`. For normal tasks and queries also all
+        entries of a layer of heads: "layer", matrices :math:`P_h, K_h` with merged keys
+        and queries, or "separate-layer", values, keys and queries.
     heads, rank : int
         Number of heads; and rows of the keys and queries of each, if they are separate.
         The product of both then bounds the rank of Γ; if it is below d, the floor is
